@@ -1,0 +1,1 @@
+//! Shale: the shared side: digest, lease, recover, check

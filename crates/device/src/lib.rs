@@ -1,0 +1,1 @@
+//! Shale: media and time, knowing nothing of file systems

@@ -1,0 +1,1 @@
+//! Shale: every byte that outlives a process; no I/O, no unsafe

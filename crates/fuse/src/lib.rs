@@ -1,0 +1,1 @@
+//! Shale: the FUSE adapter

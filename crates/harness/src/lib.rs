@@ -1,0 +1,1 @@
+//! Shale: workloads, models, measurements

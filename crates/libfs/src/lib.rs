@@ -1,0 +1,1 @@
+//! Shale: POSIX semantics in the caller's process

@@ -1,0 +1,1 @@
+//! Shale: one process's update log

@@ -1,0 +1,1 @@
+//! Shale: what client and daemon say to each other

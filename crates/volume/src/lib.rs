@@ -1,0 +1,1 @@
+//! Shale: the digested state of a volume
