@@ -1,0 +1,182 @@
+//! Inodes: 256 bytes, in the hidden inode file (Strata §3.1).
+
+use crate::checksum::crc32c;
+use crate::extent::ExtentRoot;
+use crate::layout::layout;
+use crate::limits::{BLOCK_BYTES, INODE_BYTES, TIERS_MAX};
+use crate::{FileBlock, FormatError, Ino};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Indexes of [`Inode::time_s`] and [`Inode::time_ns`].
+pub mod time {
+    /// Last read.
+    pub const ACCESS: usize = 0;
+    /// Last change of content.
+    pub const MODIFY: usize = 1;
+    /// Last change of the inode.
+    pub const CHANGE: usize = 2;
+    /// Creation.
+    pub const BIRTH: usize = 3;
+}
+
+/// Bits of [`Inode::flags`].
+pub mod flag {
+    /// The inode has no name left; it is freed when its last user goes.
+    pub const ORPHAN: u32 = 1;
+}
+
+layout! {
+    /// One inode
+    pub struct Inode: 256 {
+        /// its number
+        pub ino: u64,
+        /// type and permission bits; 0 in a free slot
+        pub mode: u32,
+        /// owner
+        pub uid: u32,
+        /// group
+        pub gid: u32,
+        /// number of names; a directory: 2 + its subdirectories
+        pub nlink: u32,
+        /// bytes of the file, of the link target; number of entries of a directory
+        pub size: u64,
+        /// 4 KiB blocks of data in all tiers, tree nodes not counted
+        pub blocks: u64,
+        /// access, modify, change, birth: seconds since 1970
+        pub time_s: [i64; 4],
+        /// access, modify, change, birth: nanoseconds, 0 to 999,999,999
+        pub time_ns: [u32; 4],
+        /// device number of a device node
+        pub rdev: u64,
+        /// a directory: its parent; else 0
+        pub parent: u64,
+        /// first block of the extended attributes; 0: none
+        pub xattr_addr: u64,
+        /// bytes of the extended attributes, encoded
+        pub xattr_bytes: u32,
+        /// differs between uses of the same number
+        pub generation: u32,
+        /// 1: orphan
+        pub flags: u32,
+        /// measure of use, fed by digest
+        pub heat: u32,
+        /// batch that wrote the slot
+        pub txid: u64,
+        /// extents per tier; a directory keeps its entries' tree in root 0
+        pub root: [ExtentRoot; TIERS_MAX],
+        /// 0
+        pub reserved: [u8; 44],
+        /// CRC-32C of the slot with this field 0
+        pub crc: u32,
+    }
+}
+
+const _: () = assert!(Inode::BYTES == INODE_BYTES);
+
+impl Inode {
+    /// A free slot.
+    pub fn free() -> Self {
+        Self::new_zeroed_slot()
+    }
+
+    fn new_zeroed_slot() -> Self {
+        zerocopy::FromZeros::new_zeroed()
+    }
+
+    /// Bytes with the checksum set.
+    pub fn encode(&self) -> [u8; INODE_BYTES] {
+        let mut s = *self;
+        s.crc = 0;
+        s.crc = crc32c(s.as_bytes());
+        zerocopy::transmute!(s)
+    }
+
+    /// Reads the slot of inode `ino`. A slot of zeros is a free one.
+    pub fn decode(bytes: &[u8], ino: Ino) -> Result<Self, FormatError> {
+        const WHAT: &str = "inode";
+        let at = ino.0;
+        let (s, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
+            what: WHAT,
+            expected: INODE_BYTES,
+            found: bytes.len(),
+        })?;
+        if s.as_bytes().iter().all(|&b| b == 0) {
+            return Ok(s);
+        }
+        let zeroed = Self { crc: 0, ..s };
+        let crc = crc32c(zeroed.as_bytes());
+        if crc != s.crc {
+            return Err(FormatError::Checksum {
+                what: WHAT,
+                at,
+                expected: crc,
+                found: s.crc,
+            });
+        }
+        if s.ino != ino.0 {
+            return Err(FormatError::Misplaced {
+                what: WHAT,
+                at,
+                found: s.ino,
+            });
+        }
+        Ok(s)
+    }
+
+    /// Whether the slot holds no inode.
+    pub fn is_free(&self) -> bool {
+        self.mode == 0
+    }
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & 0o170_000 == 0o040_000
+    }
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & 0o170_000 == 0o100_000
+    }
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.mode & 0o170_000 == 0o120_000
+    }
+    /// Sets a time from nanoseconds since 1970 (index from [`time`]).
+    pub fn set_time_ns(&mut self, which: usize, ns: i64) {
+        self.time_s[which] = ns.div_euclid(1_000_000_000);
+        self.time_ns[which] = ns.rem_euclid(1_000_000_000) as u32;
+    }
+}
+
+/// Where the slot of `ino` lies in the inode file: its block, and the byte in the block.
+pub fn slot_of(ino: Ino) -> (FileBlock, usize) {
+    let byte = ino.0 * INODE_BYTES as u64;
+    (
+        FileBlock::containing(byte),
+        (byte % BLOCK_BYTES as u64) as usize,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_free_and_damage() {
+        let mut i = Inode::free();
+        assert!(Inode::decode(i.as_bytes(), Ino(77)).unwrap().is_free());
+        i.ino = 77;
+        i.mode = 0o100_644;
+        i.set_time_ns(time::MODIFY, -1);
+        assert_eq!((i.time_s[1], i.time_ns[1]), (-1, 999_999_999));
+        let mut b = i.encode();
+        assert!(Inode::decode(&b, Ino(77)).unwrap().is_file());
+        assert!(matches!(
+            Inode::decode(&b, Ino(78)),
+            Err(FormatError::Misplaced { .. })
+        ));
+        b[9] ^= 4;
+        assert!(matches!(
+            Inode::decode(&b, Ino(77)),
+            Err(FormatError::Checksum { .. })
+        ));
+    }
+}

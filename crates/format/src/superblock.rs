@@ -1,0 +1,262 @@
+//! The superblock, the root block, and how the NVM tier is divided.
+//!
+//! NVM tier, in blocks: 0 superblock · 1 root block · log table · journal ·
+//! bitmap · data … · last: second superblock. A superblock is written only by
+//! mkfs and by device changes; the root block changes with every batch, through
+//! the journal (Strata §3.1, DESIGN §7).
+
+use crate::checksum::crc32c;
+use crate::inode::Inode;
+use crate::layout::layout;
+use crate::limits::*;
+use crate::log::LogSlot;
+use crate::version::{self, Access};
+use crate::{Durability, FormatError};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// First bytes of a superblock: "SHALE\0SB".
+pub const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"SHALE\0SB");
+/// First bytes of a root block: "SHALE\0RT".
+pub const ROOT_MAGIC: u64 = u64::from_le_bytes(*b"SHALE\0RT");
+/// Block of the first superblock.
+pub const SUPER_BLOCK: u64 = 0;
+/// Block of the root block.
+pub const ROOT_BLOCK: u64 = 1;
+/// First block of the log table.
+pub const LOG_TABLE_BLOCK: u64 = 2;
+/// Blocks of the log table.
+pub const LOG_TABLE_BLOCKS: u64 =
+    (LOG_SLOTS as u64 * LogSlot::BYTES as u64).div_ceil(BLOCK_BYTES as u64);
+
+layout! {
+    /// One device of a tier
+    pub struct DeviceEntry: 32 {
+        /// identity, also in the device's own label
+        pub uuid: [u8; 16],
+        /// size in 4 KiB blocks; 0: no device
+        pub blocks: u64,
+        /// unit of writing and erasing in 4 KiB blocks; 1 on NVM
+        pub zone_blocks: u32,
+        /// 0 conventional, 1 host-managed zones, 2 open-channel emulator
+        pub kind: u32,
+    }
+}
+
+layout! {
+    /// One tier: its devices joined end to end
+    pub struct TierTable: 272 {
+        /// size of all devices in 4 KiB blocks
+        pub blocks: u64,
+        /// number of devices in use
+        pub devices: u32,
+        /// 0
+        pub reserved: u32,
+        /// the devices in order
+        pub device: [DeviceEntry; DEVICES_MAX],
+    }
+}
+
+layout! {
+    /// The superblock: two copies, the newest valid one counts
+    ///
+    /// Survives a power cut because only one copy is written at a time.
+    pub struct Superblock: 1024 {
+        /// "SHALE\0SB"
+        pub magic: u64,
+        /// CRC-32C of the 1024 bytes with this field 0
+        pub crc: u32,
+        /// format version
+        pub version: u32,
+        /// compatible features
+        pub compatible: u64,
+        /// read-only-compatible features
+        pub ro_compatible: u64,
+        /// incompatible features
+        pub incompatible: u64,
+        /// counts the writes of this block; the higher copy is newer
+        pub generation: u64,
+        /// identity of the volume
+        pub uuid: [u8; 16],
+        /// time of mkfs, ns since 1970
+        pub created_ns: i64,
+        /// keys of the name hash
+        pub hash_seed: [u64; 2],
+        /// first block of the journal
+        pub journal_block: u64,
+        /// blocks of the journal, header block included
+        pub journal_blocks: u64,
+        /// first block of the NVM bitmap
+        pub bitmap_block: u64,
+        /// blocks of the NVM bitmap
+        pub bitmap_blocks: u64,
+        /// first block that can be allocated
+        pub data_block: u64,
+        /// durability policy of the volume: 1 strict, 2 buffered
+        pub durability: u8,
+        /// number of tiers in use
+        pub tier_count: u8,
+        /// 0
+        pub reserved0: [u8; 2],
+        /// owner of the volume (may map it directly)
+        pub owner_uid: u32,
+        /// bytes of a client's update log unless it asks otherwise
+        pub log_bytes: u64,
+        /// nvm, ssd, hdd
+        pub tier: [TierTable; TIERS_MAX],
+        /// 0
+        pub reserved: [u8; 64],
+    }
+}
+
+impl Superblock {
+    /// Bytes with the checksum set.
+    pub fn encode(&self) -> [u8; 1024] {
+        let mut s = *self;
+        s.crc = 0;
+        s.crc = crc32c(s.as_bytes());
+        zerocopy::transmute!(s)
+    }
+
+    /// Reads a superblock found at block `at` and tells what may be done with it.
+    pub fn decode(bytes: &[u8], at: u64) -> Result<(Self, Access), FormatError> {
+        const WHAT: &str = "superblock";
+        let (s, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
+            what: WHAT,
+            expected: Self::BYTES,
+            found: bytes.len(),
+        })?;
+        if s.magic != SUPER_MAGIC {
+            return Err(FormatError::Magic {
+                what: WHAT,
+                at,
+                expected: SUPER_MAGIC,
+                found: s.magic,
+            });
+        }
+        let mut zeroed = s;
+        zeroed.crc = 0;
+        let crc = crc32c(zeroed.as_bytes());
+        if crc != s.crc {
+            return Err(FormatError::Checksum {
+                what: WHAT,
+                at,
+                expected: crc,
+                found: s.crc,
+            });
+        }
+        let access = version::access(s.version, s.ro_compatible, s.incompatible)
+            .map_err(FormatError::Version)?;
+        s.check(at)?;
+        Ok((s, access))
+    }
+
+    fn check(&self, at: u64) -> Result<(), FormatError> {
+        let nvm = self.tier[0].blocks;
+        let field = |field, found| FormatError::Field {
+            what: "superblock",
+            at,
+            field,
+            found,
+        };
+        let in_order = LOG_TABLE_BLOCK + LOG_TABLE_BLOCKS <= self.journal_block
+            && self.journal_blocks >= 2
+            && self
+                .journal_block
+                .checked_add(self.journal_blocks)
+                .is_some_and(|e| e <= self.bitmap_block)
+            && self
+                .bitmap_block
+                .checked_add(self.bitmap_blocks)
+                .is_some_and(|e| e <= self.data_block)
+            && self.data_block < nvm;
+        if !in_order {
+            return Err(field("data_block", self.data_block));
+        }
+        if self.bitmap_blocks != crate::bitmap::blocks_for(nvm) {
+            return Err(field("bitmap_blocks", self.bitmap_blocks));
+        }
+        if Durability::from_number(self.durability).is_none() {
+            return Err(field("durability", self.durability.into()));
+        }
+        if self.tier_count == 0 || self.tier_count as usize > TIERS_MAX {
+            return Err(field("tier_count", self.tier_count.into()));
+        }
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log_bytes) {
+            return Err(field("log_bytes", self.log_bytes));
+        }
+        Ok(())
+    }
+
+    /// The volume's policy.
+    pub fn policy(&self) -> Durability {
+        Durability::from_number(self.durability).unwrap_or_default()
+    }
+
+    /// Block of the second superblock.
+    pub fn second_block(&self) -> u64 {
+        self.tier[0].blocks - 1
+    }
+}
+
+layout! {
+    /// The root block: what every batch changes, journalled
+    pub struct RootBlock: 512 {
+        /// "SHALE\0RT"
+        pub magic: u64,
+        /// CRC-32C of the 512 bytes with this field 0
+        pub crc: u32,
+        /// 0
+        pub reserved0: u32,
+        /// number of the last batch
+        pub txid: u64,
+        /// blocks in use by files, directories and trees, per tier
+        pub used_blocks: [u64; TIERS_MAX],
+        /// inodes in use
+        pub inodes: u64,
+        /// 0
+        pub reserved1: [u8; 240],
+        /// inode of the hidden inode file (number 0)
+        pub inode_file: Inode,
+    }
+}
+
+impl RootBlock {
+    /// Bytes with the checksum set.
+    pub fn encode(&self) -> [u8; 512] {
+        let mut s = *self;
+        s.crc = 0;
+        s.crc = crc32c(s.as_bytes());
+        zerocopy::transmute!(s)
+    }
+
+    /// Reads and checks a root block.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        const WHAT: &str = "root block";
+        let at = ROOT_BLOCK;
+        let (s, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
+            what: WHAT,
+            expected: Self::BYTES,
+            found: bytes.len(),
+        })?;
+        if s.magic != ROOT_MAGIC {
+            return Err(FormatError::Magic {
+                what: WHAT,
+                at,
+                expected: ROOT_MAGIC,
+                found: s.magic,
+            });
+        }
+        let mut zeroed = s;
+        zeroed.crc = 0;
+        let crc = crc32c(zeroed.as_bytes());
+        if crc != s.crc {
+            return Err(FormatError::Checksum {
+                what: WHAT,
+                at,
+                expected: crc,
+                found: s.crc,
+            });
+        }
+        Ok(s)
+    }
+}

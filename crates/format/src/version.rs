@@ -1,0 +1,76 @@
+//! Versions and who may mount what.
+
+/// Version that this program writes.
+pub const VERSION: u32 = 1;
+/// Compatible features known here: an unknown bit changes nothing for a reader or a writer.
+pub const COMPATIBLE: u64 = 0;
+/// Read-only-compatible features known here: with an unknown bit the volume may be read, not written.
+pub const RO_COMPATIBLE: u64 = 0;
+/// Incompatible features known here: with an unknown bit the volume may not be opened.
+pub const INCOMPATIBLE: u64 = 0;
+
+/// What may be done with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    ReadWrite,
+    /// Reading only: features are in use that this program does not know how to keep.
+    ReadOnly,
+}
+
+/// Why a volume may not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Made by a newer program.
+    #[error(
+        "version {found} is newer than {known}, the newest this program knows; use a newer shale"
+    )]
+    Newer {
+        /// Version on media.
+        found: u32,
+        /// Newest version known.
+        known: u32,
+    },
+    /// It uses features that this program does not know.
+    #[error(
+        "unknown incompatible features {bits:#x}; use the shale that made the volume, or a newer one"
+    )]
+    Features {
+        /// The unknown bits.
+        bits: u64,
+    },
+}
+
+/// Decides what this program may do with a volume.
+pub fn access(version: u32, ro_compatible: u64, incompatible: u64) -> Result<Access, Refusal> {
+    if version > VERSION {
+        return Err(Refusal::Newer {
+            found: version,
+            known: VERSION,
+        });
+    }
+    match incompatible & !INCOMPATIBLE {
+        0 if ro_compatible & !RO_COMPATIBLE != 0 => Ok(Access::ReadOnly),
+        0 => Ok(Access::ReadWrite),
+        bits => Err(Refusal::Features { bits }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_bits_restrict() {
+        assert_eq!(access(VERSION, 0, 0), Ok(Access::ReadWrite));
+        assert_eq!(access(VERSION, 1 << 40, 0), Ok(Access::ReadOnly));
+        assert_eq!(
+            access(VERSION, 0, 1 << 40),
+            Err(Refusal::Features { bits: 1 << 40 })
+        );
+        assert!(matches!(
+            access(VERSION + 1, 0, 0),
+            Err(Refusal::Newer { .. })
+        ));
+    }
+}
