@@ -214,7 +214,7 @@ layout! {
         /// inodes in use
         pub inodes: u64,
         /// 0
-        pub reserved1: [u8; 240],
+        pub reserved1: [u8; 200],
         /// inode of the hidden inode file (number 0)
         pub inode_file: Inode,
     }
