@@ -1,1 +1,17 @@
-//! Shale: what client and daemon say to each other
+//! What client and daemon say to each other.
+//!
+//! Seldom things are [`message`]s over a Unix socket with descriptors, or a plain
+//! call when both live in one process ([`transport`]). Frequent things are words
+//! in two shared pages per client ([`control`]). The daemon trusts neither.
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod error;
+pub mod lease;
+pub mod message;
+pub mod transport;
+
+pub use error::ProtoError;
+pub use lease::LeaseMode;
+pub use message::{Reply, Request};
+pub use transport::{Channel, Handler, InProcess, SocketChannel, SocketPeer};

@@ -1,0 +1,77 @@
+//! The two shared pages of a client: offsets of their words.
+//!
+//! Every word is a little-endian integer accessed atomically. The *daemon page* is
+//! written by the daemon and mapped read-only by the client; the *client page* is
+//! the other way round. What the daemon reads from the client page it checks.
+
+/// Words of the daemon page (byte offsets).
+pub mod daemon_page {
+    /// u64: records before this log position are in the volume.
+    pub const DIGESTED: usize = 0;
+    /// u64: epoch of the volume's structure; every digest that frees blocks adds one.
+    pub const EPOCH: usize = 64;
+    /// u32: a value of [`super::state`].
+    pub const STATE: usize = 128;
+    /// First of [`BUCKETS`] u32 words: lease generations, by [`bucket`].
+    pub const LEASES: usize = 4096;
+    /// Number of lease generation words.
+    pub const BUCKETS: usize = 4096;
+    /// Bytes of the page file.
+    pub const BYTES: usize = LEASES + BUCKETS * 4;
+
+    /// Byte offset of the generation word for inode number `ino`.
+    pub fn bucket(ino: u64) -> usize {
+        let h = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+        LEASES + (h as usize % BUCKETS) * 4
+    }
+}
+
+/// Values of [`daemon_page::STATE`].
+pub mod state {
+    /// The client is served.
+    pub const RUNNING: u32 = 1;
+    /// The client was cut off: nothing that it read since then may be returned.
+    pub const EVICTED: u32 = 2;
+    /// The volume is being unmounted.
+    pub const CLOSING: u32 = 3;
+}
+
+/// Words of the client page (byte offsets).
+pub mod client_page {
+    /// u64: records before this log position are complete and durable.
+    pub const COMMITTED: usize = 0;
+    /// u64: position up to which the log has been given out to threads (a hint).
+    pub const RESERVED: usize = 64;
+    /// First of [`GATES`] gates, one per thread, a cache line each: u64 sequence
+    /// number, odd while the thread is inside a call.
+    pub const GATE: usize = 4096;
+    /// Number of gates.
+    pub const GATES: usize = 128;
+    /// Distance of two gates in bytes.
+    pub const GATE_BYTES: usize = 64;
+    /// Bytes of the page file.
+    pub const BYTES: usize = GATE + GATES * GATE_BYTES;
+
+    /// Byte offset of the sequence word of gate `n`.
+    pub fn gate(n: usize) -> usize {
+        GATE + n * GATE_BYTES
+    }
+}
+
+const _: () = assert!(client_page::BYTES % 4096 == 0 && daemon_page::BYTES % 4096 == 0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_stay_inside_and_spread() {
+        let mut used = std::collections::HashSet::new();
+        for ino in 0..10_000u64 {
+            let b = daemon_page::bucket(ino);
+            assert!(b >= daemon_page::LEASES && b + 4 <= daemon_page::BYTES && b % 4 == 0);
+            used.insert(b);
+        }
+        assert!(used.len() > 3_000, "{}", used.len());
+    }
+}

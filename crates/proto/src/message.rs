@@ -1,0 +1,228 @@
+//! Messages. Encoded with postcard; a message never exceeds [`MESSAGE_BYTES_MAX`].
+
+use crate::error::ProtoError;
+use crate::lease::LeaseMode;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Version of this protocol; client and daemon must agree.
+pub const PROTO_VERSION: u32 = 1;
+/// Most bytes of one encoded message.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Most descriptors that one reply carries.
+pub const DESCRIPTORS_MAX: usize = 128;
+
+/// A run of consecutive blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockRun {
+    /// First block (`BlockAddr::raw`).
+    pub addr: u64,
+    /// Number of blocks.
+    pub blocks: u32,
+}
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// First message: become a client. Answered by [`Reply::Attached`] with the
+    /// descriptors of log, daemon page, client page, in this order.
+    Attach {
+        /// [`PROTO_VERSION`].
+        version: u32,
+        /// Wanted bytes of the ring; 0: the volume's default.
+        log_bytes: u64,
+    },
+    /// Descriptors of the NVM segments from `first` on, at most [`DESCRIPTORS_MAX`]
+    /// of them, read-only. Answered by [`Reply::Segments`].
+    Segments {
+        /// Index of the first wanted.
+        first: u32,
+    },
+    /// Inode numbers for files in directory `parent`.
+    GrantInodes {
+        /// Directory.
+        parent: u64,
+        /// Runs of 16 wanted.
+        runs: u32,
+    },
+    /// Free blocks to write full blocks into; the segments they lie in come
+    /// read-write with the reply.
+    GrantBlocks {
+        /// Blocks wanted; fewer may be granted.
+        blocks: u32,
+    },
+    /// Room in the volume for later records, in bytes.
+    Reserve {
+        /// Bytes wanted in the best case.
+        wanted: u64,
+        /// With less than this the answer is [`Reply::NoSpace`].
+        least: u64,
+    },
+    /// Room that is not needed any more.
+    ReturnRoom {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The log has filled above the mark: digest soon. Answered at once.
+    Doorbell,
+    /// Digest at least up to this log position and answer when it is done.
+    Digest {
+        /// Log position.
+        upto: u64,
+    },
+    /// A lease on an inode.
+    Lease {
+        /// Inode.
+        ino: u64,
+        /// Mode.
+        mode: LeaseMode,
+    },
+    /// Gives a lease back. The client's records under it must be in its log.
+    Unlease {
+        /// Inode.
+        ino: u64,
+    },
+    /// Free and total space and inodes.
+    Space,
+    /// State of the volume as JSON.
+    Status,
+    /// The client leaves: digest its log, free everything it holds. Answered when done.
+    Detach,
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The client is attached.
+    Attached(Attached),
+    /// The descriptors with this message are segments `first`…
+    Segments {
+        /// Index of the first.
+        first: u32,
+        /// Bytes of each.
+        bytes: Vec<u64>,
+    },
+    /// Granted inode numbers: runs of 16 from each of these.
+    Inodes {
+        /// First number of each run.
+        runs: Vec<u64>,
+    },
+    /// Granted blocks; the descriptors with this message are the segments named.
+    Blocks {
+        /// The blocks; none when there is no room for a grant.
+        runs: Vec<BlockRun>,
+        /// Indexes of the segments whose read-write descriptors come along.
+        segments: Vec<u32>,
+    },
+    /// Room in bytes.
+    Room {
+        /// Bytes set aside for this client.
+        bytes: u64,
+    },
+    /// The volume is full.
+    NoSpace,
+    /// The log is in the volume up to here.
+    Digested {
+        /// Log position.
+        pos: u64,
+    },
+    /// The lease is granted.
+    Leased {
+        /// Value of the inode's generation word at the grant.
+        generation: u32,
+        /// The client did not hold it all the time since it last did: drop what is cached.
+        fresh: bool,
+    },
+    /// Space of the volume.
+    Space(Space),
+    /// JSON text.
+    Status(String),
+    /// Done; nothing to say.
+    Done,
+    /// Refused; an errno and a sentence.
+    Refused {
+        /// errno as on Linux.
+        errno: i32,
+        /// What is wrong and what to do.
+        why: String,
+    },
+}
+
+/// Facts for a new client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Number of the client, never used again while the daemon lives.
+    pub client: u32,
+    /// Slot of its log.
+    pub slot: u32,
+    /// Bytes of the ring.
+    pub ring_bytes: u64,
+    /// Number of NVM segments.
+    pub segments: u32,
+    /// Bytes of all segments together.
+    pub nvm_bytes: u64,
+    /// Stolen blocks are linked in place: client and daemon are the same user.
+    pub may_steal: bool,
+    /// Number of the durability policy.
+    pub durability: u8,
+    /// The log is one that an earlier daemon was using for this client: positions go on.
+    pub resumed: bool,
+}
+
+/// Space as `statfs` tells it; blocks of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Space {
+    /// Blocks that files could ever use.
+    pub total: u64,
+    /// Blocks free for files now.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes_used: u64,
+    /// Inodes that could still be made.
+    pub inodes_free: u64,
+}
+
+/// Encodes a message.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ProtoError> {
+    let bytes = postcard::to_stdvec(message).map_err(|e| ProtoError::Malformed {
+        bytes: 0,
+        why: e.to_string(),
+    })?;
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(ProtoError::TooLong {
+            bytes: bytes.len(),
+            limit: MESSAGE_BYTES_MAX,
+        });
+    }
+    Ok(bytes)
+}
+
+/// Decodes a message; nothing may be left over.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ProtoError> {
+    let malformed = |why: String| ProtoError::Malformed {
+        bytes: bytes.len(),
+        why,
+    };
+    match postcard::take_from_bytes::<T>(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok((_, rest)) => Err(malformed(format!("{} bytes are left over", rest.len()))),
+        Err(e) => Err(malformed(e.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_garbage() {
+        let r = Request::Reserve {
+            wanted: 1 << 40,
+            least: 4096,
+        };
+        let bytes = encode(&r).unwrap();
+        assert_eq!(decode::<Request>(&bytes).unwrap(), r);
+        assert!(decode::<Request>(&bytes[..bytes.len() - 1]).is_err());
+        assert!(decode::<Request>(&[&bytes[..], &[0]].concat()).is_err());
+        assert!(decode::<Request>(&[0xff; 40]).is_err());
+    }
+}
