@@ -1,1 +1,4 @@
-//! Shale: the shared side: digest, lease, recover, check
+//! Shale: the shared side: digest, lease, recover, check.
+#![forbid(unsafe_code)]
+
+pub mod digest;

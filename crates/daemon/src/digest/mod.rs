@@ -1,0 +1,1 @@
+//! Digest: from update logs to the volume.
