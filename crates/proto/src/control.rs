@@ -58,7 +58,8 @@ pub mod client_page {
     }
 }
 
-const _: () = assert!(client_page::BYTES % 4096 == 0 && daemon_page::BYTES % 4096 == 0);
+const _: () =
+    assert!(client_page::BYTES.is_multiple_of(4096) && daemon_page::BYTES.is_multiple_of(4096));
 
 #[cfg(test)]
 mod tests {
@@ -69,7 +70,7 @@ mod tests {
         let mut used = std::collections::HashSet::new();
         for ino in 0..10_000u64 {
             let b = daemon_page::bucket(ino);
-            assert!(b >= daemon_page::LEASES && b + 4 <= daemon_page::BYTES && b % 4 == 0);
+            assert!(b >= daemon_page::LEASES && b + 4 <= daemon_page::BYTES && b.is_multiple_of(4));
             used.insert(b);
         }
         assert!(used.len() > 3_000, "{}", used.len());
