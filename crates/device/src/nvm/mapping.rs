@@ -1,0 +1,336 @@
+//! The address range: reserve, map each piece into its place, unmap.
+//!
+//! Invariants: pieces lie side by side in `base..base+bytes` without gaps, inside one
+//! reservation that belongs to this value alone; a piece's `writable` says what its
+//! present mapping allows.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::error::DeviceError;
+
+/// Pieces must be a multiple of this to lie side by side.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Mappings start at a multiple of this so that huge pages fit, and `/dev/dax` needs it.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// What a mapping may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store panics before the MMU would stop it.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// What a fence is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Persistence {
+    /// A DAX mapping: what was flushed and fenced survives a power cut.
+    Dax,
+    /// tmpfs or page cache: survives every process, not a power cut.
+    Emulated,
+}
+
+/// One file to be mapped.
+#[derive(Debug)]
+pub struct Piece {
+    /// The file, opened for what the mapping is to allow.
+    pub fd: OwnedFd,
+    /// How much of it to map from its start, in bytes. All pieces but the last need a
+    /// multiple of 4096.
+    pub bytes: usize,
+}
+
+/// A piece in its place.
+#[derive(Debug)]
+struct Mapped {
+    fd: OwnedFd,
+    offset: usize,
+    bytes: usize,
+    writable: AtomicBool,
+}
+
+/// All pieces in one address range.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    reservation: *mut c_void,
+    reserved_bytes: usize,
+    base: *mut u8,
+    bytes: usize,
+    pieces: Vec<Mapped>,
+    persistence: Persistence,
+    huge_pages: bool,
+}
+
+// SAFETY: the pointers are an address range that is valid until drop and that no
+// thread owns; all state that changes is atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// The path of an open file, for messages.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
+}
+
+impl Mapping {
+    pub(crate) fn new(pieces: Vec<Piece>, access: Access) -> Result<Mapping, DeviceError> {
+        if pieces.is_empty() {
+            return Err(DeviceError::NoPieces);
+        }
+        let last = pieces.len() - 1;
+        let mut bytes = 0;
+        for (index, piece) in pieces.iter().enumerate() {
+            check_length(piece, index == last)?;
+            bytes += piece.bytes;
+        }
+        let mut mapping = Mapping::reserve(bytes, &path_of(pieces[0].fd.as_fd()))?;
+        let mut offset = 0;
+        for piece in pieces {
+            let persistence = mapping.place(offset, piece.bytes, piece.fd.as_fd(), access)?;
+            if persistence == Persistence::Emulated {
+                mapping.persistence = Persistence::Emulated;
+            }
+            let end = offset + piece.bytes;
+            mapping.pieces.push(Mapped {
+                fd: piece.fd,
+                offset,
+                bytes: piece.bytes,
+                writable: AtomicBool::new(access == Access::ReadWrite),
+            });
+            offset = end;
+        }
+        mapping.huge_pages = mapping.advise(Advice::LinuxHugepage).is_ok();
+        Ok(mapping)
+    }
+
+    fn reserve(bytes: usize, path: &std::path::Path) -> Result<Mapping, DeviceError> {
+        let reserved_bytes = bytes.next_multiple_of(PAGE_BYTES) + HUGE_PAGE_BYTES;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
+        let reservation =
+            unsafe { mmap_anonymous(ptr::null_mut(), reserved_bytes, ProtFlags::empty(), flags) }
+                .map_err(|e| {
+                DeviceError::os(
+                    path,
+                    format!("reserve {reserved_bytes} bytes of addresses"),
+                    e,
+                )
+            })?;
+        let base = reservation
+            .cast::<u8>()
+            .map_addr(|address| address.next_multiple_of(HUGE_PAGE_BYTES));
+        Ok(Mapping {
+            reservation,
+            reserved_bytes,
+            base,
+            bytes,
+            pieces: Vec::new(),
+            persistence: Persistence::Dax,
+            huge_pages: false,
+        })
+    }
+
+    /// Maps a file over its part of the reservation.
+    fn place(
+        &self,
+        offset: usize,
+        bytes: usize,
+        fd: BorrowedFd<'_>,
+        access: Access,
+    ) -> Result<Persistence, DeviceError> {
+        let (prot, name) = match access {
+            Access::ReadOnly => (ProtFlags::READ, "read-only"),
+            Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, "read-write"),
+        };
+        let failed = |e| DeviceError::os(path_of(fd), format!("map {bytes} bytes {name}"), e);
+        let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        // A MAP_FIXED call that fails may leave a hole where the reservation was, so
+        // what the file can do is tried elsewhere first.
+        let (flags, persistence) = match probe(bytes, prot, sync, fd) {
+            Ok(()) => (sync, Persistence::Dax),
+            Err(_) => {
+                probe(bytes, prot, MapFlags::SHARED, fd).map_err(failed)?;
+                (MapFlags::SHARED, Persistence::Emulated)
+            }
+        };
+        assert!(offset + bytes <= self.bytes && offset.is_multiple_of(PAGE_BYTES));
+        // SAFETY: the range lies inside our own reservation (asserted above, and the
+        // reservation is longer than `bytes` by the alignment), so nothing of others is replaced.
+        unsafe {
+            mmap(
+                self.base.add(offset).cast(),
+                bytes,
+                prot,
+                flags | MapFlags::FIXED,
+                fd,
+                0,
+            )
+        }
+        .map_err(failed)?;
+        Ok(persistence)
+    }
+
+    /// Gives the kernel advice on all pieces.
+    pub(crate) fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: the range is our own mapping; the advices used here change no contents.
+        unsafe {
+            madvise(
+                self.base.cast(),
+                self.bytes.next_multiple_of(PAGE_BYTES),
+                advice,
+            )
+        }
+    }
+
+    /// Maps piece `index` again from `fd`, or from its own file where that is `None`.
+    pub(crate) fn replace(
+        &self,
+        index: usize,
+        fd: Option<BorrowedFd<'_>>,
+        access: Access,
+    ) -> Result<(), DeviceError> {
+        let piece = &self.pieces[index];
+        let fd = fd.unwrap_or_else(|| piece.fd.as_fd());
+        let (expected, found) = (identity(piece.fd.as_fd())?, identity(fd)?);
+        if expected != found {
+            return Err(DeviceError::OtherFile {
+                path: path_of(fd),
+                expected,
+                found,
+            });
+        }
+        if access == Access::ReadOnly {
+            piece.writable.store(false, Ordering::SeqCst);
+        }
+        self.place(piece.offset, piece.bytes, fd, access)?;
+        if access == Access::ReadWrite {
+            piece.writable.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Whether every piece that `offset..offset+bytes` touches may be stored to.
+    pub(crate) fn is_writable(&self, offset: usize, bytes: usize) -> bool {
+        let first = self
+            .pieces
+            .partition_point(|piece| piece.offset + piece.bytes <= offset);
+        self.pieces[first..]
+            .iter()
+            .take_while(|piece| piece.offset < offset + bytes)
+            .all(|piece| piece.writable.load(Ordering::Acquire))
+    }
+
+    /// Bytes of the range that huge pages back now.
+    pub(crate) fn huge_page_bytes(&self) -> usize {
+        let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else {
+            return 0;
+        };
+        let range = self.base.addr()..self.base.addr() + self.bytes;
+        let mut inside = false;
+        let mut kib = 0;
+        for line in maps.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let Some(first) = words.next() else { continue };
+            if let Some((start, _)) = first.split_once('-') {
+                inside = usize::from_str_radix(start, 16).is_ok_and(|s| range.contains(&s));
+            } else if inside && matches!(first, "ShmemPmdMapped:" | "FilePmdMapped:") {
+                kib += words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            }
+        }
+        kib * 1024
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+
+    pub(crate) fn huge_pages(&self) -> bool {
+        self.huge_pages
+    }
+
+    pub(crate) fn fds(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
+        self.pieces.iter().map(|piece| piece.fd.as_fd())
+    }
+
+    /// Offset and length of each piece, in bytes.
+    pub(crate) fn ranges(&self) -> impl ExactSizeIterator<Item = (usize, usize)> {
+        self.pieces.iter().map(|piece| (piece.offset, piece.bytes))
+    }
+
+    /// A new descriptor of piece `index` that cannot be mapped writable.
+    pub(crate) fn read_only_fd(&self, index: usize) -> Result<OwnedFd, DeviceError> {
+        let fd = self.pieces[index].fd.as_fd();
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        rustix::fs::open(&link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| DeviceError::os(path_of(fd), "open it again read-only", e))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the reservation is ours, pieces included, and views hold this value
+        // alive, so nobody uses the range any more.
+        let unmapped = unsafe { munmap(self.reservation, self.reserved_bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// Maps the file anywhere and unmaps it, to learn whether that works.
+fn probe(
+    bytes: usize,
+    prot: ProtFlags,
+    flags: MapFlags,
+    fd: BorrowedFd<'_>,
+) -> rustix::io::Result<()> {
+    // SAFETY: a new mapping at an address the kernel chooses, never accessed, and
+    // unmapped at once.
+    unsafe {
+        let address = mmap(ptr::null_mut(), bytes, prot, flags, fd, 0)?;
+        munmap(address, bytes)
+    }
+}
+
+fn check_length(piece: &Piece, last: bool) -> Result<(), DeviceError> {
+    let path = || path_of(piece.fd.as_fd());
+    if piece.bytes == 0 || (!last && !piece.bytes.is_multiple_of(PAGE_BYTES)) {
+        return Err(DeviceError::PieceLength {
+            path: path(),
+            expected: PAGE_BYTES,
+            found: piece.bytes,
+        });
+    }
+    let stat = fstat(&piece.fd).map_err(|e| DeviceError::os(path(), "read its attributes", e))?;
+    // A character device has no length; the kernel checks the mapping instead.
+    if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && (stat.st_size as u64) < piece.bytes as u64
+    {
+        return Err(DeviceError::Short {
+            path: path(),
+            expected: piece.bytes as u64,
+            found: stat.st_size as u64,
+        });
+    }
+    Ok(())
+}
+
+fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), DeviceError> {
+    let stat = fstat(fd).map_err(|e| DeviceError::os(path_of(fd), "read its attributes", e))?;
+    Ok((stat.st_dev, stat.st_ino))
+}
