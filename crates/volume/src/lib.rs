@@ -1,1 +1,39 @@
-//! Shale: the digested state of a volume
+//! The digested state of a volume: inodes, extents, directories, space
+//! (DESIGN §7, Strata §3.1).
+//!
+//! * [`View`] reads. Any process with a mapping of the NVM tier may have one; it
+//!   takes no lock and works while another process commits.
+//! * [`Volume`] and [`Txn`] write. Only the daemon has them. A transaction is
+//!   copy-on-write for trees and journalled for what changes in place: a power
+//!   cut leaves the state before it or after it.
+//!
+//! Lock order: transaction, then inode numbers, then space. No lock is ever
+//! held across a call into another crate but `shale-device`.
+#![forbid(unsafe_code)]
+
+mod dir;
+mod error;
+mod extent;
+mod inode;
+mod journal;
+mod media;
+mod mkfs;
+mod node;
+mod space;
+mod tree;
+mod txn;
+mod view;
+mod volume;
+mod xattr;
+
+pub use error::{Result, VolumeError};
+pub use mkfs::MkfsOptions;
+pub use node::Dirent;
+pub use shale_format::extent::Extent;
+pub use shale_format::inode::Inode;
+pub use shale_format::version::Access;
+pub use shale_format::xattr::Xattrs;
+pub use space::{Run, Space};
+pub use txn::{Committed, Txn};
+pub use view::{LeafCover, Mapping, View};
+pub use volume::Volume;

@@ -1,0 +1,1 @@
+//! Directories: operations on entry trees.

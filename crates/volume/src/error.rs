@@ -1,0 +1,98 @@
+//! What can go wrong with a volume.
+
+use shale_format::{DirKey, FormatError, Ino, TxId};
+
+/// Result with [`VolumeError`].
+pub type Result<T> = std::result::Result<T, VolumeError>;
+
+/// An operation on a volume failed. Nothing was changed on the medium.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// Bytes on the medium that are not what they should be.
+    #[error("damaged volume: {0}")]
+    Format(#[from] FormatError),
+    /// Structures that are whole each but do not fit one another.
+    #[error("damaged volume: {what} at {at}: {found} where {expected} is expected")]
+    Damaged {
+        /// The structure.
+        what: &'static str,
+        /// Where: a block, an inode or a byte, as `what` says.
+        at: u64,
+        /// What should be there.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
+    /// Not enough free blocks.
+    #[error("no space: {wanted} blocks wanted, {free} free")]
+    NoSpace {
+        /// Blocks wanted.
+        wanted: u64,
+        /// Blocks free.
+        free: u64,
+    },
+    /// The transaction is larger than the journal: use several.
+    #[error("transaction of {wanted} bytes does not fit the journal of {room} bytes")]
+    JournalFull {
+        /// Bytes that the transaction needs.
+        wanted: u64,
+        /// Bytes of the journal.
+        room: u64,
+    },
+    /// A directory has an entry with this key already.
+    #[error("directory {dir:?} has an entry {key:?} already")]
+    Exists {
+        /// The directory.
+        dir: Ino,
+        /// The key.
+        key: DirKey,
+    },
+    /// A directory has no such entry, or one with another name.
+    #[error("directory {dir:?} has no entry {key:?} of that name")]
+    NoEntry {
+        /// The directory.
+        dir: Ino,
+        /// The key.
+        key: DirKey,
+    },
+    /// An inode number that cannot be used here.
+    #[error("inode number {0:?} cannot be used here")]
+    BadIno(Ino),
+    /// A run of blocks that is outside the tier, or not in the state the call needs.
+    #[error("blocks {first} to {last} (exclusive): {why}")]
+    BadRun {
+        /// First block, with its tier in the top byte.
+        first: u64,
+        /// Block behind the last one.
+        last: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A range of file blocks that the call cannot work on.
+    #[error("file blocks {from} to {to} (exclusive): {why}")]
+    BadRange {
+        /// First file block.
+        from: u64,
+        /// File block behind the last one.
+        to: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Something to be freed still holds something.
+    #[error("inode {0:?} still has blocks or entries")]
+    NotEmpty(Ino),
+    /// An earlier operation of the transaction failed half-way: it can only be dropped.
+    #[error("transaction {0:?} failed before and cannot be committed")]
+    Failed(TxId),
+    /// The medium is too small or too large for a volume.
+    #[error("a tier of {found} bytes: {expected} or more are needed")]
+    TierSize {
+        /// Bytes needed.
+        expected: u64,
+        /// Bytes there.
+        found: u64,
+    },
+    /// The volume uses features that this program can only read.
+    #[error("the volume may only be read: it uses features this program does not know")]
+    ReadOnly,
+}

@@ -1,0 +1,1 @@
+//! Extents of files: operations on extent trees.

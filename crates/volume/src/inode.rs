@@ -1,0 +1,1 @@
+//! The inode file and its free numbers.

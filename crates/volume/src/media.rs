@@ -1,0 +1,1 @@
+//! Access to the NVM tier by block address.
