@@ -1,1 +1,52 @@
-fn main() {}
+//! Checks and generators of the project itself: `cargo xtask <task>`.
+//!
+//! * `ci` runs every check in order and prints one closing summary.
+//! * `tidy` compares the source tree with the rules that no compiler knows.
+//! * `spec` writes the byte layouts of `shale-format` into `docs/SPEC.md`.
+//! * `bench-diff` compares the counts of two benchmark results.
+//!
+//! Nothing here is part of the product, and nothing here changes a file but `spec`.
+#![forbid(unsafe_code)]
+
+mod bench_diff;
+mod ci;
+mod error;
+mod spec;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use error::Error;
+
+const USAGE: &str = "usage: cargo xtask ci
+       cargo xtask tidy
+       cargo xtask spec [--check]
+       cargo xtask bench-diff OLD.json NEW.json";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = workspace_root();
+    let outcome = match words.as_slice() {
+        ["ci"] => ci::run(&root),
+        ["tidy"] => tidy::run(&root),
+        ["spec"] => spec::run(&root, spec::Mode::Write),
+        ["spec", "--check"] => spec::run(&root, spec::Mode::Check),
+        ["bench-diff", old, new] => bench_diff::run(Path::new(old), Path::new(new)),
+        _ => Err(Error::Usage(USAGE)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// This file is `crates/xtask/src/main.rs` of the workspace that is checked.
+fn workspace_root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}

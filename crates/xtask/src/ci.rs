@@ -1,0 +1,157 @@
+//! `cargo xtask ci`: every check of the project, in order of cost, each timed.
+//!
+//! A failed step does not stop the next: one run shows everything. The last line
+//! is `N passed, N failed`, counting each test and each other step as one.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::{spec, tidy};
+
+struct Outcome {
+    name: &'static str,
+    passed: usize,
+    failed: usize,
+    took: Duration,
+}
+
+/// Runs all steps and prints the summary.
+pub fn run(root: &Path) -> Result<(), Error> {
+    let cargo = |arguments: &[&str]| cargo(root, arguments);
+    let outcomes = [
+        step("fmt", || cargo(&["fmt", "--all", "--check"])),
+        step("tidy", || single(tidy::run(root))),
+        step("spec", || single(spec::run(root, spec::Mode::Check))),
+        step("clippy", || {
+            cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ])
+        }),
+        step("test", || {
+            cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
+        }),
+    ];
+
+    println!("\nstep      passed  failed   seconds");
+    for outcome in &outcomes {
+        let Outcome {
+            name,
+            passed,
+            failed,
+            took,
+        } = outcome;
+        println!(
+            "{name:<8} {passed:>7} {failed:>7} {:>9.1}",
+            took.as_secs_f64()
+        );
+    }
+    let passed: usize = outcomes.iter().map(|outcome| outcome.passed).sum();
+    let failed: usize = outcomes.iter().map(|outcome| outcome.failed).sum();
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(Error::CiFailed(failed))
+    }
+}
+
+fn step(name: &'static str, work: impl FnOnce() -> Result<(usize, usize), Error>) -> Outcome {
+    println!("\n== {name}");
+    let begin = Instant::now();
+    let (passed, failed) = work().unwrap_or_else(|error| {
+        println!("{error}");
+        (0, 1)
+    });
+    Outcome {
+        name,
+        passed,
+        failed,
+        took: begin.elapsed(),
+    }
+}
+
+fn single(outcome: Result<(), Error>) -> Result<(usize, usize), Error> {
+    outcome.map(|()| (1, 0))
+}
+
+/// Runs cargo, shows what it prints, and counts the tests it reports. A command
+/// that reports none counts as one check.
+fn cargo(root: &Path, arguments: &[&str]) -> Result<(usize, usize), Error> {
+    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let failed = |source| Error::Program {
+        program: program.clone(),
+        source,
+    };
+    let mut child = Command::new(&program)
+        .args(arguments)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut counts = (0, 0);
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line.map_err(failed)?;
+            println!("{line}");
+            if let Some((passed, failed)) = test_result(&line) {
+                counts = (counts.0 + passed, counts.1 + failed);
+            }
+        }
+    }
+    let success = child.wait().map_err(failed)?.success();
+    Ok(judge(counts, success))
+}
+
+/// A program that fails without a failed test (it did not build, it died) is one failure.
+fn judge(counts: (usize, usize), success: bool) -> (usize, usize) {
+    match (counts, success) {
+        ((0, 0), true) => (1, 0),
+        ((passed, 0), false) => (passed, 1),
+        (counts, _) => counts,
+    }
+}
+
+/// Counts of a line `test result: ok. 3 passed; 0 failed; …`.
+fn test_result(line: &str) -> Option<(usize, usize)> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut parts = counts.split("; ");
+    let mut count = |word: &str| parts.next()?.strip_suffix(word)?.trim().parse().ok();
+    Some((count("passed")?, count("failed")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_results_are_counted() {
+        let line =
+            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out";
+        assert_eq!(test_result(line), Some((12, 3)));
+        assert_eq!(test_result("test a ... ok"), None);
+    }
+
+    #[test]
+    fn a_failure_that_no_test_reports_still_counts() {
+        assert_eq!(judge((7, 0), false), (7, 1));
+        assert_eq!(judge((0, 0), false), (0, 1));
+        assert_eq!(judge((0, 0), true), (1, 0));
+        assert_eq!(judge((7, 2), false), (7, 2));
+    }
+
+    #[test]
+    fn a_step_that_cannot_run_fails() {
+        let outcome = step("x", || Err(Error::Usage("no")));
+        assert_eq!((outcome.passed, outcome.failed), (0, 1));
+    }
+}
