@@ -12,6 +12,10 @@ pub mod daemon_page {
     pub const EPOCH: usize = 64;
     /// u32: a value of [`super::state`].
     pub const STATE: usize = 128;
+    /// u64: no thread that is inside a call can still hold a pointer to records
+    /// before this log position: the daemon stores here what [`DIGESTED`] was,
+    /// after every thread has passed the gate since. The client may reuse the space.
+    pub const RECLAIM: usize = 192;
     /// First of [`BUCKETS`] u32 words: lease generations, by [`bucket`].
     pub const LEASES: usize = 4096;
     /// Number of lease generation words.

@@ -41,7 +41,7 @@ pub enum Request {
     GrantInodes {
         /// Directory.
         parent: u64,
-        /// Runs of 16 wanted.
+        /// Runs of up to 16 wanted.
         runs: u32,
     },
     /// Free blocks to write full blocks into; the segments they lie in come
@@ -50,7 +50,14 @@ pub enum Request {
         /// Blocks wanted; fewer may be granted.
         blocks: u32,
     },
-    /// Room in the volume for later records, in bytes.
+    /// Granted blocks that no record names and none will: when room is short, idle
+    /// grants must not be what others lack.
+    ReturnBlocks {
+        /// The blocks; parts of granted runs are welcome.
+        runs: Vec<BlockRun>,
+    },
+    /// Room in the volume for later records, in bytes. A client asks outside of its
+    /// gate: the answer may have to wait until every gate is passed.
     Reserve {
         /// Bytes wanted in the best case.
         wanted: u64,
@@ -64,12 +71,13 @@ pub enum Request {
     },
     /// The log has filled above the mark: digest soon. Answered at once.
     Doorbell,
-    /// Digest at least up to this log position and answer when it is done.
+    /// Digest at least up to this log position and answer when it is done. Asked
+    /// outside of the gate, like [`Request::Reserve`].
     Digest {
         /// Log position.
         upto: u64,
     },
-    /// A lease on an inode.
+    /// A lease on an inode. Asked outside of the gate, like [`Request::Reserve`].
     Lease {
         /// Inode.
         ino: u64,
@@ -101,10 +109,10 @@ pub enum Reply {
         /// Bytes of each.
         bytes: Vec<u64>,
     },
-    /// Granted inode numbers: runs of 16 from each of these.
+    /// Granted inode numbers; empty: there are none left.
     Inodes {
-        /// First number of each run.
-        runs: Vec<u64>,
+        /// The numbers, ascending within each run of up to 16.
+        inos: Vec<u64>,
     },
     /// Granted blocks; the descriptors with this message are the segments named.
     Blocks {
