@@ -28,7 +28,7 @@ pub enum DeviceError {
         found: u64,
     },
     /// A piece cannot be mapped beside the next one: its length is 0 or no multiple of a page.
-    #[error("{}: length of a piece is {found} bytes, expected a positive multiple of {expected}", path.display())]
+    #[error("{}: expected a piece of a positive multiple of {expected} bytes, found {found}", path.display())]
     PieceLength {
         /// The file.
         path: PathBuf,

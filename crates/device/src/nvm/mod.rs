@@ -21,3 +21,6 @@ pub use map::{Map, MapOptions};
 pub use mapping::{Access, Persistence, Piece};
 pub use span::{Clean, Dirty, InFlight, Joined, Span};
 pub use view::View;
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,10 @@ pub struct View {
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
+// A panic in an access happens before anything is touched, so there is nothing half done
+// to be seen afterwards.
+impl std::panic::UnwindSafe for View {}
+impl std::panic::RefUnwindSafe for View {}
 
 /// How a run of bytes falls on lines: a part of the first, whole ones, a part of the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
