@@ -1,0 +1,197 @@
+//! GETATTR, SETATTR, STATX, STATFS, and attributes in the form of the wire.
+
+use super::{Call, Validity};
+use crate::node::{Attr, Errno, NodeFs, Result, SetAttr, SetTime, Timestamp};
+use crate::wire::{AttrOut, AttrWire, EntryOut, SetattrIn, StatfsOut, Statx, StatxOut, SxTime};
+
+/// Bits of `SetattrIn::valid`.
+mod valid {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+/// Attributes on the wire.
+pub fn attr_wire(attr: &Attr) -> AttrWire {
+    AttrWire {
+        ino: attr.ino,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.sec,
+        mtime: attr.mtime.sec,
+        ctime: attr.ctime.sec,
+        atimensec: attr.atime.nsec,
+        mtimensec: attr.mtime.nsec,
+        ctimensec: attr.ctime.nsec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+/// A name's answer on the wire.
+pub fn entry_out(attr: &Attr, validity: &Validity) -> EntryOut {
+    EntryOut {
+        nodeid: attr.ino,
+        generation: attr.generation,
+        entry_valid: validity.entry.as_secs(),
+        entry_valid_nsec: validity.entry.subsec_nanos(),
+        attr_valid: validity.attr.as_secs(),
+        attr_valid_nsec: validity.attr.subsec_nanos(),
+        attr: attr_wire(attr),
+    }
+}
+
+fn sx_time(time: Timestamp) -> SxTime {
+    SxTime {
+        tv_sec: time.sec,
+        tv_nsec: time.nsec,
+        reserved: 0,
+    }
+}
+
+/// Major and minor number of the kernel's 32-bit encoding.
+fn device_numbers(rdev: u32) -> (u32, u32) {
+    (
+        (rdev & 0xf_ff00) >> 8,
+        (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00),
+    )
+}
+
+fn set_attr(set: &SetattrIn) -> SetAttr {
+    let has = |bit: u32| set.valid & bit != 0;
+    let time = |bit: u32, now: u32, sec: i64, nsec: u32| match (has(now), has(bit)) {
+        (true, _) => Some(SetTime::Now),
+        (false, true) => Some(SetTime::Set(Timestamp { sec, nsec })),
+        (false, false) => None,
+    };
+    SetAttr {
+        mode: has(valid::MODE).then_some(set.mode),
+        uid: has(valid::UID).then_some(set.uid),
+        gid: has(valid::GID).then_some(set.gid),
+        size: has(valid::SIZE).then_some(set.size),
+        atime: time(valid::ATIME, valid::ATIME_NOW, set.atime, set.atimensec),
+        mtime: time(valid::MTIME, valid::MTIME_NOW, set.mtime, set.mtimensec),
+        ctime: has(valid::CTIME).then_some(Timestamp {
+            sec: set.ctime,
+            nsec: set.ctimensec,
+        }),
+        kill_suidgid: has(valid::KILL_SUIDGID),
+    }
+}
+
+impl<F: NodeFs + ?Sized> Call<'_, F> {
+    fn put_attr(&mut self, attr: &Attr) -> Result<usize> {
+        self.out.put(&AttrOut {
+            attr_valid: self.validity.attr.as_secs(),
+            attr_valid_nsec: self.validity.attr.subsec_nanos(),
+            dummy: 0,
+            attr: attr_wire(attr),
+        })?;
+        Ok(self.out.used())
+    }
+
+    pub(super) fn getattr(&mut self) -> Result<usize> {
+        let attr = self.fs.getattr(&self.request, self.ino)?;
+        self.put_attr(&attr)
+    }
+
+    pub(super) fn setattr(&mut self) -> Result<usize> {
+        let set = set_attr(&self.body.take::<SetattrIn>()?);
+        let attr = self.fs.setattr(&self.request, self.ino, &set)?;
+        self.put_attr(&attr)
+    }
+
+    /// Asked only for the time of creation; a file system that has none says so once.
+    pub(super) fn statx(&mut self) -> Result<usize> {
+        let attr = self.fs.getattr(&self.request, self.ino)?;
+        let btime = attr.btime.ok_or(Errno(libc::ENOSYS))?;
+        let (rdev_major, rdev_minor) = device_numbers(attr.rdev);
+        let stat = Statx {
+            mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
+            blksize: attr.blksize,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            mode: attr.mode as u16,
+            ino: attr.ino,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: sx_time(attr.atime),
+            btime: sx_time(btime),
+            ctime: sx_time(attr.ctime),
+            mtime: sx_time(attr.mtime),
+            rdev_major,
+            rdev_minor,
+            ..Statx::default()
+        };
+        self.out.put(&StatxOut {
+            attr_valid: self.validity.attr.as_secs(),
+            attr_valid_nsec: self.validity.attr.subsec_nanos(),
+            stat,
+            ..StatxOut::default()
+        })?;
+        Ok(self.out.used())
+    }
+
+    pub(super) fn statfs(&mut self) -> Result<usize> {
+        let stat = self.fs.statfs(&self.request)?;
+        self.out.put(&StatfsOut {
+            blocks: stat.blocks,
+            bfree: stat.bfree,
+            bavail: stat.bavail,
+            files: stat.files,
+            ffree: stat.ffree,
+            bsize: stat.bsize,
+            namelen: stat.namelen,
+            frsize: stat.frsize,
+            ..StatfsOut::default()
+        })?;
+        Ok(self.out.used())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_agree_with_libc() {
+        for (major, minor) in [(8, 1), (259, 0x1_2345), (0xfff, 0xf_ffff), (0, 0)] {
+            let encoded = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+            assert_eq!(device_numbers(encoded), (major, minor));
+        }
+    }
+
+    #[test]
+    fn times_to_set() {
+        let set = set_attr(&SetattrIn {
+            valid: valid::ATIME | valid::ATIME_NOW | valid::MTIME | valid::SIZE,
+            mtime: -3,
+            mtimensec: 5,
+            size: 9,
+            mode: 0o777,
+            ..SetattrIn::default()
+        });
+        assert_eq!(set.atime, Some(SetTime::Now));
+        assert_eq!(
+            set.mtime,
+            Some(SetTime::Set(Timestamp { sec: -3, nsec: 5 }))
+        );
+        assert_eq!(
+            (set.size, set.mode, set.uid, set.kill_suidgid),
+            (Some(9), None, None, false)
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Requests about the content of files and directories. Data is read straight
+//! into the reply and written straight from the request.
+
+use super::Call;
+use super::attributes::entry_out;
+use super::message::Payload;
+use crate::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
+use crate::wire::{
+    CopyFileRangeIn, CopyFileRangeOut, Dirent, EntryOut, FallocateIn, FsyncIn, LseekIn, LseekOut,
+    ReadIn, WriteIn, WriteOut,
+};
+
+/// Bits of `WriteIn::write_flags`.
+mod write_flag {
+    pub const CACHE: u32 = 1 << 0;
+    pub const KILL_SUIDGID: u32 = 1 << 2;
+}
+
+/// Bit of `FsyncIn::fsync_flags`: data only.
+const FSYNC_FDATASYNC: u32 = 1;
+
+/// Adds one entry to a listing of at most `size` bytes; `false` if it does not fit.
+fn put_dirent(
+    out: &mut Payload<'_>,
+    size: usize,
+    entry: &DirEntry<'_>,
+    plus: Option<EntryOut>,
+) -> Result<bool> {
+    let head = size_of::<Dirent>() + plus.map_or(0, |_| size_of::<EntryOut>());
+    if out.used() + (head + entry.name.len()).next_multiple_of(8) > size {
+        return Ok(false);
+    }
+    if let Some(plus) = plus {
+        out.put(&plus)?;
+    }
+    out.put(&Dirent {
+        ino: entry.ino,
+        off: entry.cookie,
+        namelen: entry.name.len() as u32,
+        // The kernel's directory types are the type bits of the mode.
+        kind: entry.kind.mode() >> 12,
+    })?;
+    out.put_bytes(entry.name)?;
+    out.pad()?;
+    Ok(true)
+}
+
+impl<F: NodeFs + ?Sized> Call<'_, F> {
+    pub(super) fn read(&mut self) -> Result<usize> {
+        let ReadIn { offset, size, .. } = self.body.take()?;
+        let into = self.out.room(size as usize)?;
+        let found = self.fs.read(&self.request, self.ino, offset, into)?;
+        assert!(
+            found <= size as usize,
+            "read returned {found} of {size} bytes"
+        );
+        self.out.commit(found);
+        Ok(self.out.used())
+    }
+
+    pub(super) fn write(&mut self) -> Result<usize> {
+        let WriteIn {
+            offset,
+            size,
+            write_flags,
+            flags,
+            ..
+        } = self.body.take()?;
+        let data = self.body.bytes(size as usize)?;
+        let open = flags.cast_signed();
+        let how = WriteFlags {
+            kill_suidgid: write_flags & write_flag::KILL_SUIDGID != 0,
+            append: open & libc::O_APPEND != 0,
+            sync: open & (libc::O_SYNC | libc::O_DSYNC) != 0,
+            from_cache: write_flags & write_flag::CACHE != 0,
+        };
+        let written = self.fs.write(&self.request, self.ino, offset, data, how)?;
+        assert!(
+            written <= data.len(),
+            "write returned {written} of {size} bytes"
+        );
+        self.out.put(&WriteOut {
+            size: written as u32,
+            padding: 0,
+        })?;
+        Ok(self.out.used())
+    }
+
+    pub(super) fn readdir(&mut self, plus: bool) -> Result<usize> {
+        let ReadIn { offset, size, .. } = self.body.take()?;
+        let (out, validity) = (&mut self.out, &self.validity);
+        let mut failed = Ok(());
+        self.fs
+            .readdir(&self.request, self.ino, offset, plus, &mut |entry| {
+                // An entry without inode tells the kernel to look the name up when it needs to.
+                // The kernel counts no reference for the two names every directory has.
+                let dots = matches!(entry.name, b"." | b"..");
+                let attributes = plus.then(|| match entry.attr {
+                    Some(attr) if !dots => entry_out(&attr, validity),
+                    _ => EntryOut::default(),
+                });
+                put_dirent(out, size as usize, &entry, attributes).unwrap_or_else(|errno| {
+                    failed = Err(errno);
+                    false
+                })
+            })?;
+        failed?;
+        Ok(self.out.used())
+    }
+
+    pub(super) fn fsync(&mut self, directory: bool) -> Result<usize> {
+        let FsyncIn { fsync_flags, .. } = self.body.take()?;
+        let datasync = fsync_flags & FSYNC_FDATASYNC != 0;
+        if directory {
+            self.fs.fsyncdir(&self.request, self.ino, datasync)?;
+        } else {
+            self.fs.fsync(&self.request, self.ino, datasync)?;
+        }
+        Ok(0)
+    }
+
+    pub(super) fn fallocate(&mut self) -> Result<usize> {
+        let FallocateIn {
+            offset,
+            length,
+            mode,
+            ..
+        } = self.body.take()?;
+        self.fs
+            .fallocate(&self.request, self.ino, mode, offset, length)
+            .map(|()| 0)
+    }
+
+    pub(super) fn lseek(&mut self) -> Result<usize> {
+        let LseekIn { offset, whence, .. } = self.body.take()?;
+        let offset = self.fs.lseek(&self.request, self.ino, offset, whence)?;
+        self.out.put(&LseekOut { offset })?;
+        Ok(self.out.used())
+    }
+
+    pub(super) fn copy_file_range(&mut self, wide: bool) -> Result<usize> {
+        let range: CopyFileRangeIn = self.body.take()?;
+        if range.flags != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        // The older form cannot report more; a short copy is always allowed.
+        let length = if wide {
+            range.len
+        } else {
+            range.len.min(1 << 30)
+        };
+        let from = FilePosition {
+            ino: self.ino,
+            offset: range.off_in,
+        };
+        let to = FilePosition {
+            ino: range.nodeid_out,
+            offset: range.off_out,
+        };
+        let bytes_copied = self.fs.copy_file_range(&self.request, from, to, length)?;
+        assert!(
+            bytes_copied <= length,
+            "copied {bytes_copied} of {length} bytes"
+        );
+        if wide {
+            self.out.put(&CopyFileRangeOut { bytes_copied })?;
+        } else {
+            self.out.put(&WriteOut {
+                size: bytes_copied as u32,
+                padding: 0,
+            })?;
+        }
+        Ok(self.out.used())
+    }
+}

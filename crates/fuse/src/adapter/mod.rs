@@ -1,0 +1,170 @@
+//! From messages to [`NodeFs`] and back: converts, calls, converts back. Holds
+//! no state beyond how long answers stay valid.
+//!
+//! Answers that let the kernel stop asking are `ENOSYS`: to OPEN, OPENDIR, FLUSH,
+//! ACCESS, INTERRUPT, POLL and everything not known here. None of them is a
+//! failure to the program; see the table in [`Adapter::handle`].
+
+mod attributes;
+mod data;
+mod extended;
+mod message;
+mod names;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::message::{Body, Payload};
+use crate::node::{Errno, NodeFs, Request, Result};
+use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, UNIQUE_RESENT, opcode};
+
+/// How long the kernel may use an answer before it asks again.
+#[derive(Clone, Copy, Debug)]
+pub struct Validity {
+    /// Names that exist.
+    pub entry: Duration,
+    /// Names that do not; zero: they are not remembered.
+    pub negative: Duration,
+    /// Attributes.
+    pub attr: Duration,
+}
+
+/// What to answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A reply with so many bytes of payload, or an error.
+    Reply(Result<usize>),
+    /// Nothing: the kernel expects no reply.
+    Silence,
+}
+
+/// Serves requests from a file system.
+pub struct Adapter<F: ?Sized> {
+    fs: Arc<F>,
+    validity: Validity,
+}
+
+/// One request being served.
+struct Call<'a, F: ?Sized> {
+    fs: &'a F,
+    validity: Validity,
+    request: Request,
+    /// The inode it is about; of changes of names the directory.
+    ino: u64,
+    body: Body<'a>,
+    out: Payload<'a>,
+}
+
+/// Whether this kind of request gets no reply, and is not sent again after a crash.
+pub fn is_forget(kind: u32) -> bool {
+    matches!(kind, opcode::FORGET | opcode::BATCH_FORGET)
+}
+
+impl<F: NodeFs + ?Sized> Adapter<F> {
+    pub fn new(fs: Arc<F>, validity: Validity) -> Self {
+        Self { fs, validity }
+    }
+
+    pub fn fs(&self) -> &F {
+        &self.fs
+    }
+
+    /// Serves any request but INIT. `message` is the whole message, `out` where
+    /// the payload of the reply goes.
+    pub fn handle(&self, header: &InHeader, message: &[u8], out: &mut [u8]) -> Answer {
+        let body = Body::of(header, message);
+        if is_forget(header.opcode) {
+            if self.forget(header, body).is_err() {
+                tracing::error!(?header, "malformed FORGET");
+            }
+            return Answer::Silence;
+        }
+        let call = Call {
+            fs: &*self.fs,
+            validity: self.validity,
+            request: Request {
+                unique: header.unique & !UNIQUE_RESENT,
+                uid: header.uid,
+                gid: header.gid,
+                pid: header.pid,
+                umask: 0,
+            },
+            ino: header.nodeid,
+            body,
+            out: Payload::new(out),
+        };
+        let result = call.dispatch(header.opcode).map_err(|errno| match errno.0 {
+            1..=511 => errno,
+            _ => Errno(libc::EIO),
+        });
+        tracing::trace!(
+            opcode = header.opcode,
+            ino = header.nodeid,
+            unique = header.unique,
+            ?result,
+            "request"
+        );
+        Answer::Reply(result)
+    }
+
+    fn forget(&self, header: &InHeader, mut body: Body<'_>) -> Result<()> {
+        if header.opcode == opcode::FORGET {
+            self.fs
+                .forget(header.nodeid, body.take::<ForgetIn>()?.nlookup);
+            return Ok(());
+        }
+        for _ in 0..body.take::<BatchForgetIn>()?.count {
+            let one: ForgetOne = body.take()?;
+            self.fs.forget(one.nodeid, one.nlookup);
+        }
+        Ok(())
+    }
+}
+
+impl<F: NodeFs + ?Sized> Call<'_, F> {
+    fn dispatch(mut self, kind: u32) -> Result<usize> {
+        match kind {
+            opcode::LOOKUP => self.lookup(),
+            opcode::GETATTR => self.getattr(),
+            opcode::SETATTR => self.setattr(),
+            opcode::STATX => self.statx(),
+            opcode::READLINK => self.readlink(),
+            opcode::SYMLINK => self.symlink(),
+            opcode::MKNOD => self.mknod(),
+            opcode::MKDIR => self.mkdir(),
+            opcode::UNLINK => self.unlink(),
+            opcode::RMDIR => self.rmdir(),
+            opcode::RENAME => self.rename(),
+            opcode::RENAME2 => self.rename2(),
+            opcode::LINK => self.link(),
+            opcode::CREATE => self.create(),
+            opcode::TMPFILE => self.tmpfile(),
+            opcode::READ => self.read(),
+            opcode::WRITE => self.write(),
+            opcode::READDIR => self.readdir(false),
+            opcode::READDIRPLUS => self.readdir(true),
+            opcode::FSYNC | opcode::FSYNCDIR => self.fsync(kind == opcode::FSYNCDIR),
+            opcode::SYNCFS => self.fs.syncfs(&self.request).map(|()| 0),
+            opcode::STATFS => self.statfs(),
+            opcode::FALLOCATE => self.fallocate(),
+            opcode::LSEEK => self.lseek(),
+            opcode::COPY_FILE_RANGE => self.copy_file_range(false),
+            opcode::COPY_FILE_RANGE_64 => self.copy_file_range(true),
+            opcode::SETXATTR => self.setxattr(),
+            opcode::GETXATTR => self.getxattr(),
+            opcode::LISTXATTR => self.listxattr(),
+            opcode::REMOVEXATTR => self.removexattr(),
+            opcode::IOCTL => self.ioctl(),
+            // Of a file made by CREATE before the first OPEN: nothing was opened here.
+            // DESTROY: `NodeFs::destroy` follows when the device says that it is gone.
+            opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => Ok(0),
+            // OPEN and OPENDIR: the kernel opens by itself from now on. FLUSH: close needs
+            // no message. ACCESS: `default_permissions` decides. INTERRUPT: requests are
+            // short, none is given up half-way. Locks and BMAP: never asked for.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

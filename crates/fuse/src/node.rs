@@ -1,0 +1,453 @@
+//! What the FUSE adapter asks of a file system.
+//!
+//! Nothing here is FUSE's: a file system that implements [`NodeFs`] could be
+//! served by another protocol. Three rules come from the way it is used.
+//!
+//! * **Counts.** Every [`Attr`] that `lookup`, `mknod`, `mkdir`, `symlink`,
+//!   `link`, `create` and `tmpfile` return, and every one that `readdir` delivers
+//!   (unless the entry was refused, or is `.` or `..`), gives the caller one
+//!   reference on the inode; [`NodeFs::forget`] returns them. There is no message
+//!   for open and close: **an unlinked file's last use ends with its last
+//!   reference**. After a takeover counts may come back too high; tolerate it.
+//! * **Requests may come twice.** If the serving process is killed, the next one
+//!   receives what was not answered again, with the same [`Request::unique`].
+//!   To do it once is the file system's work. `forget` alone may get lost.
+//! * **Permissions are checked before.** The caller's identity is there to own
+//!   what is created, not to be judged. What remains for the file system: clear
+//!   set-user-ID and set-group-ID where a method says so, and let new
+//!   nodes inherit the group and the set-group-ID bit of a directory that has it.
+//!
+//! Returning `ENOSYS` makes the caller take the whole operation for missing until
+//! the mount ends; it may then stop asking. Any other error concerns one call.
+
+/// Inode number of the root directory.
+pub const ROOT_INO: u64 = 1;
+
+/// An error number of errno(3), positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Errno(
+    /// The number, 1 to 511. Anything else reaches the program as `EIO`.
+    pub i32,
+);
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// Result of a call.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// Who asks, and which request this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Names this request for the life of the mount; the same number returns if
+    /// the request has to be sent again after a crash.
+    pub unique: u64,
+    /// User id the call is made with. Not valid for [`WriteFlags::from_cache`].
+    pub uid: u32,
+    /// Group id the call is made with.
+    pub gid: u32,
+    /// Thread id of the caller, 0 if it is in another pid namespace.
+    pub pid: u32,
+    /// File mode creation mask. Only set for calls that create something, which
+    /// have to apply it themselves.
+    pub umask: u32,
+}
+
+/// A point in time since 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// Seconds, negative before 1970.
+    pub sec: i64,
+    /// Nanoseconds after `sec`, below 1,000,000,000.
+    pub nsec: u32,
+}
+
+/// Attributes of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number, never 0.
+    pub ino: u64,
+    /// Differs between two inodes that had the same number.
+    pub generation: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space in use, in units of 512 bytes.
+    pub blocks: u64,
+    /// File type and permission bits.
+    pub mode: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number in the kernel's 32-bit encoding (minor bits 0–7, major
+    /// 8–19, the rest of minor 20–31).
+    pub rdev: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Creation, if the file system knows it.
+    pub btime: Option<Timestamp>,
+    /// Preferred size of input and output, in bytes.
+    pub blksize: u32,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The file system's current time.
+    Now,
+    /// This time.
+    Set(Timestamp),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+///
+/// A change of `uid` or `gid` clears set-user-ID, and set-group-ID of a group-executable
+/// file, unless `mode` is set too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits, with the file type.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes. open(2) with `O_TRUNC` arrives as size 0.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the data.
+    pub mtime: Option<SetTime>,
+    /// Last change of the inode.
+    pub ctime: Option<Timestamp>,
+    /// Clear set-user-ID, and set-group-ID of a group-executable file.
+    pub kill_suidgid: bool,
+}
+
+/// How a write was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// Clear set-user-ID, and set-group-ID of a group-executable file.
+    pub kill_suidgid: bool,
+    /// The file is open with `O_APPEND`. The offset is the end the kernel knows of.
+    pub append: bool,
+    /// The file is open with `O_SYNC` or `O_DSYNC`; an `fsync` follows.
+    pub sync: bool,
+    /// Comes from dirty pages of a mapping: the user ids are not the writer's.
+    pub from_cache: bool,
+}
+
+/// Type of a directory entry's inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are those of POSIX")]
+pub enum FileKind {
+    Fifo,
+    CharDevice,
+    Directory,
+    BlockDevice,
+    Regular,
+    Symlink,
+    Socket,
+}
+
+impl FileKind {
+    /// The kind in the type bits of a mode; `None` if they are none of POSIX's.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFIFO => Self::Fifo,
+            libc::S_IFCHR => Self::CharDevice,
+            libc::S_IFDIR => Self::Directory,
+            libc::S_IFBLK => Self::BlockDevice,
+            libc::S_IFREG => Self::Regular,
+            libc::S_IFLNK => Self::Symlink,
+            libc::S_IFSOCK => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The type bits of a mode for this kind.
+    #[must_use]
+    pub fn mode(self) -> u32 {
+        match self {
+            Self::Fifo => libc::S_IFIFO,
+            Self::CharDevice => libc::S_IFCHR,
+            Self::Directory => libc::S_IFDIR,
+            Self::BlockDevice => libc::S_IFBLK,
+            Self::Regular => libc::S_IFREG,
+            Self::Symlink => libc::S_IFLNK,
+            Self::Socket => libc::S_IFSOCK,
+        }
+    }
+}
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// Name, without `/` or a zero byte.
+    pub name: &'a [u8],
+    /// Inode number.
+    pub ino: u64,
+    /// Type of the inode.
+    pub kind: FileKind,
+    /// Where to go on after this entry. Has to stay valid, and mean the same
+    /// place, whatever is created or removed meanwhile, and after a restart. Not 0.
+    pub cookie: u64,
+    /// Attributes, if they were asked for. `None` is always allowed.
+    pub attr: Option<Attr>,
+}
+
+/// Takes directory entries; `false` says that this one found no room: it was not
+/// taken, its reference was not either, and no more should follow.
+pub type EntrySink<'a> = dyn FnMut(DirEntry<'_>) -> bool + 'a;
+
+/// What statvfs(3) tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Size, in units of `frsize`.
+    pub blocks: u64,
+    /// Free, in units of `frsize`.
+    pub bfree: u64,
+    /// Free for users without privilege, in units of `frsize`.
+    pub bavail: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Preferred size of input and output, in bytes.
+    pub bsize: u32,
+    /// Longest name, in bytes.
+    pub namelen: u32,
+    /// Unit of the block counts, in bytes.
+    pub frsize: u32,
+}
+
+/// An ioctl(2) that only moves bytes the command number tells the size of.
+#[derive(Clone, Copy, Debug)]
+pub struct Ioctl<'a> {
+    /// The command.
+    pub cmd: u32,
+    /// The third argument as it is: a pointer in the caller, or a number.
+    pub arg: u64,
+    /// Bytes the caller hands in.
+    pub input: &'a [u8],
+}
+
+/// A source or target of [`NodeFs::copy_file_range`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilePosition {
+    /// Inode number.
+    pub ino: u64,
+    /// Offset in bytes.
+    pub offset: u64,
+}
+
+/// A file system addressed by inode numbers. See the module for the rules.
+///
+/// Methods are called from several threads at once. Names hold no `/` and no
+/// zero byte, but may be longer than the file system allows (`ENAMETOOLONG`).
+pub trait NodeFs: Send + Sync {
+    /// Finds a name. `ENOENT` is remembered by the caller like any other answer.
+    fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr>;
+
+    /// Gives back `count` references on an inode.
+    fn forget(&self, ino: u64, count: u64);
+
+    /// Attributes of an inode.
+    fn getattr(&self, request: &Request, ino: u64) -> Result<Attr>;
+
+    /// Changes attributes, all or none; returns the new ones.
+    fn setattr(&self, request: &Request, ino: u64, set: &SetAttr) -> Result<Attr>;
+
+    /// Target of a symbolic link.
+    fn readlink(&self, request: &Request, ino: u64) -> Result<Vec<u8>>;
+
+    /// Makes a node of the type in `mode` (regular files too). `rdev` as in [`Attr`].
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr>;
+
+    /// Makes a directory.
+    fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr>;
+
+    /// Makes a symbolic link to `target`.
+    fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr>;
+
+    /// Gives an inode (possibly one of [`tmpfile`](Self::tmpfile)) another name.
+    fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr>;
+
+    /// Removes a name that is not a directory's.
+    fn unlink(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()>;
+
+    /// Moves a name. `flags` are those of renameat2(2): `RENAME_NOREPLACE`,
+    /// `RENAME_EXCHANGE`, `RENAME_WHITEOUT`; `EINVAL` for what is not supported.
+    fn rename(
+        &self,
+        request: &Request,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Result<()>;
+
+    /// Makes a regular file, as open(2) with `O_CREAT`. `flags` are those of open:
+    /// if the name exists, `O_EXCL` is `EEXIST`, and otherwise the file is
+    /// returned, truncated for `O_TRUNC`: nothing else will truncate it.
+    fn create(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<Attr>;
+
+    /// Makes a regular file without a name. `O_EXCL` in `flags` says that it
+    /// will never get one.
+    fn tmpfile(&self, request: &Request, parent: u64, mode: u32, flags: u32) -> Result<Attr>;
+
+    /// Reads into `into`; returns the bytes read, fewer only at the end of the file.
+    fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize>;
+
+    /// Writes; returns the bytes written, which are durable as the policy of the
+    /// volume says. At most 1 MiB.
+    fn write(
+        &self,
+        request: &Request,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize>;
+
+    /// As fallocate(2), with its `mode`. Clears set-user-ID and set-group-ID as a
+    /// write by a user without privilege does: nobody asks for it separately.
+    fn fallocate(
+        &self,
+        request: &Request,
+        ino: u64,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        let _ = (request, ino, mode, offset, length);
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    /// As lseek(2) for `SEEK_DATA` (3) and `SEEK_HOLE` (4). With `ENOSYS` the
+    /// caller takes files for free of holes.
+    fn lseek(&self, request: &Request, ino: u64, offset: u64, whence: u32) -> Result<u64> {
+        let _ = (request, ino, offset, whence);
+        Err(Errno(libc::ENOSYS))
+    }
+
+    /// As copy_file_range(2); returns the bytes copied. With `ENOSYS` the caller
+    /// copies by reading and writing. Clears set-user-ID as `fallocate` does.
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        from: FilePosition,
+        to: FilePosition,
+        length: u64,
+    ) -> Result<u64> {
+        let _ = (request, from, to, length);
+        Err(Errno(libc::ENOSYS))
+    }
+
+    /// Lists a directory from `cookie` (0: from the start), `.` and `..` included,
+    /// until `sink` refuses. With `plus` attributes should come along; each of
+    /// them counts as a reference once the sink took it.
+    fn readdir(
+        &self,
+        request: &Request,
+        ino: u64,
+        cookie: u64,
+        plus: bool,
+        sink: &mut EntrySink<'_>,
+    ) -> Result<()>;
+
+    /// Makes a file durable: data, size, and without `datasync` all attributes.
+    fn fsync(&self, request: &Request, ino: u64, datasync: bool) -> Result<()>;
+
+    /// Makes a directory's entries durable.
+    fn fsyncdir(&self, request: &Request, ino: u64, datasync: bool) -> Result<()>;
+
+    /// Makes everything durable. Linux forwards sync(2) to ordinary FUSE mounts
+    /// only from the release on that does so; until then nobody calls this.
+    fn syncfs(&self, request: &Request) -> Result<()>;
+
+    /// Sizes of the file system.
+    fn statfs(&self, request: &Request) -> Result<StatFs>;
+
+    /// Sets an extended attribute; `flags` are `XATTR_CREATE`, `XATTR_REPLACE` or 0.
+    /// ACL names never get here: the caller was told that there are none.
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let _ = (request, ino, name, value, flags);
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    /// Value of an extended attribute, `ENODATA` if there is none.
+    fn getxattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        let _ = (request, ino, name);
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    /// Names of all extended attributes, each ended by a zero byte.
+    fn listxattr(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
+        let _ = (request, ino);
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    /// Removes an extended attribute, `ENODATA` if there is none.
+    fn removexattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<()> {
+        let _ = (request, ino, name);
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    /// Any ioctl but that of [`shutdown`](Self::shutdown). Fills `output`, which is
+    /// as long as the caller has room, from its start; returns the result of the
+    /// call and the number of bytes filled.
+    fn ioctl(
+        &self,
+        request: &Request,
+        ino: u64,
+        ioctl: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<(i32, usize)> {
+        let _ = (request, ino, ioctl, output);
+        Err(Errno(libc::ENOTTY))
+    }
+
+    /// `XFS_IOC_GOINGDOWN`: behave from now on as if the power had been cut. Flags:
+    /// 0 write everything first, 1 write the log first, 2 write nothing. The
+    /// permission to do this is not checked by anybody else.
+    fn shutdown(&self, request: &Request, flags: u32) -> Result<()> {
+        let _ = (request, flags);
+        Err(Errno(libc::ENOTTY))
+    }
+
+    /// The mount is gone; no call follows. Not called when a daemon stops or dies.
+    fn destroy(&self) {}
+}

@@ -1,0 +1,158 @@
+//! Telling the kernel that what it cached is no longer true.
+//!
+//! A notification may wait for requests in progress: one about a name waits for
+//! changes and listings of the same directory, one about data for reads of the
+//! file and writes to its pages. So it has to come from a thread that serves no
+//! request and holds no lock a request needs, and no answer may wait for a
+//! notification. The first half is asserted here.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use crate::transport::Device;
+use crate::wire::{InvalEntryOut, InvalInodeOut, OutHeader, notification};
+
+thread_local! {
+    /// Whether this thread serves requests.
+    static SERVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the calling thread as one that serves requests.
+pub(crate) fn mark_serving() {
+    SERVING.set(true);
+}
+
+/// A range of a file's cached data to drop, with its attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inval {
+    /// Attributes only.
+    Attributes,
+    /// Attributes and all data (of a directory: its cached listing).
+    All,
+    /// Attributes and data of this range, rounded outwards to pages.
+    Range {
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: u64,
+    },
+}
+
+/// Drops what the kernel cached of one mount. Costs 1 µs if nothing is cached,
+/// up to 120 µs for a MiB of pages.
+///
+/// Errors are those of write(2) on the device, such as `ENODEV` after unmounting;
+/// that there was nothing to drop is none.
+#[derive(Clone)]
+pub struct Notifier {
+    device: Arc<Device>,
+}
+
+impl fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifier").finish_non_exhaustive()
+    }
+}
+
+impl Notifier {
+    pub(crate) fn new(device: Arc<Device>) -> Self {
+        Self { device }
+    }
+
+    /// Drops attributes, and data as told, of an inode that was changed by
+    /// somebody else. Dirty pages of shared mappings are written back first.
+    ///
+    /// # Errors
+    /// See [`Notifier`].
+    ///
+    /// # Panics
+    /// On a thread that serves requests: it could wait for itself.
+    pub fn inval_inode(&self, ino: u64, what: Inval) -> io::Result<()> {
+        let (off, len) = match what {
+            Inval::Attributes => (-1, 0),
+            Inval::All => (0, 0),
+            // A length of 0 would mean: to the end.
+            Inval::Range { bytes: 0, .. } => (-1, 0),
+            Inval::Range { offset, bytes } => (
+                i64::try_from(offset).unwrap_or(i64::MAX),
+                i64::try_from(bytes).unwrap_or(0),
+            ),
+        };
+        self.send(
+            notification::INVAL_INODE,
+            InvalInodeOut { ino, off, len }.as_bytes(),
+        )
+    }
+
+    /// Drops a name, or that there was none: the next use asks again.
+    ///
+    /// # Errors
+    /// See [`Notifier`].
+    ///
+    /// # Panics
+    /// On a thread that serves requests: it could wait for itself.
+    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        let head = InvalEntryOut {
+            parent,
+            namelen: name.len() as u32,
+            flags: 0,
+        };
+        let mut body = Vec::with_capacity(size_of::<InvalEntryOut>() + name.len() + 1);
+        body.extend_from_slice(head.as_bytes());
+        body.extend_from_slice(name);
+        body.push(0);
+        self.send(notification::INVAL_ENTRY, &body)
+    }
+
+    /// Has every cached name asked for again at its next use (Linux 6.16), for
+    /// when so much has changed that naming it costs more.
+    ///
+    /// # Errors
+    /// See [`Notifier`]; `EINVAL` from a kernel that does not know it.
+    ///
+    /// # Panics
+    /// On a thread that serves requests.
+    pub fn inc_epoch(&self) -> io::Result<()> {
+        self.send(notification::INC_EPOCH, &[])
+    }
+
+    /// Has the kernel send every unanswered request again, marked as such. Only
+    /// for a process that answers none of them any more: [`Session::adopt`]
+    /// does it.
+    ///
+    /// [`Session::adopt`]: crate::Session::adopt
+    ///
+    /// # Errors
+    /// See [`Notifier`]; `EINVAL` from a kernel that does not know it.
+    ///
+    /// # Panics
+    /// On a thread that serves requests.
+    pub fn resend(&self) -> io::Result<()> {
+        self.send(notification::RESEND, &[])
+    }
+
+    fn send(&self, code: i32, body: &[u8]) -> io::Result<()> {
+        assert!(
+            !SERVING.get(),
+            "notification from a thread that serves requests"
+        );
+        let bytes = size_of::<OutHeader>() + body.len();
+        let header = OutHeader {
+            len: bytes as u32,
+            error: code,
+            unique: 0,
+        };
+        let mut message = Vec::with_capacity(bytes);
+        message.extend_from_slice(header.as_bytes());
+        message.extend_from_slice(body);
+        match self.device.notify(&message) {
+            // Neither the inode nor the name was cached.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! One mount: made, or adopted from a process that is gone, and served.
+//!
+//! The life of a mount and its processes:
+//!
+//! 1. The supervisor calls [`Session::mount`] and keeps [`Session::fd`] open for
+//!    as long as the mount is to live. It serves nothing.
+//! 2. A daemon gets the descriptor and the [`MountInfo`] from it, calls
+//!    [`Session::adopt`], then [`Session::serve`]. The first one answers the
+//!    kernel's first request; `on_init` tells the supervisor what was agreed.
+//! 3. If the daemon dies, the supervisor waits for its end, then starts the
+//!    next one, which does the same. Two processes must never serve at once:
+//!    adopting takes over the requests of the other.
+//!
+//! A daemon may also do it all by itself: mount, then serve.
+//!
+//! A panic while serving aborts the process: after it nobody knows what state
+//! the file system is in, and a restart is not seen by programs.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use zerocopy::IntoBytes;
+
+use crate::adapter::{Adapter, Answer, Validity, is_forget};
+use crate::error::FuseError;
+use crate::mount::{MountOptions, mount};
+use crate::negotiate::{MountInfo, Negotiated, negotiate};
+use crate::node::NodeFs;
+use crate::notify::{self, Notifier};
+use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
+use crate::wire::{InHeader, OutHeader, opcode};
+
+/// Called with what kernel and server agreed on, before the kernel is told. Must
+/// return only when the supervisor has it.
+pub type OnInit = dyn Fn(&MountInfo) + Send + Sync;
+
+/// How to serve.
+pub struct ServeOptions {
+    /// Number of threads, at least 1. Default 4.
+    pub threads: usize,
+    /// How long a name stays cached in the kernel. Default 1 hour: whoever changes
+    /// names by another way has to tell, with [`Notifier::inval_entry`].
+    pub entry_timeout: Duration,
+    /// How long it stays cached that a name does not exist. Default 1 hour.
+    pub negative_timeout: Duration,
+    /// How long attributes stay cached. Default 1 hour.
+    pub attr_timeout: Duration,
+    /// See [`OnInit`].
+    pub on_init: Option<Box<OnInit>>,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        const HOUR: Duration = Duration::from_secs(3600);
+        Self {
+            threads: 4,
+            entry_timeout: HOUR,
+            negative_timeout: HOUR,
+            attr_timeout: HOUR,
+            on_init: None,
+        }
+    }
+}
+
+impl fmt::Debug for ServeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServeOptions")
+            .field("threads", &self.threads)
+            .field("entry_timeout", &self.entry_timeout)
+            .field("negative_timeout", &self.negative_timeout)
+            .field("attr_timeout", &self.attr_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The file system is unmounted.
+    Unmounted,
+    /// [`Stopper::stop`] was called; the mount is there and can be adopted.
+    Stopped,
+}
+
+/// One thread that serves.
+struct Worker {
+    thread: Wakeable,
+    /// Whether it waits for a request. Only then it may be interrupted.
+    waiting: Arc<AtomicBool>,
+}
+
+/// Lock order: `workers` is taken alone.
+#[derive(Default)]
+struct StopState {
+    stopping: AtomicBool,
+    workers: Mutex<Vec<Worker>>,
+}
+
+/// Ends [`Session::serve`] from another thread.
+#[derive(Clone)]
+pub struct Stopper(Arc<StopState>);
+
+impl fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stopper").finish_non_exhaustive()
+    }
+}
+
+impl Stopper {
+    /// Returns when no thread serves any more. Requests in progress are answered;
+    /// those that come later wait for the process that adopts the mount. A session
+    /// that was stopped serves no more. Must not be called from a method of the
+    /// file system, which would wait for itself.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+        loop {
+            {
+                let workers = self.0.workers.lock();
+                if workers.is_empty() {
+                    return;
+                }
+                // A worker clears `waiting` before it looks at `stopping`: one that
+                // goes on to serve a request is seen here as not waiting.
+                for worker in workers.iter().filter(|w| w.waiting.load(Ordering::SeqCst)) {
+                    worker.thread.wake();
+                }
+            }
+            // A signal that comes just before the wait begins is lost, so again.
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Takes a worker off the list when it ends; the process ends if it panicked.
+struct Enlisted<'a> {
+    state: &'a StopState,
+    waiting: Arc<AtomicBool>,
+}
+
+impl<'a> Enlisted<'a> {
+    fn new(state: &'a StopState) -> Self {
+        let waiting = Arc::new(AtomicBool::new(false));
+        let worker = Worker {
+            thread: Wakeable::current(),
+            waiting: Arc::clone(&waiting),
+        };
+        state.workers.lock().push(worker);
+        Self { state, waiting }
+    }
+}
+
+impl Drop for Enlisted<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!("panic while serving a request: the process ends");
+            std::process::abort();
+        }
+        self.state
+            .workers
+            .lock()
+            .retain(|w| !Arc::ptr_eq(&w.waiting, &self.waiting));
+    }
+}
+
+/// A mount, and the right to serve it.
+pub struct Session {
+    device: Arc<Device>,
+    info: Mutex<MountInfo>,
+    stop: Arc<StopState>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("device", &self.device)
+            .field("info", &*self.info.lock())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    fn new(device: OwnedFd, info: MountInfo) -> Self {
+        Self {
+            device: Arc::new(Device::new(device)),
+            info: Mutex::new(info),
+            stop: Arc::default(),
+        }
+    }
+
+    /// Mounts on a directory. Needs `CAP_SYS_ADMIN`. Programs that go there wait
+    /// until somebody serves.
+    ///
+    /// # Errors
+    /// [`FuseError::OpenDevice`], [`FuseError::Mount`], [`FuseError::Option`].
+    pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Self, FuseError> {
+        Ok(Self::new(mount(mountpoint, options)?, MountInfo::new()))
+    }
+
+    /// Takes over a mount whose server is gone: asks at once for all unanswered
+    /// requests. `info` is what the supervisor was told last, or
+    /// [`MountInfo::new`] if it never was told anything.
+    ///
+    /// # Errors
+    /// [`FuseError::Resend`] if the kernel cannot, or the mount is gone.
+    pub fn adopt(device: OwnedFd, info: MountInfo) -> Result<Self, FuseError> {
+        let session = Self::new(device, info);
+        session.notifier().resend().map_err(FuseError::Resend)?;
+        Ok(session)
+    }
+
+    /// The descriptor that keeps the mount alive, for the supervisor to hold and
+    /// to hand on.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    /// What has to be handed on with the descriptor.
+    #[must_use]
+    pub fn info(&self) -> MountInfo {
+        *self.info.lock()
+    }
+
+    /// For telling the kernel what changed.
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(Arc::clone(&self.device))
+    }
+
+    /// For ending [`serve`](Self::serve).
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.stop))
+    }
+
+    /// Serves requests until the file system is unmounted or the session is
+    /// stopped. [`NodeFs::destroy`] is called at the end if it is unmounted.
+    ///
+    /// # Errors
+    /// [`FuseError::Buffer`], [`FuseError::Spawn`] and [`FuseError::Wake`] before anything
+    /// is served, [`FuseError::Receive`] and [`FuseError::Message`] later; the mount can
+    /// then be adopted again.
+    pub fn serve<F: NodeFs + ?Sized>(
+        &self,
+        fs: Arc<F>,
+        options: &ServeOptions,
+    ) -> Result<Ended, FuseError> {
+        Wakeable::prepare().map_err(FuseError::Wake)?;
+        let validity = Validity {
+            entry: options.entry_timeout,
+            negative: options.negative_timeout,
+            attr: options.attr_timeout,
+        };
+        let adapter = Adapter::new(fs, validity);
+        let mut buffers = Vec::new();
+        for _ in 0..options.threads.max(1) {
+            buffers.push((LockedBuf::new(BUFFER_BYTES)?, LockedBuf::new(BUFFER_BYTES)?));
+        }
+        let ended = thread::scope(|scope| {
+            let mut workers = Vec::new();
+            let mut first_error = None;
+            for (number, (request, reply)) in buffers.into_iter().enumerate() {
+                let (adapter, on_init) = (&adapter, options.on_init.as_deref());
+                let started = thread::Builder::new()
+                    .name(format!("shale-fuse-{number}"))
+                    .spawn_scoped(scope, move || self.work(adapter, on_init, request, reply));
+                match started {
+                    Ok(worker) => workers.push(worker),
+                    Err(error) => {
+                        first_error = Some(FuseError::Spawn(error));
+                        self.stopper().stop();
+                        break;
+                    }
+                }
+            }
+            let mut ended = Ended::Stopped;
+            for worker in workers {
+                match worker.join() {
+                    Ok(Ok(Ended::Unmounted)) => ended = Ended::Unmounted,
+                    Ok(Ok(Ended::Stopped)) => {}
+                    Ok(Err(error)) => first_error = first_error.or(Some(error)),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            first_error.map_or(Ok(ended), Err)
+        })?;
+        if ended == Ended::Unmounted {
+            adapter.fs().destroy();
+        }
+        Ok(ended)
+    }
+
+    /// One thread. If it fails the others are stopped: a mount is served or it is not.
+    fn work<F: NodeFs + ?Sized>(
+        &self,
+        adapter: &Adapter<F>,
+        on_init: Option<&OnInit>,
+        mut request: LockedBuf,
+        mut reply: LockedBuf,
+    ) -> Result<Ended, FuseError> {
+        notify::mark_serving();
+        let enlisted = Enlisted::new(&self.stop);
+        let result = self.serve_until_end(adapter, on_init, &enlisted, &mut request, &mut reply);
+        drop(enlisted);
+        if let Err(error) = &result {
+            tracing::error!(%error, "serving ends");
+            self.stopper().stop();
+        }
+        result
+    }
+
+    fn serve_until_end<F: NodeFs + ?Sized>(
+        &self,
+        adapter: &Adapter<F>,
+        on_init: Option<&OnInit>,
+        enlisted: &Enlisted<'_>,
+        request: &mut LockedBuf,
+        reply: &mut LockedBuf,
+    ) -> Result<Ended, FuseError> {
+        while !self.stop.stopping.load(Ordering::SeqCst) {
+            enlisted.waiting.store(true, Ordering::SeqCst);
+            let received = self.device.receive(request);
+            enlisted.waiting.store(false, Ordering::SeqCst);
+            let header = match received? {
+                Received::Request(header) => header,
+                Received::Nothing => continue,
+                Received::Gone => return Ok(Ended::Unmounted),
+            };
+            // Left unanswered it is sent again to whoever adopts the mount; only what
+            // would not be is served.
+            if self.stop.stopping.load(Ordering::SeqCst) && !is_forget(header.opcode) {
+                break;
+            }
+            let message = &request[..header.len as usize];
+            let answer = if header.opcode == opcode::INIT {
+                self.answer_init(on_init, message, &mut reply[size_of::<OutHeader>()..])
+            } else {
+                adapter.handle(&header, message, &mut reply[size_of::<OutHeader>()..])
+            };
+            if let Answer::Reply(result) = answer {
+                self.reply(reply, &header, result.map_err(|errno| errno.0));
+            }
+        }
+        Ok(Ended::Stopped)
+    }
+
+    fn answer_init(&self, on_init: Option<&OnInit>, message: &[u8], out: &mut [u8]) -> Answer {
+        let answer = negotiate(&message[size_of::<InHeader>()..]).map(|negotiated| {
+            let answer = match negotiated {
+                Negotiated::AskAgain(answer) => answer,
+                Negotiated::Agreed(answer, info) => {
+                    tracing::info!(?info, "mount negotiated");
+                    *self.info.lock() = info;
+                    if let Some(tell) = on_init {
+                        tell(&info);
+                    }
+                    answer
+                }
+            };
+            let bytes = answer.as_bytes();
+            out[..bytes.len()].copy_from_slice(bytes);
+            bytes.len()
+        });
+        Answer::Reply(answer)
+    }
+
+    /// Sends a reply. One the kernel does not take becomes `EIO`: a request without
+    /// any answer would hang its program.
+    fn reply(&self, buf: &mut LockedBuf, header: &InHeader, result: Result<usize, i32>) {
+        let Err(error) = self.device.reply(buf, header.unique, result) else {
+            return;
+        };
+        if error.raw_os_error() == Some(libc::ENODEV) {
+            return;
+        }
+        tracing::error!(%error, opcode = header.opcode, ?result, "reply refused by the kernel");
+        if let Err(error) = self.device.reply(buf, header.unique, Err(libc::EIO)) {
+            tracing::error!(%error, opcode = header.opcode, "error reply refused by the kernel");
+        }
+    }
+}
