@@ -1,1 +1,40 @@
-//! Shale: one process's update log
+//! One client's update log: an append-only ring of operations in NVM (Strata §3.2,
+//! DESIGN §5).
+//!
+//! | Module | What it holds |
+//! | --- | --- |
+//! | [`log`] | the file: header, durable tail, ring |
+//! | [`encode`], [`op`] | operations to records and back |
+//! | [`ring`] | who owns which bytes: admit, reserve, publish, release |
+//! | [`append`], `fill`, `reclaim` | the writing end |
+//! | [`scan`] | the reading end: digest and recovery |
+//! | [`overlay`] | which bytes of a file are newer here than in the volume |
+//! | [`inflight`], [`recent`] | requests that must be answered exactly once |
+//!
+//! Positions: `tail` ≤ `digested` ≤ `committed` ≤ `reserved`; see [`ring`].
+#![forbid(unsafe_code)]
+
+pub mod append;
+pub mod encode;
+mod error;
+mod fill;
+pub mod inflight;
+pub mod log;
+pub mod op;
+pub mod overlay;
+pub mod recent;
+mod reclaim;
+pub mod ring;
+pub mod scan;
+mod sync;
+
+pub use append::{Appended, CommittedWord, Writer};
+pub use encode::{Part, WRITE_BYTES_MAX};
+pub use error::OplogError;
+pub use inflight::{Hold, InFlight};
+pub use log::Log;
+pub use op::Op;
+pub use overlay::{Overlay, Source};
+pub use recent::{Done, Recent};
+pub use ring::Permit;
+pub use scan::{Record, Scan};

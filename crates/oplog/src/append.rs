@@ -1,0 +1,252 @@
+//! The writing end of a log: many threads append, each call returns when recovery is
+//! certain to keep its records.
+//!
+//! Steps of an append, and what a power cut after each leaves:
+//! 1. *admit*: a permit is had before any inode lock. Nothing.
+//! 2. *reserve*: one atomic add. Nothing.
+//! 3. *fill*: non-temporal stores of whole lines, then **one fence**. A record is valid
+//!    as a whole or not at all (checksum), so: the record, if every earlier one is
+//!    whole; else nothing. Data above [`CHECKSUM_BYTES_MAX`] is stored and fenced
+//!    first, then the header, then a second fence.
+//! 4. *publish*: wait until all earlier claims are published, store `committed`. The
+//!    record, for certain; only now the call returns.
+//!
+//! What recovery keeps is therefore a prefix of the log, which contains every call
+//! that had returned and respects real time across threads.
+//!
+//! Between reserve and publish a thread must not panic or be cancelled: later calls
+//! would wait for it. So everything is checked before.
+//!
+//! [`CHECKSUM_BYTES_MAX`]: shale_format::limits::CHECKSUM_BYTES_MAX
+
+use crate::encode::Part;
+use crate::error::OplogError;
+use crate::fill;
+use crate::log::Log;
+use crate::ring::{Permit, Reservation, Ring};
+use parking_lot::Mutex;
+use shale_device::{Map, Path};
+use shale_format::LogPos;
+use shale_format::record::flag;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most records in one chain. The scan holds a chain back until it is whole, and must
+/// not be made to hold any number.
+pub const CHAIN_RECORDS_MAX: usize = 4096;
+
+/// The word that tells the daemon how far the log is complete: 8 bytes of shared
+/// memory, at a multiple of 8.
+pub struct CommittedWord {
+    /// The client's control page.
+    pub map: Arc<Map>,
+    /// Byte offset of the word.
+    pub offset: usize,
+}
+
+/// Where records went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Position of the (first) record.
+    pub pos: LogPos,
+    /// Position behind the (last) record.
+    pub end: LogPos,
+}
+
+/// Appends to one log. There is one writer per log, shared by all threads of the process.
+pub struct Writer {
+    pub(crate) log: Arc<Log>,
+    pub(crate) ring: Ring,
+    word: CommittedWord,
+    /// Serialises changes of the durable tail. Leaf.
+    pub(crate) tail_lock: Mutex<()>,
+}
+
+impl Writer {
+    /// The writer of a log whose valid records end at `head` (0 for a new log). After a
+    /// crash, [`Log::seal`] comes first. Stores `head` into `word`.
+    ///
+    /// # Errors
+    /// A durable tail that is above `head` or more than a turn of the ring below it.
+    pub fn new(log: Arc<Log>, head: LogPos, word: CommittedWord) -> Result<Self, OplogError> {
+        let lowest = LogPos(head.0.saturating_sub(log.ring_bytes()));
+        let tail = log.tail(lowest, head)?;
+        let ring = Ring::new(log.ring_bytes(), tail.0, head.0);
+        word.map.on(Path::Control).store_u64(word.offset, head.0);
+        Ok(Self {
+            log,
+            ring,
+            word,
+            tail_lock: Mutex::new(()),
+        })
+    }
+
+    /// The log.
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// Everything before this position is complete and durable.
+    #[inline]
+    pub fn committed(&self) -> LogPos {
+        LogPos(self.ring.committed())
+    }
+
+    /// Next position that will be given out: no later record begins before it.
+    #[inline]
+    pub fn reserved(&self) -> LogPos {
+        LogPos(self.ring.reserved())
+    }
+
+    /// Oldest position that is kept.
+    #[inline]
+    pub fn tail(&self) -> LogPos {
+        LogPos(self.ring.tail())
+    }
+
+    /// Bytes of the ring.
+    #[inline]
+    pub fn ring_bytes(&self) -> u64 {
+        self.ring.bytes()
+    }
+
+    /// Fraction of the ring that is in use since the tail, 0 to 1.
+    #[inline]
+    pub fn used(&self) -> f64 {
+        let tail = self.ring.tail();
+        (self.ring.reserved() - tail) as f64 / self.ring.bytes() as f64
+    }
+
+    /// Most bytes that one permit can be for (a quarter of the ring). Larger calls split.
+    #[inline]
+    pub fn permit_bytes_max(&self) -> u64 {
+        self.ring.permit_bytes_max()
+    }
+
+    /// The right to append `bytes` bytes of records ([`Part::bytes`], summed), if the
+    /// ring has room for them and for a possible pad. What is not used goes back when
+    /// the permit is dropped. Take it before any inode lock.
+    ///
+    /// # Panics
+    /// If `bytes` is above [`Self::permit_bytes_max`].
+    #[inline]
+    pub fn try_admit(&self, bytes: u64) -> Option<Permit<'_>> {
+        self.ring.try_admit(bytes)
+    }
+
+    /// As [`Self::try_admit`]; while there is no room it calls `make_room` again and
+    /// again, which collects (see [`Self::set_tail`]), asks for a digest, and sleeps
+    /// in [`Self::wait_room`] or in the answer.
+    pub fn admit(&self, bytes: u64, mut make_room: impl FnMut(u64)) -> Permit<'_> {
+        loop {
+            if let Some(permit) = self.try_admit(bytes) {
+                return permit;
+            }
+            make_room(bytes);
+        }
+    }
+
+    /// Sleeps until a permit for `bytes` bytes may be had (true) or `limit` has passed.
+    pub fn wait_room(&self, bytes: u64, limit: Option<Duration>) -> bool {
+        self.ring.wait_room(bytes, limit)
+    }
+
+    /// Appends one record and returns when it is certain to survive a power cut. One
+    /// fence up to `CHECKSUM_BYTES_MAX` bytes of payload, two beyond. Fills in
+    /// `part.header`: `pos`, `crc` and the flags `MORE` (off) and `FENCED`.
+    ///
+    /// The payload must be readable memory. It may change meanwhile: what is logged is
+    /// then some mixture, as with any write.
+    ///
+    /// # Panics
+    /// If the permit has less than [`Part::bytes`] left.
+    #[inline]
+    pub fn append(&self, permit: &mut Permit<'_>, part: &mut Part<'_>) -> Appended {
+        self.append_chain(permit, std::slice::from_mut(part))
+    }
+
+    /// Appends records as one transaction: after a power cut either all of them are
+    /// there or none, and no other thread's record is between them. Otherwise as
+    /// [`Self::append`]; the number of fences is that of one record.
+    ///
+    /// # Panics
+    /// If there is no part, or more than [`CHAIN_RECORDS_MAX`], or the permit has less left.
+    pub fn append_chain(&self, permit: &mut Permit<'_>, parts: &mut [Part<'_>]) -> Appended {
+        assert!(
+            (1..=CHAIN_RECORDS_MAX).contains(&parts.len()),
+            "chain of {} records",
+            parts.len()
+        );
+        let bytes = parts.iter().map(Part::bytes).sum();
+        let Reservation { pads, claim } = self.ring.reserve(permit, bytes);
+        if let Some((waste, middle)) = pads {
+            fill::pad(&self.log, waste.start, middle);
+            fill::pad(&self.log, middle, waste.end);
+            self.log.view().fence();
+            self.ring
+                .publish(waste, |committed| self.announce(committed));
+        }
+        self.fill(claim.start, parts);
+        self.ring
+            .publish(claim, |committed| self.announce(committed));
+        Appended {
+            pos: LogPos(claim.start),
+            end: LogPos(claim.end),
+        }
+    }
+
+    /// Writes the records from position `at` and makes them durable.
+    #[inline]
+    fn fill(&self, mut at: u64, parts: &mut [Part<'_>]) {
+        let last = parts.len() - 1;
+        let mut two_fences = false;
+        for (n, part) in parts.iter_mut().enumerate() {
+            part.header.pos = at;
+            at += part.bytes();
+            part.header.flags &= !flag::MORE;
+            if part.header.payload_bytes > 0 {
+                part.header.flags &= !flag::FENCED;
+            }
+            if n < last {
+                part.header.flags |= flag::MORE;
+            }
+            two_fences |= fill::needs_two_fences(part);
+        }
+        if two_fences {
+            self.fill_fenced(parts);
+        } else {
+            for part in parts {
+                fill::covered(&self.log, part);
+            }
+        }
+        self.log.view().fence();
+    }
+
+    /// All large data, a fence, then the headers that speak of it and the small records.
+    #[inline(never)]
+    fn fill_fenced(&self, parts: &mut [Part<'_>]) {
+        for part in parts.iter_mut().filter(|part| fill::needs_two_fences(part)) {
+            part.header.flags |= flag::FENCED;
+            fill::streamed(&self.log, part);
+        }
+        self.log.view().fence();
+        for part in parts {
+            if fill::needs_two_fences(part) {
+                let place = self.log.place(part.header.pos);
+                self.log
+                    .view()
+                    .copy_nt(place, zerocopy::IntoBytes::as_bytes(&part.header));
+            } else {
+                fill::covered(&self.log, part);
+            }
+        }
+    }
+
+    #[inline]
+    fn announce(&self, committed: u64) {
+        self.word
+            .map
+            .on(Path::Control)
+            .store_u64(self.word.offset, committed);
+    }
+}

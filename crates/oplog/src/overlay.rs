@@ -1,0 +1,214 @@
+//! Which bytes of one file are newer in the log than in the volume.
+//!
+//! Invariants: pieces never overlap and are never empty; each has the position of the
+//! record that it came from, so that it goes when that record is digested. Pieces that
+//! adjoin are not merged: their records are digested at different times.
+//! The caller holds the inode's lock.
+
+use shale_format::{BlockAddr, LogPos};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Where the bytes of a piece are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In the log.
+    Log {
+        /// Position of the first byte.
+        at: LogPos,
+    },
+    /// In blocks of the volume that are stolen but not linked yet.
+    Block {
+        /// First block.
+        addr: BlockAddr,
+        /// Bytes from its start to the piece's first byte; may be more than one block.
+        skip: u64,
+    },
+    /// Nowhere: they read as zeros (truncated, punched, zeroed).
+    Zero,
+}
+
+impl Source {
+    /// The source of the bytes `bytes` further on.
+    fn plus(self, bytes: u64) -> Self {
+        match self {
+            Source::Log { at } => Source::Log {
+                at: LogPos(at.0 + bytes),
+            },
+            Source::Block { addr, skip } => Source::Block {
+                addr,
+                skip: skip + bytes,
+            },
+            Source::Zero => Source::Zero,
+        }
+    }
+}
+
+/// What is known of the bytes from the key up to `end`.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    end: u64,
+    source: Source,
+    record: LogPos,
+}
+
+/// The newer ranges of one file, by byte offset.
+#[derive(Clone, Debug, Default)]
+pub struct Overlay {
+    pieces: BTreeMap<u64, Piece>,
+    newest: Option<LogPos>,
+}
+
+impl Overlay {
+    /// Knows nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether no record is known that the volume does not have.
+    pub fn is_empty(&self) -> bool {
+        self.newest.is_none()
+    }
+
+    /// Position of the newest record that was put in and is not digested.
+    pub fn newest_pos(&self) -> Option<LogPos> {
+        self.newest
+    }
+
+    /// Number of pieces.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Bytes [`range`] are now in `source`, by the record at `record`. Older pieces
+    /// are cut to what is left of them.
+    pub fn insert(&mut self, range: Range<u64>, source: Source, record: LogPos) {
+        self.newest = self.newest.max(Some(record));
+        if range.is_empty() {
+            return;
+        }
+        let piece = Piece {
+            end: range.end,
+            source,
+            record,
+        };
+        match self.pieces.range_mut(..range.end).next_back() {
+            // The most frequent cases: the same range again, and one that overlaps none.
+            Some((&start, old)) if start == range.start && old.end == range.end => {
+                *old = piece;
+                return;
+            }
+            Some((_, old)) if old.end > range.start => self.cut(range.clone()),
+            _ => {}
+        }
+        self.pieces.insert(range.start, piece);
+    }
+
+    /// Bytes of `range` are zeros now.
+    pub fn zero(&mut self, range: Range<u64>, record: LogPos) {
+        self.insert(range, Source::Zero, record);
+    }
+
+    /// The file was cut to `size` bytes: whatever the volume still has behind reads as
+    /// zeros, even when the file grows again. Not needed when a file only grows.
+    pub fn truncate(&mut self, size: u64, record: LogPos) {
+        self.insert(size..u64::MAX, Source::Zero, record);
+    }
+
+    /// Forgets what it knows of `range`, so that the volume's bytes show.
+    fn cut(&mut self, range: Range<u64>) {
+        while let Some((&start, &old)) = self.pieces.range(..range.end).next_back() {
+            if old.end <= range.start {
+                break;
+            }
+            if start < range.start {
+                if let Some(left) = self.pieces.get_mut(&start) {
+                    left.end = range.start;
+                }
+            } else {
+                self.pieces.remove(&start);
+            }
+            if old.end > range.end {
+                let right = Piece {
+                    source: old.source.plus(range.end - start),
+                    ..old
+                };
+                self.pieces.insert(range.end, right);
+            }
+        }
+    }
+
+    /// Moves what is known of the bytes from `from` on by `delta`: the overlay's part in
+    /// collapsing (`delta` < 0: bytes [`from + delta`, `from`) go) and inserting
+    /// (`delta` > 0: bytes [`from`, `from + delta`) become unknown; make them zero).
+    /// What only the volume knows does not move: digest before reading that.
+    ///
+    /// # Panics
+    /// If `from + delta` is negative.
+    pub fn shift(&mut self, from: u64, delta: i64) {
+        let to = from
+            .checked_add_signed(delta)
+            .expect("a shift stays in the file");
+        self.cut(to.min(from)..from);
+        if let Some((&start, &old)) = self.pieces.range(..from).next_back()
+            && old.end > from
+        {
+            self.cut(from..old.end);
+            let right = Piece {
+                source: old.source.plus(from - start),
+                ..old
+            };
+            self.pieces.insert(from, right);
+        }
+        let moving = self.pieces.split_off(&from);
+        let moved = |offset: u64| match offset {
+            u64::MAX => u64::MAX,
+            offset => offset.saturating_add_signed(delta),
+        };
+        self.pieces.extend(moving.into_iter().map(|(start, piece)| {
+            let end = moved(piece.end);
+            (moved(start), Piece { end, ..piece })
+        }));
+    }
+
+    /// Visits `range` in order, in pieces: the bytes of each are in the source, or,
+    /// without one, in the volume (or the cache above it).
+    ///
+    /// # Errors
+    /// The first one of `visit`, which ends the walk.
+    pub fn segments<E>(
+        &self,
+        range: Range<u64>,
+        mut visit: impl FnMut(Range<u64>, Option<Source>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut at = range.start;
+        let before = self.pieces.range(..range.start).next_back();
+        let inside = self.pieces.range(range.start..range.end.max(range.start));
+        for (&start, piece) in before.into_iter().chain(inside) {
+            if piece.end <= at || at >= range.end {
+                continue;
+            }
+            if start > at {
+                visit(at..start, None)?;
+                at = start;
+            }
+            let end = piece.end.min(range.end);
+            visit(at..end, Some(piece.source.plus(at - start)))?;
+            at = end;
+        }
+        if at < range.end {
+            visit(at..range.end, None)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the pieces of records before `digested`: the volume has them now.
+    pub fn purge_below(&mut self, digested: LogPos) {
+        if self.newest.is_none_or(|newest| newest < digested) {
+            self.pieces.clear();
+            self.newest = None;
+        } else {
+            self.pieces.retain(|_, piece| piece.record >= digested);
+        }
+    }
+}

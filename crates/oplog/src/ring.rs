@@ -1,0 +1,291 @@
+//! Who owns which bytes of the ring: admit, reserve, publish, release.
+//!
+//! `tail` ≤ `committed` ≤ `reserved` ≤ `tail + bytes`. Invariants:
+//! * `free` + bytes held by permits + (`reserved` − `tail`) = ring bytes. So whoever
+//!   holds a permit can reserve without waiting, and live ranges never overlap.
+//! * A claim belongs to one thread until it publishes it. `committed` moves over the
+//!   claims in their order, each only after its owner made it durable: everything
+//!   before `committed` is complete, and the call that returns saw all earlier ones.
+//! * No record straddles the ring's end. The one claim that would is filled with pads
+//!   and its owner claims again; it cannot straddle twice, since its own first claim
+//!   keeps `tail` back. Hence a permit holds twice the bytes it is asked for.
+//!
+//! There is no I/O here: the log's bytes are written by [`crate::append`].
+//! Lock order: each queue's lock is a leaf.
+
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use crate::sync::{SPINS, YIELDS, spin, yield_now};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// Keeps words that different threads store to in different cache lines.
+#[repr(align(64))]
+struct Line<T>(T);
+
+/// A range of positions: `start` included, `end` not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// First position.
+    pub start: u64,
+    /// One past the last position.
+    pub end: u64,
+}
+
+/// What [`Ring::reserve`] gave: positions that the caller fills and publishes, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an unpublished claim stops every later call"]
+pub struct Reservation {
+    /// A claim that met the ring's end, which is at `.1`: a pad before and one behind it.
+    pub pads: Option<(Claim, u64)>,
+    /// The claim for the records.
+    pub claim: Claim,
+}
+
+/// Threads that sleep until a condition on the ring's words holds.
+struct Queue {
+    sleepers: AtomicU32,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            sleepers: AtomicU32::new(0),
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Sleeps until `done` holds or, with a limit, until that time has passed once.
+    ///
+    /// No wake-up is lost: the sleeper counts itself, then looks; the waker changes
+    /// the word, then looks at the count; both sequentially consistent.
+    fn sleep(&self, limit: Option<Duration>, done: impl Fn() -> bool) {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !done() {
+            match limit {
+                None => {
+                    guard = self
+                        .changed
+                        .wait(guard)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+                Some(limit) => {
+                    let (g, timeout) = self
+                        .changed
+                        .wait_timeout(guard, limit)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    guard = g;
+                    if timeout.timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        drop(guard);
+    }
+
+    /// Wakes the sleepers. Call after the word that they look at has changed.
+    fn wake(&self) {
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.changed.notify_all();
+            drop(guard);
+        }
+    }
+}
+
+/// The words of one log's ring, in the memory of its only writing process.
+pub struct Ring {
+    bytes: u64,
+    reserved: Line<AtomicU64>,
+    committed: Line<AtomicU64>,
+    free: Line<AtomicU64>,
+    tail: Line<AtomicU64>,
+    turn: Queue,
+    room: Queue,
+}
+
+/// The right to append some bytes. What is left of it goes back when it is dropped.
+pub struct Permit<'a> {
+    ring: &'a Ring,
+    left: u64,
+    held: u64,
+}
+
+impl Permit<'_> {
+    /// Bytes of records that can still be appended with it.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if self.held > 0 {
+            self.ring.give_back(self.held);
+        }
+    }
+}
+
+impl Ring {
+    /// A ring of `bytes` bytes that keeps the records in [`tail`, `head`) and goes on at `head`.
+    pub fn new(bytes: u64, tail: u64, head: u64) -> Self {
+        assert!(
+            tail <= head && head - tail <= bytes,
+            "tail {tail}, head {head} in a ring of {bytes} bytes"
+        );
+        Self {
+            bytes,
+            reserved: Line(AtomicU64::new(head)),
+            committed: Line(AtomicU64::new(head)),
+            free: Line(AtomicU64::new(bytes - (head - tail))),
+            tail: Line(AtomicU64::new(tail)),
+            turn: Queue::new(),
+            room: Queue::new(),
+        }
+    }
+
+    /// Bytes of the ring.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Most bytes that one permit can be for: with its pads a permit never asks for
+    /// more than half of the ring.
+    pub fn permit_bytes_max(&self) -> u64 {
+        self.bytes / 4
+    }
+
+    /// Next position that will be given out.
+    pub fn reserved(&self) -> u64 {
+        self.reserved.0.load(Ordering::SeqCst)
+    }
+
+    /// Every record before this position is complete and durable.
+    pub fn committed(&self) -> u64 {
+        self.committed.0.load(Ordering::SeqCst)
+    }
+
+    /// Oldest position that is kept.
+    pub fn tail(&self) -> u64 {
+        self.tail.0.load(Ordering::SeqCst)
+    }
+
+    /// Takes the right to append `bytes` bytes of records, if there is room.
+    pub fn try_admit(&self, bytes: u64) -> Option<Permit<'_>> {
+        assert!(
+            bytes <= self.permit_bytes_max(),
+            "a permit for {bytes} bytes is above the limit of {}",
+            self.permit_bytes_max()
+        );
+        let need = 2 * bytes;
+        let free = &self.free.0;
+        let mut now = free.load(Ordering::SeqCst);
+        while now >= need {
+            match free.compare_exchange_weak(now, now - need, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    return Some(Permit {
+                        ring: self,
+                        left: bytes,
+                        held: need,
+                    });
+                }
+                Err(changed) => now = changed,
+            }
+        }
+        None
+    }
+
+    /// Sleeps until a permit for `bytes` bytes may be had, or `limit` has passed.
+    /// Returns whether there seems to be room; another thread may still be faster.
+    pub fn wait_room(&self, bytes: u64, limit: Option<Duration>) -> bool {
+        let roomy = || self.free.0.load(Ordering::SeqCst) >= 2 * bytes;
+        if !roomy() {
+            self.room.sleep(limit, roomy);
+        }
+        roomy()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.free.0.fetch_add(bytes, Ordering::SeqCst);
+        self.room.wake();
+    }
+
+    /// Claims the next `bytes` positions, by one atomic add. Never waits.
+    pub fn reserve(&self, permit: &mut Permit<'_>, bytes: u64) -> Reservation {
+        assert!(
+            std::ptr::eq(permit.ring, self) && bytes <= permit.left,
+            "{bytes} bytes are not covered by the permit"
+        );
+        permit.left -= bytes;
+        let claim = self.claim(permit, bytes);
+        let end_of_ring = claim.start - claim.start % self.bytes + self.bytes;
+        if claim.end <= end_of_ring {
+            return Reservation { pads: None, claim };
+        }
+        Reservation {
+            pads: Some((claim, end_of_ring)),
+            claim: self.claim(permit, bytes),
+        }
+    }
+
+    fn claim(&self, permit: &mut Permit<'_>, bytes: u64) -> Claim {
+        permit.held -= bytes;
+        let start = self.reserved.0.fetch_add(bytes, Ordering::SeqCst);
+        Claim {
+            start,
+            end: start + bytes,
+        }
+    }
+
+    /// Publishes a claim that is complete and durable: waits until every earlier claim
+    /// is, calls `announce` with the new committed position (calls of `announce` never
+    /// overlap and come in order), and lets the next one go on.
+    pub fn publish(&self, claim: Claim, announce: impl FnOnce(u64)) {
+        self.wait_turn(claim);
+        self.advance(claim, announce);
+    }
+
+    /// Waits until every claim before this one is published.
+    pub fn wait_turn(&self, claim: Claim) {
+        let mine = || self.committed.0.load(Ordering::SeqCst) == claim.start;
+        for _ in 0..SPINS {
+            if mine() {
+                return;
+            }
+            spin();
+        }
+        for _ in 0..YIELDS {
+            if mine() {
+                return;
+            }
+            yield_now();
+        }
+        self.turn.sleep(None, mine);
+    }
+
+    /// Second half of [`Self::publish`]; only for the thread whose turn it is.
+    pub fn advance(&self, claim: Claim, announce: impl FnOnce(u64)) {
+        announce(claim.end);
+        self.committed.0.swap(claim.end, Ordering::SeqCst);
+        self.turn.wake();
+    }
+
+    /// Gives the space before `tail` to new records. A position that is not above the
+    /// present tail changes nothing. The caller has made `tail` durable before.
+    pub fn release(&self, tail: u64) {
+        assert!(
+            tail <= self.committed(),
+            "tail {tail} is above committed {}",
+            self.committed()
+        );
+        let old = self.tail.0.fetch_max(tail, Ordering::SeqCst);
+        if tail > old {
+            self.give_back(tail - old);
+        }
+    }
+}
