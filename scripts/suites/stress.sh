@@ -7,12 +7,14 @@
 suite_begin stress "${1:-}"
 need stress-ng
 
-# The class "filesystem", written down so that another version of stress-ng does not change
-# what is tested, less those that touch nothing under --temp-path (binderfs, eventfd, ioprio).
-stressors=${STRESSORS:-"access bind-mount chattr chdir chmod chown copy-file dentry dir dirdeep
-    dirmany dnotify dup fallocate fanotify fcntl fiemap file-ioctl filename flock fpunch fsize
-    fstat getdent handle hdd inode-flags inotify io iomix lease link locka lockf lockofd mknod
-    open procfs rename symlink sync-file touch utime verity xattr"}
+# stress-ng's class "filesystem", written down so that another version of stress-ng does not
+# change what is tested, and those of its class "io" that work on files. Not here: what touches
+# nothing below --temp-path (binderfs, eventfd, ioprio) and what stress-ng itself disables
+# because it may hang the machine (bind-mount).
+stressors=${STRESSORS:-"access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify
+    dup fallocate fanotify fcntl fiemap file-ioctl filename flock fpunch fsize fstat getdent handle
+    hdd inode-flags inotify io iomix lease link locka lockf lockofd mknod open procfs rename symlink
+    sync-file touch utime verity xattr aio aiol msync readahead revio seek sendfile splice"}
 
 skipped=()
 for stressor in $stressors; do

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# `make test`: everything that has to pass before a change lands. Last line: "N passed, N failed".
+#
+#   1. dependencies (nothing to do where they are there)
+#   2. cargo xtask ci: format, tidy, spec, clippy, every test of the workspace
+#   3. the release build
+#   4. scripts/ci-suites.sh: public suites and crash scripts on real mounts
+# A part that fails does not keep the next from running.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/.." || exit 1
+export PATH="$PATH:$HOME/.cargo/bin"
+passed=0
+failed=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+part() { # part "name" COMMAND …: adds the counts of its last line; without them it is one check
+    local name=$1 begin=$SECONDS ok bad status
+    shift
+    printf '\n######## %s\n' "$name"
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    read -r ok bad < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$log" | tail -n 1)
+    if [ -z "${bad:-}" ]; then
+        if [ "$status" = 0 ]; then ok=1 bad=0; else ok=0 bad=1; fi
+    elif [ "$status" != 0 ] && [ "$bad" = 0 ]; then
+        bad=1
+    fi
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+    parts+=("$(printf '%-16s %7d %7d %8d' "$name" "$ok" "$bad" $((SECONDS - begin)))")
+}
+
+parts=()
+part "dependencies" "$here/install-deps.sh" --suites
+part "xtask ci" cargo xtask ci
+part "release build" cargo build --release --locked -p shale-cli
+part "suites" "$here/ci-suites.sh"
+
+printf '\n%-16s %7s %7s %8s\n' part passed failed seconds
+printf '%s\n' "${parts[@]}"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

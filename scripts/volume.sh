@@ -1,0 +1,79 @@
+# Sourced by whatever needs a real mount: makes a volume in /dev/shm, mounts it, takes it away again.
+#
+#   volume_begin NAME SIZE [mkfs arguments …]   sets $volume (VOLUME.toml), $mount, $place
+#   volume_mount / volume_umount / volume_fsck
+#   status_field NAME                           one field of `shale status --json`
+#   volume_end                                  unmounts whatever happened and deletes everything
+#
+# SHALE is the program, default target/release/shale of this tree.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+SHALE=${SHALE:-${CARGO_TARGET_DIR:-$root/target}/release/shale}
+export SHALE
+daemon_processes=()
+
+volume_begin() {
+    local name=$1 size=$2
+    shift 2
+    if [ ! -x "$SHALE" ]; then
+        echo "no shale program at $SHALE; build it with: cargo build --release -p shale-cli" >&2
+        return 1
+    fi
+    place=$(mktemp -d "/dev/shm/shale-$name.XXXXXX") || return 1
+    mount=$(mktemp -d "${TMPDIR:-/tmp}/shale-$name.XXXXXX") || return 1
+    # Suites that change users walk through both.
+    chmod 755 "$place" "$mount"
+    volume=$place/VOLUME.toml
+    mkdir "$place/nvm"
+    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$size" "$@" || return 1
+    if [ ! -s "$volume" ]; then
+        echo "shale mkfs succeeded and wrote no $volume" >&2
+        return 1
+    fi
+}
+
+volume_mount() {
+    timeout 120 "$SHALE" mount "$volume" "$mount" || return 1
+    # A program that does nothing also exits with 0.
+    if ! mountpoint -q "$mount"; then
+        echo "shale mount succeeded and $mount is not a mount point" >&2
+        return 1
+    fi
+    chmod 755 "$mount"
+    daemon_processes=("$(status_field supervisor_pid)" "$(status_field daemon_pid)")
+}
+
+volume_umount() { timeout 120 "$SHALE" umount "$mount" && ! mountpoint -q "$mount"; }
+
+volume_fsck() { timeout 300 "$SHALE" fsck "$volume"; }
+
+status_field() { # empty where there is no answer
+    # The field stands once in the answer; starting an interpreter would cost more than asking.
+    timeout 10 "$SHALE" status "$mount" --json 2>/dev/null \
+        | sed -nE "s/.*\"$1\": *\"?([^\",}]*).*/\1/p" | head -n 1 || true
+}
+
+is_shale() { # is process $1 still the program we started?
+    [ -n "$1" ] && [ "$(readlink "/proc/$1/exe" 2>/dev/null)" = "$(readlink -f "$SHALE")" ]
+}
+
+volume_end() {
+    [ -n "${mount:-}" ] || return 0
+    cd /
+    # In the table of mounts even when it answers no more.
+    if grep -q " $mount " /proc/self/mounts; then
+        local process
+        for process in "$(status_field supervisor_pid)" "$(status_field daemon_pid)"; do
+            daemon_processes+=("$process")
+        done
+        if ! timeout 60 "$SHALE" umount "$mount" >/dev/null 2>&1; then
+            umount -l "$mount" 2>/dev/null || fusermount3 -uz "$mount" 2>/dev/null
+            for process in "${daemon_processes[@]}"; do
+                is_shale "$process" && kill -9 "$process" 2>/dev/null
+            done
+        fi
+    fi
+    rmdir "$mount" 2>/dev/null
+    rm -rf "$place"
+    mount=
+}
