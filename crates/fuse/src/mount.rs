@@ -1,21 +1,30 @@
-//! mount(2) and umount(2), without libfuse.
+//! Mounting and unmounting: by system call where the process may, else with the
+//! program that libfuse installs for other users.
 //!
 //! `default_permissions` and `allow_other` are always on: the kernel checks every
 //! permission, and every user may come.
 
 use std::ffi::CString;
 use std::fs;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::error::FuseError;
 use crate::transport::REQUEST_DATA_BYTES_MAX;
 
 /// Type of the file system in `/proc/mounts`, after `fuse.`.
 const SUBTYPE: &str = "shale";
+
+/// Mounts for users without privilege. They need `user_allow_other` in `/etc/fuse.conf`.
+const HELPER: &str = "fusermount3";
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -56,8 +65,8 @@ impl MountOptions {
     }
 }
 
-/// Opens the device and mounts it; returns the descriptor on which requests
-/// arrive. The mount lives as long as any process holds that descriptor.
+/// Mounts; returns the descriptor on which requests arrive. The mount lives as
+/// long as any process holds that descriptor.
 pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
     if options.fsname.contains([',', '\0']) {
         return Err(FuseError::Option {
@@ -65,46 +74,181 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, FuseE
             found: options.fsname.clone(),
         });
     }
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| FuseError::OpenDevice(e.into()))?;
     let refused = |source| FuseError::Mount {
         mountpoint: mountpoint.to_owned(),
         source,
     };
     if !fs::metadata(mountpoint).map_err(refused)?.is_dir() {
-        return Err(refused(std::io::ErrorKind::NotADirectory.into()));
+        return Err(refused(io::ErrorKind::NotADirectory.into()));
     }
+    if rustix::process::geteuid().is_root() {
+        let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| FuseError::OpenDevice(e.into()))?;
+        mount_directly(&device, mountpoint, options).map_err(refused)?;
+        Ok(device)
+    } else {
+        mount_with_helper(mountpoint, options).map_err(refused)
+    }
+}
+
+/// Options both ways of mounting share.
+fn common_options() -> String {
+    format!("default_permissions,allow_other,max_read={REQUEST_DATA_BYTES_MAX}")
+}
+
+fn mount_directly(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> io::Result<()> {
     let data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other,max_read={}",
+        "fd={},rootmode=40000,user_id={},group_id={},{}",
         device.as_raw_fd(),
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
-        REQUEST_DATA_BYTES_MAX,
+        common_options(),
     );
-    let data = CString::new(data).map_err(|e| refused(e.into()))?;
+    let data = CString::new(data)?;
+    let kind = format!("fuse.{SUBTYPE}");
     rustix::mount::mount(
-        options.fsname.as_str(),
+        &*options.fsname,
         mountpoint,
-        format!("fuse.{SUBTYPE}"),
+        kind,
         options.flags(),
         data.as_c_str(),
-    )
-    .map_err(|e| refused(e.into()))?;
-    Ok(device)
+    )?;
+    Ok(())
+}
+
+/// Has the set-user-ID program of libfuse mount, which any user may. It opens the device
+/// itself and sends the descriptor over a socket it is told of.
+fn mount_with_helper(mountpoint: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let mut words = format!(
+        "{},fsname={},subtype={SUBTYPE}",
+        common_options(),
+        options.fsname
+    );
+    for (set, word) in [
+        (options.read_only, ",ro"),
+        (options.nosuid, ",nosuid"),
+        (options.nodev, ",nodev"),
+        (options.noexec, ",noexec"),
+    ] {
+        words.push_str(if set { word } else { "" });
+    }
+    let (ours, theirs) = UnixStream::pair()?;
+    let done = Command::new(HELPER)
+        .args(["-o", &words, "--"])
+        .arg(mountpoint)
+        // The socket is its standard input.
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .output()?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+        return Err(io::Error::other(said));
+    }
+    receive_descriptor(&ours)
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let data = &mut [IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(socket, data, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    ancillary
+        .drain()
+        .find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        })
+        .ok_or_else(|| io::Error::other(format!("{HELPER} sent no descriptor")))
 }
 
 /// Unmounts. With `lazy` the name goes at once and the rest once the last open
 /// file is closed; without, open files are `EBUSY`.
+///
+/// # Errors
+/// [`FuseError::Unmount`].
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), FuseError> {
-    let flags = if lazy {
-        UnmountFlags::DETACH
-    } else {
-        UnmountFlags::empty()
+    let refused = |source| FuseError::Unmount {
+        mountpoint: mountpoint.to_owned(),
+        source,
     };
-    rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW).map_err(|e| {
-        FuseError::Unmount {
-            mountpoint: mountpoint.to_owned(),
-            source: e.into(),
+    if rustix::process::geteuid().is_root() {
+        let flags = if lazy {
+            UnmountFlags::DETACH
+        } else {
+            UnmountFlags::empty()
+        };
+        return rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW)
+            .map_err(|e| refused(e.into()));
+    }
+    let how = if lazy { "-uz" } else { "-u" };
+    let done = Command::new(HELPER)
+        .args([how, "--"])
+        .arg(mountpoint)
+        .output()
+        .map_err(refused)?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(refused(io::Error::other(
+        String::from_utf8_lossy(&done.stderr).trim().to_owned(),
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helper_hands_over_a_descriptor_that_serves() {
+        if !Path::new("/dev/fuse").exists()
+            || !rustix::process::geteuid().is_root()
+            || Command::new(HELPER).arg("-V").output().is_err()
+        {
+            eprintln!("SKIPPED: needs root, /dev/fuse and {HELPER}");
+            return;
         }
-    })
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let options = MountOptions {
+            fsname: "helped".to_owned(),
+            ..MountOptions::default()
+        };
+        let device = mount_with_helper(dir.path(), &options).unwrap();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        unmount(dir.path(), true).unwrap();
+        let line = mounts
+            .lines()
+            .find(|l| l.contains(dir.path().to_str().unwrap()))
+            .unwrap();
+        assert!(
+            line.starts_with("helped ") && line.contains(" fuse.shale "),
+            "{line}"
+        );
+        assert!(line.contains("default_permissions,allow_other"), "{line}");
+        drop(device);
+    }
+
+    #[test]
+    fn refusals_name_the_place() {
+        let options = MountOptions {
+            fsname: "a,b".to_owned(),
+            ..MountOptions::default()
+        };
+        let error = mount(Path::new("/"), &options).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                FuseError::Option {
+                    option: "fsname",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let error = mount(Path::new("/nowhere"), &MountOptions::default()).unwrap_err();
+        assert!(
+            error.to_string().starts_with("cannot mount on /nowhere: "),
+            "{error}"
+        );
+    }
 }

@@ -110,6 +110,9 @@ pub enum SetTime {
 
 /// Attributes to change; `None` leaves one as it is.
 ///
+/// All may be `None`: Linux sends that before `fallocate` by a user without privilege.
+/// It is no error and changes nothing.
+///
 /// A change of `uid` or `gid` clears set-user-ID, and set-group-ID of a group-executable
 /// file, unless `mode` is set too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -387,8 +390,8 @@ pub trait NodeFs: Send + Sync {
     /// Makes a directory's entries durable.
     fn fsyncdir(&self, request: &Request, ino: u64, datasync: bool) -> Result<()>;
 
-    /// Makes everything durable. Linux forwards sync(2) to ordinary FUSE mounts
-    /// only from the release on that does so; until then nobody calls this.
+    /// Makes everything durable. Linux 6.18 does not pass sync(2) and syncfs(2) on to FUSE
+    /// mounts of this kind: until a later one does, nobody calls this.
     fn syncfs(&self, request: &Request) -> Result<()>;
 
     /// Sizes of the file system.

@@ -193,8 +193,8 @@ impl Session {
         }
     }
 
-    /// Mounts on a directory. Needs `CAP_SYS_ADMIN`. Programs that go there wait
-    /// until somebody serves.
+    /// Mounts on a directory, for users other than root through `fusermount3`. Programs
+    /// that go there wait until somebody serves.
     ///
     /// # Errors
     /// [`FuseError::OpenDevice`], [`FuseError::Mount`], [`FuseError::Option`].
@@ -260,16 +260,16 @@ impl Session {
         let adapter = Adapter::new(fs, validity);
         let mut buffers = Vec::new();
         for _ in 0..options.threads.max(1) {
-            buffers.push((LockedBuf::new(BUFFER_BYTES)?, LockedBuf::new(BUFFER_BYTES)?));
+            buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
         let ended = thread::scope(|scope| {
             let mut workers = Vec::new();
             let mut first_error = None;
-            for (number, (request, reply)) in buffers.into_iter().enumerate() {
+            for (number, buf) in buffers.into_iter().enumerate() {
                 let (adapter, on_init) = (&adapter, options.on_init.as_deref());
                 let started = thread::Builder::new()
                     .name(format!("shale-fuse-{number}"))
-                    .spawn_scoped(scope, move || self.work(adapter, on_init, request, reply));
+                    .spawn_scoped(scope, move || self.work(adapter, on_init, buf));
                 match started {
                     Ok(worker) => workers.push(worker),
                     Err(error) => {
@@ -301,12 +301,11 @@ impl Session {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
-        mut request: LockedBuf,
-        mut reply: LockedBuf,
+        mut buf: LockedBuf,
     ) -> Result<Ended, FuseError> {
         notify::mark_serving();
         let enlisted = Enlisted::new(&self.stop);
-        let result = self.serve_until_end(adapter, on_init, &enlisted, &mut request, &mut reply);
+        let result = self.serve_until_end(adapter, on_init, &enlisted, &mut buf);
         drop(enlisted);
         if let Err(error) = &result {
             tracing::error!(%error, "serving ends");
@@ -320,12 +319,11 @@ impl Session {
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
         enlisted: &Enlisted<'_>,
-        request: &mut LockedBuf,
-        reply: &mut LockedBuf,
+        buf: &mut LockedBuf,
     ) -> Result<Ended, FuseError> {
         while !self.stop.stopping.load(Ordering::SeqCst) {
             enlisted.waiting.store(true, Ordering::SeqCst);
-            let received = self.device.receive(request);
+            let received = self.device.receive(buf);
             enlisted.waiting.store(false, Ordering::SeqCst);
             let header = match received? {
                 Received::Request(header) => header,
@@ -337,11 +335,12 @@ impl Session {
             if self.stop.stopping.load(Ordering::SeqCst) && !is_forget(header.opcode) {
                 break;
             }
-            let message = &request[..header.len as usize];
+            let (message, reply) = buf.split(header.len as usize);
+            let payload = &mut reply[size_of::<OutHeader>()..];
             let answer = if header.opcode == opcode::INIT {
-                self.answer_init(on_init, message, &mut reply[size_of::<OutHeader>()..])
+                self.answer_init(on_init, message, payload)
             } else {
-                adapter.handle(&header, message, &mut reply[size_of::<OutHeader>()..])
+                adapter.handle(&header, message, payload)
             };
             if let Answer::Reply(result) = answer {
                 self.reply(reply, &header, result.map_err(|errno| errno.0));
@@ -372,7 +371,7 @@ impl Session {
 
     /// Sends a reply. One the kernel does not take becomes `EIO`: a request without
     /// any answer would hang its program.
-    fn reply(&self, buf: &mut LockedBuf, header: &InHeader, result: Result<usize, i32>) {
+    fn reply(&self, buf: &mut [u8], header: &InHeader, result: Result<usize, i32>) {
         let Err(error) = self.device.reply(buf, header.unique, result) else {
             return;
         };

@@ -29,8 +29,13 @@ pub const REQUEST_DATA_BYTES_MAX: usize = 1 << 20;
 /// Largest read or write in one request, in pages of the kernel.
 pub const REQUEST_PAGES_MAX: u16 = 256;
 
-/// Size of a buffer in bytes: the largest data, and a page for everything before it.
-pub const BUFFER_BYTES: usize = REQUEST_DATA_BYTES_MAX + 4096;
+/// Largest request in bytes: the largest data, and a page for everything before it.
+const REQUEST_BYTES_MAX: usize = REQUEST_DATA_BYTES_MAX + 4096;
+
+/// Size of a buffer in bytes. A request and its reply share one: no request with much
+/// data has a reply with much data. So one page for the reply to the largest request
+/// does, and leaves a small request more than the largest reply.
+pub const BUFFER_BYTES: usize = REQUEST_BYTES_MAX + 4096;
 
 const _: () = assert!(REQUEST_PAGES_MAX as usize * 4096 == REQUEST_DATA_BYTES_MAX);
 
@@ -76,6 +81,12 @@ impl LockedBuf {
             source: io::ErrorKind::OutOfMemory.into(),
         })?;
         Ok(Self { start, bytes })
+    }
+
+    /// The request of `bytes` bytes at the start, and where its reply goes.
+    pub fn split(&mut self, bytes: usize) -> (&[u8], &mut [u8]) {
+        let (request, reply) = self.split_at_mut(bytes.next_multiple_of(8));
+        (&request[..bytes], reply)
     }
 }
 
@@ -125,9 +136,10 @@ impl Device {
         Self(fd)
     }
 
-    /// Waits for one request and reads it into `buf`.
+    /// Waits for one request and reads it to the start of `buf`.
     pub fn receive(&self, buf: &mut LockedBuf) -> Result<Received, FuseError> {
-        let found = match rustix::io::read(&self.0, &mut **buf) {
+        let room = buf.bytes.min(REQUEST_BYTES_MAX);
+        let found = match rustix::io::read(&self.0, &mut buf[..room]) {
             Ok(found) => found,
             // ENOENT: the request was interrupted before it was read.
             Err(OsErrno::INTR | OsErrno::NOENT) => return Ok(Received::Nothing),
@@ -159,14 +171,9 @@ impl Device {
     }
 
     /// Sends the reply that starts `buf`: room for a header, then `payload` bytes.
-    /// The header is filled in here. A request that was withdrawn meanwhile is
-    /// not an error.
-    pub fn reply(
-        &self,
-        buf: &mut LockedBuf,
-        unique: u64,
-        result: Result<usize, i32>,
-    ) -> io::Result<()> {
+    /// The header is filled in here. `buf` is part of a [`LockedBuf`]. A request that was
+    /// withdrawn meanwhile is not an error.
+    pub fn reply(&self, buf: &mut [u8], unique: u64, result: Result<usize, i32>) -> io::Result<()> {
         let (payload, error) = match result {
             Ok(payload) => (payload, 0),
             Err(errno) => (0, -errno),
