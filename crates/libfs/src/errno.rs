@@ -1,0 +1,68 @@
+//! What callers are told: errno is decided here and nowhere else.
+
+pub use rustix::io::Errno;
+
+use shale_device::DeviceError;
+use shale_oplog::OplogError;
+use shale_proto::ProtoError;
+use shale_volume::VolumeError;
+
+/// Result of a file system call.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// Why an operation has to stop before it changed anything. All but [`Stop::Errno`]
+/// are settled outside of locks and gate, and then the operation begins anew.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Final: the caller is told.
+    Errno(Errno),
+    /// A lease on this inode is needed first.
+    Lease(u64),
+    /// This many bytes of room in the volume are needed first.
+    Room(u64),
+    /// Inode numbers for this directory are needed first.
+    Inodes(u64),
+    /// What was looked up has changed meanwhile.
+    Again,
+}
+
+impl From<Errno> for Stop {
+    fn from(e: Errno) -> Self {
+        Stop::Errno(e)
+    }
+}
+
+impl From<VolumeError> for Stop {
+    fn from(e: VolumeError) -> Self {
+        Stop::Errno(volume(&e))
+    }
+}
+
+/// A damaged or unreadable volume is EIO; the log says what and where.
+pub(crate) fn volume(e: &VolumeError) -> Errno {
+    match e {
+        VolumeError::NoSpace { .. } => Errno::NOSPC,
+        other => {
+            tracing::error!("volume: {other}");
+            Errno::IO
+        }
+    }
+}
+
+/// A device that fails is EIO.
+pub(crate) fn device(e: &DeviceError) -> Errno {
+    tracing::error!("device: {e}");
+    Errno::IO
+}
+
+/// A daemon that cannot be asked is EIO.
+pub(crate) fn proto(e: &ProtoError) -> Errno {
+    tracing::error!("{e}");
+    Errno::IO
+}
+
+/// A log that cannot be used is EIO.
+pub(crate) fn log(e: &OplogError) -> Errno {
+    tracing::error!("update log: {e}");
+    Errno::IO
+}

@@ -1,0 +1,159 @@
+//! What the daemon granted ahead of use: inode numbers and free blocks.
+
+use parking_lot::Mutex;
+use shale_format::BlockAddr;
+use std::collections::HashMap;
+
+/// Runs of inode numbers asked for at once when a directory has none left.
+pub(crate) const INODE_RUNS: u32 = 4;
+/// Directories that keep numbers of their own; beyond it the oldest lose theirs to all.
+const DIRECTORIES_MAX: usize = 256;
+
+/// Inode numbers to give to new files, kept by directory so that the inodes of one
+/// directory lie together (Strata §3.1).
+#[derive(Default)]
+pub(crate) struct InodeNumbers {
+    inner: Mutex<Numbers>,
+}
+
+#[derive(Default)]
+struct Numbers {
+    by_parent: HashMap<u64, Vec<u64>>,
+    spare: Vec<u64>,
+}
+
+impl InodeNumbers {
+    /// A number for a new inode in directory `parent`.
+    pub(crate) fn take(&self, parent: u64) -> Option<u64> {
+        let mut n = self.inner.lock();
+        if let Some(ino) = n.by_parent.get_mut(&parent).and_then(Vec::pop) {
+            return Some(ino);
+        }
+        n.spare.pop()
+    }
+
+    /// Gives back a number that was not used after all.
+    pub(crate) fn put(&self, ino: u64) {
+        self.inner.lock().spare.push(ino);
+    }
+
+    /// Adds granted numbers for `parent`, to be used in this order.
+    pub(crate) fn add(&self, parent: u64, granted: Vec<u64>) {
+        let mut n = self.inner.lock();
+        if n.by_parent.len() >= DIRECTORIES_MAX {
+            let rest: Vec<u64> = n.by_parent.drain().flat_map(|(_, v)| v).collect();
+            n.spare.extend(rest);
+        }
+        n.by_parent.entry(parent).or_default().extend(granted.into_iter().rev());
+    }
+}
+
+/// Blocks asked for at once.
+pub(crate) const GRANT_BLOCKS: u32 = 4096;
+
+/// A run of granted blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockRun {
+    pub addr: BlockAddr,
+    pub blocks: u64,
+}
+
+/// Free blocks of the volume that this client may write whole blocks into (steal).
+#[derive(Default)]
+pub(crate) struct Blocks {
+    runs: Mutex<Vec<BlockRun>>,
+}
+
+impl Blocks {
+    /// Takes `blocks` blocks in as few runs as the grants allow; `None` and nothing
+    /// taken when there are fewer.
+    pub(crate) fn take(&self, blocks: u64, into: &mut Vec<BlockRun>) -> bool {
+        let mut runs = self.runs.lock();
+        let start = into.len();
+        let mut wanted = blocks;
+        while wanted > 0 {
+            let Some(run) = runs.last_mut() else {
+                runs.extend(into.drain(start..).rev());
+                return false;
+            };
+            let n = run.blocks.min(wanted);
+            into.push(BlockRun { addr: run.addr, blocks: n });
+            run.addr = run.addr.plus(n);
+            run.blocks -= n;
+            wanted -= n;
+            if run.blocks == 0 {
+                runs.pop();
+            }
+        }
+        true
+    }
+
+    /// Puts back what was not used, to be used next.
+    pub(crate) fn put(&self, unused: &mut Vec<BlockRun>) {
+        if !unused.is_empty() {
+            let mut runs = self.runs.lock();
+            for run in unused.drain(..).rev() {
+                match runs.last_mut() {
+                    Some(last) if run.addr.plus(run.blocks) == last.addr => {
+                        last.addr = run.addr;
+                        last.blocks += run.blocks;
+                    }
+                    _ => runs.push(run),
+                }
+            }
+        }
+    }
+
+    /// Adds a grant, to be used after those at hand.
+    pub(crate) fn add(&self, granted: impl DoubleEndedIterator<Item = BlockRun>) {
+        let mut runs = self.runs.lock();
+        let rest = std::mem::take(&mut *runs);
+        runs.extend(granted.rev());
+        runs.extend(rest);
+    }
+
+    /// Takes everything, to give it back to the daemon.
+    pub(crate) fn drain(&self) -> Vec<BlockRun> {
+        std::mem::take(&mut *self.runs.lock())
+    }
+
+    /// Blocks at hand.
+    pub(crate) fn count(&self) -> u64 {
+        self.runs.lock().iter().map(|r| r.blocks).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(index: u64, blocks: u64) -> BlockRun {
+        BlockRun { addr: BlockAddr::nvm(index), blocks }
+    }
+
+    #[test]
+    fn numbers_go_up_within_a_directory() {
+        let n = InodeNumbers::default();
+        assert_eq!(n.take(1), None);
+        n.add(1, (32..48).chain(64..80).collect());
+        let got: Vec<u64> = (0..32).map(|_| n.take(1).unwrap()).collect();
+        assert_eq!(got, (32..48).chain(64..80).collect::<Vec<_>>());
+        assert_eq!(n.take(1), None);
+    }
+
+    #[test]
+    fn blocks_are_taken_in_order_all_or_none_and_put_back() {
+        let b = Blocks::default();
+        b.add([run(100, 4), run(200, 2)].into_iter());
+        let mut got = Vec::new();
+        assert!(b.take(5, &mut got));
+        assert_eq!(got, [run(100, 4), run(200, 1)]);
+        let mut none = Vec::new();
+        assert!(!b.take(2, &mut none) && none.is_empty());
+        assert_eq!(b.count(), 1);
+        b.put(&mut got);
+        assert_eq!(b.count(), 6);
+        assert!(b.take(6, &mut got));
+        assert_eq!(got, [run(100, 4), run(200, 2)]);
+    }
+}

@@ -1,0 +1,269 @@
+//! Inodes in memory: what this client knows about one inode, and the cache of them.
+//!
+//! The state in memory is the truth for attributes and, through the overlays, for
+//! everything that the log holds and the volume does not have yet. Roots of trees
+//! are copies of the volume's and valid in the epoch in which they were loaded: a
+//! state that is older than the epoch of the call is refreshed before it is used.
+//!
+//! Lock order: nodes by ascending inode number; then leaves; then the cache's shards.
+
+use crate::dir::DirState;
+use crate::errno::Stop;
+use parking_lot::{Mutex, RwLock};
+use shale_format::{FileBlock, Ino, LogPos};
+use shale_format::inode::Inode;
+use shale_format::xattr::Xattrs;
+use shale_oplog::Overlay;
+use shale_volume::{LeafCover, Mapping, View};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What is known about one inode.
+pub(crate) struct NodeState {
+    /// Attributes as of now; roots and block addresses as of `epoch`.
+    pub inode: Inode,
+    /// Epoch in which the roots were loaded.
+    pub epoch: u64,
+    /// The volume has the inode, so the roots mean something.
+    pub in_volume: bool,
+    /// Position behind the newest record about this inode.
+    pub newest: LogPos,
+    /// Content that is newer in the log.
+    pub overlay: Overlay,
+    /// 4 KiB blocks in use, those still in the log included.
+    pub blocks: u64,
+    /// Entries that are newer in the log.
+    pub dir: DirState,
+    /// Extended attributes as of now, once loaded.
+    pub xattrs: Option<Xattrs>,
+    /// No name is left; the inode lives on for its users.
+    pub orphan: bool,
+    /// Freed: there is no such inode any more.
+    pub dead: bool,
+    /// Blocks are being collapsed or inserted: only the volume can tell the content,
+    /// and does not yet. Calls wait.
+    pub shifting: bool,
+}
+
+impl NodeState {
+    /// State of an inode that was just made.
+    pub(crate) fn fresh(inode: Inode, epoch: u64) -> Self {
+        Self {
+            inode,
+            epoch,
+            in_volume: false,
+            newest: LogPos(0),
+            overlay: Overlay::new(),
+            blocks: 0,
+            dir: DirState::default(),
+            xattrs: Some(Xattrs::new()),
+            orphan: false,
+            dead: false,
+            shifting: false,
+        }
+    }
+
+    /// State of an inode as the volume has it.
+    pub(crate) fn loaded(inode: Inode, epoch: u64) -> Self {
+        let orphan = inode.flags & shale_format::inode::flag::ORPHAN != 0;
+        let blocks = inode.blocks;
+        Self { blocks, in_volume: true, xattrs: None, orphan, ..Self::fresh(inode, epoch) }
+    }
+
+    /// Drops what the volume has by now and takes its roots.
+    fn refresh(&mut self, view: &View, epoch: u64, digested: LogPos) -> Result<(), Stop> {
+        if let Some(new) = view.inode(Ino(self.inode.ino))?.filter(|i| i.generation == self.inode.generation) {
+            self.inode.root = new.root;
+            self.inode.xattr_addr = new.xattr_addr;
+            self.inode.xattr_bytes = new.xattr_bytes;
+            self.in_volume = true;
+            if self.newest <= digested {
+                self.blocks = new.blocks;
+            }
+        }
+        self.overlay.purge_below(digested);
+        self.dir.purge_below(digested);
+        self.epoch = epoch;
+        Ok(())
+    }
+
+    /// Notes that the log now holds a record about this inode that ends at `end`.
+    pub(crate) fn touched(&mut self, end: LogPos) {
+        self.newest = self.newest.max(end);
+    }
+}
+
+/// Decoded leaves of a file's extent trees, as of the state's epoch.
+#[derive(Default)]
+pub(crate) struct Leaves {
+    by_start: BTreeMap<u64, LeafCover>,
+}
+
+/// More leaves than this of one file are not kept (about 170 extents each).
+const LEAVES_MAX: usize = 4096;
+
+impl Leaves {
+    /// What lies at file block `fb` in the volume.
+    fn map(&mut self, view: &View, inode: &Inode, fb: FileBlock) -> Result<Mapping, Stop> {
+        if let Some(found) = self.cached(fb) {
+            return Ok(found);
+        }
+        if self.by_start.len() >= LEAVES_MAX {
+            self.by_start.clear();
+        }
+        let leaf = view.leaf_of(inode, fb)?;
+        let found = mapping_in(&leaf, fb);
+        self.by_start.insert(leaf.range.start.0, leaf);
+        Ok(found)
+    }
+
+    fn cached(&self, fb: FileBlock) -> Option<Mapping> {
+        let (_, leaf) = self.by_start.range(..=fb.0).next_back()?;
+        leaf.range.contains(&fb).then(|| mapping_in(leaf, fb))
+    }
+}
+
+/// Answers from a leaf that covers `fb`.
+fn mapping_in(leaf: &LeafCover, fb: FileBlock) -> Mapping {
+    let next = leaf.extents.partition_point(|e| e.end() <= fb);
+    match leaf.extents.get(next) {
+        Some(e) if e.start() <= fb => {
+            let (addr, len) = (e.addr_of(fb), e.end().0 - fb.0);
+            if e.is_unwritten() { Mapping::Unwritten { addr, len } } else { Mapping::Data { addr, len } }
+        }
+        Some(e) => Mapping::Hole { len: e.start().0 - fb.0 },
+        None => Mapping::Hole { len: leaf.range.end.0.saturating_sub(fb.0).max(1) },
+    }
+}
+
+/// One inode in memory.
+pub(crate) struct Node {
+    /// Its number.
+    pub ino: u64,
+    /// What is known about it.
+    pub state: RwLock<NodeState>,
+    /// Decoded extents; cleared with every refresh.
+    leaves: Mutex<Leaves>,
+    /// Open handles of this process.
+    pub handles: AtomicU32,
+    /// Generation word of the lease at its grant, plus 2^32; 0: no lease.
+    pub lease: AtomicU64,
+}
+
+impl Node {
+    pub(crate) fn new(ino: u64, state: NodeState) -> Arc<Self> {
+        Arc::new(Self {
+            ino,
+            state: RwLock::new(state),
+            leaves: Mutex::default(),
+            handles: AtomicU32::new(0),
+            lease: AtomicU64::new(0),
+        })
+    }
+
+    /// Brings the state up to the epoch of a call, if it is older.
+    pub(crate) fn refresh(&self, view: &View, epoch: u64, digested: LogPos) -> Result<(), Stop> {
+        let mut state = self.state.write();
+        if state.epoch < epoch {
+            state.refresh(view, epoch, digested)?;
+            *self.leaves.lock() = Leaves::default();
+        }
+        Ok(())
+    }
+
+    /// Replaces everything by what the volume says: the lease was elsewhere meanwhile.
+    pub(crate) fn reload(&self, view: &View, epoch: u64) -> Result<(), Stop> {
+        let mut state = self.state.write();
+        match view.inode(Ino(self.ino))? {
+            Some(inode) => *state = NodeState::loaded(inode, epoch),
+            None => state.dead = true,
+        }
+        *self.leaves.lock() = Leaves::default();
+        Ok(())
+    }
+
+    /// What lies at file block `fb` in the volume, the log not considered.
+    pub(crate) fn map_block(&self, view: &View, state: &NodeState, fb: FileBlock) -> Result<Mapping, Stop> {
+        if !state.in_volume {
+            return Ok(Mapping::Hole { len: u64::MAX / 8192 });
+        }
+        self.leaves.lock().map(view, &state.inode, fb)
+    }
+}
+
+const SHARDS: usize = 64;
+/// A shard above this many nodes drops those that the volume knows and nobody uses.
+const SHARD_NODES_MAX: usize = 4096;
+
+/// Every inode in memory by number.
+pub(crate) struct Nodes {
+    shards: [RwLock<HashMap<u64, Arc<Node>>>; SHARDS],
+}
+
+impl Nodes {
+    pub(crate) fn new() -> Self {
+        Self { shards: std::array::from_fn(|_| RwLock::default()) }
+    }
+
+    fn shard(&self, ino: u64) -> &RwLock<HashMap<u64, Arc<Node>>> {
+        &self.shards[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS]
+    }
+
+    /// The node, if it is in memory.
+    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
+        self.shard(ino).read().get(&ino).cloned()
+    }
+
+    /// Adds a node unless another thread was faster; gives the one that is there.
+    pub(crate) fn add(&self, node: Arc<Node>, digested: LogPos) -> Arc<Node> {
+        let mut shard = self.shard(node.ino).write();
+        if shard.len() >= SHARD_NODES_MAX {
+            Self::shrink(&mut shard, digested);
+        }
+        shard.entry(node.ino).or_insert(node).clone()
+    }
+
+    /// Puts a node for an inode that was just made in the place of any old one.
+    pub(crate) fn replace(&self, node: Arc<Node>, digested: LogPos) {
+        let mut shard = self.shard(node.ino).write();
+        if shard.len() >= SHARD_NODES_MAX {
+            Self::shrink(&mut shard, digested);
+        }
+        shard.insert(node.ino, node);
+    }
+
+    /// Drops nodes of which the volume knows everything and that nobody uses.
+    fn shrink(shard: &mut HashMap<u64, Arc<Node>>, digested: LogPos) {
+        let mut spare = shard.len() / 2;
+        shard.retain(|_, node| {
+            let droppable = spare > 0
+                && Arc::strong_count(node) == 1
+                && node.handles.load(Ordering::Relaxed) == 0
+                && node.state.try_read().is_some_and(|s| s.newest <= digested);
+            spare -= usize::from(droppable);
+            !droppable
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shale_format::extent::{Extent, UNWRITTEN};
+
+    #[test]
+    fn a_leaf_answers_for_its_range() {
+        let extent = |file_block, addr, len, flags| Extent { file_block, addr, len, flags };
+        let leaf = LeafCover {
+            extents: vec![extent(2, 100, 3, 0), extent(8, 300, 1, UNWRITTEN)],
+            range: FileBlock(0)..FileBlock(20),
+        };
+        let at = |fb| mapping_in(&leaf, FileBlock(fb));
+        assert_eq!(at(0), Mapping::Hole { len: 2 });
+        assert!(matches!(at(3), Mapping::Data { len: 2, addr } if addr.index() == 101));
+        assert_eq!(at(5), Mapping::Hole { len: 3 });
+        assert!(matches!(at(8), Mapping::Unwritten { len: 1, .. }));
+        assert_eq!(at(9), Mapping::Hole { len: 11 });
+    }
+}

@@ -1,0 +1,153 @@
+//! One run of a call: inside the gate, with a permit for the log.
+
+use crate::attr::Caller;
+use crate::errno::{Errno, Stop};
+use crate::gate::Inside;
+use crate::node::{Node, NodeState};
+use crate::room::UNIT;
+use crate::session::Session;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use shale_format::{Ino, LogPos};
+use shale_oplog::{Done, Part, Permit};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a call works with while it is inside the gate.
+pub(crate) struct Op<'s> {
+    pub session: &'s Session,
+    pub caller: &'s Caller,
+    /// Time of the call, ns since 1970.
+    pub now_ns: i64,
+    /// Epoch in which the call runs.
+    pub epoch: u64,
+    digested: LogPos,
+    permit: Option<Permit<'s>>,
+    room: u64,
+    _inside: Inside<'s>,
+}
+
+impl<'s> Op<'s> {
+    pub(crate) fn enter(
+        session: &'s Session,
+        caller: &'s Caller,
+        permit: Option<Permit<'s>>,
+        room: u64,
+    ) -> Self {
+        let (inside, epoch, digested) = session.enter();
+        let now_ns = session.clock.realtime_ns();
+        Self { session, caller, now_ns, epoch, digested, permit, room, _inside: inside }
+    }
+
+    /// Leaves the gate with what was not used: the permit, and bytes of room.
+    pub(crate) fn leave(self) -> (Option<Permit<'s>>, u64) {
+        (self.permit, self.room)
+    }
+
+    /// The inode, loaded and leased. `ENOENT` if there is none.
+    pub(crate) fn node(&self, ino: u64) -> std::result::Result<Arc<Node>, Stop> {
+        let node = self.session.nodes.get(ino).ok_or(Stop::Lease(ino))?;
+        let word = u64::from(self.session.lease_word(ino)) | 1 << 32;
+        if node.lease.load(Ordering::Acquire) != word {
+            return Err(Stop::Lease(ino));
+        }
+        Ok(node)
+    }
+
+    /// The state of a node, for reading, in the call's epoch.
+    pub(crate) fn read<'n>(&self, node: &'n Node) -> std::result::Result<RwLockReadGuard<'n, NodeState>, Stop> {
+        loop {
+            let state = node.state.read();
+            if state.epoch >= self.epoch {
+                return usable(&state).map(|()| state);
+            }
+            drop(state);
+            node.refresh(&self.session.view, self.epoch, self.digested)?;
+        }
+    }
+
+    /// The state of a node, for changing, in the call's epoch.
+    pub(crate) fn write<'n>(&self, node: &'n Node) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
+        loop {
+            let state = node.state.write();
+            if state.epoch >= self.epoch {
+                return usable(&state).map(|()| state);
+            }
+            drop(state);
+            node.refresh(&self.session.view, self.epoch, self.digested)?;
+        }
+    }
+
+    /// Ends a shift of a file's blocks: the volume has it now.
+    pub(crate) fn end_shift(&self, node: &Node) -> std::result::Result<(), Stop> {
+        node.reload(&self.session.view, self.epoch)
+    }
+
+    /// Makes sure that the record may add `bytes` to the volume.
+    pub(crate) fn need_room(&mut self, bytes: u64) -> std::result::Result<(), Stop> {
+        let bytes = bytes.next_multiple_of(UNIT);
+        if self.room < bytes {
+            let missing = bytes - self.room;
+            if !self.session.room.take(missing) {
+                return Err(Stop::Room(missing));
+            }
+            self.room = bytes;
+        }
+        Ok(())
+    }
+
+    fn take_reserve(&mut self) -> u32 {
+        let units = (self.room / UNIT) as u32;
+        self.room = 0;
+        units
+    }
+
+    /// Appends the call's record; the room taken so far goes into it. Durable on
+    /// return; `part.payload_at()` then tells where its payload lies. Returns the
+    /// position behind the record.
+    pub(crate) fn append(&mut self, part: &mut Part<'_>) -> std::result::Result<LogPos, Stop> {
+        self.append_chain(std::slice::from_mut(part))
+    }
+
+    /// Appends several records as one transaction.
+    pub(crate) fn append_chain(&mut self, parts: &mut [Part<'_>]) -> std::result::Result<LogPos, Stop> {
+        let mut reserve = self.take_reserve();
+        for part in parts.iter_mut() {
+            part.header.time_ns = self.now_ns;
+            part.header.request = self.caller.request;
+            part.header.reserve = std::mem::take(&mut reserve);
+        }
+        let permit = self.permit.as_mut().ok_or(Errno::IO)?;
+        let done = self.session.log.append_chain(permit, parts);
+        Ok(done.end)
+    }
+}
+
+/// Whether a call may work with this state now.
+fn usable(state: &NodeState) -> std::result::Result<(), Stop> {
+    if state.dead {
+        return Err(Errno::NOENT.into());
+    }
+    if state.shifting { Err(Stop::Again) } else { Ok(()) }
+}
+
+impl Session {
+    /// Loads an inode from the volume into memory.
+    pub(crate) fn load(&self, ino: u64, epoch: u64) -> std::result::Result<Arc<Node>, Stop> {
+        let inode = self.view.inode(Ino(ino))?.ok_or(Errno::NOENT)?;
+        let node = Node::new(ino, NodeState::loaded(inode, epoch));
+        Ok(self.nodes.add(node, self.digested()))
+    }
+
+    /// The request has been answered to the kernel: its records need not be kept.
+    pub fn answered(&self, request: u64) {
+        self.requests.answered(request);
+    }
+
+    /// What the caller's request did before a crash, if it did something.
+    pub(crate) fn done_before(&self, caller: &Caller) -> Option<&Done> {
+        if caller.request == 0 || self.recent.is_empty() {
+            return None;
+        }
+        self.recent.get(caller.request)
+    }
+}

@@ -1,0 +1,291 @@
+//! Sizes and ranges: truncate, fallocate, seek, copy.
+
+use crate::attr::{Caller, without_set_id};
+use crate::errno::{Errno, Result, Stop};
+use crate::node::{Node, NodeState};
+use crate::op::Op;
+use crate::read::wrong_type;
+use crate::room::{SPLIT_BYTES, blocks_bytes};
+use crate::session::{Need, Session};
+use crate::write::{WriteFlags, missing_blocks};
+use shale_format::inode::time;
+use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use shale_format::record::{FallocateBody, SetAttrBody, attr, flag, record_bytes};
+use shale_format::{FileBlock, Ino, LogPos};
+use shale_oplog::encode;
+
+/// `SEEK_DATA` of `lseek`.
+pub const SEEK_DATA: u32 = 3;
+/// `SEEK_HOLE` of `lseek`.
+pub const SEEK_HOLE: u32 = 4;
+
+/// Modes of `fallocate`.
+mod mode {
+    pub const KEEP_SIZE: u32 = 1;
+    pub const PUNCH_HOLE: u32 = 2;
+    pub const COLLAPSE_RANGE: u32 = 8;
+    pub const ZERO_RANGE: u32 = 16;
+    pub const INSERT_RANGE: u32 = 32;
+    pub const UNSHARE_RANGE: u32 = 64;
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes that `copy_file_range` moves at a time.
+const COPY_BYTES: usize = 1 << 20;
+
+/// What `fallocate` does to the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RangeChange {
+    Allocate,
+    Punch,
+    Zero,
+    Collapse,
+    Insert,
+}
+
+impl RangeChange {
+    fn of(mode: u32) -> Result<(Self, bool)> {
+        use self::mode::*;
+        let keep = mode & KEEP_SIZE != 0;
+        let change = match mode & !KEEP_SIZE {
+            0 | UNSHARE_RANGE => Self::Allocate,
+            PUNCH_HOLE if keep => Self::Punch,
+            ZERO_RANGE => Self::Zero,
+            COLLAPSE_RANGE if !keep => Self::Collapse,
+            INSERT_RANGE if !keep => Self::Insert,
+            COLLAPSE_RANGE | INSERT_RANGE => return Err(Errno::INVAL),
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        Ok((change, keep))
+    }
+}
+
+impl Session {
+    /// Sets the size. What is cut off is gone; what is added reads as zeros.
+    pub fn truncate(&self, caller: &Caller, ino: u64, size: u64, kill_suidgid: bool) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(Errno::FBIG);
+        }
+        if self.done_before(caller).is_some() {
+            return Ok(());
+        }
+        let need = Need { log: record_bytes(0, 0) as u64 };
+        self.run(caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = op.write(&node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            let old = state.inode.size;
+            let gone = blocks_lost(op, &node, &state, size, old)?;
+            if !size.is_multiple_of(BLOCK) && size < old {
+                op.need_room(SPLIT_BYTES)?;
+            }
+            let kill = if kill_suidgid { flag::KILL_SUID } else { 0 };
+            let mut part = encode::truncate(Ino(ino), size).flags(kill);
+            let end = op.append(&mut part)?;
+            if size < old {
+                state.overlay.zero(size..old, LogPos(part.header.pos));
+            }
+            state.inode.size = size;
+            state.blocks = state.blocks.saturating_sub(gone);
+            changed(&mut state, op.now_ns, kill_suidgid);
+            state.touched(end);
+            Ok(())
+        })
+    }
+
+    /// As `fallocate(2)`, every mode that ext4 has.
+    pub fn fallocate(&self, caller: &Caller, ino: u64, mode: u32, offset: u64, bytes: u64) -> Result<()> {
+        let (change, keep) = RangeChange::of(mode)?;
+        if bytes == 0 {
+            return Err(Errno::INVAL);
+        }
+        let end = offset.checked_add(bytes).filter(|&e| e <= FILE_BYTES_MAX).ok_or(Errno::FBIG)?;
+        if self.done_before(caller).is_some() {
+            return Ok(());
+        }
+        match change {
+            RangeChange::Collapse | RangeChange::Insert => {
+                self.shift(caller, ino, change, mode, offset, bytes)
+            }
+            _ => self.change_range(caller, ino, change, keep, offset..end),
+        }
+    }
+
+    fn change_range(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        change: RangeChange,
+        keep: bool,
+        range: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let need = Need { log: record_bytes(FallocateBody::BYTES, 0) as u64 };
+        let bits = match change {
+            RangeChange::Punch => mode::PUNCH_HOLE | mode::KEEP_SIZE,
+            RangeChange::Zero => mode::ZERO_RANGE | if keep { mode::KEEP_SIZE } else { 0 },
+            _ => u32::from(keep) * mode::KEEP_SIZE,
+        };
+        self.run(caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = op.write(&node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            let missing = missing_blocks(op, &node, &state, range.start, range.end)?;
+            let new_blocks = if change == RangeChange::Punch { 0 } else { missing };
+            op.need_room(blocks_bytes(new_blocks) + SPLIT_BYTES)?;
+            let bytes = range.end - range.start;
+            let mut part = encode::fallocate(Ino(ino), range.start, bytes, bits);
+            let end = op.append(&mut part)?;
+            if change != RangeChange::Allocate {
+                let to = range.end.min(state.inode.size.max(range.start));
+                state.overlay.zero(range.start..to, LogPos(part.header.pos));
+            }
+            if change == RangeChange::Punch {
+                let whole = FileBlock::containing(range.end).0.saturating_sub(FileBlock::at_or_after(range.start).0);
+                state.blocks = state.blocks.saturating_sub(whole.saturating_sub(missing));
+            }
+            if !keep && change != RangeChange::Punch {
+                state.inode.size = state.inode.size.max(range.end);
+            }
+            state.blocks += new_blocks;
+            changed(&mut state, op.now_ns, true);
+            state.touched(end);
+            Ok(())
+        })
+    }
+
+    /// Collapses or inserts a range: the one operation that no overlay can stand
+    /// for, so the log is brought into the volume around it.
+    fn shift(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        change: RangeChange,
+        bits: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        if !offset.is_multiple_of(BLOCK) || !bytes.is_multiple_of(BLOCK) {
+            return Err(Errno::INVAL);
+        }
+        let need = Need { log: record_bytes(FallocateBody::BYTES, 0) as u64 };
+        self.run(caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = op.write(&node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            let size = state.inode.size;
+            let legal = match change {
+                RangeChange::Collapse => offset + bytes < size,
+                _ => offset < size,
+            };
+            if !legal {
+                return Err(Errno::INVAL.into());
+            }
+            let new_size = match change {
+                RangeChange::Collapse => size - bytes,
+                _ => size.checked_add(bytes).filter(|&s| s <= FILE_BYTES_MAX).ok_or(Errno::FBIG)?,
+            };
+            op.need_room(4 * SPLIT_BYTES)?;
+            let end = op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits))?;
+            state.inode.size = new_size;
+            state.shifting = true;
+            changed(&mut state, op.now_ns, true);
+            state.touched(end);
+            Ok(())
+        })?;
+        let digested = self.digest();
+        self.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            op.end_shift(&node)
+        })?;
+        digested
+    }
+
+    /// As `lseek` with [`SEEK_DATA`] or [`SEEK_HOLE`].
+    pub fn lseek(&self, caller: &Caller, ino: u64, offset: u64, whence: u32) -> Result<u64> {
+        match whence {
+            SEEK_DATA => self.seek(caller, ino, offset, true),
+            SEEK_HOLE => self.seek(caller, ino, offset, false),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// As `copy_file_range(2)`; returns the bytes copied, 0 at the end of the source.
+    pub fn copy_file_range(
+        &self,
+        caller: &Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        bytes: u64,
+    ) -> Result<u64> {
+        let mut buffer = vec![0; COPY_BYTES.min(bytes as usize)];
+        let mut done = 0;
+        let flags = WriteFlags { kill_suidgid: true, append: false };
+        while done < bytes {
+            let want = (buffer.len() as u64).min(bytes - done) as usize;
+            let got = self.read(caller, from.0, from.1 + done, &mut buffer[..want])?;
+            if got == 0 {
+                break;
+            }
+            match self.write(caller, to.0, to.1 + done, &buffer[..got], flags) {
+                Ok(n) => done += n as u64,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Notes that a file was read now, if the file still wants to know.
+    pub(crate) fn note_access(&self, caller: &Caller, ino: u64) -> Result<()> {
+        let caller = Caller { request: 0, ..*caller };
+        let need = Need { log: record_bytes(SetAttrBody::BYTES, 0) as u64 };
+        self.run(&caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = op.write(&node)?;
+            let old = state.inode;
+            state.inode.set_time_ns(time::ACCESS, op.now_ns);
+            let body = SetAttrBody {
+                valid: attr::ATIME | attr::CTIME,
+                mode: 0,
+                uid: 0,
+                gid: 0,
+                time_s: [state.inode.time_s[0], 0, old.time_s[time::CHANGE]],
+                time_ns: [state.inode.time_ns[0], 0, old.time_ns[time::CHANGE]],
+                reserved: 0,
+            };
+            let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
+            state.touched(end);
+            Ok(())
+        })
+    }
+}
+
+/// Blocks that a change of size from `old` to `size` gives back.
+fn blocks_lost(
+    op: &Op<'_>,
+    node: &Node,
+    state: &NodeState,
+    size: u64,
+    old: u64,
+) -> std::result::Result<u64, Stop> {
+    let from = FileBlock::at_or_after(size).byte();
+    let to = FileBlock::at_or_after(old).byte();
+    if from >= to {
+        return Ok(0);
+    }
+    Ok((to - from) / BLOCK - missing_blocks(op, node, state, from, to)?)
+}
+
+fn changed(state: &mut NodeState, now_ns: i64, kill: bool) {
+    state.inode.set_time_ns(time::MODIFY, now_ns);
+    state.inode.set_time_ns(time::CHANGE, now_ns);
+    if kill {
+        state.inode.mode = without_set_id(state.inode.mode);
+    }
+}

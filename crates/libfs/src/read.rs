@@ -1,0 +1,171 @@
+//! Reading: log overlay, then the volume's extents, then zeros (DESIGN §8).
+//!
+//! Every byte is copied once, from where it lies to the caller. Nothing that was
+//! read is returned if the daemon cut this client off meanwhile.
+
+use crate::attr::Caller;
+use crate::errno::{Errno, Result, Stop};
+use crate::node::{Node, NodeState};
+use crate::op::Op;
+use crate::session::{Need, Session};
+use shale_format::inode::time;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::FileBlock;
+use shale_oplog::Source;
+use shale_volume::Mapping;
+
+/// With a last access older than this many seconds, a read notes a new one (relatime).
+const ATIME_SECONDS_MAX: i64 = 24 * 3600;
+
+/// A search for data or a hole looks at this many bytes before it can stop.
+const SEEK_STEP_BYTES: u64 = 1 << 40;
+
+impl Session {
+    /// Reads from byte `offset` on; fewer bytes only at the end of the file.
+    pub fn read(&self, caller: &Caller, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let (n, old_atime) = self.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            let n = (into.len() as u64).min(state.inode.size.saturating_sub(offset)) as usize;
+            if n > 0 {
+                copy_out(op, &node, &state, offset, &mut into[..n])?;
+            }
+            Ok((n, n > 0 && wants_atime(&state, op.now_ns)))
+        })?;
+        if old_atime {
+            self.note_access(caller, ino)?;
+        }
+        Ok(n)
+    }
+
+    /// Where data (`data`: true) or a hole begins at or after `offset`. `ENXIO`
+    /// beyond the end, and for data where none follows.
+    pub(crate) fn seek(&self, caller: &Caller, ino: u64, offset: u64, data: bool) -> Result<u64> {
+        self.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            let size = state.inode.size;
+            if offset >= size {
+                return Err(Errno::NXIO.into());
+            }
+            let mut found = None;
+            let mut at = offset;
+            while at < size && found.is_none() {
+                let end = at.saturating_add(SEEK_STEP_BYTES).min(size);
+                pieces(op, &node, &state, at, end, &mut |start, _, piece| {
+                    if found.is_none() && piece.is_data() == data {
+                        found = Some(start);
+                    }
+                    Ok(())
+                })?;
+                at = end;
+            }
+            match found {
+                Some(at) => Ok(at),
+                None if data => Err(Errno::NXIO.into()),
+                None => Ok(size),
+            }
+        })
+    }
+}
+
+pub(crate) fn wrong_type(state: &NodeState) -> Errno {
+    if state.inode.is_dir() { Errno::ISDIR } else { Errno::INVAL }
+}
+
+fn wants_atime(state: &NodeState, now_ns: i64) -> bool {
+    let i = &state.inode;
+    let at = |which: usize| (i.time_s[which], i.time_ns[which]);
+    at(time::ACCESS) <= at(time::MODIFY)
+        || at(time::ACCESS) <= at(time::CHANGE)
+        || now_ns / 1_000_000_000 - i.time_s[time::ACCESS] > ATIME_SECONDS_MAX
+}
+
+/// Where some bytes of a file come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece {
+    /// From the log or a stolen block.
+    Newer(Source),
+    /// From the volume, at this byte of the tier.
+    Volume(u64),
+    /// Zeros: a hole, or blocks that were never written.
+    Zero,
+}
+
+impl Piece {
+    pub(crate) fn is_data(&self) -> bool {
+        !matches!(self, Piece::Zero | Piece::Newer(Source::Zero))
+    }
+}
+
+/// Calls `f(start, end, piece)` for every run of bytes of `from..to` with one source, in order.
+pub(crate) fn pieces(
+    op: &Op<'_>,
+    node: &Node,
+    state: &NodeState,
+    from: u64,
+    to: u64,
+    f: &mut dyn FnMut(u64, u64, Piece) -> std::result::Result<(), Stop>,
+) -> std::result::Result<(), Stop> {
+    if state.overlay.is_empty() {
+        return volume_pieces(op, node, state, from, to, f);
+    }
+    state.overlay.segments(from..to, |range, source| match source {
+        Some(source) => f(range.start, range.end, Piece::Newer(source)),
+        None => volume_pieces(op, node, state, range.start, range.end, f),
+    })
+}
+
+fn volume_pieces(
+    op: &Op<'_>,
+    node: &Node,
+    state: &NodeState,
+    from: u64,
+    to: u64,
+    f: &mut dyn FnMut(u64, u64, Piece) -> std::result::Result<(), Stop>,
+) -> std::result::Result<(), Stop> {
+    let mut at = from;
+    while at < to {
+        let fb = FileBlock::containing(at);
+        let skip = at - fb.byte();
+        let (len, piece) = match node.map_block(&op.session.view, state, fb)? {
+            Mapping::Data { addr, len } => (len, Piece::Volume(addr.byte() + skip)),
+            Mapping::Unwritten { len, .. } | Mapping::Hole { len } => (len, Piece::Zero),
+        };
+        let end = fb.byte().saturating_add(len.saturating_mul(BLOCK_BYTES as u64)).min(to);
+        f(at, end, piece)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Fills `into` with the file's bytes from `offset` on.
+pub(crate) fn copy_out(
+    op: &Op<'_>,
+    node: &Node,
+    state: &NodeState,
+    offset: u64,
+    into: &mut [u8],
+) -> std::result::Result<(), Stop> {
+    let session = op.session;
+    let end = offset + into.len() as u64;
+    pieces(op, node, state, offset, end, &mut |from, to, piece| {
+        let into = &mut into[(from - offset) as usize..(to - offset) as usize];
+        match piece {
+            Piece::Volume(byte) => session.nvm.load(byte as usize, into),
+            Piece::Zero | Piece::Newer(Source::Zero) => into.fill(0),
+            Piece::Newer(Source::Log { at }) => session.log.read(at, 0, into),
+            Piece::Newer(Source::Block { addr, skip }) => {
+                session.nvm.load((addr.byte() + u64::from(skip)) as usize, into);
+            }
+        }
+        Ok(())
+    })?;
+    session.still_served()
+}

@@ -1,0 +1,51 @@
+//! Requests of the kernel that are not answered yet.
+//!
+//! Until the answer has gone out, the log keeps the request's records: a daemon
+//! that takes over after a crash finds in them what was done, and answers the
+//! request, when the kernel sends it again, without doing it twice (DESIGN §12).
+
+use parking_lot::Mutex;
+use shale_format::LogPos;
+use std::collections::HashMap;
+
+/// The requests in progress and the log position at which each began.
+#[derive(Default)]
+pub(crate) struct Requests {
+    began: Mutex<HashMap<u64, LogPos>>,
+}
+
+impl Requests {
+    /// Request `request` may append records from `reserved()` on, which is asked
+    /// under the lock. Beginning twice keeps the first position.
+    pub(crate) fn begin(&self, request: u64, reserved: impl FnOnce() -> LogPos) {
+        self.began.lock().entry(request).or_insert_with(reserved);
+    }
+
+    /// The answer to `request` has gone out.
+    pub(crate) fn answered(&self, request: u64) {
+        self.began.lock().remove(&request);
+    }
+
+    /// How far the log's tail may go when everything before `limit` is in the volume.
+    pub(crate) fn tail_limit(&self, limit: LogPos) -> LogPos {
+        self.began.lock().values().copied().fold(limit, LogPos::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_unanswered_request_holds_the_tail() {
+        let r = Requests::default();
+        r.begin(7, || LogPos(100));
+        r.begin(9, || LogPos(200));
+        r.begin(7, || LogPos(300));
+        assert_eq!(r.tail_limit(LogPos(500)), LogPos(100));
+        r.answered(7);
+        assert_eq!(r.tail_limit(LogPos(500)), LogPos(200));
+        r.answered(9);
+        assert_eq!(r.tail_limit(LogPos(500)), LogPos(500));
+    }
+}

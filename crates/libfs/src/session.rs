@@ -1,0 +1,449 @@
+//! A client's session with the daemon: mappings, log, grants, and the frame that
+//! every call runs in.
+//!
+//! A call first gets what it needs from the daemon (space in the log, room in the
+//! volume, leases, numbers) while it is outside of gate and locks; then it enters
+//! the gate, takes node locks, appends at most one transaction to the log, and
+//! leaves. When something is missing on the way it leaves, gets it and starts
+//! anew, having changed nothing.
+
+use crate::attr::Caller;
+use crate::errno::{Errno, Result, Stop, device, proto, volume};
+use crate::gate::Inside;
+use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers};
+use crate::node::Nodes;
+use crate::op::Op;
+use crate::requests::Requests;
+use crate::room::{PIECE_BYTES, Room, UNIT};
+use parking_lot::Mutex;
+use shale_device::clock::Clock;
+use shale_device::nvm::{Access, Map, Piece};
+use shale_format::{BlockAddr, Durability, LogPos};
+use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
+use shale_proto::control::{daemon_page, state};
+use shale_proto::message::{Attached, PROTO_VERSION, Space};
+use shale_proto::{Channel, LeaseMode, Reply, Request};
+use shale_volume::View;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How a session is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SessionOptions {
+    /// Bytes of the update log; 0: the volume's default.
+    pub log_bytes: u64,
+    /// The kernel holds references to inodes (FUSE): an inode that loses its last
+    /// name lives on until it is forgotten.
+    pub kernel_references: bool,
+}
+
+/// A client of a volume.
+pub struct Session {
+    channel: Arc<dyn Channel>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) nvm: Arc<Map>,
+    pub(crate) view: View,
+    pub(crate) log: Writer,
+    daemon_page: Arc<Map>,
+    client_page: Arc<Map>,
+    log_map: Arc<Map>,
+    pub(crate) nodes: Nodes,
+    pub(crate) room: Room,
+    pub(crate) numbers: InodeNumbers,
+    pub(crate) blocks: Blocks,
+    pub(crate) requests: Requests,
+    pub(crate) recent: Recent,
+    pub(crate) rename_lock: Mutex<()>,
+    segments_writable: Mutex<Vec<bool>>,
+    reclaimed: AtomicU64,
+    belled: AtomicU64,
+    pub(crate) options: SessionOptions,
+    attached: Attached,
+}
+
+/// What a call may need at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Need {
+    /// Bytes of log.
+    pub log: u64,
+}
+
+impl Session {
+    /// Attaches to the daemon behind `channel`. `recent`: requests that were done
+    /// before a crash (empty for a new client).
+    pub fn attach(
+        channel: Arc<dyn Channel>,
+        clock: Arc<dyn Clock>,
+        recent: Recent,
+        options: SessionOptions,
+    ) -> Result<Arc<Self>> {
+        let ask = Request::Attach { version: PROTO_VERSION, log_bytes: options.log_bytes };
+        let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
+        let attached = match reply {
+            Reply::Attached(a) => a,
+            other => return Err(refusal(&other)),
+        };
+        let mut fds = fds.into_iter();
+        let mut map = |bytes: usize, access| -> Result<Arc<Map>> {
+            let fd = fds.next().ok_or(Errno::PROTO)?;
+            let piece = Piece { fd, bytes };
+            Ok(Arc::new(Map::open(vec![piece], access).map_err(|e| device(&e))?))
+        };
+        let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
+        let log_map = map(log_bytes, Access::ReadWrite)?;
+        let daemon_page = map(daemon_page::BYTES, Access::ReadOnly)?;
+        let client_page = map(shale_proto::control::client_page::BYTES, Access::ReadWrite)?;
+        let nvm = Arc::new(map_segments(channel.as_ref(), &attached)?);
+        let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
+        let offset = shale_proto::control::client_page::COMMITTED;
+        let word = CommittedWord { map: client_page.clone(), offset };
+        let log = Log::open(log_map.clone()).map_err(|e| crate::errno::log(&e))?;
+        let log = Writer::new(Arc::new(log), LogPos(0), word).map_err(|e| crate::errno::log(&e))?;
+        let segments = attached.segments as usize;
+        Ok(Arc::new(Self {
+            channel,
+            clock,
+            nvm,
+            view,
+            log,
+            daemon_page,
+            client_page,
+            log_map,
+            nodes: Nodes::new(),
+            room: Room::default(),
+            numbers: InodeNumbers::default(),
+            blocks: Blocks::default(),
+            requests: Requests::default(),
+            recent,
+            rename_lock: Mutex::new(()),
+            segments_writable: Mutex::new(vec![false; segments]),
+            reclaimed: AtomicU64::new(0),
+            belled: AtomicU64::new(0),
+            options,
+            attached,
+        }))
+    }
+
+    /// The durability policy of the volume.
+    pub fn durability(&self) -> Durability {
+        Durability::from_number(self.attached.durability).unwrap_or_default()
+    }
+
+    /// Number that the daemon knows this client by.
+    pub fn client(&self) -> u32 {
+        self.attached.client
+    }
+
+    /// Device counters of the NVM tier, as this process moved bytes.
+    pub fn nvm_counts(&self) -> shale_device::counters::Snapshot {
+        self.nvm.counts()
+    }
+
+    /// Device counters of the update log.
+    pub fn log_counts(&self) -> shale_device::counters::Snapshot {
+        self.log_map.counts()
+    }
+
+    /// Position up to which the volume has this client's log.
+    pub(crate) fn digested(&self) -> LogPos {
+        LogPos(self.daemon_page.load_u64(daemon_page::DIGESTED))
+    }
+
+    fn epoch(&self) -> u64 {
+        self.daemon_page.load_u64(daemon_page::EPOCH)
+    }
+
+    /// Generation word of the lease on `ino`.
+    pub(crate) fn lease_word(&self, ino: u64) -> u32 {
+        self.daemon_page.load_u32(daemon_page::bucket(ino))
+    }
+
+    /// Asks the daemon; a refusal becomes its errno.
+    pub(crate) fn ask(&self, request: Request) -> Result<Reply> {
+        match self.channel.call(request).map_err(|e| proto(&e))?.0 {
+            Reply::Refused { errno, why } => {
+                tracing::warn!("daemon refuses: {why}");
+                Err(Errno::from_raw_os_error(errno))
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// Runs one call. `f` may be run several times; it changes something only in
+    /// the run that succeeds.
+    pub(crate) fn run<T>(
+        &self,
+        caller: &Caller,
+        need: Need,
+        mut f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        let mut permit = match need.log {
+            0 => None,
+            bytes => Some(self.admit(bytes)?),
+        };
+        if permit.is_some() && caller.request != 0 {
+            self.requests.begin(caller.request, || self.log.reserved());
+        }
+        let mut room = 0;
+        let mut last_try = false;
+        loop {
+            let mut op = Op::enter(self, caller, permit.take(), room);
+            let result = f(&mut op);
+            (permit, room) = op.leave();
+            let stop = match result {
+                Ok(value) => {
+                    self.room.add(room);
+                    return Ok(value);
+                }
+                Err(stop) => stop,
+            };
+            let settled = match stop {
+                Stop::Errno(e) => Err(e),
+                Stop::Again => {
+                    std::thread::yield_now();
+                    Ok(())
+                }
+                Stop::Lease(ino) => self.acquire(ino),
+                Stop::Inodes(parent) => self.get_numbers(parent),
+                Stop::Room(bytes) => match self.get_room(bytes) {
+                    // The daemon has digested everything to find room, which can
+                    // lessen the need: look once more.
+                    Err(Errno::NOSPC) if !last_try => {
+                        last_try = true;
+                        Ok(())
+                    }
+                    other => other,
+                },
+            };
+            if let Err(e) = settled {
+                self.room.add(room);
+                return Err(e);
+            }
+        }
+    }
+
+    /// Space in the log for `bytes`, waiting for digest while the log is full.
+    fn admit(&self, bytes: u64) -> Result<Permit<'_>> {
+        self.reclaim();
+        if let Some(permit) = self.log.try_admit(bytes) {
+            self.ring_bell()?;
+            return Ok(permit);
+        }
+        loop {
+            let upto = self.digested().0 + self.attached.ring_bytes / 4;
+            self.ask(Request::Digest { upto: upto.min(self.log.committed().0) })?;
+            self.reclaim();
+            if let Some(permit) = self.log.try_admit(bytes) {
+                return Ok(permit);
+            }
+            self.still_served().map_err(final_errno)?;
+            self.log.wait_room(bytes, Some(Duration::from_millis(1)));
+        }
+    }
+
+    /// Tells the daemon once that the log has filled above the mark.
+    fn ring_bell(&self) -> Result<()> {
+        let committed = self.log.committed().0;
+        let behind = committed.saturating_sub(self.digested().0);
+        if behind > self.attached.ring_bytes / 10 * 3 {
+            let last = self.belled.load(Ordering::Relaxed);
+            let due = committed.saturating_sub(last) > self.attached.ring_bytes / 20;
+            let mine = due
+                && self.belled.compare_exchange(last, committed, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if mine {
+                self.ask(Request::Doorbell)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the space of digested records back to the log, if there is any.
+    fn reclaim(&self) {
+        let free_below = self.daemon_page.load_u64(daemon_page::RECLAIM);
+        let free_below = self.requests.tail_limit(LogPos(free_below)).0;
+        let last = self.reclaimed.load(Ordering::Relaxed);
+        let mine = free_below > last
+            && self.reclaimed.compare_exchange(last, free_below, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if mine {
+            self.log.set_tail(LogPos(free_below));
+        }
+    }
+
+    /// Whether the daemon still serves this client. What was read from the volume
+    /// must not be returned otherwise: its blocks may have been used again.
+    pub(crate) fn still_served(&self) -> std::result::Result<(), Stop> {
+        match self.daemon_page.load_u32(daemon_page::STATE) {
+            state::EVICTED => Err(Errno::IO.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn acquire(&self, ino: u64) -> Result<()> {
+        let reply = self.ask(Request::Lease { ino, mode: LeaseMode::Exclusive })?;
+        let Reply::Leased { generation, fresh } = reply else { return Err(Errno::PROTO) };
+        if let Some(node) = self.nodes.get(ino) {
+            if fresh && node.lease.load(Ordering::Relaxed) != 0 {
+                let inside = Inside::enter(&self.client_page);
+                node.reload(&self.view, self.epoch()).map_err(final_errno)?;
+                drop(inside);
+            }
+            node.lease.store(u64::from(generation) | 1 << 32, Ordering::Release);
+        } else {
+            let inside = Inside::enter(&self.client_page);
+            let node = self.load(ino, self.epoch()).map_err(final_errno)?;
+            node.lease.store(u64::from(generation) | 1 << 32, Ordering::Release);
+            drop(inside);
+        }
+        Ok(())
+    }
+
+    fn get_numbers(&self, parent: u64) -> Result<()> {
+        match self.ask(Request::GrantInodes { parent, runs: INODE_RUNS })? {
+            Reply::Inodes { inos } if !inos.is_empty() => {
+                self.numbers.add(parent, inos);
+                Ok(())
+            }
+            Reply::Inodes { .. } | Reply::NoSpace => Err(Errno::NOSPC),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Gets room so that `bytes` are free for the caller.
+    fn get_room(&self, bytes: u64) -> Result<()> {
+        let ask = |wanted| match self.ask(Request::Reserve { wanted, least: bytes })? {
+            Reply::Room { bytes } => {
+                self.room.add(bytes / UNIT * UNIT);
+                Ok(true)
+            }
+            Reply::NoSpace => Ok(false),
+            _ => Err(Errno::PROTO),
+        };
+        if ask(bytes.max(PIECE_BYTES))? {
+            return Ok(());
+        }
+        self.return_grants()?;
+        if ask(bytes)? { Ok(()) } else { Err(Errno::NOSPC) }
+    }
+
+    /// Gives blocks and room that no record uses back to the daemon.
+    fn return_grants(&self) -> Result<()> {
+        let runs: Vec<_> = self.blocks.drain();
+        for some in runs.chunks(1024) {
+            let runs = some
+                .iter()
+                .map(|r| shale_proto::message::BlockRun { addr: r.addr.raw(), blocks: r.blocks as u32 })
+                .collect();
+            self.ask(Request::ReturnBlocks { runs })?;
+        }
+        let bytes = self.room.drain();
+        if bytes > 0 {
+            self.ask(Request::ReturnRoom { bytes })?;
+        }
+        Ok(())
+    }
+
+    /// Takes `blocks` granted blocks, asking for more if needed; `false`: there are
+    /// none to be had, so the bytes go through the log.
+    pub(crate) fn take_blocks(&self, blocks: u64, into: &mut Vec<BlockRun>) -> Result<bool> {
+        if !self.attached.may_steal {
+            return Ok(false);
+        }
+        if self.blocks.take(blocks, into) {
+            return Ok(true);
+        }
+        let ask = Request::GrantBlocks { blocks: GRANT_BLOCKS };
+        let (reply, fds) = self.channel.call(ask).map_err(|e| proto(&e))?;
+        let Reply::Blocks { runs, segments } = reply else { return Ok(false) };
+        self.open_segments(&segments, fds)?;
+        self.blocks.add(
+            runs.iter().map(|r| BlockRun { addr: BlockAddr::from_raw(r.addr), blocks: r.blocks.into() }),
+        );
+        Ok(self.blocks.take(blocks, into))
+    }
+
+    fn open_segments(&self, segments: &[u32], fds: Vec<OwnedFd>) -> Result<()> {
+        let mut writable = self.segments_writable.lock();
+        for (&segment, fd) in segments.iter().zip(fds) {
+            let done = writable.get_mut(segment as usize).ok_or(Errno::PROTO)?;
+            if !*done {
+                self.nvm.remap_piece_writable(segment as usize, fd).map_err(|e| device(&e))?;
+                *done = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has everything that was logged so far brought into the volume.
+    pub fn digest(&self) -> Result<()> {
+        self.ask(Request::Digest { upto: self.log.committed().0 })?;
+        Ok(())
+    }
+
+    /// Space of the volume. What was deleted counts as free at once.
+    pub fn space(&self) -> Result<Space> {
+        if self.digested() < self.log.committed() {
+            self.digest()?;
+        }
+        match self.ask(Request::Space)? {
+            Reply::Space(mut s) => {
+                let own = self.room.free() / shale_format::limits::BLOCK_BYTES as u64 + self.blocks.count();
+                s.free = (s.free + own).min(s.total);
+                Ok(s)
+            }
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// State of the volume as JSON.
+    pub fn status(&self) -> Result<String> {
+        match self.ask(Request::Status)? {
+            Reply::Status(text) => Ok(text),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Leaves the volume: everything is digested when this returns.
+    pub fn detach(&self) -> Result<()> {
+        self.ask(Request::Detach)?;
+        Ok(())
+    }
+
+    pub(crate) fn enter(&self) -> (Inside<'_>, u64, LogPos) {
+        let inside = Inside::enter(&self.client_page);
+        let epoch = self.epoch();
+        (inside, epoch, self.digested())
+    }
+}
+
+fn final_errno(stop: Stop) -> Errno {
+    match stop {
+        Stop::Errno(e) => e,
+        _ => Errno::IO,
+    }
+}
+
+fn refusal(reply: &Reply) -> Errno {
+    match reply {
+        Reply::Refused { errno, why } => {
+            tracing::error!("attach refused: {why}");
+            Errno::from_raw_os_error(*errno)
+        }
+        _ => Errno::PROTO,
+    }
+}
+
+fn map_segments(channel: &dyn Channel, attached: &Attached) -> Result<Map> {
+    let mut pieces = Vec::new();
+    while pieces.len() < attached.segments as usize {
+        let ask = Request::Segments { first: pieces.len() as u32 };
+        let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
+        let Reply::Segments { bytes, .. } = reply else { return Err(refusal(&reply)) };
+        if fds.is_empty() || fds.len() != bytes.len() {
+            return Err(Errno::PROTO);
+        }
+        pieces.extend(fds.into_iter().zip(bytes).map(|(fd, b)| Piece { fd, bytes: b as usize }));
+    }
+    Map::open(pieces, Access::ReadOnly).map_err(|e| device(&e))
+}

@@ -1,0 +1,269 @@
+//! Writing: straight from the caller's buffer to NVM, once (DESIGN §5).
+//!
+//! Bytes that fill aligned blocks are stolen: written into granted free blocks of
+//! the volume, so that digest only links them. The rest goes into the log. All
+//! records of one piece of a call are one transaction.
+
+use crate::attr::{Caller, without_set_id};
+use crate::errno::{Errno, Result, Stop};
+use crate::grants::BlockRun;
+use crate::node::{Node, NodeState};
+use crate::op::Op;
+use crate::read::{pieces, wrong_type};
+use crate::room::{SPLIT_BYTES, blocks_bytes};
+use crate::session::{Need, Session};
+use shale_format::checksum::crc32c;
+use shale_format::inode::time;
+use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
+use shale_format::record::{StealBody, flag, record_bytes};
+use shale_format::{FileBlock, Ino, LogPos};
+use shale_oplog::{Part, Source, encode};
+
+/// How a write is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// Take away set-user-id, and set-group-id of a group-executable file.
+    pub kill_suidgid: bool,
+    /// Write at the end of the file, wherever the offset points.
+    pub append: bool,
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// A call is cut into pieces of at most this many bytes; each is atomic.
+pub const WRITE_PIECE_BYTES: usize = 1 << 20;
+/// With more runs than this the grants are too scattered to be worth stealing.
+const RUNS_MAX: usize = 8;
+
+/// Full blocks that are already in their place, and what the log has to say of them.
+struct Stolen {
+    /// First byte of the data that was stolen, and one past the last.
+    from: usize,
+    to: usize,
+    runs: Vec<BlockRun>,
+    crcs: Vec<u32>,
+    fenced: bool,
+}
+
+impl Session {
+    /// Writes at `offset`; durable on return with the strict policy. Returns the
+    /// bytes written: all of them, or those before a piece that failed.
+    pub fn write(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        Ok(self.write_at(caller, ino, offset, data, flags)?.0)
+    }
+
+    /// As [`Self::write`]; also tells where the write ended, which an appending
+    /// caller needs to know.
+    pub fn write_at(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(usize, u64)> {
+        let mut done = 0;
+        let mut at = offset;
+        loop {
+            let aligned = WRITE_PIECE_BYTES - (at % BLOCK) as usize;
+            let piece = &data[done..data.len().min(done + aligned)];
+            match self.write_piece(caller, ino, at, piece, flags) {
+                Ok(end) => at = end,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => return Ok((done, at)),
+            }
+            done += piece.len();
+            if done == data.len() {
+                return Ok((done, at));
+            }
+        }
+    }
+
+    /// Writes one piece; returns the offset behind it.
+    fn write_piece(&self, caller: &Caller, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> Result<u64> {
+        let mut stolen = match flags.append {
+            true => self.steal_at_end(ino, data)?,
+            false => self.steal(offset, data)?,
+        };
+        let need = Need { log: log_bytes(data.len(), stolen.as_ref()) };
+        let result = self.run(caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = op.write(&node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            let offset = if flags.append { state.inode.size } else { offset };
+            let end = offset.checked_add(data.len() as u64).filter(|&e| e <= FILE_BYTES_MAX);
+            let end = end.ok_or(Errno::FBIG)?;
+            if data.is_empty() {
+                return Ok((end, true));
+            }
+            let fits = stolen.as_ref().is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
+            let new_blocks = missing_blocks(op, &node, &state, offset, end)?;
+            op.need_room(blocks_bytes(new_blocks) + SPLIT_BYTES)?;
+            let used = stolen.as_ref().filter(|_| fits);
+            let placed = log_write(op, ino, offset, data, used, flags.kill_suidgid)?;
+            for (range, source, record) in placed.sources {
+                state.overlay.insert(range, source, record);
+            }
+            after_write(&mut state, op.now_ns, end, new_blocks, flags.kill_suidgid, placed.end);
+            Ok((end, fits))
+        });
+        if let Some(s) = &mut stolen
+            && !matches!(result, Ok((_, true)))
+        {
+            self.blocks.put(&mut s.runs);
+        }
+        result.map(|(end, _)| end)
+    }
+
+    /// Steals for an append: the end of the file is only a guess until the inode is
+    /// locked; a wrong guess sends the bytes through the log.
+    fn steal_at_end(&self, ino: u64, data: &[u8]) -> Result<Option<Stolen>> {
+        match self.nodes.get(ino) {
+            Some(node) => {
+                let size = node.state.read().inode.size;
+                self.steal(size, data)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Writes the full blocks of `data` into granted blocks, if it has any.
+    fn steal(&self, offset: u64, data: &[u8]) -> Result<Option<Stolen>> {
+        let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
+        let blocks = data.len().saturating_sub(head) / BLOCK_BYTES;
+        if blocks == 0 {
+            return Ok(None);
+        }
+        let mut runs = Vec::with_capacity(RUNS_MAX);
+        if !self.take_blocks(blocks as u64, &mut runs)? {
+            return Ok(None);
+        }
+        if runs.len() > RUNS_MAX {
+            self.blocks.put(&mut runs);
+            return Ok(None);
+        }
+        let (from, to) = (head, head + blocks * BLOCK_BYTES);
+        let fenced = to - from > CHECKSUM_BYTES_MAX;
+        let mut crcs = Vec::with_capacity(runs.len());
+        let mut at = from;
+        for run in &runs {
+            let bytes = &data[at..at + run.blocks as usize * BLOCK_BYTES];
+            self.nvm.copy_nt(run.addr.byte() as usize, bytes);
+            crcs.push(if fenced { 0 } else { crc32c(bytes) });
+            at += bytes.len();
+        }
+        if fenced {
+            self.nvm.fence();
+        }
+        Ok(Some(Stolen { from, to, runs, crcs, fenced }))
+    }
+}
+
+/// Bytes of log that a piece may need: also if stealing turns out not to fit.
+fn log_bytes(data: usize, stolen: Option<&Stolen>) -> u64 {
+    let steals = stolen.map_or(0, |s| s.runs.len() * record_bytes(StealBody::BYTES, 0));
+    (record_bytes(0, data) + 2 * record_bytes(0, 0) + steals) as u64
+}
+
+/// Ranges of the file and their sources, for the overlay.
+struct Placed {
+    sources: Vec<(std::ops::Range<u64>, Source, LogPos)>,
+    end: LogPos,
+}
+
+/// Appends the records of one piece as one transaction.
+fn log_write(
+    op: &mut Op<'_>,
+    ino: u64,
+    offset: u64,
+    data: &[u8],
+    stolen: Option<&Stolen>,
+    kill: bool,
+) -> std::result::Result<Placed, Stop> {
+    let kill = if kill { flag::KILL_SUID } else { 0 };
+    let Some(s) = stolen else {
+        let mut part = encode::write(Ino(ino), offset, data).flags(kill);
+        let end = op.append(&mut part)?;
+        let source = Source::Log { at: part.payload_at() };
+        let sources = vec![(offset..offset + data.len() as u64, source, LogPos(part.header.pos))];
+        return Ok(Placed { sources, end });
+    };
+    let mut parts: Vec<Part<'_>> = Vec::with_capacity(s.runs.len() + 2);
+    let mut ranges = Vec::with_capacity(s.runs.len() + 2);
+    if s.from > 0 {
+        parts.push(encode::write(Ino(ino), offset, &data[..s.from]).flags(kill));
+        ranges.push((offset..offset + s.from as u64, None));
+    }
+    let mut at = offset + s.from as u64;
+    for (run, &data_crc) in s.runs.iter().zip(&s.crcs) {
+        let end = at + run.blocks * BLOCK;
+        let body = StealBody { addr: run.addr.raw(), blocks: run.blocks as u32, data_crc, end };
+        let fenced = if s.fenced { flag::FENCED } else { 0 };
+        parts.push(encode::steal(Ino(ino), at, body).flags(kill | fenced));
+        ranges.push((at..end, Some(Source::Block { addr: run.addr, skip: 0 })));
+        at = end;
+    }
+    if s.to < data.len() {
+        parts.push(encode::write(Ino(ino), at, &data[s.to..]).flags(kill));
+        ranges.push((at..offset + data.len() as u64, None));
+    }
+    let end = op.append_chain(&mut parts)?;
+    let sources = parts
+        .iter()
+        .zip(ranges)
+        .map(|(p, (range, source))| {
+            let source = source.unwrap_or(Source::Log { at: p.payload_at() });
+            (range, source, LogPos(p.header.pos))
+        })
+        .collect();
+    Ok(Placed { sources, end })
+}
+
+/// Blocks of `from..to` that the file does not have yet. Counts at most once what a
+/// truncation gave back and the volume still has.
+pub(crate) fn missing_blocks(
+    op: &Op<'_>,
+    node: &Node,
+    state: &NodeState,
+    from: u64,
+    to: u64,
+) -> std::result::Result<u64, Stop> {
+    let first = FileBlock::containing(from).byte();
+    let last = FileBlock::at_or_after(to).byte();
+    if !state.in_volume && state.overlay.is_empty() {
+        return Ok((last - first) / BLOCK);
+    }
+    let mut have = 0;
+    let mut counted_to = first;
+    pieces(op, node, state, first, last, &mut |start, end, piece| {
+        if piece.is_data() {
+            let start = FileBlock::containing(start.max(counted_to)).byte().max(counted_to);
+            let end = FileBlock::at_or_after(end).byte();
+            have += end.saturating_sub(start) / BLOCK;
+            counted_to = end.max(counted_to);
+        }
+        Ok(())
+    })?;
+    Ok(((last - first) / BLOCK).saturating_sub(have))
+}
+
+/// The inode after a write that ended at byte `end`.
+fn after_write(state: &mut NodeState, now_ns: i64, end: u64, new_blocks: u64, kill: bool, logged: LogPos) {
+    let inode = &mut state.inode;
+    inode.size = inode.size.max(end);
+    inode.set_time_ns(time::MODIFY, now_ns);
+    inode.set_time_ns(time::CHANGE, now_ns);
+    if kill {
+        inode.mode = without_set_id(inode.mode);
+    }
+    state.blocks += new_blocks;
+    state.touched(logged);
+}
