@@ -451,6 +451,11 @@ pub trait NodeFs: Send + Sync {
         Err(Errno(libc::ENOTTY))
     }
 
+    /// The answer to request `unique` has reached the kernel: it will not be sent again.
+    fn answered(&self, unique: u64) {
+        let _ = unique;
+    }
+
     /// The mount is gone; no call follows. Not called when a daemon stops or dies.
     fn destroy(&self) {}
 }

@@ -34,7 +34,7 @@ use crate::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::node::NodeFs;
 use crate::notify::{self, Notifier};
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
-use crate::wire::{InHeader, OutHeader, opcode};
+use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, opcode};
 
 /// Called with what kernel and server agreed on, before the kernel is told. Must
 /// return only when the supervisor has it.
@@ -344,6 +344,7 @@ impl Session {
             };
             if let Answer::Reply(result) = answer {
                 self.reply(reply, &header, result.map_err(|errno| errno.0));
+                adapter.fs().answered(header.unique & !UNIQUE_RESENT);
             }
         }
         Ok(Ended::Stopped)
