@@ -1,1 +1,255 @@
-//! The inode file and its free numbers.
+//! The inode file: slots as a transaction changes them.
+//!
+//! A block of the file with 16 free slots is a hole again. Slots in a block that
+//! exists change in place, through the journal; a block that the transaction maps
+//! is written whole, before the commit. A block that it unmaps is not touched at
+//! all: an old journal must not be able to write there later (see `journal`).
+
+use crate::error::{Result, VolumeError};
+use crate::journal::Batch;
+use crate::media::{Block, Media};
+use crate::numbers::BlockSlots;
+use crate::tree::Draft;
+use shale_format::extent::Extent;
+use shale_format::inode::{Inode, slot_of};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
+use shale_format::superblock::RootBlock;
+use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use std::collections::{BTreeMap, HashMap};
+
+/// Journal bytes that one slot may need.
+const SLOT_JOURNAL_BYTES: u64 = INODE_BYTES as u64 + 16;
+/// Journal bytes that mapping or unmapping one block of the inode file may need.
+const BLOCK_JOURNAL_BYTES: u64 = 48;
+
+/// Reads the slot of `ino` in the inode-file block at `addr`.
+pub(crate) fn load_slot(media: &Media, addr: BlockAddr, ino: Ino) -> Result<Inode> {
+    let mut bytes = [0; INODE_BYTES];
+    media.load(addr, slot_of(ino).1 as u64, &mut bytes)?;
+    Ok(Inode::decode(&bytes, ino)?)
+}
+
+struct Slot {
+    /// Whether the slot held an inode before the transaction.
+    existed: bool,
+    /// What it is to hold; a free slot: zeros.
+    inode: Inode,
+}
+
+/// Slots that a transaction changes.
+#[derive(Default)]
+pub(crate) struct Slots {
+    changed: BTreeMap<Ino, Slot>,
+    /// Blocks of the inode file that were looked up.
+    blocks: HashMap<FileBlock, Option<BlockAddr>>,
+    mapped: u64,
+}
+
+/// Blocks of the inode file that are written whole.
+pub(crate) type NewBlocks = Vec<(BlockAddr, Box<Block>)>;
+
+impl Slots {
+    /// The slot of `ino`, if the transaction changed it.
+    pub(crate) fn get(&self, ino: Ino) -> Option<&Inode> {
+        self.changed.get(&ino).map(|slot| &slot.inode)
+    }
+
+    /// Where the slot of `ino` is, if its block is mapped; remembered.
+    fn block(&mut self, draft: &Draft, root: &RootBlock, ino: Ino) -> Result<Option<BlockAddr>> {
+        let (fb, _) = slot_of(ino);
+        if let Some(addr) = self.blocks.get(&fb) {
+            return Ok(*addr);
+        }
+        let addr = find_block(draft, root, fb)?;
+        self.blocks.insert(fb, addr);
+        self.mapped += u64::from(addr.is_some());
+        Ok(addr)
+    }
+
+    /// Changes the slot of `ino`.
+    pub(crate) fn put(
+        &mut self,
+        draft: &Draft,
+        root: &RootBlock,
+        ino: Ino,
+        inode: Inode,
+    ) -> Result<()> {
+        if let Some(slot) = self.changed.get_mut(&ino) {
+            slot.inode = inode;
+            return Ok(());
+        }
+        let existed = match self.block(draft, root, ino)? {
+            // A damaged slot held an inode once; writing it anew repairs it.
+            Some(addr) => load_slot(&draft.media, addr, ino).map_or(true, |i| !i.is_free()),
+            None => false,
+        };
+        self.changed.insert(ino, Slot { existed, inode });
+        Ok(())
+    }
+
+    /// Upper bound of the journal bytes that the slots need.
+    pub(crate) fn journal_bytes(&self) -> u64 {
+        let in_place = match self.mapped {
+            0 => 0,
+            mapped => (self.changed.len() as u64).min(mapped * INODES_PER_BLOCK),
+        };
+        in_place * SLOT_JOURNAL_BYTES + self.blocks.len() as u64 * BLOCK_JOURNAL_BYTES
+    }
+
+    /// Maps and unmaps blocks of the inode file, counts inodes, puts slots that
+    /// change in place into the batch and gives the blocks to be written whole.
+    pub(crate) fn close(
+        &self,
+        draft: &mut Draft,
+        root: &mut RootBlock,
+        txid: u64,
+        batch: &mut Batch,
+    ) -> Result<(NewBlocks, Vec<BlockSlots>)> {
+        let mut done = Vec::new();
+        let mut missing = Vec::new();
+        for (fb, slots) in self.by_block() {
+            let addr = self.blocks[&fb];
+            let after = slots_after(&draft.media, addr, fb, &slots)?;
+            done.push(BlockSlots {
+                fb,
+                put: mask_of(&slots, |s| !s.inode.is_free()),
+                freed: mask_of(&slots, |s| s.inode.is_free()),
+                mapped_before: addr.is_some(),
+                mapped_after: after,
+            });
+            for (_, slot) in &slots {
+                let is = !slot.inode.is_free();
+                root.inodes = (root.inodes + u64::from(is)).saturating_sub(slot.existed.into());
+            }
+            match (addr, after) {
+                (Some(addr), true) => {
+                    for (ino, slot) in &slots {
+                        let at = addr.byte() + slot_of(*ino).1 as u64;
+                        batch.push(at, &encoded(&slot.inode, txid));
+                    }
+                }
+                (Some(_), false) => {
+                    let range = fb.0..fb.0 + 1;
+                    draft.extent_remove(&mut root.inode_file, TierId::Nvm, range)?;
+                }
+                (None, true) => missing.push((fb, slots)),
+                (None, false) => (),
+            }
+        }
+        let new = map_blocks(draft, root, &missing, txid)?;
+        Ok((new, done))
+    }
+
+    fn by_block(&self) -> Vec<(FileBlock, Vec<(Ino, &Slot)>)> {
+        let mut blocks: Vec<(FileBlock, Vec<(Ino, &Slot)>)> = Vec::new();
+        for (&ino, slot) in &self.changed {
+            let (fb, _) = slot_of(ino);
+            match blocks.last_mut() {
+                Some((last, slots)) if *last == fb => slots.push((ino, slot)),
+                _ => blocks.push((fb, vec![(ino, slot)])),
+            }
+        }
+        blocks
+    }
+}
+
+/// The block of the inode file that `fb` is mapped to.
+pub(crate) fn find_block(
+    draft: &Draft,
+    root: &RootBlock,
+    fb: FileBlock,
+) -> Result<Option<BlockAddr>> {
+    let file = &root.inode_file;
+    let range = fb.0..fb.0 + 1;
+    let found = draft.extents_in(&file.root[0], Ino(file.ino), &range)?;
+    Ok(found.first().map(|e| e.addr_of(fb)))
+}
+
+fn mask_of(slots: &[(Ino, &Slot)], f: impl Fn(&Slot) -> bool) -> u16 {
+    let bit = |ino: &Ino| 1 << (ino.0 % INODES_PER_BLOCK);
+    let chosen = slots.iter().filter(|(_, slot)| f(slot));
+    chosen.fold(0, |mask, (ino, _)| mask | bit(ino))
+}
+
+/// Whether any slot of a block holds an inode after the transaction.
+fn slots_after(
+    media: &Media,
+    addr: Option<BlockAddr>,
+    fb: FileBlock,
+    slots: &[(Ino, &Slot)],
+) -> Result<bool> {
+    if slots.iter().any(|(_, slot)| !slot.inode.is_free()) {
+        return Ok(true);
+    }
+    let Some(addr) = addr else { return Ok(false) };
+    let mut block = [0; BLOCK_BYTES];
+    media.load_block(addr, &mut block)?;
+    let first = fb.0 * INODES_PER_BLOCK;
+    for (n, bytes) in (0..INODES_PER_BLOCK).zip(block.chunks_exact(INODE_BYTES)) {
+        let ino = Ino(first + n);
+        let changed = slots.iter().any(|(other, _)| *other == ino);
+        // A damaged slot counts as one in use: what it held is for repair to say.
+        if !changed && Inode::decode(bytes, ino).map_or(true, |i| !i.is_free()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn encoded(inode: &Inode, txid: u64) -> [u8; INODE_BYTES] {
+    if inode.is_free() {
+        return [0; INODE_BYTES];
+    }
+    Inode { txid, ..*inode }.encode()
+}
+
+/// Maps blocks that are holes, and gives their contents.
+fn map_blocks(
+    draft: &mut Draft,
+    root: &mut RootBlock,
+    missing: &[(FileBlock, Vec<(Ino, &Slot)>)],
+    txid: u64,
+) -> Result<NewBlocks> {
+    let runs = draft.space.allocate(missing.len() as u64, None)?;
+    let mut new = Vec::with_capacity(missing.len());
+    let mut addrs = Vec::with_capacity(missing.len());
+    for run in runs {
+        draft.keep(run);
+        addrs.extend((0..run.len).map(|n| run.addr.plus(n)));
+    }
+    // Blocks that follow one another in file and tier are mapped as one extent.
+    let mut extents: Vec<Extent> = Vec::new();
+    for ((fb, slots), addr) in missing.iter().zip(addrs) {
+        let mut block = Box::new([0; BLOCK_BYTES]);
+        for (ino, slot) in slots {
+            let at = slot_of(*ino).1;
+            block[at..at + INODE_BYTES].copy_from_slice(&encoded(&slot.inode, txid));
+        }
+        new.push((addr, block));
+        match extents.last_mut() {
+            Some(e) if e.end() == *fb && BlockAddr::from_raw(e.addr).plus(e.len.into()) == addr => {
+                e.len += 1;
+            }
+            _ => extents.push(Extent {
+                file_block: fb.0,
+                addr: addr.raw(),
+                len: 1,
+                flags: 0,
+            }),
+        }
+    }
+    let file = &mut root.inode_file;
+    for e in extents {
+        draft.extent_insert(file, TierId::Nvm, e)?;
+        file.size = file.size.max(e.end().byte());
+    }
+    Ok(new)
+}
+
+/// Checks a number that is to be stored.
+pub(crate) fn check_ino(ino: Ino) -> Result<()> {
+    if ino.is_user() || ino == Ino::ORPHANS {
+        return Ok(());
+    }
+    Err(VolumeError::BadIno(ino))
+}

@@ -11,6 +11,7 @@
 //! held across a call into another crate but `shale-device`.
 #![forbid(unsafe_code)]
 
+mod bits;
 mod dir;
 mod error;
 mod extent;
@@ -19,6 +20,7 @@ mod journal;
 mod media;
 mod mkfs;
 mod node;
+mod numbers;
 mod space;
 mod tree;
 mod txn;

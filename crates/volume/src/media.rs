@@ -1,1 +1,98 @@
 //! Access to the NVM tier by block address.
+//!
+//! Invariant: an address from the medium is checked before it becomes an offset,
+//! so a damaged address is an error here and never a panic in the mapping.
+
+use crate::error::{Result, VolumeError};
+use shale_device::nvm::Map;
+use shale_device::{Path, nvm};
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, TierId};
+use std::sync::Arc;
+
+/// Bytes of one block.
+pub(crate) type Block = [u8; BLOCK_BYTES];
+
+/// The mapping, and how many of its blocks belong to the volume.
+#[derive(Clone)]
+pub(crate) struct Media {
+    map: Arc<Map>,
+    blocks: u64,
+}
+
+impl Media {
+    pub(crate) fn new(map: Arc<Map>, blocks: u64) -> Self {
+        Media { map, blocks }
+    }
+
+    pub(crate) fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    fn structure(&self) -> &nvm::View {
+        self.map.on(Path::Structure)
+    }
+
+    /// Byte offset in the mapping of `bytes` bytes that begin `byte` bytes behind `addr`.
+    fn offset(&self, addr: BlockAddr, byte: u64, bytes: usize) -> Result<usize> {
+        let end = byte.checked_add(bytes as u64);
+        let last = end.map(|e| e.div_ceil(BLOCK_BYTES as u64));
+        let inside = addr.tier() == Some(TierId::Nvm)
+            && last.is_some_and(|n| n <= self.blocks && addr.index() <= self.blocks - n);
+        if !inside {
+            return Err(VolumeError::BadRun {
+                first: addr.raw(),
+                last: addr.raw().saturating_add(last.unwrap_or(u64::MAX)),
+                why: "outside the NVM tier",
+            });
+        }
+        Ok((addr.byte() + byte) as usize)
+    }
+
+    /// Copies out one block of structure.
+    pub(crate) fn load_block(&self, addr: BlockAddr, into: &mut Block) -> Result<()> {
+        let at = self.offset(addr, 0, BLOCK_BYTES)?;
+        self.structure().load(at, into);
+        Ok(())
+    }
+
+    /// Copies out structure.
+    pub(crate) fn load(&self, addr: BlockAddr, byte: u64, into: &mut [u8]) -> Result<()> {
+        let at = self.offset(addr, byte, into.len())?;
+        self.structure().load(at, into);
+        Ok(())
+    }
+
+    /// Copies out file data.
+    pub(crate) fn load_data(&self, addr: BlockAddr, byte: u64, into: &mut [u8]) -> Result<()> {
+        let at = self.offset(addr, byte, into.len())?;
+        self.map.on(Path::Data).load(at, into);
+        Ok(())
+    }
+
+    /// Writes structure past the caches; durable after [`Media::fence`].
+    pub(crate) fn write(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
+        let at = self.offset(addr, byte, from.len())?;
+        self.structure().copy_nt(at, from);
+        Ok(())
+    }
+
+    /// Writes file data past the caches; durable after a fence of the same thread.
+    pub(crate) fn write_data(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
+        let at = self.offset(addr, byte, from.len())?;
+        self.map.on(Path::Data).copy_nt(at, from);
+        Ok(())
+    }
+
+    /// Writes to the journal; durable after [`Media::fence`].
+    pub(crate) fn write_journal(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
+        let at = self.offset(addr, byte, from.len())?;
+        self.map.on(Path::Journal).copy_nt(at, from);
+        Ok(())
+    }
+
+    /// Waits until everything this thread wrote is durable.
+    pub(crate) fn fence(&self) {
+        self.structure().fence();
+    }
+}

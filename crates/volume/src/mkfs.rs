@@ -1,7 +1,32 @@
 //! Making a volume.
+//!
+//! Both superblocks are wiped first and written last, so a power cut in between
+//! leaves no volume rather than half of one.
 
-use shale_format::Durability;
-use shale_format::superblock::TierTable;
+use crate::bits::words_with;
+use crate::error::{Result, VolumeError};
+use crate::media::Media;
+use shale_device::nvm::Map;
+use shale_format::bitmap::{self, WORDS_PER_BLOCK};
+use shale_format::extent::{ExtentRoot, root_kind};
+use shale_format::inode::{Inode, slot_of, time};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, NVM_BYTES_MIN, TIERS_MAX};
+use shale_format::superblock::{
+    DeviceEntry, LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, ROOT_BLOCK, ROOT_MAGIC, RootBlock, SUPER_BLOCK,
+    SUPER_MAGIC, Superblock, TierTable,
+};
+use shale_format::{BlockAddr, Durability, Ino, version};
+use std::sync::Arc;
+use zerocopy::FromZeros;
+
+/// The journal's part of the tier.
+const JOURNAL_PART: u64 = 64;
+/// Least and most blocks of the journal.
+const JOURNAL_BLOCKS: std::ops::RangeInclusive<u64> = 256..=16384;
+/// Most levels of permission bits that `root_mode` may have.
+const MODE_BITS: u32 = 0o7777;
+const DIRECTORY: u32 = 0o040_000;
+const FILE: u32 = 0o100_000;
 
 /// Properties of a new volume.
 #[derive(Clone, Debug)]
@@ -26,4 +51,173 @@ pub struct MkfsOptions {
     pub ssd: TierTable,
     /// Disk tier; all zeros: none.
     pub hdd: TierTable,
+}
+
+impl Default for MkfsOptions {
+    /// A strict volume on NVM alone, owned by root, without identity or seed.
+    fn default() -> Self {
+        MkfsOptions {
+            uuid: [0; 16],
+            hash_seed: [0; 2],
+            created_ns: 0,
+            durability: Durability::Strict,
+            owner_uid: 0,
+            owner_gid: 0,
+            root_mode: 0o755,
+            log_bytes: shale_format::limits::LOG_BYTES_DEFAULT,
+            ssd: TierTable::new_zeroed(),
+            hdd: TierTable::new_zeroed(),
+        }
+    }
+}
+
+/// How the tier is divided.
+fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
+    let journal_block = LOG_TABLE_BLOCK + LOG_TABLE_BLOCKS;
+    let journal_blocks =
+        (blocks / JOURNAL_PART).clamp(*JOURNAL_BLOCKS.start(), *JOURNAL_BLOCKS.end());
+    let bitmap_block = journal_block + journal_blocks;
+    let bitmap_blocks = bitmap::blocks_for(blocks);
+    let mut nvm = TierTable {
+        blocks,
+        devices: 1,
+        ..TierTable::new_zeroed()
+    };
+    nvm.device[0] = DeviceEntry {
+        uuid: options.uuid,
+        blocks,
+        zone_blocks: 1,
+        kind: 0,
+    };
+    let tier = [nvm, options.ssd, options.hdd];
+    let in_use = tier.iter().rposition(|t| t.blocks > 0).map_or(1, |n| n + 1);
+    Superblock {
+        magic: SUPER_MAGIC,
+        crc: 0,
+        version: version::VERSION,
+        compatible: 0,
+        ro_compatible: 0,
+        incompatible: 0,
+        generation: 1,
+        uuid: options.uuid,
+        created_ns: options.created_ns,
+        hash_seed: options.hash_seed,
+        journal_block,
+        journal_blocks,
+        bitmap_block,
+        bitmap_blocks,
+        data_block: bitmap_block + bitmap_blocks,
+        durability: options.durability as u8,
+        tier_count: in_use as u8,
+        reserved0: [0; 2],
+        owner_uid: options.owner_uid,
+        log_bytes: options.log_bytes,
+        tier,
+        reserved: [0; 64],
+    }
+}
+
+fn directory(ino: Ino, mode: u32, options: &MkfsOptions) -> Inode {
+    let mut dir = Inode::free();
+    dir.ino = ino.0;
+    dir.mode = DIRECTORY | (mode & MODE_BITS);
+    dir.uid = options.owner_uid;
+    dir.gid = options.owner_gid;
+    dir.nlink = 2;
+    dir.parent = Ino::ROOT.0;
+    dir.generation = 1;
+    for which in [time::ACCESS, time::MODIFY, time::CHANGE, time::BIRTH] {
+        dir.set_time_ns(which, options.created_ns);
+    }
+    dir
+}
+
+/// The inode file with its first block mapped to `block`.
+fn inode_file(block: u64) -> Inode {
+    let mut file = Inode::free();
+    file.mode = FILE;
+    file.nlink = 1;
+    file.size = BLOCK_BYTES as u64;
+    file.blocks = 1;
+    file.root[0] = ExtentRoot {
+        addr: BlockAddr::nvm(block).raw(),
+        file_block: 0,
+        len: 1,
+        kind: root_kind::DIRECT,
+        flags: 0,
+        level: 0,
+    };
+    file
+}
+
+/// Writes an empty volume to the whole mapping.
+pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
+    let bytes = map.bytes() as u64;
+    if bytes < NVM_BYTES_MIN {
+        return Err(VolumeError::TierSize {
+            expected: NVM_BYTES_MIN,
+            found: bytes,
+        });
+    }
+    let blocks = bytes / BLOCK_BYTES as u64;
+    let sb = superblock(blocks, options);
+    // What could not be opened again is refused before anything is lost.
+    shale_format::superblock::Superblock::decode(&sb.encode(), SUPER_BLOCK)?;
+    let media = Media::new(Arc::clone(map), blocks);
+    let zeros = [0; BLOCK_BYTES];
+    let supers = [SUPER_BLOCK, sb.second_block()];
+    for block in supers {
+        media.write(BlockAddr::nvm(block), 0, &zeros)?;
+    }
+    media.fence();
+    for n in 0..LOG_TABLE_BLOCKS {
+        media.write(BlockAddr::nvm(LOG_TABLE_BLOCK + n), 0, &zeros)?;
+    }
+    media.write(BlockAddr::nvm(sb.journal_block), 0, &zeros)?;
+    write_bitmap(&media, &sb)?;
+    write_inodes(&media, &sb, options)?;
+    media.fence();
+    for block in supers {
+        media.write(BlockAddr::nvm(block), 0, &sb.encode())?;
+        media.fence();
+    }
+    Ok(())
+}
+
+/// Fixed areas, the inode file's first block and what is behind the end are in use.
+fn write_bitmap(media: &Media, sb: &Superblock) -> Result<()> {
+    let used = [(0, sb.data_block + 1), (sb.second_block(), 1)];
+    let words = words_with(sb.tier[0].blocks, &used);
+    for (n, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
+        let addr = BlockAddr::nvm(sb.bitmap_block + n);
+        let mut bits = [0; WORDS_PER_BLOCK];
+        bits.copy_from_slice(words);
+        media.write(addr, 0, &bitmap::encode(addr, 0, &bits)[..])?;
+    }
+    Ok(())
+}
+
+fn write_inodes(media: &Media, sb: &Superblock, options: &MkfsOptions) -> Result<()> {
+    let dirs = [
+        directory(Ino::ROOT, options.root_mode, options),
+        directory(Ino::ORPHANS, 0o700, options),
+    ];
+    let mut block = [0; BLOCK_BYTES];
+    for dir in &dirs {
+        let at = slot_of(Ino(dir.ino)).1;
+        block[at..at + INODE_BYTES].copy_from_slice(&dir.encode());
+    }
+    media.write(BlockAddr::nvm(sb.data_block), 0, &block)?;
+    let root = RootBlock {
+        magic: ROOT_MAGIC,
+        crc: 0,
+        reserved0: 0,
+        txid: 0,
+        used_blocks: [1, 0, 0].map(|n: u64| n),
+        inodes: dirs.len() as u64,
+        reserved1: [0; 200],
+        inode_file: inode_file(sb.data_block),
+    };
+    const _: () = assert!(TIERS_MAX == 3);
+    media.write(BlockAddr::nvm(ROOT_BLOCK), 0, &root.encode())
 }

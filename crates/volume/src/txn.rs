@@ -1,16 +1,30 @@
 //! Transactions: all of it or nothing of it survives a power cut.
 
-use crate::error::Result;
+use crate::error::{Result, VolumeError};
+use crate::inode::{self, Slots, load_slot};
+use crate::journal::{self, Batch};
 use crate::node::Dirent;
 use crate::space::Run;
-use crate::view::Mapping;
+use crate::view::{Mapping, check_log_slot};
+use crate::volume::{Core, Volume};
+use crate::xattr;
+use parking_lot::MutexGuard;
 use shale_format::extent::Extent;
-use shale_format::inode::Inode;
+use shale_format::inode::{Inode, slot_of};
 use shale_format::log::LogSlot;
+use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock};
 use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, TxId};
-use std::marker::PhantomData;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Journal bytes of the root block and its entry.
+const ROOT_JOURNAL_BYTES: u64 = RootBlock::BYTES as u64 + 16;
+/// Journal bytes of a log slot and its entry.
+const LOG_JOURNAL_BYTES: u64 = LogSlot::BYTES as u64 + 16;
+/// Journal bytes kept for what closing changes: the inode file's tree and its bits.
+const CLOSE_JOURNAL_BYTES: u64 = 4096;
 
 /// What a commit did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,67 +40,192 @@ pub struct Committed {
 /// allocated itself is free again; runs from [`crate::Volume::allocate`] stay the caller's.
 ///
 /// Operations change the `&mut Inode` they are given; store it with
-/// [`Txn::put_inode`]. After an error other than `Exists` and `NoEntry` the
-/// transaction cannot be committed.
+/// [`Txn::put_inode`]. After an error other than `Exists`, `NoEntry` and `BadIno`
+/// the transaction cannot be committed.
 pub struct Txn<'v> {
-    marker: PhantomData<&'v ()>,
+    volume: &'v Volume,
+    core: MutexGuard<'v, Core>,
+    txid: TxId,
+    slots: Slots,
+    logs: BTreeMap<u32, LogSlot>,
+    failed: bool,
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        self.core.draft.dropped();
+    }
+}
+
+impl<'v> Txn<'v> {
+    pub(crate) fn new(volume: &'v Volume) -> Self {
+        let core = volume.core.lock();
+        Txn {
+            volume,
+            txid: TxId(core.root.txid + 1),
+            core,
+            slots: Slots::default(),
+            logs: BTreeMap::new(),
+            failed: false,
+        }
+    }
 }
 
 impl Txn<'_> {
+    /// Notes an error that leaves the transaction half done.
+    fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
+        use VolumeError::{BadIno, Exists, NoEntry};
+        let failed = !matches!(
+            result,
+            Ok(_) | Err(Exists { .. } | NoEntry { .. } | BadIno(_))
+        );
+        self.failed |= failed;
+        result
+    }
+
     /// Number that the transaction will have.
     pub fn txid(&self) -> TxId {
-        unimplemented!()
+        self.txid
     }
+
     /// The inode as this transaction sees it; `None` if there is none.
+    ///
+    /// # Errors
+    /// Damaged slot or tree.
     pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
-        unimplemented!()
+        if let Some(inode) = self.slots.get(ino) {
+            return Ok((!inode.is_free()).then_some(*inode));
+        }
+        if ino == Ino::NONE || ino > Ino::MAX {
+            return Ok(None);
+        }
+        let draft = &self.core.draft;
+        let Some(addr) = inode::find_block(draft, &self.core.root, slot_of(ino).0)? else {
+            return Ok(None);
+        };
+        let inode = load_slot(&draft.media, addr, ino)?;
+        Ok((!inode.is_free()).then_some(inode))
     }
+
     /// Stores an inode. Its slot is made when there is none. `txid` is set here.
+    ///
+    /// # Errors
+    /// `BadIno`: its number cannot be stored, or its mode is 0.
     pub fn put_inode(&mut self, inode: &Inode) -> Result<()> {
-        unimplemented!()
+        let ino = Ino(inode.ino);
+        if inode.is_free() {
+            return Err(VolumeError::BadIno(ino));
+        }
+        self.put(ino, *inode)
     }
-    /// Frees a slot. Blocks, entries and attributes must be gone before.
+
+    /// Frees a slot. Blocks, entries and attributes must be gone before: whatever
+    /// the inode still names stays marked used.
+    ///
+    /// # Errors
+    /// `BadIno`: there is no such inode.
     pub fn free_inode(&mut self, ino: Ino) -> Result<()> {
-        unimplemented!()
+        if self.inode(ino)?.is_none() {
+            return Err(VolumeError::BadIno(ino));
+        }
+        self.put(ino, Inode::free())
     }
+
+    fn put(&mut self, ino: Ino, inode: Inode) -> Result<()> {
+        inode::check_ino(ino)?;
+        let result = self
+            .slots
+            .put(&self.core.draft, &self.core.root, ino, inode);
+        self.noted(result)
+    }
+
     /// What lies at file block `fb`, as this transaction sees it.
+    ///
+    /// # Errors
+    /// Damaged tree.
     pub fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping> {
-        unimplemented!()
+        let mut most = u64::MAX - fb.0;
+        for root in &inode.root {
+            let at = fb.0..fb.0.saturating_add(1);
+            let draft = &self.core.draft;
+            if let Some(e) = draft.extents_in(root, Ino(inode.ino), &at)?.first() {
+                return Ok(Mapping::of(e, fb, most));
+            }
+            most = most.min(draft.extent_after(root, Ino(inode.ino), fb.0)? - fb.0);
+        }
+        Ok(Mapping::Hole { len: most })
     }
+
     /// Maps `extent` in `tier` and marks its blocks used. What was mapped there in
     /// that tier is freed, unless it is the same block (so an unwritten extent can
     /// become a written one). Adjoining extents are merged. `blocks` is kept right.
-    pub fn extent_insert(
-        &mut self,
-        inode: &mut Inode,
-        tier: TierId,
-        extent: Extent,
-    ) -> Result<()> {
-        unimplemented!()
+    ///
+    /// # Errors
+    /// `BadRun`, `BadRange`: the extent or its blocks are not legal. `Damaged`: a
+    /// block is in use already. `NoSpace` for nodes.
+    pub fn extent_insert(&mut self, inode: &mut Inode, tier: TierId, extent: Extent) -> Result<()> {
+        let result = self.core.draft.extent_insert(inode, tier, extent);
+        self.noted(result)
     }
-    /// Unmaps a range in `tier` and frees its blocks.
+
+    /// Unmaps a range in `tier` and frees its blocks. `FileBlock(0)..FileBlock(u64::MAX)`
+    /// is much cheaper than a part.
+    ///
+    /// # Errors
+    /// Damaged tree, `NoSpace` for nodes.
     pub fn extent_remove(
         &mut self,
         inode: &mut Inode,
         tier: TierId,
         range: Range<FileBlock>,
     ) -> Result<()> {
-        unimplemented!()
+        let range = range.start.0..range.end.0;
+        let result = self.core.draft.extent_remove(inode, tier, range);
+        self.noted(result)
     }
+
     /// Moves everything from file block `from` on by `delta` blocks, in all tiers.
-    /// Errors: `delta` is negative and something is mapped in `from+delta .. from`.
+    ///
+    /// # Errors
+    /// `BadRange`: `delta` is negative and something is mapped in `from+delta .. from`.
     pub fn extent_shift(&mut self, inode: &mut Inode, from: FileBlock, delta: i64) -> Result<()> {
-        unimplemented!()
+        for tier in TierId::ALL {
+            let result = self.core.draft.extent_shift(inode, tier, from.0, delta);
+            self.noted(result)?;
+        }
+        Ok(())
     }
+
     /// The entry `key` of a directory.
+    ///
+    /// # Errors
+    /// Damaged tree.
     pub fn dir_get(&self, dir: &Inode, key: DirKey) -> Result<Option<Dirent>> {
-        unimplemented!()
+        self.core.draft.dir_get(dir, key)
     }
+
     /// The entry `name` of a directory.
+    ///
+    /// # Errors
+    /// Damaged tree.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Dirent>> {
-        unimplemented!()
+        let group = self.volume.reader().key_group(name);
+        let twins = self.core.draft.dir_twins(dir, group)?;
+        Ok(twins.into_iter().find(|e| e.name == name))
     }
-    /// Adds an entry. Error `Exists`: the key is taken; nothing changed.
+
+    /// The entries of the group that `group` is in, in key order.
+    ///
+    /// # Errors
+    /// Damaged tree.
+    pub fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
+        self.core.draft.dir_twins(dir, group)
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// `Exists`: the key is taken; nothing changed. `NoSpace` for nodes.
     pub fn dir_insert(
         &mut self,
         dir: &mut Inode,
@@ -95,14 +234,28 @@ impl Txn<'_> {
         kind: u8,
         name: &[u8],
     ) -> Result<()> {
-        unimplemented!()
+        let entry = Dirent {
+            key,
+            ino,
+            kind,
+            name: name.to_vec(),
+        };
+        let result = self.core.draft.dir_insert(dir, entry);
+        self.noted(result)
     }
-    /// Removes an entry and gives it. Error `NoEntry`: there is none, or its name is
-    /// another one; nothing changed.
+
+    /// Removes an entry and gives it.
+    ///
+    /// # Errors
+    /// `NoEntry`: there is none, or its name is another one; nothing changed.
     pub fn dir_remove(&mut self, dir: &mut Inode, key: DirKey, name: &[u8]) -> Result<Dirent> {
-        unimplemented!()
+        let result = self.core.draft.dir_remove(dir, key, name);
+        self.noted(result)
     }
-    /// Points the entry at another inode and gives the entry as it was. Error
+
+    /// Points the entry at another inode and gives the entry as it was.
+    ///
+    /// # Errors
     /// `NoEntry`: there is none.
     pub fn dir_replace(
         &mut self,
@@ -111,42 +264,134 @@ impl Txn<'_> {
         ino: Ino,
         kind: u8,
     ) -> Result<Dirent> {
-        unimplemented!()
+        let result = self.core.draft.dir_replace(dir, key, ino, kind);
+        self.noted(result)
     }
+
+    /// Removes all entries of a directory that is about to be freed.
+    ///
+    /// # Errors
+    /// Damaged tree.
+    pub fn dir_clear(&mut self, dir: &mut Inode) -> Result<()> {
+        let result = self.core.draft.dir_clear(dir);
+        self.noted(result)
+    }
+
     /// The extended attributes of an inode.
+    ///
+    /// # Errors
+    /// Damaged.
     pub fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
-        unimplemented!()
+        xattr::load(&self.core.draft.media, inode)
     }
+
     /// Replaces all extended attributes of an inode; none: frees their blocks.
+    ///
+    /// # Errors
+    /// `NoSpace`: no run long enough. `Damaged`: they are longer than the limit.
     pub fn set_xattrs(&mut self, inode: &mut Inode, attrs: &Xattrs) -> Result<()> {
-        unimplemented!()
+        let result = self.core.draft.set_xattrs(inode, attrs);
+        self.noted(result)
     }
+
     /// Sets slot `n` of the log table.
+    ///
+    /// # Errors
+    /// No such slot.
     pub fn set_log_slot(&mut self, n: u32, slot: &LogSlot) -> Result<()> {
-        unimplemented!()
+        check_log_slot(n)?;
+        self.logs.insert(n, *slot);
+        Ok(())
     }
-    /// Slot `n` of the log table as this transaction sees it. Error: no such slot.
+
+    /// Slot `n` of the log table as this transaction sees it.
+    ///
+    /// # Errors
+    /// No such slot.
     pub fn log_slot(&self, n: u32) -> Result<LogSlot> {
-        unimplemented!()
+        check_log_slot(n)?;
+        let changed = self.logs.get(&n);
+        Ok(*changed.unwrap_or(&self.core.logs[n as usize]))
     }
+
     /// Marks blocks used that [`Txn::extent_insert`] does not see; it marks its own.
+    ///
+    /// # Errors
+    /// `BadRun`: not blocks for data, or freed and not released. `Damaged`: in use already.
     pub fn mark_used(&mut self, addr: BlockAddr, len: u64) -> Result<()> {
-        unimplemented!()
+        let result = self.core.draft.mark(Run { addr, len });
+        self.noted(result)
     }
+
     /// Frees blocks that are in use and not mapped by any extent.
+    ///
+    /// # Errors
+    /// `BadRun`: not blocks for data. `Damaged`: not in use.
     pub fn free_blocks(&mut self, addr: BlockAddr, len: u64) -> Result<()> {
-        unimplemented!()
+        let result = self.core.draft.free(Run { addr, len });
+        self.noted(result)
     }
+
     /// Bytes of journal that the transaction needs so far, rounded up generously.
     pub fn journal_bytes(&self) -> u64 {
-        unimplemented!()
+        ROOT_JOURNAL_BYTES
+            + CLOSE_JOURNAL_BYTES
+            + self.logs.len() as u64 * LOG_JOURNAL_BYTES
+            + self.slots.journal_bytes()
+            + self.core.draft.journal_bytes()
     }
+
     /// Bytes of journal that it may fill.
     pub fn journal_room(&self) -> u64 {
-        unimplemented!()
+        self.volume.journal_room()
     }
+
     /// Makes it durable. After an error the state is the one before.
-    pub fn commit(self) -> Result<Committed> {
-        unimplemented!()
+    ///
+    /// # Errors
+    /// `JournalFull`, `NoSpace` for the inode file, `Failed`: an operation failed before.
+    pub fn commit(mut self) -> Result<Committed> {
+        if self.failed {
+            return Err(VolumeError::Failed(self.txid));
+        }
+        let (txid, volume) = (self.txid, self.volume);
+        let core = &mut *self.core;
+        let mut root = core.root;
+        let mut batch = Batch::default();
+        let (new_blocks, changed) =
+            self.slots
+                .close(&mut core.draft, &mut root, txid.0, &mut batch)?;
+        core.draft.close()?;
+        core.draft.bits.journal(txid.0, &mut batch);
+        let changes = core.draft.bits.changes();
+        for c in &changes {
+            root.used_blocks[0] += u64::from(c.now.count_ones());
+            root.used_blocks[0] -= u64::from(c.base.count_ones());
+        }
+        root.txid = txid.0;
+        batch.push(BlockAddr::nvm(ROOT_BLOCK).byte(), &root.encode());
+        let table = BlockAddr::nvm(LOG_TABLE_BLOCK).byte();
+        for (&n, slot) in &self.logs {
+            let at = u64::from(n) * LogSlot::BYTES as u64;
+            batch.push(table + at, &slot.encode());
+        }
+        let sb = volume.superblock();
+        journal::check_room(sb, &batch)?;
+
+        core.draft.write(txid.0)?;
+        for (addr, block) in &new_blocks {
+            core.draft.media.write(*addr, 0, &block[..])?;
+        }
+        journal::commit(&core.draft.media, sb, txid, &batch)?;
+
+        for (&n, slot) in &self.logs {
+            core.logs[n as usize] = LogSlot::decode(&slot.encode(), n)?;
+        }
+        core.root = root;
+        core.draft.committed();
+        volume.txid.store(txid.0, Ordering::Release);
+        volume.numbers.settle(&changed);
+        let freed = volume.space.settle(txid, &changes);
+        Ok(Committed { txid, freed })
     }
 }

@@ -7,19 +7,35 @@
 //! (DESIGN §6). Roots and leaves kept by the caller are valid only in the epoch
 //! in which they were read.
 
-use crate::error::Result;
-use crate::node::Dirent;
+use crate::dir::entries_root;
+use crate::error::{Result, VolumeError};
+use crate::extent::{check_direct, clip, direct};
+use crate::inode::load_slot;
+use crate::media::Media;
+use crate::node::{Dirent, Leaf};
+use crate::xattr;
 use shale_device::nvm::Map;
-use shale_format::extent::Extent;
-use shale_format::inode::Inode;
-use shale_format::superblock::{RootBlock, Superblock};
+use shale_format::checksum::name_hash;
+use shale_format::extent::{Extent, ExtentRoot, root_kind};
+use shale_format::inode::{Inode, slot_of};
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::log::LogSlot;
+use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
+use shale_format::tree::TreeKind;
 use shale_format::version::Access;
 use shale_format::xattr::Xattrs;
-use shale_format::{BlockAddr, DirKey, FileBlock, Ino};
+use shale_format::{BlockAddr, DirKey, FileBlock, FormatError, Ino};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-/// What lies at a file block. `len`: blocks from there on with the same answer, at least 1.
+/// How often something that changes in place is read again before it counts as damaged.
+/// The writer is between two stores for a few microseconds, unless it was stopped there.
+const READS_MAX: u32 = 2000;
+/// Of these, how many without giving the processor away.
+const SPINS: u32 = 50;
+
+/// What lies at a file block. `len`: blocks from there on with the same answer, at
+/// least 1; the answer may go on behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// Data, on consecutive blocks from `addr`.
@@ -43,6 +59,18 @@ pub enum Mapping {
     },
 }
 
+impl Mapping {
+    /// What extent `e` says about file block `fb`, which is inside, and `most` blocks at most.
+    pub(crate) fn of(e: &Extent, fb: FileBlock, most: u64) -> Mapping {
+        let len = (e.end().0 - fb.0).min(most);
+        let addr = e.addr_of(fb);
+        match e.is_unwritten() {
+            true => Mapping::Unwritten { addr, len },
+            false => Mapping::Data { addr, len },
+        }
+    }
+}
+
 /// Everything that is known about a range of a file's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafCover {
@@ -56,86 +84,367 @@ pub struct LeafCover {
 /// A reader of a volume. Clones are cheap.
 #[derive(Clone)]
 pub struct View {
-    map: Arc<Map>,
+    media: Media,
     superblock: Arc<Superblock>,
+}
+
+/// Reads something until its checksum fits.
+fn until_whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    for n in 0..READS_MAX {
+        match read() {
+            Err(VolumeError::Format(FormatError::Checksum { .. } | FormatError::Magic { .. })) => {
+                if n < SPINS {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+            done => return done,
+        }
+    }
+    read()
 }
 
 impl View {
     /// Reads the superblocks; the newest valid one counts.
+    ///
+    /// # Errors
+    /// Neither is valid, the format is too new, or the mapping is shorter than the tier.
     pub fn open(map: Arc<Map>) -> Result<(View, Access)> {
-        unimplemented!()
+        let blocks = (map.bytes() / BLOCK_BYTES) as u64;
+        let media = Media::new(Arc::clone(&map), blocks);
+        let mut best: Option<(Superblock, Access)> = None;
+        let mut error = None;
+        for block in [SUPER_BLOCK, blocks.saturating_sub(1)] {
+            let mut bytes = [0; Superblock::BYTES];
+            media.load(BlockAddr::nvm(block), 0, &mut bytes)?;
+            match Superblock::decode(&bytes, block) {
+                Ok(found) if best.is_none_or(|b| b.0.generation < found.0.generation) => {
+                    best = Some(found);
+                }
+                Ok(_) => (),
+                // An older copy must not open what a newer program has changed.
+                Err(refused @ FormatError::Version(_)) => return Err(refused.into()),
+                Err(e) => error = error.or(Some(e)),
+            }
+        }
+        let (superblock, access) = match (best, error) {
+            (Some(best), _) => best,
+            (None, Some(e)) => return Err(e.into()),
+            (None, None) => return Err(short(1, map.bytes())),
+        };
+        if superblock.tier[0].blocks > blocks {
+            return Err(short(superblock.tier[0].blocks, map.bytes()));
+        }
+        let view = View {
+            media: Media::new(map, superblock.tier[0].blocks),
+            superblock: Arc::new(superblock),
+        };
+        Ok((view, access))
     }
+
+    pub(crate) fn media(&self) -> &Media {
+        &self.media
+    }
+
     /// The superblock, as it was when the view was opened.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
+
     /// The mapping of the NVM tier.
     pub fn map(&self) -> &Arc<Map> {
-        &self.map
+        self.media.map()
     }
+
     /// Key group of `name` in any directory of the volume.
     pub fn key_group(&self, name: &[u8]) -> DirKey {
-        unimplemented!()
+        DirKey::group(name_hash(self.superblock.hash_seed, name))
     }
+
     /// The root block as last committed.
+    ///
+    /// # Errors
+    /// Damaged, or its writer was stopped in the middle.
     pub fn root(&self) -> Result<RootBlock> {
-        unimplemented!()
+        until_whole(|| {
+            let mut bytes = [0; RootBlock::BYTES];
+            self.media.load(BlockAddr::nvm(ROOT_BLOCK), 0, &mut bytes)?;
+            Ok(RootBlock::decode(&bytes)?)
+        })
     }
+
     /// The inode `ino`; `None` if there is none.
+    ///
+    /// # Errors
+    /// Damaged slot, tree or root block.
     pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
-        unimplemented!()
+        if ino == Ino::NONE || ino > Ino::MAX {
+            return Ok(None);
+        }
+        until_whole(|| {
+            let file = self.root()?.inode_file;
+            let addr = match self.map_block(&file, slot_of(ino).0)? {
+                Mapping::Data { addr, .. } => addr,
+                Mapping::Unwritten { .. } | Mapping::Hole { .. } => return Ok(None),
+            };
+            let inode = load_slot(&self.media, addr, ino)?;
+            Ok((!inode.is_free()).then_some(inode))
+        })
     }
+
+    /// Slot `n` of the log table as last committed.
+    ///
+    /// # Errors
+    /// No such slot, or it is damaged.
+    pub fn log_slot(&self, n: u32) -> Result<LogSlot> {
+        until_whole(|| {
+            let mut bytes = [0; LogSlot::BYTES];
+            let at = u64::from(n) * LogSlot::BYTES as u64;
+            check_log_slot(n)?;
+            self.media
+                .load(BlockAddr::nvm(LOG_TABLE_BLOCK), at, &mut bytes)?;
+            Ok(LogSlot::decode(&bytes, n)?)
+        })
+    }
+
     /// What lies at file block `fb`; the fastest tier that has it wins.
+    ///
+    /// # Errors
+    /// Damaged tree.
     pub fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping> {
-        unimplemented!()
+        let mut most = u64::MAX - fb.0;
+        for root in &inode.root {
+            let (before, next) = self.around(root, Ino(inode.ino), fb.0)?;
+            if let Some(e) = before.filter(|e| e.end() > fb) {
+                return Ok(Mapping::of(&e, fb, most));
+            }
+            most = most.min(next - fb.0);
+        }
+        Ok(Mapping::Hole { len: most })
     }
-    /// Calls `f` with every extent that ends behind `from`, ascending. Where a
-    /// block is in several tiers only the fastest is told.
+
+    /// The extent that begins at or before `fb`, and where the next one may begin.
+    fn around(&self, root: &ExtentRoot, owner: Ino, fb: u64) -> Result<(Option<Extent>, u64)> {
+        match root.kind {
+            root_kind::EMPTY => Ok((None, u64::MAX)),
+            root_kind::DIRECT => {
+                let e = direct(root);
+                check_direct(&e, owner)?;
+                match e.file_block <= fb {
+                    true => Ok((Some(e), u64::MAX)),
+                    false => Ok((None, e.file_block)),
+                }
+            }
+            _ => {
+                let leaf = Leaf::find(&self.media, root, owner, TreeKind::Extents, fb)?;
+                let (before, after) = leaf.extents_around(fb)?;
+                Ok((before, after.map_or(leaf.keys.end, |e| e.file_block)))
+            }
+        }
+    }
+
+    /// Calls `f` with every extent from `from` on, ascending; of one that begins
+    /// before `from`, the rest. Where a block is in several tiers only the fastest is told.
+    ///
+    /// # Errors
+    /// Damaged tree.
     pub fn extents(
         &self,
         inode: &Inode,
         from: FileBlock,
         f: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        unimplemented!()
+        let mut fb = from;
+        while fb.0 < u64::MAX {
+            let cover = self.leaf_of(inode, fb)?;
+            let range = fb.0..cover.range.end.0;
+            for e in cover.extents.iter().filter_map(|e| clip(e, &range)) {
+                if f(e).is_break() {
+                    return Ok(());
+                }
+            }
+            fb = cover.range.end;
+        }
+        Ok(())
     }
+
     /// Everything known around file block `fb`, for the caller to keep.
+    ///
+    /// # Errors
+    /// Damaged tree.
     pub fn leaf_of(&self, inode: &Inode, fb: FileBlock) -> Result<LeafCover> {
-        unimplemented!()
+        let mut cover = LeafCover {
+            extents: Vec::new(),
+            range: FileBlock(0)..FileBlock(u64::MAX),
+        };
+        for root in &inode.root {
+            let (slower, keys) = match root.kind {
+                root_kind::EMPTY => continue,
+                root_kind::DIRECT => {
+                    let e = direct(root);
+                    check_direct(&e, Ino(inode.ino))?;
+                    (vec![e], 0..u64::MAX)
+                }
+                _ => {
+                    let owner = Ino(inode.ino);
+                    let leaf = Leaf::find(&self.media, root, owner, TreeKind::Extents, fb.0)?;
+                    (leaf.items()?, leaf.keys)
+                }
+            };
+            cover.range.start = cover.range.start.max(FileBlock(keys.start));
+            cover.range.end = cover.range.end.min(FileBlock(keys.end));
+            cover.extents = match cover.extents.is_empty() {
+                true => slower,
+                false => underlay(&cover.extents, &slower),
+            };
+        }
+        Ok(cover)
     }
+
+    fn entry_leaf(&self, dir: &Inode, key: u64) -> Result<Option<Leaf>> {
+        let root = entries_root(dir);
+        if root.kind == root_kind::EMPTY {
+            return Ok(None);
+        }
+        Leaf::find(&self.media, root, Ino(dir.ino), TreeKind::Entries, key).map(Some)
+    }
+
     /// The entry `name` of directory `dir`.
+    ///
+    /// # Errors
+    /// Damaged tree, or `dir` is no directory.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Dirent>> {
-        unimplemented!()
+        let group = self.key_group(name);
+        let mut key = group.0;
+        while key < group.0 + DirKey::TWINS {
+            let Some(leaf) = self.entry_leaf(dir, key)? else {
+                break;
+            };
+            if let Some(found) = leaf.entry_named(group, name)? {
+                return Ok(Some(found));
+            }
+            key = leaf.keys.end;
+        }
+        Ok(None)
     }
+
     /// Calls `f` with every entry whose key is `from` or above, in key order.
+    ///
+    /// # Errors
+    /// Damaged tree, or `dir` is no directory.
     pub fn entries(
         &self,
         dir: &Inode,
         from: DirKey,
         f: &mut dyn FnMut(Dirent) -> ControlFlow<()>,
     ) -> Result<()> {
-        unimplemented!()
+        let mut key = from.0;
+        while key < u64::MAX {
+            let Some(leaf) = self.entry_leaf(dir, key)? else {
+                break;
+            };
+            for e in leaf.items::<Dirent>()? {
+                if e.key.0 >= key && f(e).is_break() {
+                    return Ok(());
+                }
+            }
+            key = leaf.keys.end;
+        }
+        Ok(())
     }
-    /// The entries of the group that `group` is in, with their twin numbers in
-    /// their keys. Fewer than [`DirKey::TWINS`] means that a twin is free.
+
+    /// The entries of the group that `group` is in, in key order. Fewer than
+    /// [`DirKey::TWINS`] means that a twin is free.
+    ///
+    /// # Errors
+    /// As [`View::entries`].
     pub fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
-        unimplemented!()
+        let first = group.group_start();
+        let mut found = Vec::new();
+        self.entries(dir, first, &mut |e| {
+            if e.key.group_start() != first {
+                return ControlFlow::Break(());
+            }
+            found.push(e);
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
     }
+
     /// Lowest twin number of the group that no entry has; `None`: all are taken.
+    ///
+    /// # Errors
+    /// As [`View::entries`].
     pub fn first_free_twin(&self, dir: &Inode, group: DirKey) -> Result<Option<u8>> {
-        unimplemented!()
+        let taken = self
+            .twins(dir, group)?
+            .iter()
+            .fold(0u64, |m, e| m | 1 << e.key.twin());
+        let first = taken.trailing_ones();
+        Ok((u64::from(first) < DirKey::TWINS).then_some(first as u8))
     }
+
     /// The extended attributes of an inode.
+    ///
+    /// # Errors
+    /// Damaged.
     pub fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
-        unimplemented!()
+        xattr::load(&self.media, inode)
     }
-    /// Reads `into.len()` bytes from the start of block `addr` on; they may go on
-    /// into following blocks. Errors: outside the NVM tier.
+
+    /// Reads file data: `into.len()` bytes from the start of block `addr` on; they
+    /// may go on into the following blocks.
+    ///
+    /// # Errors
+    /// Outside the NVM tier.
     pub fn read_blocks(&self, addr: BlockAddr, into: &mut [u8]) -> Result<()> {
         self.read_at(addr, 0, into)
     }
-    /// Reads from byte `byte` behind the start of block `addr`.
+
+    /// Reads file data from byte `byte` behind the start of block `addr`.
+    ///
+    /// # Errors
+    /// Outside the NVM tier.
     pub fn read_at(&self, addr: BlockAddr, byte: u64, into: &mut [u8]) -> Result<()> {
-        unimplemented!()
+        self.media.load_data(addr, byte, into)
     }
+}
+
+fn short(blocks: u64, found: usize) -> VolumeError {
+    VolumeError::TierSize {
+        expected: blocks.saturating_mul(BLOCK_BYTES as u64),
+        found: found as u64,
+    }
+}
+
+/// Checks the number of a log slot.
+pub(crate) fn check_log_slot(n: u32) -> Result<()> {
+    if n < shale_format::limits::LOG_SLOTS {
+        return Ok(());
+    }
+    Err(VolumeError::Format(FormatError::Field {
+        what: "log slot",
+        at: LOG_TABLE_BLOCK,
+        field: "number",
+        found: n.into(),
+    }))
+}
+
+/// `fast`, and what of `slow` it leaves open, ascending.
+fn underlay(fast: &[Extent], slow: &[Extent]) -> Vec<Extent> {
+    let mut all = fast.to_vec();
+    for e in slow {
+        let mut from = e.file_block;
+        for over in fast
+            .iter()
+            .filter(|f| f.end() > e.start() && f.start() < e.end())
+        {
+            all.extend(clip(e, &(from..over.file_block)));
+            from = over.end().0;
+        }
+        all.extend(clip(e, &(from..u64::MAX)));
+    }
+    all.sort_unstable_by_key(|e| e.file_block);
+    all
 }

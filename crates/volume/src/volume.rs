@@ -1,107 +1,214 @@
 //! The write side: one daemon owns it.
 
-use crate::error::Result;
-use crate::mkfs::MkfsOptions;
-use crate::space::{Run, Space};
+use crate::bits::Bits;
+use crate::error::{Result, VolumeError};
+use crate::journal;
+use crate::mkfs::{self, MkfsOptions};
+use crate::numbers::Numbers;
+use crate::space::{Allocator, Run, Space};
+use crate::tree::Draft;
 use crate::txn::Txn;
 use crate::view::View;
+use parking_lot::Mutex;
 use shale_device::nvm::Map;
+use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
-use shale_format::superblock::Superblock;
-use shale_format::{BlockAddr, Ino, TxId};
+use shale_format::superblock::{RootBlock, Superblock};
+use shale_format::version::Access;
+use shale_format::{BlockAddr, FileBlock, Ino, TxId};
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the holder of the transaction lock may change.
+pub(crate) struct Core {
+    /// As last committed.
+    pub(crate) root: RootBlock,
+    /// As last committed.
+    pub(crate) logs: Vec<LogSlot>,
+    pub(crate) draft: Draft,
+}
 
 /// A volume open for writing. Shared by the daemon's threads by reference.
 pub struct Volume {
     view: View,
+    pub(crate) space: Arc<Allocator>,
+    pub(crate) numbers: Numbers,
+    pub(crate) core: Mutex<Core>,
+    pub(crate) txid: AtomicU64,
 }
 
 impl Volume {
     /// Makes a volume on the whole of `map` and opens it. Everything there is lost.
     /// A power cut before the end leaves no volume.
+    ///
+    /// # Errors
+    /// The mapping is too small, or an option is out of range.
     pub fn create(map: Arc<Map>, options: &MkfsOptions) -> Result<Volume> {
-        unimplemented!()
+        mkfs::mkfs(&map, options)?;
+        Self::open(map)
     }
+
     /// Opens a volume: superblock, journal replay, bitmaps, root.
+    ///
+    /// # Errors
+    /// No volume, a damaged one, or one that this program may not write.
     pub fn open(map: Arc<Map>) -> Result<Volume> {
-        unimplemented!()
+        let (view, access) = View::open(map)?;
+        if access != Access::ReadWrite {
+            return Err(VolumeError::ReadOnly);
+        }
+        let sb = *view.superblock();
+        let media = view.media().clone();
+        journal::replay(&media, &sb)?;
+        let root = view.root()?;
+        let bits = Bits::load(&media, sb.bitmap_block, sb.bitmap_blocks)?;
+        let space = Arc::new(Allocator::new(
+            sb.data_block..sb.second_block(),
+            bits.used(),
+        ));
+        if space.space().used != root.used_blocks[0] {
+            return Err(VolumeError::Damaged {
+                what: "count of used blocks in the root block",
+                at: shale_format::superblock::ROOT_BLOCK,
+                expected: space.space().used,
+                found: root.used_blocks[0],
+            });
+        }
+        let logs = (0..LOG_SLOTS)
+            .map(|n| view.log_slot(n))
+            .collect::<Result<_>>()?;
+        Ok(Volume {
+            numbers: free_numbers(&view, &root)?,
+            txid: AtomicU64::new(root.txid),
+            core: Mutex::new(Core {
+                root,
+                logs,
+                draft: Draft::new(media, Arc::clone(&space), bits),
+            }),
+            space,
+            view,
+        })
     }
+
     /// A reader of what is committed.
     pub fn view(&self) -> View {
         self.view.clone()
     }
+
+    pub(crate) fn reader(&self) -> &View {
+        &self.view
+    }
+
     /// The superblock.
     pub fn superblock(&self) -> &Superblock {
         self.view.superblock()
     }
+
     /// Number of the last committed transaction.
     pub fn txid(&self) -> TxId {
-        unimplemented!()
+        TxId(self.txid.load(Ordering::Acquire))
     }
+
     /// Begins a transaction; waits while there is another. Must be dropped or
     /// committed by the thread that began it.
     pub fn begin(&self) -> Txn<'_> {
-        unimplemented!()
+        Txn::new(self)
     }
+
     /// The log table as last committed, [`shale_format::limits::LOG_SLOTS`] slots.
     /// Waits while there is a transaction.
     pub fn log_slots(&self) -> Vec<LogSlot> {
-        unimplemented!()
+        self.core.lock().logs.clone()
     }
+
     /// Bytes of journal that one transaction may fill.
     pub fn journal_room(&self) -> u64 {
-        unimplemented!()
+        journal::room(self.superblock())
     }
+
     /// Takes `blocks` free blocks, as few runs as there can be, near `hint`. They
     /// belong to the caller until a committed transaction links them or
     /// [`Self::give_back`]; after a restart they are free. Needs no transaction.
     /// All or nothing.
+    ///
+    /// # Errors
+    /// `NoSpace`.
     pub fn allocate(&self, blocks: u64, hint: Option<BlockAddr>) -> Result<Vec<Run>> {
-        unimplemented!()
+        self.space.allocate(blocks, hint)
     }
+
     /// Takes exactly these blocks, e.g. those that a log's steal records name,
-    /// before anything else is allocated at recovery. Errors: one of them is not free.
+    /// before anything else is allocated at recovery.
+    ///
+    /// # Errors
+    /// `BadRun`: one of them is not free; then none is taken.
     pub fn take(&self, run: Run) -> Result<()> {
-        unimplemented!()
+        self.space.take(run)
     }
+
     /// Returns blocks that [`Self::allocate`], [`Self::take`] or [`Self::grant`]
     /// gave and no committed transaction linked.
     pub fn give_back(&self, run: Run) {
-        unimplemented!()
+        self.space.give_back(run);
     }
+
     /// Takes about `blocks` blocks for a client: whole free segments first, then
     /// long runs. Leaves [`Space::reserved_fixed`] alone. May give fewer blocks,
     /// at least 1.
+    ///
+    /// # Errors
+    /// `NoSpace`.
     pub fn grant(&self, blocks: u64) -> Result<Vec<Run>> {
-        unimplemented!()
+        self.space.grant(blocks)
     }
+
     /// How the NVM tier is used.
     pub fn space(&self) -> Space {
-        unimplemented!()
+        self.space.space()
     }
+
     /// Makes blocks that transactions up to `txid` freed allocatable: no reader can
     /// hold them any more. Gives the number of blocks.
     pub fn release_up_to(&self, txid: TxId) -> u64 {
-        unimplemented!()
+        self.space.release_up_to(txid)
     }
+
     /// Reserves up to 16 inode numbers that are free, in one block of the inode
     /// file, near those of `near` (Strata §3.1). In memory only: after a restart
-    /// numbers that were not used are free.
+    /// numbers that were not used are free. A granted number stays granted until a
+    /// committed transaction puts or frees it, or [`Self::return_inodes`].
     pub fn grant_inodes(&self, near: Ino) -> Vec<Ino> {
-        unimplemented!()
+        self.numbers.grant(near)
     }
-    /// Returns granted numbers that were not used.
+
+    /// Returns granted numbers that no transaction put: unused ones, and those of
+    /// inodes that came and went within one digest.
     pub fn return_inodes(&self, inos: &[Ino]) {
-        unimplemented!()
+        self.numbers.give_back(inos);
     }
-    /// Writes to blocks that the caller has allocated, past the processor's caches.
-    /// Durable after [`Self::fence`] by the same thread; `commit` fences for the
-    /// thread that calls it only.
+
+    /// Writes file data to blocks that the caller has allocated, past the
+    /// processor's caches. Durable after [`Self::fence`] by the same thread;
+    /// [`Txn::commit`] fences for the thread that calls it only.
+    ///
+    /// # Errors
+    /// Outside the NVM tier.
     pub fn write_at(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
-        unimplemented!()
+        self.view.media().write_data(addr, byte, from)
     }
+
     /// Makes this thread's [`Self::write_at`] durable.
     pub fn fence(&self) {
-        unimplemented!()
+        self.view.map().on(shale_device::Path::Data).fence();
     }
+}
+
+fn free_numbers(view: &View, root: &RootBlock) -> Result<Numbers> {
+    let mut mapped = Vec::new();
+    view.extents(&root.inode_file, FileBlock(0), &mut |e| {
+        mapped.push(Ok(e.start().0..e.end().0));
+        ControlFlow::Continue(())
+    })?;
+    Numbers::new(mapped.into_iter())
 }

@@ -1,0 +1,188 @@
+//! The persistent bitmap and what a transaction changes in it.
+//!
+//! Every change is checked against the bitmap as last committed: a block that
+//! would be used twice or freed twice fails the transaction instead of the volume.
+
+use crate::error::{Result, VolumeError};
+use crate::journal::Batch;
+use crate::media::Media;
+use crate::space::{Run, WordChange, for_words};
+use shale_format::BlockAddr;
+use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
+use shale_format::limits::BLOCK_BYTES;
+use std::collections::BTreeMap;
+
+/// Bytes of the journal that one changed word may need.
+const WORD_JOURNAL_BYTES: u64 = 24;
+/// Bytes of the journal that a changed header may need.
+const HEADER_JOURNAL_BYTES: u64 = 32;
+/// Byte range of a bitmap block's header that changes with its words: txid and checksum.
+const HEADER_CHANGE: std::ops::Range<usize> = 16..32;
+/// Words left unchanged between two changed ones which cost less than a new entry.
+const GAP_WORDS: usize = 2;
+
+#[derive(Clone, Copy)]
+struct Word {
+    now: u64,
+    freed: u64,
+}
+
+/// The bitmap as last committed, and the words that the transaction touches.
+pub(crate) struct Bits {
+    first_block: u64,
+    blocks: u64,
+    used: Vec<u64>,
+    touched: BTreeMap<usize, Word>,
+}
+
+impl Bits {
+    /// Reads and checks the bitmap.
+    pub(crate) fn load(media: &Media, first_block: u64, blocks: u64) -> Result<Self> {
+        let mut used = Vec::with_capacity(blocks as usize * WORDS_PER_BLOCK);
+        let mut block = [0; BLOCK_BYTES];
+        for n in 0..blocks {
+            let addr = BlockAddr::nvm(first_block + n);
+            media.load_block(addr, &mut block)?;
+            used.extend_from_slice(&bitmap::decode(&block, addr)?[..]);
+        }
+        Ok(Bits {
+            first_block,
+            blocks,
+            used,
+            touched: BTreeMap::new(),
+        })
+    }
+
+    /// The bitmap as last committed.
+    pub(crate) fn used(&self) -> &[u64] {
+        &self.used
+    }
+
+    fn word(&mut self, w: usize) -> (u64, &mut Word) {
+        let base = self.used[w];
+        let word = self.touched.entry(w).or_insert(Word {
+            now: base,
+            freed: 0,
+        });
+        (base, word)
+    }
+
+    fn damaged(run: Run, expected: u64) -> VolumeError {
+        VolumeError::Damaged {
+            what: "bitmap bit of one of the blocks",
+            at: run.addr.index(),
+            expected,
+            found: 1 - expected,
+        }
+    }
+
+    /// Marks a run used. It may have been marked by this transaction before.
+    /// The caller has checked that it lies in the data area.
+    pub(crate) fn mark(&mut self, run: Run) -> Result<()> {
+        let mut twice = false;
+        for_words(run.addr.index(), run.len, |w, mask| {
+            let (base, word) = self.word(w);
+            twice |= base & word.now & mask != 0;
+            word.now |= mask;
+            word.freed &= !mask;
+        });
+        if twice {
+            Err(Self::damaged(run, 0))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Frees a run that is used.
+    pub(crate) fn free(&mut self, run: Run) -> Result<()> {
+        let mut twice = false;
+        for_words(run.addr.index(), run.len, |w, mask| {
+            let (_, word) = self.word(w);
+            twice |= word.now & mask != mask;
+            word.now &= !mask;
+            word.freed |= mask;
+        });
+        if twice {
+            Err(Self::damaged(run, 1))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// What the transaction changes, ascending.
+    pub(crate) fn changes(&self) -> Vec<WordChange> {
+        self.touched
+            .iter()
+            .map(|(&word, t)| WordChange {
+                word,
+                base: self.used[word],
+                now: t.now,
+                freed: t.freed,
+            })
+            .collect()
+    }
+
+    /// Upper bound of what [`Bits::journal`] adds to a batch.
+    pub(crate) fn journal_bytes(&self) -> u64 {
+        let words = self.touched.len() as u64;
+        words * WORD_JOURNAL_BYTES + words.min(self.blocks) * HEADER_JOURNAL_BYTES
+    }
+
+    /// Adds the changed words to a batch, with the headers that check them.
+    pub(crate) fn journal(&self, txid: u64, batch: &mut Batch) {
+        let mut changed: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (&w, word) in &self.touched {
+            if word.now != self.used[w] {
+                let in_block = changed.entry(w / WORDS_PER_BLOCK).or_default();
+                in_block.push(w % WORDS_PER_BLOCK);
+            }
+        }
+        for (n, words) in changed {
+            let mut bits = [0; WORDS_PER_BLOCK];
+            let base = n * WORDS_PER_BLOCK;
+            bits.copy_from_slice(&self.used[base..base + WORDS_PER_BLOCK]);
+            for &w in &words {
+                bits[w] = self.touched[&(base + w)].now;
+            }
+            let addr = BlockAddr::nvm(self.first_block + n as u64);
+            let block = bitmap::encode(addr, txid, &bits);
+            let mut push = |r: std::ops::Range<usize>| {
+                batch.push(addr.byte() + r.start as u64, &block[r]);
+            };
+            push(HEADER_CHANGE);
+            let byte = |w: usize| BLOCK_BYTES - (WORDS_PER_BLOCK - w) * 8;
+            let mut open = words[0]..words[0] + 1;
+            for &w in &words[1..] {
+                if w - open.end > GAP_WORDS {
+                    push(byte(open.start)..byte(open.end));
+                    open.start = w;
+                }
+                open.end = w + 1;
+            }
+            push(byte(open.start)..byte(open.end));
+        }
+    }
+
+    /// Makes the changes the bitmap as last committed.
+    pub(crate) fn settle(&mut self) {
+        for (w, word) in std::mem::take(&mut self.touched) {
+            self.used[w] = word.now;
+        }
+    }
+
+    /// Forgets the changes.
+    pub(crate) fn reset(&mut self) {
+        self.touched.clear();
+    }
+}
+
+/// The words of a bitmap in which only `used` runs are set, for a new volume.
+pub(crate) fn words_with(blocks: u64, used: &[(u64, u64)]) -> Vec<u64> {
+    let mut words = vec![0; (bitmap::blocks_for(blocks) as usize) * WORDS_PER_BLOCK];
+    for &(first, len) in used {
+        for_words(first, len, |w, mask| words[w] |= mask);
+    }
+    let bits = bitmap::blocks_for(blocks) * BITS_PER_BLOCK;
+    for_words(blocks, bits - blocks, |w, mask| words[w] |= mask);
+    words
+}

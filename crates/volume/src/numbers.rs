@@ -1,0 +1,193 @@
+//! Inode numbers that nobody uses (Strata §3.1: reserved 16 at a time).
+//!
+//! Holes of the inode file are runs of 16 free numbers; they are known from its
+//! extents. Free slots in blocks in use are known only once they were freed or
+//! given back since the volume was opened: looking for them would mean reading the
+//! whole file. A number is granted to one client at a time.
+
+use crate::error::Result;
+use parking_lot::Mutex;
+use shale_format::limits::INODES_PER_BLOCK;
+use shale_format::{FileBlock, Ino};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+const ALL: u16 = u16::MAX;
+const _: () = assert!(INODES_PER_BLOCK == u16::BITS as u64);
+/// Blocks of the inode file that there can be.
+const BLOCKS_MAX: u64 = (Ino::MAX.0 + 1) / INODES_PER_BLOCK;
+/// A block in use is granted from only with this many free slots, while there are holes.
+const SLOTS_MIN: u32 = 8;
+/// Blocks with free slots that one grant looks at.
+const LOOKS_MAX: usize = 16;
+
+/// What a commit did to one block of the inode file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockSlots {
+    pub(crate) fb: FileBlock,
+    /// Slots that hold an inode now.
+    pub(crate) put: u16,
+    /// Slots that are free now.
+    pub(crate) freed: u16,
+    pub(crate) mapped_before: bool,
+    pub(crate) mapped_after: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Holes that are not granted: first block → blocks.
+    holes: BTreeMap<u64, u64>,
+    /// Slots known to be free and not granted, where that is not a whole hole.
+    slots: BTreeMap<u64, u16>,
+    /// Slots granted and not used yet.
+    granted: HashMap<u64, u16>,
+}
+
+/// Free inode numbers, in memory.
+pub(crate) struct Numbers(Mutex<State>);
+
+impl Numbers {
+    /// From the mapped runs of the inode file, ascending.
+    pub(crate) fn new(mapped: impl Iterator<Item = Result<Range<u64>>>) -> Result<Self> {
+        let mut state = State::default();
+        let mut at = 1;
+        for run in mapped {
+            let run = run?;
+            if run.start > at {
+                state.holes.insert(at, run.start - at);
+            }
+            at = at.max(run.end);
+        }
+        if at < BLOCKS_MAX {
+            state.holes.insert(at, BLOCKS_MAX - at);
+        }
+        Ok(Numbers(Mutex::new(state)))
+    }
+
+    /// See [`crate::Volume::grant_inodes`].
+    pub(crate) fn grant(&self, near: Ino) -> Vec<Ino> {
+        let mut state = self.0.lock();
+        let near = near.0 / INODES_PER_BLOCK;
+        let full = |(_, mask): &(&u64, &u16)| mask.count_ones() >= SLOTS_MIN;
+        let around = state.slots.range(near..).take(LOOKS_MAX);
+        let partly = around.chain(state.slots.iter().take(LOOKS_MAX)).find(full);
+        let (fb, mask) = match partly {
+            Some((&fb, &mask)) => (fb, mask),
+            None => match state.hole_near(near) {
+                Some(fb) => (fb, ALL),
+                None => match state.slots.first_key_value() {
+                    Some((&fb, &mask)) => (fb, mask),
+                    None => return Vec::new(),
+                },
+            },
+        };
+        if mask == ALL {
+            state.fill_hole(fb);
+        }
+        state.slots.remove(&fb);
+        *state.granted.entry(fb).or_default() |= mask;
+        (0..INODES_PER_BLOCK)
+            .filter(|n| mask >> n & 1 == 1)
+            .map(|n| Ino(fb * INODES_PER_BLOCK + n))
+            .collect()
+    }
+
+    /// See [`crate::Volume::return_inodes`].
+    pub(crate) fn give_back(&self, inos: &[Ino]) {
+        let mut state = self.0.lock();
+        for ino in inos {
+            let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
+            let granted = state.granted.get(&fb).copied().unwrap_or(0);
+            if granted & bit != 0 {
+                state.set_granted(fb, granted & !bit);
+                let free = state.slots.get(&fb).copied().unwrap_or(0) | bit;
+                state.set_free(fb, free);
+            }
+        }
+    }
+
+    /// Takes over what a commit did.
+    pub(crate) fn settle(&self, blocks: &[BlockSlots]) {
+        let mut state = self.0.lock();
+        for b in blocks {
+            let fb = b.fb.0;
+            if fb == 0 {
+                continue;
+            }
+            let granted = state.granted.get(&fb).copied().unwrap_or(0) & !(b.put | b.freed);
+            let mut free = state.slots.get(&fb).copied().unwrap_or(0);
+            match (b.mapped_before, b.mapped_after) {
+                (false, true) => {
+                    state.fill_hole(fb);
+                    free = ALL;
+                }
+                (_, false) => free = ALL,
+                (true, true) => free |= b.freed,
+            }
+            state.set_granted(fb, granted);
+            state.set_free(fb, free & !b.put & !granted);
+        }
+    }
+}
+
+impl State {
+    fn set_granted(&mut self, fb: u64, mask: u16) {
+        match mask {
+            0 => drop(self.granted.remove(&fb)),
+            _ => drop(self.granted.insert(fb, mask)),
+        }
+    }
+
+    /// Notes the free slots of a block; with all of them it is a hole.
+    fn set_free(&mut self, fb: u64, mask: u16) {
+        self.slots.remove(&fb);
+        match mask {
+            0 => (),
+            ALL => self.make_hole(fb),
+            _ => drop(self.slots.insert(fb, mask)),
+        }
+    }
+
+    fn hole_near(&self, near: u64) -> Option<u64> {
+        let before = self.holes.range(..=near).next_back();
+        if let Some((&start, &len)) = before
+            && near < start + len
+        {
+            return Some(near);
+        }
+        let after = self.holes.range(near..).next();
+        after.or(self.holes.iter().next()).map(|(&start, _)| start)
+    }
+
+    /// Takes one block out of the holes.
+    fn fill_hole(&mut self, fb: u64) {
+        let Some((&start, &len)) = self.holes.range(..=fb).next_back() else {
+            return;
+        };
+        if fb >= start + len {
+            return;
+        }
+        self.holes.remove(&start);
+        if fb > start {
+            self.holes.insert(start, fb - start);
+        }
+        if fb + 1 < start + len {
+            self.holes.insert(fb + 1, start + len - fb - 1);
+        }
+    }
+
+    fn make_hole(&mut self, fb: u64) {
+        self.fill_hole(fb);
+        let (mut start, mut end) = (fb, fb + 1);
+        if let Some((&s, &l)) = self.holes.range(..fb).next_back()
+            && s + l == fb
+        {
+            self.holes.remove(&s);
+            start = s;
+        }
+        if let Some(l) = self.holes.remove(&end) {
+            end += l;
+        }
+        self.holes.insert(start, end - start);
+    }
+}
