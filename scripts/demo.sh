@@ -115,7 +115,7 @@ load=
 
 say "5. Nothing is lost: unmounted, checked, mounted again"
 volume_umount
-show volume_fsck
+show "$SHALE" fsck "$volume"
 volume_mount
 python3 "$here/crash/load-sqlite.py" verify "$mount" "$host" | sed 's/^/    /'
 cmp <(sqlite3 "$mount/demo.db" .dump) <(sqlite3 "$host/demo.db" .dump)

@@ -32,6 +32,8 @@ if [ ! -d "$build" ]; then
 fi
 
 export TEST_TMPDIR=$work
+# db_test runs benchmarks after its tests; not here.
+export BENCHMARK_FILTER=NONE
 for program in "$build"/*_test; do
     name=$(basename "$program")
     case " ${TESTS:-$name} " in *" $name "*) ;; *) continue ;; esac
