@@ -45,8 +45,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// This file is `crates/xtask/src/main.rs` of the workspace that is checked.
+/// The manifest of this crate is `crates/xtask/Cargo.toml` of the workspace to check.
+/// Cargo says at run time where that is: a program built in one clone may be run in
+/// another when both share a target directory.
 fn workspace_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let here =
+        std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").into());
+    let here = Path::new(&here);
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
 }
