@@ -25,7 +25,7 @@ volume_begin() {
     chmod 755 "$place" "$mount"
     volume=$place/VOLUME.toml
     mkdir "$place/nvm"
-    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$size" "$@" || return 1
+    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" "$@" || return 1
     if [ ! -s "$volume" ]; then
         echo "shale mkfs succeeded and wrote no $volume" >&2
         return 1
