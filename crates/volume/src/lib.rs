@@ -26,6 +26,7 @@ mod tree;
 mod txn;
 mod view;
 mod volume;
+mod walk;
 mod xattr;
 
 pub use error::{Result, VolumeError};
@@ -39,3 +40,7 @@ pub use space::{Run, Space};
 pub use txn::{Committed, Txn};
 pub use view::{LeafCover, Mapping, View};
 pub use volume::Volume;
+pub use walk::NodeAt;
+
+#[cfg(test)]
+mod tests;

@@ -193,6 +193,19 @@ impl View {
         })
     }
 
+    /// The slot of `ino` in the inode-file block at `addr`, free or not.
+    pub(crate) fn slot(
+        &self,
+        addr: BlockAddr,
+        ino: Ino,
+    ) -> Result<std::result::Result<Inode, FormatError>> {
+        match until_whole(|| load_slot(&self.media, addr, ino)) {
+            Ok(inode) => Ok(Ok(inode)),
+            Err(VolumeError::Format(e)) => Ok(Err(e)),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Slot `n` of the log table as last committed.
     ///
     /// # Errors
