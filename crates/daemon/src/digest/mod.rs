@@ -1,1 +1,218 @@
-//! Digest: from update logs to the volume.
+//! Digest: from update logs to the volume (DESIGN §6, Strata §3.3).
+//!
+//! Four steps for each chunk of records, each a module, each after the one before:
+//!
+//! 1. *scan* ([`gather`]): records are copied out of the log, checked and decoded.
+//! 2. *plan* ([`net`], [`mod@plan`], [`layout`]): what the records do together, checked
+//!    record by record against volume, lease and permission. Pure.
+//! 3. *data* (`data`): new blocks are allocated and written, never over live ones.
+//! 4. *structure* (`apply`): one transaction links the blocks, changes inodes and
+//!    directories, and moves the log's digested position.
+//!
+//! A crash before the commit leaves the volume as it was; then the same chunk is
+//! digested again, which is the normal path at recovery. A crash after it leaves the
+//! volume as after it. Same records and same volume give the same result, however the
+//! records are cut into chunks.
+//!
+//! Locks: none of its own. Chunks of several logs may be digested at the same time as
+//! long as leases keep what they change apart; commits follow one another under the
+//! volume's transaction lock.
+
+mod apply;
+pub mod authority;
+pub mod content;
+mod data;
+mod files;
+pub mod gather;
+pub mod image;
+pub mod layout;
+mod names;
+pub mod net;
+pub mod plan;
+pub mod ranges;
+pub mod stats;
+
+#[cfg(test)]
+mod tests;
+
+pub use authority::{Act, Authority, Change, OwnLog};
+pub use gather::{Bounds, LogSource, Mode, Survey, survey};
+pub use plan::{Plan, PlanError, Refused};
+pub use stats::DigestStats;
+
+use gather::Batch;
+use shale_format::{Ino, LogPos, TxId};
+use shale_volume::{Run, Volume, VolumeError};
+use std::sync::Arc;
+
+/// A chunk could not be digested. The volume is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum DigestError {
+    /// The volume refused, or is damaged. `NoSpace` and `JournalFull`: even the
+    /// chunk's first transaction alone does not fit.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// Something changed under the client's lease between plan and commit.
+    #[error("inode {} changed while a log was digested that holds its lease", ino.0)]
+    Moved {
+        /// The inode.
+        ino: Ino,
+    },
+    /// The chunk does not begin where the log's slot says.
+    #[error("log {slot} is digested up to {}, not {}", found.0, expected.0)]
+    Position {
+        /// Slot of the log.
+        slot: u32,
+        /// Where the chunk begins.
+        expected: LogPos,
+        /// What the slot says.
+        found: LogPos,
+    },
+}
+
+/// What digesting one chunk did.
+#[derive(Clone, Debug)]
+pub struct ChunkDone {
+    /// Records before this position are in the volume. Durable.
+    pub upto: LogPos,
+    /// The transaction; `None`: there was nothing to do.
+    pub txid: Option<TxId>,
+    /// Whether the log, or the part of it that was asked for, ends at `upto`. Else
+    /// there is another chunk, unless a record was refused.
+    pub at_end: bool,
+    /// Bytes of the volume that the records had set aside; they are spent or not needed.
+    pub reserve_released: u64,
+    /// Blocks freed; not to be reused before every client has passed the epoch.
+    pub freed: Vec<Run>,
+    /// Granted blocks that are part of files now.
+    pub linked: Vec<Run>,
+    /// Granted blocks named by records, which no file needs any more.
+    pub unused: Vec<Run>,
+    /// Granted inode numbers used by records before `upto`, also for inodes that are
+    /// gone again. Only what is told here and in `linked` and `unused` is used up: the
+    /// authority may have been asked about records that are left for a later chunk.
+    pub created: Vec<Ino>,
+    /// The record at `upto` or in the transaction there that must not be digested: the
+    /// log stops here.
+    pub refused: Option<Refused>,
+    /// Counts.
+    pub stats: DigestStats,
+}
+
+/// Digests update logs into one volume.
+pub struct Digester {
+    volume: Arc<Volume>,
+    bounds: Bounds,
+}
+
+impl Digester {
+    /// A digester with the default bounds of a chunk.
+    pub fn new(volume: Arc<Volume>) -> Self {
+        Self::with_bounds(volume, Bounds::default())
+    }
+
+    /// A digester with chunks of these bounds.
+    pub fn with_bounds(volume: Arc<Volume>, bounds: Bounds) -> Self {
+        Self { volume, bounds }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Digests the next chunk of a log: records from `from`, the slot's digested
+    /// position, up to `limit` at most. A chunk that needs more space or journal than
+    /// there is is cut in half, down to one transaction.
+    ///
+    /// # Errors
+    /// The volume refuses or is damaged; then nothing has changed.
+    pub fn chunk(
+        &self,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        authority: &dyn Authority,
+        mode: Mode,
+    ) -> Result<ChunkDone, DigestError> {
+        let view = self.volume.view();
+        let batch = gather::gather(log, &view, from, limit, mode, &self.bounds);
+        let mut records = batch.whole(batch.items.len());
+        loop {
+            let error = match self.attempt(log, &batch, records, from, authority) {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let less = match &error {
+                DigestError::Volume(VolumeError::NoSpace { .. }) => batch.whole(records / 2),
+                DigestError::Volume(VolumeError::JournalFull { wanted, room }) => {
+                    let fitting = records as u64 * room / (*wanted).max(1);
+                    batch.whole((fitting as usize).min(records / 2))
+                }
+                _ => records,
+            };
+            if less >= records {
+                return Err(error);
+            }
+            tracing::debug!(log.slot, records, less, %error, "chunk is cut");
+            records = less;
+        }
+    }
+
+    /// Digests the first `records` records of a batch.
+    fn attempt(
+        &self,
+        log: &LogSource<'_>,
+        batch: &Batch,
+        records: usize,
+        from: LogPos,
+        authority: &dyn Authority,
+    ) -> Result<ChunkDone, DigestError> {
+        let view = self.volume.view();
+        let mut records = records;
+        let mut refused = None;
+        let plan = loop {
+            match plan::plan(&batch.items[..records], &view, authority) {
+                Ok(plan) => break plan,
+                Err(PlanError::Volume(e)) => return Err(e.into()),
+                Err(PlanError::Refused { refused: why, keep }) => {
+                    refused = Some(why);
+                    records = keep;
+                }
+            }
+        };
+        let all = refused.is_none() && records == batch.items.len();
+        if all {
+            refused = batch.refused.clone();
+        }
+        let upto = batch.end(records, from);
+        let mut done = ChunkDone {
+            upto,
+            txid: None,
+            at_end: all && batch.ended && refused.is_none(),
+            reserve_released: plan.reserve_bytes,
+            freed: Vec::new(),
+            linked: plan.linked.clone(),
+            unused: plan.unused.clone(),
+            created: plan.created.clone(),
+            refused,
+            stats: plan.stats,
+        };
+        if upto == from {
+            return Ok(done);
+        }
+        let room = self.volume.journal_room();
+        if plan.journal_bytes > room && batch.whole(records / 2) < records {
+            let wanted = plan.journal_bytes;
+            return Err(VolumeError::JournalFull { wanted, room }.into());
+        }
+        let placed = data::allocate(&self.volume, &plan)?;
+        data::write(&self.volume, log, &plan, &placed)?;
+        let committed = apply::commit(&self.volume, log, &plan, &placed.extents, from, upto)?;
+        placed.keep();
+        done.txid = Some(committed.txid);
+        done.freed = committed.freed;
+        done.stats.commits = 1;
+        Ok(done)
+    }
+}

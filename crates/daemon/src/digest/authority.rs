@@ -1,0 +1,116 @@
+//! What a client may do, as digest asks it. Digest itself checks that a record makes
+//! sense; whether this client may make it is decided here.
+
+use shale_format::Ino;
+use shale_format::inode::Inode;
+use shale_format::record::SetAttrBody;
+use shale_volume::Run;
+
+/// What a record is about to do with an inode.
+#[derive(Clone, Copy, Debug)]
+pub enum Act<'a> {
+    /// Change the content or size of a file.
+    Content,
+    /// Change owner, mode or times.
+    Attributes(&'a SetAttrBody),
+    /// Change the extended attribute of this name.
+    Xattr(&'a [u8]),
+    /// Add a name for `child` to a directory; `fresh`: `child` is made by the same record.
+    AddEntry {
+        /// The inode that gets the name.
+        child: &'a Inode,
+        /// Whether the record makes it.
+        fresh: bool,
+    },
+    /// Take a name of `child` out of a directory.
+    RemoveEntry {
+        /// The inode that loses the name.
+        child: &'a Inode,
+    },
+    /// Free an inode that has no name.
+    Free,
+}
+
+/// One change to be allowed or refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// What is done.
+    pub act: Act<'a>,
+    /// The inode that it is done to, as the records before have left it.
+    pub inode: &'a Inode,
+    /// Generation of the lease that the record was made under.
+    pub lease: u32,
+}
+
+/// Rights of the client whose log is digested. Answers must not change during one
+/// call of the digester, or a retry would give something else.
+pub trait Authority {
+    /// Whether the client may use this inode number for a new inode. That it is free
+    /// is checked by digest.
+    fn granted_inode(&self, ino: Ino) -> bool;
+    /// Whether all these blocks were granted to the client and are still its own.
+    /// That one chunk uses none of them twice is checked by digest.
+    fn granted_blocks(&self, run: Run) -> bool;
+    /// Lease and POSIX permission. Error: why not.
+    fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str>;
+}
+
+/// The log of the volume's own user, found at recovery: who wrote it could have changed
+/// anything, so only the blocks it names are checked.
+#[derive(Clone, Debug, Default)]
+pub struct OwnLog {
+    taken: Vec<Run>,
+}
+
+impl OwnLog {
+    /// `taken`: the stolen runs of the log that recovery took from the free space
+    /// (see [`super::Survey::stolen`]), before anything else was allocated.
+    pub fn new(mut taken: Vec<Run>) -> Self {
+        taken.sort();
+        let mut joined: Vec<Run> = Vec::new();
+        for run in taken {
+            match joined.last_mut() {
+                Some(last) if last.addr.plus(last.len) == run.addr => last.len += run.len,
+                _ => joined.push(run),
+            }
+        }
+        Self { taken: joined }
+    }
+}
+
+impl Authority for OwnLog {
+    fn granted_inode(&self, _: Ino) -> bool {
+        true
+    }
+    fn granted_blocks(&self, run: Run) -> bool {
+        let behind = self.taken.partition_point(|t| t.addr <= run.addr);
+        let Some(t) = behind.checked_sub(1).map(|i| self.taken[i]) else {
+            return false;
+        };
+        t.addr.tier() == run.addr.tier()
+            && run.addr.index() + run.len <= t.addr.index() + t.len
+    }
+    fn may_change(&self, _: &Change<'_>) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shale_format::BlockAddr;
+
+    #[test]
+    fn only_blocks_taken_for_the_log_are_its_own() {
+        let run = |first, len| Run {
+            addr: BlockAddr::nvm(first),
+            len,
+        };
+        let own = OwnLog::new(vec![run(20, 5), run(10, 10), run(40, 1)]);
+        assert!(own.granted_blocks(run(10, 15)));
+        assert!(own.granted_blocks(run(40, 1)));
+        for bad in [run(9, 2), run(24, 2), run(39, 2), run(41, 1), run(0, 1)] {
+            assert!(!own.granted_blocks(bad), "{bad:?}");
+        }
+    }
+}

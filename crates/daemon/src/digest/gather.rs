@@ -1,0 +1,234 @@
+//! Scan: the records of one chunk, copied out of the log and decoded.
+//!
+//! A chunk holds whole transactions. A record that moves a part of a file stands in a
+//! chunk of its own. In recovery the data of stolen blocks is checked here, before any
+//! later record is looked at: after a power cut it may not have arrived, and then the
+//! log ends before that record.
+
+use super::files::shifts;
+use super::plan::{Item, Refused};
+use shale_device::{Map, Path, View as Bytes};
+use shale_format::checksum::Crc32c;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, Ino, LogPos};
+use shale_oplog::{Op, Record, Scan};
+use shale_volume::{Run, View};
+use std::collections::HashSet;
+
+/// A client's log file as the daemon has it mapped.
+#[derive(Clone, Copy)]
+pub struct LogSource<'a> {
+    /// The mapping: header and ring.
+    pub map: &'a Map,
+    /// Salt of the records' checksums, from the log table.
+    pub salt: u64,
+    /// Bytes of the ring, from the log table.
+    pub ring_bytes: u64,
+    /// Slot in the log table.
+    pub slot: u32,
+}
+
+impl<'a> LogSource<'a> {
+    pub(crate) fn bytes(&self) -> &'a Bytes {
+        self.map.on(Path::Log)
+    }
+}
+
+/// How far a log is to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The client is there and has published its committed position: every record
+    /// before that must be valid, and stolen blocks are durable.
+    Live,
+    /// After a crash: the log ends at the first record that is not valid, or whose
+    /// stolen blocks do not have the data they were written with.
+    Recovery,
+}
+
+/// Bounds of one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most records, if they are in several transactions.
+    pub records_max: usize,
+    /// Most bytes of names and values held in memory, likewise.
+    pub bytes_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            records_max: 64 << 10,
+            bytes_max: 32 << 20,
+        }
+    }
+}
+
+/// The records of one chunk.
+pub(crate) struct Batch {
+    pub items: Vec<Item>,
+    /// Behind what was read.
+    pub head: LogPos,
+    /// The log, or the part of it that was asked for, ends at `head`.
+    pub ended: bool,
+    /// The record at which reading stopped because it must not be digested.
+    pub refused: Option<Refused>,
+}
+
+impl Batch {
+    /// Number of records of the longest run of whole transactions with at most `n`
+    /// records; of the first transaction if that is longer. 0 if there is none.
+    pub fn whole(&self, n: usize) -> usize {
+        let n = n.min(self.items.len());
+        let before = self.items[..n].iter().rposition(|i| !i.more());
+        let longer = || self.items.iter().position(|i| !i.more());
+        before.or_else(longer).map_or(0, |i| i + 1)
+    }
+
+    /// Position behind the first `n` records.
+    pub fn end(&self, n: usize, from: LogPos) -> LogPos {
+        if n == self.items.len() && self.ended {
+            return self.head;
+        }
+        n.checked_sub(1).map_or(from, |i| self.items[i].end())
+    }
+}
+
+/// Whether the blocks hold the bytes that the record was written with. Blocks that
+/// cannot be read are left to the plan, which refuses the record.
+fn steal_is_whole(view: &View, addr: BlockAddr, blocks: u32, expected: u32) -> bool {
+    let mut crc = Crc32c::new();
+    let mut block = [0; BLOCK_BYTES];
+    for n in 0..u64::from(blocks) {
+        if view.read_blocks(addr.plus(n), &mut block).is_err() {
+            return true;
+        }
+        crc.update(&block);
+    }
+    crc.finish() == expected
+}
+
+fn scan<'a>(
+    log: &LogSource<'a>,
+    view: &'a View,
+    from: LogPos,
+    limit: LogPos,
+    mode: Mode,
+) -> Scan<'a> {
+    let scan = Scan::new(log.bytes(), log.salt, log.ring_bytes, from).until(limit);
+    match mode {
+        Mode::Live => scan,
+        Mode::Recovery => {
+            scan.check_steals(move |_, addr, blocks, crc| steal_is_whole(view, addr, blocks, crc))
+        }
+    }
+}
+
+fn shifting(op: &Op) -> bool {
+    matches!(op, Op::Fallocate { mode, .. } if shifts(*mode))
+}
+
+/// Reads the next chunk.
+pub(crate) fn gather(
+    log: &LogSource<'_>,
+    view: &View,
+    from: LogPos,
+    limit: LogPos,
+    mode: Mode,
+    bounds: &Bounds,
+) -> Batch {
+    let mut scan = scan(log, view, from, limit, mode);
+    let mut batch = Batch {
+        items: Vec::new(),
+        head: from,
+        ended: false,
+        refused: None,
+    };
+    let (mut bytes, mut whole) = (0, 0);
+    loop {
+        let full = batch.items.len() >= bounds.records_max || bytes >= bounds.bytes_max;
+        if full && whole == batch.items.len() && whole > 0 {
+            return batch;
+        }
+        let Some(record) = scan.next() else {
+            batch.ended = true;
+            batch.head = scan.head();
+            if mode == Mode::Live && batch.head < limit {
+                batch.refused = Some(no_record(batch.head));
+            }
+            return batch;
+        };
+        let op = match decode(&record) {
+            Ok(op) => op,
+            Err(refused) => {
+                batch.items.truncate(whole);
+                batch.refused = Some(refused);
+                return batch;
+            }
+        };
+        let alone = shifting(&op) && !record.more() && whole == batch.items.len();
+        if alone && whole > 0 {
+            return batch;
+        }
+        bytes += record.payload().len();
+        batch.head = record.end();
+        let header = record.header;
+        batch.items.push(Item { header, op });
+        if !record.more() {
+            whole = batch.items.len();
+        }
+        if alone {
+            return batch;
+        }
+    }
+}
+
+fn decode(record: &Record) -> Result<Op, Refused> {
+    Op::decode(record).map_err(|e| Refused {
+        pos: record.pos(),
+        kind: Some(record.kind()),
+        ino: Ino(record.header.ino),
+        why: e.to_string(),
+    })
+}
+
+fn no_record(pos: LogPos) -> Refused {
+    Refused {
+        pos,
+        kind: None,
+        ino: Ino::NONE,
+        why: "no valid record where the client says that there is one".into(),
+    }
+}
+
+/// What a log that was left by a crash holds.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// Where it ends.
+    pub head: LogPos,
+    /// Records, pads left out.
+    pub records: u64,
+    /// Blocks that its steal records name, in order. Recovery takes those that are free
+    /// from the allocator of the volume before it allocates anything for any log.
+    pub stolen: Vec<Run>,
+    /// Inode numbers that it uses for new inodes; not to be granted to others.
+    pub created: HashSet<Ino>,
+}
+
+/// Reads a log that was left by a crash, from its digested position on. Nothing changes.
+pub fn survey(log: &LogSource<'_>, view: &View, from: LogPos) -> Survey {
+    let mut found = Survey::default();
+    let mut scan = scan(log, view, from, LogPos(u64::MAX), Mode::Recovery);
+    for record in &mut scan {
+        found.records += 1;
+        match Op::decode(&record) {
+            Ok(Op::Steal { addr, blocks, .. }) => found.stolen.push(Run {
+                addr,
+                len: blocks.into(),
+            }),
+            Ok(Op::Create { ino, .. }) => drop(found.created.insert(ino)),
+            _ => {}
+        }
+    }
+    found.head = scan.head();
+    found
+}

@@ -1,0 +1,391 @@
+//! Decide: a pure function of records and volume (DESIGN §6.2). What it gives,
+//! [`super::data`] and [`super::apply`] carry out with nothing left to decide.
+
+use super::authority::Authority;
+use super::image::Image;
+use super::layout::{self, FilePlan};
+use super::net::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop};
+use super::stats::DigestStats;
+use shale_format::inode::{self, Inode};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
+use shale_format::record::{Kind, RecordHeader, flag};
+use shale_format::xattr::Xattrs;
+use shale_format::{BlockAddr, DirKey, Ino, LogPos, TxId};
+use shale_oplog::Op;
+use shale_volume::{Run, VolumeError};
+
+/// One record to be digested.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Its header.
+    pub header: RecordHeader,
+    /// What it does.
+    pub op: Op,
+}
+
+impl Item {
+    /// Whether the transaction goes on in the next record.
+    pub fn more(&self) -> bool {
+        self.header.flags & flag::MORE != 0
+    }
+
+    /// Position behind it.
+    pub fn end(&self) -> LogPos {
+        LogPos(self.header.pos + u64::from(self.header.bytes))
+    }
+}
+
+/// A record that must not be digested, nor anything behind it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("log record at {} ({kind:?}, inode {}): {why}", pos.0, ino.0)]
+pub struct Refused {
+    /// Where it is.
+    pub pos: LogPos,
+    /// What it does; `None`: it is not even a record.
+    pub kind: Option<Kind>,
+    /// The first inode it names.
+    pub ino: Ino,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A record must not be digested. Records before `keep` can be.
+    #[error("{refused}")]
+    Refused {
+        /// Which, and why.
+        refused: Refused,
+        /// Index of the first record of its transaction.
+        keep: usize,
+    },
+    /// The volume could not be read.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+}
+
+/// One change in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryChange {
+    /// Takes the entry of this name out.
+    Remove(Box<[u8]>),
+    /// Puts an entry in.
+    Insert(Entry),
+    /// Points the entry at another inode; the name stays.
+    Replace(Entry),
+}
+
+/// What happens to an inode's entry in the directory of orphans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphan {
+    /// It gets one.
+    Insert {
+        /// Type, as in `d_type`.
+        kind: u8,
+    },
+    /// It is another inode now.
+    Replace {
+        /// Type, as in `d_type`.
+        kind: u8,
+    },
+    /// It loses it.
+    Remove,
+}
+
+/// Everything that happens to one inode number.
+#[derive(Clone, Debug)]
+pub struct InodePlan {
+    /// The number.
+    pub ino: Ino,
+    /// Batch that wrote its slot in the volume that was planned for; `None`: it was free.
+    pub base: Option<TxId>,
+    /// What the volume has there goes: content, entries, attributes, slot.
+    pub wipe: bool,
+    /// Changes that empty the directory which goes.
+    pub wiped_entries: Vec<(DirKey, EntryChange)>,
+    /// The inode afterwards (roots, blocks and place of the attributes not yet);
+    /// `None`: the number is free.
+    pub inode: Option<Inode>,
+    /// Changes of its entries.
+    pub entries: Vec<(DirKey, EntryChange)>,
+    /// All extended attributes, if one changes.
+    pub xattrs: Option<Xattrs>,
+    /// Its blocks.
+    pub file: FilePlan,
+    /// Its entry among the orphans.
+    pub orphan: Option<Orphan>,
+}
+
+/// What a chunk does to the volume.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// By number.
+    pub inodes: Vec<InodePlan>,
+    /// New blocks needed in all.
+    pub new_blocks: u64,
+    /// Estimate of the journal bytes that the transaction needs.
+    pub journal_bytes: u64,
+    /// Bytes of the volume that had been set aside for these records.
+    pub reserve_bytes: u64,
+    /// Stolen blocks that become part of files.
+    pub linked: Vec<Run>,
+    /// Stolen blocks that no file needs any more: they stay free and with the client's grant.
+    pub unused: Vec<Run>,
+    /// Granted inode numbers that the records used, also for inodes that are gone again.
+    pub created: Vec<Ino>,
+    /// Counts.
+    pub stats: DigestStats,
+}
+
+/// Makes the plan of a run of whole transactions.
+///
+/// # Errors
+/// The first record that must not be digested, or the volume cannot be read.
+pub fn plan(
+    items: &[Item],
+    image: &dyn Image,
+    authority: &dyn Authority,
+) -> Result<Plan, PlanError> {
+    let mut net = Net::new(image, authority);
+    let mut chain = 0;
+    for (n, item) in items.iter().enumerate() {
+        if let Err(stop) = take(&mut net, n as u32, item) {
+            return Err(match stop {
+                Stop::Volume(e) => PlanError::Volume(e),
+                Stop::Bad(why) => PlanError::Refused {
+                    refused: Refused {
+                        pos: LogPos(item.header.pos),
+                        kind: Some(item.header.kind()),
+                        ino: Ino(item.header.ino),
+                        why: why.into_owned(),
+                    },
+                    keep: chain,
+                },
+            });
+        }
+        if !item.more() {
+            chain = n + 1;
+        }
+    }
+    Ok(decide(net, items)?)
+}
+
+/// Takes one record into the net.
+fn take(net: &mut Net<'_>, index: u32, item: &Item) -> Step<()> {
+    let header = item.header;
+    let at = &At { index, header };
+    match &item.op {
+        Op::Create {
+            body, name, target, ..
+        } => {
+            let bytes = target.len() as u64;
+            let behind_name = u64::from(header.body_bytes) + name.len() as u64;
+            let target_at = LogPos(header.pos + RecordHeader::BYTES as u64 + behind_name);
+            net.create(at, body, name, bytes, target_at)
+        }
+        Op::Link {
+            kind, twin, name, ..
+        } => net.link(at, *kind, *twin, name),
+        Op::Unlink {
+            kind, twin, name, ..
+        } => net.unlink(at, *kind, *twin, name),
+        Op::Rename { body, old, new, .. } => net.rename(at, body, old, new),
+        Op::Write { at: from, .. } => net.write(at, *from),
+        Op::Steal {
+            addr, blocks, end, ..
+        } => net.steal(at, *addr, *blocks, *end),
+        Op::Truncate { .. } => net.truncate(at),
+        Op::SetAttr { body, .. } => net.set_attr(at, body),
+        Op::SetXattr { name, value, .. } => net.xattr(at, name, Some(value)),
+        Op::RemoveXattr { name, .. } => net.xattr(at, name, None),
+        Op::Fallocate { bytes, mode, .. } => net.fallocate(at, *bytes, *mode),
+        Op::Free { .. } => net.release(at),
+    }
+}
+
+/// Which records count.
+struct Count(Vec<bool>);
+
+impl Count {
+    fn add(&mut self, by: impl IntoIterator<Item = u32>) {
+        for n in by {
+            if n != NOBODY {
+                self.0[n as usize] = true;
+            }
+        }
+    }
+}
+
+fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
+    let mut count = Count(vec![false; items.len()]);
+    let mut plan = Plan {
+        inodes: Vec::new(),
+        new_blocks: 0,
+        journal_bytes: JOURNAL_FIXED_BYTES,
+        reserve_bytes: 0,
+        linked: Vec::new(),
+        unused: Vec::new(),
+        created: net.created,
+        stats: DigestStats::default(),
+    };
+    let image = net.image;
+    for (&ino, inode) in &net.inodes {
+        if let Some(p) = inode_plan(image, ino, inode, &mut count)? {
+            let stats = &mut plan.stats;
+            stats.inodes += u64::from(p.inode.is_some());
+            stats.inodes_freed += u64::from(p.inode.is_none());
+            stats.entries += (p.entries.len() + p.wiped_entries.len()) as u64;
+            let linked = p.file.links.iter().map(|l| Run {
+                addr: l.addr,
+                len: l.blocks,
+            });
+            plan.linked.extend(linked);
+            plan.new_blocks += p.file.new_blocks();
+            plan.journal_bytes += journal_bytes(&p);
+            plan.stats.extents += (p.file.links.len() + p.file.copies.len()) as u64;
+            plan.stats.bytes_digested += p.file.payload_bytes;
+            plan.inodes.push(p);
+        }
+    }
+    let mut rest = net.stolen;
+    for run in &plan.linked {
+        rest.remove(run.addr.raw()..run.addr.raw() + run.len);
+    }
+    plan.unused = rest
+        .iter()
+        .map(|(raw, _)| Run {
+            addr: BlockAddr::from_raw(raw.start),
+            len: raw.end - raw.start,
+        })
+        .collect();
+    tally(&mut plan, items, &count);
+    Ok(plan)
+}
+
+/// Counts of the records.
+fn tally(plan: &mut Plan, items: &[Item], count: &Count) {
+    let mut writes = 0;
+    for (item, &counts) in items.iter().zip(&count.0) {
+        plan.reserve_bytes += u64::from(item.header.reserve) * 64;
+        plan.stats.bytes_logged += u64::from(item.header.bytes);
+        plan.stats.skipped += u64::from(!counts);
+        let bytes = match &item.op {
+            Op::Write { len, .. } => u64::from(*len),
+            Op::Steal { blocks, .. } => u64::from(*blocks) * BLOCK_BYTES as u64,
+            Op::Create { target, .. } => target.len() as u64,
+            _ => continue,
+        };
+        plan.stats.payload_bytes += bytes;
+        writes += u64::from(counts && !matches!(item.op, Op::Create { .. }));
+    }
+    let stats = &mut plan.stats;
+    stats.records = items.len() as u64;
+    stats.coalesced = writes.saturating_sub(stats.extents);
+    stats.bytes_skipped = stats.payload_bytes.saturating_sub(stats.bytes_digested);
+    stats.blocks_written = plan.new_blocks;
+    stats.blocks_linked = plan.linked.iter().map(|r| r.len).sum();
+}
+
+/// Journal of a transaction whatever it does: header, log slot, root block.
+const JOURNAL_FIXED_BYTES: u64 = 8192;
+/// Journal of one changed word of a bitmap, with its entry's header.
+const JOURNAL_WORD_BYTES: u64 = 24;
+
+/// Journal that one inode's changes need: its slot, bitmap words of blocks and nodes.
+fn journal_bytes(p: &InodePlan) -> u64 {
+    let file = &p.file;
+    let runs = file.links.len() + file.copies.len() + file.unwritten.len() + file.unmap.len();
+    let trees = 4 * (p.entries.len() + p.wiped_entries.len()).min(64) + 2 * runs + 8;
+    (INODE_BYTES + 16) as u64 + trees as u64 * JOURNAL_WORD_BYTES
+}
+
+/// What happens to one number; `None`: nothing.
+fn inode_plan(
+    image: &dyn Image,
+    ino: Ino,
+    net: &InodeNet,
+    count: &mut Count,
+) -> Result<Option<InodePlan>, VolumeError> {
+    let wipe = net.base.is_some() && (net.fresh || net.now.is_none());
+    if net.vanished() || (!wipe && !changed(net)) {
+        return Ok(None);
+    }
+    count.add(net.marks.all());
+    let entries = entries(&net.dir, count);
+    let wiped_entries = entries_of_wiped(&net.base_dir, count);
+    let file = match net.now {
+        Some(_) => layout::file(image, net.continued(), &net.content)?,
+        None => FilePlan::default(),
+    };
+    count.add(file.by.iter().copied());
+    let xattrs = net.xattrs.as_ref().map(|x| {
+        count.add(x.by.values().copied());
+        x.now.clone()
+    });
+    let is_orphan = |i: &Option<Inode>| {
+        i.as_ref()
+            .filter(|i| i.flags & inode::flag::ORPHAN != 0)
+            .map(|i| shale_format::dirent::kind_of_mode(i.mode))
+    };
+    let orphan = match (is_orphan(&net.base), is_orphan(&net.now)) {
+        (None, Some(kind)) => Some(Orphan::Insert { kind }),
+        (Some(was), Some(kind)) if was != kind => Some(Orphan::Replace { kind }),
+        (Some(_), None) => Some(Orphan::Remove),
+        _ => None,
+    };
+    Ok(Some(InodePlan {
+        ino,
+        base: net.base.map(|b| TxId(b.txid)),
+        wipe,
+        wiped_entries,
+        inode: net.now,
+        entries,
+        xattrs,
+        file,
+        orphan,
+    }))
+}
+
+/// Whether anything of an inode that stays the same one changes.
+fn changed(net: &InodeNet) -> bool {
+    net.fresh
+        || net.marks.all().iter().any(|&m| m != NOBODY)
+        || !net.content.is_empty()
+        || net.xattrs.is_some()
+        || net.dir.slots.values().any(|s| s.base != s.now)
+}
+
+fn entries(dir: &DirNet, count: &mut Count) -> Vec<(DirKey, EntryChange)> {
+    let mut changes = Vec::new();
+    for (&key, slot) in &dir.slots {
+        let change = match (&slot.base, &slot.now) {
+            (a, b) if a == b => continue,
+            (Some(a), None) => EntryChange::Remove(a.name.clone()),
+            (None, Some(b)) => EntryChange::Insert(b.clone()),
+            (Some(a), Some(b)) if a.name == b.name => EntryChange::Replace(b.clone()),
+            (Some(a), Some(b)) => {
+                count.add([slot.by]);
+                changes.push((key, EntryChange::Remove(a.name.clone())));
+                changes.push((key, EntryChange::Insert(b.clone())));
+                continue;
+            }
+            (None, None) => continue,
+        };
+        count.add([slot.by]);
+        changes.push((key, change));
+    }
+    changes
+}
+
+/// Removes what the volume still has in a directory that goes.
+fn entries_of_wiped(dir: &DirNet, count: &mut Count) -> Vec<(DirKey, EntryChange)> {
+    let mut changes = Vec::new();
+    for (&key, slot) in &dir.slots {
+        if let Some(base) = &slot.base {
+            count.add([slot.by]);
+            changes.push((key, EntryChange::Remove(base.name.clone())));
+        }
+    }
+    changes
+}

@@ -1,0 +1,112 @@
+//! Chunks that do not fit, crashes in between, recovery.
+
+use super::world::{DIR, FILE, World};
+use crate::digest::{Bounds, DigestError, Mode, OwnLog, survey};
+use shale_format::LogPos;
+use shale_format::limits::NVM_BYTES_MIN;
+use shale_oplog::encode;
+use shale_volume::{Run, VolumeError};
+
+#[test]
+fn a_chunk_above_the_journal_is_cut() {
+    let mut w = World::new();
+    w.create(1, 100, "d", DIR);
+    let room = w.volume().journal_room();
+    let count = 2 * room / 272;
+    for n in 0..count {
+        w.create(100, 1_000 + n * 17, &format!("f{n}"), FILE);
+    }
+    let chunks = w.digest();
+    assert!(chunks.len() >= 2, "{} chunks for {count} inodes", chunks.len());
+    assert_eq!(w.names(100).len() as u64, count);
+    let created: usize = chunks.iter().map(|c| c.created.len()).sum();
+    assert_eq!(created as u64, count + 1);
+}
+
+#[test]
+fn without_space_nothing_changes() {
+    let mut w = World::new();
+    w.create(1, 100, "f", FILE);
+    w.digest();
+    let free = w.volume().space().free;
+    let taken = w.volume().allocate(free - 16, None).unwrap();
+    w.write(100, 0, &[1; 4 * 4096]);
+    w.write(100, 16_384, &[2; 64 * 4096]);
+    let before = w.volume().space();
+    // Cut down to the first record, that fits.
+    let done = w.chunk(Mode::Live).unwrap();
+    assert!(!done.at_end && done.stats.records == 1);
+    w.at = done.upto;
+    let error = w.chunk(Mode::Live).unwrap_err();
+    assert!(matches!(error, DigestError::Volume(VolumeError::NoSpace { .. })), "{error}");
+    assert!(w.volume().space().taken == before.taken, "allocations go back");
+    for run in taken {
+        w.volume().give_back(run);
+    }
+    w.digest();
+    assert_eq!(w.inode(100).unwrap().size, 68 * 4096);
+}
+
+#[test]
+fn bounds_never_cut_a_transaction() {
+    let bounds = Bounds {
+        records_max: 2,
+        bytes_max: 1 << 20,
+    };
+    let mut w = World::with(NVM_BYTES_MIN as usize, bounds);
+    w.create(1, 100, "f", FILE);
+    let ino = shale_format::Ino(100);
+    let mut parts = [(); 5].map(|()| encode::write(ino, 0, b"x"));
+    w.reserve.set(3);
+    w.chain(&mut parts);
+    w.write(100, 0, b"y");
+    let chunks = w.digest();
+    let records: Vec<u64> = chunks.iter().map(|c| c.stats.records).collect();
+    assert_eq!(records, [6, 1]);
+    let released: Vec<u64> = chunks.iter().map(|c| c.reserve_released).collect();
+    assert_eq!(released, [5 * 3 * 64, 3 * 64]);
+}
+
+#[test]
+fn a_log_of_another_position_is_left_alone() {
+    let mut w = World::new();
+    w.create(1, 100, "f", FILE);
+    w.digest();
+    w.write(100, 0, b"1");
+    let second = w.write(100, 0, b"2");
+    w.at = second;
+    let error = w.chunk(Mode::Live).unwrap_err();
+    assert!(matches!(error, DigestError::Position { slot: 3, .. }), "{error}");
+    assert_eq!(w.inode(100).unwrap().size, 0);
+}
+
+/// A steal whose blocks did not arrive ends the log before it, though later records did.
+#[test]
+fn recovery_ends_before_a_steal_that_did_not_arrive() {
+    let mut w = World::new();
+    w.create(1, 100, "f", FILE);
+    w.steal(100, 0, &[1; 8192], 8192);
+    let lost = w.stolen(100, 8192, &[2; 4096], 12_288);
+    let at = w.push(lost);
+    w.write(100, 0, b"behind");
+    let first = w.rules.blocks[0].addr;
+    w.volume().write_at(first.plus(2), 100, b"?").unwrap();
+    let view = w.view();
+    let found = survey(&w.source(), &view, w.at);
+    assert_eq!((found.head, found.records), (at, 2));
+    let run = Run {
+        addr: first,
+        len: 2,
+    };
+    assert_eq!(found.stolen, [run]);
+    assert!(found.created.contains(&shale_format::Ino(100)));
+    // The grant is forgotten by a restart; recovery takes the blocks again.
+    w.volume().give_back(w.rules.blocks[0]);
+    w.volume().take(run).unwrap();
+    let own = OwnLog::new(found.stolen);
+    let (log, all) = (w.source(), LogPos(u64::MAX));
+    let done = w.digester.chunk(&log, w.at, all, &own, Mode::Recovery).unwrap();
+    assert_eq!((done.refused, done.at_end, done.upto), (None, true, at));
+    assert_eq!(w.content(100), [1; 8192]);
+    assert_eq!(w.extents(100), [(0, 2, false)]);
+}

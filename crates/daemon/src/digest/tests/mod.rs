@@ -1,0 +1,9 @@
+//! Tests of digest: by hand, against a model, refused records, crashes in between.
+
+mod content;
+mod limits;
+mod model;
+mod names;
+mod random;
+mod refuse;
+mod world;
