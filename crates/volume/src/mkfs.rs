@@ -10,7 +10,7 @@ use shale_device::nvm::Map;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::{Inode, slot_of, time};
-use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, NVM_BYTES_MIN, TIERS_MAX};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{
     DeviceEntry, LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, ROOT_BLOCK, ROOT_MAGIC, RootBlock, SUPER_BLOCK,
     SUPER_MAGIC, Superblock, TierTable,
@@ -23,7 +23,7 @@ use zerocopy::FromZeros;
 const JOURNAL_PART: u64 = 64;
 /// Least and most blocks of the journal.
 const JOURNAL_BLOCKS: std::ops::RangeInclusive<u64> = 256..=16384;
-/// Most levels of permission bits that `root_mode` may have.
+/// Bits of a mode that are permissions.
 const MODE_BITS: u32 = 0o7777;
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
@@ -213,11 +213,10 @@ fn write_inodes(media: &Media, sb: &Superblock, options: &MkfsOptions) -> Result
         crc: 0,
         reserved0: 0,
         txid: 0,
-        used_blocks: [1, 0, 0].map(|n: u64| n),
+        used_blocks: [1, 0, 0],
         inodes: dirs.len() as u64,
         reserved1: [0; 200],
         inode_file: inode_file(sb.data_block),
     };
-    const _: () = assert!(TIERS_MAX == 3);
     media.write(BlockAddr::nvm(ROOT_BLOCK), 0, &root.encode())
 }

@@ -5,7 +5,6 @@
 //! given back since the volume was opened: looking for them would mean reading the
 //! whole file. A number is granted to one client at a time.
 
-use crate::error::Result;
 use parking_lot::Mutex;
 use shale_format::limits::INODES_PER_BLOCK;
 use shale_format::{FileBlock, Ino};
@@ -48,11 +47,10 @@ pub(crate) struct Numbers(Mutex<State>);
 
 impl Numbers {
     /// From the mapped runs of the inode file, ascending.
-    pub(crate) fn new(mapped: impl Iterator<Item = Result<Range<u64>>>) -> Result<Self> {
+    pub(crate) fn new(mapped: impl IntoIterator<Item = Range<u64>>) -> Self {
         let mut state = State::default();
         let mut at = 1;
         for run in mapped {
-            let run = run?;
             if run.start > at {
                 state.holes.insert(at, run.start - at);
             }
@@ -61,7 +59,7 @@ impl Numbers {
         if at < BLOCKS_MAX {
             state.holes.insert(at, BLOCKS_MAX - at);
         }
-        Ok(Numbers(Mutex::new(state)))
+        Numbers(Mutex::new(state))
     }
 
     /// See [`crate::Volume::grant_inodes`].

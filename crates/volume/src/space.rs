@@ -16,7 +16,7 @@ use shale_format::{BlockAddr, TierId, TxId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks of a segment; no run is longer.
+/// Blocks of a segment. A search looks at one segment at a time.
 pub(crate) const SEGMENT_BLOCKS: u64 = SEGMENT_BYTES / BLOCK_BYTES as u64;
 /// Shortest run that a grant prefers.
 const GRANT_RUN_BLOCKS: u64 = 256;

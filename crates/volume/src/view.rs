@@ -291,6 +291,7 @@ impl View {
             extents: Vec::new(),
             range: FileBlock(0)..FileBlock(u64::MAX),
         };
+        let mut tiers = 0;
         for root in &inode.root {
             let (slower, keys) = match root.kind {
                 root_kind::EMPTY => continue,
@@ -307,10 +308,17 @@ impl View {
             };
             cover.range.start = cover.range.start.max(FileBlock(keys.start));
             cover.range.end = cover.range.end.min(FileBlock(keys.end));
-            cover.extents = match cover.extents.is_empty() {
-                true => slower,
-                false => underlay(&cover.extents, &slower),
+            tiers += 1;
+            cover.extents = match tiers {
+                1 => slower,
+                _ => underlay(&cover.extents, &slower),
             };
+        }
+        if tiers > 1 {
+            // Outside the range one of the tiers may have more than is known here.
+            let known = cover.range.start.0..cover.range.end.0;
+            let inside = cover.extents.iter().filter_map(|e| clip(e, &known));
+            cover.extents = inside.collect();
         }
         Ok(cover)
     }

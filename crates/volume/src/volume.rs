@@ -154,7 +154,7 @@ impl Volume {
     }
 
     /// Takes about `blocks` blocks for a client: whole free segments first, then
-    /// long runs. Leaves [`Space::reserved_fixed`] alone. May give fewer blocks,
+    /// long runs. A run may span segments. Leaves [`Space::reserved_fixed`] alone. May give fewer blocks,
     /// at least 1.
     ///
     /// # Errors
@@ -207,8 +207,8 @@ impl Volume {
 fn free_numbers(view: &View, root: &RootBlock) -> Result<Numbers> {
     let mut mapped = Vec::new();
     view.extents(&root.inode_file, FileBlock(0), &mut |e| {
-        mapped.push(Ok(e.start().0..e.end().0));
+        mapped.push(e.start().0..e.end().0);
         ControlFlow::Continue(())
     })?;
-    Numbers::new(mapped.into_iter())
+    Ok(Numbers::new(mapped))
 }

@@ -74,7 +74,7 @@ fn grants_prefer_whole_segments_and_keep_the_reserve() {
     volume.allocate(10, None).unwrap();
     let runs = volume.grant(16384).unwrap();
     assert_eq!(runs.len(), 1);
-    assert!(runs[0].len == 16384 && runs[0].addr.index() % 16384 == 0);
+    assert!(runs[0].len == 16384 && runs[0].addr.index().is_multiple_of(16384));
     let rest = volume.grant(u64::MAX).unwrap();
     assert!(blocks(&rest) > 0);
     assert_eq!(volume.space().free, space.reserved_fixed);
