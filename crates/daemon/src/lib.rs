@@ -1,4 +1,48 @@
-//! Shale: the shared side: digest, lease, recover, check.
+//! The shared side of a volume, as a library: digest, lease, recover (DESIGN §3, §5, §6, §9).
+//!
+//! | Module | What it holds |
+//! | --- | --- |
+//! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
+//! | [`daemon`] | starting and stopping |
+//! | `attach`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
+//! | `page`, `gate`, `release` | the two shared pages, and waiting until nobody uses what is freed |
+//! | [`digest`], `digestion` | digesting a log, and when that happens |
+//! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
+//! | `space` | a full volume is found out at the call |
+//! | [`recover`], `orphans` | what a crash left |
+//! | [`stats`] | what `status` shows |
+//! | [`supervisor`] | the process that hides a daemon's death |
 #![forbid(unsafe_code)]
 
+mod attach;
+mod client;
+mod connection;
+pub mod daemon;
 pub mod digest;
+mod digestion;
+pub mod error;
+mod gate;
+mod grants;
+pub mod lease;
+mod listen;
+pub mod make;
+pub mod nvm_dir;
+mod orphans;
+mod page;
+pub mod recover;
+mod release;
+mod revoke;
+mod rights;
+mod shared;
+mod space;
+pub mod stats;
+pub mod volume_file;
+
+pub use daemon::{Daemon, DaemonConfig};
+pub use error::{DaemonError, Result};
+pub use lease::LeaseHook;
+pub use make::{Made, MakeOptions, make_volume};
+pub use nvm_dir::{NvmLock, open_nvm};
+pub use recover::RecoveryReport;
+pub use stats::Status;
+pub use volume_file::VolumeFile;

@@ -184,6 +184,11 @@ impl SocketPeer {
         })
     }
 
+    /// Another descriptor of the connection: shutting it down ends a wait in [`Self::next`].
+    pub fn duplicate(&self) -> Result<OwnedFd, ProtoError> {
+        Ok(self.socket.try_clone()?)
+    }
+
     /// The next request. [`ProtoError::Closed`] when the client has gone.
     pub fn next(&self) -> Result<Request, ProtoError> {
         Ok(receive(self.socket.as_fd())?.0)

@@ -1,0 +1,182 @@
+//! Making a client: a slot of the log table, a log file, two pages.
+//!
+//! Order, and what a crash after each step leaves: the log file with all its space
+//! (removed at the next start, since no slot names it); the slot, durably (an empty log,
+//! digested at the next start); the client in memory.
+
+use crate::client::{Client, Parts, Reach};
+use crate::error::{DaemonError, Result};
+use crate::make::random;
+use crate::nvm_dir::remove;
+use crate::rights::Person;
+use crate::shared::Shared;
+use shale_device::{MapOptions, Path as CountPath};
+use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
+use shale_format::log::{LogHeader, LogSlot, RING_AT, file_name, slot_state};
+use shale_oplog::Log;
+use shale_proto::message::PROTO_VERSION;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    pub(crate) reach: Reach,
+    pub(crate) pid: i32,
+    pub(crate) person: Person,
+}
+
+impl Asker {
+    /// The front end in this process, on behalf of `uid`.
+    pub(crate) fn in_process(uid: u32) -> Self {
+        Self {
+            reach: Reach::InProcess,
+            pid: std::process::id() as i32,
+            person: Person {
+                uid,
+                groups: Vec::new(),
+            },
+        }
+    }
+
+    /// The process at the other end of a socket.
+    pub(crate) fn peer(pid: i32, uid: u32, gid: u32) -> Self {
+        let mut groups = groups_of(pid).unwrap_or_default();
+        groups.push(gid);
+        Self {
+            reach: Reach::Socket,
+            pid,
+            person: Person { uid, groups },
+        }
+    }
+}
+
+/// Supplementary groups of a process.
+fn groups_of(pid: i32) -> Option<Vec<u32>> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("Groups:"))?;
+    Some(
+        line.split_whitespace()
+            .filter_map(|g| g.parse().ok())
+            .collect(),
+    )
+}
+
+/// Why a process may not become a client: errno and sentence.
+pub(crate) type Refusal = (i32, String);
+
+impl Shared {
+    /// Whether a process may map the volume: its owner and root may.
+    pub(crate) fn may_attach(&self, asker: &Asker) -> std::result::Result<(), Refusal> {
+        let owner = self.volume.superblock().owner_uid;
+        let uid = asker.person.uid;
+        if asker.reach == Reach::InProcess || uid == owner || uid == 0 {
+            return Ok(());
+        }
+        Err((
+            libc::EACCES,
+            format!(
+                "user {uid} may not map this volume, only its owner {owner} and root: use the mount point"
+            ),
+        ))
+    }
+
+    /// Attaches a client.
+    pub(crate) fn attach(
+        self: &Arc<Self>,
+        asker: &Asker,
+        version: u32,
+        log_bytes: u64,
+    ) -> std::result::Result<Arc<Client>, Refusal> {
+        self.may_attach(asker)?;
+        if version != PROTO_VERSION {
+            return Err((
+                libc::EPROTO,
+                format!(
+                    "the client speaks protocol {version}, this daemon {PROTO_VERSION}: use the same shale"
+                ),
+            ));
+        }
+        self.make_client(asker, log_bytes).map_err(|e| {
+            let errno = match &e {
+                DaemonError::NoSlot { .. } => libc::EUSERS,
+                DaemonError::Closing => libc::ESHUTDOWN,
+                DaemonError::Device(d) => d.raw_os_error().unwrap_or(libc::EIO),
+                _ => libc::EIO,
+            };
+            (errno, e.to_string())
+        })
+    }
+
+    fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
+        let _one_at_a_time = self.attach.lock();
+        self.check_open()?;
+        let slots = self.volume.log_slots();
+        let slot = slots
+            .iter()
+            .position(|s| s.state == slot_state::FREE)
+            .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })? as u32;
+        let superblock = self.volume.superblock();
+        let wanted = match log_bytes {
+            0 => superblock.log_bytes,
+            n => n,
+        };
+        let ring_bytes =
+            wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let salt = u64::from_le_bytes(random()?);
+        let log_path = self.nvm_dir.join(file_name(slot));
+        remove(&log_path)?;
+        let log = Arc::new(
+            MapOptions::new()
+                .path(CountPath::Log)
+                .create_file(&log_path, RING_AT + ring_bytes as usize)?,
+        );
+        let uid = asker.person.uid;
+        let header = LogHeader {
+            magic: shale_format::log::LOG_MAGIC,
+            uuid: superblock.uuid,
+            salt,
+            ring_bytes,
+            uid,
+            slot,
+            created_ns: self.clock.realtime_ns(),
+            ..zerocopy::FromZeros::new_zeroed()
+        };
+        Log::create(log.clone(), header)?;
+        let connection = match asker.reach {
+            Reach::InProcess => self.config.connection.unwrap_or(0),
+            Reach::Socket => 0,
+        };
+        let live = LogSlot {
+            state: slot_state::LIVE,
+            uid,
+            salt,
+            ring_bytes,
+            connection,
+            ..zerocopy::FromZeros::new_zeroed()
+        };
+        let own_uid = rustix::process::geteuid().as_raw();
+        let client = Arc::new(Client::new(Parts {
+            id: self.next_client.fetch_add(1, Ordering::AcqRel),
+            slot,
+            reach: asker.reach,
+            pid: asker.pid,
+            person: asker.person.clone(),
+            may_steal: asker.reach == Reach::InProcess || uid == own_uid,
+            log,
+            log_path,
+            salt,
+            ring_bytes,
+        })?);
+        self.set_slot(slot, &live)?;
+        self.register(&client);
+        tracing::info!(
+            client = client.id,
+            pid = client.pid,
+            slot,
+            ring_bytes,
+            "client attached"
+        );
+        Ok(client)
+    }
+}

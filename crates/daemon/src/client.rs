@@ -1,0 +1,219 @@
+//! One attached client, as the daemon sees it: its log, its two pages, its grants.
+//!
+//! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
+
+use crate::grants::Grants;
+use crate::page::{ClientPage, DaemonPage};
+use crate::rights::Person;
+use parking_lot::Mutex;
+use shale_device::Map;
+use shale_format::LogPos;
+use shale_format::limits::RECORD_ALIGN;
+use shale_format::log::TAIL_AT;
+use shale_proto::control::state;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How the client talks to the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// In the daemon's own process: the FUSE front end.
+    InProcess,
+    /// Over the socket.
+    Socket,
+}
+
+/// What has become of the client.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Fate {
+    /// It is served.
+    #[default]
+    Served,
+    /// It was cut off. Of its log, what was committed then counts.
+    Evicted(String),
+    /// Its log cannot be digested for now (an error of the medium). It is kept.
+    Stuck(String),
+}
+
+/// Where the digest of one log stands. Held while it is digested.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// A record was refused at this position, and why: nothing from there on counts.
+    pub(crate) refused: Option<(LogPos, String)>,
+}
+
+/// An attached client.
+pub(crate) struct Client {
+    pub(crate) id: u32,
+    pub(crate) slot: u32,
+    pub(crate) reach: Reach,
+    pub(crate) pid: i32,
+    pub(crate) person: Person,
+    pub(crate) may_steal: bool,
+    pub(crate) log: Arc<Map>,
+    pub(crate) log_path: PathBuf,
+    pub(crate) salt: u64,
+    pub(crate) ring_bytes: u64,
+    pub(crate) daemon_page: DaemonPage,
+    pub(crate) client_page: ClientPage,
+    pub(crate) grants: Mutex<Grants>,
+    pub(crate) work: Mutex<Work>,
+    pub(crate) fate: Mutex<Fate>,
+    pub(crate) queued: AtomicBool,
+    pub(crate) leaving: AtomicBool,
+    /// Records digested.
+    pub(crate) records: AtomicU64,
+    digested: AtomicU64,
+    /// Highest committed position that was believed.
+    believed: AtomicU64,
+    /// Committed position at the cut; `u64::MAX` while the client is served.
+    cut: AtomicU64,
+}
+
+/// What a client is made of.
+pub(crate) struct Parts {
+    pub(crate) id: u32,
+    pub(crate) slot: u32,
+    pub(crate) reach: Reach,
+    pub(crate) pid: i32,
+    pub(crate) person: Person,
+    pub(crate) may_steal: bool,
+    pub(crate) log: Arc<Map>,
+    pub(crate) log_path: PathBuf,
+    pub(crate) salt: u64,
+    pub(crate) ring_bytes: u64,
+}
+
+impl Client {
+    pub(crate) fn new(parts: Parts) -> crate::error::Result<Self> {
+        let daemon_page = DaemonPage::new()?;
+        daemon_page.set_state(state::RUNNING);
+        Ok(Self {
+            id: parts.id,
+            slot: parts.slot,
+            reach: parts.reach,
+            pid: parts.pid,
+            person: parts.person,
+            may_steal: parts.may_steal,
+            log: parts.log,
+            log_path: parts.log_path,
+            salt: parts.salt,
+            ring_bytes: parts.ring_bytes,
+            daemon_page,
+            client_page: ClientPage::new()?,
+            grants: Mutex::default(),
+            work: Mutex::default(),
+            fate: Mutex::default(),
+            queued: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            records: AtomicU64::new(0),
+            digested: AtomicU64::new(0),
+            believed: AtomicU64::new(0),
+            cut: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Whether its records need no check of rights: the daemon's own code wrote them.
+    pub(crate) fn trusted(&self) -> bool {
+        self.reach == Reach::InProcess
+    }
+
+    /// Records before this are in the volume.
+    pub(crate) fn digested(&self) -> u64 {
+        self.digested.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_digested(&self, pos: LogPos) {
+        self.digested.store(pos.0, Ordering::Release);
+        self.daemon_page.set_digested(pos.0);
+    }
+
+    /// How far the client says that its log is complete. What cannot be true is
+    /// not believed: the word never goes back, is a multiple of a record's unit, and never runs
+    /// a ring ahead of what was digested (the client keeps no more than a ring).
+    pub(crate) fn committed(&self) -> u64 {
+        let unit = RECORD_ALIGN as u64;
+        let highest = self.digested() + self.ring_bytes;
+        let said = self.client_page.committed() / unit * unit;
+        let believed = self
+            .believed
+            .fetch_max(said.min(highest), Ordering::AcqRel)
+            .max(said.min(highest));
+        believed.min(self.cut.load(Ordering::Acquire))
+    }
+
+    /// What it says is its oldest record; only for people to read.
+    pub(crate) fn tail(&self) -> u64 {
+        self.log.load_u64(TAIL_AT).min(self.digested())
+    }
+
+    /// From now on nothing that the client commits counts.
+    pub(crate) fn cut(&self) {
+        let now = self.committed();
+        self.cut.fetch_min(now, Ordering::AcqRel);
+    }
+
+    /// Whether requests are answered.
+    pub(crate) fn served(&self) -> bool {
+        *self.fate.lock() == Fate::Served && !self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Bytes of log that wait for digest.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.committed().saturating_sub(self.digested())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use shale_device::{Access, MapOptions, nvm::Piece};
+    use shale_proto::control::client_page;
+
+    /// A client with a log in memory and no process behind it.
+    pub(crate) fn lone(id: u32, reach: Reach) -> Client {
+        Client::new(Parts {
+            id,
+            slot: id,
+            reach,
+            pid: 1,
+            person: Person {
+                uid: 1000,
+                groups: vec![],
+            },
+            may_steal: true,
+            log: Arc::new(MapOptions::new().anonymous(8192).unwrap()),
+            log_path: PathBuf::new(),
+            salt: 1,
+            ring_bytes: 1 << 20,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_forged_commit_word_is_not_believed() {
+        let client = lone(1, Reach::Socket);
+        let page = Map::open(
+            vec![Piece {
+                fd: client.client_page.fd().unwrap(),
+                bytes: client_page::BYTES,
+            }],
+            Access::ReadWrite,
+        )
+        .unwrap();
+        let say = |pos| page.store_u64(client_page::COMMITTED, pos);
+        say(640);
+        assert_eq!(client.committed(), 640);
+        say(64);
+        assert_eq!(client.committed(), 640, "it never goes back");
+        say(1000);
+        assert_eq!(client.committed(), 960, "whole units");
+        say(u64::MAX);
+        assert_eq!(client.committed(), 1 << 20, "at most a ring");
+        client.cut();
+        client.set_digested(LogPos(1 << 20));
+        assert_eq!(client.committed(), 1 << 20, "nothing after the cut");
+        assert_eq!(client.backlog(), 0);
+    }
+}

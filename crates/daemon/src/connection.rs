@@ -1,0 +1,375 @@
+//! Answering requests of one client (or of one that may become a client).
+
+use crate::attach::{Asker, Refusal};
+use crate::client::Client;
+use crate::digestion::Halt;
+use crate::error::DaemonError;
+use crate::shared::Shared;
+use crate::space::fixed_reserve;
+use parking_lot::Mutex;
+use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
+use shale_format::{BlockAddr, Ino};
+use shale_proto::message::{Attached, BlockRun, DESCRIPTORS_MAX, Space};
+use shale_proto::{Handler, LeaseMode, Reply, Request};
+use shale_volume::Run;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Most runs of inode numbers in one grant.
+const INODE_RUNS_MAX: u32 = 64;
+/// Most blocks in one grant.
+const GRANT_BLOCKS_MAX: u64 = 64 << 10;
+/// A grant below this many blocks is not worth its message.
+const GRANT_BLOCKS_MIN: u64 = 16;
+/// Most runs in one grant: what fits a message.
+const GRANT_RUNS_MAX: usize = 2000;
+/// Bytes that a new inode may add: what clients set aside for one.
+const INODE_GROWTH_BYTES: u64 = 1024;
+
+type Answer = (Reply, Vec<OwnedFd>);
+
+/// One connection. When it is dropped its client has gone.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    asker: Asker,
+    client: Mutex<Option<Arc<Client>>>,
+}
+
+impl Connection {
+    pub(crate) fn new(shared: Arc<Shared>, asker: Asker) -> Self {
+        Self {
+            shared,
+            asker,
+            client: Mutex::new(None),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.lock().take()
+            && let Err(halt) = self.shared.retire(&client)
+        {
+            tracing::error!(client = client.id, "client gone: {halt}");
+        }
+    }
+}
+
+impl Handler for Connection {
+    fn handle(&self, request: Request) -> Answer {
+        self.answer(request).unwrap_or_else(|(errno, why)| {
+            tracing::debug!(pid = self.asker.pid, errno, "refused: {why}");
+            (Reply::Refused { errno, why }, Vec::new())
+        })
+    }
+}
+
+fn failed(error: &DaemonError) -> Refusal {
+    (libc::EIO, error.to_string())
+}
+
+fn halted(halt: &Halt) -> Refusal {
+    (libc::EIO, halt.to_string())
+}
+
+impl Connection {
+    fn answer(&self, request: Request) -> Result<Answer, Refusal> {
+        let plain = |reply| Ok((reply, Vec::new()));
+        match request {
+            Request::Attach { version, log_bytes } => return self.attach(version, log_bytes),
+            Request::Space => {
+                self.shared.may_attach(&self.asker)?;
+                return plain(Reply::Space(self.shared.statfs()?));
+            }
+            Request::Status => {
+                self.shared.may_attach(&self.asker)?;
+                return plain(Reply::Status(self.shared.status_text()));
+            }
+            Request::Detach => {
+                if let Some(client) = self.client.lock().take() {
+                    self.shared.retire(&client).map_err(|h| halted(&h))?;
+                }
+                return plain(Reply::Done);
+            }
+            _ => {}
+        }
+        let client = self.served()?;
+        match request {
+            Request::Segments { first } => self.segments(first),
+            Request::GrantInodes { parent, runs } => {
+                plain(self.grant_inodes(&client, parent, runs))
+            }
+            Request::GrantBlocks { blocks } => self.grant_blocks(&client, blocks.into()),
+            Request::ReturnBlocks { runs } => plain(self.return_blocks(&client, &runs)?),
+            Request::Reserve { wanted, least } => {
+                plain(self.shared.reserve(&client, wanted.max(least), least))
+            }
+            Request::ReturnRoom { bytes } => {
+                self.shared.credits.settle(client.id, bytes);
+                plain(Reply::Done)
+            }
+            Request::Doorbell => {
+                self.shared.queue.push(&client);
+                plain(Reply::Done)
+            }
+            Request::Digest { upto } => {
+                let done = self.shared.digest_to(&client, upto);
+                done.map_err(|h| halted(&h))?;
+                plain(Reply::Digested {
+                    pos: client.digested(),
+                })
+            }
+            Request::Lease { ino, mode } => plain(self.lease(&client, ino, mode)?),
+            Request::Unlease { ino } => {
+                self.shared.unlease(&client, ino).map_err(|h| halted(&h))?;
+                plain(Reply::Done)
+            }
+            Request::Attach { .. } | Request::Space | Request::Status | Request::Detach => {
+                Err((libc::EPROTO, "the request was answered before".to_owned()))
+            }
+        }
+    }
+
+    fn served(&self) -> Result<Arc<Client>, Refusal> {
+        let client = self.client.lock().clone().ok_or_else(|| {
+            (
+                libc::ENOTCONN,
+                "attach first: this connection has no client".to_owned(),
+            )
+        })?;
+        if let crate::client::Fate::Evicted(why) = &*client.fate.lock() {
+            return Err((libc::EIO, format!("the client was cut off: {why}")));
+        }
+        Ok(client)
+    }
+
+    fn attach(&self, version: u32, log_bytes: u64) -> Result<Answer, Refusal> {
+        let mut slot = self.client.lock();
+        if slot.is_some() {
+            return Err((
+                libc::EISCONN,
+                "this connection has a client already".to_owned(),
+            ));
+        }
+        let client = self.shared.attach(&self.asker, version, log_bytes)?;
+        let fds = self.descriptors(&client);
+        let superblock = self.shared.volume.superblock();
+        let attached = Attached {
+            client: client.id,
+            slot: client.slot,
+            ring_bytes: client.ring_bytes,
+            segments: self.shared.map.pieces().len() as u32,
+            nvm_bytes: self.shared.map.bytes() as u64,
+            may_steal: client.may_steal,
+            durability: superblock.durability,
+            resumed: false,
+        };
+        *slot = Some(client);
+        // On an error the client is in place and goes with the connection.
+        Ok((Reply::Attached(attached), fds.map_err(|e| failed(&e))?))
+    }
+
+    fn descriptors(&self, client: &Client) -> Result<Vec<OwnedFd>, DaemonError> {
+        let log = client.log.fds().next().map(rustix::io::dup);
+        let log = log
+            .unwrap_or(Err(rustix::io::Errno::BADF))
+            .map_err(|e| DaemonError::file(&client.log_path, "duplicate its descriptor", e))?;
+        Ok(vec![
+            log,
+            client.daemon_page.read_only_fd()?,
+            client.client_page.fd()?,
+        ])
+    }
+
+    fn segments(&self, first: u32) -> Result<Answer, Refusal> {
+        let map = &self.shared.map;
+        let mut bytes = Vec::new();
+        let mut fds = Vec::new();
+        let wanted = map.pieces().enumerate().skip(first as usize);
+        for (n, (_, length)) in wanted.take(DESCRIPTORS_MAX) {
+            fds.push(map.read_only_fd(n).map_err(|e| failed(&e.into()))?);
+            bytes.push(length as u64);
+        }
+        Ok((Reply::Segments { first, bytes }, fds))
+    }
+
+    fn grant_inodes(&self, client: &Client, parent: u64, runs: u32) -> Reply {
+        let mut inos = Vec::new();
+        for _ in 0..runs.clamp(1, INODE_RUNS_MAX) {
+            let granted = self.shared.volume.grant_inodes(Ino(parent));
+            if granted.is_empty() {
+                break;
+            }
+            inos.extend(granted.into_iter().map(|ino| ino.0));
+        }
+        client.grants.lock().inos.extend(&inos);
+        self.shared.leases.give_new(client.id, &inos);
+        Reply::Inodes { inos }
+    }
+
+    fn grant_blocks(&self, client: &Client, blocks: u64) -> Result<Answer, Refusal> {
+        let none = (
+            Reply::Blocks {
+                runs: Vec::new(),
+                segments: Vec::new(),
+            },
+            Vec::new(),
+        );
+        let room = self.shared.credits.available(&self.shared.volume.space()) / BLOCK / 4;
+        let blocks = blocks.min(room).min(GRANT_BLOCKS_MAX);
+        if !client.may_steal || blocks < GRANT_BLOCKS_MIN {
+            return Ok(none);
+        }
+        let Ok(mut runs) = self.shared.volume.grant(blocks) else {
+            return Ok(none);
+        };
+        for surplus in runs.drain(runs.len().min(GRANT_RUNS_MAX)..) {
+            self.shared.volume.give_back(surplus);
+        }
+        let mut segments = Vec::new();
+        runs.retain(|run| {
+            let fits = note_segments(*run, &mut segments);
+            if !fits {
+                self.shared.volume.give_back(*run);
+            }
+            fits
+        });
+        let mut grants = client.grants.lock();
+        for run in &runs {
+            grants.blocks.insert(*run);
+        }
+        drop(grants);
+        let mut fds = Vec::new();
+        let all: Vec<_> = self.shared.map.fds().collect();
+        for &segment in &segments {
+            let fd = all.get(segment as usize).copied().map(rustix::io::dup);
+            let fd = fd.unwrap_or(Err(rustix::io::Errno::BADF));
+            fds.push(fd.map_err(|e| {
+                (
+                    libc::EMFILE,
+                    format!("descriptor of segment {segment}: {e}"),
+                )
+            })?);
+        }
+        let runs = runs
+            .iter()
+            .map(|run| BlockRun {
+                addr: run.addr.raw(),
+                blocks: run.len as u32,
+            })
+            .collect();
+        Ok((Reply::Blocks { runs, segments }, fds))
+    }
+
+    fn return_blocks(&self, client: &Client, runs: &[BlockRun]) -> Result<Reply, Refusal> {
+        let mut grants = client.grants.lock();
+        for run in runs {
+            let run = Run {
+                addr: BlockAddr::from_raw(run.addr),
+                len: run.blocks.into(),
+            };
+            if !grants.blocks.remove(run) {
+                return Err((
+                    libc::EINVAL,
+                    format!(
+                        "{} blocks at {:?} are not granted to this client",
+                        run.len, run.addr
+                    ),
+                ));
+            }
+            self.shared.volume.give_back(run);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn lease(&self, client: &Client, ino: u64, mode: LeaseMode) -> Result<Reply, Refusal> {
+        if !Ino(ino).is_user() {
+            return Err((libc::EINVAL, format!("inode {ino} cannot be leased")));
+        }
+        let grant = self.shared.lease(client, ino, mode);
+        let grant = grant.map_err(|h| halted(&h))?;
+        Ok(Reply::Leased {
+            generation: grant.generation,
+            fresh: grant.fresh,
+        })
+    }
+}
+
+/// Adds the segments that a run lies in; `false` if that would be more than one reply carries.
+fn note_segments(run: Run, segments: &mut Vec<u32>) -> bool {
+    let first = run.addr.byte() / SEGMENT_BYTES;
+    let last = (run.addr.byte() + run.len * BLOCK - 1) / SEGMENT_BYTES;
+    let missing: Vec<u32> = (first..=last)
+        .map(|n| n as u32)
+        .filter(|n| !segments.contains(n))
+        .collect();
+    let fits = segments.len() + missing.len() <= DESCRIPTORS_MAX;
+    if fits {
+        segments.extend(missing);
+    }
+    fits
+}
+
+impl Shared {
+    /// Room for records that are still to come: from what is there, or after everything
+    /// that waits was digested and what that freed can be given out.
+    pub(crate) fn reserve(self: &Arc<Self>, client: &Client, wanted: u64, least: u64) -> Reply {
+        let give = || {
+            self.credits
+                .give(client.id, wanted, least, || self.volume.space())
+                .map(|bytes| Reply::Room { bytes })
+        };
+        if let Some(room) = give() {
+            return room;
+        }
+        self.digest_all();
+        if let Some(room) = give() {
+            return room;
+        }
+        if self.volume.space().pending > 0 || !self.idle_blocks.lock().is_empty() {
+            // A client that does not move is cut off within one limit.
+            let limit = self.config.gate_timeout * 2;
+            self.release.wait(self.release.ask(), limit);
+        }
+        give().unwrap_or(Reply::NoSpace)
+    }
+
+    /// Space as `statfs` tells it: free is what could be reserved now.
+    pub(crate) fn statfs(&self) -> Result<Space, Refusal> {
+        let blocks = self.volume.space();
+        let _reader = self.readers.enter();
+        let root = self.volume.view().root();
+        let root = root.map_err(|e| failed(&e.into()))?;
+        let available = self.credits.available(&blocks);
+        Ok(Space {
+            total: blocks.total.saturating_sub(fixed_reserve(&blocks) / BLOCK),
+            free: available / BLOCK,
+            inodes_used: root.inodes,
+            inodes_free: available / INODE_GROWTH_BYTES,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_names_every_segment_it_touches() {
+        let per_segment = SEGMENT_BYTES / BLOCK;
+        let mut segments = vec![1];
+        let run = Run {
+            addr: BlockAddr::nvm(per_segment - 1),
+            len: per_segment + 2,
+        };
+        assert!(note_segments(run, &mut segments));
+        assert_eq!(segments, [1, 0, 2]);
+        let huge = Run {
+            addr: BlockAddr::nvm(0),
+            len: per_segment * 200,
+        };
+        assert!(!note_segments(huge, &mut segments));
+        assert_eq!(segments.len(), 3);
+    }
+}

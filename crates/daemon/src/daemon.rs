@@ -1,0 +1,318 @@
+//! The daemon: the trusted process that owns a volume (DESIGN §3).
+//!
+//! Start: lock, map, open (replays the journal), recover, threads, clients. Stop:
+//! refuse new work, let every client go (which digests its log), free all slots. A
+//! daemon that is killed instead leaves logs; the next one recovers.
+
+use crate::attach::Asker;
+use crate::connection::Connection;
+use crate::digest::Digester;
+use crate::error::{DaemonError, Result};
+use crate::gate::{Barrier, OwnReaders};
+use crate::lease::LeaseHook;
+use crate::listen::Connections;
+use crate::nvm_dir::{NvmLock, open_nvm};
+use crate::recover::{Recovery, RecoveryReport};
+use crate::shared::Shared;
+use crate::stats::Status;
+use crate::volume_file::VolumeFile;
+use parking_lot::Mutex;
+use shale_device::{Clock, Map, MapOptions};
+use shale_oplog::Recent;
+use shale_proto::control::state;
+use shale_proto::{Handler, SocketPeer};
+use shale_volume::Volume;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a daemon runs.
+#[derive(Clone)]
+pub struct DaemonConfig {
+    /// The volume.
+    pub volume: VolumeFile,
+    /// Threads that digest; 0: one per processor.
+    pub digest_threads: usize,
+    /// Percentage of a log at which its digest begins.
+    pub digest_at_percent: u32,
+    /// How long a client may stay inside one call while others wait for it.
+    pub gate_timeout: Duration,
+    /// Number of the FUSE connection that this daemon serves: logs of the same
+    /// connection, left by a daemon that was killed, tell which requests were done.
+    /// `None`: a fresh mount, or none.
+    pub connection: Option<u64>,
+    /// The connection goes on: it was served before by a daemon that was killed.
+    /// Then orphans stay, since the kernel may still use them.
+    pub connection_continues: bool,
+    /// Process that starts this one again; only shown.
+    pub supervisor_pid: Option<u32>,
+    /// How the NVM tier is mapped (recorder, timing model).
+    pub map: MapOptions,
+}
+
+impl DaemonConfig {
+    /// The defaults for a volume: a thread per processor, digest from 30%, 5 s.
+    pub fn new(volume: VolumeFile) -> Self {
+        Self {
+            volume,
+            digest_threads: 0,
+            digest_at_percent: 30,
+            gate_timeout: Duration::from_secs(5),
+            connection: None,
+            connection_continues: false,
+            supervisor_pid: None,
+            map: MapOptions::new(),
+        }
+    }
+
+    fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        match self.digest_threads {
+            0 => processors,
+            n => n.min(processors.max(1)),
+        }
+    }
+}
+
+/// A running daemon. Dropping it without [`Daemon::shutdown`] stops its threads and
+/// leaves logs as a kill would.
+pub struct Daemon {
+    shared: Arc<Shared>,
+    connections: Arc<Connections>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    stopped: AtomicBool,
+    lock: Mutex<Option<NvmLock>>,
+}
+
+impl Daemon {
+    /// Opens the volume, recovers and starts digest threads. Clients may attach when it returns.
+    ///
+    /// # Errors
+    /// The volume is missing, damaged, another one, too new, or in use; the message
+    /// says what to do.
+    pub fn start(config: DaemonConfig, clock: Arc<dyn Clock>) -> Result<Arc<Daemon>> {
+        let barrier = Barrier::register()?;
+        let dir = config.volume.nvm_dir().to_path_buf();
+        let map = open_nvm(&dir, config.volume.nvm_bytes(), &config.map)?;
+        let lock = NvmLock::take(&dir)?;
+        let map = Arc::new(map);
+        let volume = Arc::new(Volume::open(map.clone())?);
+        config.volume.check_superblock(volume.superblock())?;
+        let digester = Digester::new(volume.clone());
+        let readers = OwnReaders::default();
+        let recovered = Recovery {
+            volume: &volume,
+            digester: &digester,
+            readers: &readers,
+            nvm_dir: &dir,
+            clock: &*clock,
+            connection: config.connection.filter(|_| config.connection_continues),
+            threads: config.threads(),
+        }
+        .run()?;
+        let shared = Arc::new(Shared {
+            started_ns: clock.monotonic_ns(),
+            name: config.volume.name.clone(),
+            clock,
+            volume,
+            map,
+            nvm_dir: dir,
+            digester,
+            barrier,
+            readers,
+            clients: Default::default(),
+            next_client: AtomicU32::new(1),
+            attach: Mutex::default(),
+            epoch: Mutex::default(),
+            leases: Default::default(),
+            credits: Default::default(),
+            queue: Default::default(),
+            release: Default::default(),
+            idle_blocks: Mutex::default(),
+            hook: Default::default(),
+            totals: Default::default(),
+            departed: Mutex::default(),
+            recovery: recovered.report,
+            kept: Mutex::new(recovered.kept),
+            closing: AtomicBool::new(false),
+            config,
+        });
+        let daemon = Arc::new(Daemon {
+            shared,
+            connections: Arc::default(),
+            threads: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            lock: Mutex::new(Some(lock)),
+        });
+        daemon.start_threads()?;
+        Ok(daemon)
+    }
+
+    fn start_threads(&self) -> Result<()> {
+        for n in 0..self.shared.config.threads() {
+            let shared = self.shared.clone();
+            self.spawn(format!("digest-{n}"), move || shared.digest_loop(n == 0))?;
+        }
+        let shared = self.shared.clone();
+        self.spawn("release".to_owned(), move || shared.release_loop())
+    }
+
+    fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(work)
+            .map_err(|e| DaemonError::file(Path::new(&name), "start a thread", e))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// A connection for a client in this process, e.g. the FUSE front end. Its first
+    /// request is `Attach`; its records are trusted. `uid` is written into its log's
+    /// header. Dropping it has its log digested, like `Detach`.
+    pub fn attach_in_process(&self, uid: u32) -> Arc<dyn Handler> {
+        Arc::new(Connection::new(self.shared.clone(), Asker::in_process(uid)))
+    }
+
+    /// Listens at `socket` for clients of other processes.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn listen(&self, socket: &Path) -> Result<()> {
+        self.serve_listener(SocketPeer::listen(socket)?)
+    }
+
+    /// Accepts clients from a socket that listens already: the supervisor keeps it
+    /// while daemons come and go.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn serve_listener(&self, listener: OwnedFd) -> Result<()> {
+        let (connections, shared) = (self.connections.clone(), self.shared.clone());
+        self.spawn("listen".to_owned(), move || {
+            connections.accept_loop(&shared, &listener);
+        })
+    }
+
+    /// Who is told before an in-process client loses a lease.
+    pub fn set_lease_hook(&self, hook: Arc<dyn LeaseHook>) {
+        *self.shared.hook.write() = Some(hook);
+    }
+
+    /// Requests of the surviving mount that the last daemon did, with their results.
+    /// Empty after a fresh mount.
+    pub fn recent_requests(&self) -> Recent {
+        self.shared.kept.lock().recent.clone()
+    }
+
+    /// The requests that the kernel sent again have been answered: what was kept for
+    /// them goes. Happens by itself a minute after the start.
+    pub fn forget_requests(&self) {
+        self.shared.forget_requests();
+    }
+
+    /// The state as JSON.
+    pub fn status(&self) -> String {
+        self.shared.status_text()
+    }
+
+    /// The state as a structure.
+    pub fn status_values(&self) -> Status {
+        self.shared.status()
+    }
+
+    /// What the start recovered.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.shared.recovery
+    }
+
+    /// The volume, for readers in this process (tests, checks of a quiet volume).
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.shared.volume
+    }
+
+    /// The mapping of the NVM tier.
+    pub fn map(&self) -> &Arc<Map> {
+        &self.shared.map
+    }
+
+    /// Has every log digested as far as it is committed, and what that freed given out again.
+    /// Waits for it, but not for a client that stays inside a call.
+    pub fn quiesce(&self) {
+        self.shared.digest_all();
+        let limit = self.shared.config.gate_timeout * 2;
+        self.shared.release.wait(self.shared.release.ask(), limit);
+    }
+
+    /// Stops cleanly: every client goes, its log digested; no log is left. Clients of
+    /// this process should have detached before: what they log from now on is lost.
+    ///
+    /// # Errors
+    /// A log could not be digested: it is kept, and the next start tries again.
+    pub fn shutdown(&self) -> Result<()> {
+        if self.stopped.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.shared.closing.store(true, Ordering::Release);
+        for client in self.shared.clients() {
+            client.daemon_page.set_state(state::CLOSING);
+        }
+        self.connections.close_all();
+        let mut kept = Vec::new();
+        for client in self.shared.clients() {
+            self.shared.pass_gate(&client);
+            if let Err(halt) = self.shared.retire(&client) {
+                kept.push(format!("client {}: {halt}", client.id));
+            }
+        }
+        self.shared.release.wait(
+            self.shared.release.ask(),
+            self.shared.config.gate_timeout * 2,
+        );
+        self.shared.forget_requests();
+        self.join();
+        match kept.is_empty() {
+            true => Ok(()),
+            false => Err(DaemonError::NvmDir {
+                dir: self.shared.nvm_dir.clone(),
+                why: format!(
+                    "unmounted, but not all is in the volume: {}",
+                    kept.join("; ")
+                ),
+            }),
+        }
+    }
+
+    /// Stops as a kill would: nothing is digested, logs stay for recovery. For tests of crashes.
+    pub fn abandon(&self) {
+        if !self.stopped.swap(true, Ordering::AcqRel) {
+            for client in self.shared.clients() {
+                client.leaving.store(true, Ordering::Release);
+            }
+            self.shared.closing.store(true, Ordering::Release);
+            self.connections.close_all();
+            self.join();
+        }
+    }
+
+    fn join(&self) {
+        self.shared.queue.stop();
+        self.shared.release.stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            // The last owner of the daemon may be one of them.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the daemon panicked");
+            }
+        }
+        drop(self.lock.lock().take());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}

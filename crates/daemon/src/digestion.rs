@@ -1,0 +1,274 @@
+//! When logs are digested, and what follows from each chunk (DESIGN §6).
+//!
+//! A log is digested when its client rings, when it is 30% full, when somebody waits
+//! for it, and when its client goes. One thread at a time works on a log; logs are
+//! worked on in parallel. After each chunk's commit, in this order: the position is published,
+//! the epoch raised, credit taken back, and a pass of the gates asked for; nobody waits
+//! for that pass here.
+//!
+//! A refused record ends its log: the client is cut off and reported, others go on. An
+//! error of the medium stops the log, which is kept: nothing is ever dropped for it.
+
+use crate::client::{Client, Fate, Work};
+use crate::digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
+use crate::rights::Rights;
+use crate::shared::Shared;
+use parking_lot::{Condvar, Mutex};
+use shale_format::{Ino, LogPos};
+use shale_volume::VolumeError;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often logs are looked at whose clients forgot to ring.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Times a chunk that found too few free blocks is tried again after a pass of the gates.
+pub(crate) const TRIES: u32 = 8;
+/// Longest wait for one pass while a chunk lacks blocks.
+const PASS_WAIT: Duration = Duration::from_secs(10);
+
+/// Logs that wait for a digest thread.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<(VecDeque<Arc<Client>>, bool)>,
+    wake: Condvar,
+}
+
+impl Queue {
+    /// Has a log digested soon.
+    pub(crate) fn push(&self, client: &Arc<Client>) {
+        if !client.queued.swap(true, Ordering::AcqRel) {
+            self.state.lock().0.push_back(client.clone());
+            self.wake.notify_one();
+        }
+    }
+
+    /// Ends all threads.
+    pub(crate) fn stop(&self) {
+        self.state.lock().1 = true;
+        self.wake.notify_all();
+    }
+
+    /// The next log; `Ok(None)`: none for a while; `Err`: stop.
+    fn pop(&self, wait: Duration) -> Result<Option<Arc<Client>>, ()> {
+        let mut state = self.state.lock();
+        self.wake
+            .wait_while_for(&mut state, |s| s.0.is_empty() && !s.1, wait);
+        match (state.1, state.0.pop_front()) {
+            (true, _) => Err(()),
+            (false, Some(client)) => {
+                client.queued.store(false, Ordering::Release);
+                Ok(Some(client))
+            }
+            (false, None) => Ok(None),
+        }
+    }
+}
+
+/// Counters of all digests since the start.
+#[derive(Default)]
+pub(crate) struct Totals {
+    pub(crate) stats: Mutex<DigestStats>,
+    pub(crate) chunks: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) last_error: Mutex<Option<String>>,
+}
+
+/// Why a log is not digested any further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// A record was refused; what follows does not count.
+    Refused(String),
+    /// The medium failed; the log is kept.
+    Stuck(String),
+}
+
+impl std::fmt::Display for Halt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Halt::Refused(why) => write!(f, "its log was refused: {why}"),
+            Halt::Stuck(why) => write!(f, "its log cannot be digested and is kept: {why}"),
+        }
+    }
+}
+
+/// Whether the same chunk may work later: freed blocks come back with the next pass, and
+/// a plan that a commit of another log overtook is made anew.
+pub(crate) fn passes_with_time(error: &DigestError) -> bool {
+    matches!(
+        error,
+        DigestError::Volume(VolumeError::NoSpace { .. }) | DigestError::Moved { .. }
+    )
+}
+
+impl Shared {
+    /// A digest thread. The first one also looks at logs that nobody rings for.
+    pub(crate) fn digest_loop(self: &Arc<Self>, first: bool) {
+        let wait = if first {
+            LOOK_EVERY
+        } else {
+            Duration::from_secs(3600)
+        };
+        while let Ok(next) = self.queue.pop(wait) {
+            if let Some(client) = next {
+                // The outcome is in the client's fate and in the totals.
+                let _ = self.digest_to(&client, u64::MAX);
+                self.after_eviction(&client);
+            }
+            if first {
+                self.look();
+            }
+        }
+    }
+
+    fn look(&self) {
+        for client in self.clients() {
+            let mark = client.ring_bytes / 100 * u64::from(self.config.digest_at_percent);
+            if client.backlog() >= mark && client.served() {
+                self.queue.push(&client);
+            }
+        }
+        self.forget_old_requests();
+    }
+
+    /// A client that was cut off loses its leases once its log is in the volume.
+    pub(crate) fn after_eviction(&self, client: &Client) {
+        if matches!(*client.fate.lock(), Fate::Evicted(_)) {
+            self.leases.release_all(client.id);
+        }
+    }
+
+    /// Digests a log up to `target`, or to what its client has committed if that is less.
+    pub(crate) fn digest_to(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        target: u64,
+    ) -> Result<(), Halt> {
+        if client.digested() >= target {
+            return Ok(());
+        }
+        let mut work = client.work.lock();
+        loop {
+            if let Some((_, why)) = &work.refused {
+                return Err(Halt::Refused(why.clone()));
+            }
+            if let Fate::Stuck(why) = &*client.fate.lock() {
+                return Err(Halt::Stuck(why.clone()));
+            }
+            let (from, limit) = (client.digested(), client.committed());
+            if from >= target.min(limit) {
+                return Ok(());
+            }
+            self.chunk(client, &mut work, LogPos(from), LogPos(limit));
+        }
+    }
+
+    /// Digests every log as far as it is committed.
+    pub(crate) fn digest_all(self: &Arc<Self>) {
+        for client in self.clients() {
+            // Whoever cannot be digested has been reported; the others count.
+            let _ = self.digest_to(&client, u64::MAX);
+        }
+    }
+
+    fn chunk(self: &Arc<Self>, client: &Arc<Client>, work: &mut Work, from: LogPos, limit: LogPos) {
+        let source = LogSource {
+            map: &client.log,
+            salt: client.salt,
+            ring_bytes: client.ring_bytes,
+            slot: client.slot,
+        };
+        let mut tries = 0;
+        loop {
+            let rights = Rights::new(client, &self.leases);
+            let reader = self.readers.enter();
+            let done = self
+                .digester
+                .chunk(&source, from, limit, &rights, Mode::Live);
+            drop(reader);
+            match done {
+                Ok(done) => return self.chunk_done(client, work, from, limit, &done, rights),
+                Err(e) if passes_with_time(&e) && tries < TRIES => {
+                    tries += 1;
+                    self.release.wait(self.release.ask(), PASS_WAIT);
+                }
+                Err(e) => return self.stuck(client, &e),
+            }
+        }
+    }
+
+    fn chunk_done(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        work: &mut Work,
+        from: LogPos,
+        limit: LogPos,
+        done: &ChunkDone,
+        rights: Rights<'_>,
+    ) {
+        if done.upto > from {
+            self.use_up(client, rights, done);
+            client.set_digested(done.upto);
+            if let Some(txid) = done.txid {
+                self.publish(txid);
+            }
+            self.credits.settle(client.id, done.reserve_released);
+            self.release.ask();
+            client
+                .records
+                .fetch_add(done.stats.records, Ordering::Relaxed);
+            self.totals.chunks.fetch_add(1, Ordering::Relaxed);
+            *self.totals.stats.lock() += done.stats;
+        }
+        let refused = match &done.refused {
+            Some(refused) => Some((refused.pos, refused.to_string())),
+            None if done.upto <= from && from < limit => Some((
+                from,
+                format!(
+                    "no valid record at {} although the client committed up to {}",
+                    from.0, limit.0
+                ),
+            )),
+            None => None,
+        };
+        if let Some((pos, why)) = refused {
+            self.totals.refused.fetch_add(1, Ordering::Relaxed);
+            *self.totals.last_error.lock() = Some(why.clone());
+            work.refused = Some((pos, why.clone()));
+            self.evict(client, why);
+        }
+    }
+
+    /// Takes numbers and blocks that digested records used out of the client's grant.
+    /// The digester may have asked about records that the chunk did not reach in the end:
+    /// what counts is what the volume has now.
+    fn use_up(&self, client: &Client, rights: Rights<'_>, done: &ChunkDone) {
+        let asked = rights.asked_inos();
+        let view = self.volume.view();
+        let _reader = self.readers.enter();
+        let made = |ino: &u64| matches!(view.inode(Ino(*ino)), Ok(Some(_)));
+        let made: Vec<u64> = asked.into_iter().filter(made).collect();
+        let mut grants = client.grants.lock();
+        for ino in made {
+            grants.inos.remove(&ino);
+        }
+        for &run in done.linked.iter().chain(&done.unused) {
+            grants.blocks.remove(run);
+        }
+        drop(grants);
+        // A thread of the client may still be reading them: they are free after the next pass.
+        self.idle_blocks.lock().extend(done.unused.iter().copied());
+    }
+
+    fn stuck(&self, client: &Client, error: &DigestError) {
+        let why = error.to_string();
+        tracing::error!(
+            client = client.id,
+            log = %client.log_path.display(),
+            "digest stops, the log is kept: {why}"
+        );
+        *self.totals.last_error.lock() = Some(why.clone());
+        *client.fate.lock() = Fate::Stuck(why);
+    }
+}

@@ -1,0 +1,99 @@
+//! What can go wrong in the daemon: where, what was expected, what was found.
+
+use shale_device::DeviceError;
+use shale_oplog::OplogError;
+use shale_proto::ProtoError;
+use shale_volume::VolumeError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Result with [`DaemonError`].
+pub type Result<T> = std::result::Result<T, DaemonError>;
+
+/// The daemon could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// A system call on a file failed.
+    #[error("{}: cannot {tried}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was tried, as a verb phrase.
+        tried: String,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The volume file cannot be used.
+    #[error("{}: {key}: {why}", path.display())]
+    VolumeFile {
+        /// The volume file.
+        path: PathBuf,
+        /// The key that is wrong, or "file".
+        key: String,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// The NVM directory is not the one of this volume.
+    #[error("{}: {why}", dir.display())]
+    NvmDir {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// There is a volume already.
+    #[error("{} holds a volume already ({found}); use --force to destroy it", path.display())]
+    Exists {
+        /// Where.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+    },
+    /// Another daemon serves the volume.
+    #[error("{} is in use by another daemon ({holder}); unmount it first", dir.display())]
+    InUse {
+        /// The NVM directory.
+        dir: PathBuf,
+        /// What the lock file says about the other daemon.
+        holder: String,
+    },
+    /// All slots of the log table are taken.
+    #[error("all {slots} update logs are in use; detach a client first")]
+    NoSlot {
+        /// Number of slots.
+        slots: u32,
+    },
+    /// The kernel cannot order memory between processes.
+    #[error("membarrier: {0}; the kernel must be Linux 4.16 or newer with CONFIG_MEMBARRIER")]
+    Membarrier(io::Error),
+    /// The daemon is being stopped.
+    #[error("the volume is being unmounted")]
+    Closing,
+    /// Media.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The volume.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// An update log.
+    #[error(transparent)]
+    Log(#[from] OplogError),
+    /// The socket.
+    #[error(transparent)]
+    Proto(#[from] ProtoError),
+}
+
+impl DaemonError {
+    pub(crate) fn file(
+        path: &Path,
+        tried: impl Into<String>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        DaemonError::File {
+            path: path.to_path_buf(),
+            tried: tried.into(),
+            source: source.into(),
+        }
+    }
+}

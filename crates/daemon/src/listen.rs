@@ -1,0 +1,129 @@
+//! The socket: who connects becomes a connection with a thread of its own. The end of a
+//! connection is the end of its client.
+
+use crate::attach::Asker;
+use crate::connection::Connection;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::Shutdown;
+use shale_proto::{Handler, ProtoError, SocketPeer};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// Connections that are open at once.
+const CONNECTIONS_MAX: usize = 512;
+/// How long the accept loop sleeps before it looks whether it should stop.
+const ACCEPT_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
+struct Open {
+    /// For shutting the connection down from outside.
+    wake: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Connections and their threads.
+#[derive(Default)]
+pub(crate) struct Connections {
+    open: Mutex<(u64, HashMap<u64, Open>)>,
+}
+
+impl Connections {
+    /// Accepts until the daemon closes.
+    pub(crate) fn accept_loop(self: &Arc<Self>, shared: &Arc<Shared>, listener: &OwnedFd) {
+        while !shared.closing.load(Ordering::Acquire) {
+            let mut fds = [PollFd::new(listener, PollFlags::IN)];
+            match poll(&mut fds, Some(&ACCEPT_WAIT)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(e) => {
+                    tracing::error!("socket: {e}: no new clients");
+                    return;
+                }
+            }
+            if let Err(e) = self.accept_one(shared, listener) {
+                tracing::warn!("a client could not connect: {e}");
+                // Descriptors or memory are short: give others time to end.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        }
+    }
+
+    fn accept_one(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        listener: &OwnedFd,
+    ) -> Result<(), ProtoError> {
+        let peer = SocketPeer::accept(listener.as_fd())?;
+        let who = peer.identity()?;
+        let wake = peer.duplicate()?;
+        let mut open = self.open.lock();
+        if open.1.len() >= CONNECTIONS_MAX {
+            let many = format!("{CONNECTIONS_MAX} connections are open");
+            return Err(ProtoError::Io(std::io::Error::other(many)));
+        }
+        let number = open.0;
+        open.0 += 1;
+        let (all, shared) = (self.clone(), shared.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("client-{}", who.pid))
+            .spawn(move || {
+                let asker = Asker::peer(who.pid, who.uid, who.gid);
+                serve(&Connection::new(shared, asker), &peer);
+                // Dropping the connection above has digested the client's log.
+                all.open.lock().1.remove(&number);
+            })?;
+        open.1.insert(
+            number,
+            Open {
+                wake,
+                thread: Some(thread),
+            },
+        );
+        Ok(())
+    }
+
+    /// Ends all connections, as if every client had gone, and waits for their threads.
+    pub(crate) fn close_all(&self) {
+        let threads: Vec<JoinHandle<()>> = {
+            let mut open = self.open.lock();
+            open.1
+                .values_mut()
+                .filter_map(|one| {
+                    // A connection that is gone already needs no waking.
+                    let _ = rustix::net::shutdown(&one.wake, Shutdown::Both);
+                    one.thread.take()
+                })
+                .collect()
+        };
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a connection's thread panicked");
+            }
+        }
+    }
+}
+
+fn serve(connection: &Connection, peer: &SocketPeer) {
+    loop {
+        let request = match peer.next() {
+            Ok(request) => request,
+            Err(ProtoError::Closed) => return,
+            Err(e) => {
+                tracing::warn!("connection ends: {e}");
+                return;
+            }
+        };
+        let (reply, fds) = connection.handle(request);
+        if let Err(e) = peer.answer(&reply, &fds) {
+            tracing::debug!("connection ends: {e}");
+            return;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Making a volume: directory, segments, superblock, volume file.
+
+use crate::error::{DaemonError, Result};
+use crate::nvm_dir::{NvmLock, make_nvm, remove, volume_files};
+use crate::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
+use shale_device::{Clock, MapOptions, Persistence};
+use shale_format::Durability;
+use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_DEFAULT, NVM_BYTES_MIN};
+use shale_volume::{MkfsOptions, Volume};
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub struct MakeOptions {
+    /// The volume file to write.
+    pub file: PathBuf,
+    /// Name for people.
+    pub name: String,
+    /// Directory for the NVM tier; made if missing. On a DAX file system, or on
+    /// tmpfs, which survives processes but no power cut.
+    pub nvm_dir: PathBuf,
+    /// Bytes of the NVM tier, rounded down to whole blocks.
+    pub nvm_bytes: u64,
+    /// Bytes of a client's log unless it asks otherwise; 0: the default.
+    pub log_bytes: u64,
+    /// Durability policy.
+    pub durability: Durability,
+    /// Owner of volume and root directory.
+    pub owner_uid: u32,
+    /// Group of the root directory.
+    pub owner_gid: u32,
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+    /// Destroy a volume that is there.
+    pub force: bool,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The volume file as written.
+    pub file: VolumeFile,
+    /// What a fence is worth there.
+    pub persistence: Persistence,
+    /// Whether the kernel took the advice to use huge pages.
+    pub huge_pages: bool,
+    /// Number of segment files.
+    pub segments: usize,
+}
+
+/// Makes a volume (mkfs). Everything that was in it is lost.
+///
+/// # Errors
+/// A volume is there and `force` is not given, a daemon serves it, there is no
+/// space. A volume half made is removed again.
+pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
+    let dir = std::path::absolute(&options.nvm_dir)
+        .map_err(|e| DaemonError::file(&options.nvm_dir, "resolve it", e))?;
+    let bytes = options.nvm_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    if bytes < NVM_BYTES_MIN {
+        return Err(DaemonError::VolumeFile {
+            path: options.file.clone(),
+            key: "nvm.size_bytes".to_owned(),
+            why: format!("{bytes} is below the least of {NVM_BYTES_MIN}"),
+        });
+    }
+    if !options.force && options.file.exists() {
+        return Err(DaemonError::Exists {
+            path: options.file.clone(),
+            found: "a volume file".to_owned(),
+        });
+    }
+    std::fs::create_dir_all(&dir).map_err(|e| DaemonError::file(&dir, "make it", e))?;
+    let lock = NvmLock::take(&dir)?;
+    let there = volume_files(&dir)?;
+    if let (Some(first), false) = (there.first(), options.force) {
+        return Err(DaemonError::Exists {
+            path: dir,
+            found: format!("{first} and {} more files", there.len() - 1),
+        });
+    }
+    for name in &there {
+        remove(&dir.join(name))?;
+    }
+    let made = make_in(options, &dir, bytes, clock);
+    if made.is_err() {
+        for name in volume_files(&dir)? {
+            remove(&dir.join(name))?;
+        }
+    }
+    drop(lock);
+    made
+}
+
+fn make_in(
+    options: &MakeOptions,
+    dir: &std::path::Path,
+    bytes: u64,
+    clock: &dyn Clock,
+) -> Result<Made> {
+    let map = make_nvm(dir, bytes, &MapOptions::new())?;
+    let (persistence, huge_pages) = (map.persistence(), map.huge_pages());
+    let segments = map.pieces().len();
+    let log_bytes = match options.log_bytes {
+        0 => LOG_BYTES_DEFAULT,
+        n => n,
+    };
+    let uuid = random()?;
+    let file = VolumeFile {
+        format: FORMAT,
+        name: options.name.clone(),
+        uuid: uuid_text(&uuid),
+        durability: options.durability.name().to_owned(),
+        log_bytes,
+        nvm: vec![NvmEntry {
+            dir: dir.to_path_buf(),
+            size_bytes: bytes,
+        }],
+        ssd: vec![],
+        hdd: vec![],
+    };
+    let seed: [u8; 16] = random()?;
+    let (low, high) = seed.split_at(8);
+    let word = |b: &[u8]| b.iter().fold(0, |n: u64, &b| n << 8 | u64::from(b));
+    let none = <shale_format::superblock::TierTable as zerocopy::FromZeros>::new_zeroed();
+    Volume::create(
+        Arc::new(map),
+        &MkfsOptions {
+            uuid,
+            hash_seed: [word(low), word(high)],
+            created_ns: clock.realtime_ns(),
+            durability: options.durability,
+            owner_uid: options.owner_uid,
+            owner_gid: options.owner_gid,
+            root_mode: options.root_mode,
+            log_bytes,
+            ssd: none,
+            hdd: none,
+        },
+    )?;
+    file.save(&options.file)?;
+    Ok(Made {
+        file,
+        persistence,
+        huge_pages,
+        segments,
+    })
+}
+
+/// Random bytes that nobody can guess: identities, salts, hash keys.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let path = std::path::Path::new("/dev/urandom");
+    let mut bytes = [0; N];
+    std::fs::File::open(path)
+        .and_then(|mut f| f.read_exact(&mut bytes))
+        .map_err(|e| DaemonError::file(path, format!("read {N} random bytes"), e))?;
+    Ok(bytes)
+}

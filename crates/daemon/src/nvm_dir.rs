@@ -1,0 +1,210 @@
+//! The NVM directory: segment files, log files, and the lock that keeps a volume to
+//! one daemon.
+//!
+//! All space is allocated when a file is made, so that no store through a mapping
+//! ever finds the file system full (that would be SIGBUS).
+
+use crate::error::{DaemonError, Result};
+use rustix::fs::FlockOperation;
+use shale_device::{Access, Map, MapOptions};
+use shale_format::limits::SEGMENT_BYTES;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+const LOCK: &str = "lock";
+
+/// Name of the file of segment `n`.
+pub fn segment_name(n: usize) -> String {
+    format!("seg-{n:04}")
+}
+
+/// Sizes in bytes of the segment files of an NVM tier of `bytes` bytes.
+pub fn segment_sizes(bytes: u64) -> Vec<u64> {
+    let mut sizes = vec![SEGMENT_BYTES; (bytes / SEGMENT_BYTES) as usize];
+    if !bytes.is_multiple_of(SEGMENT_BYTES) {
+        sizes.push(bytes % SEGMENT_BYTES);
+    }
+    sizes
+}
+
+/// Maps the segments of `dir` side by side, read-write.
+///
+/// # Errors
+/// The directory or a segment is missing or has another size than `bytes` asks for;
+/// the message names it.
+pub fn open_nvm(dir: &Path, bytes: u64, options: &MapOptions) -> Result<Map> {
+    let wrong = |why: String| DaemonError::NvmDir {
+        dir: dir.to_path_buf(),
+        why,
+    };
+    if !dir.is_dir() {
+        return Err(wrong(
+            "the NVM directory is missing: is its file system mounted? (tmpfs is empty after a restart \
+             of the machine)"
+                .to_owned(),
+        ));
+    }
+    let mut paths = Vec::new();
+    for (n, expected) in segment_sizes(bytes).into_iter().enumerate() {
+        let path = dir.join(segment_name(n));
+        let found = match std::fs::metadata(&path) {
+            Ok(m) => m.len(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(wrong(format!(
+                    "{} is missing: the volume cannot be served without it",
+                    segment_name(n)
+                )));
+            }
+            Err(e) => return Err(DaemonError::file(&path, "read its attributes", e)),
+        };
+        if found != expected {
+            return Err(wrong(format!(
+                "{} has {found} bytes, expected {expected}: is nvm.size_bytes of the volume file right?",
+                segment_name(n)
+            )));
+        }
+        paths.push(path);
+    }
+    Ok(options.open_files(&paths, Access::ReadWrite)?)
+}
+
+/// Makes the segments of a new NVM tier, with all their space.
+///
+/// # Errors
+/// A segment exists, or there is no space; what was made stays.
+pub fn make_nvm(dir: &Path, bytes: u64, options: &MapOptions) -> Result<Map> {
+    let files: Vec<(PathBuf, usize)> = segment_sizes(bytes)
+        .into_iter()
+        .enumerate()
+        .map(|(n, size)| (dir.join(segment_name(n)), size as usize))
+        .collect();
+    Ok(options.create_files(&files)?)
+}
+
+/// The files of a volume in `dir`: segments and logs, by name.
+///
+/// # Errors
+/// The directory cannot be read; a missing one has no files.
+pub fn volume_files(dir: &Path) -> Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(DaemonError::file(dir, "list it", e)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| DaemonError::file(dir, "list it", e))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let numbered = |prefix: &str| {
+            name.strip_prefix(prefix)
+                .is_some_and(|rest| rest.bytes().next().is_some_and(|b| b.is_ascii_digit()))
+        };
+        if numbered("seg-") || numbered("log-") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Removes a file of the NVM directory; one that is not there is no error.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(DaemonError::file(path, "remove it", e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The right to serve the volume in a directory. Goes with the process that holds it.
+#[derive(Debug)]
+pub struct NvmLock {
+    file: File,
+}
+
+impl NvmLock {
+    /// Takes the lock of `dir` and writes this process's number into it.
+    ///
+    /// # Errors
+    /// Another daemon has it, or the directory cannot be written.
+    pub fn take(dir: &Path) -> Result<NvmLock> {
+        let path = dir.join(LOCK);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|e| DaemonError::file(&path, "open the lock", e))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                // Only a hint for the message.
+                let _ = file.read_to_string(&mut holder);
+                return Err(DaemonError::InUse {
+                    dir: dir.to_path_buf(),
+                    holder: match holder.trim() {
+                        "" => "its process is unknown".to_owned(),
+                        pid => format!("process {pid}"),
+                    },
+                });
+            }
+            Err(e) => return Err(DaemonError::file(&path, "lock it", e)),
+        }
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(|e| DaemonError::file(&path, "write it", e))?;
+        Ok(NvmLock { file })
+    }
+}
+
+impl Drop for NvmLock {
+    fn drop(&mut self) {
+        // A number that is left behind would only mislead; the lock itself goes with the file.
+        let _ = self.file.set_len(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_daemon_at_a_time() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let first = NvmLock::take(dir.path()).unwrap();
+        let text = NvmLock::take(dir.path()).unwrap_err().to_string();
+        assert!(text.contains(&std::process::id().to_string()), "{text}");
+        drop(first);
+        NvmLock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn missing_and_short_segments_are_named() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let bytes = SEGMENT_BYTES + 8192;
+        let map = make_nvm(dir.path(), bytes, &MapOptions::new()).unwrap();
+        assert_eq!(map.bytes() as u64, bytes);
+        drop(map);
+        open_nvm(dir.path(), bytes, &MapOptions::new()).unwrap();
+        let text = |b| {
+            open_nvm(dir.path(), b, &MapOptions::new())
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(
+            text(bytes + 4096).contains("seg-0001 has 8192 bytes"),
+            "{}",
+            text(bytes + 4096)
+        );
+        std::fs::remove_file(dir.path().join("seg-0001")).unwrap();
+        assert!(text(bytes).contains("seg-0001 is missing"));
+        assert_eq!(volume_files(dir.path()).unwrap(), ["seg-0000"]);
+        let none = open_nvm(&dir.path().join("x"), bytes, &MapOptions::new()).unwrap_err();
+        assert!(none.to_string().contains("missing"));
+    }
+}

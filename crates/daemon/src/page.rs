@@ -1,0 +1,139 @@
+//! The two control pages of a client, as the daemon holds them.
+//!
+//! Both are memory files. The daemon page is sealed against new writable mappings
+//! once the daemon has its own, so a client cannot store to it. The client page is
+//! sealed against shrinking: a client cannot make the daemon's loads fail.
+
+use crate::error::{DaemonError, Result};
+use rustix::fs::{MemfdFlags, SealFlags};
+use shale_device::{Access, Map, MapOptions, Path as CountPath, nvm::Piece};
+use shale_proto::control::{client_page, daemon_page};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+fn os(tried: &str, e: rustix::io::Errno) -> DaemonError {
+    DaemonError::file(Path::new("control page"), tried, e)
+}
+
+fn memory(name: &str, bytes: usize) -> Result<(Map, OwnedFd)> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(name, flags).map_err(|e| os("make it", e))?;
+    rustix::fs::ftruncate(&fd, bytes as u64).map_err(|e| os("set its size", e))?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
+        .map_err(|e| os("seal its size", e))?;
+    let own = rustix::io::fcntl_dupfd_cloexec(&fd, 0).map_err(|e| os("duplicate it", e))?;
+    let map = MapOptions::new()
+        .path(CountPath::Control)
+        .open(vec![Piece { fd: own, bytes }], Access::ReadWrite)?;
+    Ok((map, fd))
+}
+
+/// The page that the daemon writes.
+pub(crate) struct DaemonPage {
+    map: Map,
+}
+
+impl DaemonPage {
+    pub(crate) fn new() -> Result<Self> {
+        let (map, fd) = memory("shale-daemon-page", daemon_page::BYTES)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+            .map_err(|e| os("seal its contents", e))?;
+        Ok(Self { map })
+    }
+
+    /// A descriptor for the client.
+    pub(crate) fn read_only_fd(&self) -> Result<OwnedFd> {
+        Ok(self.map.read_only_fd(0)?)
+    }
+
+    pub(crate) fn set_digested(&self, pos: u64) {
+        self.map.store_u64(daemon_page::DIGESTED, pos);
+    }
+
+    /// Everything before `pos` may be overwritten: nobody can be reading it.
+    pub(crate) fn set_reclaim(&self, pos: u64) {
+        self.map.store_u64(daemon_page::RECLAIM, pos);
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: u64) {
+        self.map.store_u64(daemon_page::EPOCH, epoch);
+    }
+
+    pub(crate) fn set_state(&self, state: u32) {
+        self.map.store_u32(daemon_page::STATE, state);
+    }
+
+    /// Lease generation word for `ino`.
+    pub(crate) fn generation(&self, ino: u64) -> u32 {
+        self.map.load_u32(daemon_page::bucket(ino))
+    }
+
+    /// Takes back, as far as the client can see, every lease in the bucket of `ino`.
+    pub(crate) fn bump_generation(&self, ino: u64) {
+        self.map.fetch_add_u32(daemon_page::bucket(ino), 1);
+    }
+}
+
+/// The page that the client writes. Nothing in it is trusted.
+pub(crate) struct ClientPage {
+    map: Map,
+    fd: OwnedFd,
+}
+
+impl ClientPage {
+    pub(crate) fn new() -> Result<Self> {
+        let (map, fd) = memory("shale-client-page", client_page::BYTES)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SEAL).map_err(|e| os("seal it", e))?;
+        Ok(Self { map, fd })
+    }
+
+    /// A read-write descriptor for the client.
+    pub(crate) fn fd(&self) -> Result<OwnedFd> {
+        rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(|e| os("duplicate it", e))
+    }
+
+    pub(crate) fn committed(&self) -> u64 {
+        self.map.load_u64(client_page::COMMITTED)
+    }
+
+    pub(crate) fn gate(&self, n: usize) -> u64 {
+        self.map.load_u64(client_page::gate(n))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_cannot_map_the_daemon_page_writable() {
+        let page = DaemonPage::new().unwrap();
+        page.set_epoch(9);
+        let bytes = daemon_page::BYTES;
+        let fd = page.read_only_fd().unwrap();
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        let reader = Map::open(vec![Piece { fd, bytes }], Access::ReadOnly).unwrap();
+        assert_eq!(reader.load_u64(daemon_page::EPOCH), 9);
+        // Even a client that opens the file again through /proc gets no writable mapping.
+        if let Ok(file) = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(link)
+        {
+            let piece = Piece {
+                fd: file.into(),
+                bytes,
+            };
+            assert!(Map::open(vec![piece], Access::ReadWrite).is_err());
+        }
+        page.bump_generation(77);
+        assert_eq!(page.generation(77), 1);
+    }
+
+    #[test]
+    fn a_client_cannot_shrink_its_page() {
+        let page = ClientPage::new().unwrap();
+        assert!(rustix::fs::ftruncate(page.fd().unwrap(), 0).is_err());
+        assert_eq!(page.committed(), 0);
+    }
+}

@@ -1,0 +1,451 @@
+//! Recovery: every log that the last daemon left is digested before a client is
+//! accepted (DESIGN §12). It is the normal path: a clean stop leaves no logs.
+//!
+//! Steps, each of which may be cut off and is then done again from the start:
+//! 1. read every log in the table; take the blocks that its steal records name, before
+//!    anything else is allocated;
+//! 2. digest the logs, several at once;
+//! 3. free orphans, unless the mount survived: then the kernel may still use them;
+//! 4. free the slots, all in one transaction, then remove the files.
+//!
+//! When the mount survived, the kernel sends unanswered requests again. What the logs of
+//! its connection did for requests is collected *before* they go. A log that
+//! knows such requests is *kept*, digested and small, until they have been answered: were
+//! the daemon killed again before that, the next one would find them still.
+
+use crate::client::Client;
+use crate::digest::{DigestStats, Digester, LogSource, Mode, OwnLog, survey};
+use crate::digestion::{TRIES, passes_with_time};
+use crate::error::Result;
+use crate::gate::OwnReaders;
+use crate::grants::RunSet;
+use crate::nvm_dir::{remove, volume_files};
+use crate::orphans;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use rustix::fs::FallocateFlags;
+use serde::Serialize;
+use shale_device::{Access, Clock, Map, MapOptions, Path as CountPath};
+use shale_format::LogPos;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
+use shale_oplog::{Recent, Scan};
+use shale_volume::{Run, Volume};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Logs kept for requests at most; more than that only a daemon that dies for ever leaves.
+const KEPT_MAX: usize = 64;
+/// A request that the kernel sent again is answered long before this time has passed.
+const KEEP_NS: u64 = 60_000_000_000;
+
+/// What recovery found and did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RecoveryReport {
+    /// Logs found.
+    pub logs: usize,
+    /// Records digested.
+    pub records: u64,
+    /// Bytes of log digested.
+    pub bytes: u64,
+    /// Orphans freed.
+    pub orphans_freed: u64,
+    /// Requests of the surviving mount whose results are known.
+    pub requests: usize,
+    /// Milliseconds it took.
+    pub ms: u64,
+    /// What could not be recovered: file and reason, each.
+    pub problems: Vec<String>,
+    /// Counts of all its digests.
+    pub digest: DigestStats,
+}
+
+/// What a recovery leaves behind.
+pub(crate) struct Recovered {
+    pub(crate) report: RecoveryReport,
+    pub(crate) kept: Kept,
+}
+
+/// Requests done before the crash, and the logs that prove it.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) recent: Recent,
+    logs: Vec<(u32, PathBuf)>,
+    /// Monotonic time of the recovery.
+    since_ns: u64,
+}
+
+/// What recovery works with.
+pub(crate) struct Recovery<'a> {
+    pub(crate) volume: &'a Arc<Volume>,
+    pub(crate) digester: &'a Digester,
+    pub(crate) readers: &'a OwnReaders,
+    pub(crate) nvm_dir: &'a Path,
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) connection: Option<u64>,
+    pub(crate) threads: usize,
+}
+
+/// One log on its way.
+struct Left {
+    number: u32,
+    slot: LogSlot,
+    path: PathBuf,
+    map: Option<Map>,
+    taken: RunSet,
+    outcome: Outcome,
+}
+
+/// How the digest of a log ended.
+#[derive(Default)]
+struct Outcome {
+    /// Stolen blocks that files have now.
+    linked: Vec<Run>,
+    stats: DigestStats,
+    end: u64,
+    problem: Option<String>,
+    /// A record was refused: the file is put aside.
+    refused: bool,
+    /// It cannot be digested now: slot and file stay.
+    keep: bool,
+}
+
+impl Recovery<'_> {
+    /// Recovers. Errors are those of the volume itself; what is wrong with one log is
+    /// reported and does not stop the others.
+    pub(crate) fn run(&self) -> Result<Recovered> {
+        let started_ns = self.clock.monotonic_ns();
+        let mut report = RecoveryReport::default();
+        let mut logs = self.open_logs(&mut report);
+        report.logs = logs.len();
+        self.survey(&mut logs);
+        self.digest(&mut logs);
+        let mut kept = self.collect_requests(&logs);
+        report.requests = kept.recent.len();
+        for log in &mut logs {
+            self.settle(log, &mut report);
+        }
+        self.volume.release_up_to(self.volume.txid());
+        self.free_slots(&logs, &mut kept)?;
+        if self.connection.is_none() {
+            report.orphans_freed = orphans::free_all(self.volume)?;
+        }
+        report.ms = (self.clock.monotonic_ns() - started_ns) / 1_000_000;
+        kept.since_ns = self.clock.monotonic_ns();
+        for problem in &report.problems {
+            tracing::error!("recovery: {problem}");
+        }
+        if report.logs > 0 {
+            tracing::info!(
+                logs = report.logs,
+                records = report.records,
+                ms = report.ms,
+                "recovered"
+            );
+        }
+        Ok(Recovered { report, kept })
+    }
+
+    fn open_logs(&self, report: &mut RecoveryReport) -> Vec<Left> {
+        let slots = self.volume.log_slots();
+        let live = slots
+            .into_iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.state == slot_state::LIVE);
+        live.map(|(number, slot)| {
+            let number = number as u32;
+            let path = self.nvm_dir.join(file_name(number));
+            let opened = MapOptions::new()
+                .path(CountPath::Log)
+                .open_files(&[&path], Access::ReadWrite);
+            let map = match opened {
+                Ok(map) if map.bytes() as u64 >= RING_AT as u64 + slot.ring_bytes => Some(map),
+                Ok(map) => {
+                    report.problems.push(format!(
+                        "{}: {} bytes, expected {}: what was in it and not digested is lost",
+                        path.display(),
+                        map.bytes(),
+                        RING_AT as u64 + slot.ring_bytes
+                    ));
+                    None
+                }
+                Err(e) => {
+                    report
+                        .problems
+                        .push(format!("{e}: what was in it and not digested is lost"));
+                    None
+                }
+            };
+            if let Some(why) = map
+                .as_ref()
+                .and_then(|m| self.wrong_header(m, number, &slot))
+            {
+                // Salt and length come from the table, so its records can still be told.
+                report.problems.push(format!("{}: {why}", path.display()));
+            }
+            Left {
+                number,
+                slot,
+                path,
+                map,
+                taken: RunSet::default(),
+                outcome: Outcome::default(),
+            }
+        })
+        .collect()
+    }
+
+    fn wrong_header(&self, map: &Map, number: u32, slot: &LogSlot) -> Option<String> {
+        let bytes: [u8; LogHeader::BYTES] = map.load_array(0);
+        let header = match LogHeader::decode(&bytes) {
+            Ok(header) => header,
+            Err(e) => return Some(e.to_string()),
+        };
+        let ours = header.uuid == self.volume.superblock().uuid
+            && header.salt == slot.salt
+            && header.ring_bytes == slot.ring_bytes
+            && header.slot == number;
+        (!ours).then(|| "the file is another log than the table says".to_owned())
+    }
+
+    /// Takes the blocks that steal records name out of the free space.
+    fn survey(&self, logs: &mut [Left]) {
+        let view = self.volume.view();
+        let next = AtomicUsize::new(0);
+        let logs_now = &*logs;
+        let stolen: Vec<Mutex<Vec<Run>>> = logs.iter().map(|_| Mutex::default()).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.min(logs_now.len()) {
+                scope.spawn(|| {
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(log) = logs_now.get(index) else {
+                            break;
+                        };
+                        if let Some(map) = &log.map {
+                            let found = survey(&log.source(map), &view, LogPos(log.slot.digested));
+                            *stolen[index].lock() = found.stolen;
+                        }
+                    }
+                });
+            }
+        });
+        for (log, stolen) in logs.iter_mut().zip(stolen) {
+            for run in stolen.into_inner() {
+                // What is not free is not this log's: digest refuses the record.
+                if self.volume.take(run).is_ok() {
+                    log.taken.insert(run);
+                }
+            }
+        }
+    }
+
+    fn digest(&self, logs: &mut [Left]) {
+        let jobs: Mutex<Vec<&mut Left>> = Mutex::new(logs.iter_mut().rev().collect());
+        let threads = self.threads.min(jobs.lock().len());
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    loop {
+                        let Some(log) = jobs.lock().pop() else { break };
+                        log.outcome = self.digest_log(log);
+                    }
+                });
+            }
+        });
+    }
+
+    fn digest_log(&self, log: &Left) -> Outcome {
+        let mut outcome = Outcome {
+            end: log.slot.digested,
+            ..Outcome::default()
+        };
+        let Some(map) = &log.map else {
+            return outcome;
+        };
+        let source = log.source(map);
+        let authority = OwnLog::new(log.taken.iter().collect());
+        let mut tries = 0;
+        loop {
+            let reader = self.readers.enter();
+            let from = LogPos(outcome.end);
+            let done =
+                self.digester
+                    .chunk(&source, from, LogPos(u64::MAX), &authority, Mode::Recovery);
+            drop(reader);
+            match done {
+                Ok(done) => {
+                    tries = 0;
+                    outcome.end = done.upto.0;
+                    outcome.stats += done.stats;
+                    outcome.linked.extend(done.linked);
+                    if let Some(refused) = done.refused {
+                        outcome.problem = Some(refused.to_string());
+                        outcome.refused = true;
+                        return outcome;
+                    }
+                    if done.at_end || done.upto == from {
+                        return outcome;
+                    }
+                }
+                Err(e) if passes_with_time(&e) && tries < TRIES => {
+                    tries += 1;
+                    // Nobody reads but the other threads here: once their chunks have
+                    // ended, what was freed before is free.
+                    let txid = self.volume.txid();
+                    self.readers.pass();
+                    self.volume.release_up_to(txid);
+                }
+                Err(e) => {
+                    outcome.problem = Some(format!("{e}: the log is kept"));
+                    outcome.keep = true;
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    /// What the logs of the surviving mount's connection did for its requests.
+    fn collect_requests(&self, logs: &[Left]) -> Kept {
+        let mut kept = Kept::default();
+        let Some(connection) = self.connection else {
+            return kept;
+        };
+        for log in logs.iter().filter(|l| l.slot.connection == connection) {
+            let Some(map) = &log.map else { continue };
+            let end = log.outcome.end;
+            let lowest = end.saturating_sub(log.slot.ring_bytes);
+            let tail = map.load_u64(TAIL_AT).clamp(lowest, end);
+            let before = kept.recent.len();
+            let scan = Scan::new(
+                map.on(CountPath::Log),
+                log.slot.salt,
+                log.slot.ring_bytes,
+                LogPos(tail),
+            );
+            for record in scan.until(LogPos(end)) {
+                kept.recent.add(&record);
+            }
+            if kept.recent.len() > before && kept.logs.len() < KEPT_MAX {
+                shrink(map, log.slot.ring_bytes, tail, end);
+                kept.logs.push((log.number, log.path.clone()));
+            }
+        }
+        kept
+    }
+
+    /// Adds a log to the report and returns blocks that it did not use.
+    fn settle(&self, log: &mut Left, report: &mut RecoveryReport) {
+        let outcome = &log.outcome;
+        report.records += outcome.stats.records;
+        report.bytes += outcome.end - log.slot.digested;
+        report.digest += outcome.stats;
+        if let Some(problem) = &outcome.problem {
+            report
+                .problems
+                .push(format!("{}: {problem}", log.path.display()));
+        }
+        if outcome.keep {
+            return;
+        }
+        for &run in &outcome.linked {
+            log.taken.remove(run);
+        }
+        for run in log.taken.iter() {
+            self.volume.give_back(run);
+        }
+    }
+
+    fn free_slots(&self, logs: &[Left], kept: &mut Kept) -> Result<()> {
+        let stays = |number| kept.logs.iter().any(|&(n, _)| n == number);
+        let gone: Vec<&Left> = logs
+            .iter()
+            .filter(|l| !l.outcome.keep && !stays(l.number))
+            .collect();
+        if !gone.is_empty() {
+            let mut txn = self.volume.begin();
+            for log in &gone {
+                txn.set_log_slot(log.number, &zerocopy::FromZeros::new_zeroed())?;
+            }
+            txn.commit()?;
+        }
+        for log in gone.iter().filter(|l| l.outcome.refused) {
+            // Evidence: what a client wrote that the volume must not have.
+            let aside = log.path.with_extension("refused");
+            std::fs::rename(&log.path, &aside)
+                .map_err(|e| crate::error::DaemonError::file(&log.path, "put it aside", e))?;
+        }
+        let slots = self.volume.log_slots();
+        for name in volume_files(self.nvm_dir)? {
+            let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
+            let slot = number.and_then(|n: usize| slots.get(n));
+            if slot.is_some_and(|s| s.state == slot_state::FREE) {
+                remove(&self.nvm_dir.join(&name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Left {
+    fn source<'a>(&self, map: &'a Map) -> LogSource<'a> {
+        LogSource {
+            map,
+            salt: self.slot.salt,
+            ring_bytes: self.slot.ring_bytes,
+            slot: self.number,
+        }
+    }
+}
+
+/// Gives back the space of a kept log's file, but for header and `tail..end`.
+fn shrink(map: &Map, ring_bytes: u64, tail: u64, end: u64) {
+    let block = BLOCK_BYTES as u64;
+    let ring = RING_AT as u64;
+    let (first, behind) = (tail % ring_bytes / block * block, end % ring_bytes);
+    // The block in which the log ends stays: a scan looks there.
+    let behind = (behind / block + 1) * block;
+    let holes = match (end - tail).cmp(&(ring_bytes - 2 * block)) {
+        std::cmp::Ordering::Greater => vec![],
+        _ if tail % ring_bytes <= end % ring_bytes => vec![(0, first), (behind, ring_bytes)],
+        _ => vec![(behind, first)],
+    };
+    for (from, to) in holes {
+        if to > from
+            && let Some(fd) = map.fds().next()
+        {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // It only saves memory; a file system that cannot do it keeps the bytes.
+            let _ = rustix::fs::fallocate(fd, mode, ring + from, to - from);
+        }
+    }
+}
+
+impl Shared {
+    /// The kernel has had its answers: logs that were kept for them go.
+    pub(crate) fn forget_requests(&self) {
+        let logs = {
+            let mut kept = self.kept.lock();
+            kept.recent = Recent::default();
+            std::mem::take(&mut kept.logs)
+        };
+        for (slot, path) in logs {
+            let gone = self.free_slot(slot).and_then(|()| remove(&path));
+            if let Err(e) = gone {
+                tracing::error!(slot, "cannot free a log that is not needed any more: {e}");
+            }
+        }
+    }
+
+    /// Forgets by itself some time after a client took over.
+    pub(crate) fn forget_old_requests(&self) {
+        let kept = self.kept.lock();
+        let age_ns = self.clock.monotonic_ns().saturating_sub(kept.since_ns);
+        let due = !kept.logs.is_empty() && age_ns > KEEP_NS;
+        drop(kept);
+        if due && self.clients().iter().any(|c: &Arc<Client>| c.trusted()) {
+            self.forget_requests();
+        }
+    }
+}

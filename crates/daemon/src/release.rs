@@ -1,0 +1,140 @@
+//! After a digest: when nobody can hold what it freed, give it out again.
+//!
+//! A digest publishes its position and a new epoch and goes on. One thread then passes
+//! the gates of all clients, and of the daemon's own readers, once for all
+//! digests that were published before; only then are freed blocks allocatable and is
+//! log space below the digested position the client's to overwrite. A client that
+//! does not move in time is cut off, so one sleeper cannot stop the volume.
+
+use crate::client::{Client, Fate, Reach};
+use crate::gate::Inside;
+use crate::shared::Shared;
+use parking_lot::{Condvar, Mutex};
+use shale_format::TxId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+#[derive(Default)]
+struct State {
+    wanted: u64,
+    done: u64,
+    stop: bool,
+}
+
+/// Who waits for the next pass, and how many there were.
+#[derive(Default)]
+pub(crate) struct Release {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Release {
+    /// Asks for a pass that begins after this call. Gives its number.
+    pub(crate) fn ask(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.wanted += 1;
+        self.changed.notify_all();
+        state.wanted
+    }
+
+    /// Waits until pass `number` is through, at most `limit`; whether it is.
+    pub(crate) fn wait(&self, number: u64, limit: Duration) -> bool {
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while_for(&mut state, |s| s.done < number && !s.stop, limit);
+        state.done >= number
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// The number that the next pass will reach; `None`: stop.
+    fn next(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while(&mut state, |s| s.wanted == s.done && !s.stop);
+        (!state.stop).then_some(state.wanted)
+    }
+
+    fn through(&self, number: u64) {
+        self.state.lock().done = number;
+        self.changed.notify_all();
+    }
+}
+
+impl Shared {
+    /// The thread that passes gates.
+    pub(crate) fn release_loop(self: &Arc<Self>) {
+        while let Some(number) = self.release.next() {
+            self.release_once();
+            self.release.through(number);
+        }
+    }
+
+    fn release_once(self: &Arc<Self>) {
+        let txid: TxId = self.published();
+        let idle = std::mem::take(&mut *self.idle_blocks.lock());
+        let clients: Vec<(Arc<Client>, u64)> = self
+            .clients()
+            .into_iter()
+            .map(|c| {
+                let digested = c.digested();
+                (c, digested)
+            })
+            .collect();
+        self.barrier.run();
+        let inside: Vec<Inside> = clients
+            .iter()
+            .map(|(c, _)| Inside::look(&c.client_page))
+            .collect();
+        self.readers.pass();
+        for ((client, _), mut inside) in clients.iter().zip(inside) {
+            self.wait_outside(client, &mut inside);
+        }
+        self.volume.release_up_to(txid);
+        for run in idle {
+            self.volume.give_back(run);
+        }
+        for (client, digested) in clients {
+            client.daemon_page.set_reclaim(digested);
+        }
+    }
+
+    /// Passes the gates of one client after a change to its page.
+    pub(crate) fn pass_gate(self: &Arc<Self>, client: &Arc<Client>) {
+        self.barrier.run();
+        let mut inside = Inside::look(&client.client_page);
+        self.wait_outside(client, &mut inside);
+    }
+
+    /// Waits until the client has left the calls it was inside of. One that does not is
+    /// cut off, unless it is part of this process: cutting it off would not stop it
+    /// from using what is freed.
+    fn wait_outside(self: &Arc<Self>, client: &Arc<Client>, inside: &mut Inside) {
+        let limit = self.config.gate_timeout;
+        loop {
+            if matches!(*client.fate.lock(), Fate::Evicted(_)) && client.reach == Reach::Socket {
+                return;
+            }
+            if inside.wait(&client.client_page, limit) {
+                return;
+            }
+            match client.reach {
+                Reach::Socket => self.evict(
+                    client,
+                    format!("it stayed inside a call for {} ms", limit.as_millis()),
+                ),
+                Reach::InProcess if self.closing.load(Ordering::Acquire) => return,
+                Reach::InProcess => tracing::warn!(
+                    client = client.id,
+                    "a call of this process has not ended for {} ms: freed blocks wait for it",
+                    limit.as_millis()
+                ),
+            }
+        }
+    }
+}

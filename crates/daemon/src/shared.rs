@@ -1,0 +1,199 @@
+//! What all threads of the daemon share, and the few steps that change who is attached.
+//!
+//! Lock order: a client's `work`, then the volume's transaction, then `epoch`, then
+//! `clients`, then a client's `grants` and `fate`, then the leaves (credits,
+//! leases, queue, release). None is held while gates are passed.
+
+use crate::client::{Client, Fate, Reach};
+use crate::daemon::DaemonConfig;
+use crate::digest::Digester;
+use crate::digestion::{Halt, Queue, Totals};
+use crate::error::{DaemonError, Result};
+use crate::gate::{Barrier, OwnReaders};
+use crate::lease::{LeaseHook, Leases};
+use crate::nvm_dir::remove;
+use crate::recover::{Kept, RecoveryReport};
+use crate::release::Release;
+use crate::space::Credits;
+use parking_lot::{Mutex, RwLock};
+use shale_device::{Clock, Map};
+use shale_format::TxId;
+use shale_format::log::LogSlot;
+use shale_proto::control::state;
+use shale_volume::{Run, Volume};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A client that was cut off or left, for `status`.
+#[derive(Clone, Debug)]
+pub(crate) struct Departed {
+    pub(crate) client: u32,
+    pub(crate) pid: i32,
+    pub(crate) why: String,
+}
+
+/// Structure epoch, and the transaction that clients of that epoch see.
+#[derive(Debug, Default)]
+pub(crate) struct Epoch {
+    number: u64,
+    txid: TxId,
+}
+
+/// State of a running daemon.
+pub(crate) struct Shared {
+    pub(crate) config: DaemonConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) started_ns: u64,
+    pub(crate) name: String,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) map: Arc<Map>,
+    pub(crate) nvm_dir: PathBuf,
+    pub(crate) digester: Digester,
+    pub(crate) barrier: Barrier,
+    pub(crate) readers: OwnReaders,
+    pub(crate) clients: RwLock<BTreeMap<u32, Arc<Client>>>,
+    pub(crate) next_client: AtomicU32,
+    /// Serialises the choice of a log slot.
+    pub(crate) attach: Mutex<()>,
+    pub(crate) epoch: Mutex<Epoch>,
+    pub(crate) leases: Leases,
+    pub(crate) credits: Credits,
+    pub(crate) queue: Queue,
+    pub(crate) release: Release,
+    /// Stolen blocks that no file needs: given back after the next pass of the gates.
+    pub(crate) idle_blocks: Mutex<Vec<Run>>,
+    pub(crate) hook: RwLock<Option<Arc<dyn LeaseHook>>>,
+    pub(crate) totals: Totals,
+    pub(crate) departed: Mutex<Vec<Departed>>,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) kept: Mutex<Kept>,
+    pub(crate) closing: AtomicBool,
+}
+
+/// Departed clients that `status` remembers.
+const DEPARTED_MAX: usize = 16;
+
+impl Shared {
+    /// All attached clients.
+    pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
+        self.clients.read().values().cloned().collect()
+    }
+
+    /// One of them.
+    pub(crate) fn client(&self, id: u32) -> Option<Arc<Client>> {
+        self.clients.read().get(&id).cloned()
+    }
+
+    /// Adds a client. From here on it hears of every epoch.
+    pub(crate) fn register(&self, client: &Arc<Client>) {
+        let epoch = self.epoch.lock();
+        client.daemon_page.set_epoch(epoch.number);
+        self.clients.write().insert(client.id, client.clone());
+    }
+
+    /// Tells all clients that the volume's structure is another one since `txid`. One
+    /// at a time, so that the word in a page never goes back.
+    pub(crate) fn publish(&self, txid: TxId) {
+        let mut epoch = self.epoch.lock();
+        epoch.number += 1;
+        epoch.txid = epoch.txid.max(txid);
+        for client in self.clients.read().values() {
+            client.daemon_page.set_epoch(epoch.number);
+        }
+    }
+
+    /// Newest transaction whose epoch every client has been told.
+    pub(crate) fn published(&self) -> TxId {
+        self.epoch.lock().txid
+    }
+
+    /// Cuts a client off. What its log held at this moment will be digested; then its
+    /// leases go. Its other things wait for its process to end, since it may still be writing to them.
+    pub(crate) fn evict(self: &Arc<Self>, client: &Arc<Client>, why: String) {
+        {
+            let mut fate = client.fate.lock();
+            if matches!(*fate, Fate::Evicted(_)) {
+                return;
+            }
+            client.cut();
+            client.daemon_page.set_state(state::EVICTED);
+            *fate = Fate::Evicted(why.clone());
+        }
+        tracing::error!(
+            client = client.id,
+            pid = client.pid,
+            "client cut off: {why}"
+        );
+        self.remember(client, why);
+        self.queue.push(client);
+    }
+
+    fn remember(&self, client: &Client, why: String) {
+        let mut departed = self.departed.lock();
+        if departed.len() == DEPARTED_MAX {
+            departed.remove(0);
+        }
+        departed.push(Departed {
+            client: client.id,
+            pid: client.pid,
+            why,
+        });
+    }
+
+    /// The client has gone, or asks to leave: its log is digested up to what it
+    /// committed, everything it held is free, its slot and log are no more.
+    ///
+    /// A log that cannot be digested now is kept, with its slot; the next start tries again.
+    pub(crate) fn retire(self: &Arc<Self>, client: &Arc<Client>) -> std::result::Result<(), Halt> {
+        if client.leaving.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let digested = self.digest_to(client, u64::MAX);
+        self.clients.write().remove(&client.id);
+        self.leases.release_all(client.id);
+        client.grants.lock().give_back(&self.volume);
+        self.credits.close(client.id);
+        if let Err(halt @ Halt::Stuck(_)) = &digested {
+            self.remember(client, halt.to_string());
+            return digested;
+        }
+        if client.reach == Reach::Socket {
+            tracing::info!(client = client.id, pid = client.pid, "client left");
+        }
+        let freed = self
+            .free_slot(client.slot)
+            .and_then(|()| remove(&client.log_path));
+        if let Err(e) = freed {
+            // Everything is in the volume; the next start frees the slot.
+            tracing::error!(client = client.id, "cannot free its log: {e}");
+        }
+        digested
+    }
+
+    /// Frees a slot of the log table.
+    pub(crate) fn free_slot(&self, slot: u32) -> Result<()> {
+        self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())
+    }
+
+    /// Sets a slot of the log table, durably.
+    pub(crate) fn set_slot(&self, slot: u32, to: &LogSlot) -> Result<()> {
+        set_slot(&self.volume, slot, to)
+    }
+
+    /// Refuses new work while the volume is being unmounted.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self.closing.load(Ordering::Acquire) {
+            true => Err(DaemonError::Closing),
+            false => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn set_slot(volume: &Volume, slot: u32, to: &LogSlot) -> Result<()> {
+    let mut txn = volume.begin();
+    txn.set_log_slot(slot, to)?;
+    txn.commit()?;
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! The state of a volume as `shale status` shows it.
+
+use crate::client::{Fate, Reach};
+use crate::digest::DigestStats;
+use crate::recover::RecoveryReport;
+use crate::shared::Shared;
+use crate::space::fixed_reserve;
+use crate::volume_file::uuid_text;
+use serde::Serialize;
+use shale_device::{Path, PathCounts, Persistence};
+use shale_format::Durability;
+use shale_format::limits::BLOCK_BYTES;
+use std::sync::atomic::Ordering;
+
+/// Everything `status` tells. The JSON of it is an interface: keys are not renamed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Name of the volume.
+    pub name: String,
+    /// Identity of the volume.
+    pub uuid: String,
+    /// `strict` or `buffered`.
+    pub durability: &'static str,
+    /// Process that serves it.
+    pub daemon_pid: u32,
+    /// Process that starts that one again.
+    pub supervisor_pid: Option<u32>,
+    /// Seconds since the daemon started.
+    pub uptime_s: u64,
+    /// The NVM directory.
+    pub nvm_dir: String,
+    /// `dax`: survives a power cut; `emulated`: survives processes only.
+    pub persistence: &'static str,
+    /// Whether the kernel took the advice to use huge pages.
+    pub huge_pages: bool,
+    /// Instructions used to write NVM.
+    pub instructions: &'static str,
+    /// Space of the NVM tier.
+    pub space: SpaceStatus,
+    /// Attached clients.
+    pub clients: Vec<ClientStatus>,
+    /// Clients that were cut off, or whose log is kept; the last ones.
+    pub departed: Vec<DepartedStatus>,
+    /// What digests did since the start.
+    pub digest: DigestStatus,
+    /// What went to the NVM tier through the daemon, by path.
+    pub device: Vec<PathStatus>,
+    /// What the last start recovered.
+    pub recovery: RecoveryReport,
+}
+
+/// Bytes of the NVM tier.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpaceStatus {
+    /// For files, directories and their structure.
+    pub total_bytes: u64,
+    /// In use by what is digested.
+    pub used_bytes: u64,
+    /// What could be reserved now.
+    pub available_bytes: u64,
+    /// Freed, and waiting for clients to leave calls they are inside of.
+    pub pending_bytes: u64,
+    /// Granted to clients and not linked yet.
+    pub granted_bytes: u64,
+    /// Set aside for records not digested yet, and idle credit.
+    pub credit_bytes: u64,
+    /// Kept back for copy-on-write.
+    pub reserve_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// One client.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClientStatus {
+    /// Its number.
+    pub client: u32,
+    /// Its slot in the log table.
+    pub slot: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// `mount` or `direct`.
+    pub kind: &'static str,
+    /// `served`, `evicted: …` or `stuck: …`.
+    pub state: String,
+    /// Bytes of its ring.
+    pub log_bytes: u64,
+    /// Bytes of the ring that it keeps.
+    pub log_used_bytes: u64,
+    /// Records before this position are complete.
+    pub committed: u64,
+    /// Records before this position are in the volume.
+    pub digested: u64,
+    /// Records digested.
+    pub records: u64,
+    /// Leases it holds.
+    pub leases: u64,
+    /// Its credit in bytes.
+    pub credit_bytes: u64,
+    /// Granted blocks that it has not used, in bytes.
+    pub granted_bytes: u64,
+}
+
+/// A client that is not served any more.
+#[derive(Clone, Debug, Serialize)]
+pub struct DepartedStatus {
+    /// Its number.
+    pub client: u32,
+    /// Its process.
+    pub pid: i32,
+    /// What happened.
+    pub why: String,
+}
+
+/// Digests since the start.
+#[derive(Clone, Debug, Serialize)]
+pub struct DigestStatus {
+    /// Counts.
+    #[serde(flatten)]
+    pub stats: DigestStats,
+    /// Part of the records that was skipped, 0 to 1.
+    pub skipped_ratio: f64,
+    /// Chunks.
+    pub chunks: u64,
+    /// Records refused.
+    pub refused: u64,
+    /// The last error, if there was one.
+    pub last_error: Option<String>,
+}
+
+/// Device counts of one path.
+#[derive(Clone, Debug, Serialize)]
+pub struct PathStatus {
+    /// On whose behalf.
+    pub path: &'static str,
+    /// Bytes stored.
+    pub bytes_stored: u64,
+    /// Of these, non-temporally.
+    pub bytes_streamed: u64,
+    /// Cache lines flushed.
+    pub lines_flushed: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Bytes loaded.
+    pub bytes_loaded: u64,
+}
+
+impl PathStatus {
+    fn new(path: Path, counts: PathCounts) -> Self {
+        let path = match path {
+            Path::Log => "log",
+            Path::Data => "data",
+            Path::Structure => "structure",
+            Path::Journal => "journal",
+            Path::Control => "control",
+        };
+        Self {
+            path,
+            bytes_stored: counts.bytes_stored,
+            bytes_streamed: counts.bytes_streamed,
+            lines_flushed: counts.lines_flushed,
+            fences: counts.fences,
+            bytes_loaded: counts.bytes_loaded,
+        }
+    }
+}
+
+/// Word for what a fence is worth.
+pub fn persistence_word(persistence: Persistence) -> &'static str {
+    match persistence {
+        Persistence::Dax => "dax",
+        Persistence::Emulated => "emulated",
+    }
+}
+
+impl Shared {
+    /// The state now.
+    pub(crate) fn status(&self) -> Status {
+        let superblock = self.volume.superblock();
+        let durability = Durability::from_number(superblock.durability).unwrap_or_default();
+        let counts = self.map.counts();
+        let stats = *self.totals.stats.lock();
+        Status {
+            name: self.name.clone(),
+            uuid: uuid_text(&superblock.uuid),
+            durability: durability.name(),
+            daemon_pid: std::process::id(),
+            supervisor_pid: self.config.supervisor_pid,
+            uptime_s: (self.clock.monotonic_ns() - self.started_ns) / 1_000_000_000,
+            nvm_dir: self.nvm_dir.display().to_string(),
+            persistence: persistence_word(self.map.persistence()),
+            huge_pages: self.map.huge_pages(),
+            instructions: self.map.instructions(),
+            space: self.space_status(),
+            clients: self.client_statuses(),
+            departed: self
+                .departed
+                .lock()
+                .iter()
+                .map(|d| DepartedStatus {
+                    client: d.client,
+                    pid: d.pid,
+                    why: d.why.clone(),
+                })
+                .collect(),
+            digest: DigestStatus {
+                stats,
+                skipped_ratio: stats.skipped_ratio(),
+                chunks: self.totals.chunks.load(Ordering::Relaxed),
+                refused: self.totals.refused.load(Ordering::Relaxed),
+                last_error: self.totals.last_error.lock().clone(),
+            },
+            device: Path::ALL
+                .map(|path| PathStatus::new(path, counts.path(path)))
+                .to_vec(),
+            recovery: self.recovery.clone(),
+        }
+    }
+
+    /// The state as JSON.
+    pub(crate) fn status_text(&self) -> String {
+        serde_json::to_string(&self.status())
+            .unwrap_or_else(|e| format!("{{\"error\":\"status: {e}\"}}"))
+    }
+
+    fn space_status(&self) -> SpaceStatus {
+        let block = BLOCK_BYTES as u64;
+        let blocks = self.volume.space();
+        let _reader = self.readers.enter();
+        SpaceStatus {
+            total_bytes: blocks.total * block,
+            used_bytes: blocks.used * block,
+            available_bytes: self.credits.available(&blocks),
+            pending_bytes: blocks.pending * block,
+            granted_bytes: blocks.taken * block,
+            credit_bytes: self.credits.outstanding(),
+            reserve_bytes: fixed_reserve(&blocks),
+            inodes: self.volume.view().root().map_or(0, |root| root.inodes),
+        }
+    }
+
+    fn client_statuses(&self) -> Vec<ClientStatus> {
+        let leases = self.leases.counts();
+        let status = |client: &crate::client::Client| {
+            let (committed, digested) = (client.committed(), client.digested());
+            ClientStatus {
+                client: client.id,
+                slot: client.slot,
+                pid: client.pid,
+                uid: client.person.uid,
+                kind: match client.reach {
+                    Reach::InProcess => "mount",
+                    Reach::Socket => "direct",
+                },
+                state: match &*client.fate.lock() {
+                    Fate::Served => "served".to_owned(),
+                    Fate::Evicted(why) => format!("evicted: {why}"),
+                    Fate::Stuck(why) => format!("stuck: {why}"),
+                },
+                log_bytes: client.ring_bytes,
+                log_used_bytes: committed
+                    .saturating_sub(client.tail())
+                    .min(client.ring_bytes),
+                committed,
+                digested,
+                records: client.records.load(Ordering::Relaxed),
+                leases: leases.get(&client.id).copied().unwrap_or(0),
+                credit_bytes: self.credits.of(client.id),
+                granted_bytes: client.grants.lock().blocks.blocks() * BLOCK_BYTES as u64,
+            }
+        };
+        self.clients().iter().map(|c| status(c)).collect()
+    }
+}

@@ -1,0 +1,307 @@
+//! `VOLUME.toml`: which media make up a volume.
+//!
+//! The file is for people and for `mount`; what it says about the volume itself is
+//! checked against the superblock, which decides. A directory that is not absolute
+//! is taken from the place of the file, so that a volume can be moved as a whole.
+
+use crate::error::{DaemonError, Result};
+use serde::{Deserialize, Serialize};
+use shale_format::Durability;
+use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
+use shale_format::superblock::Superblock;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Newest format of the volume file that this program knows.
+pub const FORMAT: u32 = 1;
+
+/// One directory of NVM segments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvmEntry {
+    /// Directory that holds `seg-NNNN`, `log-NNN` and the lock.
+    pub dir: PathBuf,
+    /// Bytes of all segments together.
+    pub size_bytes: u64,
+}
+
+/// A device of a lower tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceFile {
+    /// File or block device.
+    pub path: PathBuf,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+/// A volume, as its file describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeFile {
+    /// Format of this file: [`FORMAT`].
+    pub format: u32,
+    /// Name for people.
+    pub name: String,
+    /// Identity of the volume: 32 hexadecimal digits, hyphens allowed.
+    pub uuid: String,
+    /// `strict` or `buffered`.
+    pub durability: String,
+    /// Bytes of a client's update log unless it asks otherwise.
+    pub log_bytes: u64,
+    /// NVM tier; one directory.
+    pub nvm: Vec<NvmEntry>,
+    /// Flash tier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssd: Vec<DeviceFile>,
+    /// Disk tier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hdd: Vec<DeviceFile>,
+}
+
+/// Just enough to tell a newer file from a broken one.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u32,
+}
+
+impl VolumeFile {
+    /// Reads and checks a volume file. Directories come back absolute.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no TOML, is of a newer format, or a key has a
+    /// value that cannot be: the message names file, key and what to do.
+    pub fn load(path: &Path) -> Result<VolumeFile> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| DaemonError::file(path, "read the volume file", e))?;
+        let wrong = |key: &str, why: String| DaemonError::VolumeFile {
+            path: path.to_path_buf(),
+            key: key.to_owned(),
+            why,
+        };
+        // A newer format may have keys unknown here, so its number is read first.
+        if let Ok(FormatOnly { format }) = toml::from_str(&text)
+            && format > FORMAT
+        {
+            return Err(wrong(
+                "format",
+                format!(
+                    "{format} is newer than {FORMAT}, the newest this program knows; use a newer shale"
+                ),
+            ));
+        }
+        let mut file: VolumeFile =
+            toml::from_str(&text).map_err(|e| wrong("file", e.to_string().trim().to_owned()))?;
+        file.check().map_err(|(key, why)| wrong(&key, why))?;
+        let base =
+            std::path::absolute(path).map_err(|e| DaemonError::file(path, "resolve it", e))?;
+        if let Some(base) = base.parent() {
+            for entry in &mut file.nvm {
+                entry.dir = base.join(&entry.dir);
+            }
+        }
+        Ok(file)
+    }
+
+    /// Writes the file: beside it first, then renamed over it, so that a crash
+    /// leaves the old one or the new one.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let failed = |tried: &str, e: std::io::Error| DaemonError::file(path, tried, e);
+        let text = toml::to_string_pretty(self)
+            .map_err(|e| failed("write it as TOML", std::io::Error::other(e)))?;
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let beside = PathBuf::from(beside);
+        std::fs::File::create(&beside)
+            .and_then(|mut f| {
+                f.write_all(text.as_bytes())?;
+                f.sync_all()
+            })
+            .and_then(|()| std::fs::rename(&beside, path))
+            .map_err(|e| failed("write it", e))
+    }
+
+    fn check(&self) -> std::result::Result<(), (String, String)> {
+        let wrong = |key: &str, why: &str| Err((key.to_owned(), why.to_owned()));
+        if self.format == 0 {
+            return wrong("format", "0 is no format; the first one is 1");
+        }
+        if parse_uuid(&self.uuid).is_none() {
+            return wrong("uuid", "expected 32 hexadecimal digits");
+        }
+        if let Err(why) = self.durability.parse::<Durability>() {
+            return wrong("durability", &why);
+        }
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log_bytes) {
+            return wrong(
+                "log_bytes",
+                &format!(
+                    "{} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}",
+                    self.log_bytes
+                ),
+            );
+        }
+        match self.nvm.as_slice() {
+            [one] if one.size_bytes < NVM_BYTES_MIN => wrong(
+                "nvm.size_bytes",
+                &format!("{} is below the least of {NVM_BYTES_MIN}", one.size_bytes),
+            ),
+            [_] if !self.ssd.is_empty() => wrong(
+                "ssd",
+                "this program serves volumes with an NVM tier only; remove the entry",
+            ),
+            [_] if !self.hdd.is_empty() => wrong(
+                "hdd",
+                "this program serves volumes with an NVM tier only; remove the entry",
+            ),
+            [_] => Ok(()),
+            [] => wrong("nvm", "no entry; add one [[nvm]] with dir and size_bytes"),
+            _ => wrong(
+                "nvm",
+                "more than one entry; keep the one directory of the volume",
+            ),
+        }
+    }
+
+    /// The NVM directory.
+    pub fn nvm_dir(&self) -> &Path {
+        self.nvm.first().map_or(Path::new(""), |n| &n.dir)
+    }
+
+    /// Bytes of the NVM tier.
+    pub fn nvm_bytes(&self) -> u64 {
+        self.nvm.first().map_or(0, |n| n.size_bytes)
+    }
+
+    /// The identity as bytes; zeros if it is not one ([`Self::load`] refuses that).
+    pub fn uuid_bytes(&self) -> [u8; 16] {
+        parse_uuid(&self.uuid).unwrap_or_default()
+    }
+
+    /// Compares with the superblock found in the NVM directory.
+    ///
+    /// # Errors
+    /// Another volume lies there.
+    pub fn check_superblock(&self, superblock: &Superblock) -> Result<()> {
+        if superblock.uuid == self.uuid_bytes() {
+            return Ok(());
+        }
+        Err(DaemonError::NvmDir {
+            dir: self.nvm_dir().to_path_buf(),
+            why: format!(
+                "volume {} lies there, expected {} ('{}'): correct nvm.dir in the volume file",
+                uuid_text(&superblock.uuid),
+                self.uuid,
+                self.name
+            ),
+        })
+    }
+}
+
+/// An identity as people read it.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// An identity from text; hyphens do not matter.
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|&c| c != '-')
+        .map(|c| c.to_digit(16).map(|d| d as u8))
+        .collect::<Option<_>>()?;
+    let mut uuid = [0; 16];
+    if digits.len() != 32 {
+        return None;
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    Some(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(dir: &Path) -> VolumeFile {
+        VolumeFile {
+            format: FORMAT,
+            name: "v".to_owned(),
+            uuid: uuid_text(&[7; 16]),
+            durability: "strict".to_owned(),
+            log_bytes: LOG_BYTES_MIN,
+            nvm: vec![NvmEntry {
+                dir: dir.to_path_buf(),
+                size_bytes: NVM_BYTES_MIN,
+            }],
+            ssd: vec![],
+            hdd: vec![],
+        }
+    }
+
+    #[test]
+    fn save_and_load() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("VOLUME.toml");
+        let file = sample(Path::new("nvm"));
+        file.save(&path).unwrap();
+        let loaded = VolumeFile::load(&path).unwrap();
+        assert_eq!(loaded.nvm_dir(), dir.path().join("nvm"));
+        assert_eq!(loaded.uuid_bytes(), [7; 16]);
+        assert_eq!(loaded.name, "v");
+    }
+
+    #[test]
+    fn every_mistake_names_file_and_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("V.toml");
+        let good = toml::to_string(&sample(Path::new("/nvm"))).unwrap();
+        for (from, to, key, word) in [
+            ("format = 1", "format = 2\nnew_key = 1", "format", "newer"),
+            ("\"strict\"", "\"sloppy\"", "durability", "sloppy"),
+            (
+                "log_bytes = 16777216",
+                "log_bytes = 5",
+                "log_bytes",
+                "16777216",
+            ),
+            (
+                "size_bytes = 33554432",
+                "size_bytes = 1",
+                "nvm.size_bytes",
+                "least",
+            ),
+            ("0707", "07", "uuid", "hexadecimal"),
+            ("name = \"v\"", "nam = \"v\"", "file", "nam"),
+        ] {
+            assert!(good.contains(from), "{from} not in {good}");
+            std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
+            let text = VolumeFile::load(&path).unwrap_err().to_string();
+            assert!(
+                text.contains("V.toml") && text.contains(key) && text.contains(word),
+                "{text}"
+            );
+        }
+        let missing = VolumeFile::load(&dir.path().join("none")).unwrap_err();
+        assert!(missing.to_string().contains("none"));
+    }
+
+    #[test]
+    fn uuid_text_and_back() {
+        let uuid = *b"0123456789abcdef";
+        assert_eq!(parse_uuid(&uuid_text(&uuid)), Some(uuid));
+        assert_eq!(parse_uuid("12"), None);
+    }
+}
