@@ -117,12 +117,14 @@ fn apply_file(
     }
     let links = file.links.iter().flat_map(|l| {
         let most = u64::from(u32::MAX);
-        (0..l.blocks).step_by(u32::MAX as usize).map(move |n| Extent {
-            file_block: l.at + n,
-            addr: l.addr.plus(n).raw(),
-            len: (l.blocks - n).min(most) as u32,
-            flags: 0,
-        })
+        (0..l.blocks)
+            .step_by(u32::MAX as usize)
+            .map(move |n| Extent {
+                file_block: l.at + n,
+                addr: l.addr.plus(n).raw(),
+                len: (l.blocks - n).min(most) as u32,
+                flags: 0,
+            })
     });
     let mut all: Vec<Extent> = links.chain(extents.iter().copied()).collect();
     all.sort_by_key(|e| e.file_block);

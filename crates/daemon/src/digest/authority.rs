@@ -87,8 +87,7 @@ impl Authority for OwnLog {
         let Some(t) = behind.checked_sub(1).map(|i| self.taken[i]) else {
             return false;
         };
-        t.addr.tier() == run.addr.tier()
-            && run.addr.index() + run.len <= t.addr.index() + t.len
+        t.addr.tier() == run.addr.tier() && run.addr.index() + run.len <= t.addr.index() + t.len
     }
     fn may_change(&self, _: &Change<'_>) -> Result<(), &'static str> {
         Ok(())

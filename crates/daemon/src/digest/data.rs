@@ -208,7 +208,8 @@ impl Writer<'_> {
                 if f.bytes == 0 {
                     fill = fills.next();
                 }
-                let line_end = held > 0 && self.direct_follows(fill.map(|f| (f.from, f.bytes)), at + n);
+                let line_end =
+                    held > 0 && self.direct_follows(fill.map(|f| (f.from, f.bytes)), at + n);
                 if held == BUFFER_BYTES || done + (held as u64) == bytes || line_end {
                     self.volume.write_at(target, done, &self.buffer[..held])?;
                     done += held as u64;
@@ -291,12 +292,7 @@ impl From {
 }
 
 /// Reads a file as it is in the volume, holes as zeros.
-fn read_old(
-    view: &View,
-    inode: &Inode,
-    offset: u64,
-    into: &mut [u8],
-) -> Result<(), DigestError> {
+fn read_old(view: &View, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<(), DigestError> {
     let mut done = 0;
     while done < into.len() {
         let byte = offset + done as u64;

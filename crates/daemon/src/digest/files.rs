@@ -83,12 +83,18 @@ impl Net<'_> {
     pub(crate) fn steal(&mut self, at: &At, addr: BlockAddr, blocks: u32, end: u64) -> Step<()> {
         let offset = at.header.offset;
         let blocks = u64::from(blocks);
-        need(offset.is_multiple_of(BLOCK) && blocks > 0, "not whole blocks")?;
+        need(
+            offset.is_multiple_of(BLOCK) && blocks > 0,
+            "not whole blocks",
+        )?;
         let block_end = range_end(offset, blocks * BLOCK)?;
         need(end <= block_end, "the end is behind the last block")?;
         need(
             addr.tier() == Some(shale_format::TierId::Nvm)
-                && addr.index().checked_add(blocks).is_some_and(|e| e < 1 << 52),
+                && addr
+                    .index()
+                    .checked_add(blocks)
+                    .is_some_and(|e| e < 1 << 52),
             "no such blocks",
         )?;
         let size = self.file(at)?.size;
@@ -178,8 +184,7 @@ impl Net<'_> {
     pub(crate) fn set_attr(&mut self, at: &At, body: &SetAttrBody) -> Step<()> {
         let ino = Ino(at.header.ino);
         let inode = self.inode(ino)?;
-        let known =
-            attr::MODE | attr::UID | attr::GID | attr::ATIME | attr::MTIME | attr::CTIME;
+        let known = attr::MODE | attr::UID | attr::GID | attr::ATIME | attr::MTIME | attr::CTIME;
         need(body.valid & !known == 0, "an attribute that does not exist")?;
         let times = [attr::ATIME, attr::MTIME, attr::CTIME];
         for (which, bit) in times.into_iter().enumerate() {

@@ -15,7 +15,7 @@
 
 use super::content::{BLOCK, Content, Shift, Source};
 use super::image::Image;
-use super::ranges::Ranges;
+use super::ranges::{Advance, Ranges};
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, FileBlock};
 use shale_volume::{Mapping, Result};
@@ -175,7 +175,7 @@ fn atoms(content: &Content) -> Vec<Atom> {
         }
         if full.start < full.end {
             atoms.extend(mixed.take().map(mixed_atom));
-            let part = match piece.source {
+            let part = match piece.source.advance(full.start * BLOCK - range.start) {
                 Source::Block { addr, byte: 0 } => Part::Link(addr),
                 Source::Zero => Part::Zero,
                 _ => Part::Copy,

@@ -21,7 +21,10 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
 fn legal(name: &[u8]) -> Step<()> {
-    need(check_name(name).is_ok(), "no directory entry may have this name")
+    need(
+        check_name(name).is_ok(),
+        "no directory entry may have this name",
+    )
 }
 
 /// An inode as a `Create` record describes it.
@@ -102,7 +105,14 @@ impl Net<'_> {
         }
         legal(name)?;
         let parent = self.live_dir(dir)?;
-        self.may(at, &parent, Act::AddEntry { child: &inode, fresh: true })?;
+        self.may(
+            at,
+            &parent,
+            Act::AddEntry {
+                child: &inode,
+                fresh: true,
+            },
+        )?;
         let key = self.vacant(dir, name, body.twin)?;
         self.make(inode, at.index)?;
         if link {
@@ -110,7 +120,16 @@ impl Net<'_> {
             content.write(0, target_bytes, target_at, at.index);
         }
         let kind = kind_of_mode(body.mode);
-        self.add(at, dir, key, Entry { ino, kind, name: name.into() });
+        self.add(
+            at,
+            dir,
+            key,
+            Entry {
+                ino,
+                kind,
+                name: name.into(),
+            },
+        );
         Ok(())
     }
 
@@ -147,14 +166,30 @@ impl Net<'_> {
         need(kind == kind_of_mode(child.mode), "the type is another one")?;
         need(child.nlink < LINKS_MAX, "too many names")?;
         let parent = self.live_dir(dir)?;
-        self.may(at, &parent, Act::AddEntry { child: &child, fresh: false })?;
+        self.may(
+            at,
+            &parent,
+            Act::AddEntry {
+                child: &child,
+                fresh: false,
+            },
+        )?;
         let key = self.vacant(dir, name, twin)?;
         let (now, marks) = self.now(ino);
         now.nlink += 1;
         now.flags &= !inode::flag::ORPHAN;
         marks.links = at.index;
         self.changed(ino, at);
-        self.add(at, dir, key, Entry { ino, kind, name: name.into() });
+        self.add(
+            at,
+            dir,
+            key,
+            Entry {
+                ino,
+                kind,
+                name: name.into(),
+            },
+        );
         Ok(())
     }
 
@@ -239,11 +274,24 @@ impl Net<'_> {
             "the type is another one",
         )?;
         self.may(at, &source, Act::RemoveEntry { child: &child })?;
-        self.may(at, &target, Act::AddEntry { child: &child, fresh: false })?;
+        self.may(
+            at,
+            &target,
+            Act::AddEntry {
+                child: &child,
+                fresh: false,
+            },
+        )?;
         if child.is_dir() {
             self.not_below(to, entry.ino)?;
         }
-        let ends = Move { from, to, old, new, body };
+        let ends = Move {
+            from,
+            to,
+            old,
+            new,
+            body,
+        };
         if body.flags & EXCHANGE != 0 {
             self.exchange(at, &ends, key, entry)
         } else {
@@ -295,7 +343,14 @@ impl Net<'_> {
         let (source, target) = (self.inode(from)?, self.inode(to)?);
         let child = self.inode(other.ino)?;
         self.may(at, &target, Act::RemoveEntry { child: &child })?;
-        self.may(at, &source, Act::AddEntry { child: &child, fresh: false })?;
+        self.may(
+            at,
+            &source,
+            Act::AddEntry {
+                child: &child,
+                fresh: false,
+            },
+        )?;
         let dir_kind = kind_of_mode(S_IFDIR);
         if other.kind == dir_kind {
             self.not_below(from, other.ino)?;
@@ -336,4 +391,7 @@ impl Net<'_> {
     }
 }
 
-const _: () = assert!(SYMLINK_BYTES_MAX as u64 <= BLOCK, "a link target fills one block");
+const _: () = assert!(
+    SYMLINK_BYTES_MAX as u64 <= BLOCK,
+    "a link target fills one block"
+);

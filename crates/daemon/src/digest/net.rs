@@ -136,8 +136,17 @@ impl Marks {
     pub fn all(&self) -> [u32; 11] {
         let [a, m, c] = self.time;
         [
-            self.create, self.mode, self.uid, self.gid, self.size, a, m, c, self.links,
-            self.parent, self.freed,
+            self.create,
+            self.mode,
+            self.uid,
+            self.gid,
+            self.size,
+            a,
+            m,
+            c,
+            self.links,
+            self.parent,
+            self.freed,
         ]
     }
 }
@@ -307,7 +316,10 @@ impl<'a> Net<'a> {
 
     /// The slot of `name` with number `twin`, with all of its group known.
     pub(crate) fn entry(&mut self, dir: Ino, name: &[u8], twin: u8) -> Step<(DirKey, &mut DirNet)> {
-        need(u64::from(twin) < DirKey::TWINS, "the number among equal hashes is above 63")?;
+        need(
+            u64::from(twin) < DirKey::TWINS,
+            "the number among equal hashes is above 63",
+        )?;
         let group = self.image.key_group(name);
         let image = self.image;
         let net = self.slot(dir)?;

@@ -7,7 +7,9 @@ use shale_format::record::flag;
 use shale_oplog::encode;
 
 fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
-    (0..bytes).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect()
+    (0..bytes)
+        .map(|i| (i as u8).wrapping_mul(31) ^ seed)
+        .collect()
 }
 
 /// A world with an empty file 100, in the volume.
@@ -79,7 +81,12 @@ fn what_is_cut_off_never_comes_back() {
     expected.resize(30_000, 0);
     expected[9000..9003].copy_from_slice(b"new");
     assert_eq!(w.content(100), expected);
-    assert_eq!(w.extents(100).iter().map(|e| e.1).sum::<u64>(), 3, "{:?}", w.extents(100));
+    assert_eq!(
+        w.extents(100).iter().map(|e| e.1).sum::<u64>(),
+        3,
+        "{:?}",
+        w.extents(100)
+    );
     // Cut to a block's edge: nothing is written.
     w.truncate(100, 4096);
     assert_eq!(w.plan().unwrap().new_blocks, 0);
@@ -128,10 +135,16 @@ fn ranges_are_allocated_punched_and_zeroed() {
     w.fallocate(100, 4096, 12_288, 16);
     w.digest();
     assert_eq!(w.content(100), vec![0; 16_384]);
-    assert_eq!(w.extents(100).iter().map(|e| (e.1, e.2)).fold(0, |n, (len, u)| {
-        assert!(u);
-        n + len
-    }), 10);
+    assert_eq!(
+        w.extents(100)
+            .iter()
+            .map(|e| (e.1, e.2))
+            .fold(0, |n, (len, u)| {
+                assert!(u);
+                n + len
+            }),
+        10
+    );
     // Cutting the file gives up what was allocated behind its end.
     w.truncate(100, 4096);
     w.digest();
@@ -180,10 +193,20 @@ fn stolen_blocks_are_linked_not_written() {
         w.steal(100, at, part, at + 16_384);
     }
     let plan = w.plan().unwrap();
-    assert_eq!((plan.new_blocks, plan.linked.len(), plan.unused.len()), (0, 1, 0));
+    assert_eq!(
+        (plan.new_blocks, plan.linked.len(), plan.unused.len()),
+        (0, 1, 0)
+    );
     let done = w.digest_once();
-    assert_eq!((done.stats.blocks_written, done.stats.blocks_linked), (0, 16));
-    assert_eq!(w.extents(100), [(0, 16, false)], "runs that adjoin are one extent");
+    assert_eq!(
+        (done.stats.blocks_written, done.stats.blocks_linked),
+        (0, 16)
+    );
+    assert_eq!(
+        w.extents(100),
+        [(0, 16, false)],
+        "runs that adjoin are one extent"
+    );
     assert_eq!(w.content(100), data);
 }
 
@@ -225,8 +248,19 @@ fn a_short_stolen_island_is_copied() {
         w.write(100, 8192 + bytes, &pattern(8192, 3));
         let done = w.digest_once();
         assert_eq!(done.stats.blocks_linked, linked);
-        assert_eq!(w.extents(100).len(), if linked == 0 { 1 } else { 2.max(w.extents(100).len()) });
-        let parts = [pattern(8192, 1), pattern(bytes as usize, 2), pattern(8192, 3)];
+        assert_eq!(
+            w.extents(100).len(),
+            if linked == 0 {
+                1
+            } else {
+                2.max(w.extents(100).len())
+            }
+        );
+        let parts = [
+            pattern(8192, 1),
+            pattern(bytes as usize, 2),
+            pattern(8192, 3),
+        ];
         assert_eq!(w.content(100), parts.concat());
     }
 }
@@ -243,7 +277,10 @@ fn attributes_are_set_and_removed() {
     let done = w.digest_once();
     assert_eq!(done.stats.skipped, 0);
     let attrs = w.view().xattrs(&w.inode(100).unwrap()).unwrap();
-    let expected = [(b"user.a".to_vec(), b"2".to_vec()), (b"user.c".to_vec(), vec![])];
+    let expected = [
+        (b"user.a".to_vec(), b"2".to_vec()),
+        (b"user.c".to_vec(), vec![]),
+    ];
     assert_eq!(attrs, expected.into());
     w.push(encode::remove_xattr(Ino(100), b"user.a"));
     w.push(encode::remove_xattr(Ino(100), b"user.c"));
@@ -258,7 +295,9 @@ fn attributes_are_set_and_removed() {
 fn payloads_of_all_sizes_meet_in_one_run() {
     let mut w = world();
     let mut expected: Vec<u8> = Vec::new();
-    let sizes = [1, 63, 4096, 5000, 64, 70_000, 128, 4096, 131_072, 10, 8192, 3];
+    let sizes = [
+        1, 63, 4096, 5000, 64, 70_000, 128, 4096, 131_072, 10, 8192, 3,
+    ];
     for (n, size) in sizes.into_iter().enumerate() {
         let data = pattern(size, n as u8);
         w.write(100, expected.len() as u64, &data);

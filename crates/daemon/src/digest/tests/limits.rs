@@ -1,7 +1,7 @@
 //! Chunks that do not fit, crashes in between, recovery.
 
 use super::world::{DIR, FILE, World};
-use crate::digest::{Bounds, DigestError, Mode, OwnLog, survey};
+use crate::digest::{Bounds, DigestError, Mode, OwnLog, data, survey};
 use shale_format::LogPos;
 use shale_format::limits::NVM_BYTES_MIN;
 use shale_oplog::encode;
@@ -17,7 +17,11 @@ fn a_chunk_above_the_journal_is_cut() {
         w.create(100, 1_000 + n * 17, &format!("f{n}"), FILE);
     }
     let chunks = w.digest();
-    assert!(chunks.len() >= 2, "{} chunks for {count} inodes", chunks.len());
+    assert!(
+        chunks.len() >= 2,
+        "{} chunks for {count} inodes",
+        chunks.len()
+    );
     assert_eq!(w.names(100).len() as u64, count);
     let created: usize = chunks.iter().map(|c| c.created.len()).sum();
     assert_eq!(created as u64, count + 1);
@@ -38,13 +42,48 @@ fn without_space_nothing_changes() {
     assert!(!done.at_end && done.stats.records == 1);
     w.at = done.upto;
     let error = w.chunk(Mode::Live).unwrap_err();
-    assert!(matches!(error, DigestError::Volume(VolumeError::NoSpace { .. })), "{error}");
-    assert!(w.volume().space().taken == before.taken, "allocations go back");
+    assert!(
+        matches!(error, DigestError::Volume(VolumeError::NoSpace { .. })),
+        "{error}"
+    );
+    assert!(
+        w.volume().space().taken == before.taken,
+        "allocations go back"
+    );
     for run in taken {
         w.volume().give_back(run);
     }
     w.digest();
     assert_eq!(w.inode(100).unwrap().size, 68 * 4096);
+}
+
+/// A crash after the data was written and before the commit: free blocks have other
+/// bytes, nothing else; then the same chunk is digested.
+#[test]
+fn a_digest_that_was_cut_short_is_done_again() {
+    let mut w = World::new();
+    w.create(1, 100, "f", FILE);
+    w.write(100, 0, &[1; 10_000]);
+    w.digest();
+    w.write(100, 5000, &[2; 20_000]);
+    w.create(1, 101, "g", FILE);
+    w.write(101, 0, &[3; 300]);
+    let (before, slot) = (w.volume().space(), w.volume().log_slots()[3]);
+    let plan = w.plan().unwrap();
+    for _ in 0..3 {
+        let placed = data::allocate(w.volume(), &plan).unwrap();
+        data::write(w.volume(), &w.source(), &plan, &placed).unwrap();
+    }
+    assert_eq!(
+        (w.volume().space(), w.volume().log_slots()[3]),
+        (before, slot)
+    );
+    assert_eq!(w.content(100), [1; 10_000]);
+    assert!(w.inode(101).is_none());
+    w.digest();
+    let expected = [&[1; 5000][..], &[2; 20_000]].concat();
+    assert_eq!(w.content(100), expected);
+    assert_eq!(w.content(101), [3; 300]);
 }
 
 #[test]
@@ -76,7 +115,10 @@ fn a_log_of_another_position_is_left_alone() {
     let second = w.write(100, 0, b"2");
     w.at = second;
     let error = w.chunk(Mode::Live).unwrap_err();
-    assert!(matches!(error, DigestError::Position { slot: 3, .. }), "{error}");
+    assert!(
+        matches!(error, DigestError::Position { slot: 3, .. }),
+        "{error}"
+    );
     assert_eq!(w.inode(100).unwrap().size, 0);
 }
 
@@ -105,7 +147,10 @@ fn recovery_ends_before_a_steal_that_did_not_arrive() {
     w.volume().take(run).unwrap();
     let own = OwnLog::new(found.stolen);
     let (log, all) = (w.source(), LogPos(u64::MAX));
-    let done = w.digester.chunk(&log, w.at, all, &own, Mode::Recovery).unwrap();
+    let done = w
+        .digester
+        .chunk(&log, w.at, all, &own, Mode::Recovery)
+        .unwrap();
     assert_eq!((done.refused, done.at_end, done.upto), (None, true, at));
     assert_eq!(w.content(100), [1; 8192]);
     assert_eq!(w.extents(100), [(0, 2, false)]);

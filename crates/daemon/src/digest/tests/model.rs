@@ -129,7 +129,11 @@ pub fn dump(w: &World) -> (Tree, Vec<Inode>) {
             continue;
         }
         let inode = view.inode(Ino(ino)).unwrap().unwrap();
-        assert_eq!(inode.flags & 1 == 1, inode.nlink == 0, "orphan flag of {ino}");
+        assert_eq!(
+            inode.flags & 1 == 1,
+            inode.nlink == 0,
+            "orphan flag of {ino}"
+        );
         let mut node = Node {
             mode: inode.mode,
             nlink: inode.nlink,
@@ -140,7 +144,8 @@ pub fn dump(w: &World) -> (Tree, Vec<Inode>) {
         if inode.is_dir() {
             view.entries(&inode, DirKey(0), &mut |e| {
                 todo.push(e.ino.0);
-                node.names.insert(String::from_utf8(e.name).unwrap(), e.ino.0);
+                node.names
+                    .insert(String::from_utf8(e.name).unwrap(), e.ino.0);
                 ControlFlow::Continue(())
             })
             .unwrap();

@@ -26,7 +26,10 @@ fn what_is_made_and_deleted_never_reaches_the_volume() {
     assert_eq!(plan.inodes.len(), 1, "the times of the directory");
     assert_eq!(plan.created.len(), 100);
     let done = w.digest_once();
-    assert_eq!(done.stats.skipped, 399, "all but the last, which set the directory's time");
+    assert_eq!(
+        done.stats.skipped, 399,
+        "all but the last, which set the directory's time"
+    );
     assert_eq!(done.stats.bytes_skipped, 1_000_000);
     assert_eq!(w.volume().space().used, used);
     assert_eq!(w.names(1), Default::default());
@@ -93,10 +96,16 @@ fn directories_keep_count_and_parent() {
     w.create(1, 102, "e", DIR);
     w.create(1, 103, "f", FILE);
     w.digest();
-    assert_eq!((w.inode(1).unwrap().nlink, w.inode(100).unwrap().nlink), (4, 3));
+    assert_eq!(
+        (w.inode(1).unwrap().nlink, w.inode(100).unwrap().nlink),
+        (4, 3)
+    );
     w.rename(Rename::dir((100, "sub"), 101, (102, "sub")));
     w.digest();
-    assert_eq!((w.inode(100).unwrap().nlink, w.inode(102).unwrap().nlink), (2, 3));
+    assert_eq!(
+        (w.inode(100).unwrap().nlink, w.inode(102).unwrap().nlink),
+        (2, 3)
+    );
     assert_eq!(w.inode(101).unwrap().parent, 102);
     // A directory and a file change places.
     let swap = Rename::dir((102, "sub"), 101, (1, "f")).over(103, 8);
@@ -107,7 +116,10 @@ fn directories_keep_count_and_parent() {
     w.digest();
     assert_eq!(w.names(102), [("sub".into(), 103)].into());
     assert_eq!(w.names(1).get("f"), Some(&101));
-    assert_eq!((w.inode(1).unwrap().nlink, w.inode(102).unwrap().nlink), (5, 2));
+    assert_eq!(
+        (w.inode(1).unwrap().nlink, w.inode(102).unwrap().nlink),
+        (5, 2)
+    );
     assert_eq!(w.inode(101).unwrap().parent, 1);
     // An empty directory is replaced and freed, in the chunk that emptied it.
     w.create(100, 110, "x", FILE);
@@ -171,7 +183,10 @@ fn a_file_without_a_name_gets_one() {
     w.link(1, 100, "now");
     w.digest();
     assert_eq!((w.names(2).len(), w.names(1).len()), (0, 1));
-    assert_eq!((w.inode(100).unwrap().nlink, w.inode(100).unwrap().flags), (1, 0));
+    assert_eq!(
+        (w.inode(100).unwrap().nlink, w.inode(100).unwrap().flags),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -264,7 +279,11 @@ fn times_follow_the_operations() {
     assert_eq!(written.mode, 0o100_755, "both, since the group may execute");
     assert!(written.time_ns[1] > chmod.time_ns[1] && written.time_ns[1] == written.time_ns[2]);
     assert_eq!(written.time_ns[0], made.time_ns[0]);
-    assert_eq!(w.inode(1).unwrap().time_ns, dir.time_ns, "the directory did not change");
+    assert_eq!(
+        w.inode(1).unwrap().time_ns,
+        dir.time_ns,
+        "the directory did not change"
+    );
     w.rename(Rename::file((1, "a"), 100, (1, "b")));
     w.digest();
     assert!(w.inode(1).unwrap().time_ns[1] > dir.time_ns[1]);

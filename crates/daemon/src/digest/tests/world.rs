@@ -34,14 +34,38 @@ pub struct Rules {
     pub ungranted: Option<Ino>,
 }
 
+impl Rules {
+    /// Takes away what a chunk used up.
+    pub fn used(&mut self, done: &ChunkDone) {
+        for run in done.linked.iter().chain(&done.unused) {
+            let overlaps =
+                |b: &Run| b.addr < run.addr.plus(run.len) && run.addr < b.addr.plus(b.len);
+            let (old, kept) = self.blocks.drain(..).partition::<Vec<Run>, _>(overlaps);
+            self.blocks = kept;
+            for b in old {
+                let ends = (b.addr.raw() + b.len, run.addr.raw() + run.len);
+                self.blocks.push(Run {
+                    addr: b.addr,
+                    len: run.addr.raw().saturating_sub(b.addr.raw()),
+                });
+                self.blocks.push(Run {
+                    addr: run.addr.plus(run.len),
+                    len: ends.0.saturating_sub(ends.1),
+                });
+            }
+            self.blocks.retain(|b| b.len > 0);
+        }
+    }
+}
+
 impl Authority for Rules {
     fn granted_inode(&self, ino: Ino) -> bool {
         self.ungranted != Some(ino)
     }
     fn granted_blocks(&self, run: Run) -> bool {
-        self.blocks.iter().any(|b| {
-            run.addr >= b.addr && run.addr.raw() + run.len <= b.addr.raw() + b.len
-        })
+        self.blocks
+            .iter()
+            .any(|b| run.addr >= b.addr && run.addr.raw() + run.len <= b.addr.raw() + b.len)
     }
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
         if let Act::RemoveEntry { child } = change.act
@@ -162,7 +186,13 @@ impl World {
     }
     pub fn symlink(&self, dir: u64, ino: u64, name: &str, target: &str) {
         let b = create_body(LINK);
-        self.push(encode::create(Ino(dir), Ino(ino), b, name.as_bytes(), target.as_bytes()));
+        self.push(encode::create(
+            Ino(dir),
+            Ino(ino),
+            b,
+            name.as_bytes(),
+            target.as_bytes(),
+        ));
     }
     pub fn unlink(&self, dir: u64, ino: u64, name: &str, flags: u8) {
         let kind = if flags & flag::DIRECTORY != 0 { 4 } else { 8 };
@@ -187,15 +217,18 @@ impl World {
         self.push(encode::set_xattr(Ino(ino), name.as_bytes(), value));
     }
     pub fn set_mode(&self, ino: u64, mode: u32) {
-        self.push(encode::set_attr(Ino(ino), SetAttrBody {
-            valid: attr::MODE,
-            mode,
-            uid: 0,
-            gid: 0,
-            time_s: [0; 3],
-            time_ns: [0; 3],
-            reserved: 0,
-        }));
+        self.push(encode::set_attr(
+            Ino(ino),
+            SetAttrBody {
+                valid: attr::MODE,
+                mode,
+                uid: 0,
+                gid: 0,
+                time_s: [0; 3],
+                time_ns: [0; 3],
+                reserved: 0,
+            },
+        ));
     }
 
     /// Blocks that follow one another, granted to the client.
@@ -252,6 +285,7 @@ impl World {
         loop {
             let done = self.chunk(Mode::Live).unwrap();
             assert_eq!(done.refused, None);
+            self.rules.used(&done);
             self.at = done.upto;
             let end = done.at_end;
             all.extend(done.txid.is_some().then_some(done));
@@ -291,7 +325,11 @@ impl World {
         let mut names = BTreeMap::new();
         view.entries(&inode, DirKey(0), &mut |e| {
             let name = String::from_utf8(e.name).unwrap();
-            let name = if name.is_empty() { format!("#{}", e.ino.0) } else { name };
+            let name = if name.is_empty() {
+                format!("#{}", e.ino.0)
+            } else {
+                name
+            };
             names.insert(name, e.ino.0);
             ControlFlow::Continue(())
         })
@@ -326,7 +364,11 @@ pub fn content(view: &View, inode: &Inode) -> Vec<u8> {
         }
     }
     let hidden = all.split_off(inode.size as usize);
-    assert!(hidden.iter().all(|&b| b == 0), "bytes behind the end of {}", inode.ino);
+    assert!(
+        hidden.iter().all(|&b| b == 0),
+        "bytes behind the end of {}",
+        inode.ino
+    );
     all
 }
 
