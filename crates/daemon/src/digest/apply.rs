@@ -93,7 +93,8 @@ fn settled(inode: Inode, planned: &Inode) -> Inode {
 fn wipe(txn: &mut Txn<'_>, plan: &InodePlan, mut base: Inode) -> Result<(), DigestError> {
     apply_entries(txn, &mut base, &plan.wiped_entries)?;
     if !base.is_dir() {
-        unmap(txn, &mut base, 0..BLOCK_END)?;
+        // The volume frees a whole tree at once where the range has no end.
+        unmap(txn, &mut base, 0..u64::MAX)?;
     }
     if base.xattr_addr != 0 {
         txn.set_xattrs(&mut base, &Xattrs::new())?;
