@@ -32,11 +32,6 @@ impl InodeNumbers {
         n.spare.pop()
     }
 
-    /// Gives back a number that was not used after all.
-    pub(crate) fn put(&self, ino: u64) {
-        self.inner.lock().spare.push(ino);
-    }
-
     /// Adds granted numbers for `parent`, to be used in this order.
     pub(crate) fn add(&self, parent: u64, granted: Vec<u64>) {
         let mut n = self.inner.lock();

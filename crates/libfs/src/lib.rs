@@ -6,23 +6,43 @@
 //! adapters such as FUSE, and by path and handle.
 #![forbid(unsafe_code)]
 
+mod access;
 mod attr;
 mod dir;
+mod entries;
 mod errno;
 mod gate;
 mod grants;
+mod handle;
+mod links;
+mod list;
+mod locked;
+mod meta;
+mod names;
 mod node;
 mod op;
+mod path;
+mod path_cache;
 mod ranges;
 mod read;
+mod rename;
 mod requests;
 mod room;
 mod session;
+mod walk;
 mod write;
+mod xattrs;
 
 pub use attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
 pub use errno::{Errno, Result};
+pub use handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
+pub use list::DirEntry;
+pub use meta::StatFs;
+pub use path::{ListedEntry, ReadDir, Tree};
 pub use ranges::{SEEK_DATA, SEEK_HOLE};
+pub use rename::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+pub use rustix::fs::OFlags;
 pub use session::{Session, SessionOptions};
 pub use shale_oplog::Recent;
 pub use write::WriteFlags;
+pub use xattrs::{XATTR_CREATE, XATTR_REPLACE};

@@ -39,6 +39,9 @@ pub(crate) struct NodeState {
     pub xattrs: Option<Xattrs>,
     /// No name is left; the inode lives on for its users.
     pub orphan: bool,
+    /// Without a name it can never get one again (`O_TMPFILE` with `O_EXCL`, or its last
+    /// name was removed).
+    pub no_link: bool,
     /// Freed: there is no such inode any more.
     pub dead: bool,
     /// Blocks are being collapsed or inserted: only the volume can tell the content,
@@ -59,6 +62,7 @@ impl NodeState {
             dir: DirState::default(),
             xattrs: Some(Xattrs::new()),
             orphan: false,
+            no_link: false,
             dead: false,
             shifting: false,
         }

@@ -162,7 +162,7 @@ pub(crate) fn copy_out(
             Piece::Zero | Piece::Newer(Source::Zero) => into.fill(0),
             Piece::Newer(Source::Log { at }) => session.log.read(at, 0, into),
             Piece::Newer(Source::Block { addr, skip }) => {
-                session.nvm.load((addr.byte() + u64::from(skip)) as usize, into);
+                session.nvm.load((addr.byte() + skip) as usize, into);
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ use crate::gate::Inside;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers};
 use crate::node::Nodes;
 use crate::op::Op;
+use crate::path_cache::PathCache;
 use crate::requests::Requests;
 use crate::room::{PIECE_BYTES, Room, UNIT};
 use parking_lot::Mutex;
@@ -56,6 +57,7 @@ pub struct Session {
     pub(crate) requests: Requests,
     pub(crate) recent: Recent,
     pub(crate) rename_lock: Mutex<()>,
+    pub(crate) paths: PathCache,
     segments_writable: Mutex<Vec<bool>>,
     reclaimed: AtomicU64,
     belled: AtomicU64,
@@ -118,6 +120,7 @@ impl Session {
             requests: Requests::default(),
             recent,
             rename_lock: Mutex::new(()),
+            paths: PathCache::new(),
             segments_writable: Mutex::new(vec![false; segments]),
             reclaimed: AtomicU64::new(0),
             belled: AtomicU64::new(0),

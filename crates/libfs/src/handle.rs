@@ -1,0 +1,400 @@
+//! Open files: the handle of the path API.
+
+use crate::access::{EXECUTE, READ, WRITE, may};
+use crate::attr::{Attr, Caller};
+use crate::entries::{KIND_DIR, KIND_SYMLINK};
+use crate::errno::{Errno, Result, Stop};
+use crate::node::Node;
+use crate::op::Op;
+use crate::ranges::{SEEK_DATA, SEEK_HOLE};
+use crate::session::{Need, Session};
+use crate::walk::{Target, walk};
+use crate::write::WriteFlags;
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// `lseek` from the start.
+pub const SEEK_SET: u32 = 0;
+/// `lseek` from the present offset.
+pub const SEEK_CUR: u32 = 1;
+/// `lseek` from the end.
+pub const SEEK_END: u32 = 2;
+
+/// An open file or directory. Its inode lives at least as long, with or without name.
+pub struct File {
+    session: Arc<Session>,
+    node: Arc<Node>,
+    caller: Caller,
+    flags: OFlags,
+    offset: Mutex<u64>,
+}
+
+/// What looking for the file to open came to.
+enum Opening {
+    Node(Arc<Node>),
+    Make { dir: u64, name: Vec<u8> },
+}
+
+impl Session {
+    /// Opens the file at `path` as open(2) does. Known flags: access modes, `CREATE`,
+    /// `EXCL`, `TRUNC`, `APPEND`, `NOFOLLOW`, `DIRECTORY`, `TMPFILE`, `PATH`; others are
+    /// taken and ignored. `mode` is for a file that is made.
+    ///
+    /// Errors: those of open(2); `ENXIO` for device nodes, FIFOs and sockets, which
+    /// only a kernel can open.
+    pub fn open(
+        self: &Arc<Self>,
+        caller: &Caller,
+        path: &[u8],
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<File> {
+        let caller = Caller {
+            request: 0,
+            ..*caller
+        };
+        let flags = plausible(flags)?;
+        if flags.contains(OFlags::TMPFILE) {
+            return self.open_unnamed(&caller, path, flags, mode);
+        }
+        loop {
+            let opening = self.run(&caller, Need::default(), |op| {
+                let exclusive = flags.contains(OFlags::CREATE | OFlags::EXCL);
+                let target = walk(op, path, !flags.contains(OFlags::NOFOLLOW) && !exclusive)?;
+                look(op, target, flags)
+            })?;
+            let (node, made) = match opening {
+                Opening::Node(node) => (node, false),
+                Opening::Make { dir, name } => {
+                    match self.create(&caller, dir, &name, mode, libc::O_EXCL as u32) {
+                        Ok(attr) => match self.hold(&caller, attr.ino)? {
+                            Some(node) => (node, true),
+                            None => continue,
+                        },
+                        Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => continue,
+                        Err(e) => return Err(e),
+                    }
+                }
+            };
+            let file = self.file(caller, node, flags);
+            if flags.contains(OFlags::TRUNC) && !made {
+                self.truncate(&caller, file.node.ino, 0, caller.uid != 0)?;
+            }
+            return Ok(file);
+        }
+    }
+
+    fn open_unnamed(
+        self: &Arc<Self>,
+        caller: &Caller,
+        path: &[u8],
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<File> {
+        let dir = self.run(caller, Need::default(), |op| {
+            let dir = walk(op, path, true)?.ino()?;
+            let node = op.node(dir)?;
+            let state = op.read(&node)?;
+            if !state.inode.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+            may(op.caller, &state.inode, WRITE | EXECUTE)?;
+            Ok(dir)
+        })?;
+        let attr = self.tmpfile(caller, dir, mode, flags.bits())?;
+        let node = self.hold(caller, attr.ino)?.ok_or(Errno::NOENT)?;
+        Ok(self.file(*caller, node, flags))
+    }
+
+    fn file(self: &Arc<Self>, caller: Caller, node: Arc<Node>, flags: OFlags) -> File {
+        File {
+            session: self.clone(),
+            node,
+            caller,
+            flags,
+            offset: Mutex::new(0),
+        }
+    }
+
+    /// Counts a handle on an inode that was just made; `None`: it is gone again.
+    fn hold(&self, caller: &Caller, ino: u64) -> Result<Option<Arc<Node>>> {
+        let held = self.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            node.handles.fetch_add(1, Ordering::AcqRel);
+            drop(state);
+            Ok(node)
+        });
+        match held {
+            Err(Errno::NOENT) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+}
+
+/// Refuses combinations of flags that make no sense, and drops what `O_PATH` ignores.
+fn plausible(flags: OFlags) -> Result<OFlags> {
+    if flags.contains(OFlags::PATH) {
+        let kept = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        return Ok(flags & kept);
+    }
+    if flags.contains(OFlags::TMPFILE) {
+        return if writes(flags) {
+            Ok(flags)
+        } else {
+            Err(Errno::INVAL)
+        };
+    }
+    let both = OFlags::CREATE | OFlags::DIRECTORY;
+    if flags.contains(both) {
+        Err(Errno::INVAL)
+    } else {
+        Ok(flags)
+    }
+}
+
+fn writes(flags: OFlags) -> bool {
+    matches!(flags & OFlags::ACCMODE, OFlags::WRONLY | OFlags::RDWR)
+}
+
+fn reads(flags: OFlags) -> bool {
+    matches!(flags & OFlags::ACCMODE, OFlags::RDONLY | OFlags::RDWR)
+        && !flags.contains(OFlags::PATH)
+}
+
+/// Decides what a found name means for `open`, and counts the handle.
+fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Opening, Stop> {
+    let create = flags.contains(OFlags::CREATE);
+    let Some((ino, kind)) = target.found else {
+        return missing(op, target, create);
+    };
+    if create && flags.contains(OFlags::EXCL) {
+        return Err(Errno::EXIST.into());
+    }
+    if create && (target.slash || kind == KIND_DIR) {
+        return Err(Errno::ISDIR.into());
+    }
+    if target.slash && kind != KIND_DIR {
+        return Err(Errno::NOTDIR.into());
+    }
+    if kind == KIND_SYMLINK && !flags.contains(OFlags::PATH) {
+        let directory = flags.contains(OFlags::DIRECTORY);
+        return Err(if directory {
+            Errno::NOTDIR
+        } else {
+            Errno::LOOP
+        }
+        .into());
+    }
+    if flags.contains(OFlags::DIRECTORY) && kind != KIND_DIR {
+        return Err(Errno::NOTDIR.into());
+    }
+    let node = op.node(ino)?;
+    {
+        let state = match op.read(&node) {
+            Err(Stop::Errno(Errno::NOENT)) => return Err(Stop::Again),
+            state => state?,
+        };
+        if state.orphan {
+            return Err(Stop::Again);
+        }
+        if !flags.contains(OFlags::PATH) {
+            may_open(op, &state.inode, flags)?;
+        }
+        node.handles.fetch_add(1, Ordering::AcqRel);
+    }
+    Ok(Opening::Node(node))
+}
+
+fn missing(op: &Op<'_>, target: Target, create: bool) -> std::result::Result<Opening, Stop> {
+    if !create {
+        return Err(Errno::NOENT.into());
+    }
+    if target.slash {
+        return Err(Errno::ISDIR.into());
+    }
+    let name = target.name(Errno::ISDIR)?.to_vec();
+    let node = op.node(target.dir)?;
+    may(op.caller, &op.read(&node)?.inode, WRITE | EXECUTE)?;
+    Ok(Opening::Make {
+        dir: target.dir,
+        name,
+    })
+}
+
+fn may_open(
+    op: &Op<'_>,
+    inode: &shale_format::inode::Inode,
+    flags: OFlags,
+) -> std::result::Result<(), Errno> {
+    let write = writes(flags) || flags.contains(OFlags::TRUNC);
+    if inode.is_dir() && write {
+        return Err(Errno::ISDIR);
+    }
+    let want = if reads(flags) { READ } else { 0 } | if write { WRITE } else { 0 };
+    may(op.caller, inode, want)?;
+    if inode.is_dir() || inode.is_file() {
+        Ok(())
+    } else {
+        Err(Errno::NXIO)
+    }
+}
+
+impl File {
+    /// Inode number.
+    pub fn ino(&self) -> u64 {
+        self.node.ino
+    }
+
+    /// Reads at the file's offset and moves it; fewer bytes only at the end of the file.
+    pub fn read(&self, into: &mut [u8]) -> Result<usize> {
+        let mut offset = self.offset.lock();
+        let n = self.pread(*offset, into)?;
+        *offset += n as u64;
+        Ok(n)
+    }
+
+    /// Writes at the file's offset, or with `APPEND` at the end of the file, and moves
+    /// the offset behind it. Durable on return with the strict policy.
+    pub fn write(&self, data: &[u8]) -> Result<usize> {
+        let mut offset = self.offset.lock();
+        let (n, end) = self.write_at(*offset, data)?;
+        *offset = end;
+        Ok(n)
+    }
+
+    /// Reads at byte `offset`. Errors: `EBADF` if not open for reading, `EISDIR`, `EINVAL`.
+    pub fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if !reads(self.flags) {
+            return Err(Errno::BADF);
+        }
+        check_range(offset, into.len())?;
+        self.session.read(&self.caller, self.node.ino, offset, into)
+    }
+
+    /// Writes at byte `offset`; with `APPEND` at the end of the file instead, as on
+    /// Linux. Errors: `EBADF` if not open for writing, `EFBIG`, `ENOSPC`, `EINVAL`.
+    pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        Ok(self.write_at(offset, data)?.0)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(usize, u64)> {
+        if !writes(self.flags) {
+            return Err(Errno::BADF);
+        }
+        check_range(offset, data.len())?;
+        if data.is_empty() {
+            return Ok((0, offset));
+        }
+        let append = self.flags.contains(OFlags::APPEND);
+        let flags = WriteFlags {
+            kill_suidgid: self.caller.uid != 0,
+            append,
+        };
+        self.session
+            .write_at(&self.caller, self.node.ino, offset, data, flags)
+    }
+
+    /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells
+    /// where it is. Errors: `EINVAL`, `ENXIO`, `EOVERFLOW`.
+    pub fn lseek(&self, by: i64, whence: u32) -> Result<u64> {
+        if self.flags.contains(OFlags::PATH) {
+            return Err(Errno::BADF);
+        }
+        let mut offset = self.offset.lock();
+        let from = match whence {
+            SEEK_SET => 0,
+            SEEK_CUR => *offset,
+            SEEK_END => self.stat()?.size,
+            SEEK_DATA | SEEK_HOLE => {
+                let at = u64::try_from(by).map_err(|_| Errno::NXIO)?;
+                *offset = self
+                    .session
+                    .lseek(&self.caller, self.node.ino, at, whence)?;
+                return Ok(*offset);
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        let to = i64::try_from(from).map_err(|_| Errno::OVERFLOW)?;
+        let to = to.checked_add(by).ok_or(Errno::OVERFLOW)?;
+        *offset = u64::try_from(to).map_err(|_| Errno::INVAL)?;
+        Ok(*offset)
+    }
+
+    /// Attributes.
+    pub fn stat(&self) -> Result<Attr> {
+        self.session.getattr(&self.caller, self.node.ino)
+    }
+
+    /// Sets the size. Errors: `EINVAL` if not open for writing.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        if !writes(self.flags) {
+            return Err(if self.flags.contains(OFlags::PATH) {
+                Errno::BADF
+            } else {
+                Errno::INVAL
+            });
+        }
+        self.session
+            .truncate(&self.caller, self.node.ino, size, self.caller.uid != 0)
+    }
+
+    /// As fallocate(2), with its `mode`. Errors: `EBADF` if not open for writing.
+    pub fn fallocate(&self, mode: u32, offset: u64, bytes: u64) -> Result<()> {
+        if !writes(self.flags) {
+            return Err(Errno::BADF);
+        }
+        self.session
+            .fallocate(&self.caller, self.node.ino, mode, offset, bytes)
+    }
+
+    /// Makes the file durable; `data_only`: what is needed to read its content back.
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        if self.flags.contains(OFlags::PATH) {
+            return Err(Errno::BADF);
+        }
+        self.session.fsync(&self.caller, self.node.ino, data_only)
+    }
+
+    /// Gives the file another name, also one of `TMPFILE` its first one. Errors: those
+    /// of linkat(2).
+    pub fn link_at(&self, path: &[u8]) -> Result<()> {
+        self.session.tree(self.caller).link_ino(self.node.ino, path)
+    }
+
+    /// The directory's entries. Errors: `ENOTDIR`, `EBADF`.
+    pub fn read_dir(&self) -> Result<crate::path::ReadDir> {
+        if !reads(self.flags) {
+            return Err(Errno::BADF);
+        }
+        if self.stat()?.mode & libc::S_IFMT != libc::S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(crate::path::ReadDir::new(
+            self.session.clone(),
+            self.caller,
+            self.node.ino,
+        ))
+    }
+}
+
+fn check_range(offset: u64, bytes: usize) -> Result<()> {
+    let end = offset
+        .checked_add(bytes as u64)
+        .filter(|&e| e <= i64::MAX as u64);
+    end.map(|_| ()).ok_or(Errno::INVAL)
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let last = self.node.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last && !self.session.options.kernel_references && self.node.state.read().orphan {
+            let ino = self.node.ino;
+            if let Err(e) = self.session.free_unused(&self.caller, ino) {
+                tracing::warn!("inode {ino} has no name and no user and was not freed: {e}");
+            }
+        }
+    }
+}

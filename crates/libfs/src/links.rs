@@ -1,0 +1,250 @@
+//! Names of inodes that exist: one more, one less, and what happens to an inode that
+//! has lost its last one.
+//!
+//! An inode without names that nobody uses is freed by the record that took the last
+//! name. One that is in use becomes an orphan; a `Free` record ends it when its last
+//! user goes. Who uses an inode is counted in [`Node::handles`], which only grows
+//! under the inode's lock and while it has a name; the kernel's uses are known by
+//! their end ([`Session::forget`]).
+
+use crate::attr::{Attr, Caller};
+use crate::entries::{Found, Slot, check_length, check_new, find, live_dir, slot};
+use crate::errno::{Errno, Result, Stop};
+use crate::locked::Locked;
+use crate::names::{add_entry, take_entry};
+use crate::node::{Node, NodeState};
+use crate::op::Op;
+use crate::room::entry_bytes;
+use crate::session::{Need, Session};
+use shale_format::dirent::kind_of_mode;
+use shale_format::inode::{flag as inode_flag, time};
+use shale_format::limits::LINKS_MAX;
+use shale_format::record::{LinkBody, flag, record_bytes};
+use shale_format::{Ino, LogPos};
+use shale_oplog::{Overlay, encode};
+use std::sync::atomic::Ordering;
+
+impl Session {
+    /// Gives inode `ino` the name `name` in directory `parent`. Errors: `EEXIST`,
+    /// `EPERM` for a directory, `ENOENT` if the inode or directory was removed,
+    /// `EMLINK`, `ENOTDIR`, `ENAMETOOLONG`, `ENOSPC`.
+    pub fn link(&self, caller: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
+        if let Some(attr) = self.made_before(caller) {
+            return attr;
+        }
+        check_new(name)?;
+        let need = Need {
+            log: record_bytes(LinkBody::BYTES, name.len()) as u64,
+        };
+        self.run(caller, need, |op| {
+            let child = op.node(ino)?;
+            drop(op.read(&child)?);
+            let dir = op.node(parent)?;
+            drop(op.read(&dir)?);
+            let mut locked = Locked::take(op, &[&dir, &child])?;
+            live_dir(&locked[parent])?;
+            let Slot::Vacant(key) = slot(&self.view, &locked[parent], name)? else {
+                return Err(Errno::EXIST.into());
+            };
+            may_link(&locked[ino])?;
+            op.need_room(entry_bytes(name))?;
+            let kind = kind_of_mode(locked[ino].inode.mode);
+            let mut part = encode::link(Ino(parent), Ino(ino), kind, key.twin(), name);
+            let end = op.append(&mut part)?;
+            add_entry(
+                &mut locked[parent],
+                &Found { key, ino, kind },
+                name,
+                op.now_ns,
+                end,
+            );
+            let state = &mut locked[ino];
+            state.inode.nlink += 1;
+            state.inode.flags &= !inode_flag::ORPHAN;
+            state.orphan = false;
+            state.inode.set_time_ns(time::CHANGE, op.now_ns);
+            state.touched(end);
+            Ok(Attr::of(&state.inode, state.blocks))
+        })
+    }
+
+    /// Removes the name of something that is no directory. Errors: `ENOENT`, `EISDIR`,
+    /// `ENOTDIR`, `ENAMETOOLONG`. Needs no free space.
+    pub fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()> {
+        match name {
+            b"." | b".." => Err(Errno::ISDIR),
+            _ => self.remove(caller, parent, name, false),
+        }
+    }
+
+    /// Removes an empty directory. Errors: `ENOTEMPTY`, `ENOTDIR`, `ENOENT`,
+    /// `ENAMETOOLONG`; `EINVAL` for `.`. Needs no free space.
+    pub fn rmdir(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => Err(Errno::INVAL),
+            b".." => Err(Errno::NOTEMPTY),
+            _ => self.remove(caller, parent, name, true),
+        }
+    }
+
+    fn remove(&self, caller: &Caller, parent: u64, name: &[u8], want_dir: bool) -> Result<()> {
+        check_length(name)?;
+        if self.done_before(caller).is_some() {
+            return Ok(());
+        }
+        let need = Need {
+            log: record_bytes(LinkBody::BYTES, name.len()) as u64,
+        };
+        self.run(caller, need, |op| {
+            let dir = op.node(parent)?;
+            let found = op.entry(&dir, name)?.ok_or(Errno::NOENT)?;
+            let child = op.node(found.ino)?;
+            let mut locked = Locked::take(op, &[&dir, &child])?;
+            op.unchanged(&locked[parent], name, Some(found))?;
+            may_remove(&locked[found.ino], want_dir)?;
+            let freed = op.frees(&child, &locked[found.ino]);
+            let mut part = encode::unlink(
+                Ino(parent),
+                Ino(found.ino),
+                found.kind,
+                found.key.twin(),
+                name,
+            )
+            .flags(if freed { flag::FREE_NOW } else { 0 })
+            .flags(if want_dir { flag::DIRECTORY } else { 0 });
+            let end = op.append(&mut part)?;
+            take_entry(&mut locked[parent], &found, op.now_ns, end);
+            lose_name(&mut locked[found.ino], freed, op.now_ns, end);
+            self.paths.entry_gone(found.kind);
+            Ok(())
+        })
+    }
+
+    /// The kernel has no reference to inode `ino` any more: an inode without names is
+    /// freed. May be called for any inode number.
+    pub fn forget(&self, ino: u64) -> Result<()> {
+        let caller = Caller::default();
+        let orphan = self.run(&caller, Need::default(), |op| {
+            match op.session.nodes.get(ino) {
+                Some(node) => Ok(node.state.read().orphan),
+                None => Ok(self
+                    .view
+                    .inode(Ino(ino))?
+                    .is_some_and(|i| i.flags & inode_flag::ORPHAN != 0)),
+            }
+        })?;
+        if orphan {
+            self.free_unused(&caller, ino)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Frees an inode that has neither name nor handle.
+    pub(crate) fn free_unused(&self, caller: &Caller, ino: u64) -> Result<()> {
+        let need = Need {
+            log: record_bytes(0, 0) as u64,
+        };
+        let freed = self.run(caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = op.write(&node)?;
+            if state.orphan && node.handles.load(Ordering::Acquire) == 0 {
+                let end = op.append(&mut encode::free(Ino(ino)))?;
+                bury(&mut state);
+                state.touched(end);
+            }
+            Ok(())
+        });
+        match freed {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl Op<'_> {
+    /// The entry `name` of a directory that has to be alive.
+    pub(crate) fn entry(
+        &self,
+        dir: &Node,
+        name: &[u8],
+    ) -> std::result::Result<Option<Found>, Stop> {
+        let state = self.read(dir)?;
+        live_dir(&state)?;
+        find(&self.session.view, &state, name)
+    }
+
+    /// Starts anew unless `name` is still what it was when it was looked up.
+    pub(crate) fn unchanged(
+        &self,
+        dir: &NodeState,
+        name: &[u8],
+        expected: Option<Found>,
+    ) -> std::result::Result<(), Stop> {
+        live_dir(dir)?;
+        if find(&self.session.view, dir, name)? == expected {
+            Ok(())
+        } else {
+            Err(Stop::Again)
+        }
+    }
+
+    /// Whether an inode that loses a name is freed by that.
+    pub(crate) fn frees(&self, node: &Node, state: &NodeState) -> bool {
+        let last = state.inode.is_dir() || state.inode.nlink <= 1;
+        let in_use =
+            self.session.options.kernel_references || node.handles.load(Ordering::Acquire) > 0;
+        last && !in_use
+    }
+}
+
+fn may_link(state: &NodeState) -> Result<()> {
+    if state.inode.is_dir() {
+        return Err(Errno::PERM);
+    }
+    if state.orphan && state.no_link {
+        return Err(Errno::NOENT);
+    }
+    if state.inode.nlink >= LINKS_MAX {
+        Err(Errno::MLINK)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether an inode may lose a name to `rmdir` (`want_dir`) or `unlink`, or to a rename
+/// of such an inode over it.
+pub(crate) fn may_remove(state: &NodeState, want_dir: bool) -> Result<()> {
+    match (state.inode.is_dir(), want_dir) {
+        (true, false) => Err(Errno::ISDIR),
+        (false, true) => Err(Errno::NOTDIR),
+        (true, true) if state.inode.size > 0 => Err(Errno::NOTEMPTY),
+        _ => Ok(()),
+    }
+}
+
+/// An inode in memory after one of its names has gone.
+pub(crate) fn lose_name(state: &mut NodeState, freed: bool, now_ns: i64, end: LogPos) {
+    let nlink = if state.inode.is_dir() {
+        0
+    } else {
+        state.inode.nlink.saturating_sub(1)
+    };
+    state.inode.nlink = nlink;
+    state.inode.set_time_ns(time::CHANGE, now_ns);
+    state.touched(end);
+    if freed {
+        bury(state);
+    } else if nlink == 0 {
+        state.orphan = true;
+        state.no_link = true;
+        state.inode.flags |= inode_flag::ORPHAN;
+    }
+}
+
+/// There is no such inode any more; its content needs no memory.
+fn bury(state: &mut NodeState) {
+    state.dead = true;
+    state.overlay = Overlay::new();
+    state.xattrs = None;
+}

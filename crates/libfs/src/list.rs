@@ -1,0 +1,288 @@
+//! Listing directories: the log's changes merged over the volume's tree, in key order.
+//!
+//! A cookie is the key of the entry before, so a listing goes on at the same place
+//! whatever was made or removed meanwhile, also after a restart. Entries are copied
+//! out in batches: nobody waits for the directory's lock while the sink works.
+
+use crate::attr::{Attr, Caller};
+use crate::dir::{Change, DirState};
+use crate::entries::{KIND_DIR, live_dir};
+use crate::errno::{Result, Stop};
+use crate::op::Op;
+use crate::session::{Need, Session};
+use shale_format::{DirKey, Ino};
+use shale_volume::Dirent;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// Most entries that are looked at under one hold of the directory's lock.
+const BATCH: usize = 512;
+/// Cookie behind `.`.
+const AFTER_DOT: u64 = 1;
+/// Cookie behind `..`.
+const AFTER_DOT_DOT: u64 = 2;
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// Name.
+    pub name: &'a [u8],
+    /// Inode number.
+    pub ino: u64,
+    /// Type of the inode, as in `d_type`.
+    pub kind: u8,
+    /// Where to go on after this entry; never 0, below 2^63.
+    pub cookie: u64,
+    /// Attributes, if they were asked for and at hand. Never of `.` and `..`.
+    pub attr: Option<Attr>,
+}
+
+/// An entry on its way to the sink.
+struct Listed {
+    key: DirKey,
+    ino: u64,
+    kind: u8,
+    name: Vec<u8>,
+    attr: Option<Attr>,
+}
+
+/// Some entries, and where the next batch begins (`None`: there is no more).
+struct Batch {
+    entries: Vec<Listed>,
+    next: Option<DirKey>,
+}
+
+impl Session {
+    /// Calls `sink` with the entries of a directory behind `cookie` (0: from the start,
+    /// with `.` and `..`) until it says `false` or there are no more. An entry that is
+    /// neither made nor removed meanwhile is delivered exactly once. With `plus`
+    /// attributes come along where they are at hand. Errors: `ENOTDIR`, `ENOENT` when
+    /// the directory was removed.
+    pub fn readdir(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        cookie: u64,
+        plus: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if cookie < AFTER_DOT_DOT {
+            let parent = self.run(caller, Need::default(), |op| {
+                let node = op.node(ino)?;
+                let state = op.read(&node)?;
+                live_dir(&state)?;
+                Ok(state.inode.parent.max(Ino::ROOT.0))
+            })?;
+            let dots = [(&b"."[..], ino, AFTER_DOT), (b"..", parent, AFTER_DOT_DOT)];
+            for (name, ino, at) in dots {
+                let entry = DirEntry {
+                    name,
+                    ino,
+                    kind: KIND_DIR,
+                    cookie: at,
+                    attr: None,
+                };
+                if at > cookie && !sink(entry) {
+                    return Ok(());
+                }
+            }
+        }
+        let mut from = Some(DirKey(cookie.saturating_add(1)).max(DirKey::FIRST));
+        while let Some(key) = from {
+            let batch = self.run(caller, Need::default(), |op| batch(op, ino, key, plus))?;
+            for e in &batch.entries {
+                let entry = DirEntry {
+                    name: &e.name,
+                    ino: e.ino,
+                    kind: e.kind,
+                    cookie: e.key.0,
+                    attr: e.attr,
+                };
+                if !sink(entry) {
+                    return Ok(());
+                }
+            }
+            from = batch.next;
+        }
+        Ok(())
+    }
+}
+
+fn batch(op: &Op<'_>, ino: u64, from: DirKey, plus: bool) -> std::result::Result<Batch, Stop> {
+    let node = op.node(ino)?;
+    let state = op.read(&node)?;
+    live_dir(&state)?;
+    let mut old = Vec::new();
+    if state.in_volume {
+        op.session.view.entries(&state.inode, from, &mut |d| {
+            old.push(d);
+            if old.len() < BATCH {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+    }
+    let mut batch = merge(old, &state.dir, from);
+    if plus {
+        for e in &mut batch.entries {
+            e.attr = attr_at_hand(op, e.ino)?;
+        }
+    }
+    Ok(batch)
+}
+
+/// Lays changes over the entries of the volume from `from` on, of which `old` are the
+/// first, all of them if there are fewer than [`BATCH`].
+fn merge(old: Vec<Dirent>, changes: &DirState, from: DirKey) -> Batch {
+    // Behind the last entry read the volume may have more: that is for the next batch.
+    let known_to = match old.last() {
+        Some(last) if old.len() >= BATCH => last.key,
+        _ => DirKey(u64::MAX),
+    };
+    let mut old = old.into_iter().peekable();
+    let mut new = changes
+        .from(from)
+        .take_while(|(k, _)| *k <= known_to)
+        .peekable();
+    let mut entries = Vec::new();
+    let mut last = from;
+    for _ in 0..BATCH {
+        let (old_key, new_key) = (old.peek().map(|d| d.key), new.peek().map(|&(k, _)| k));
+        match (old_key, new_key) {
+            (None, None) => {
+                let more = known_to != DirKey(u64::MAX);
+                return Batch {
+                    entries,
+                    next: more.then(|| DirKey(known_to.0 + 1)),
+                };
+            }
+            (Some(o), n) if n.is_none_or(|n| o < n) => {
+                last = o;
+                entries.extend(old.next().map(|d| Listed {
+                    key: d.key,
+                    ino: d.ino.0,
+                    kind: d.kind,
+                    name: d.name,
+                    attr: None,
+                }));
+            }
+            (o, _) => {
+                if o.is_some() && o == new_key {
+                    old.next();
+                }
+                if let Some((key, change)) = new.next() {
+                    last = key;
+                    entries.extend(listed(key, change));
+                }
+            }
+        }
+    }
+    Batch {
+        entries,
+        next: Some(DirKey(last.0 + 1)),
+    }
+}
+
+fn listed(key: DirKey, change: &Change) -> Option<Listed> {
+    let e = change.entry.as_ref()?;
+    Some(Listed {
+        key,
+        ino: e.ino,
+        kind: e.kind,
+        name: e.name.to_vec(),
+        attr: None,
+    })
+}
+
+/// Attributes of an inode that a locked directory names, if neither a wait nor a
+/// message is needed for them. Inodes that are not in memory are as the volume has
+/// them, and stay out of memory: a listing must not push out what is used.
+fn attr_at_hand(op: &Op<'_>, ino: u64) -> std::result::Result<Option<Attr>, Stop> {
+    let session = op.session;
+    let Some(node) = session.nodes.get(ino) else {
+        let inode = session.view.inode(Ino(ino))?;
+        return Ok(inode.map(|i| Attr::of(&i, i.blocks)));
+    };
+    let word = u64::from(session.lease_word(ino)) | 1 << 32;
+    if node.lease.load(Ordering::Acquire) != word {
+        return Ok(None);
+    }
+    // The directory is locked already: waiting here could be out of order.
+    let state = node.state.try_read().filter(|s| !s.dead && !s.shifting);
+    Ok(state.map(|s| Attr::of(&s.inode, s.blocks)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dir::Entry;
+    use shale_format::LogPos;
+    use std::collections::BTreeMap;
+
+    fn dirent(key: u64) -> Dirent {
+        Dirent {
+            key: DirKey(key),
+            ino: Ino(key),
+            kind: 8,
+            name: key.to_string().into(),
+        }
+    }
+
+    fn all(volume: &BTreeMap<u64, Dirent>, changes: &DirState) -> Vec<(u64, u64)> {
+        let mut got = Vec::new();
+        let mut from = Some(DirKey(64));
+        while let Some(key) = from {
+            let old = volume
+                .range(key.0..)
+                .take(BATCH)
+                .map(|(_, d)| d.clone())
+                .collect();
+            let batch = merge(old, changes, key);
+            got.extend(batch.entries.iter().map(|e| (e.key.0, e.ino)));
+            assert!(batch.next.is_none_or(|n| n > key), "every batch gets on");
+            from = batch.next;
+        }
+        got
+    }
+
+    #[test]
+    fn merged_batches_are_the_directory() {
+        let volume: BTreeMap<u64, Dirent> = (100..3000)
+            .filter(|k| k % 3 != 0)
+            .map(|k| (k, dirent(k)))
+            .collect();
+        let mut changes = DirState::default();
+        let mut model: BTreeMap<u64, u64> = volume.keys().map(|&k| (k, k)).collect();
+        for key in (64..5000).filter(|k| k % 5 == 0) {
+            let made = key % 2 == 0;
+            let entry = Entry {
+                ino: key + 7,
+                kind: 8,
+                name: Box::from(&b"n"[..]),
+            };
+            changes.set(DirKey(key), made.then_some(entry), LogPos(1));
+            if made {
+                model.insert(key, key + 7);
+            } else {
+                model.remove(&key);
+            }
+        }
+        assert_eq!(
+            all(&volume, &changes),
+            model.into_iter().collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_long_run_of_removed_names_is_passed() {
+        let volume: BTreeMap<u64, Dirent> = (100..3000).map(|k| (k, dirent(k))).collect();
+        let mut changes = DirState::default();
+        for key in 100..2900 {
+            changes.set(DirKey(key), None, LogPos(1));
+        }
+        assert_eq!(all(&volume, &changes).first(), Some(&(2900, 2900)));
+        assert_eq!(all(&volume, &changes).len(), 100);
+        assert!(all(&BTreeMap::new(), &changes).is_empty());
+    }
+}

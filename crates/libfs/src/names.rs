@@ -1,0 +1,372 @@
+//! Looking up names and making them: files, directories, links, device nodes.
+//!
+//! One record makes an inode together with its name. Before a record is appended
+//! everything that could refuse it has been checked under the directory's lock;
+//! after it only memory changes.
+
+use crate::attr::{Attr, Caller};
+use crate::dir::Entry;
+use crate::entries::{Found, Slot, check_length, check_new, find, live_dir, slot};
+use crate::errno::{Errno, Result, Stop};
+use crate::node::{Node, NodeState};
+use crate::op::Op;
+use crate::room::{INODE_BYTES, SPLIT_BYTES, blocks_bytes, entry_bytes};
+use crate::session::{Need, Session};
+use shale_format::dirent::kind_of_mode;
+use shale_format::inode::{Inode, flag, time};
+use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
+use shale_format::record::{CreateBody, record_bytes};
+use shale_format::{DirKey, Ino, LogPos};
+use shale_oplog::{Source, encode};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const S_IFMT: u32 = libc::S_IFMT;
+const S_ISGID: u32 = libc::S_ISGID;
+
+/// What is made.
+#[derive(Clone, Copy)]
+struct Fresh<'a> {
+    mode: u32,
+    rdev: u64,
+    target: &'a [u8],
+}
+
+impl Session {
+    /// Attributes of what `name` in directory `parent` names. `.` and `..` are known.
+    /// Errors: `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
+    pub fn lookup(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<Attr> {
+        check_length(name)?;
+        self.run(caller, Need::default(), |op| {
+            let dir = op.node(parent)?;
+            let state = op.read(&dir)?;
+            let ino = match name {
+                b"." | b".." if !state.inode.is_dir() => return Err(Errno::NOTDIR.into()),
+                b"." => parent,
+                b".." => state.inode.parent.max(Ino::ROOT.0),
+                _ => {
+                    live_dir(&state)?;
+                    find(&self.view, &state, name)?.ok_or(Errno::NOENT)?.ino
+                }
+            };
+            drop(state);
+            let node = op.node(ino)?;
+            match op.read(&node) {
+                Ok(state) => Ok(Attr::of(&state.inode, state.blocks)),
+                // Replaced since: there is a newer answer.
+                Err(Stop::Errno(Errno::NOENT)) => Err(Stop::Again),
+                Err(other) => Err(other),
+            }
+        })
+    }
+
+    /// Makes a node of the type in `mode`; type 0 is a regular file. Errors: `EEXIST`,
+    /// `ENOENT` (also when the directory was removed), `ENOTDIR`, `ENAMETOOLONG`,
+    /// `EINVAL`, `ENOSPC`. Durable as the volume's policy says, like all that follow.
+    pub fn mknod(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        let kind = match mode & S_IFMT {
+            0 => libc::S_IFREG,
+            libc::S_IFDIR => return Err(Errno::PERM),
+            k
+            @ (libc::S_IFREG | libc::S_IFCHR | libc::S_IFBLK | libc::S_IFIFO | libc::S_IFSOCK) => k,
+            _ => return Err(Errno::INVAL),
+        };
+        let rdev = if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) {
+            rdev
+        } else {
+            0
+        };
+        let mode = kind | mode & 0o7777 & !caller.umask;
+        self.make(
+            caller,
+            parent,
+            name,
+            Fresh {
+                mode,
+                rdev,
+                target: &[],
+            },
+        )
+    }
+
+    /// Makes a directory. Errors: as [`Self::mknod`], `EMLINK`.
+    pub fn mkdir(&self, caller: &Caller, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
+        let mode = libc::S_IFDIR | mode & 0o1777 & !caller.umask;
+        self.make(
+            caller,
+            parent,
+            name,
+            Fresh {
+                mode,
+                rdev: 0,
+                target: &[],
+            },
+        )
+    }
+
+    /// Makes a symbolic link. Errors: as [`Self::mknod`]; `ENOENT` for an empty target,
+    /// `ENAMETOOLONG` above 4095 bytes.
+    pub fn symlink(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attr> {
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if target.len() > SYMLINK_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let mode = libc::S_IFLNK | 0o777;
+        self.make(
+            caller,
+            parent,
+            name,
+            Fresh {
+                mode,
+                rdev: 0,
+                target,
+            },
+        )
+    }
+
+    /// Makes a regular file, as `open` with `O_CREAT` and `flags`. If the name exists,
+    /// `O_EXCL` is `EEXIST`; else the inode is returned, truncated for `O_TRUNC`.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<Attr> {
+        loop {
+            let file = libc::S_IFREG | mode & 0o7777 & !caller.umask;
+            let made = self.make(
+                caller,
+                parent,
+                name,
+                Fresh {
+                    mode: file,
+                    rdev: 0,
+                    target: &[],
+                },
+            );
+            if made != Err(Errno::EXIST) || flags & libc::O_EXCL as u32 != 0 {
+                return made;
+            }
+            match self.lookup(caller, parent, name) {
+                Err(Errno::NOENT) => {}
+                Ok(attr)
+                    if flags & libc::O_TRUNC as u32 != 0 && attr.mode & S_IFMT == libc::S_IFREG =>
+                {
+                    self.truncate(caller, attr.ino, 0, caller.uid != 0)?;
+                    return self.getattr(caller, attr.ino);
+                }
+                found => return found,
+            }
+        }
+    }
+
+    /// Makes a regular file without a name in the file system of directory `parent`.
+    /// With `O_EXCL` in `flags` it can never get one. It lives until
+    /// [`Self::forget`] or its last handle; a power cut ends it.
+    pub fn tmpfile(&self, caller: &Caller, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
+        if let Some(attr) = self.made_before(caller) {
+            return attr;
+        }
+        let need = Need {
+            log: record_bytes(CreateBody::BYTES, 0) as u64,
+        };
+        let mode = libc::S_IFREG | mode & 0o7777 & !caller.umask;
+        let fresh = Fresh {
+            mode,
+            rdev: 0,
+            target: &[],
+        };
+        self.run(caller, need, |op| {
+            let dir = op.node(parent)?;
+            let dir = op.read(&dir)?;
+            live_dir(&dir)?;
+            op.need_room(entry_bytes(&[]) + INODE_BYTES)?;
+            let ino = self.numbers.take(parent).ok_or(Stop::Inodes(parent))?;
+            let mut inode = new_inode(op, &dir.inode, ino, &fresh);
+            inode.nlink = 0;
+            inode.flags = flag::ORPHAN;
+            let body = create_body(&inode, 0);
+            let end = op.append(&mut encode::create(Ino::NONE, Ino(ino), body, &[], &[]))?;
+            let mut state = NodeState::fresh(inode, op.epoch);
+            state.orphan = true;
+            state.no_link = flags & libc::O_EXCL as u32 != 0;
+            state.touched(end);
+            op.add_new(state);
+            Ok(Attr::of(&inode, 0))
+        })
+    }
+
+    fn make(&self, caller: &Caller, parent: u64, name: &[u8], fresh: Fresh<'_>) -> Result<Attr> {
+        if let Some(attr) = self.made_before(caller) {
+            return attr;
+        }
+        check_new(name)?;
+        let bytes = record_bytes(CreateBody::BYTES, name.len() + fresh.target.len());
+        self.run(caller, Need { log: bytes as u64 }, |op| {
+            let dir = op.node(parent)?;
+            let mut state = op.write(&dir)?;
+            live_dir(&state)?;
+            match slot(&self.view, &state, name)? {
+                Slot::Taken(_) => Err(Errno::EXIST.into()),
+                Slot::Vacant(key) => make_in(op, &mut state, key, name, &fresh),
+            }
+        })
+    }
+
+    /// If the caller's request was done before a crash: the inode that it made or named.
+    pub(crate) fn made_before(&self, caller: &Caller) -> Option<Result<Attr>> {
+        self.done_before(caller)
+            .map(|done| self.getattr(caller, done.ino.0))
+    }
+}
+
+/// Makes an inode with the name `name` at the free place `key` of directory `dir`.
+fn make_in(
+    op: &mut Op<'_>,
+    dir: &mut NodeState,
+    key: DirKey,
+    name: &[u8],
+    fresh: &Fresh<'_>,
+) -> std::result::Result<Attr, Stop> {
+    let parent = dir.inode.ino;
+    if fresh.mode & S_IFMT == libc::S_IFDIR && dir.inode.nlink >= LINKS_MAX {
+        return Err(Errno::MLINK.into());
+    }
+    let blocks = u64::from(!fresh.target.is_empty());
+    op.need_room(entry_bytes(name) + INODE_BYTES + blocks * (blocks_bytes(1) + SPLIT_BYTES))?;
+    let ino = op
+        .session
+        .numbers
+        .take(parent)
+        .ok_or(Stop::Inodes(parent))?;
+    let inode = new_inode(op, &dir.inode, ino, fresh);
+    let body = create_body(&inode, key.twin());
+    let mut part = encode::create(Ino(parent), Ino(ino), body, name, fresh.target);
+    let end = op.append(&mut part)?;
+
+    let mut state = NodeState::fresh(inode, op.epoch);
+    if blocks > 0 {
+        let at = LogPos(part.payload_at().0 + name.len() as u64);
+        state
+            .overlay
+            .insert(0..inode.size, Source::Log { at }, LogPos(part.header.pos));
+        state.blocks = blocks;
+    }
+    state.touched(end);
+    // Before the directory's lock is given up: who finds the name finds the inode.
+    op.add_new(state);
+    let found = Found {
+        key,
+        ino,
+        kind: kind_of_mode(inode.mode),
+    };
+    add_entry(dir, &found, name, op.now_ns, end);
+    Ok(Attr::of(&inode, blocks))
+}
+
+/// The inode that a call makes in directory `dir`: its group, and for directories the
+/// set-group-id bit, come from a set-group-id directory.
+fn new_inode(op: &Op<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> Inode {
+    let is_dir = fresh.mode & S_IFMT == libc::S_IFDIR;
+    let mut inode = Inode::free();
+    inode.ino = ino;
+    inode.mode = fresh.mode;
+    inode.uid = op.caller.uid;
+    inode.gid = op.caller.gid;
+    if dir.mode & S_ISGID != 0 {
+        inode.gid = dir.gid;
+        inode.mode = inherited_mode(op, dir.gid, fresh.mode);
+    }
+    inode.nlink = if is_dir { 2 } else { 1 };
+    inode.parent = if is_dir { dir.ino } else { 0 };
+    inode.size = fresh.target.len() as u64;
+    inode.rdev = fresh.rdev;
+    inode.generation = (op.now_ns as u32 ^ (ino as u32).wrapping_mul(0x9e37_79b9)).max(1);
+    for which in [time::ACCESS, time::MODIFY, time::CHANGE, time::BIRTH] {
+        inode.set_time_ns(which, op.now_ns);
+    }
+    inode
+}
+
+/// Mode in a set-group-id directory of group `gid`. A file may not become executable
+/// with a group that its maker is not in; the kernel has seen to that where it calls.
+fn inherited_mode(op: &Op<'_>, gid: u32, mode: u32) -> u32 {
+    let strange = op.caller.uid != 0 && op.caller.gid != gid;
+    match mode & S_IFMT {
+        libc::S_IFDIR => mode | S_ISGID,
+        _ if mode & 0o2010 == 0o2010 && strange && !op.session.options.kernel_references => {
+            mode & !S_ISGID
+        }
+        _ => mode,
+    }
+}
+
+fn create_body(inode: &Inode, twin: u8) -> CreateBody {
+    CreateBody {
+        mode: inode.mode,
+        uid: inode.uid,
+        gid: inode.gid,
+        generation: inode.generation,
+        rdev: inode.rdev,
+        name_bytes: 0,
+        target_bytes: 0,
+        twin,
+        reserved: [0; 11],
+    }
+}
+
+/// Puts an entry into a directory in memory: count of entries and subdirectories, times.
+pub(crate) fn add_entry(dir: &mut NodeState, found: &Found, name: &[u8], now_ns: i64, end: LogPos) {
+    let entry = Entry {
+        ino: found.ino,
+        kind: found.kind,
+        name: name.into(),
+    };
+    dir.dir.set(found.key, Some(entry), end);
+    dir.inode.size += 1;
+    dir.inode.nlink += u32::from(found.is_dir());
+    dir_changed(dir, now_ns, end);
+}
+
+/// Takes an entry out of a directory in memory.
+pub(crate) fn take_entry(dir: &mut NodeState, found: &Found, now_ns: i64, end: LogPos) {
+    dir.dir.set(found.key, None, end);
+    dir.inode.size = dir.inode.size.saturating_sub(1);
+    dir.inode.nlink -= u32::from(found.is_dir());
+    dir_changed(dir, now_ns, end);
+}
+
+fn dir_changed(dir: &mut NodeState, now_ns: i64, end: LogPos) {
+    dir.inode.set_time_ns(time::MODIFY, now_ns);
+    dir.inode.set_time_ns(time::CHANGE, now_ns);
+    dir.touched(end);
+}
+
+impl Op<'_> {
+    /// Puts an inode that was just made into memory. Its number was granted to this
+    /// client, and with it the lease.
+    fn add_new(&self, state: NodeState) {
+        let ino = state.inode.ino;
+        let node: Arc<Node> = Node::new(ino, state);
+        let word = u64::from(self.session.lease_word(ino)) | 1 << 32;
+        node.lease.store(word, Ordering::Release);
+        self.session.nodes.replace(node, self.session.digested());
+    }
+}

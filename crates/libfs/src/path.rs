@@ -1,0 +1,458 @@
+//! The file system by path, as one caller sees it: every permission is checked here.
+//!
+//! A call walks its paths and checks what the caller may, then does the operation on
+//! the inodes it found. If they change in between, the operation sees that under its
+//! locks, as in a kernel.
+
+use crate::access::{EXECUTE, WRITE, may, may_remove_from, may_set};
+use crate::attr::{Attr, Caller, SetAttr, SetTime};
+use crate::entries::KIND_DIR;
+use crate::errno::{Errno, Result, Stop};
+use crate::handle::File;
+use crate::meta::StatFs;
+use crate::op::Op;
+use crate::rename::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use crate::session::{Need, Session};
+use crate::walk::{Last, Target, walk};
+use rustix::fs::OFlags;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Entries that [`ReadDir`] fetches at a time.
+const FETCH: usize = 256;
+
+/// The tree of names, for one caller.
+#[derive(Clone)]
+pub struct Tree {
+    session: Arc<Session>,
+    caller: Caller,
+}
+
+impl Session {
+    /// The tree as `caller` may see and change it.
+    pub fn tree(self: &Arc<Self>, caller: Caller) -> Tree {
+        Tree {
+            session: self.clone(),
+            caller: Caller {
+                request: 0,
+                ..caller
+            },
+        }
+    }
+
+    /// Walks along paths that were found in the table of whole paths, and those that
+    /// had to be walked.
+    pub fn path_counts(&self) -> (u64, u64) {
+        self.paths.counts()
+    }
+}
+
+impl Tree {
+    fn look<T>(&self, f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>) -> Result<T> {
+        self.session.run(&self.caller, Need::default(), f)
+    }
+
+    /// Walks to where a name is to be made. `slash_ok`: for a directory.
+    fn vacant(&self, path: &[u8], slash_ok: bool) -> Result<(u64, Vec<u8>)> {
+        self.look(|op| {
+            let target = walk_bare(op, path)?;
+            let name = target.name(Errno::EXIST)?.to_vec();
+            if target.found.is_some() {
+                return Err(Errno::EXIST.into());
+            }
+            if target.slash && !slash_ok {
+                return Err(Errno::NOENT.into());
+            }
+            may_change(op, target.dir)?;
+            Ok((target.dir, name))
+        })
+    }
+
+    /// Opens a file; see [`Session::open`].
+    pub fn open(&self, path: &[u8], flags: OFlags, mode: u32) -> Result<File> {
+        self.session.open(&self.caller, path, flags, mode)
+    }
+
+    /// Attributes of what `path` leads to. Errors of all walks: `ENOENT`, `ENOTDIR`,
+    /// `EACCES`, `ELOOP`, `ENAMETOOLONG`.
+    pub fn stat(&self, path: &[u8]) -> Result<Attr> {
+        self.attr(path, true)
+    }
+
+    /// As [`Self::stat`], of a symbolic link itself.
+    pub fn lstat(&self, path: &[u8]) -> Result<Attr> {
+        self.attr(path, false)
+    }
+
+    fn attr(&self, path: &[u8], follow: bool) -> Result<Attr> {
+        self.look(|op| {
+            let target = walk(op, path, follow)?;
+            let node = op.node(target.ino()?)?;
+            let state = op.read(&node).map_err(again)?;
+            Ok(Attr::of(&state.inode, state.blocks))
+        })
+    }
+
+    /// Makes a directory. Errors: as [`Session::mkdir`] and of the walk.
+    pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
+        let (dir, name) = self.vacant(path, true)?;
+        self.session
+            .mkdir(&self.caller, dir, &name, mode)
+            .map(|_| ())
+    }
+
+    /// Makes a file, FIFO, socket or (superuser only, `EPERM`) device node.
+    pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
+        let (dir, name) = self.vacant(path, false)?;
+        let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK);
+        if device && self.caller.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        self.session
+            .mknod(&self.caller, dir, &name, mode, rdev)
+            .map(|_| ())
+    }
+
+    /// Makes a symbolic link at `path` to `target`.
+    pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        let (dir, name) = self.vacant(path, false)?;
+        self.session
+            .symlink(&self.caller, dir, &name, target)
+            .map(|_| ())
+    }
+
+    /// Target of a symbolic link. Errors: `EINVAL` for anything else.
+    pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let ino = self.look(|op| Ok(walk(op, path, false)?.ino()?))?;
+        self.session.readlink(&self.caller, ino)
+    }
+
+    /// Gives the file at `old` (a symbolic link is not followed) the name `new`.
+    pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        let ino = self.look(|op| Ok(walk(op, old, false)?.ino()?))?;
+        self.link_ino(ino, new)
+    }
+
+    pub(crate) fn link_ino(&self, ino: u64, new: &[u8]) -> Result<()> {
+        let (dir, name) = self.vacant(new, false)?;
+        self.session.link(&self.caller, ino, dir, &name).map(|_| ())
+    }
+
+    /// Removes a name. Errors: `EISDIR`, `EPERM` in a sticky directory.
+    pub fn unlink(&self, path: &[u8]) -> Result<()> {
+        let (dir, name) = self.look(|op| {
+            let target = walk_bare(op, path)?;
+            let name = target.name(Errno::ISDIR)?.to_vec();
+            let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
+            if target.slash {
+                return Err(if kind == KIND_DIR {
+                    Errno::ISDIR
+                } else {
+                    Errno::NOTDIR
+                }
+                .into());
+            }
+            may_take(op, target.dir, ino)?;
+            Ok((target.dir, name))
+        })?;
+        self.session.unlink(&self.caller, dir, &name)
+    }
+
+    /// Removes an empty directory. Errors: `ENOTEMPTY`, `ENOTDIR`, `EINVAL` for `.`,
+    /// `EBUSY` for the root.
+    pub fn rmdir(&self, path: &[u8]) -> Result<()> {
+        let (dir, name) = self.look(|op| {
+            let target = walk_bare(op, path)?;
+            let name = match &target.last {
+                Last::Name(name) => name.clone(),
+                Last::DotDot => return Err(Errno::NOTEMPTY.into()),
+                Last::Dot if is_root(path) => return Err(Errno::BUSY.into()),
+                Last::Dot => return Err(Errno::INVAL.into()),
+            };
+            let (ino, _) = target.found.ok_or(Errno::NOENT)?;
+            may_take(op, target.dir, ino)?;
+            Ok((target.dir, name))
+        })?;
+        self.session.rmdir(&self.caller, dir, &name)
+    }
+
+    /// Moves a name; `flags` as [`Session::rename`], which tells the errors too.
+    pub fn rename(&self, old: &[u8], new: &[u8], flags: u32) -> Result<()> {
+        if !matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE) {
+            return Err(Errno::INVAL);
+        }
+        let (from, to) = self.look(|op| {
+            let old = walk_bare(op, old)?;
+            let new = walk_bare(op, new)?;
+            let dots = if flags == RENAME_NOREPLACE {
+                Errno::EXIST
+            } else {
+                Errno::BUSY
+            };
+            let names = (old.name(Errno::BUSY)?.to_vec(), new.name(dots)?.to_vec());
+            may_rename(op, &old, &new, flags)?;
+            Ok(((old.dir, names.0), (new.dir, names.1)))
+        })?;
+        self.session
+            .rename(&self.caller, (from.0, &from.1), (to.0, &to.1), flags)
+    }
+
+    /// Sets the permission bits.
+    pub fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
+        self.set(
+            path,
+            true,
+            &SetAttr {
+                mode: Some(mode),
+                ..SetAttr::default()
+            },
+        )
+    }
+
+    /// Sets owner and group, `None` leaves one; `follow`: of what a symbolic link names.
+    pub fn chown(
+        &self,
+        path: &[u8],
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> Result<()> {
+        self.set(
+            path,
+            follow,
+            &SetAttr {
+                uid,
+                gid,
+                ..SetAttr::default()
+            },
+        )
+    }
+
+    /// Sets the times of last access and change, `None` leaves one.
+    pub fn utimens(
+        &self,
+        path: &[u8],
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+        follow: bool,
+    ) -> Result<()> {
+        self.set(
+            path,
+            follow,
+            &SetAttr {
+                atime,
+                mtime,
+                ..SetAttr::default()
+            },
+        )
+    }
+
+    fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
+        let (ino, set) = self.look(|op| {
+            let ino = walk(op, path, follow)?.ino()?;
+            let node = op.node(ino)?;
+            let state = op.read(&node).map_err(again)?;
+            Ok((ino, may_set(op.caller, &state.inode, set)?))
+        })?;
+        self.session.setattr(&self.caller, ino, &set).map(|_| ())
+    }
+
+    /// Sets the size of the file at `path`.
+    pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
+        let ino = self.permitted(path, WRITE)?;
+        self.session
+            .truncate(&self.caller, ino, size, self.caller.uid != 0)
+    }
+
+    /// Checks permissions as access(2): bits 4 read, 2 write, 1 execute; 0: existence.
+    pub fn access(&self, path: &[u8], want: u32) -> Result<()> {
+        if want > 7 {
+            return Err(Errno::INVAL);
+        }
+        self.permitted(path, want).map(|_| ())
+    }
+
+    fn permitted(&self, path: &[u8], want: u32) -> Result<u64> {
+        self.look(|op| {
+            let ino = walk(op, path, true)?.ino()?;
+            let node = op.node(ino)?;
+            may(op.caller, &op.read(&node).map_err(again)?.inode, want)?;
+            Ok(ino)
+        })
+    }
+
+    /// The entries of the directory at `path`, without `.` and `..`.
+    pub fn read_dir(&self, path: &[u8]) -> Result<ReadDir> {
+        self.open(path, OFlags::RDONLY | OFlags::DIRECTORY, 0)?
+            .read_dir()
+    }
+
+    /// Sizes of the file system.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.session.statfs()
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) -> Result<()> {
+        self.session.sync_all()
+    }
+}
+
+fn again(stop: Stop) -> Stop {
+    match stop {
+        Stop::Errno(Errno::NOENT) => Stop::Again,
+        other => other,
+    }
+}
+
+fn is_root(path: &[u8]) -> bool {
+    path.iter().all(|&b| b == b'/')
+}
+
+/// Walks to a name itself: a symbolic link at the end is not followed, slash or not.
+fn walk_bare(op: &Op<'_>, path: &[u8]) -> std::result::Result<Target, Stop> {
+    let end = path
+        .iter()
+        .rposition(|&b| b != b'/')
+        .map_or(path.len(), |at| at + 1);
+    let target = walk(op, &path[..end], false)?;
+    Ok(Target {
+        slash: end < path.len(),
+        ..target
+    })
+}
+
+fn may_change(op: &Op<'_>, dir: u64) -> std::result::Result<(), Stop> {
+    let node = op.node(dir)?;
+    Ok(may(op.caller, &op.read(&node)?.inode, WRITE | EXECUTE)?)
+}
+
+/// Whether the caller may take a name of inode `ino` out of directory `dir`.
+fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
+    let dir = op.node(dir)?;
+    let dir = op.read(&dir)?.inode;
+    let child = op.node(ino)?;
+    let child = op.read(&child).map_err(again)?.inode;
+    Ok(may_remove_from(op.caller, &dir, &child)?)
+}
+
+fn may_rename(
+    op: &Op<'_>,
+    old: &Target,
+    new: &Target,
+    flags: u32,
+) -> std::result::Result<(), Stop> {
+    let (source, kind) = old.found.ok_or(Errno::NOENT)?;
+    match new.found {
+        Some(_) if flags == RENAME_NOREPLACE => return Err(Errno::EXIST.into()),
+        None if flags == RENAME_EXCHANGE => return Err(Errno::NOENT.into()),
+        _ => {}
+    }
+    let exchange = flags == RENAME_EXCHANGE;
+    let other_dir = exchange && new.found.is_some_and(|t| t.1 == KIND_DIR);
+    if kind != KIND_DIR && (old.slash || !exchange && new.slash)
+        || exchange && new.slash && !other_dir
+    {
+        return Err(Errno::NOTDIR.into());
+    }
+    may_take(op, old.dir, source)?;
+    match new.found {
+        Some((target, _)) => may_take(op, new.dir, target)?,
+        None => may_change(op, new.dir)?,
+    }
+    if old.dir != new.dir {
+        // A directory that gets another parent changes its own entry `..`.
+        let moved = [
+            (kind == KIND_DIR).then_some(source),
+            new.found.filter(|_| other_dir).map(|t| t.0),
+        ];
+        for ino in moved.into_iter().flatten() {
+            let node = op.node(ino)?;
+            may(op.caller, &op.read(&node).map_err(again)?.inode, WRITE)?;
+        }
+    }
+    Ok(())
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedEntry {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Inode number.
+    pub ino: u64,
+    /// Type, as in `d_type`.
+    pub kind: u8,
+    /// Where [`ReadDir::seek`] goes on behind this entry.
+    pub cookie: u64,
+}
+
+/// Walks through the entries of a directory, without `.` and `..`.
+pub struct ReadDir {
+    session: Arc<Session>,
+    caller: Caller,
+    ino: u64,
+    cookie: u64,
+    fetched: VecDeque<ListedEntry>,
+    end: bool,
+}
+
+impl ReadDir {
+    pub(crate) fn new(session: Arc<Session>, caller: Caller, ino: u64) -> Self {
+        Self {
+            session,
+            caller,
+            ino,
+            cookie: 0,
+            fetched: VecDeque::new(),
+            end: false,
+        }
+    }
+
+    /// Goes on behind the entry with this cookie; 0: from the start.
+    pub fn seek(&mut self, cookie: u64) {
+        self.cookie = cookie;
+        self.fetched.clear();
+        self.end = false;
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        let fetched = &mut self.fetched;
+        let mut full = false;
+        self.session
+            .readdir(&self.caller, self.ino, self.cookie, false, &mut |e| {
+                if fetched.len() >= FETCH {
+                    full = true;
+                    return false;
+                }
+                if !matches!(e.name, b"." | b"..") {
+                    let name = e.name.to_vec();
+                    fetched.push_back(ListedEntry {
+                        name,
+                        ino: e.ino,
+                        kind: e.kind,
+                        cookie: e.cookie,
+                    });
+                }
+                true
+            })?;
+        self.end = !full;
+        self.cookie = self.fetched.back().map_or(self.cookie, |e| e.cookie);
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<ListedEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.fetched.is_empty()
+            && !self.end
+            && let Err(e) = self.fetch()
+        {
+            self.end = true;
+            return Some(Err(e));
+        }
+        self.fetched.pop_front().map(Ok)
+    }
+}

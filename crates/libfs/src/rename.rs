@@ -1,0 +1,322 @@
+//! Renaming: moving, replacing, exchanging.
+//!
+//! Lock order: the session's rename lock, when a directory changes its parent; then
+//! the states of both directories and both children. Parents change only under the
+//! rename lock, so the walk that looks for cycles sees a tree that stands still.
+
+use crate::attr::Caller;
+use crate::entries::{Found, Slot, check_length, check_new, slot};
+use crate::errno::{Errno, Result, Stop};
+use crate::links::{lose_name, may_remove};
+use crate::locked::Locked;
+use crate::names::{add_entry, take_entry};
+use crate::node::Node;
+use crate::op::Op;
+use crate::room::entry_bytes;
+use crate::session::{Need, Session};
+use shale_format::inode::time;
+use shale_format::limits::LINKS_MAX;
+use shale_format::record::{RenameBody, flag, record_bytes};
+use shale_format::{DirKey, Ino, LogPos};
+use shale_oplog::encode;
+use std::sync::Arc;
+
+/// `RENAME_NOREPLACE`: an existing new name is `EEXIST`.
+pub const RENAME_NOREPLACE: u32 = 1;
+/// `RENAME_EXCHANGE`: both names exist and change places.
+pub const RENAME_EXCHANGE: u32 = 2;
+
+/// A rename as it was asked for.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    from: (u64, &'a [u8]),
+    to: (u64, &'a [u8]),
+    flags: u32,
+}
+
+/// What the names stand for.
+struct Ends {
+    source: Found,
+    source_node: Arc<Node>,
+    target: Option<(Found, Arc<Node>)>,
+}
+
+impl Ask<'_> {
+    fn exchange(&self) -> bool {
+        self.flags == RENAME_EXCHANGE
+    }
+
+    fn moves_across(&self) -> bool {
+        self.from.0 != self.to.0
+    }
+}
+
+impl Session {
+    /// Moves the name `from.1` of directory `from.0` to the name `to.1` of directory
+    /// `to.0`, in one atomic step. What had the new name is removed, or with
+    /// [`RENAME_EXCHANGE`] gets the old one. Two names of one inode stay as they are.
+    ///
+    /// Errors: `ENOENT`, `EEXIST` ([`RENAME_NOREPLACE`]), `EISDIR`, `ENOTDIR`,
+    /// `ENOTEMPTY`, `EINVAL` (a directory would be below itself; other flags),
+    /// `EMLINK`, `ENAMETOOLONG`, `ENOSPC`.
+    pub fn rename(
+        &self,
+        caller: &Caller,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Result<()> {
+        if !matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE) {
+            return Err(Errno::INVAL);
+        }
+        check_length(from.1)?;
+        if matches!(from.1, b"." | b"..") || matches!(to.1, b"." | b"..") {
+            return Err(Errno::BUSY);
+        }
+        check_new(to.1)?;
+        if self.done_before(caller).is_some() {
+            return Ok(());
+        }
+        let ask = Ask { from, to, flags };
+        let bytes = record_bytes(RenameBody::BYTES, from.1.len() + to.1.len());
+        self.run(caller, Need { log: bytes as u64 }, |op| rename_in(op, &ask))
+    }
+}
+
+fn rename_in(op: &mut Op<'_>, ask: &Ask<'_>) -> std::result::Result<(), Stop> {
+    let dirs = (op.node(ask.from.0)?, op.node(ask.to.0)?);
+    let Some(ends) = ends(op, ask, &dirs)? else {
+        return Ok(());
+    };
+    let turns = ask.moves_across()
+        && (ends.source.is_dir()
+            || ask.exchange() && ends.target.as_ref().is_some_and(|t| t.0.is_dir()));
+    let session = op.session;
+    let _tree = turns.then(|| session.rename_lock.lock());
+    if ask.moves_across() {
+        no_cycle(op, ask, &ends)?;
+    }
+    let mut nodes: [&Node; 4] = [&dirs.0, &dirs.1, &ends.source_node, &ends.source_node];
+    if let Some((_, node)) = &ends.target {
+        nodes[3] = node;
+    }
+    let mut locked = Locked::take(op, &nodes)?;
+    op.unchanged(&locked[ask.from.0], ask.from.1, Some(ends.source))?;
+    op.unchanged(
+        &locked[ask.to.0],
+        ask.to.1,
+        ends.target.as_ref().map(|t| t.0),
+    )?;
+    if ask.exchange() {
+        exchange(op, &mut locked, ask, &ends)
+    } else {
+        replace(op, &mut locked, ask, &ends)
+    }
+}
+
+/// Looks both names up; `None`: they name the same inode, so nothing is to be done.
+fn ends(
+    op: &Op<'_>,
+    ask: &Ask<'_>,
+    dirs: &(Arc<Node>, Arc<Node>),
+) -> std::result::Result<Option<Ends>, Stop> {
+    let source = op.entry(&dirs.0, ask.from.1)?;
+    let target = op.entry(&dirs.1, ask.to.1)?;
+    let source = source.ok_or(Errno::NOENT)?;
+    match target {
+        Some(_) if ask.flags == RENAME_NOREPLACE => return Err(Errno::EXIST.into()),
+        None if ask.exchange() => return Err(Errno::NOENT.into()),
+        Some(t) if t.ino == source.ino => return Ok(None),
+        _ => {}
+    }
+    let source_node = op.node(source.ino)?;
+    let target = match target {
+        Some(found) => Some((found, op.node(found.ino)?)),
+        None => None,
+    };
+    Ok(Some(Ends {
+        source,
+        source_node,
+        target,
+    }))
+}
+
+/// Refuses what would put a directory below itself.
+fn no_cycle(op: &Op<'_>, ask: &Ask<'_>, ends: &Ends) -> std::result::Result<(), Stop> {
+    if ends.source.is_dir() && is_below(op, ask.to.0, ends.source.ino)? {
+        return Err(Errno::INVAL.into());
+    }
+    // The other way round a plain rename would remove a directory that is not empty.
+    match &ends.target {
+        Some((t, _)) if t.is_dir() && is_below(op, ask.from.0, t.ino)? => Err(if ask.exchange() {
+            Errno::INVAL
+        } else {
+            Errno::NOTEMPTY
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether directory `dir` is `top` or below it.
+fn is_below(op: &Op<'_>, dir: u64, top: u64) -> std::result::Result<bool, Stop> {
+    let mut at = dir;
+    while at != top {
+        if at == Ino::ROOT.0 || at == 0 {
+            return Ok(false);
+        }
+        let node = op.node(at)?;
+        at = op.read(&node)?.inode.parent;
+    }
+    Ok(true)
+}
+
+fn replace(
+    op: &mut Op<'_>,
+    locked: &mut Locked<'_>,
+    ask: &Ask<'_>,
+    ends: &Ends,
+) -> std::result::Result<(), Stop> {
+    let (from, to) = (ask.from.0, ask.to.0);
+    let source = ends.source;
+    let mut freed = false;
+    let new_key = match &ends.target {
+        Some((target, node)) => {
+            may_remove(&locked[target.ino], source.is_dir())?;
+            freed = op.frees(node, &locked[target.ino]);
+            target.key
+        }
+        None => match slot(&op.session.view, &locked[to], ask.to.1)? {
+            Slot::Vacant(key) => key,
+            Slot::Taken(_) => return Err(Stop::Again),
+        },
+    };
+    if source.is_dir() && from != to && ends.target.is_none() && locked[to].inode.nlink >= LINKS_MAX
+    {
+        return Err(Errno::MLINK.into());
+    }
+    op.need_room(if ends.target.is_none() {
+        entry_bytes(ask.to.1)
+    } else {
+        0
+    })?;
+    let end = append(op, ask, ends, new_key, freed)?;
+
+    let now = op.now_ns;
+    take_entry(&mut locked[from], &source, now, end);
+    if let Some((target, _)) = &ends.target {
+        take_entry(&mut locked[to], target, now, end);
+        lose_name(&mut locked[target.ino], freed, now, end);
+    }
+    add_entry(
+        &mut locked[to],
+        &Found {
+            key: new_key,
+            ..source
+        },
+        ask.to.1,
+        now,
+        end,
+    );
+    arrived(locked, &source, to, now, end);
+    op.session.paths.entry_gone(source.kind);
+    if let Some((target, _)) = &ends.target {
+        op.session.paths.entry_gone(target.kind);
+    }
+    Ok(())
+}
+
+fn exchange(
+    op: &mut Op<'_>,
+    locked: &mut Locked<'_>,
+    ask: &Ask<'_>,
+    ends: &Ends,
+) -> std::result::Result<(), Stop> {
+    let (from, to) = (ask.from.0, ask.to.0);
+    let source = ends.source;
+    let target = ends.target.as_ref().ok_or(Errno::NOENT)?.0;
+    if from != to {
+        let grows = |dir: u64, comes: &Found, goes: &Found| {
+            comes.is_dir() && !goes.is_dir() && locked[dir].inode.nlink >= LINKS_MAX
+        };
+        if grows(to, &source, &target) || grows(from, &target, &source) {
+            return Err(Errno::MLINK.into());
+        }
+    }
+    let end = append(op, ask, ends, target.key, false)?;
+
+    let now = op.now_ns;
+    take_entry(&mut locked[from], &source, now, end);
+    take_entry(&mut locked[to], &target, now, end);
+    add_entry(
+        &mut locked[from],
+        &Found {
+            key: source.key,
+            ..target
+        },
+        ask.from.1,
+        now,
+        end,
+    );
+    add_entry(
+        &mut locked[to],
+        &Found {
+            key: target.key,
+            ..source
+        },
+        ask.to.1,
+        now,
+        end,
+    );
+    arrived(locked, &source, to, now, end);
+    arrived(locked, &target, from, now, end);
+    op.session.paths.entry_gone(source.kind);
+    op.session.paths.entry_gone(target.kind);
+    Ok(())
+}
+
+fn append(
+    op: &mut Op<'_>,
+    ask: &Ask<'_>,
+    ends: &Ends,
+    new_key: DirKey,
+    freed: bool,
+) -> std::result::Result<LogPos, Stop> {
+    let target = ends.target.as_ref().map(|t| t.0);
+    let body = RenameBody {
+        new_parent: ask.to.0,
+        replaced: target.map_or(0, |t| t.ino),
+        flags: ask.flags & RENAME_EXCHANGE,
+        old_bytes: 0,
+        new_bytes: 0,
+        old_twin: ends.source.key.twin(),
+        new_twin: new_key.twin(),
+        kind: ends.source.kind,
+        replaced_kind: target.map_or(0, |t| t.kind),
+        reserved: [0; 4],
+    };
+    let mut part = encode::rename(
+        Ino(ask.from.0),
+        Ino(ends.source.ino),
+        body,
+        ask.from.1,
+        ask.to.1,
+    )
+    .flags(if freed { flag::FREE_NOW } else { 0 })
+    .flags(if ends.source.is_dir() {
+        flag::DIRECTORY
+    } else {
+        0
+    });
+    op.append(&mut part)
+}
+
+/// An inode in memory that a rename has brought to directory `dir`.
+fn arrived(locked: &mut Locked<'_>, found: &Found, dir: u64, now_ns: i64, end: LogPos) {
+    let state = &mut locked[found.ino];
+    if found.is_dir() {
+        state.inode.parent = dir;
+    }
+    state.inode.set_time_ns(time::CHANGE, now_ns);
+    state.touched(end);
+}

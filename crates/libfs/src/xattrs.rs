@@ -1,0 +1,221 @@
+//! Extended attributes.
+
+use crate::attr::Caller;
+use crate::errno::{Errno, Result, Stop};
+use crate::node::{Node, NodeState};
+use crate::op::Op;
+use crate::room::blocks_bytes;
+use crate::session::{Need, Session};
+use parking_lot::RwLockWriteGuard;
+use shale_format::Ino;
+use shale_format::inode::time;
+use shale_format::limits::{
+    BLOCK_BYTES, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+};
+use shale_format::record::{XattrBody, record_bytes};
+use shale_format::xattr::{XattrEntry, Xattrs, encoded_bytes};
+use shale_oplog::encode;
+
+/// `XATTR_CREATE`: an attribute that exists is `EEXIST`.
+pub const XATTR_CREATE: u32 = 1;
+/// `XATTR_REPLACE`: an attribute that does not exist is `ENODATA`.
+pub const XATTR_REPLACE: u32 = 2;
+
+impl Session {
+    /// Sets an extended attribute. Errors: `EEXIST`, `ENODATA` (see the flags), `ERANGE`
+    /// for a name, `E2BIG` for a value that is too long, `ENOSPC` when all attributes of
+    /// the inode together are, `EOPNOTSUPP` for a name space that does not exist, `EPERM`
+    /// for `user.` on anything but files and directories, `EINVAL` for other flags.
+    pub fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        check_name(name)?;
+        if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+            return Err(Errno::INVAL);
+        }
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        if self.done_before(caller).is_some() {
+            return Ok(());
+        }
+        let need = Need {
+            log: record_bytes(XattrBody::BYTES, name.len() + value.len()) as u64,
+        };
+        self.run(caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = with_xattrs(op, &node)?;
+            if name.starts_with(b"user.") && !has_user_attributes(&state) {
+                return Err(Errno::PERM.into());
+            }
+            let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
+            let old = attrs.get(name);
+            if old.is_some() && flags & XATTR_CREATE != 0 {
+                return Err(Errno::EXIST.into());
+            }
+            if old.is_none() && flags & XATTR_REPLACE != 0 {
+                return Err(Errno::NODATA.into());
+            }
+            let now = encoded_bytes(attrs);
+            let goes = old.map_or(0, |v| XattrEntry::BYTES + name.len() + v.len());
+            let then = now - goes + XattrEntry::BYTES + name.len() + value.len();
+            if then > XATTR_TOTAL_BYTES_MAX {
+                return Err(Errno::NOSPC.into());
+            }
+            let had = if attrs.is_empty() { 0 } else { blocks(now) };
+            op.need_room(blocks_bytes(blocks(then).saturating_sub(had)))?;
+            let end = op.append(&mut encode::set_xattr(Ino(ino), name, value))?;
+            if let Some(attrs) = &mut state.xattrs {
+                attrs.insert(name.to_vec(), value.to_vec());
+            }
+            state.inode.set_time_ns(time::CHANGE, op.now_ns);
+            state.touched(end);
+            Ok(())
+        })
+    }
+
+    /// Value of an extended attribute. Errors: `ENODATA` if there is none, `EOPNOTSUPP`,
+    /// `ERANGE` for a name that is too long.
+    pub fn getxattr(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        check_name(name)?;
+        self.look_at_xattrs(caller, ino, |attrs| {
+            attrs.get(name).cloned().ok_or(Errno::NODATA)
+        })
+    }
+
+    /// Names of all extended attributes, each ended by a zero byte; those of `trusted.`
+    /// for the superuser only.
+    pub fn listxattr(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>> {
+        self.look_at_xattrs(caller, ino, |attrs| {
+            let visible = |n: &&Vec<u8>| caller.uid == 0 || !n.starts_with(b"trusted.");
+            Ok(attrs
+                .keys()
+                .filter(visible)
+                .flat_map(|n| n.iter().copied().chain([0]))
+                .collect())
+        })
+    }
+
+    /// Removes an extended attribute. Errors: `ENODATA` if there is none, `EPERM`,
+    /// `EOPNOTSUPP`, `ERANGE` as [`Self::setxattr`]. Needs no free space.
+    pub fn removexattr(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        if self.done_before(caller).is_some() {
+            return Ok(());
+        }
+        let need = Need {
+            log: record_bytes(XattrBody::BYTES, name.len()) as u64,
+        };
+        self.run(caller, need, |op| {
+            let node = op.node(ino)?;
+            let mut state = with_xattrs(op, &node)?;
+            if name.starts_with(b"user.") && !has_user_attributes(&state) {
+                return Err(Errno::PERM.into());
+            }
+            if !state.xattrs.as_ref().is_some_and(|a| a.contains_key(name)) {
+                return Err(Errno::NODATA.into());
+            }
+            let end = op.append(&mut encode::remove_xattr(Ino(ino), name))?;
+            if let Some(attrs) = &mut state.xattrs {
+                attrs.remove(name);
+            }
+            state.inode.set_time_ns(time::CHANGE, op.now_ns);
+            state.touched(end);
+            Ok(())
+        })
+    }
+
+    fn look_at_xattrs<T>(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        look: impl Fn(&Xattrs) -> Result<T>,
+    ) -> Result<T> {
+        self.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            if let Some(attrs) = &op.read(&node)?.xattrs {
+                return Ok(look(attrs)?);
+            }
+            let state = with_xattrs(op, &node)?;
+            Ok(look(state.xattrs.as_ref().ok_or(Errno::IO)?)?)
+        })
+    }
+}
+
+/// The state of a node with its extended attributes loaded.
+fn with_xattrs<'n>(
+    op: &Op<'_>,
+    node: &'n Node,
+) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
+    let mut state = op.write(node)?;
+    if state.xattrs.is_none() {
+        state.xattrs = Some(op.session.view.xattrs(&state.inode)?);
+    }
+    Ok(state)
+}
+
+/// Blocks that an encoding of so many bytes fills.
+fn blocks(bytes: usize) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES) as u64
+}
+
+fn has_user_attributes(state: &NodeState) -> bool {
+    state.inode.is_file() || state.inode.is_dir()
+}
+
+/// Refuses names without a name space that is served, and access control lists, which
+/// nothing here would obey.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(Errno::RANGE);
+    }
+    if name.contains(&0) {
+        return Err(Errno::INVAL);
+    }
+    let spaces: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+    let Some(space) = spaces.into_iter().find(|s| name.starts_with(s)) else {
+        return Err(Errno::OPNOTSUPP);
+    };
+    if name.len() == space.len() {
+        return Err(Errno::INVAL);
+    }
+    if name.starts_with(b"system.posix_acl_") {
+        Err(Errno::OPNOTSUPP)
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_spaces() {
+        for (name, expected) in [
+            (&b"user.x"[..], Ok(())),
+            (b"security.selinux", Ok(())),
+            (b"trusted.overlay.opaque", Ok(())),
+            (b"user.", Err(Errno::INVAL)),
+            (b"", Err(Errno::RANGE)),
+            (b"userx", Err(Errno::OPNOTSUPP)),
+            (b"system.posix_acl_access", Err(Errno::OPNOTSUPP)),
+            (b"user.a\0b", Err(Errno::INVAL)),
+        ] {
+            assert_eq!(check_name(name), expected, "{name:?}");
+        }
+        assert_eq!(
+            check_name(&[b"user.".as_slice(), &[b'x'; 250]].concat()),
+            Ok(())
+        );
+        assert_eq!(
+            check_name(&[b"user.".as_slice(), &[b'x'; 251]].concat()),
+            Err(Errno::RANGE)
+        );
+    }
+}
