@@ -143,6 +143,12 @@ impl Session {
         self.requests.answered(request);
     }
 
+    /// Where the caller's request began to write before a crash, and how many bytes it
+    /// wrote, if it did.
+    pub(crate) fn written_before(&self, caller: &Caller) -> Option<(u64, u64)> {
+        self.done_before(caller).map(|done| (done.offset, done.bytes))
+    }
+
     /// What the caller's request did before a crash, if it did something.
     pub(crate) fn done_before(&self, caller: &Caller) -> Option<&Done> {
         if caller.request == 0 || self.recent.is_empty() {

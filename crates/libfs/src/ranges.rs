@@ -137,7 +137,9 @@ impl Session {
             let new_blocks = if change == RangeChange::Punch { 0 } else { missing };
             op.need_room(blocks_bytes(new_blocks) + SPLIT_BYTES)?;
             let bytes = range.end - range.start;
-            let mut part = encode::fallocate(Ino(ino), range.start, bytes, bits);
+            let kill = kills_set_id(caller);
+            let flags = if kill { flag::KILL_SUID } else { 0 };
+            let mut part = encode::fallocate(Ino(ino), range.start, bytes, bits).flags(flags);
             let end = op.append(&mut part)?;
             if change != RangeChange::Allocate {
                 let to = range.end.min(state.inode.size.max(range.start));
@@ -151,7 +153,7 @@ impl Session {
                 state.inode.size = state.inode.size.max(range.end);
             }
             state.blocks += new_blocks;
-            changed(&mut state, op.now_ns, true);
+            changed(&mut state, op.now_ns, kill);
             state.touched(end);
             Ok(())
         })
@@ -191,10 +193,12 @@ impl Session {
                 _ => size.checked_add(bytes).filter(|&s| s <= FILE_BYTES_MAX).ok_or(Errno::FBIG)?,
             };
             op.need_room(4 * SPLIT_BYTES)?;
-            let end = op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits))?;
+            let kill = kills_set_id(caller);
+            let flags = if kill { flag::KILL_SUID } else { 0 };
+            let end = op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits).flags(flags))?;
             state.inode.size = new_size;
             state.shifting = true;
-            changed(&mut state, op.now_ns, true);
+            changed(&mut state, op.now_ns, kill);
             state.touched(end);
             Ok(())
         })?;
@@ -225,7 +229,7 @@ impl Session {
     ) -> Result<u64> {
         let mut buffer = vec![0; COPY_BYTES.min(bytes as usize)];
         let mut done = 0;
-        let flags = WriteFlags { kill_suidgid: true, append: false };
+        let flags = WriteFlags { kill_suidgid: kills_set_id(caller), append: false };
         while done < bytes {
             let want = (buffer.len() as u64).min(bytes - done) as usize;
             let got = self.read(caller, from.0, from.1 + done, &mut buffer[..want])?;
@@ -280,6 +284,12 @@ fn blocks_lost(
         return Ok(0);
     }
     Ok((to - from) / BLOCK - missing_blocks(op, node, state, from, to)?)
+}
+
+/// Whether a change of content by this caller takes set-id bits away where the
+/// kernel does not say so: by anybody but root.
+fn kills_set_id(caller: &Caller) -> bool {
+    caller.uid != 0
 }
 
 fn changed(state: &mut NodeState, now_ns: i64, kill: bool) {

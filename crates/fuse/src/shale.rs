@@ -1,0 +1,245 @@
+//! The file system behind the mount: libfs, as one more client of the daemon.
+//!
+//! Only words are changed here. What the kernel's request number is for, and why
+//! [`NodeFs::answered`] matters, stands in `libfs::Caller`.
+
+use std::sync::Arc;
+
+use shale_libfs::{Caller, Session};
+
+use crate::node::{
+    Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, NodeFs, Request, Result, SetAttr,
+    SetTime, StatFs, Timestamp, WriteFlags,
+};
+
+/// Preferred size of input and output, in bytes.
+const IO_BYTES: u32 = 4096;
+/// Longest name, in bytes.
+const NAME_BYTES_MAX: u32 = 255;
+
+/// A libfs session, served by FUSE.
+pub struct ShaleFs {
+    session: Arc<Session>,
+}
+
+impl ShaleFs {
+    /// Serves `session`, which must have been attached with `kernel_references`.
+    pub fn new(session: Arc<Session>) -> Self {
+        Self { session }
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller {
+        uid: request.uid,
+        gid: request.gid,
+        pid: request.pid,
+        umask: request.umask,
+        request: request.unique,
+    }
+}
+
+fn errno(error: shale_libfs::Errno) -> Errno {
+    Errno(error.raw_os_error())
+}
+
+fn timestamp(t: shale_libfs::Timestamp) -> Timestamp {
+    Timestamp { sec: t.sec, nsec: t.nsec }
+}
+
+fn time(t: SetTime) -> shale_libfs::SetTime {
+    match t {
+        SetTime::Now => shale_libfs::SetTime::Now,
+        SetTime::Set(t) => shale_libfs::SetTime::At(shale_libfs::Timestamp { sec: t.sec, nsec: t.nsec }),
+    }
+}
+
+/// Device numbers are kept as the kernel encodes them in 32 bits.
+fn attr(a: shale_libfs::Attr) -> Attr {
+    Attr {
+        ino: a.ino,
+        generation: a.generation.into(),
+        size: a.size,
+        blocks: a.blocks,
+        mode: a.mode,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev as u32,
+        atime: timestamp(a.atime),
+        mtime: timestamp(a.mtime),
+        ctime: timestamp(a.ctime),
+        btime: Some(timestamp(a.btime)),
+        blksize: IO_BYTES,
+    }
+}
+
+fn set_attr(set: &SetAttr) -> shale_libfs::SetAttr {
+    shale_libfs::SetAttr {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: set.atime.map(time),
+        mtime: set.mtime.map(time),
+        ctime: set.ctime.map(|t| shale_libfs::Timestamp { sec: t.sec, nsec: t.nsec }),
+        kill_suidgid: set.kill_suidgid,
+    }
+}
+
+impl NodeFs for ShaleFs {
+    fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
+        self.session.lookup(&caller(request), parent, name).map(attr).map_err(errno)
+    }
+
+    /// An inode with a name is found again by its number, so only the end of one
+    /// without a name matters; its last reference is what the kernel gives back here.
+    fn forget(&self, ino: u64, _count: u64) {
+        if let Err(error) = self.session.forget(ino) {
+            tracing::error!(ino, %error, "an inode without a name could not be freed");
+        }
+    }
+
+    fn getattr(&self, request: &Request, ino: u64) -> Result<Attr> {
+        self.session.getattr(&caller(request), ino).map(attr).map_err(errno)
+    }
+
+    fn setattr(&self, request: &Request, ino: u64, set: &SetAttr) -> Result<Attr> {
+        self.session.setattr(&caller(request), ino, &set_attr(set)).map(attr).map_err(errno)
+    }
+
+    fn readlink(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
+        self.session.readlink(&caller(request), ino).map_err(errno)
+    }
+
+    fn mknod(&self, request: &Request, parent: u64, name: &[u8], mode: u32, rdev: u32) -> Result<Attr> {
+        self.session.mknod(&caller(request), parent, name, mode, rdev.into()).map(attr).map_err(errno)
+    }
+
+    fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
+        self.session.mkdir(&caller(request), parent, name, mode).map(attr).map_err(errno)
+    }
+
+    fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.session.symlink(&caller(request), parent, name, target).map(attr).map_err(errno)
+    }
+
+    fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
+        self.session.link(&caller(request), ino, parent, name).map(attr).map_err(errno)
+    }
+
+    fn unlink(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        self.session.unlink(&caller(request), parent, name).map_err(errno)
+    }
+
+    fn rmdir(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        self.session.rmdir(&caller(request), parent, name).map_err(errno)
+    }
+
+    fn rename(&self, request: &Request, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<()> {
+        self.session.rename(&caller(request), from, to, flags).map_err(errno)
+    }
+
+    fn create(&self, request: &Request, parent: u64, name: &[u8], mode: u32, flags: u32) -> Result<Attr> {
+        self.session.create(&caller(request), parent, name, mode, flags).map(attr).map_err(errno)
+    }
+
+    fn tmpfile(&self, request: &Request, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
+        self.session.tmpfile(&caller(request), parent, mode, flags).map(attr).map_err(errno)
+    }
+
+    fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.session.read(&caller(request), ino, offset, into).map_err(errno)
+    }
+
+    fn write(&self, request: &Request, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+        let flags = shale_libfs::WriteFlags {
+            kill_suidgid: flags.kill_suidgid,
+            append: flags.append && !flags.from_cache,
+        };
+        self.session.write(&caller(request), ino, offset, data, flags).map_err(errno)
+    }
+
+    fn fallocate(&self, request: &Request, ino: u64, mode: u32, offset: u64, length: u64) -> Result<()> {
+        self.session.fallocate(&caller(request), ino, mode, offset, length).map_err(errno)
+    }
+
+    fn lseek(&self, request: &Request, ino: u64, offset: u64, whence: u32) -> Result<u64> {
+        self.session.lseek(&caller(request), ino, offset, whence).map_err(errno)
+    }
+
+    fn copy_file_range(&self, request: &Request, from: FilePosition, to: FilePosition, length: u64) -> Result<u64> {
+        self.session
+            .copy_file_range(&caller(request), (from.ino, from.offset), (to.ino, to.offset), length)
+            .map_err(errno)
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        ino: u64,
+        cookie: u64,
+        plus: bool,
+        sink: &mut EntrySink<'_>,
+    ) -> Result<()> {
+        self.session
+            .readdir(&caller(request), ino, cookie, plus, &mut |entry: shale_libfs::DirEntry<'_>| {
+                let kind = FileKind::from_mode(u32::from(entry.kind) << 12).unwrap_or(FileKind::Regular);
+                sink(DirEntry {
+                    name: entry.name,
+                    ino: entry.ino,
+                    kind,
+                    cookie: entry.cookie,
+                    attr: entry.attr.map(attr),
+                })
+            })
+            .map_err(errno)
+    }
+
+    /// With the strict policy everything is durable already.
+    fn fsync(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
+        self.session.fsync(&caller(request), ino, datasync).map_err(errno)
+    }
+
+    fn fsyncdir(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
+        self.session.fsync(&caller(request), ino, datasync).map_err(errno)
+    }
+
+    fn syncfs(&self, _request: &Request) -> Result<()> {
+        Ok(())
+    }
+
+    fn statfs(&self, _request: &Request) -> Result<StatFs> {
+        let s = self.session.space().map_err(errno)?;
+        Ok(StatFs {
+            blocks: s.total,
+            bfree: s.free,
+            bavail: s.free,
+            files: s.inodes_used + s.inodes_free,
+            ffree: s.inodes_free,
+            bsize: IO_BYTES,
+            namelen: NAME_BYTES_MAX,
+            frsize: IO_BYTES,
+        })
+    }
+
+    fn setxattr(&self, request: &Request, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        self.session.setxattr(&caller(request), ino, name, value, flags).map_err(errno)
+    }
+
+    fn getxattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        self.session.getxattr(&caller(request), ino, name).map_err(errno)
+    }
+
+    fn listxattr(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
+        self.session.listxattr(&caller(request), ino).map_err(errno)
+    }
+
+    fn removexattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<()> {
+        self.session.removexattr(&caller(request), ino, name).map_err(errno)
+    }
+
+    fn answered(&self, unique: u64) {
+        self.session.answered(unique);
+    }
+}
