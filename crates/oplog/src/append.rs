@@ -226,16 +226,12 @@ impl Writer {
     #[inline(never)]
     fn fill_fenced(&self, parts: &mut [Part<'_>]) {
         for part in parts.iter_mut().filter(|part| fill::needs_two_fences(part)) {
-            part.header.flags |= flag::FENCED;
-            fill::streamed(&self.log, part);
+            fill::data(&self.log, part);
         }
         self.log.view().fence();
         for part in parts {
             if fill::needs_two_fences(part) {
-                let place = self.log.place(part.header.pos);
-                self.log
-                    .view()
-                    .copy_nt(place, zerocopy::IntoBytes::as_bytes(&part.header));
+                fill::header(&self.log, part);
             } else {
                 fill::covered(&self.log, part);
             }

@@ -4,13 +4,18 @@
 //! is computed over the very bytes that are stored (a private copy in the first-level
 //! cache), since the caller's buffer may be changing under another of its threads and
 //! a record whose checksum fails would end the log.
+//!
+//! The data lines are on their way to memory while their checksum is computed; the
+//! header's line follows. That order hides most of the checksum (measured for 4 KiB,
+//! copy and fence alone 219 ns: checksum first 334, after 270, in pieces between).
 
-use crate::encode::Part;
+use crate::encode::{BODY_BYTES_MAX, Part};
 use crate::log::Log;
 use shale_device::{LINE_BYTES, View};
-use shale_format::checksum::{Crc32c, crc32c};
+use shale_format::checksum::crc32c;
 use shale_format::limits::CHECKSUM_BYTES_MAX;
 use shale_format::record::{Kind, RecordHeader, flag};
+use std::cell::RefCell;
 use zerocopy::IntoBytes;
 
 /// Bytes before the staged record; the last 8 of them hold the salt, so that salt and
@@ -18,12 +23,30 @@ use zerocopy::IntoBytes;
 const LEAD: usize = LINE_BYTES;
 /// First covered byte of a stage.
 const SALT_AT: usize = LEAD - size_of::<u64>();
-/// Records up to this many bytes are staged whole.
-const SMALL_BYTES: usize = 512;
-/// Longer ones are staged in pieces: while one drains to memory the next is checksummed.
-const CHUNK_BYTES: usize = 2048;
+/// Bytes of a stage: the longest record that a checksum covers.
+const STAGE_BYTES: usize =
+    LEAD + (RecordHeader::BYTES + BODY_BYTES_MAX + CHECKSUM_BYTES_MAX).next_multiple_of(LINE_BYTES);
 
 type Line = [u8; LINE_BYTES];
+
+/// Where a thread puts a record together.
+#[repr(align(64))]
+struct Stage([u8; STAGE_BYTES]);
+
+thread_local! {
+    /// Kept so that it need not be zeroed for each record.
+    static STAGE: RefCell<Stage> = const { RefCell::new(Stage([0; STAGE_BYTES])) };
+}
+
+/// Runs `with` on a stage of arbitrary contents. A signal handler that appends while
+/// its thread does gets one of its own.
+#[inline]
+fn staged<T>(with: impl FnOnce(&mut [u8; STAGE_BYTES]) -> T) -> T {
+    STAGE.with(|stage| match stage.try_borrow_mut() {
+        Ok(mut stage) => with(&mut stage.0),
+        Err(_) => with(&mut [0; STAGE_BYTES]),
+    })
+}
 
 /// Whether a record's data is made durable by a fence of its own before the header.
 #[inline]
@@ -31,102 +54,78 @@ pub(crate) fn needs_two_fences(part: &Part<'_>) -> bool {
     part.header.payload_bytes as usize > CHECKSUM_BYTES_MAX
 }
 
-/// The part's payload, taken from the front.
-struct Source<'a>([&'a [u8]; 2]);
+/// Puts salt, header and body at the start of a stage; returns where the body ends.
+#[inline]
+fn begin(stage: &mut [u8; STAGE_BYTES], salt: u64, part: &mut Part<'_>) -> usize {
+    part.header.crc = 0;
+    stage[SALT_AT..LEAD].copy_from_slice(&salt.to_le_bytes());
+    stage[LEAD..LEAD + RecordHeader::BYTES].copy_from_slice(part.header.as_bytes());
+    let body_at = LEAD + RecordHeader::BYTES;
+    stage[body_at..body_at + BODY_BYTES_MAX].copy_from_slice(&part.body);
+    body_at + part.header.body_bytes as usize
+}
 
-impl Source<'_> {
-    /// Copies as much as there is room for; returns how much.
-    #[inline]
-    fn take(&mut self, into: &mut [u8]) -> usize {
-        let mut done = 0;
-        for slice in &mut self.0 {
-            let n = slice.len().min(into.len() - done);
-            let (now, later) = slice.split_at(n);
-            into[done..done + n].copy_from_slice(now);
-            *slice = later;
-            done += n;
-        }
-        done
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.0[0].is_empty() && self.0[1].is_empty()
-    }
+/// Zeroes what is left of the last line; returns where it ends.
+#[inline]
+fn pad_line(stage: &mut [u8; STAGE_BYTES], end: usize) -> usize {
+    let padded = end.next_multiple_of(LINE_BYTES);
+    stage[end..padded].fill(0);
+    padded
 }
 
 /// Writes a record whose checksum covers everything. Durable after the next fence.
 #[inline]
 pub(crate) fn covered(log: &Log, part: &mut Part<'_>) {
-    if part.header.bytes as usize <= SMALL_BYTES {
-        small(log, part);
-    } else {
-        let header = streamed(log, part);
-        log.view().copy_nt(log.place(part.header.pos), &header);
-    }
+    staged(|stage| {
+        let mut end = begin(stage, log.salt(), part);
+        for slice in part.payload {
+            stage[end..end + slice.len()].copy_from_slice(slice);
+            end += slice.len();
+        }
+        let padded = pad_line(stage, end);
+        let (view, at) = (log.view(), log.place(part.header.pos));
+        view.copy_nt(at + LINE_BYTES, &stage[LEAD + LINE_BYTES..padded]);
+        part.header.crc = crc32c(&stage[SALT_AT..end]);
+        view.copy_nt(at, part.header.as_bytes());
+    });
 }
 
-/// Puts salt, header and body at the start of a stage; returns where the body ends.
-#[inline]
-fn begin(stage: &mut [u8], salt: u64, part: &mut Part<'_>) -> usize {
-    part.header.crc = 0;
-    stage[SALT_AT..LEAD].copy_from_slice(&salt.to_le_bytes());
-    stage[LEAD..LEAD + RecordHeader::BYTES].copy_from_slice(part.header.as_bytes());
-    let body_at = LEAD + RecordHeader::BYTES;
-    stage[body_at..body_at + part.body.len()].copy_from_slice(&part.body);
-    body_at + part.header.body_bytes as usize
-}
-
-fn small(log: &Log, part: &mut Part<'_>) {
-    let mut stage = [0; LEAD + SMALL_BYTES];
-    let body_end = begin(&mut stage, log.salt(), part);
-    let end = body_end + Source(part.payload).take(&mut stage[body_end..]);
-    let crc = crc32c(&stage[SALT_AT..end]);
-    part.header.crc = crc;
-    stage[LEAD..LEAD + size_of::<u32>()].copy_from_slice(&crc.to_le_bytes());
-    let whole = LEAD + part.header.bytes as usize;
-    log.view()
-        .copy_nt(log.place(part.header.pos), &stage[LEAD..whole]);
-}
-
-/// Writes all lines of a record but the header's, which it returns. The checksum
-/// covers the payload unless the header says `FENCED`.
-pub(crate) fn streamed(log: &Log, part: &mut Part<'_>) -> Line {
-    let mut stage = [0; LEAD + CHUNK_BYTES];
-    let view = log.view();
-    let body_end = begin(&mut stage, log.salt(), part);
-    let mut crc = Crc32c::new();
-    let mut at = log.place(part.header.pos);
-    let mut source = Source(part.payload);
-    let cover = part.header.flags & flag::FENCED == 0;
-    if !cover {
-        crc.update(&stage[SALT_AT..body_end]);
+/// Writes all lines but the header's of a record whose checksum covers header and body
+/// only, and completes the header. Durable after the next fence; the header is to be
+/// written after that.
+pub(crate) fn data(log: &Log, part: &mut Part<'_>) {
+    part.header.flags |= flag::FENCED;
+    let (view, at) = (log.view(), log.place(part.header.pos));
+    staged(|stage| {
+        let end = begin(stage, log.salt(), part);
+        part.header.crc = crc32c(&stage[SALT_AT..end]);
         if part.header.body_bytes == 0 && part.payload[1].is_empty() {
             // Nothing checks these bytes, so they may come straight from the caller.
-            straight(view, at + LINE_BYTES, part.payload[0]);
-            return finish(part, crc);
+            return straight(view, at + LINE_BYTES, part.payload[0]);
         }
-    }
-    let (mut from, mut covered_from, mut filled) = (LEAD + LINE_BYTES, SALT_AT, body_end);
-    loop {
-        let end = filled + source.take(&mut stage[filled..]);
-        let padded = end.next_multiple_of(LINE_BYTES);
-        stage[end..padded].fill(0);
-        if cover {
-            crc.update(&stage[covered_from..end]);
+        let (mut at, mut filled) = (at + LINE_BYTES, end);
+        let mut from = LEAD + LINE_BYTES;
+        for mut slice in part.payload {
+            while !slice.is_empty() {
+                let taken = slice.len().min(STAGE_BYTES - filled);
+                stage[filled..filled + taken].copy_from_slice(&slice[..taken]);
+                (slice, filled) = (&slice[taken..], filled + taken);
+                if filled == STAGE_BYTES {
+                    view.copy_nt(at, &stage[from..]);
+                    at += STAGE_BYTES - from;
+                    (from, filled) = (LEAD, LEAD);
+                }
+            }
         }
-        view.copy_nt(at + (from - LEAD), &stage[from..padded]);
-        if source.is_empty() {
-            return finish(part, crc);
-        }
-        at += padded - LEAD;
-        (from, covered_from, filled) = (LEAD, LEAD, LEAD);
-    }
+        let padded = pad_line(stage, filled);
+        view.copy_nt(at, &stage[from..padded]);
+    });
 }
 
-fn finish(part: &mut Part<'_>, crc: Crc32c) -> Line {
-    part.header.crc = crc.finish();
-    zerocopy::transmute!(part.header)
+/// Writes the header of a record whose data is durable. Durable after the next fence.
+pub(crate) fn header(log: &Log, part: &Part<'_>) {
+    log.view()
+        .copy_nt(log.place(part.header.pos), part.header.as_bytes());
 }
 
 /// Writes whole lines from where they are and a padded last one.
