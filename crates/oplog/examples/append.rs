@@ -1,4 +1,5 @@
-//! What an append costs beside the bare non-temporal copy and fence of the same bytes.
+//! What an append costs beside the bare non-temporal copy and fence of the same bytes,
+//! how fast a scan is beside a plain copy out, and what an overlay's changes cost.
 //!
 //! `cargo run --release -p shale-oplog --example append [DIRECTORY]`: medians in ns of
 //! interleaved rounds, so that both sides see the same machine.
@@ -6,7 +7,7 @@
 use shale_device::Map;
 use shale_format::log::{LOG_MAGIC, LogHeader, RING_AT};
 use shale_format::{Ino, LogPos};
-use shale_oplog::{CommittedWord, Log, Writer, encode};
+use shale_oplog::{CommittedWord, Log, Overlay, Scan, Source, Writer, encode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +33,63 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             append / floor
         );
     }
+    for bytes in [128, 4 << 10, 64 << 10] {
+        scan(&writer, bytes);
+    }
+    overlay();
     Ok(())
+}
+
+/// Fills most of the ring with records of this size and scans them.
+fn scan(writer: &Writer, bytes: usize) {
+    let data = vec![7; bytes];
+    let from = writer.committed();
+    while writer.used() < 0.75 {
+        let mut part = encode::write(Ino(20), 0, &data);
+        let mut permit = writer.admit(part.bytes(), |_| unreachable!("a quarter is free"));
+        writer.append(&mut permit, &mut part);
+    }
+    let (mut scans, mut copies, mut chunk) = (Vec::new(), Vec::new(), vec![0; 16 << 10]);
+    for _ in 0..5 {
+        let begin = Instant::now();
+        let mut scan = Scan::of(writer.log(), from);
+        let count = scan.by_ref().count();
+        assert!(count > 0 && scan.head() == writer.committed());
+        scans.push(begin.elapsed().as_nanos() as f64);
+
+        let begin = Instant::now();
+        for at in (RING_AT..RING_AT + (scan.head().0 - from.0) as usize).step_by(chunk.len()) {
+            writer.log().view().load(at, &mut chunk);
+        }
+        copies.push(begin.elapsed().as_nanos() as f64);
+    }
+    let total = (writer.committed().0 - from.0) as f64;
+    println!(
+        "scan of {bytes} byte writes {:.1} GB/s, copy out {:.1} GB/s",
+        total / median(scans),
+        total / median(copies)
+    );
+    writer.set_tail(writer.committed());
+}
+
+/// Appending, and writing over what is there, in overlays of some sizes.
+fn overlay() {
+    for pieces in [8, 1000, 100_000] {
+        let mut overlay = Overlay::new();
+        let mut insert = |n: u64| {
+            let at = LogPos(n * 4160 + 64);
+            overlay.insert(n * 4096..(n + 1) * 4096, Source::Log { at }, at);
+        };
+        let begin = Instant::now();
+        (0..pieces).for_each(&mut insert);
+        let appends = begin.elapsed().as_nanos() as f64 / pieces as f64;
+        let begin = Instant::now();
+        (0..pieces).for_each(|n| insert(n * 7919 % pieces));
+        let overwrites = begin.elapsed().as_nanos() as f64 / pieces as f64;
+        println!(
+            "overlay of {pieces} pieces: append {appends:.0} ns, overwrite {overwrites:.0} ns"
+        );
+    }
 }
 
 fn writer(dir: &Path) -> Result<Writer, Box<dyn std::error::Error>> {

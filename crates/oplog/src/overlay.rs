@@ -80,7 +80,7 @@ impl Overlay {
         self.pieces.len()
     }
 
-    /// Bytes [`range`] are now in `source`, by the record at `record`. Older pieces
+    /// Bytes `range` are now in `source`, by the record at `record`. Older pieces
     /// are cut to what is left of them.
     pub fn insert(&mut self, range: Range<u64>, source: Source, record: LogPos) {
         self.newest = self.newest.max(Some(record));
@@ -92,14 +92,19 @@ impl Overlay {
             source,
             record,
         };
-        match self.pieces.range_mut(..range.end).next_back() {
-            // The most frequent cases: the same range again, and one that overlaps none.
-            Some((&start, old)) if start == range.start && old.end == range.end => {
-                *old = piece;
-                return;
+        // The most frequent cases first: behind everything, and the same range again.
+        let behind = self
+            .pieces
+            .last_key_value()
+            .is_none_or(|(_, last)| last.end <= range.start);
+        if !behind {
+            match self.pieces.get_mut(&range.start) {
+                Some(old) if old.end == range.end => {
+                    *old = piece;
+                    return;
+                }
+                _ => self.cut(range.clone()),
             }
-            Some((_, old)) if old.end > range.start => self.cut(range.clone()),
-            _ => {}
         }
         self.pieces.insert(range.start, piece);
     }
