@@ -1,1 +1,135 @@
-fn main() {}
+//! `shale`: makes, mounts, watches and checks volumes.
+//!
+//! One file per verb; [`Verb`] is the table of them. A verb that fails says what failed,
+//! why, and what to do, on one line of standard error.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod completions;
+mod control;
+mod daemon;
+mod digest;
+mod failure;
+mod log;
+mod mkfs;
+mod mount;
+mod mounts;
+mod packet;
+mod process;
+mod progress;
+mod size;
+mod state;
+mod status;
+mod supervise;
+mod umount;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::fs::File;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use tracing_subscriber::EnvFilter;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the operation failed
+  2  the arguments cannot be used
+  3  fsck found damage
+  4  no shale volume is mounted there
+
+Example:
+  shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G
+  shale mount VOLUME.toml /mnt/shale
+  shale status /mnt/shale
+  shale umount /mnt/shale";
+
+/// Shale: a cross-media file system in user space.
+#[derive(Debug, Parser)]
+#[command(name = "shale", version, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// The table of verbs.
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a volume
+    Mkfs(mkfs::Args),
+    /// Mount a volume
+    Mount(mount::Args),
+    /// Unmount; returns when everything is in the volume
+    Umount(umount::Args),
+    /// Show what a mount is doing
+    Status(status::Args),
+    /// Bring everything that is logged into the volume
+    Digest(digest::Args),
+    /// Look into the update logs
+    Log(log::Args),
+    /// Write a completion script for a shell
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Supervise(supervise::Args),
+    #[command(hide = true)]
+    Daemon,
+}
+
+impl Verb {
+    fn run(self) -> (&'static str, failure::Result<()>) {
+        match self {
+            Verb::Mkfs(args) => ("mkfs", mkfs::run(&args)),
+            Verb::Mount(args) => ("mount", mount::run(&args)),
+            Verb::Umount(args) => ("umount", umount::run(&args)),
+            Verb::Status(args) => ("status", status::run(&args)),
+            Verb::Digest(args) => ("digest", digest::run(&args)),
+            Verb::Log(args) => ("log", log::run(&args)),
+            Verb::Completions(args) => {
+                completions::run(&args, Cli::command());
+                ("completions", Ok(()))
+            }
+            Verb::Supervise(args) => ("supervise", supervise::verb(&args)),
+            Verb::Daemon => ("daemon", daemon::run()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().verb.run() {
+        (_, Ok(())) => ExitCode::SUCCESS,
+        (verb, Err(failure)) => {
+            eprintln!("shale {verb}: {failure}");
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}
+
+/// Has log messages go to a file, or to standard error. `SHALE_LOG` says how many:
+/// a level or a filter of the tracing crate, usually `info`.
+fn tracing_to(file: Option<File>) {
+    let filter = EnvFilter::try_from_env("SHALE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false);
+    // Only the first call of a process counts.
+    let _ = match file {
+        Some(file) => log
+            .with_ansi(false)
+            .with_writer(Mutex::new(file))
+            .try_init(),
+        None => log
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(std::io::stderr)
+            .try_init(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,143 @@
+//! Orders to a daemon that only its owner may give: a socket beside that of the clients.
+//!
+//! Made anew by each daemon, so it is gone for a moment between two.
+
+use crate::failure::{Failure, Result};
+use crate::packet::{self, Start};
+use crate::state::StateDir;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
+};
+use serde::{Deserialize, Serialize};
+use shale_daemon::{Daemon, Status};
+use shale_proto::SocketPeer;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const SOCKET: &str = "control";
+/// Between two tries to reach the next daemon.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What can be ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Bring everything that is logged now into the volume.
+    Digest,
+}
+
+/// What a [`Order::Digest`] did; what went on beside it is counted with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digested {
+    /// Records taken.
+    pub records: u64,
+    /// Of these, records that later ones made superfluous.
+    pub skipped: u64,
+    /// Bytes of their log.
+    pub bytes_logged: u64,
+    /// Bytes of data that reached the volume.
+    pub bytes_digested: u64,
+    /// Blocks of 4 KiB written.
+    pub blocks_written: u64,
+    /// Blocks of 4 KiB that only had to be linked.
+    pub blocks_linked: u64,
+    /// Transactions.
+    pub commits: u64,
+    /// Logs that could not be digested, and why.
+    pub stuck: Vec<String>,
+}
+
+/// Accepts orders until the process ends.
+pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
+    let path = start.state_dir.join(SOCKET);
+    let listener = SocketPeer::listen(&path).map_err(Failure::because(path.display()))?;
+    let daemon = Arc::downgrade(daemon);
+    thread::spawn(move || {
+        loop {
+            let socket = match accept_with(&listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(error) => {
+                    tracing::warn!("an order was not heard: {error}");
+                    thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            let Some(daemon) = daemon.upgrade() else {
+                return;
+            };
+            if let Err(failure) = obey(&socket, &daemon) {
+                tracing::warn!("{failure}");
+            }
+        }
+    });
+    Ok(())
+}
+
+fn obey(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
+    let who = rustix::net::sockopt::socket_peercred(socket)
+        .map_err(Failure::because("cannot tell who orders"))?;
+    if !who.uid.is_root() && who.uid != rustix::process::geteuid() {
+        let text = format!("user {} may not order", who.uid.as_raw());
+        return packet::send(socket, &Err::<Digested, _>(text), &[]);
+    }
+    match packet::receive::<Order>(socket)? {
+        Some((Order::Digest, _)) => {
+            let before = daemon.status_values();
+            daemon.quiesce();
+            let done = difference(&before, &daemon.status_values());
+            packet::send(socket, &Ok::<_, String>(done), &[])
+        }
+        None => Ok(()),
+    }
+}
+
+fn difference(before: &Status, after: &Status) -> Digested {
+    let (old, new) = (&before.digest.stats, &after.digest.stats);
+    let stuck = after
+        .clients
+        .iter()
+        .filter(|c| c.state.starts_with("stuck"));
+    Digested {
+        records: new.records - old.records,
+        skipped: new.skipped - old.skipped,
+        bytes_logged: new.bytes_logged - old.bytes_logged,
+        bytes_digested: new.bytes_digested - old.bytes_digested,
+        blocks_written: new.blocks_written - old.blocks_written,
+        blocks_linked: new.blocks_linked - old.blocks_linked,
+        commits: new.commits - old.commits,
+        stuck: stuck
+            .map(|c| format!("log of process {}: {}", c.pid, c.state))
+            .collect(),
+    }
+}
+
+/// Has the daemon of a mount digest everything, the next one if this one is killed.
+///
+/// # Errors
+/// The mount ends, or the daemon refuses.
+pub fn digest(dir: &StateDir) -> Result<Digested> {
+    let path = dir.path().join(SOCKET);
+    loop {
+        if let Some(answer) = ask(&path, Order::Digest) {
+            return answer.map_err(|why| Failure::new(format!("{}: {why}", path.display())));
+        }
+        if StateDir::load(dir.path().to_owned()).is_none_or(|d| d.state.is_stale()) {
+            let place = dir.state.mountpoint.display();
+            return Err(Failure::not_mounted(format!(
+                "{place}: it was unmounted meanwhile"
+            )));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// `None`: there is no daemon at the moment, or it ended before it answered.
+fn ask(path: &Path, order: Order) -> Option<std::result::Result<Digested, String>> {
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
+    connect(&socket, &SocketAddrUnix::new(PathBuf::from(path)).ok()?).ok()?;
+    packet::send(socket.as_fd(), &order, &[]).ok()?;
+    Some(packet::receive(&socket).ok()??.0)
+}

@@ -1,0 +1,173 @@
+//! The daemon of one mount (hidden verb): owns the volume, serves clients and mount.
+//!
+//! Its standard input is the socket to the supervisor, which tells it what to do. A panic
+//! anywhere ends the process: afterwards nobody would know in what state it
+//! is, and the next one starts at once.
+
+use crate::control;
+use crate::failure::{Failure, Result};
+use crate::packet::{self, FromDaemon, Start, ToDaemon};
+use crate::state::StateDir;
+use crate::tracing_to;
+use shale_daemon::{Daemon, DaemonConfig, VolumeFile};
+use shale_device::{Clock, SystemClock};
+use shale_fuse::{Ended, MountInfo, ServeOptions, ShaleFs};
+use shale_libfs::SessionOptions;
+use shale_proto::InProcess;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long a supervisor is gone before its daemon tries to end the mount, and the time
+/// between two tries.
+const ALONE: Duration = Duration::from_secs(1);
+
+/// Serves until the mount is gone.
+pub fn run() -> Result<()> {
+    tracing_to(None);
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        default(panic);
+        std::process::abort();
+    }));
+    let supervisor = std::io::stdin().as_fd().try_clone_to_owned();
+    let supervisor = Arc::new(supervisor.map_err(Failure::because("standard input"))?);
+    let Some((ToDaemon::Start(start), fds)) = packet::receive(&*supervisor)? else {
+        return Err(Failure::usage("the daemon is started by shale mount only"));
+    };
+    let served = serve(&start, fds, &supervisor);
+    if let Err(failure) = &served {
+        tracing::error!("{failure}");
+        let failed = FromDaemon::Failed {
+            text: failure.text.clone(),
+            advice: failure.advice.clone(),
+        };
+        // A supervisor that is gone cannot be told.
+        let _ = packet::send(&*supervisor, &failed, &[]);
+    }
+    if let Some(dir) = StateDir::load(start.state_dir)
+        && served.is_ok()
+        && !dir.state.supervisor.lives()
+    {
+        dir.remove();
+    }
+    served
+}
+
+fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<()> {
+    let mut fds = fds.into_iter();
+    let listener = fds
+        .next()
+        .ok_or_else(|| Failure::new("the supervisor handed over no socket"))?;
+    let mount = fds.next();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let daemon = open(start, mount.is_some(), &clock)?;
+    if start.settle {
+        return shutdown(&daemon);
+    }
+    let session = shale_libfs::Session::attach(
+        Arc::new(InProcess(
+            daemon.attach_in_process(rustix::process::geteuid().as_raw()),
+        )),
+        clock,
+        daemon.recent_requests(),
+        SessionOptions {
+            kernel_references: true,
+            ..SessionOptions::default()
+        },
+    )
+    .map_err(Failure::because(
+        "the mount cannot become a client of its volume",
+    ))?;
+    let told = packet::send(&**supervisor, &FromDaemon::Opened, &[]);
+    let mount = match mount {
+        Some(mount) => mount,
+        None => match told.and_then(|()| packet::receive::<ToDaemon>(&**supervisor))? {
+            Some((ToDaemon::Mounted, fds)) => fds
+                .into_iter()
+                .next()
+                .ok_or_else(|| Failure::new("the supervisor handed over no mount"))?,
+            // It could not mount.
+            _ => return shutdown(&daemon),
+        },
+    };
+    daemon
+        .serve_listener(listener)
+        .map_err(|e| Failure::new(e.to_string()))?;
+    control::serve(start, &daemon)?;
+    watch(start, supervisor);
+    serve_mount(
+        start,
+        mount,
+        Arc::new(ShaleFs::new(session.clone())),
+        supervisor,
+    )?;
+    session.detach().map_err(Failure::because(
+        "what was written last is not in the volume yet",
+    ))?;
+    shutdown(&daemon)
+}
+
+/// Opens and recovers the volume.
+fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Daemon>> {
+    let file = VolumeFile::load(&start.volume).map_err(|e| Failure::new(e.to_string()))?;
+    let config = DaemonConfig {
+        connection: (!start.settle).then_some(start.connection),
+        connection_continues: continues,
+        supervisor_pid: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32),
+        ..DaemonConfig::new(file)
+    };
+    Daemon::start(config, clock.clone()).map_err(|e| Failure::new(e.to_string()))
+}
+
+fn shutdown(daemon: &Daemon) -> Result<()> {
+    daemon.shutdown().map_err(|e| Failure::new(e.to_string()))
+}
+
+fn serve_mount(
+    start: &Start,
+    mount: OwnedFd,
+    fs: Arc<ShaleFs>,
+    supervisor: &Arc<OwnedFd>,
+) -> Result<()> {
+    let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
+    let info = MountInfo::from_bytes(&start.info).map_err(failed)?;
+    let session = shale_fuse::Session::adopt(mount, info).map_err(failed)?;
+    let told = supervisor.clone();
+    let options = ServeOptions {
+        on_init: Some(Box::new(move |info| {
+            let agreed = FromDaemon::Negotiated(info.to_bytes());
+            // Without a supervisor there is no next daemon that would have to know.
+            let _ = packet::send(&*told, &agreed, &[]);
+        })),
+        ..ServeOptions::default()
+    };
+    let _ = packet::send(&**supervisor, &FromDaemon::Serving, &[]);
+    match session.serve(fs, &options).map_err(failed)? {
+        Ended::Unmounted => Ok(()),
+        Ended::Stopped => Err(Failure::new("serving stopped while the volume is mounted")),
+    }
+}
+
+/// A mount without its supervisor would break with its daemon. It is served on as long
+/// as somebody uses it, and unmounted as soon as nobody does.
+fn watch(start: &Start, supervisor: &Arc<OwnedFd>) {
+    let (supervisor, state_dir) = (supervisor.clone(), start.state_dir.clone());
+    thread::spawn(move || {
+        // It says nothing any more: only its end is heard.
+        while packet::receive::<ToDaemon>(&*supervisor).is_ok_and(|word| word.is_some()) {}
+        tracing::warn!("the supervisor is gone: the mount ends when nobody uses it");
+        loop {
+            thread::sleep(ALONE);
+            let Some(dir) = StateDir::load(state_dir.clone()) else {
+                return;
+            };
+            if dir.state.is_mounted().unwrap_or(false)
+                && let Err(error) = shale_fuse::unmount(&dir.state.mountpoint, false)
+            {
+                tracing::debug!("{error}");
+            }
+        }
+    });
+}

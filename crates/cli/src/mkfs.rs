@@ -1,0 +1,199 @@
+//! `shale mkfs`: makes a volume.
+
+use crate::failure::{Failure, Result};
+use crate::size;
+use shale_daemon::{Made, MakeOptions, make_volume};
+use shale_device::{Persistence, SystemClock};
+use shale_format::Durability;
+use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G     NVM on a DAX file system
+  shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G       NVM emulated by memory";
+
+/// Arguments of `mkfs`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The volume file to write; it says where the media are
+    #[arg(value_name = "VOLUME.toml")]
+    volume: PathBuf,
+    /// NVM tier: a directory and its size in bytes (K, M, G, T: powers of 1024)
+    #[arg(long, value_name = "DIR:SIZE", value_parser = parse_nvm)]
+    nvm: Nvm,
+    /// When a write is durable: strict (when the call returns)
+    #[arg(long, value_name = "POLICY", default_value = "strict")]
+    durability: String,
+    /// Size of each client's update log [default: 256M, less on a small volume]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    log_bytes: Option<u64>,
+    /// Name of the volume, for people [default: name of the volume file]
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
+    /// Destroy a volume that is there
+    #[arg(long)]
+    force: bool,
+    /// Say what was made as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Nvm {
+    dir: PathBuf,
+    bytes: u64,
+}
+
+fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
+    // A directory may have a colon in its name, a size has none.
+    match text.rsplit_once(':') {
+        Some((dir, bytes)) if !dir.is_empty() => Ok(Nvm {
+            dir: dir.into(),
+            bytes: size::parse(bytes)?,
+        }),
+        _ => Err(format!(
+            "'{text}' is not DIR:SIZE; write for example /mnt/pmem/shale:16G"
+        )),
+    }
+}
+
+/// Makes a volume.
+pub fn run(args: &Args) -> Result<()> {
+    let options = MakeOptions {
+        file: args.volume.clone(),
+        name: args.label.clone().unwrap_or_else(|| {
+            let stem = args.volume.file_stem().unwrap_or_default();
+            stem.to_string_lossy().into_owned()
+        }),
+        nvm_dir: args.nvm.dir.clone(),
+        nvm_bytes: args.nvm.bytes,
+        log_bytes: log_bytes(args)?,
+        durability: durability(&args.durability)?,
+        owner_uid: rustix::process::geteuid().as_raw(),
+        owner_gid: rustix::process::getegid().as_raw(),
+        root_mode: 0o755,
+        force: args.force,
+    };
+    let made =
+        make_volume(&options, &SystemClock::new()).map_err(|e| Failure::new(e.to_string()))?;
+    if args.json {
+        println!("{}", json(args, &made));
+    } else {
+        print(args, &made);
+    }
+    Ok(())
+}
+
+fn durability(word: &str) -> Result<Durability> {
+    match word.parse() {
+        Ok(Durability::Strict) => Ok(Durability::Strict),
+        Ok(Durability::Buffered) => Err(Failure::usage(
+            "--durability buffered: this version makes strict volumes only",
+        )
+        .advise("leave it out: strict promises more")),
+        Err(why) => Err(Failure::usage(format!("--durability: {why}"))),
+    }
+}
+
+/// The log's bytes; on a small volume a log of the usual size would be larger than
+/// everything it could ever be digested into.
+fn log_bytes(args: &Args) -> Result<u64> {
+    match args.log_bytes {
+        Some(bytes) if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) => {
+            Err(Failure::usage(format!(
+                "--log-bytes: {bytes} is not between {} and {}",
+                size::show(LOG_BYTES_MIN),
+                size::show(LOG_BYTES_MAX)
+            )))
+        }
+        Some(bytes) => Ok(bytes),
+        None if args.nvm.bytes >= 1 << 30 => Ok(0),
+        None => Ok((args.nvm.bytes / 4)
+            .next_power_of_two()
+            .clamp(LOG_BYTES_MIN, 256 << 20)),
+    }
+}
+
+fn persistence(made: &Made) -> &'static str {
+    match made.persistence {
+        Persistence::Dax => "dax",
+        Persistence::Emulated => "emulated",
+    }
+}
+
+/// What a fence is worth there, in words.
+pub fn explain(persistence: &str) -> &'static str {
+    match persistence {
+        "dax" => "DAX: survives a power cut",
+        _ => "emulated by memory: survives every process, not a power cut",
+    }
+}
+
+fn json(args: &Args, made: &Made) -> serde_json::Value {
+    serde_json::json!({
+        "volume": args.volume,
+        "name": made.file.name,
+        "uuid": made.file.uuid,
+        "durability": made.file.durability,
+        "nvm_dir": made.file.nvm_dir(),
+        "nvm_bytes": made.file.nvm_bytes(),
+        "segments": made.segments,
+        "log_bytes": made.file.log_bytes,
+        "persistence": persistence(made),
+        "huge_pages": made.huge_pages,
+    })
+}
+
+fn print(args: &Args, made: &Made) {
+    println!(
+        "{}: volume '{}' made",
+        args.volume.display(),
+        made.file.name
+    );
+    println!("  uuid        {}", made.file.uuid);
+    println!("  durability  {}", made.file.durability);
+    println!(
+        "  nvm         {} in {} ({} segments)",
+        size::show(made.file.nvm_bytes()),
+        made.file.nvm_dir().display(),
+        made.segments
+    );
+    println!("  nvm is      {}", explain(persistence(made)));
+    println!(
+        "  update log  {} for each client",
+        size::show(made.file.log_bytes)
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvm_arguments() {
+        let nvm = parse_nvm("/a:b:64M").unwrap();
+        assert_eq!(
+            nvm,
+            Nvm {
+                dir: "/a:b".into(),
+                bytes: 64 << 20
+            }
+        );
+        for text in ["/a", ":1G", "/a:", "/a:x"] {
+            assert!(parse_nvm(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn policies() {
+        assert_eq!(durability("strict").unwrap(), Durability::Strict);
+        let buffered = durability("buffered").unwrap_err();
+        assert!(
+            buffered.to_string().contains("strict volumes only"),
+            "{buffered}"
+        );
+        assert!(durability("lazy").unwrap_err().to_string().contains("lazy"));
+    }
+}

@@ -1,0 +1,152 @@
+//! `shale mount`: mounts a volume and returns when the mount answers.
+//!
+//! ```text
+//! shale mount ── starts ──► shale supervise (detached) ── starts, again and again ──► shale daemon
+//!      ◄── Mounted, Failed ──┘  keeps /dev/fuse and the socket                 serves
+//! ```
+//!
+//! Everything that can be found wrong is said here, to whoever waits for the prompt.
+
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::packet::{self, Report};
+use crate::state::StateDir;
+use crate::supervise::{self, Front, Wanted};
+use shale_daemon::VolumeFile;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const EXAMPLES: &str = "\
+Example:
+  shale mount VOLUME.toml /mnt/shale
+
+The mount is served in the background until `shale umount`; what its processes say is
+in the log that `shale status` names. SHALE_LOG=debug makes them say more.";
+
+/// Arguments of `mount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The volume file that mkfs wrote
+    #[arg(value_name = "VOLUME.toml")]
+    volume: PathBuf,
+    /// A directory; what is in it is hidden meanwhile
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// Stay in the foreground and log to the terminal
+    #[arg(long)]
+    foreground: bool,
+}
+
+/// Mounts.
+pub fn run(args: &Args) -> Result<()> {
+    let wanted = check(args)?;
+    if args.foreground {
+        return supervise::run(&wanted, Front::Foreground);
+    }
+    let supervisor = start(&wanted)?;
+    let place = wanted.mountpoint.display();
+    wait_for(&supervisor, &Report::Mounted)?;
+    // The first answer comes when the daemon serves.
+    if let Err(error) = std::fs::metadata(&wanted.mountpoint) {
+        // If the mount was given up, the supervisor knows why.
+        wait_for(&supervisor, &Report::Mounted)?;
+        return Err(Failure::new(format!(
+            "{place}: mounted, but it does not answer: {error}"
+        )));
+    }
+    println!("{place}: {} mounted", wanted.volume.display());
+    Ok(())
+}
+
+fn check(args: &Args) -> Result<Wanted> {
+    let volume =
+        std::path::absolute(&args.volume).map_err(Failure::because(args.volume.display()))?;
+    let file = VolumeFile::load(&volume).map_err(|e| {
+        let failure = Failure::new(e.to_string());
+        match volume.exists() {
+            true => failure,
+            false => failure.advise("shale mkfs makes a volume"),
+        }
+    })?;
+    let mountpoint = check_mountpoint(&args.mountpoint)?;
+    for path in [&volume, &mountpoint] {
+        if path.to_str().is_none() {
+            return Err(Failure::usage(format!(
+                "{}: the path is not UTF-8",
+                path.display()
+            )));
+        }
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Err(Failure::new("/dev/fuse: there is no such device")
+            .advise("modprobe fuse; in a container, pass the device in"));
+    }
+    Ok(Wanted {
+        volume,
+        mountpoint,
+        nvm_dir: file.nvm_dir().to_owned(),
+    })
+}
+
+fn check_mountpoint(path: &Path) -> Result<PathBuf> {
+    let shown = path.display();
+    let place = match mounts::resolve(path) {
+        Ok(place) => place,
+        Err(failure) => {
+            return Err(Failure::new(failure.text).advise(format!("mkdir {shown}")));
+        }
+    };
+    if mounts::at(&place)?.is_some_and(|m| m.is_shale()) {
+        let state = StateDir::find(&place).map(|dir| dir.state);
+        let text = match state {
+            Some(state) if !state.is_stale() => {
+                format!(
+                    "{shown}: {} is mounted there already",
+                    state.volume.display()
+                )
+            }
+            _ => format!("{shown}: a mount is left there whose daemon is gone"),
+        };
+        return Err(Failure::new(text).advise(format!("shale umount {shown}")));
+    }
+    match std::fs::metadata(&place) {
+        Ok(metadata) if metadata.is_dir() => Ok(place),
+        Ok(_) => Err(Failure::new(format!("{shown}: it is not a directory"))),
+        Err(error) => Err(Failure::new(format!("{shown}: {error}"))),
+    }
+}
+
+/// Starts a supervisor; gives our end of its socket.
+fn start(wanted: &Wanted) -> Result<OwnedFd> {
+    let (ours, theirs) = packet::pair()?;
+    Command::new(supervise::program())
+        .arg("supervise")
+        .arg(&wanted.volume)
+        .arg(&wanted.mountpoint)
+        .current_dir("/")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(Failure::because("cannot start the supervisor"))?;
+    Ok(ours)
+}
+
+fn wait_for(supervisor: &OwnedFd, expected: &Report) -> Result<()> {
+    match packet::receive::<Report>(supervisor)? {
+        Some((report, _)) if report == *expected => Ok(()),
+        Some((Report::Failed { text, advice }, _)) => {
+            let failure = Failure::new(text);
+            Err(match advice {
+                Some(advice) => failure.advise(advice),
+                None => failure,
+            })
+        }
+        Some((report, _)) => Err(Failure::new(format!("the supervisor said {report:?}"))),
+        None => Err(Failure::new(
+            "the supervisor ended without a word: was it killed?",
+        )),
+    }
+}

@@ -1,0 +1,301 @@
+//! What is known of each mount while it lives: one directory in `/run/shale` (for users
+//! other than root in `$XDG_RUNTIME_DIR/shale`) with state, socket and log.
+//!
+//! The supervisor makes and removes it. One that is left behind by processes that
+//! were killed is taken away by whoever finds it.
+
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::process::Process;
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const SYSTEM: &str = "/run/shale";
+const STATE: &str = "state.json";
+
+/// State of one mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Mount point.
+    pub mountpoint: PathBuf,
+    /// Volume file.
+    pub volume: PathBuf,
+    /// Directory of the NVM tier: names the volume wherever its file is.
+    pub nvm_dir: PathBuf,
+    /// Number of the mount.
+    pub connection: u64,
+    /// Device number of the mount, once it is there.
+    pub device: Option<String>,
+    /// Keeps the mount alive.
+    pub supervisor: Process,
+    /// Serves it.
+    pub daemon: Option<Process>,
+    /// How often a daemon had to be started again.
+    pub restarts: u32,
+    /// Why the mount ended, if not because it was unmounted.
+    pub failure: Option<String>,
+}
+
+impl State {
+    /// Whether nobody keeps or serves the mount.
+    pub fn is_stale(&self) -> bool {
+        !self.supervisor.lives() && !self.daemon.is_some_and(|d| d.lives())
+    }
+
+    /// Whether the table of mounts still has it.
+    ///
+    /// # Errors
+    /// The table cannot be read.
+    pub fn is_mounted(&self) -> Result<bool> {
+        let found = mounts::at(&self.mountpoint)?;
+        Ok(found.is_some_and(|m| m.is_shale() && Some(&m.device) == self.device.as_ref()))
+    }
+}
+
+/// The directory of one mount.
+#[derive(Clone, Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    /// As read, or as last saved.
+    pub state: State,
+}
+
+impl StateDir {
+    /// Takes the mount point and the volume for a new mount.
+    ///
+    /// # Errors
+    /// One of them is taken already, or the directory cannot be made.
+    pub fn claim(state: State) -> Result<Self> {
+        let base = own_base()?;
+        let made = fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&base);
+        made.map_err(Failure::because(format!(
+            "{}: cannot make it",
+            base.display()
+        )))?;
+        let _lock = lock(&base)?;
+        for other in Self::all() {
+            other.refuse_same(&state)?;
+            if other.state.is_stale() && !other.state.is_mounted()? {
+                other.remove();
+            }
+        }
+        let path = base.join(format!("{:016x}", state.connection));
+        let made = fs::DirBuilder::new().mode(0o755).create(&path);
+        made.map_err(Failure::because(format!(
+            "{}: cannot make it",
+            path.display()
+        )))?;
+        let dir = Self { path, state };
+        dir.save()?;
+        Ok(dir)
+    }
+
+    fn refuse_same(&self, new: &State) -> Result<()> {
+        let State {
+            mountpoint,
+            volume,
+            supervisor,
+            ..
+        } = &self.state;
+        let (place, volume) = (mountpoint.display(), volume.display());
+        if self.state.is_stale() {
+            return Ok(());
+        }
+        if *mountpoint == new.mountpoint {
+            let text = format!("{place}: {volume} is mounted there already");
+            return Err(Failure::new(text).advise(format!("shale umount {place}")));
+        }
+        if self.state.nvm_dir == new.nvm_dir {
+            let text = format!(
+                "{}: the volume is mounted on {place} already, by process {}",
+                new.volume.display(),
+                supervisor.pid
+            );
+            return Err(Failure::new(text).advise(format!("shale umount {place}")));
+        }
+        Ok(())
+    }
+
+    /// The mounts of this user and of root. What cannot be read is passed over: it may
+    /// be going away at this moment.
+    pub fn all() -> Vec<Self> {
+        let bases = [Some(PathBuf::from(SYSTEM)), own_base().ok()];
+        let mut found: Vec<Self> = Vec::new();
+        for base in bases.into_iter().flatten() {
+            for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+                match Self::load(entry.path()) {
+                    Some(dir) if found.iter().all(|f| f.path != dir.path) => found.push(dir),
+                    _ => {}
+                }
+            }
+        }
+        found
+    }
+
+    /// The mount on `mountpoint`, rather one that lives than one that is stale.
+    pub fn find(mountpoint: &Path) -> Option<Self> {
+        let mut all = Self::all();
+        all.retain(|d| d.state.mountpoint == mountpoint);
+        all.sort_by_key(|d| d.state.is_stale());
+        all.into_iter().next()
+    }
+
+    /// Reads the state in a directory.
+    pub fn load(path: PathBuf) -> Option<Self> {
+        let text = fs::read(path.join(STATE)).ok()?;
+        let state = serde_json::from_slice(&text).ok()?;
+        Some(Self { path, state })
+    }
+
+    /// Writes the state, all of it or nothing.
+    ///
+    /// # Errors
+    /// The directory is gone or full.
+    pub fn save(&self) -> Result<()> {
+        let path = self.path.join(STATE);
+        let beside = self.path.join("state.new");
+        let text = serde_json::to_vec_pretty(&self.state)
+            .map_err(Failure::because("cannot write the state of the mount"))?;
+        fs::write(&beside, text)
+            .and_then(|()| fs::rename(&beside, &path))
+            .map_err(Failure::because(format!(
+                "{}: cannot write it",
+                path.display()
+            )))
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the daemon listens.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("socket")
+    }
+
+    /// What supervisor and daemon write.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Opens the log for the end of it.
+    ///
+    /// # Errors
+    /// The directory is gone or full.
+    pub fn open_log(&self) -> Result<File> {
+        let path = self.log();
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o644)
+            .open(&path)
+            .map_err(Failure::because(format!(
+                "{}: cannot open it",
+                path.display()
+            )))
+    }
+
+    /// Last lines of the log, for a message.
+    pub fn last_lines(&self, lines: usize) -> String {
+        let text = fs::read(self.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Takes the directory away; what cannot be removed is left for the next one.
+    pub fn remove(&self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn own_base() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(SYSTEM.into());
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_absolute() => Ok(Path::new(&dir).join("shale")),
+        _ => Err(Failure::new("XDG_RUNTIME_DIR: it names no directory")
+            .advise("set it to a directory of yours that ends with the session")),
+    }
+}
+
+fn lock(base: &Path) -> Result<File> {
+    let path = base.join("lock");
+    let failed = format!("{}: cannot lock it", path.display());
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(Failure::because(&failed))?;
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
+        .map_err(Failure::because(&failed))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(mountpoint: &str, nvm_dir: &str) -> State {
+        State {
+            mountpoint: mountpoint.into(),
+            volume: "/v/VOLUME.toml".into(),
+            nvm_dir: nvm_dir.into(),
+            connection: 7,
+            device: Some("0:77".to_owned()),
+            supervisor: Process::this(),
+            daemon: None,
+            restarts: 0,
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn saved_and_loaded() {
+        let base = tempfile::tempdir().unwrap();
+        let mut dir = StateDir {
+            path: base.path().to_owned(),
+            state: state("/m", "/n"),
+        };
+        dir.state.restarts = 3;
+        dir.save().unwrap();
+        let loaded = StateDir::load(base.path().to_owned()).unwrap();
+        assert_eq!(loaded.state, dir.state);
+        assert!(!loaded.state.is_stale() && !loaded.state.is_mounted().unwrap());
+        fs::write(dir.log(), "a\nb\nc\n").unwrap();
+        assert_eq!(dir.last_lines(2), "b\nc");
+    }
+
+    #[test]
+    fn one_mount_per_place_and_volume() {
+        let mut dir = StateDir {
+            path: "/nowhere".into(),
+            state: state("/m", "/n"),
+        };
+        let place = dir.refuse_same(&state("/m", "/other")).unwrap_err();
+        assert!(
+            place
+                .to_string()
+                .contains("/m: /v/VOLUME.toml is mounted there already")
+        );
+        let volume = dir.refuse_same(&state("/other", "/n")).unwrap_err();
+        let pid = std::process::id().to_string();
+        assert!(
+            volume
+                .to_string()
+                .contains(&format!("on /m already, by process {pid}"))
+        );
+        dir.refuse_same(&state("/other", "/other")).unwrap();
+        dir.state.supervisor.started = 1;
+        dir.refuse_same(&state("/m", "/n")).unwrap();
+    }
+}

@@ -1,0 +1,191 @@
+//! `shale status`: what a mount is doing.
+
+use crate::ask;
+use crate::failure::Result;
+use crate::mkfs::explain;
+use crate::size;
+use crate::state::StateDir;
+use serde_json::Value;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  shale status /mnt/shale
+  shale status /mnt/shale --json";
+
+/// Arguments of `status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// Everything that is known, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the state.
+pub fn run(args: &Args) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    let status = complete(ask::status(&dir)?, &dir);
+    if args.json {
+        println!("{status:#}");
+    } else {
+        print!("{}", table(&status));
+    }
+    Ok(())
+}
+
+/// Adds what the daemon does not know: the mount.
+fn complete(mut status: Value, dir: &StateDir) -> Value {
+    // As it is after the answer: a restart may have come before it.
+    let dir = StateDir::load(dir.path().to_owned()).unwrap_or_else(|| dir.clone());
+    let state = &dir.state;
+    status["mountpoint"] = state.mountpoint.to_string_lossy().into();
+    status["volume"] = state.volume.to_string_lossy().into();
+    status["mounted"] = state.is_mounted().unwrap_or(false).into();
+    status["supervisor_pid"] = state.supervisor.pid.into();
+    status["supervised"] = state.supervisor.lives().into();
+    status["restarts"] = state.restarts.into();
+    status["socket"] = dir.socket().to_string_lossy().into();
+    status["log"] = dir.log().to_string_lossy().into();
+    status
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or(0)
+}
+
+fn word<'v>(value: &'v Value, key: &str) -> &'v str {
+    value[key].as_str().unwrap_or("?")
+}
+
+fn table(status: &Value) -> String {
+    let mut lines = vec![format!(
+        "{}: volume '{}', {}",
+        word(status, "mountpoint"),
+        word(status, "name"),
+        word(status, "durability"),
+    )];
+    let mut line = |name: &str, text: String| lines.push(format!("  {name:<10} {text}"));
+    line(
+        "volume",
+        format!("{}  {}", word(status, "volume"), word(status, "uuid")),
+    );
+    let space = &status["space"];
+    line(
+        "nvm",
+        format!(
+            "{} used of {}, {} available; {}",
+            size::show(number(space, "used_bytes")),
+            size::show(number(space, "total_bytes")),
+            size::show(number(space, "available_bytes")),
+            word(status, "nvm_dir"),
+        ),
+    );
+    line("nvm is", explain(word(status, "persistence")).to_owned());
+    line("inodes", number(space, "inodes").to_string());
+    line("daemon", daemon(status));
+    line("supervisor", supervisor(status));
+    line("log", word(status, "log").to_owned());
+    line("digested", digest(&status["digest"]));
+    if let Some(error) = status["digest"]["last_error"].as_str() {
+        line("error", error.to_owned());
+    }
+    for problem in status["recovery"]["problems"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        line("recovery", problem.as_str().unwrap_or("?").to_owned());
+    }
+    for client in status["clients"].as_array().into_iter().flatten() {
+        line("client", self::client(client));
+    }
+    for gone in status["departed"].as_array().into_iter().flatten() {
+        line(
+            "cut off",
+            format!("process {}: {}", number(gone, "pid"), word(gone, "why")),
+        );
+    }
+    lines.join("\n") + "\n"
+}
+
+fn daemon(status: &Value) -> String {
+    format!(
+        "process {}, for {} s, started again {} times",
+        number(status, "daemon_pid"),
+        number(status, "uptime_s"),
+        number(status, "restarts"),
+    )
+}
+
+fn supervisor(status: &Value) -> String {
+    let pid = number(status, "supervisor_pid");
+    match status["supervised"].as_bool() {
+        Some(true) => format!("process {pid}"),
+        _ => format!("gone (was process {pid}): the mount ends when nobody uses it"),
+    }
+}
+
+fn digest(digest: &Value) -> String {
+    format!(
+        "{} records ({} of log), {} skipped; {} blocks written, {} linked; {} commits",
+        number(digest, "records"),
+        size::show(number(digest, "bytes_logged")),
+        number(digest, "skipped"),
+        number(digest, "blocks_written"),
+        number(digest, "blocks_linked"),
+        number(digest, "commits"),
+    )
+}
+
+fn client(client: &Value) -> String {
+    let waiting = number(client, "committed").saturating_sub(number(client, "digested"));
+    format!(
+        "{} of process {} (user {}), {}: {} of {} log kept, {} to digest",
+        word(client, "kind"),
+        number(client, "pid"),
+        number(client, "uid"),
+        word(client, "state"),
+        size::show(number(client, "log_used_bytes")),
+        size::show(number(client, "log_bytes")),
+        size::show(waiting),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_matters() {
+        let status = serde_json::json!({
+            "mountpoint": "/m", "name": "v", "durability": "strict", "volume": "/v.toml",
+            "uuid": "u", "nvm_dir": "/n", "persistence": "emulated", "daemon_pid": 12,
+            "supervisor_pid": 11, "supervised": false, "uptime_s": 3, "restarts": 2, "log": "/l",
+            "space": {"used_bytes": 1 << 20, "total_bytes": 1 << 30, "available_bytes": 5 << 20, "inodes": 7},
+            "digest": {"records": 9, "last_error": "worn out"},
+            "clients": [{"kind": "mount", "pid": 12, "uid": 0, "state": "served",
+                "log_bytes": 4096, "log_used_bytes": 128, "committed": 200, "digested": 72}],
+            "departed": [{"pid": 99, "why": "slept inside a call"}],
+            "recovery": {"problems": ["log-003: short"]},
+        });
+        let text = table(&status);
+        for part in [
+            "/m: volume 'v', strict",
+            "1 MiB used of 1 GiB, 5 MiB available",
+            "not a power cut",
+            "process 12, for 3 s, started again 2 times",
+            "gone (was process 11)",
+            "9 records",
+            "worn out",
+            "log-003: short",
+            "128 B of 4 KiB log kept, 128 B to digest",
+            "process 99: slept inside a call",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! The supervisor of one mount (hidden verb; the foreground of `mount --foreground`).
+//!
+//! It holds what must outlive a daemon: the descriptor of the mount, the listening
+//! socket, what was agreed with the kernel, the number of the mount. It starts
+//! daemons, one at a time, until the mount is gone and every log is in the volume.
+//!
+//! Order of the start, so that a volume that cannot be served is never mounted: claim
+//! the place, listen, let the daemon open and recover the volume, mount, hand over. A
+//! daemon killed at any moment is followed by another: before `Negotiated` has come the
+//! kernel's first request is still unanswered and is sent again, after it the next
+//! daemon is told what was agreed.
+//!
+//! The supervisor itself may be killed: its daemon then serves until nobody uses the
+//! mount, and unmounts it.
+
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::packet::{self, FromDaemon, Report, Start, ToDaemon};
+use crate::process::Process;
+use crate::state::{State, StateDir};
+use crate::tracing_to;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::Shutdown;
+use shale_daemon::VolumeFile;
+use shale_fuse::{MountInfo, MountOptions, Session};
+use shale_proto::SocketPeer;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A daemon that served less than this has died of what it serves, or of the volume.
+const SHORT: Duration = Duration::from_secs(1);
+/// Restarts without a pause after daemons that died that soon.
+const AT_ONCE: u32 = 3;
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Daemons in a row that did not come to serve, after which the mount is given up:
+/// about 10 s. Programs then see an error instead of waiting for ever.
+const FAILED_STARTS_MAX: u32 = 12;
+/// Daemons in a row that served less than [`SHORT`]: about 3 minutes.
+const SHORT_LIVES_MAX: u32 = 50;
+/// How often an unmounted volume's logs are tried.
+const SETTLE_TRIES: u32 = 3;
+
+/// What is to be mounted where. Both paths are absolute.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Volume file.
+    pub volume: PathBuf,
+    /// Mount point.
+    pub mountpoint: PathBuf,
+    /// Directory of the NVM tier.
+    pub nvm_dir: PathBuf,
+}
+
+/// Who waits for the mount.
+#[derive(Debug)]
+pub enum Front {
+    /// The user, at this process.
+    Foreground,
+    /// `mount`, at the other end of this socket.
+    Mount(OwnedFd),
+}
+
+impl Front {
+    fn tell(&self, report: &Report) {
+        match self {
+            // A `mount` that was interrupted need not know.
+            Front::Mount(socket) => drop(packet::send(socket, report, &[])),
+            Front::Foreground => {}
+        }
+    }
+}
+
+/// Arguments of the hidden verb.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    volume: PathBuf,
+    mountpoint: PathBuf,
+}
+
+/// What `mount` starts: its socket is standard input.
+pub fn verb(args: &Args) -> Result<()> {
+    let front = std::io::stdin().as_fd().try_clone_to_owned();
+    let front = front.map_err(Failure::because("standard input"))?;
+    // Fails where there is a session of its own already.
+    let _ = rustix::process::setsid();
+    let file = VolumeFile::load(&args.volume).map_err(|e| Failure::new(e.to_string()))?;
+    let wanted = Wanted {
+        volume: args.volume.clone(),
+        mountpoint: args.mountpoint.clone(),
+        nvm_dir: file.nvm_dir().to_owned(),
+    };
+    run(&wanted, Front::Mount(front))
+}
+
+/// Mounts and supervises until the mount is gone.
+///
+/// # Errors
+/// It could not be mounted, or was given up, or not every log came into the volume.
+pub fn run(wanted: &Wanted, front: Front) -> Result<()> {
+    let outcome = Supervisor::new(wanted, &front).and_then(|mut supervisor| {
+        supervisor.mount(wanted)?;
+        front.tell(&Report::Mounted);
+        supervisor.keep()
+    });
+    if let Err(failure) = &outcome {
+        tracing::error!("{failure}");
+        front.tell(&Report::Failed {
+            text: failure.text.clone(),
+            advice: failure.advice.clone(),
+        });
+    }
+    outcome
+}
+
+/// This program, also when its file was replaced meanwhile.
+pub fn program() -> PathBuf {
+    match std::env::current_exe() {
+        Ok(path) if path.exists() => path,
+        _ => "/proc/self/exe".into(),
+    }
+}
+
+/// What happens to the supervisor.
+enum Event {
+    Said(FromDaemon),
+    /// Everything it said came before.
+    Ended(std::io::Result<ExitStatus>),
+}
+
+/// The daemon that runs now.
+struct Running {
+    socket: OwnedFd,
+    started: Instant,
+    serving: bool,
+}
+
+struct Supervisor {
+    dir: StateDir,
+    foreground: bool,
+    listener: OwnedFd,
+    mount: Option<Session>,
+    info: [u8; MountInfo::BYTES],
+    daemon: Option<Running>,
+    /// What the last daemon said that it failed of.
+    reason: Option<Failure>,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+}
+
+impl Supervisor {
+    fn new(wanted: &Wanted, front: &Front) -> Result<Self> {
+        let foreground = matches!(front, Front::Foreground);
+        let dir = StateDir::claim(State {
+            mountpoint: wanted.mountpoint.clone(),
+            volume: wanted.volume.clone(),
+            nvm_dir: wanted.nvm_dir.clone(),
+            connection: random()?,
+            device: None,
+            supervisor: Process::this(),
+            daemon: None,
+            restarts: 0,
+            failure: None,
+        })?;
+        let listener = dir.open_log().and_then(|log| {
+            tracing_to((!foreground).then_some(log));
+            let socket = dir.socket();
+            let listener =
+                SocketPeer::listen(&socket).map_err(Failure::because(socket.display()))?;
+            // Who may do what is decided by the daemon, which sees who connects.
+            rustix::fs::chmod(&socket, 0o666.into()).map_err(Failure::because(socket.display()))?;
+            Ok(listener)
+        });
+        let listener = listener.inspect_err(|_| dir.remove())?;
+        let (sender, events) = channel();
+        Ok(Self {
+            dir,
+            foreground,
+            listener,
+            mount: None,
+            info: MountInfo::new().to_bytes(),
+            daemon: None,
+            reason: None,
+            sender,
+            events,
+        })
+    }
+
+    /// Opens the volume, then mounts it.
+    fn mount(&mut self, wanted: &Wanted) -> Result<()> {
+        let mounted = self.open().and_then(|()| {
+            let options = MountOptions::default();
+            Session::mount(&wanted.mountpoint, &options).map_err(|e| Failure::new(e.to_string()))
+        });
+        let mounted = match mounted {
+            Ok(mounted) => mounted,
+            Err(failure) => {
+                self.dismiss();
+                self.dir.remove();
+                return Err(failure);
+            }
+        };
+        let found = mounts::at(&wanted.mountpoint)?;
+        self.dir.state.device = found.map(|m| m.device);
+        self.dir.save()?;
+        if let Some(daemon) = &self.daemon {
+            // One that died just now is noticed below, and the next one gets it at its start.
+            let _ = packet::send(&daemon.socket, &ToDaemon::Mounted, &[mounted.fd()]);
+        }
+        self.mount = Some(mounted);
+        tracing::info!(
+            volume = %wanted.volume.display(),
+            mountpoint = %wanted.mountpoint.display(),
+            "mounted"
+        );
+        Ok(())
+    }
+
+    /// Starts the first daemon and waits until it has the volume open.
+    fn open(&mut self) -> Result<()> {
+        self.start(false)?;
+        match self.next()? {
+            Event::Said(FromDaemon::Opened) => Ok(()),
+            Event::Said(other) => {
+                self.note(other);
+                self.open_failed()
+            }
+            Event::Ended(status) => {
+                self.daemon = None;
+                Err(self.died(&status))
+            }
+        }
+    }
+
+    /// The daemon has said why; it ends now.
+    fn open_failed(&mut self) -> Result<()> {
+        let status = self.wait_for_end()?;
+        self.daemon = None;
+        Err(self.died(&status))
+    }
+
+    fn next(&self) -> Result<Event> {
+        self.events
+            .recv()
+            .map_err(Failure::because("the supervisor hears nothing"))
+    }
+
+    /// Supervises until the mount is gone and every log is in the volume.
+    fn keep(&mut self) -> Result<()> {
+        let mut short_lives = 0;
+        loop {
+            let status = self.wait_for_end()?;
+            let lived = self.daemon.take();
+            if !self.is_connected() {
+                return match &status {
+                    Ok(status) if status.success() => self.end(),
+                    _ => self.settle(),
+                };
+            }
+            let reason = self.died(&status);
+            let served = lived.as_ref().is_some_and(|d| d.serving);
+            short_lives = match &lived {
+                Some(daemon) if served && daemon.started.elapsed() >= SHORT => 0,
+                _ => short_lives + 1,
+            };
+            let most = if served {
+                SHORT_LIVES_MAX
+            } else {
+                FAILED_STARTS_MAX
+            };
+            if short_lives >= most {
+                return self.give_up(&reason);
+            }
+            tracing::warn!(short_lives, "{reason}; the next one starts");
+            if short_lives > AT_ONCE {
+                let doublings = (short_lives - AT_ONCE).min(16);
+                thread::sleep((Duration::from_millis(10) * (1 << doublings)).min(PAUSE_MAX));
+            }
+            self.dir.state.restarts += 1;
+            if let Err(failure) = self.start(false) {
+                // No memory, no process: it may pass.
+                self.reason = Some(failure);
+                drop(
+                    self.sender
+                        .send(Event::Ended(Err(std::io::ErrorKind::Other.into()))),
+                );
+            }
+        }
+    }
+
+    /// Listens to the daemon until it has ended.
+    fn wait_for_end(&mut self) -> Result<std::io::Result<ExitStatus>> {
+        loop {
+            match self.next()? {
+                Event::Said(word) => self.note(word),
+                Event::Ended(status) => return Ok(status),
+            }
+        }
+    }
+
+    fn note(&mut self, word: FromDaemon) {
+        match word {
+            FromDaemon::Opened => {}
+            FromDaemon::Negotiated(info) => self.info = info,
+            FromDaemon::Serving => {
+                if let Some(daemon) = &mut self.daemon {
+                    daemon.serving = true;
+                }
+            }
+            FromDaemon::Failed { text, advice } => {
+                self.reason = Some(Failure {
+                    advice,
+                    ..Failure::new(text)
+                });
+            }
+        }
+    }
+
+    /// Why the daemon ended: in its own words, or as the kernel says.
+    fn died(&mut self, status: &std::io::Result<ExitStatus>) -> Failure {
+        self.reason.take().unwrap_or_else(|| match status {
+            Ok(status) => Failure::new(format!("the daemon died ({status})"))
+                .advise(format!("its log: {}", self.dir.last_lines(3))),
+            Err(error) => Failure::new(format!("the daemon cannot be started: {error}")),
+        })
+    }
+
+    /// Starts a daemon and a thread that listens to it.
+    fn start(&mut self, settle: bool) -> Result<()> {
+        let (ours, theirs) = packet::pair()?;
+        let stderr = match self.foreground {
+            true => Stdio::inherit(),
+            false => Stdio::from(self.dir.open_log()?),
+        };
+        let child = Command::new(program())
+            .arg("daemon")
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            // What the terminal sends to its foreground is not for the daemon.
+            .process_group(0)
+            .spawn()
+            .map_err(Failure::because("cannot start the daemon"))?;
+        let start = ToDaemon::Start(Start {
+            volume: self.dir.state.volume.clone(),
+            mountpoint: self.dir.state.mountpoint.clone(),
+            state_dir: self.dir.path().to_owned(),
+            connection: self.dir.state.connection,
+            info: self.info,
+            settle,
+        });
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
+        fds.extend(self.mount.as_ref().map(Session::fd));
+        // A daemon that is dead already cannot be told; its end is heard all the same.
+        let _ = packet::send(&ours, &start, &fds);
+        self.dir.state.daemon = Some(Process::of(child.id()));
+        if let Err(failure) = self.dir.save() {
+            tracing::warn!("{failure}");
+        }
+        let heard = ours
+            .try_clone()
+            .map_err(Failure::because("cannot listen to the daemon"));
+        let sender = self.sender.clone();
+        self.reason = None;
+        self.daemon = Some(Running {
+            socket: ours,
+            started: Instant::now(),
+            serving: false,
+        });
+        let heard = heard?;
+        thread::spawn(move || listen(&heard, child, &sender));
+        Ok(())
+    }
+
+    /// Has the daemon end that still waits for the mount.
+    fn dismiss(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            let _ = rustix::net::shutdown(&daemon.socket, Shutdown::Write);
+            let _ = self.wait_for_end();
+        }
+    }
+
+    /// Whether the kernel still has the mount, by whatever name.
+    fn is_connected(&self) -> bool {
+        let Some(mount) = &self.mount else {
+            return false;
+        };
+        let mut device = [PollFd::from_borrowed_fd(mount.fd(), PollFlags::empty())];
+        match poll(&mut device, Some(&Timespec::default())) {
+            Ok(_) => !device[0].revents().contains(PollFlags::ERR),
+            Err(_) => true,
+        }
+    }
+
+    /// The last daemon died after the unmount: another one brings what it left into the
+    /// volume.
+    fn settle(&mut self) -> Result<()> {
+        self.mount = None;
+        let mut reason = Failure::new("the daemon died while the volume was being unmounted");
+        for _ in 0..SETTLE_TRIES {
+            self.start(true)?;
+            let status = self.wait_for_end()?;
+            self.daemon = None;
+            if status.as_ref().is_ok_and(ExitStatus::success) {
+                return self.end();
+            }
+            reason = self.died(&status);
+        }
+        self.fail(&reason)
+    }
+
+    fn give_up(&mut self, reason: &Failure) -> Result<()> {
+        tracing::error!("too many daemons died one after the other: the mount ends");
+        if let Err(error) = shale_fuse::unmount(&self.dir.state.mountpoint, true) {
+            tracing::error!("{error}");
+        }
+        // The last descriptor: whoever waits for an answer gets an error.
+        self.mount = None;
+        self.fail(reason)
+    }
+
+    /// Leaves the reason for whoever comes to unmount.
+    fn fail(&mut self, reason: &Failure) -> Result<()> {
+        self.dir.state.failure = Some(reason.to_string());
+        if let Err(failure) = self.dir.save() {
+            tracing::error!("{failure}");
+        }
+        Err(reason.clone())
+    }
+
+    fn end(&self) -> Result<()> {
+        tracing::info!("unmounted; every log is in the volume");
+        self.dir.remove();
+        Ok(())
+    }
+}
+
+/// Passes on what the daemon says, then its end.
+fn listen(socket: &OwnedFd, mut child: Child, events: &Sender<Event>) {
+    loop {
+        match packet::receive::<FromDaemon>(socket) {
+            Ok(Some((word, _))) => drop(events.send(Event::Said(word))),
+            Ok(None) => break,
+            Err(failure) => {
+                tracing::error!("{failure}");
+                break;
+            }
+        }
+    }
+    // If it only closed its end, nobody could tell it to stop any more.
+    let ended = child.wait();
+    drop(events.send(Event::Ended(ended)));
+}
+
+/// A number that no other mount has.
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    let path = "/dev/urandom";
+    std::fs::File::open(path)
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
+        .map_err(Failure::because(format!("{path}: cannot read it")))?;
+    // 0 is the number of no mount.
+    Ok(u64::from_le_bytes(bytes).max(1))
+}

@@ -1,0 +1,225 @@
+//! One volume in memory with a mount point; everything goes when it is dropped.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The program under test.
+pub const SHALE: &str = env!("CARGO_BIN_EXE_shale");
+/// No single step takes longer on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether this machine lets this user mount; says so if not.
+pub fn can_mount() -> bool {
+    let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    if !can {
+        eprintln!("SKIPPED: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// What a run of the program said.
+pub struct Said {
+    pub code: i32,
+    /// Standard output, then standard error.
+    pub text: String,
+}
+
+impl Said {
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}", self.text);
+        self.text
+    }
+
+    #[track_caller]
+    pub fn failed(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{}", self.text);
+        self.text
+    }
+}
+
+/// Runs the program; a run that hangs is killed.
+pub fn shale(args: &[&str]) -> Said {
+    let output = Command::new("timeout")
+        .args(["--signal=KILL", "60", SHALE])
+        .args(args)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    Said {
+        code: output.status.code().unwrap_or(-1),
+        text: String::from_utf8_lossy(&text).into_owned(),
+    }
+}
+
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Kills a process of ours; one that is gone is no error.
+pub fn kill(pid: u64) {
+    let is_ours =
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(SHALE));
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32).filter(|_| is_ours) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Whether a process has not ended.
+pub fn lives(pid: u64) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+}
+
+pub fn detach(place: &Path) {
+    let flags = rustix::mount::UnmountFlags::DETACH;
+    let _ = rustix::mount::unmount(place, flags);
+}
+
+/// Lets the other threads of a test end when it fails.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+pub struct Volume {
+    dir: TempDir,
+    file: String,
+    place: String,
+}
+
+impl Volume {
+    /// Makes a volume of 96 MiB.
+    pub fn new(name: &str) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("shale-cli-{name}-"))
+            .tempdir_in("/dev/shm")
+            .unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (file, place, nvm) = (path("VOLUME.toml"), path("mount"), path("nvm"));
+        fs::create_dir(&place).unwrap();
+        let nvm = format!("{nvm}:96M");
+        shale(&["mkfs", &file, "--nvm", &nvm, "--log-bytes", "16M"]).ok();
+        Self { dir, file, place }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    pub fn mountpoint(&self) -> &Path {
+        Path::new(&self.place)
+    }
+
+    pub fn shale(&self, args: &[&str]) -> Said {
+        shale(args)
+    }
+
+    #[track_caller]
+    pub fn mount(&self) {
+        self.shale(&["mount", &self.file, &self.place]).ok();
+        assert!(self.is_mounted());
+    }
+
+    #[track_caller]
+    pub fn umount(&self) {
+        self.shale(&["umount", &self.place]).ok();
+        assert!(!self.is_mounted());
+        assert!(self.state().is_none(), "its state is gone");
+    }
+
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        let text = self.shale(&["status", &self.place, "--json"]).ok();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Kills the daemon and waits for the next one.
+    #[track_caller]
+    pub fn kill_daemon(&self) {
+        let old = self.status()["daemon_pid"].as_u64().unwrap();
+        kill(old);
+        wait_until("another daemon answers", || {
+            self.status()["daemon_pid"] != old
+        });
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        table.contains(&format!(" {} ", self.place))
+    }
+
+    /// What the supervisor has written down of this mount.
+    pub fn state(&self) -> Option<Value> {
+        let files = fs::read_dir("/run/shale").ok()?.flatten();
+        files
+            .filter_map(|entry| fs::read(entry.path().join("state.json")).ok())
+            .filter_map(|text| serde_json::from_slice::<Value>(&text).ok())
+            .find(|state| state["mountpoint"] == self.place)
+    }
+
+    pub fn recorded_daemon(&self) -> Option<u64> {
+        self.state()?["daemon"]["pid"].as_u64()
+    }
+
+    /// Where the daemon's log is, for a test that fails.
+    fn show_log(&self) {
+        for entry in fs::read_dir("/run/shale").into_iter().flatten().flatten() {
+            let state = fs::read_to_string(entry.path().join("state.json")).unwrap_or_default();
+            if state.contains(&self.place) {
+                let log = fs::read_to_string(entry.path().join("log")).unwrap_or_default();
+                eprintln!("log of {}:\n{log}", self.place);
+            }
+        }
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.show_log();
+        }
+        let pids: Vec<u64> = self.state().map_or(Vec::new(), |state| {
+            ["supervisor", "daemon"]
+                .iter()
+                .filter_map(|who| state[who]["pid"].as_u64())
+                .collect()
+        });
+        for pid in &pids {
+            kill(*pid);
+        }
+        while self.is_mounted() {
+            detach(self.mountpoint());
+            thread::sleep(Duration::from_millis(10));
+        }
+        // What is left in the state directory is taken away by the next mount of anybody.
+        for entry in fs::read_dir("/run/shale").into_iter().flatten().flatten() {
+            let state = fs::read_to_string(entry.path().join("state.json")).unwrap_or_default();
+            if state.contains(&self.place) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
