@@ -307,6 +307,8 @@ impl Daemon {
                 tracing::error!("a thread of the daemon panicked");
             }
         }
+        // Nobody accepts any more: whoever came in the last moment goes too.
+        self.connections.close_all();
         drop(self.lock.lock().take());
     }
 }

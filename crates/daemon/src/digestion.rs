@@ -245,8 +245,8 @@ impl Shared {
     /// what counts is what the volume has now.
     fn use_up(&self, client: &Client, rights: Rights<'_>, done: &ChunkDone) {
         let asked = rights.asked_inos();
-        let view = self.volume.view();
         let _reader = self.readers.enter();
+        let view = self.volume.view();
         let made = |ino: &u64| matches!(view.inode(Ino(*ino)), Ok(Some(_)));
         let made: Vec<u64> = asked.into_iter().filter(made).collect();
         let mut grants = client.grants.lock();

@@ -11,7 +11,6 @@
 //! | `space` | a full volume is found out at the call |
 //! | [`recover`], `orphans` | what a crash left |
 //! | [`stats`] | what `status` shows |
-//! | [`supervisor`] | the process that hides a daemon's death |
 #![forbid(unsafe_code)]
 
 mod attach;

@@ -117,7 +117,11 @@ impl Shared {
     fn wait_outside(self: &Arc<Self>, client: &Arc<Client>, inside: &mut Inside) {
         let limit = self.config.gate_timeout;
         loop {
-            if matches!(*client.fate.lock(), Fate::Evicted(_)) && client.reach == Reach::Socket {
+            // Whoever was cut off finds out before it returns what it read; whoever has
+            // gone may have died inside a call.
+            let evicted = matches!(*client.fate.lock(), Fate::Evicted(_));
+            let socket = client.reach == Reach::Socket;
+            if client.leaving.load(Ordering::Acquire) || evicted && socket {
                 return;
             }
             if inside.wait(&client.client_page, limit) {

@@ -153,12 +153,13 @@ impl Shared {
         let digested = self.digest_to(client, u64::MAX);
         self.clients.write().remove(&client.id);
         self.leases.release_all(client.id);
-        client.grants.lock().give_back(&self.volume);
-        self.credits.close(client.id);
         if let Err(halt @ Halt::Stuck(_)) = &digested {
+            // Its records may name granted blocks and numbers, and their room is spoken for.
             self.remember(client, halt.to_string());
             return digested;
         }
+        client.grants.lock().give_back(&self.volume);
+        self.credits.close(client.id);
         if client.reach == Reach::Socket {
             tracing::info!(client = client.id, pid = client.pid, "client left");
         }

@@ -12,6 +12,9 @@ use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
 use std::sync::atomic::Ordering;
 
+/// What fits a message, with room to spare.
+const TEXT_BYTES_MAX: usize = 60 << 10;
+
 /// Everything `status` tells. The JSON of it is an interface: keys are not renamed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -37,7 +40,9 @@ pub struct Status {
     pub instructions: &'static str,
     /// Space of the NVM tier.
     pub space: SpaceStatus,
-    /// Attached clients.
+    /// Number of attached clients.
+    pub client_count: usize,
+    /// Attached clients; not all of them if there are very many.
     pub clients: Vec<ClientStatus>,
     /// Clients that were cut off, or whose log is kept; the last ones.
     pub departed: Vec<DepartedStatus>,
@@ -194,6 +199,7 @@ impl Shared {
             huge_pages: self.map.huge_pages(),
             instructions: self.map.instructions(),
             space: self.space_status(),
+            client_count: self.clients.read().len(),
             clients: self.client_statuses(),
             departed: self
                 .departed
@@ -221,8 +227,16 @@ impl Shared {
 
     /// The state as JSON.
     pub(crate) fn status_text(&self) -> String {
-        serde_json::to_string(&self.status())
-            .unwrap_or_else(|e| format!("{{\"error\":\"status: {e}\"}}"))
+        let mut status = self.status();
+        loop {
+            let text = serde_json::to_string(&status)
+                .unwrap_or_else(|e| format!("{{\"error\":\"status: {e}\"}}"));
+            if text.len() <= TEXT_BYTES_MAX || status.clients.is_empty() {
+                return text;
+            }
+            // A message has a limit; the count says that there are more.
+            status.clients.truncate(status.clients.len() / 2);
+        }
     }
 
     fn space_status(&self) -> SpaceStatus {

@@ -1,0 +1,328 @@
+//! What digest, death, restart and misuse do.
+
+use crate::served::*;
+use shale_daemon::Daemon;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::record::StealBody;
+use shale_format::{BlockAddr, Ino};
+use shale_oplog::encode;
+use shale_proto::control::{daemon_page, state};
+use shale_proto::{Reply, Request};
+use std::time::Duration;
+
+#[test]
+fn what_is_appended_is_in_the_volume_after_digest() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    let data: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
+    hand.make_file("a", &data);
+    let end = hand.writer.committed().0;
+    assert_eq!(hand.digest(), Reply::Digested { pos: end });
+    let view = daemon.volume().view();
+    assert_eq!(content(&view, "a"), data);
+    assert_eq!(hand.daemon_page.load_u64(daemon_page::DIGESTED), end);
+    assert!(hand.daemon_page.load_u64(daemon_page::EPOCH) > 0);
+    eventually("log space can be used again", || {
+        hand.daemon_page.load_u64(daemon_page::RECLAIM) == end
+    });
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    assert!(place.logs().is_empty(), "{:?}", place.logs());
+    daemon.shutdown().unwrap();
+
+    let daemon = place.start();
+    assert_eq!(daemon.recovery().logs, 0, "a clean stop leaves no logs");
+    assert_eq!(content(&daemon.volume().view(), "a"), data);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn the_end_of_a_connection_digests_the_log() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let mut hand = Hand::over(&place.socket());
+    assert!(hand.attached.may_steal, "client and daemon are one user");
+    hand.make_file("from a process that dies", b"last words");
+    let used = daemon.status_values().clients;
+    assert_eq!((used.len(), used[0].kind), (1, "direct"));
+    assert!(used[0].leases > 0);
+    drop(hand);
+    eventually("the client is gone", || {
+        daemon.status_values().clients.is_empty()
+    });
+    let view = daemon.volume().view();
+    assert_eq!(content(&view, "from a process that dies"), b"last words");
+    eventually("its log is gone", || place.logs().is_empty());
+    assert_eq!(daemon.volume().space().taken, 0, "nothing stays granted");
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let mut one = Hand::in_process(&daemon);
+    let mut two = Hand::over(&place.socket());
+    let big = vec![7u8; 3 << 20];
+    one.make_file("one", &big);
+    one.digest();
+    let ino = one.make_file("more", b"x");
+    one.append_for(unlink("one", Ino(ino.0 - 1)), 0, 42);
+    two.make_file("two", b"second");
+    daemon.abandon();
+    drop((one, two));
+    assert_eq!(place.logs().len(), 2);
+
+    let daemon = place.start();
+    let report = daemon.recovery().clone();
+    assert_eq!((report.logs, report.problems.len()), (2, 0), "{report:?}");
+    assert_eq!(
+        report.requests, 0,
+        "a fresh mount has no requests to answer"
+    );
+    let view = daemon.volume().view();
+    assert_eq!(names(&view), ["more", "two"]);
+    assert_eq!(content(&view, "two"), b"second");
+    assert!(place.logs().is_empty());
+    let space = daemon.volume().space();
+    assert_eq!((space.taken, space.pending), (0, 0), "{space:?}");
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_bad_record_ends_its_log_and_no_other() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let mut honest = Hand::in_process(&daemon);
+    let mut hostile = Hand::over(&place.socket());
+    hostile.make_file("good", b"before");
+    // An inode number that nobody granted.
+    hostile.append(encode::create(ROOT, Ino(5_000), create_body(), b"bad", b""));
+    hostile.append(encode::write(Ino(5_000), 0, b"never"));
+    assert!(matches!(hostile.digest(), Reply::Refused { errno: 5, .. }));
+    assert_eq!(hostile.state(), state::EVICTED);
+    assert!(matches!(
+        hostile.ask(Request::Doorbell),
+        Reply::Refused { .. }
+    ));
+    honest.make_file("honest", b"goes on");
+    honest.digest();
+    let view = daemon.volume().view();
+    assert_eq!(names(&view), ["good", "honest"]);
+    let status = daemon.status_values();
+    assert_eq!(status.digest.refused, 1);
+    assert!(
+        status.departed[0].why.contains("not granted"),
+        "{:?}",
+        status.departed
+    );
+    assert_eq!(honest.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn records_without_a_lease_or_a_grant_are_refused() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let mut owner = Hand::in_process(&daemon);
+    let ino = owner.make_file("file", b"owner's");
+    owner.digest();
+    let thief = Hand::over(&place.socket());
+    thief.append(encode::write(ino, 0, b"thief's"));
+    let Reply::Refused { why, .. } = thief.digest() else {
+        panic!("written without a lease");
+    };
+    assert!(why.contains("lease"), "{why}");
+    drop(thief);
+    let thief = Hand::over(&place.socket());
+    thief.lease(ino);
+    let body = StealBody {
+        addr: BlockAddr::nvm(daemon.volume().superblock().data_block).raw(),
+        blocks: 1,
+        data_crc: 0,
+        end: 4096,
+    };
+    thief.append(encode::steal(ino, 0, body));
+    assert!(matches!(thief.digest(), Reply::Refused { .. }));
+    assert_eq!(content(&daemon.volume().view(), "file"), b"owner's");
+    assert_eq!(owner.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_torn_log_is_recovered_to_its_last_whole_record() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    hand.make_file("whole", b"kept");
+    let torn_at = hand.writer.committed().0;
+    hand.make_file("torn", b"not kept");
+    let view = hand.writer.log().view().clone();
+    view.store_u64(4096 + torn_at as usize + 64, 0x0bad);
+    daemon.abandon();
+    drop(hand);
+    let daemon = place.start();
+    assert_eq!(names(&daemon.volume().view()), ["whole"]);
+    assert!(daemon.recovery().problems.is_empty());
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_missing_log_is_reported_and_the_rest_goes_on() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    let mut one = Hand::in_process(&daemon);
+    let mut two = Hand::in_process(&daemon);
+    one.make_file("one", b"1");
+    two.make_file("two", b"2");
+    // Asking for the lease on the root has had the log of the first digested.
+    let lost = shale_format::log::file_name(two.attached.slot);
+    daemon.abandon();
+    drop((one, two));
+    std::fs::remove_file(place.nvm().join(&lost)).unwrap();
+    let daemon = place.start();
+    let problems = &daemon.recovery().problems;
+    assert!(
+        problems.len() == 1 && problems[0].contains(&lost),
+        "{problems:?}"
+    );
+    assert_eq!(names(&daemon.volume().view()), ["one"]);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn freed_blocks_wait_for_the_gate() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    let ino = hand.make_file("big", &vec![1; 4 << 20]);
+    hand.digest();
+    daemon.quiesce();
+    let before = daemon.volume().space();
+    hand.set_gate(9, 77);
+    hand.append(unlink("big", ino));
+    let end = hand.writer.committed().0;
+    assert_eq!(
+        hand.digest(),
+        Reply::Digested { pos: end },
+        "digest waits for nobody"
+    );
+    std::thread::sleep(Duration::from_millis(50));
+    let held = daemon.volume().space();
+    assert!(held.pending >= 1024 && held.free <= before.free, "{held:?}");
+    assert!(hand.daemon_page.load_u64(daemon_page::RECLAIM) < end);
+    hand.set_gate(9, 78);
+    eventually("the blocks are free", || {
+        daemon.volume().space().pending == 0
+    });
+    assert!(daemon.volume().space().free >= before.free + 1024);
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_client_that_never_leaves_a_call_is_cut_off() {
+    let place = Place::new(64);
+    let mut config = place.config();
+    config.gate_timeout = Duration::from_millis(100);
+    let daemon = start(config);
+    daemon.listen(&place.socket()).unwrap();
+    let mut stuck = Hand::over(&place.socket());
+    let ino = stuck.make_file("file", b"counts");
+    stuck.set_gate(0, 1);
+    let other = Hand::in_process(&daemon);
+    let (_, fresh) = other.lease(ino);
+    assert!(fresh);
+    assert_eq!(stuck.state(), state::EVICTED);
+    assert_eq!(content(&daemon.volume().view(), "file"), b"counts");
+    stuck.append(encode::write(ino, 0, b"too late"));
+    assert!(matches!(stuck.digest(), Reply::Refused { .. }));
+    drop(stuck);
+    eventually("it is gone", || daemon.status_values().clients.len() == 1);
+    assert_eq!(content(&daemon.volume().view(), "file"), b"counts");
+    assert_eq!(other.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_lease_moves_with_everything_written_under_it() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let mut one = Hand::over(&place.socket());
+    let two = Hand::over(&place.socket());
+    let ino = one.make_file("file", b"first");
+    let word = daemon_page::bucket(ino.0);
+    let before = one.daemon_page.load_u32(word);
+    let (_, fresh) = one.lease(ino);
+    assert!(!fresh, "a number's grantee holds what it makes of it");
+    let (_, fresh) = two.lease(ino);
+    assert!(fresh);
+    assert_ne!(
+        one.daemon_page.load_u32(word),
+        before,
+        "the loser can see it"
+    );
+    assert_eq!(content(&daemon.volume().view(), "file"), b"first");
+    two.append(encode::write(ino, 0, b"other"));
+    let (generation, fresh) = one.lease(ino);
+    assert!(fresh && generation == one.daemon_page.load_u32(word));
+    assert_eq!(content(&daemon.volume().view(), "file"), b"other");
+    assert!(!one.lease(ino).1, "held all the time");
+    drop((one, two));
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn stolen_blocks_are_linked_in_place() {
+    let place = Place::new(128);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    let ino = hand.make_file("stolen", b"");
+    let Reply::Blocks { runs, segments } = hand.ask(Request::GrantBlocks { blocks: 512 }) else {
+        panic!("no blocks");
+    };
+    assert!(!runs.is_empty() && !segments.is_empty());
+    let addr = BlockAddr::from_raw(runs[0].addr);
+    let data = vec![0x5a; 2 * BLOCK_BYTES];
+    daemon.map().copy_nt(addr.byte() as usize, &data);
+    let body = StealBody {
+        addr: addr.raw(),
+        blocks: 2,
+        data_crc: shale_format::checksum::crc32c(&data),
+        end: data.len() as u64,
+    };
+    hand.append(encode::steal(ino, 0, body));
+    hand.digest();
+    let view = daemon.volume().view();
+    assert_eq!(content(&view, "stolen"), data);
+    let inode = view.inode(ino).unwrap().unwrap();
+    let mapped = view.map_block(&inode, shale_format::FileBlock(0)).unwrap();
+    assert_eq!(mapped, shale_volume::Mapping::Data { addr, len: 2 });
+    let again = hand.ask(Request::ReturnBlocks { runs: runs.clone() });
+    assert!(
+        matches!(again, Reply::Refused { .. }),
+        "two of them are the file's now"
+    );
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    assert_eq!(daemon.volume().space().taken, 0);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn one_daemon_serves_a_volume_and_only_its_own() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    let clock = std::sync::Arc::new(shale_device::SystemClock::new());
+    let second = Daemon::start(place.config(), clock.clone()).err().unwrap();
+    assert!(second.to_string().contains("in use"), "{second}");
+    daemon.shutdown().unwrap();
+    let mut config = place.config();
+    config.volume.uuid = "0".repeat(32);
+    let other = Daemon::start(config, clock).err().unwrap();
+    assert!(other.to_string().contains("expected 0000"), "{other}");
+}

@@ -1,0 +1,134 @@
+//! A full volume is found out when room is asked for, never at digest; and what the
+//! kernel asks again after a crash has its answer.
+
+use crate::served::*;
+use shale_oplog::encode;
+use shale_proto::{Reply, Request};
+
+fn reserve(hand: &Hand, wanted: u64, least: u64) -> Option<u64> {
+    match hand.ask(Request::Reserve { wanted, least }) {
+        Reply::Room { bytes } => Some(bytes),
+        Reply::NoSpace => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn free_blocks(hand: &Hand) -> u64 {
+    match hand.ask(Request::Space) {
+        Reply::Space(space) => space.free,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_byte_of_room_that_was_given_can_be_digested() {
+    let place = Place::new(48);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    let ino = hand.make_file("fill", b"");
+    hand.digest();
+    let piece = vec![3u8; 256 << 10];
+    let growth = piece.len() as u64 + 128;
+    let mut written = 0u64;
+    while reserve(&hand, growth, growth).is_some() {
+        let part = encode::write(ino, written, &piece);
+        if hand.writer.try_admit(part.bytes()).is_none() {
+            hand.digest();
+            hand.writer.set_tail(hand.writer.committed());
+        }
+        hand.append_for(part, (growth / 64) as u32, 0);
+        written += piece.len() as u64;
+    }
+    assert!(written > 30 << 20, "{written}");
+    assert!(matches!(hand.digest(), Reply::Digested { .. }));
+    assert_eq!(
+        content(&daemon.volume().view(), "fill").len() as u64,
+        written
+    );
+    assert!(free_blocks(&hand) < 256);
+    // Deleting needs no room, and gives everything back.
+    hand.append(unlink("fill", ino));
+    let room = reserve(&hand, 20 << 20, 20 << 20);
+    assert_eq!(
+        room,
+        Some(20 << 20),
+        "the asker's own log was digested for it"
+    );
+    assert_eq!(
+        hand.ask(Request::ReturnRoom { bytes: 20 << 20 }),
+        Reply::Done
+    );
+    assert_eq!(daemon.status_values().space.credit_bytes, 0);
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn grants_end_before_room_does() {
+    let place = Place::new(48);
+    let daemon = place.start();
+    let hand = Hand::in_process(&daemon);
+    let mut granted = Vec::new();
+    loop {
+        let Reply::Blocks { runs, .. } = hand.ask(Request::GrantBlocks { blocks: 4096 }) else {
+            panic!("no answer");
+        };
+        if runs.is_empty() {
+            break;
+        }
+        granted.extend(runs);
+    }
+    let rest = free_blocks(&hand);
+    assert!(rest > 0, "a write through the log still has room");
+    assert_eq!(
+        hand.ask(Request::ReturnBlocks { runs: granted }),
+        Reply::Done
+    );
+    assert!(free_blocks(&hand) > rest + 4096);
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn requests_done_before_two_kills_are_known() {
+    let place = Place::new(64);
+    let serve = |continues| {
+        let mut config = place.config();
+        config.connection = Some(99);
+        config.connection_continues = continues;
+        start(config)
+    };
+    let daemon = serve(false);
+    let mut hand = Hand::in_process(&daemon);
+    let ino = hand.make_file("a", b"");
+    hand.append_for(encode::write(ino, 0, b"done"), 0, 1234);
+    hand.digest();
+    // Its last name goes while the kernel still uses it.
+    hand.append_for(encode::unlink(ROOT, ino, 8, 0, b"a"), 0, 1236);
+    daemon.abandon();
+    drop(hand);
+
+    for kill in 0..2 {
+        let daemon = serve(true);
+        let recent = daemon.recent_requests();
+        assert_eq!(recent.len(), 2, "kill {kill}");
+        assert_eq!(recent.get(1234).unwrap().bytes, 4);
+        assert_eq!(recent.get(1236).unwrap().ino, ino);
+        let orphan = daemon.volume().view().inode(ino).unwrap();
+        assert!(orphan.is_some(), "the kernel may still use it");
+        assert_eq!(place.logs().len(), 1, "kept until the answers are out");
+        let next = Hand::in_process(&daemon);
+        daemon.abandon();
+        drop(next);
+    }
+    let daemon = serve(true);
+    daemon.forget_requests();
+    assert!(place.logs().is_empty());
+    assert!(daemon.recent_requests().is_empty());
+    daemon.abandon();
+    // A fresh mount: nobody uses orphans.
+    let daemon = serve(false);
+    assert_eq!(daemon.recovery().orphans_freed, 1);
+    assert!(daemon.volume().view().inode(ino).unwrap().is_none());
+    daemon.shutdown().unwrap();
+}

@@ -1,0 +1,5 @@
+//! A daemon with clients that append by hand.
+
+mod clients;
+mod full;
+mod served;

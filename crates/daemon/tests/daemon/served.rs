@@ -1,0 +1,268 @@
+//! A volume under /dev/shm, a daemon on it, and clients that append by hand.
+
+use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
+use shale_device::{Access, Map, SystemClock, nvm::Piece};
+use shale_format::limits::LOG_BYTES_MIN;
+use shale_format::log::RING_AT;
+use shale_format::record::{CreateBody, flag};
+use shale_format::{DirKey, Durability, FileBlock, Ino, LogPos};
+use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
+use shale_proto::control::{client_page, daemon_page};
+use shale_proto::message::{Attached, PROTO_VERSION};
+use shale_proto::{Channel, InProcess, LeaseMode, Reply, Request, SocketChannel};
+use shale_volume::{Mapping, View};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const ROOT: Ino = Ino::ROOT;
+
+/// A volume that goes when it is dropped.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    /// Makes a volume of `mib` MiB.
+    pub fn new(mib: u64) -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let place = Self { dir };
+        let options = MakeOptions {
+            file: place.file(),
+            name: "test".to_owned(),
+            nvm_dir: place.nvm(),
+            nvm_bytes: mib << 20,
+            log_bytes: LOG_BYTES_MIN,
+            durability: Durability::Strict,
+            owner_uid: 0,
+            owner_gid: 0,
+            root_mode: 0o755,
+            force: false,
+        };
+        make_volume(&options, &SystemClock::new()).unwrap();
+        let again = make_volume(&options, &SystemClock::new()).unwrap_err();
+        assert!(again.to_string().contains("--force"), "{again}");
+        place
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.dir.path().join("VOLUME.toml")
+    }
+
+    pub fn nvm(&self) -> PathBuf {
+        self.dir.path().join("nvm")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    pub fn config(&self) -> DaemonConfig {
+        DaemonConfig::new(VolumeFile::load(&self.file()).unwrap())
+    }
+
+    pub fn start(&self) -> Arc<Daemon> {
+        start(self.config())
+    }
+
+    /// Names of the log files that are there.
+    pub fn logs(&self) -> Vec<String> {
+        let names = shale_daemon::nvm_dir::volume_files(&self.nvm()).unwrap();
+        names
+            .into_iter()
+            .filter(|n| n.starts_with("log-"))
+            .collect()
+    }
+}
+
+pub fn start(config: DaemonConfig) -> Arc<Daemon> {
+    Daemon::start(config, Arc::new(SystemClock::new())).unwrap()
+}
+
+/// An attached client without a LibFS.
+pub struct Hand {
+    channel: Box<dyn Channel>,
+    pub attached: Attached,
+    pub writer: Writer,
+    pub page: Arc<Map>,
+    pub daemon_page: Map,
+    numbers: Vec<u64>,
+}
+
+impl Hand {
+    pub fn in_process(daemon: &Daemon) -> Self {
+        Self::attach(Box::new(InProcess(daemon.attach_in_process(0))))
+    }
+
+    pub fn over(socket: &Path) -> Self {
+        Self::attach(Box::new(SocketChannel::connect(socket).unwrap()))
+    }
+
+    fn attach(channel: Box<dyn Channel>) -> Self {
+        let ask = Request::Attach {
+            version: PROTO_VERSION,
+            log_bytes: 0,
+        };
+        let (reply, fds) = channel.call(ask).unwrap();
+        let Reply::Attached(attached) = reply else {
+            panic!("{reply:?}");
+        };
+        let mut fds = fds.into_iter();
+        let mut map = |bytes, access| {
+            let fd = fds.next().unwrap();
+            Map::open(vec![Piece { fd, bytes }], access).unwrap()
+        };
+        let log = map(RING_AT + attached.ring_bytes as usize, Access::ReadWrite);
+        let daemon_page = map(daemon_page::BYTES, Access::ReadOnly);
+        let page = Arc::new(map(client_page::BYTES, Access::ReadWrite));
+        let word = CommittedWord {
+            map: page.clone(),
+            offset: client_page::COMMITTED,
+        };
+        let log = Arc::new(Log::open(Arc::new(log)).unwrap());
+        Self {
+            channel,
+            attached,
+            writer: Writer::new(log, LogPos(0), word).unwrap(),
+            page,
+            daemon_page,
+            numbers: Vec::new(),
+        }
+    }
+
+    pub fn ask(&self, request: Request) -> Reply {
+        self.channel.call(request).unwrap().0
+    }
+
+    /// Appends one record with this reserve (in units of 64 bytes) and request.
+    pub fn append_for(&self, mut part: Part<'_>, reserve: u32, request: u64) -> LogPos {
+        let mut permit = self
+            .writer
+            .try_admit(part.bytes())
+            .expect("room in the log");
+        part.header.reserve = reserve;
+        part.header.request = request;
+        part.header.time_ns = 1_700_000_000_000_000_000;
+        self.writer.append(&mut permit, &mut part).end
+    }
+
+    pub fn append(&self, part: Part<'_>) -> LogPos {
+        self.append_for(part, 0, 0)
+    }
+
+    pub fn lease(&self, ino: Ino) -> (u32, bool) {
+        let ask = Request::Lease {
+            ino: ino.0,
+            mode: LeaseMode::Exclusive,
+        };
+        match self.ask(ask) {
+            Reply::Leased { generation, fresh } => (generation, fresh),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A granted inode number.
+    pub fn number(&mut self) -> Ino {
+        if self.numbers.is_empty() {
+            let ask = Request::GrantInodes { parent: 1, runs: 1 };
+            let Reply::Inodes { inos } = self.ask(ask) else {
+                panic!("no numbers");
+            };
+            self.numbers = inos;
+            self.numbers.reverse();
+        }
+        Ino(self.numbers.pop().unwrap())
+    }
+
+    /// Makes a file in the root directory, with `data`.
+    pub fn make_file(&mut self, name: &str, data: &[u8]) -> Ino {
+        let ino = self.number();
+        self.lease(ROOT);
+        self.append(encode::create(
+            ROOT,
+            ino,
+            create_body(),
+            name.as_bytes(),
+            b"",
+        ));
+        for (n, piece) in data.chunks(1 << 20).enumerate() {
+            self.append(encode::write(ino, (n as u64) << 20, piece));
+        }
+        ino
+    }
+
+    /// Digests everything.
+    pub fn digest(&self) -> Reply {
+        let upto = self.writer.committed().0;
+        self.ask(Request::Digest { upto })
+    }
+
+    /// Makes gate `n` odd or even.
+    pub fn set_gate(&self, n: usize, sequence: u64) {
+        self.page.store_u64(client_page::gate(n), sequence);
+    }
+
+    pub fn state(&self) -> u32 {
+        self.daemon_page.load_u32(daemon_page::STATE)
+    }
+}
+
+pub fn create_body() -> CreateBody {
+    CreateBody {
+        mode: 0o100_644,
+        uid: 0,
+        gid: 0,
+        generation: 1,
+        rdev: 0,
+        name_bytes: 0,
+        target_bytes: 0,
+        twin: 0,
+        reserved: [0; 11],
+    }
+}
+
+pub fn unlink(name: &str, ino: Ino) -> Part<'_> {
+    encode::unlink(ROOT, ino, 8, 0, name.as_bytes()).flags(flag::FREE_NOW)
+}
+
+/// Names in the root directory, sorted.
+pub fn names(view: &View) -> Vec<String> {
+    let root = view.inode(ROOT).unwrap().unwrap();
+    let mut names = Vec::new();
+    view.entries(&root, DirKey(0), &mut |entry| {
+        names.push(String::from_utf8(entry.name).unwrap());
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
+    names.sort();
+    names
+}
+
+/// Content of a file in the root directory.
+pub fn content(view: &View, name: &str) -> Vec<u8> {
+    let root = view.inode(ROOT).unwrap().unwrap();
+    let entry = view.lookup(&root, name.as_bytes()).unwrap();
+    let entry = entry.unwrap_or_else(|| panic!("{name} is not there"));
+    let inode = view.inode(entry.ino).unwrap().unwrap();
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < inode.size {
+        let mut block = [0; 4096];
+        let fb = FileBlock(bytes.len() as u64 / 4096);
+        if let Mapping::Data { addr, .. } = view.map_block(&inode, fb).unwrap() {
+            view.read_blocks(addr, &mut block).unwrap();
+        }
+        bytes.extend_from_slice(&block);
+    }
+    bytes.truncate(inode.size as usize);
+    bytes
+}
+
+/// Waits until something is so; panics after 5 s.
+#[track_caller]
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(5), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
