@@ -245,86 +245,65 @@ impl Shown {
 
 /// The operation in words.
 fn what(record: &Record) -> String {
-    let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
     let op = match Op::decode(record) {
         Ok(op) => op,
         Err(error) => return format!("damaged: {error}"),
     };
-    match op {
+    let ino = op.ino().0;
+    on_names(&op, ino).unwrap_or_else(|| on_one_inode(&op, ino))
+}
+
+fn text(bytes: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(bytes))
+}
+
+/// Operations on names; `None` for others.
+fn on_names(op: &Op, ino: u64) -> Option<String> {
+    Some(match op {
         Op::Create {
-            dir,
-            ino,
-            body,
-            name,
-            ..
+            dir, body, name, ..
         } => {
-            format!(
-                "create {} in {}: inode {}, mode {:o}",
-                text(&name),
-                dir.0,
-                ino.0,
-                body.mode
-            )
+            let (name, mode) = (text(name), body.mode);
+            format!("create {name} in {}: inode {ino}, mode {mode:o}", dir.0)
         }
-        Op::Link { dir, ino, name, .. } => {
-            format!("link {} in {}: inode {}", text(&name), dir.0, ino.0)
-        }
-        Op::Unlink { dir, ino, name, .. } => {
-            format!("unlink {} in {}: inode {}", text(&name), dir.0, ino.0)
-        }
+        Op::Link { dir, name, .. } => format!("link {} in {}: inode {ino}", text(name), dir.0),
+        Op::Unlink { dir, name, .. } => format!("unlink {} in {}: inode {ino}", text(name), dir.0),
         Op::Rename {
             dir,
-            ino,
             body,
             old,
             new,
             ..
-        } => format!(
-            "rename {} in {} to {} in {}: inode {}",
-            text(&old),
-            dir.0,
-            text(&new),
-            body.new_parent,
-            ino.0
-        ),
-        Op::Write {
-            ino, offset, len, ..
         } => {
-            format!("write inode {}: {len} bytes at {offset}", ino.0)
+            let (old, new, to) = (text(old), text(new), body.new_parent);
+            format!("rename {old} in {} to {new} in {to}: inode {ino}", dir.0)
         }
-        Op::Steal {
-            ino,
-            offset,
-            blocks,
-            ..
-        } => {
-            format!("steal for inode {}: {blocks} blocks at {offset}", ino.0)
+        _ => return None,
+    })
+}
+
+fn on_one_inode(op: &Op, ino: u64) -> String {
+    match op {
+        Op::Write { offset, len, .. } => format!("write inode {ino}: {len} bytes at {offset}"),
+        Op::Steal { offset, blocks, .. } => {
+            format!("steal for inode {ino}: {blocks} blocks at {offset}")
         }
-        Op::Truncate { ino, size, .. } => format!("truncate inode {} to {size}", ino.0),
-        Op::SetAttr { ino, body } => {
-            format!("set attributes of inode {}: {:#x}", ino.0, body.valid)
+        Op::Truncate { size, .. } => format!("truncate inode {ino} to {size}"),
+        Op::SetAttr { body, .. } => format!("set attributes of inode {ino}: {:#x}", body.valid),
+        Op::SetXattr { name, value, .. } => {
+            let bytes = value.len();
+            format!("set xattr {} of inode {ino}: {bytes} bytes", text(name))
         }
-        Op::SetXattr { ino, name, value } => {
-            format!(
-                "set xattr {} of inode {}: {} bytes",
-                text(&name),
-                ino.0,
-                value.len()
-            )
-        }
-        Op::RemoveXattr { ino, name } => format!("remove xattr {} of inode {}", text(&name), ino.0),
+        Op::RemoveXattr { name, .. } => format!("remove xattr {} of inode {ino}", text(name)),
         Op::Fallocate {
-            ino,
             offset,
             bytes,
             mode,
             ..
-        } => {
-            format!(
-                "fallocate inode {}: {bytes} bytes at {offset}, mode {mode}",
-                ino.0
-            )
+        } => format!("fallocate inode {ino}: {bytes} bytes at {offset}, mode {mode}"),
+        Op::Free { .. } => format!("free inode {ino}"),
+        Op::Create { .. } | Op::Link { .. } | Op::Unlink { .. } | Op::Rename { .. } => {
+            format!("inode {ino}")
         }
-        Op::Free { ino } => format!("free inode {}", ino.0),
     }
 }
