@@ -3,7 +3,7 @@
 //! A caller is one user and one group; there are no further groups. The superuser may
 //! do everything but execute what nobody may execute.
 
-use crate::attr::{Caller, SetAttr, SetTime};
+use crate::attr::{Caller, SetAttr, SetTime, without_set_id};
 use crate::errno::{Errno, Result};
 use shale_format::inode::Inode;
 
@@ -58,7 +58,8 @@ pub(crate) fn may_set(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<S
     let foreign_gid = set
         .gid
         .is_some_and(|g| g != u32::MAX && g != inode.gid && g != caller.gid);
-    let ids = set.uid.is_some() || set.gid.is_some();
+    let loses = set.kill_suidgid && !inode.is_dir() && without_set_id(inode.mode) != inode.mode;
+    let ids = set.uid.is_some() || set.gid.is_some() || loses;
     if foreign_uid || foreign_gid || ids && !owner {
         return Err(Errno::PERM);
     }

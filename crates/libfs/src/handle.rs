@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::op::Op;
 use crate::ranges::{SEEK_DATA, SEEK_HOLE};
 use crate::session::{Need, Session};
-use crate::walk::{Target, walk};
+use crate::walk::{Target, walk, walk_to_create};
 use crate::write::WriteFlags;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -61,8 +61,14 @@ impl Session {
         }
         loop {
             let opening = self.run(&caller, Need::default(), |op| {
-                let exclusive = flags.contains(OFlags::CREATE | OFlags::EXCL);
-                let target = walk(op, path, !flags.contains(OFlags::NOFOLLOW) && !exclusive)?;
+                let create = flags.contains(OFlags::CREATE);
+                let exclusive = create && flags.contains(OFlags::EXCL);
+                let follow = !flags.contains(OFlags::NOFOLLOW) && !exclusive;
+                let target = if create {
+                    walk_to_create(op, path, follow)?
+                } else {
+                    walk(op, path, follow)?
+                };
                 look(op, target, flags)
             })?;
             let (node, made) = match opening {
@@ -173,7 +179,7 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Openi
     if create && flags.contains(OFlags::EXCL) {
         return Err(Errno::EXIST.into());
     }
-    if create && (target.slash || kind == KIND_DIR) {
+    if create && kind == KIND_DIR {
         return Err(Errno::ISDIR.into());
     }
     if target.slash && kind != KIND_DIR {
@@ -211,9 +217,6 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Openi
 fn missing(op: &Op<'_>, target: Target, create: bool) -> std::result::Result<Opening, Stop> {
     if !create {
         return Err(Errno::NOENT.into());
-    }
-    if target.slash {
-        return Err(Errno::ISDIR.into());
     }
     let name = target.name(Errno::ISDIR)?.to_vec();
     let node = op.node(target.dir)?;

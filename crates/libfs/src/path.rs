@@ -6,15 +6,17 @@
 
 use crate::access::{EXECUTE, WRITE, may, may_remove_from, may_set};
 use crate::attr::{Attr, Caller, SetAttr, SetTime};
-use crate::entries::KIND_DIR;
+use crate::entries::{KIND_DIR, check_length};
 use crate::errno::{Errno, Result, Stop};
 use crate::handle::File;
 use crate::meta::StatFs;
 use crate::op::Op;
-use crate::rename::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use crate::read::wrong_type;
+use crate::rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, no_cycle};
 use crate::session::{Need, Session};
-use crate::walk::{Last, Target, walk};
+use crate::walk::{Last, Target, split, walk};
 use rustix::fs::OFlags;
+use shale_format::limits::PATH_BYTES_MAX;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -56,7 +58,7 @@ impl Tree {
     fn vacant(&self, path: &[u8], slash_ok: bool) -> Result<(u64, Vec<u8>)> {
         self.look(|op| {
             let target = walk_bare(op, path)?;
-            let name = target.name(Errno::EXIST)?.to_vec();
+            let name = name_of(&target, Errno::EXIST)?;
             if target.found.is_some() {
                 return Err(Errno::EXIST.into());
             }
@@ -142,7 +144,7 @@ impl Tree {
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
         let (dir, name) = self.look(|op| {
             let target = walk_bare(op, path)?;
-            let name = target.name(Errno::ISDIR)?.to_vec();
+            let name = name_of(&target, Errno::ISDIR)?;
             let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
             if target.slash {
                 return Err(if kind == KIND_DIR {
@@ -164,7 +166,7 @@ impl Tree {
         let (dir, name) = self.look(|op| {
             let target = walk_bare(op, path)?;
             let name = match &target.last {
-                Last::Name(name) => name.clone(),
+                Last::Name(_) => name_of(&target, Errno::INVAL)?,
                 Last::DotDot => return Err(Errno::NOTEMPTY.into()),
                 Last::Dot if is_root(path) => return Err(Errno::BUSY.into()),
                 Last::Dot => return Err(Errno::INVAL.into()),
@@ -190,7 +192,10 @@ impl Tree {
                 Errno::BUSY
             };
             let names = (old.name(Errno::BUSY)?.to_vec(), new.name(dots)?.to_vec());
-            may_rename(op, &old, &new, flags)?;
+            check_length(&names.0)?;
+            let source = old.found.ok_or(Errno::NOENT)?;
+            check_length(&names.1)?;
+            may_rename(op, source, &old, &new, flags)?;
             Ok(((old.dir, names.0), (new.dir, names.1)))
         })?;
         self.session
@@ -210,6 +215,7 @@ impl Tree {
     }
 
     /// Sets owner and group, `None` leaves one; `follow`: of what a symbolic link names.
+    /// Set-id bits of a file go even if both stay.
     pub fn chown(
         &self,
         path: &[u8],
@@ -223,6 +229,7 @@ impl Tree {
             &SetAttr {
                 uid,
                 gid,
+                kill_suidgid: true,
                 ..SetAttr::default()
             },
         )
@@ -259,7 +266,16 @@ impl Tree {
 
     /// Sets the size of the file at `path`.
     pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
-        let ino = self.permitted(path, WRITE)?;
+        let ino = self.look(|op| {
+            let ino = walk(op, path, true)?.ino()?;
+            let node = op.node(ino)?;
+            let state = op.read(&node).map_err(again)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            may(op.caller, &state.inode, WRITE)?;
+            Ok(ino)
+        })?;
         self.session
             .truncate(&self.caller, ino, size, self.caller.uid != 0)
     }
@@ -269,15 +285,9 @@ impl Tree {
         if want > 7 {
             return Err(Errno::INVAL);
         }
-        self.permitted(path, want).map(|_| ())
-    }
-
-    fn permitted(&self, path: &[u8], want: u32) -> Result<u64> {
         self.look(|op| {
-            let ino = walk(op, path, true)?.ino()?;
-            let node = op.node(ino)?;
-            may(op.caller, &op.read(&node).map_err(again)?.inode, want)?;
-            Ok(ino)
+            let node = op.node(walk(op, path, true)?.ino()?)?;
+            Ok(may(op.caller, &op.read(&node).map_err(again)?.inode, want)?)
         })
     }
 
@@ -309,17 +319,32 @@ fn is_root(path: &[u8]) -> bool {
     path.iter().all(|&b| b == b'/')
 }
 
-/// Walks to a name itself: a symbolic link at the end is not followed, slash or not.
+/// Walks to a name itself: a symbolic link at the end is not followed, slash or not. A
+/// name that is too long is found to be that only after its directory was found.
 fn walk_bare(op: &Op<'_>, path: &[u8]) -> std::result::Result<Target, Stop> {
-    let end = path
-        .iter()
-        .rposition(|&b| b != b'/')
-        .map_or(path.len(), |at| at + 1);
-    let target = walk(op, &path[..end], false)?;
+    let (prefix, last, slash) = split(path);
+    if check_length(last).is_ok() || path.len() > PATH_BYTES_MAX {
+        let bare = &path[..prefix.len() + last.len()];
+        let bare = if bare.is_empty() { path } else { bare };
+        return Ok(Target {
+            slash,
+            ..walk(op, bare, false)?
+        });
+    }
+    let parent = walk(op, &[prefix, b"."].concat(), false)?;
     Ok(Target {
-        slash: end < path.len(),
-        ..target
+        last: Last::Name(last.into()),
+        slash,
+        found: None,
+        ..parent
     })
+}
+
+/// The name that an operation makes, moves or removes; `other` if it is none.
+fn name_of(target: &Target, other: Errno) -> Result<Vec<u8>> {
+    let name = target.name(other)?;
+    check_length(name)?;
+    Ok(name.to_vec())
 }
 
 fn may_change(op: &Op<'_>, dir: u64) -> std::result::Result<(), Stop> {
@@ -338,35 +363,47 @@ fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
 
 fn may_rename(
     op: &Op<'_>,
+    source: (u64, u8),
     old: &Target,
     new: &Target,
     flags: u32,
 ) -> std::result::Result<(), Stop> {
-    let (source, kind) = old.found.ok_or(Errno::NOENT)?;
+    let exchange = flags == RENAME_EXCHANGE;
     match new.found {
         Some(_) if flags == RENAME_NOREPLACE => return Err(Errno::EXIST.into()),
-        None if flags == RENAME_EXCHANGE => return Err(Errno::NOENT.into()),
+        None if exchange => return Err(Errno::NOENT.into()),
         _ => {}
     }
-    let exchange = flags == RENAME_EXCHANGE;
     let other_dir = exchange && new.found.is_some_and(|t| t.1 == KIND_DIR);
-    if kind != KIND_DIR && (old.slash || !exchange && new.slash)
-        || exchange && new.slash && !other_dir
-    {
+    let for_files = source.1 != KIND_DIR && (old.slash || !exchange && new.slash);
+    if for_files || exchange && new.slash && !other_dir {
         return Err(Errno::NOTDIR.into());
     }
-    may_take(op, old.dir, source)?;
+    no_cycle(op, (old.dir, new.dir), source, new.found, flags)?;
     match new.found {
-        Some((target, _)) => may_take(op, new.dir, target)?,
-        None => may_change(op, new.dir)?,
+        // Two names of one inode: nothing will be done.
+        Some((target, _)) if target == source.0 => return Ok(()),
+        Some((target, kind)) => {
+            may_take(op, old.dir, source.0)?;
+            may_take(op, new.dir, target)?;
+            match (source.1 == KIND_DIR, kind == KIND_DIR) {
+                (true, false) if !exchange => return Err(Errno::NOTDIR.into()),
+                (false, true) if !exchange => return Err(Errno::ISDIR.into()),
+                _ => {}
+            }
+        }
+        None => {
+            may_take(op, old.dir, source.0)?;
+            may_change(op, new.dir)?;
+        }
     }
     if old.dir != new.dir {
         // A directory that gets another parent changes its own entry `..`.
         let moved = [
-            (kind == KIND_DIR).then_some(source),
-            new.found.filter(|_| other_dir).map(|t| t.0),
+            Some(source).filter(|s| s.1 == KIND_DIR),
+            new.found.filter(|_| other_dir),
         ];
-        for ino in moved.into_iter().flatten() {
+        for (ino, _) in moved.into_iter().flatten() {
             let node = op.node(ino)?;
             may(op.caller, &op.read(&node).map_err(again)?.inode, WRITE)?;
         }

@@ -5,7 +5,7 @@
 //! rename lock, so the walk that looks for cycles sees a tree that stands still.
 
 use crate::attr::Caller;
-use crate::entries::{Found, Slot, check_length, check_new, slot};
+use crate::entries::{Found, KIND_DIR, Slot, check_length, check_new, slot};
 use crate::errno::{Errno, Result, Stop};
 use crate::links::{lose_name, may_remove};
 use crate::locked::Locked;
@@ -93,9 +93,9 @@ fn rename_in(op: &mut Op<'_>, ask: &Ask<'_>) -> std::result::Result<(), Stop> {
             || ask.exchange() && ends.target.as_ref().is_some_and(|t| t.0.is_dir()));
     let session = op.session;
     let _tree = turns.then(|| session.rename_lock.lock());
-    if ask.moves_across() {
-        no_cycle(op, ask, &ends)?;
-    }
+    let gone = ends.target.as_ref().map(|t| (t.0.ino, t.0.kind));
+    let moves = (ends.source.ino, ends.source.kind);
+    no_cycle(op, (ask.from.0, ask.to.0), moves, gone, ask.flags)?;
     let mut nodes: [&Node; 4] = [&dirs.0, &dirs.1, &ends.source_node, &ends.source_node];
     if let Some((_, node)) = &ends.target {
         nodes[3] = node;
@@ -141,19 +141,32 @@ fn ends(
     }))
 }
 
-/// Refuses what would put a directory below itself.
-fn no_cycle(op: &Op<'_>, ask: &Ask<'_>, ends: &Ends) -> std::result::Result<(), Stop> {
-    if ends.source.is_dir() && is_below(op, ask.to.0, ends.source.ino)? {
+/// Refuses what would put a directory below itself. `moves` and `gone`: the inode that
+/// gets a name in `to` and, if there is one, the inode that has it; both with their type.
+pub(crate) fn no_cycle(
+    op: &Op<'_>,
+    (from, to): (u64, u64),
+    moves: (u64, u8),
+    gone: Option<(u64, u8)>,
+    flags: u32,
+) -> std::result::Result<(), Stop> {
+    if from == to {
+        return Ok(());
+    }
+    if moves.1 == KIND_DIR && is_below(op, to, moves.0)? {
         return Err(Errno::INVAL.into());
     }
     // The other way round a plain rename would remove a directory that is not empty.
-    match &ends.target {
-        Some((t, _)) if t.is_dir() && is_below(op, ask.from.0, t.ino)? => Err(if ask.exchange() {
-            Errno::INVAL
-        } else {
-            Errno::NOTEMPTY
+    match gone {
+        Some((ino, KIND_DIR)) if is_below(op, from, ino)? => {
+            let exchange = flags == RENAME_EXCHANGE;
+            Err(if exchange {
+                Errno::INVAL
+            } else {
+                Errno::NOTEMPTY
+            }
+            .into())
         }
-        .into()),
         _ => Ok(()),
     }
 }

@@ -62,6 +62,8 @@ impl Target {
 /// One walk.
 struct Walk<'o, 's> {
     op: &'o Op<'s>,
+    /// What is not there will be made.
+    create: bool,
     links: u32,
     passed: Vec<Passed>,
 }
@@ -70,25 +72,17 @@ struct Walk<'o, 's> {
 /// whether a symbolic link at its end is followed; a slash behind it always does.
 /// Errors: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
 pub(crate) fn walk(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
-    if path.is_empty() {
-        return Err(Errno::NOENT.into());
-    }
-    if path.len() > PATH_BYTES_MAX {
-        return Err(Errno::NAMETOOLONG.into());
-    }
-    if path.contains(&0) {
-        return Err(Errno::INVAL.into());
-    }
-    Walk {
-        op,
-        links: 0,
-        passed: Vec::new(),
-    }
-    .last(Ino::ROOT.0, path, follow, true)
+    Walk::new(op, false).whole(path, follow)
+}
+
+/// As [`walk`], to a file that is made if it is not there: `EISDIR` for a name with a
+/// slash behind it, whatever it stands for.
+pub(crate) fn walk_to_create(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
+    Walk::new(op, true).whole(path, follow)
 }
 
 /// A path's directory part, its last component, and whether slashes follow.
-fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
     let start = path[..end]
         .iter()
@@ -97,7 +91,29 @@ fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
     (&path[..start], &path[start..end], end < path.len())
 }
 
-impl Walk<'_, '_> {
+impl<'o, 's> Walk<'o, 's> {
+    fn new(op: &'o Op<'s>, create: bool) -> Self {
+        Self {
+            op,
+            create,
+            links: 0,
+            passed: Vec::new(),
+        }
+    }
+
+    fn whole(&mut self, path: &[u8], follow: bool) -> Result<Target, Stop> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if path.len() > PATH_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if path.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        self.last(Ino::ROOT.0, path, follow, true)
+    }
+
     /// Walks from directory `start`; `whole`: this is the caller's path, which begins
     /// at the root, and not a link's.
     fn last(&mut self, start: u64, path: &[u8], follow: bool, whole: bool) -> Result<Target, Stop> {
@@ -127,6 +143,10 @@ impl Walk<'_, '_> {
             b".." => {
                 let above = self.step(dir, last)?;
                 Ok(target(Last::DotDot, above))
+            }
+            _ if slash && self.create => {
+                self.step(dir, b".")?;
+                Err(Errno::ISDIR.into())
             }
             name => match self.step(dir, name)? {
                 Some((link, KIND_SYMLINK)) if follow || slash => {

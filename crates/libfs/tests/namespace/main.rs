@@ -1,0 +1,234 @@
+//! Names, attributes and handles against the kernel's memory file system: the same
+//! random operations on both, with digests, new sessions and new daemons in between.
+//!
+//! `SHALE_SEED=n` runs another sequence, `SHALE_STEPS=n` a longer one.
+
+mod place;
+mod races;
+mod reference;
+mod script;
+
+use place::{Place, caller, own, tree};
+use reference::{Act, Kernel, Ours, SLOTS, Side, everything};
+use rustix::fs::OFlags;
+use script::Dice;
+
+/// Directories above the one in which the operations happen, so that no chain of
+/// `..` leaves what is the same on both sides.
+const LEVELS: usize = 12;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}
+
+struct Pair {
+    place: Place,
+    ours: Ours,
+    kernel: Kernel,
+    _dir: tempfile::TempDir,
+}
+
+impl Pair {
+    fn new() -> Self {
+        rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
+        let place = Place::new();
+        let session = place.attach(false);
+        let dir =
+            tempfile::TempDir::with_prefix_in("shale-reference-", "/dev/shm").expect("a directory");
+        let kernel = Kernel {
+            root: dir.path().to_owned(),
+            who: own(),
+            open: Default::default(),
+        };
+        let ours = Ours {
+            tree: tree(&session),
+            session,
+            open: Default::default(),
+        };
+        let mut pair = Self {
+            place,
+            ours,
+            kernel,
+            _dir: dir,
+        };
+        for n in 1..=LEVELS {
+            let path = vec!["t"; n].join("/").into_bytes();
+            pair.both(&Act::Mkdir(path, 0o755), 0);
+        }
+        pair
+    }
+
+    /// Does `act` on both sides; whether it succeeded.
+    fn both(&mut self, act: &Act, step: u64) -> bool {
+        let (a, b) = (self.ours.act(act), self.kernel.act(act));
+        assert_eq!(a, b, "step {step}: {act:?} (left: this file system)");
+        b.is_ok()
+    }
+
+    /// Compares all that can be seen.
+    fn compare(&mut self, step: u64) {
+        let who = self.kernel.who;
+        self.become_user(own());
+        let (a, b) = (
+            everything(&mut self.ours, SLOTS - 1),
+            everything(&mut self.kernel, SLOTS - 1),
+        );
+        for (path, facts) in &b {
+            let path_text = String::from_utf8_lossy(path);
+            assert_eq!(a.get(path), Some(facts), "step {step}: {path_text}");
+        }
+        assert_eq!(a.len(), b.len(), "step {step}");
+        self.become_user(who);
+    }
+
+    /// Goes on as another user. Handles belong to who opened them.
+    fn become_user(&mut self, who: (u32, u32)) {
+        self.close_all();
+        self.kernel.who = who;
+        self.ours.tree = self.ours.session.tree(caller(who));
+    }
+
+    fn close_all(&mut self) {
+        for slot in 0..SLOTS {
+            self.both(&Act::Close(slot), 0);
+        }
+    }
+
+    /// Leaves and comes back; the daemon stays, stops or is killed.
+    fn come_back(&mut self, how: u64) {
+        self.close_all();
+        if how < 2 {
+            self.ours.session.detach().expect("detach");
+        }
+        if how > 0 {
+            self.place.restart(how == 1);
+        }
+        self.ours.session = self.place.attach(false);
+        self.ours.tree = self.ours.session.tree(caller(self.kernel.who));
+    }
+
+    /// Between two operations: digests, comparisons, new sessions and daemons.
+    fn interlude(&mut self, dice: &mut Dice, step: u64) {
+        match dice.below(4000) {
+            0..20 => self.ours.session.digest().expect("digest"),
+            20 => self.compare(step),
+            21..24 => {
+                self.come_back(dice.below(3));
+                self.compare(step);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether Linux keeps users from linking files of others, which POSIX does not ask for.
+fn protected_links() -> bool {
+    std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|v| v != b"0\n")
+}
+
+#[test]
+fn random_operations_agree_with_the_kernel() {
+    let seed = number("SHALE_SEED", 1);
+    let steps = number("SHALE_STEPS", 24_000);
+    let mut dice = Dice::new(seed);
+    let mut pair = Pair::new();
+    println!("SHALE_SEED={seed} SHALE_STEPS={steps}");
+    let mut succeeded = 0;
+    for step in 1..=steps {
+        let act = script::act(&mut dice, LEVELS);
+        succeeded += u64::from(pair.both(&act, step));
+        pair.interlude(&mut dice, step);
+    }
+    pair.close_all();
+    pair.ours.session.digest().expect("digest");
+    pair.compare(steps);
+    assert!(
+        succeeded > steps / 6,
+        "{succeeded} of {steps} operations did something"
+    );
+    let (hits, misses) = pair.ours.session.path_counts();
+    assert!(
+        hits > misses,
+        "the table of paths: {hits} hits, {misses} misses"
+    );
+}
+
+#[test]
+fn users_may_do_what_the_kernel_lets_them() {
+    if own().0 != 0 {
+        return;
+    }
+    let seed = number("SHALE_SEED", 1);
+    let steps = number("SHALE_STEPS", 16_000);
+    let mut dice = Dice::new(seed + 1000);
+    let mut pair = Pair::new();
+    let working_place = ["t"; LEVELS].join("/").into_bytes();
+    println!("SHALE_SEED={seed} SHALE_STEPS={steps}");
+    for step in 1..=steps {
+        if dice.below(60) == 0 {
+            pair.become_user((0, 0));
+            pair.both(&Act::Chmod(working_place.clone(), 0o777), step);
+            let (uid, gid) = (dice.below(3) as u32, dice.below(3) as u32);
+            pair.become_user(if uid == 0 { (0, 0) } else { (uid, gid) });
+        }
+        let act = script::act(&mut dice, LEVELS);
+        let apart = match act {
+            // These ask the session itself, which checks no permissions.
+            Act::SetXattr(..) | Act::GetXattr(..) | Act::RemoveXattr(..) => true,
+            // Needs a capability of its own.
+            Act::LinkHandle(..) => true,
+            Act::Link(..) => protected_links(),
+            _ => false,
+        };
+        if pair.kernel.who.0 == 0 || !apart {
+            pair.both(&act, step);
+        }
+        pair.interlude(&mut dice, step);
+    }
+    pair.compare(steps);
+}
+
+#[test]
+fn nothing_is_left_of_what_was_removed() {
+    let place = Place::new();
+    let session = place.attach(false);
+    let tree = tree(&session);
+    tree.mkdir(b"/d", 0o755).unwrap();
+    session.digest().unwrap();
+    let before = session.statfs().unwrap();
+    for n in 0..300u32 {
+        let path = format!("/d/{n}").into_bytes();
+        let file = tree
+            .open(&path, OFlags::RDWR | OFlags::CREATE, 0o644)
+            .unwrap();
+        file.write(&[7; 10_000]).unwrap();
+        if n % 3 == 0 {
+            session.digest().unwrap();
+        }
+        tree.unlink(&path).unwrap();
+        let mut back = [0; 10];
+        assert_eq!(file.pread(9_995, &mut back), Ok(5));
+        assert_eq!((back[0], file.stat().unwrap().nlink), (7, 0));
+    }
+    let unnamed = tree
+        .open(b"/d", OFlags::RDWR | OFlags::TMPFILE, 0o600)
+        .unwrap();
+    drop(unnamed);
+    tree.rmdir(b"/d").unwrap();
+    tree.mkdir(b"/d", 0o755).unwrap();
+    session.digest().unwrap();
+    place.daemon().quiesce();
+    let after = session.statfs().unwrap();
+    assert_eq!(
+        after.files - after.files_free,
+        before.files - before.files_free,
+        "inodes in use"
+    );
+    assert!(
+        before.blocks_free - after.blocks_free <= 8,
+        "{before:?} {after:?}"
+    );
+}

@@ -1,0 +1,105 @@
+//! A volume with its daemon in this process, and a session on it.
+
+use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
+use shale_device::SystemClock;
+use shale_format::Durability;
+use shale_libfs::{Caller, Recent, Session, SessionOptions, Tree};
+use shale_proto::InProcess;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A volume in memory that goes when it is dropped.
+pub struct Place {
+    daemon: Option<Arc<Daemon>>,
+    volume: VolumeFile,
+    clock: Arc<SystemClock>,
+    _dir: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir =
+            TempDir::with_prefix_in("shale-namespace-", "/dev/shm").expect("a directory in memory");
+        let clock = Arc::new(SystemClock::new());
+        let options = MakeOptions {
+            file: dir.path().join("VOLUME.toml"),
+            name: "namespace".into(),
+            nvm_dir: dir.path().join("nvm"),
+            nvm_bytes: 96 << 20,
+            log_bytes: 16 << 20,
+            durability: Durability::Strict,
+            owner_uid: rustix::process::geteuid().as_raw(),
+            owner_gid: rustix::process::getegid().as_raw(),
+            root_mode: 0o755,
+            force: false,
+        };
+        let volume = make_volume(&options, &*clock).expect("a volume").file;
+        let mut place = Self {
+            daemon: None,
+            volume,
+            clock,
+            _dir: dir,
+        };
+        place.start();
+        place
+    }
+
+    fn start(&mut self) {
+        let config = DaemonConfig {
+            digest_threads: 1,
+            ..DaemonConfig::new(self.volume.clone())
+        };
+        self.daemon = Some(Daemon::start(config, self.clock.clone()).expect("a daemon"));
+    }
+
+    pub fn daemon(&self) -> &Arc<Daemon> {
+        self.daemon.as_ref().expect("the daemon runs")
+    }
+
+    /// Stops the daemon, cleanly or as a kill would, and starts another one.
+    pub fn restart(&mut self, clean: bool) {
+        let daemon = self.daemon.take().expect("the daemon runs");
+        if clean {
+            daemon.shutdown().expect("a clean stop");
+        }
+        drop(daemon);
+        self.start();
+    }
+
+    pub fn attach(&self, kernel_references: bool) -> Arc<Session> {
+        let uid = rustix::process::geteuid().as_raw();
+        let channel = Arc::new(InProcess(self.daemon().attach_in_process(uid)));
+        let options = SessionOptions {
+            log_bytes: 0,
+            kernel_references,
+        };
+        Session::attach(channel, self.clock.clone(), Recent::default(), options).expect("a session")
+    }
+}
+
+/// A caller of this user and group.
+pub fn caller((uid, gid): (u32, u32)) -> Caller {
+    Caller {
+        uid,
+        gid,
+        umask: 0o022,
+        ..Caller::default()
+    }
+}
+
+/// User and group of this process.
+pub fn own() -> (u32, u32) {
+    (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
+}
+
+/// This process as a caller.
+pub fn me() -> Caller {
+    caller(own())
+}
+
+pub fn tree(session: &Arc<Session>) -> Tree {
+    session.tree(me())
+}
