@@ -1,0 +1,224 @@
+//! Interleaved rounds: every target in turn, again and again, so that whatever the
+//! machine does meanwhile hits all alike.
+//!
+//! Invariant: within a round every target gets the same operations: the same offsets, the
+//! same numbers, the same bytes from the same buffer. Round 0 is for warming up and
+//! is not counted. Work that a target puts off is waited for after each round.
+
+use hdrhistogram::Histogram;
+
+use super::MicroOptions;
+use super::report::{Counts, Row};
+use super::target::{DeviceCounts, Op, Target};
+use crate::Result;
+use crate::chance::Chance;
+use crate::timer::{Timer, histogram};
+
+/// The operations of one round.
+struct Round<'b> {
+    op: Op,
+    size: usize,
+    ops: usize,
+    offsets: Vec<u64>,
+    numbers: std::ops::Range<u64>,
+    data: &'b [u8],
+}
+
+/// What one target did so far.
+struct Tally {
+    times: Histogram<u64>,
+    settle_ns: u64,
+    calls: DeviceCounts,
+    after: DeviceCounts,
+    counted: bool,
+}
+
+impl Tally {
+    fn new() -> Self {
+        Tally {
+            times: histogram(),
+            settle_ns: 0,
+            calls: DeviceCounts::default(),
+            after: DeviceCounts::default(),
+            counted: false,
+        }
+    }
+}
+
+/// Measures one operation at one size on all targets. `size` is 0 for operations without.
+pub(crate) fn measure(
+    targets: &mut [Box<dyn Target>],
+    op: Op,
+    size: usize,
+    options: &MicroOptions,
+    timer: &Timer,
+    buffer: &[u8],
+) -> Result<Vec<Row>> {
+    let mut chance = Chance::new(options.seed ^ (op as u64) << 32 ^ size as u64);
+    let mut tallies: Vec<Tally> = targets.iter().map(|_| Tally::new()).collect();
+    let mut into = vec![0; size];
+    if op.has_size() && op != Op::Append {
+        for target in targets.iter_mut() {
+            target.fill(options.working_set_bytes)?;
+            target.settle()?;
+        }
+    }
+    for number in 0..=options.rounds {
+        let round = plan(op, size, number, options, &mut chance, &buffer[..size]);
+        // Each round begins with another target, so that none always follows the same one.
+        for step in 0..targets.len() {
+            let which = (step + number as usize) % targets.len();
+            let target = targets[which].as_mut();
+            let mut tally = Tally::new();
+            one_round(target, &round, options, timer, &mut tally, &mut into)?;
+            if number > 0 {
+                add(&mut tallies[which], tally);
+            }
+        }
+    }
+    Ok(rows(targets, op, size, &tallies, timer))
+}
+
+fn plan<'b>(
+    op: Op,
+    size: usize,
+    number: u32,
+    options: &MicroOptions,
+    chance: &mut Chance,
+    data: &'b [u8],
+) -> Round<'b> {
+    let ops = match size {
+        0 => options.round_ops_max,
+        size => (options.round_bytes as usize / size).clamp(1, options.round_ops_max),
+    };
+    let places = options.working_set_bytes / size.max(1) as u64;
+    let first = u64::from(number) * ops as u64;
+    let offsets = (0..ops as u64).map(|n| match op {
+        Op::Overwrite | Op::SequentialRead => (first + n) % places * size as u64,
+        Op::RandomOverwrite | Op::RandomRead => chance.below(places) * size as u64,
+        _ => 0,
+    });
+    Round {
+        op,
+        size,
+        ops,
+        offsets: offsets.collect(),
+        numbers: first..first + ops as u64,
+        data,
+    }
+}
+
+fn one_round(
+    target: &mut dyn Target,
+    round: &Round<'_>,
+    options: &MicroOptions,
+    timer: &Timer,
+    tally: &mut Tally,
+    into: &mut [u8],
+) -> Result<()> {
+    match round.op {
+        Op::Append => target.fresh()?,
+        Op::Unlink => round.numbers.clone().try_for_each(|n| target.create(n))?,
+        _ => {}
+    }
+    target.settle()?;
+    let before = target.counts();
+    let done = timed(target, round, options, timer, tally, into)?;
+    let between = target.counts();
+    let start = timer.now_ns();
+    target.settle()?;
+    tally.settle_ns = timer.now_ns() - start;
+    if let (Some(before), Some(between), Some(after)) = (before, between, target.counts()) {
+        tally.counted = true;
+        tally.calls = between.calls - before.calls;
+        tally.after = after.calls - before.calls;
+        tally.after += after.background - before.background;
+    }
+    let done = round.numbers.start + done as u64;
+    match round.op {
+        Op::Create => (round.numbers.start..done).try_for_each(|n| target.unlink(n)),
+        Op::Unlink => (done..round.numbers.end).try_for_each(|n| target.unlink(n)),
+        _ => Ok(()),
+    }
+}
+
+/// Runs the operations of a round and takes each one's time; stops early when the round
+/// lasts too long. Returns how many were done.
+fn timed(
+    target: &mut dyn Target,
+    round: &Round<'_>,
+    options: &MicroOptions,
+    timer: &Timer,
+    tally: &mut Tally,
+    into: &mut [u8],
+) -> Result<usize> {
+    let limit_ns = options.round_ms_max * 1_000_000;
+    let mut spent_ns = 0;
+    for (done, (&offset, number)) in round.offsets.iter().zip(round.numbers.clone()).enumerate() {
+        let start = timer.now_ns();
+        match round.op {
+            Op::Append => target.append(round.data)?,
+            Op::Overwrite | Op::RandomOverwrite => target.write(offset, round.data)?,
+            Op::SequentialRead | Op::RandomRead => target.read(offset, into)?,
+            Op::Create => target.create(number)?,
+            Op::Unlink => target.unlink(number)?,
+        }
+        let ns = timer.now_ns() - start;
+        tally.times.saturating_record(ns);
+        spent_ns += ns;
+        if spent_ns > limit_ns {
+            return Ok(done + 1);
+        }
+    }
+    debug_assert!(round.size == 0 || into.len() == round.size);
+    Ok(round.ops)
+}
+
+fn add(to: &mut Tally, round: Tally) {
+    to.times += &round.times;
+    to.settle_ns += round.settle_ns;
+    to.calls += round.calls;
+    to.after += round.after;
+    to.counted |= round.counted;
+}
+
+/// Numbers in reports have three decimals: what there is behind is noise.
+fn rounded(number: f64) -> f64 {
+    (number * 1_000.0).round() / 1_000.0
+}
+
+fn rows(
+    targets: &[Box<dyn Target>],
+    op: Op,
+    size: usize,
+    tallies: &[Tally],
+    timer: &Timer,
+) -> Vec<Row> {
+    let row = |target: &dyn Target, tally: &Tally| {
+        let (times, ops) = (&tally.times, tally.times.len());
+        let per_op = |count: u64| rounded(count as f64 / ops.max(1) as f64);
+        let quantile = |q: f64| rounded(timer.net_ns(times.value_at_quantile(q) as f64));
+        Row {
+            op,
+            size_bytes: size as u64,
+            target: target.name().to_owned(),
+            ops,
+            mean_ns: rounded(timer.net_ns(times.mean())),
+            p50_ns: rounded(timer.median_ns(times)),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
+            settle_ns: per_op(tally.settle_ns),
+            ratio_to_floor: None,
+            counts: tally.counted.then(|| Counts {
+                fences: per_op(tally.calls.fences),
+                lines_flushed: per_op(tally.calls.lines_flushed),
+                nvm_bytes_before_digest: per_op(tally.calls.bytes_stored),
+                nvm_bytes_after_digest: per_op(tally.after.bytes_stored),
+            }),
+        }
+    };
+    let pairs = targets.iter().zip(tallies);
+    pairs
+        .map(|(target, tally)| row(target.as_ref(), tally))
+        .collect()
+}

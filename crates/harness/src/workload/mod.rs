@@ -1,0 +1,18 @@
+//! Programs' patterns of calls, through LibFS or through any directory.
+//!
+//! | Module | Pattern |
+//! | --- | --- |
+//! | [`varmail`] | mail: small files made, appended to, synced, read and removed (MISSION D5, M8) |
+//! | [`million`] | one directory of very many names |
+//!
+//! The same seed gives the same calls on whatever is measured.
+
+mod direct;
+mod directory;
+mod files;
+pub mod million;
+pub mod varmail;
+
+pub use direct::DirectFiles;
+pub use directory::Directory;
+pub use files::{DigestCounts, Files, Handle};
