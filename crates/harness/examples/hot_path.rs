@@ -1,5 +1,6 @@
 //! Runs one call of LibFS again and again, for a profiler:
 //! `hot_path write|read BYTES CALLS [random]`. Prints nanoseconds per call.
+#![forbid(unsafe_code)]
 
 use std::time::Instant;
 

@@ -1,5 +1,6 @@
 //! Prints a report of single operations: `micro [quick] [MOUNTED_DIRECTORY]`; plots and
 //! JSON go to `target/micro`. The `shale` program has the full command line.
+#![forbid(unsafe_code)]
 
 use shale_harness::micro::{self, MicroOptions};
 

@@ -1,5 +1,6 @@
 //! Runs a workload on a volume of its own, and on a directory if one is given:
 //! `workload varmail|million FILES [DIRECTORY]`.
+#![forbid(unsafe_code)]
 
 use shale_harness::scratch::ScratchOptions;
 use shale_harness::workload::million::{MillionOptions, million};
