@@ -23,6 +23,14 @@ pub fn mount_at(path: &Path) -> Result<StateDir> {
     let mounted = mounts::at(&place)?.is_some_and(|m| m.is_shale());
     match StateDir::find(&place) {
         Some(dir) if !dir.state.is_stale() => Ok(dir),
+        Some(StateDir { state, .. }) if state.failure.is_some() => {
+            let why = state.given_up().unwrap_or_default();
+            Err(
+                Failure::not_mounted(format!("{shown}: {why}")).advise(format!(
+                    "shale umount {shown} takes away what is left of it"
+                )),
+            )
+        }
         _ if mounted => Err(Failure::not_mounted(format!(
             "{shown}: a mount is left there whose daemon is gone"
         ))

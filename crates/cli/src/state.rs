@@ -45,6 +45,12 @@ impl State {
         !self.supervisor.lives() && !self.daemon.is_some_and(|d| d.lives())
     }
 
+    /// Why the mount was given up, if it was.
+    pub fn given_up(&self) -> Option<String> {
+        let why = self.failure.as_ref()?;
+        Some(format!("the mount was given up: {why}"))
+    }
+
     /// Whether the table of mounts still has it.
     ///
     /// # Errors

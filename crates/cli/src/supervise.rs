@@ -38,7 +38,7 @@ const SHORT: Duration = Duration::from_secs(1);
 const AT_ONCE: u32 = 3;
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Daemons in a row that did not come to serve, after which the mount is given up:
-/// about 10 s. Programs then see an error instead of waiting for ever.
+/// about 5 s. Programs then see an error instead of waiting for ever.
 const FAILED_STARTS_MAX: u32 = 12;
 /// Daemons in a row that served less than [`SHORT`]: about 3 minutes.
 const SHORT_LIVES_MAX: u32 = 50;
@@ -137,6 +137,36 @@ struct Running {
     socket: OwnedFd,
     started: Instant,
     serving: bool,
+}
+
+/// Daemons that died one soon after the other.
+#[derive(Debug, Default)]
+struct Deaths {
+    /// Without having served.
+    failed_starts: u32,
+    /// Having served less than [`SHORT`], or not at all.
+    short_lives: u32,
+}
+
+impl Deaths {
+    /// Notes one more. Gives the pause before the next start; `None`: enough.
+    fn add(&mut self, daemon: Option<&Running>) -> Option<Duration> {
+        let serving = daemon.filter(|d| d.serving);
+        let long = serving.is_some_and(|d| d.started.elapsed() >= SHORT);
+        self.failed_starts = match serving {
+            Some(_) => 0,
+            None => self.failed_starts + 1,
+        };
+        self.short_lives = if long { 0 } else { self.short_lives + 1 };
+        if self.failed_starts >= FAILED_STARTS_MAX || self.short_lives >= SHORT_LIVES_MAX {
+            return None;
+        }
+        let in_a_row = self.failed_starts.max(self.short_lives);
+        let Some(doublings) = in_a_row.checked_sub(AT_ONCE + 1) else {
+            return Some(Duration::ZERO);
+        };
+        Some((Duration::from_millis(20) * (1 << doublings.min(16))).min(PAUSE_MAX))
+    }
 }
 
 struct Supervisor {
@@ -251,7 +281,7 @@ impl Supervisor {
 
     /// Supervises until the mount is gone and every log is in the volume.
     fn keep(&mut self) -> Result<()> {
-        let mut short_lives = 0;
+        let mut deaths = Deaths::default();
         loop {
             let status = self.wait_for_end()?;
             let lived = self.daemon.take();
@@ -262,23 +292,12 @@ impl Supervisor {
                 };
             }
             let reason = self.died(&status);
-            let served = lived.as_ref().is_some_and(|d| d.serving);
-            short_lives = match &lived {
-                Some(daemon) if served && daemon.started.elapsed() >= SHORT => 0,
-                _ => short_lives + 1,
-            };
-            let most = if served {
-                SHORT_LIVES_MAX
-            } else {
-                FAILED_STARTS_MAX
-            };
-            if short_lives >= most {
-                return self.give_up(&reason);
-            }
-            tracing::warn!(short_lives, "{reason}; the next one starts");
-            if short_lives > AT_ONCE {
-                let doublings = (short_lives - AT_ONCE).min(16);
-                thread::sleep((Duration::from_millis(10) * (1 << doublings)).min(PAUSE_MAX));
+            match deaths.add(lived.as_ref()) {
+                None => return self.give_up(&reason),
+                Some(pause) => {
+                    tracing::warn!(?pause, "{reason}; the next one starts");
+                    thread::sleep(pause);
+                }
             }
             self.dir.state.restarts += 1;
             if let Err(failure) = self.start(false) {
@@ -466,4 +485,47 @@ fn random() -> Result<u64> {
         .map_err(Failure::because(format!("{path}: cannot read it")))?;
     // 0 is the number of no mount.
     Ok(u64::from_le_bytes(bytes).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(serving: bool, lived: Duration) -> Running {
+        Running {
+            socket: packet::pair().unwrap().0,
+            started: Instant::now().checked_sub(lived).unwrap(),
+            serving,
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_cannot_start_is_given_up_after_seconds() {
+        let mut deaths = Deaths::default();
+        let failed = daemon(false, Duration::ZERO);
+        let mut waited = Duration::ZERO;
+        let mut starts = 1;
+        while let Some(pause) = deaths.add(Some(&failed)) {
+            waited += pause;
+            starts += 1;
+        }
+        assert_eq!(starts, FAILED_STARTS_MAX);
+        assert!((4..30).contains(&waited.as_secs()), "{waited:?}");
+    }
+
+    #[test]
+    fn one_that_has_served_is_followed_at_once() {
+        let mut deaths = Deaths::default();
+        let served = daemon(true, SHORT);
+        for _ in 0..1000 {
+            assert_eq!(deaths.add(Some(&served)), Some(Duration::ZERO));
+        }
+        let short = daemon(true, Duration::ZERO);
+        let starts = (0..)
+            .take_while(|_| deaths.add(Some(&short)).is_some())
+            .count();
+        assert_eq!(starts as u32, SHORT_LIVES_MAX - 1);
+        assert_eq!(deaths.add(Some(&served)), Some(Duration::ZERO));
+        assert_eq!((deaths.short_lives, deaths.failed_starts), (0, 0));
+    }
 }

@@ -60,10 +60,14 @@ pub fn run(args: &Args) -> Result<()> {
         ))),
         (_, Some(dir)) if was_stale => {
             dir.remove();
+            let gone = format!(
+                "its supervisor (process {}) was gone",
+                dir.state.supervisor.pid
+            );
             println!(
-                "{shown}: unmounted; its supervisor (process {}) was gone. Nothing that had \
-                 returned is lost: the next mount of {} recovers it",
-                dir.state.supervisor.pid,
+                "{shown}: unmounted; {}. Nothing that had returned is lost: the next mount of {} \
+                 recovers it",
+                dir.state.given_up().unwrap_or(gone),
                 dir.state.volume.display()
             );
             Ok(())

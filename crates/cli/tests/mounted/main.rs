@@ -302,6 +302,71 @@ fn the_foreground_ends_with_the_mount() {
 }
 
 #[test]
+fn a_daemon_killed_while_it_unmounts_is_followed_by_one_that_digests() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("settle");
+    v.mount();
+    let path = v.mountpoint().join("big");
+    let bytes = vec![7u8; 9 << 20];
+    fs::write(&path, &bytes).unwrap();
+    let daemon = v.status()["daemon_pid"].as_u64().unwrap();
+    // Stopped, it cannot end before it is killed.
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(daemon as i32).unwrap(),
+        rustix::process::Signal::STOP,
+    )
+    .unwrap();
+    let umount = thread::scope(|scope| {
+        let umount = scope.spawn(|| v.shale(&["umount", v.place()]));
+        wait_until("the name is gone", || !v.is_mounted());
+        kill(daemon);
+        umount.join().unwrap()
+    });
+    umount.ok();
+    let logs = v.shale(&["log", "show", v.file()]).ok();
+    assert!(logs.contains("no logs"), "{logs}");
+    assert!(v.state().is_none());
+    v.mount();
+    assert!(fs::read(&path).unwrap() == bytes);
+    v.umount();
+}
+
+#[test]
+fn a_mount_that_cannot_be_served_any_more_is_given_up() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("given-up");
+    v.mount();
+    fs::write(v.mountpoint().join("kept"), b"kept").unwrap();
+    let (nvm, away) = (v.dir().join("nvm"), v.dir().join("away"));
+    let daemon = v.status()["daemon_pid"].as_u64().unwrap();
+    fs::rename(&nvm, &away).unwrap();
+    kill(daemon);
+    // Waits, and gets an error in the end.
+    fs::write(v.mountpoint().join("lost"), b"").unwrap_err();
+    wait_until("the supervisor has given up", || {
+        v.state().is_some_and(|state| state["failure"].is_string())
+    });
+    let text = v.shale(&["status", v.place()]).failed(4);
+    assert!(
+        text.contains("given up") && text.contains("missing"),
+        "{text}"
+    );
+    fs::rename(&away, &nvm).unwrap();
+    let text = v.shale(&["umount", v.place()]).ok();
+    assert!(
+        text.contains("given up") && text.contains("recovers"),
+        "{text}"
+    );
+    v.mount();
+    assert_eq!(fs::read(v.mountpoint().join("kept")).unwrap(), b"kept");
+    v.umount();
+}
+
+#[test]
 fn kills_during_the_start_are_survived() {
     if !can_mount() {
         return;
