@@ -180,3 +180,78 @@ impl Shared {
         Ok(client)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Connection;
+    use crate::{Daemon, DaemonConfig, MakeOptions, make_volume};
+    use shale_device::SystemClock;
+    use shale_proto::{Handler, Reply, Request};
+
+    #[test]
+    fn only_owner_and_root_map_the_volume() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let options = MakeOptions {
+            file: dir.path().join("V.toml"),
+            name: "v".to_owned(),
+            nvm_dir: dir.path().join("nvm"),
+            nvm_bytes: 33 << 20,
+            log_bytes: LOG_BYTES_MIN,
+            durability: shale_format::Durability::Strict,
+            owner_uid: 1000,
+            owner_gid: 1000,
+            root_mode: 0o755,
+            force: false,
+        };
+        let made = make_volume(&options, &*clock).unwrap();
+        let daemon = Daemon::start(DaemonConfig::new(made.file), clock).unwrap();
+        let ask = |uid, version| {
+            let asker = Asker::peer(1, uid, uid);
+            let connection = Connection::new(daemon.shared().clone(), asker);
+            let attach = Request::Attach {
+                version,
+                log_bytes: 0,
+            };
+            let status = connection.handle(Request::Status).0;
+            (connection.handle(attach).0, status)
+        };
+        for uid in [0, 1000] {
+            let (attached, status) = ask(uid, PROTO_VERSION);
+            let Reply::Attached(attached) = attached else {
+                panic!("{attached:?}");
+            };
+            let own = rustix::process::geteuid().as_raw() == uid;
+            assert_eq!(
+                attached.may_steal, own,
+                "in place only where it is one user"
+            );
+            assert!(matches!(status, Reply::Status(_)));
+        }
+        let (attached, status) = ask(1001, PROTO_VERSION);
+        assert!(matches!(
+            attached,
+            Reply::Refused {
+                errno: libc::EACCES,
+                ..
+            }
+        ));
+        assert!(matches!(
+            status,
+            Reply::Refused {
+                errno: libc::EACCES,
+                ..
+            }
+        ));
+        let (attached, _) = ask(0, PROTO_VERSION + 1);
+        assert!(matches!(
+            attached,
+            Reply::Refused {
+                errno: libc::EPROTO,
+                ..
+            }
+        ));
+        daemon.shutdown().unwrap();
+    }
+}

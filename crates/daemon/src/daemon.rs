@@ -297,6 +297,11 @@ impl Daemon {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     fn join(&self) {
         self.shared.queue.stop();
         self.shared.release.stop();

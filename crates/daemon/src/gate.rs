@@ -131,9 +131,18 @@ impl OwnReaders {
 
     /// Waits until everyone who is reading now has ended.
     pub(crate) fn pass(&self) {
+        self.wait_for(self.entered());
+    }
+
+    /// Number of readers that have ever begun.
+    fn entered(&self) -> u64 {
+        self.inside.lock().0
+    }
+
+    /// Waits until the first `entered` readers have ended.
+    fn wait_for(&self, entered: u64) {
         let mut inside = self.inside.lock();
-        let now = inside.0;
-        while inside.1.first().is_some_and(|&oldest| oldest < now) {
+        while inside.1.first().is_some_and(|&oldest| oldest < entered) {
             self.left.wait(&mut inside);
         }
     }
@@ -183,15 +192,16 @@ mod tests {
     fn own_readers_hold_back_only_who_came_after() {
         let readers = Arc::new(OwnReaders::default());
         let first = readers.enter();
+        let before = readers.entered();
+        let later = readers.enter();
         let passed = Arc::new(AtomicBool::new(false));
         let (r, p) = (readers.clone(), passed.clone());
         let waiter = std::thread::spawn(move || {
-            r.pass();
+            r.wait_for(before);
             p.store(true, Ordering::SeqCst);
         });
         std::thread::sleep(Duration::from_millis(20));
         assert!(!passed.load(Ordering::SeqCst));
-        let later = readers.enter();
         drop(first);
         waiter.join().unwrap();
         drop(later);

@@ -326,3 +326,77 @@ fn one_daemon_serves_a_volume_and_only_its_own() {
     let other = Daemon::start(config, clock).err().unwrap();
     assert!(other.to_string().contains("expected 0000"), "{other}");
 }
+
+#[test]
+fn a_log_that_cannot_be_digested_is_kept() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    for n in 0..40 {
+        hand.make_file(&format!("file {n}"), b"");
+    }
+    hand.digest();
+    daemon.quiesce();
+    let root = daemon.volume().view().inode(ROOT).unwrap().unwrap();
+    let at = BlockAddr::from_raw(root.root[0].addr).byte() as usize + 80;
+    let whole = daemon.map().load_u64(at);
+    daemon.map().store_u64(at, !whole);
+    hand.make_file("acknowledged", b"kept");
+    let Reply::Refused { errno: 5, why } = hand.digest() else {
+        panic!("digested through a damaged directory");
+    };
+    assert!(why.contains("kept"), "{why}");
+    assert_eq!(hand.state(), state::RUNNING, "it is not the client's fault");
+    assert!(matches!(hand.ask(Request::Detach), Reply::Refused { .. }));
+    assert_eq!(place.logs().len(), 1);
+    assert!(daemon.status_values().departed[0].why.contains("kept"));
+    daemon.shutdown().unwrap();
+    drop(hand);
+
+    let daemon = place.start();
+    assert_eq!(daemon.recovery().problems.len(), 1);
+    assert_eq!(place.logs().len(), 1, "still kept");
+    daemon.map().store_u64(at, whole);
+    daemon.shutdown().unwrap();
+
+    let daemon = place.start();
+    assert_eq!(daemon.recovery().problems.len(), 0);
+    assert_eq!(content(&daemon.volume().view(), "acknowledged"), b"kept");
+    assert!(place.logs().is_empty());
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn many_clients_come_and_go() {
+    let place = Place::new(256);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let place = &place;
+            scope.spawn(move || {
+                for round in 0..4 {
+                    let mut hand = Hand::over(&place.socket());
+                    let name = format!("{thread}-{round}");
+                    hand.make_file(&name, name.as_bytes());
+                    if round % 2 == 0 {
+                        hand.digest();
+                    }
+                }
+            });
+        }
+    });
+    eventually("all have gone", || daemon.status_values().client_count == 0);
+    let view = daemon.volume().view();
+    let names = names(&view);
+    assert_eq!(
+        names.len(),
+        16,
+        "{names:?} {:?}",
+        daemon.status_values().departed
+    );
+    for name in names {
+        assert_eq!(content(&view, &name), name.as_bytes());
+    }
+    daemon.shutdown().unwrap();
+}

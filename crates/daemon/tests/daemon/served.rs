@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const ROOT: Ino = Ino::ROOT;
+/// The gate that calls of a [`Hand`] pass.
+const GATE: usize = 5;
 
 /// A volume that goes when it is dropped.
 pub struct Place {
@@ -177,14 +179,21 @@ impl Hand {
     /// Makes a file in the root directory, with `data`.
     pub fn make_file(&mut self, name: &str, data: &[u8]) -> Ino {
         let ino = self.number();
-        self.lease(ROOT);
-        self.append(encode::create(
-            ROOT,
-            ino,
-            create_body(),
-            name.as_bytes(),
-            b"",
-        ));
+        let word = daemon_page::bucket(ROOT.0);
+        let body = create_body();
+        loop {
+            let (generation, _) = self.lease(ROOT);
+            // As a LibFS does: inside first, then look whether the lease still stands.
+            self.set_gate(GATE, 1);
+            let held = self.daemon_page.load_u32(word) == generation;
+            if held {
+                self.append(encode::create(ROOT, ino, body, name.as_bytes(), b""));
+            }
+            self.set_gate(GATE, 2);
+            if held {
+                break;
+            }
+        }
         for (n, piece) in data.chunks(1 << 20).enumerate() {
             self.append(encode::write(ino, (n as u64) << 20, piece));
         }

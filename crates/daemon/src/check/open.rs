@@ -1,0 +1,112 @@
+//! Checks the volume in an NVM directory: maps segments and logs read-only.
+//!
+//! Nothing is made and nothing is written there. While the check runs no daemon can
+//! begin to serve the volume, and a volume that is served is not checked.
+
+use super::{CheckOptions, LogFile, Progress, Report, check};
+use crate::error::DaemonError;
+use crate::nvm_dir::{segment_name, volume_files};
+use rustix::fs::FlockOperation;
+use shale_device::{Access, Map, MapOptions};
+use shale_format::limits::{LOG_SLOTS, SEGMENT_BYTES};
+use shale_format::log::file_name;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a volume could not be checked at all.
+pub type CheckError = DaemonError;
+
+const LOCK: &str = "lock";
+
+/// Checks the volume whose NVM directory is `nvm_dir`, read-only. What is wrong with
+/// the volume is in the report.
+///
+/// # Errors
+/// A daemon serves the volume; there are no segments, one between others is missing or
+/// has another size than segments have; the files cannot be read.
+pub fn check_volume_dir(
+    nvm_dir: &Path,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, CheckError> {
+    let lock = hold(nvm_dir)?;
+    let files = volume_files(nvm_dir)?;
+    let map = segments(nvm_dir, &files)?;
+    let logs: Vec<LogFile> = (0..LOG_SLOTS)
+        .filter(|&slot| files.contains(&file_name(slot)))
+        .map(|slot| LogFile {
+            slot,
+            map: MapOptions::new()
+                .open_files(&[nvm_dir.join(file_name(slot))], Access::ReadOnly)
+                .map(Arc::new)
+                .map_err(|e| e.to_string()),
+        })
+        .collect();
+    let report = check(Arc::new(map), &logs, options, progress);
+    drop(lock);
+    Ok(report)
+}
+
+fn wrong(dir: &Path, why: String) -> CheckError {
+    DaemonError::NvmDir {
+        dir: dir.to_path_buf(),
+        why,
+    }
+}
+
+/// Keeps daemons away. `None`: no daemon ever served this directory.
+fn hold(dir: &Path) -> Result<Option<File>, CheckError> {
+    let path = dir.join(LOCK);
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(DaemonError::file(&path, "open the lock", e)),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            // Only a hint for the message.
+            let _ = file.read_to_string(&mut holder);
+            Err(DaemonError::InUse {
+                dir: dir.to_path_buf(),
+                holder: match holder.trim() {
+                    "" => "its process is unknown".to_owned(),
+                    pid => format!("process {pid}"),
+                },
+            })
+        }
+        Err(e) => Err(DaemonError::file(&path, "lock it", e)),
+    }
+}
+
+/// Maps the segments side by side. That the last ones are missing shows in the
+/// superblock only.
+fn segments(dir: &Path, files: &[String]) -> Result<Map, CheckError> {
+    let count = files.iter().filter(|name| name.starts_with("seg-")).count();
+    if count == 0 {
+        return Err(wrong(dir, "there are no segments of a volume".to_owned()));
+    }
+    let mut paths: Vec<PathBuf> = Vec::with_capacity(count);
+    for n in 0..count {
+        let name = segment_name(n);
+        if !files.contains(&name) {
+            return Err(wrong(dir, format!("{name} is missing")));
+        }
+        let path = dir.join(&name);
+        let meta = std::fs::metadata(&path);
+        let found = meta
+            .map_err(|e| DaemonError::file(&path, "read its attributes", e))?
+            .len();
+        if found != SEGMENT_BYTES && (n + 1 < count || found > SEGMENT_BYTES || found == 0) {
+            return Err(wrong(
+                dir,
+                format!("{name} has {found} bytes, expected {SEGMENT_BYTES}"),
+            ));
+        }
+        paths.push(path);
+    }
+    Ok(MapOptions::new().open_files(&paths, Access::ReadOnly)?)
+}
