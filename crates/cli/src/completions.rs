@@ -1,5 +1,6 @@
 //! `shale completions`: completion scripts.
 
+use crate::terminal;
 use clap_complete::Shell;
 
 const EXAMPLES: &str = "\
@@ -16,5 +17,7 @@ pub struct Args {
 
 /// Writes the script to standard output.
 pub fn run(args: &Args, mut command: clap::Command) {
-    clap_complete::generate(args.shell, &mut command, "shale", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "shale", &mut script);
+    terminal::print(&String::from_utf8_lossy(&script));
 }

@@ -3,8 +3,8 @@
 use crate::ask;
 use crate::control::{self, Digested};
 use crate::failure::{Failure, Result};
-use crate::progress::Waiting;
 use crate::size;
+use crate::terminal::{Waiting, say};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -38,9 +38,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         let mut json = serde_json::json!(done);
         json["seconds"] = seconds.into();
-        println!("{json}");
+        say!("{json}");
     } else {
-        println!(
+        say!(
             "{}: {}",
             dir.state.mountpoint.display(),
             sentence(&done, seconds)

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::size;
+use crate::terminal::say;
 use serde_json::{Value, json};
 use shale_daemon::VolumeFile;
 use shale_daemon::nvm_dir::{segment_name, segment_sizes};
@@ -75,7 +76,7 @@ pub fn run(args: &Args) -> Result<()> {
         };
         shown += 1;
         if show.json {
-            println!("{}", log.json(show.limit));
+            say!("{}", log.json(show.limit));
         } else {
             log.print(show.limit);
         }
@@ -86,7 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
             show.volume.display()
         ))),
         (0, None) if !show.json => {
-            println!(
+            say!(
                 "{}: there are no logs: everything is in the volume",
                 show.volume.display()
             );
@@ -215,7 +216,7 @@ impl Shown {
 
     fn print(&self, limit: usize) {
         let (records, more) = self.records(limit);
-        println!(
+        say!(
             "slot {}: log of user {}, {} ring, tail {}, digested {}",
             self.number,
             self.slot.uid,
@@ -230,7 +231,7 @@ impl Shown {
                 ""
             };
             let chained = if record.more() { "+" } else { "" };
-            println!(
+            say!(
                 "  {:>14} {:>8} {in_volume:<8} {}{chained}",
                 record.pos().0,
                 record.header.bytes,
@@ -238,7 +239,7 @@ impl Shown {
             );
         }
         if more {
-            println!("  … and more (--limit {limit})");
+            say!("  … and more (--limit {limit})");
         }
     }
 }

@@ -16,11 +16,11 @@ mod mount;
 mod mounts;
 mod packet;
 mod process;
-mod progress;
 mod size;
 mod state;
 mod status;
 mod supervise;
+mod terminal;
 mod umount;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::size;
+use crate::terminal::say;
 use shale_daemon::{Made, MakeOptions, make_volume};
 use shale_device::{Persistence, SystemClock};
 use shale_format::Durability;
@@ -79,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     let made =
         make_volume(&options, &SystemClock::new()).map_err(|e| Failure::new(e.to_string()))?;
     if args.json {
-        println!("{}", json(args, &made));
+        say!("{}", json(args, &made));
     } else {
         print(args, &made);
     }
@@ -147,21 +148,21 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
 }
 
 fn print(args: &Args, made: &Made) {
-    println!(
+    say!(
         "{}: volume '{}' made",
         args.volume.display(),
         made.file.name
     );
-    println!("  uuid        {}", made.file.uuid);
-    println!("  durability  {}", made.file.durability);
-    println!(
+    say!("  uuid        {}", made.file.uuid);
+    say!("  durability  {}", made.file.durability);
+    say!(
         "  nvm         {} in {} ({} segments)",
         size::show(made.file.nvm_bytes()),
         made.file.nvm_dir().display(),
         made.segments
     );
-    println!("  nvm is      {}", explain(persistence(made)));
-    println!(
+    say!("  nvm is      {}", explain(persistence(made)));
+    say!(
         "  update log  {} for each client",
         size::show(made.file.log_bytes)
     );

@@ -12,6 +12,7 @@ use crate::mounts;
 use crate::packet::{self, Report};
 use crate::state::StateDir;
 use crate::supervise::{self, Front, Wanted};
+use crate::terminal::say;
 use shale_daemon::VolumeFile;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
             "{place}: mounted, but it does not answer: {error}"
         )));
     }
-    println!("{place}: {} mounted", wanted.volume.display());
+    say!("{place}: {} mounted", wanted.volume.display());
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use crate::failure::Result;
 use crate::mkfs::explain;
 use crate::size;
 use crate::state::StateDir;
+use crate::terminal::{self, say};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -30,9 +31,9 @@ pub fn run(args: &Args) -> Result<()> {
     let dir = ask::mount_at(&args.mountpoint)?;
     let status = complete(ask::status(&dir)?, &dir);
     if args.json {
-        println!("{status:#}");
+        say!("{status:#}");
     } else {
-        print!("{}", table(&status));
+        terminal::print(&table(&status));
     }
     Ok(())
 }

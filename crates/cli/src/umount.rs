@@ -2,8 +2,8 @@
 
 use crate::failure::{Failure, Result};
 use crate::mounts;
-use crate::progress::Waiting;
 use crate::state::StateDir;
+use crate::terminal::{Waiting, say};
 use shale_fuse::FuseError;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
             Err(Failure::not_mounted(text).advise(format!("umount {shown}")))
         }
         (_, None) if is_ours => {
-            println!("{shown}: unmounted; its processes and their state were gone already");
+            say!("{shown}: unmounted; its processes and their state were gone already");
             Ok(())
         }
         (_, None) => Err(Failure::not_mounted(format!(
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
                 "its supervisor (process {}) was gone",
                 dir.state.supervisor.pid
             );
-            println!(
+            say!(
                 "{shown}: unmounted; {}. Nothing that had returned is lost: the next mount of {} \
                  recovers it",
                 dir.state.given_up().unwrap_or(gone),
@@ -85,16 +85,14 @@ fn finish(dir: &StateDir, lazy: bool) -> Result<()> {
     for process in processes.into_iter().flatten() {
         if !process.wait(limit)? {
             drop(waiting);
-            println!(
-                "{shown}: unmounted; files are still open there and served until they are closed"
-            );
+            say!("{shown}: unmounted; files are still open there and served until they are closed");
             return Ok(());
         }
     }
     drop(waiting);
     // The directory is there only if something went wrong.
     let Some(left) = StateDir::load(dir.path().to_owned()) else {
-        println!("{shown}: unmounted");
+        say!("{shown}: unmounted");
         return Ok(());
     };
     let log = left.last_lines(3);

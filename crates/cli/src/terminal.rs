@@ -1,0 +1,52 @@
+//! What goes to the user: text on standard output, and something that moves while a verb
+//! waits, on a terminal only.
+
+use indicatif::ProgressBar;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::process::exit;
+use std::time::Duration;
+
+/// Prints to standard output. A reader that has gone (`shale log show … | head`) ends
+/// the program without a word.
+pub fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => exit(0),
+        Err(e) => {
+            eprintln!("shale: standard output: {e}");
+            exit(1);
+        }
+    }
+}
+
+/// [`print`](terminal::print) of a formatted line.
+macro_rules! say {
+    ($($part:tt)*) => {
+        $crate::terminal::print(&(format!($($part)*) + "\n"))
+    };
+}
+pub(crate) use say;
+
+/// Shows on standard error that something is being waited for, until it is dropped.
+#[derive(Debug)]
+pub struct Waiting(Option<ProgressBar>);
+
+impl Waiting {
+    /// Begins to show `what`; nothing where standard error is no terminal.
+    pub fn start(what: &'static str) -> Self {
+        Self(std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner().with_message(what);
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        }))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
