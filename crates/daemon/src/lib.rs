@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+pub mod check;
 mod client;
 mod connection;
 pub mod daemon;

@@ -3,7 +3,7 @@
 use super::Checker;
 use super::inode::{check_root, kind};
 use super::report::{Findings, Object};
-use super::slots::{NOWHERE, Slot, Slots, state};
+use super::slots::{Slot, Slots, state};
 use super::tree::{self, Leaf, Tree, Walked};
 use shale_format::checksum::name_hash;
 use shale_format::dirent::{DirentEntry, check_name};
@@ -21,7 +21,9 @@ struct Walk<'a> {
     slots: &'a mut Slots,
     last: Option<u64>,
     /// Names of the entries whose keys differ only in the twin from the last one's.
-    group: Vec<Vec<u8>>,
+    group: Vec<u8>,
+    /// Where each of them ends.
+    group_ends: Vec<usize>,
     entries: u64,
 }
 
@@ -63,31 +65,9 @@ impl Walk<'_> {
             );
             return;
         };
-        if self.last.is_some_and(|last| last >= e.key) {
-            let what = "keys of entries out of order";
-            let last = self.last.unwrap_or(0);
-            findings.error(
-                object,
-                at,
-                what,
-                (format!("above {last:#x}"), format!("{:#x}", e.key)),
-            );
-        } else if !leaf.keys.contains(&e.key) {
-            let what = "entry outside the keys of its node";
-            let range = format!("{:#x} to {:#x}", leaf.keys.start, leaf.keys.end);
-            findings.error(
-                object,
-                at,
-                what,
-                (range, format!("{:#x} '{}'", e.key, text(name))),
-            );
-        }
-        let same_group = self
-            .last
-            .is_some_and(|last| DirKey(last).group_start() == DirKey(e.key).group_start());
-        self.last = Some(e.key);
+        let same_group = self.key(leaf, e, name, findings);
         if self.dir == Ino::ORPHANS {
-            self.orphan(leaf, e, name, findings);
+            self.orphan(leaf.at, e, name, findings);
             return;
         }
         if let Err(why) = check_name(name) {
@@ -102,68 +82,97 @@ impl Walk<'_> {
         }
         if !same_group {
             self.group.clear();
+            self.group_ends.clear();
         }
-        if self.group.iter().any(|other| other == name) {
-            findings.error(object, at, "two entries of one name", ("", text(name)));
+        let mut start = 0;
+        for &end in &self.group_ends {
+            if self.group[start..end] == *name {
+                findings.error(object, at, "two entries of one name", ("", text(name)));
+            }
+            start = end;
         }
-        self.group.push(name.to_vec());
-        self.target(leaf, e, name, findings);
+        self.group.extend_from_slice(name);
+        self.group_ends.push(self.group.len());
+        self.target(leaf.at, e, name, findings);
+    }
+
+    /// Checks the order of keys; gives whether the entry is a twin of the last one.
+    fn key(
+        &mut self,
+        leaf: &Leaf<'_>,
+        e: &DirentEntry,
+        name: &[u8],
+        findings: &mut Findings,
+    ) -> bool {
+        let (object, at) = (Object::Inode(self.dir.0), Some(leaf.at));
+        let found = || format!("{:#x} '{}'", e.key, text(name));
+        let last = self.last.replace(e.key);
+        match last {
+            Some(last) if last >= e.key => {
+                let above = format!("above {last:#x}");
+                findings.error(object, at, "keys of entries out of order", (above, found()));
+            }
+            _ if !leaf.keys.contains(&e.key) => {
+                let what = "entry outside the keys of its node";
+                let range = format!("{:#x} to {:#x}", leaf.keys.start, leaf.keys.end);
+                findings.error(object, at, what, (range, found()));
+            }
+            _ => (),
+        }
+        last.is_some_and(|last| {
+            // In order, so that a group has no more names than there are twins.
+            last < e.key && DirKey(last).group_start() == DirKey(e.key).group_start()
+        })
     }
 
     /// Compares an entry with the inode that it names, and counts it there.
-    fn target(&mut self, leaf: &Leaf<'_>, e: &DirentEntry, name: &[u8], findings: &mut Findings) {
-        let (object, at) = (Object::Inode(self.dir.0), Some(leaf.at));
-        let named = format!("'{}' names inode {}", text(name), e.ino);
-        let Some(slot) = self
-            .slots
-            .find(Ino(e.ino))
-            .filter(|&s| self.slots.is_used(s))
-        else {
-            findings.error(
-                object,
-                at,
-                "entry for an inode that does not exist",
-                ("", named),
-            );
+    fn target(&mut self, at: u64, e: &DirentEntry, name: &[u8], findings: &mut Findings) {
+        let (object, at) = (Object::Inode(self.dir.0), Some(at));
+        let named = || format!("'{}' names inode {}", text(name), e.ino);
+        let slot = self.slots.find(Ino(e.ino));
+        let Some(slot) = slot.filter(|&s| self.slots.is_used(s)) else {
+            let what = "entry for an inode that does not exist";
+            findings.error(object, at, what, ("", named()));
+            // What is found in the slot, if there is one, can be told by this name.
+            slot.into_iter().for_each(|slot| self.put(slot));
             return;
         };
         if !Ino(e.ino).is_user() || Ino(e.ino) == Ino::ROOT {
-            findings.error(
-                object,
-                at,
-                "entry for an inode that no name may lead to",
-                ("", named),
-            );
+            let what = "entry for an inode that no name may lead to";
+            findings.error(object, at, what, ("", named()));
             return;
         }
         let known = self.slots.state_of(slot);
         let is = known & state::KIND;
         if known & state::DAMAGED == 0 && is != e.kind {
             let what = "type in an entry is not the inode's";
-            findings.error(object, at, what, (is, format!("{} ({named})", e.kind)));
+            let found = format!("{} ({})", e.kind, named());
+            findings.error(object, at, what, (is, found));
         }
-        let index = slot.0 as usize;
-        if is == kind::DIRECTORY && self.slots.place[index] != NOWHERE {
-            let other = self
-                .slots
-                .place_of(slot)
-                .map_or(Ino::NONE, |s| self.slots.ino(s));
-            let found = format!("{named}, and so does one in inode {other}", other = other.0);
+        let other = self.slots.place_of(slot);
+        if let Some(other) = other.filter(|_| is == kind::DIRECTORY) {
+            let other = self.slots.ino(other).0;
+            let found = format!("{}, and so does one in inode {other}", named());
             findings.error(object, at, "directory with two names", ("", found));
             return;
         }
+        self.put(slot);
         let Some(dir) = self.slot else { return };
-        if self.slots.place[index] == NOWHERE {
-            self.slots.place[index] = dir.0;
-        }
         let counted = if is == kind::DIRECTORY { dir } else { slot };
         let count = &mut self.slots.count[counted.0 as usize];
         *count = count.saturating_add(1);
     }
 
+    /// Notes that this directory names an inode, if it is the first one.
+    fn put(&mut self, slot: Slot) {
+        if let (None, Some(dir)) = (self.slots.place_of(slot), self.slot) {
+            self.slots.place[slot.0 as usize] = dir.0;
+        }
+    }
+
     /// An entry of the directory of orphans: its key is the inode's number.
-    fn orphan(&mut self, leaf: &Leaf<'_>, e: &DirentEntry, name: &[u8], findings: &mut Findings) {
-        let (object, at) = (Object::Inode(self.dir.0), Some(leaf.at));
+    fn orphan(&mut self, at: u64, e: &DirentEntry, name: &[u8], findings: &mut Findings) {
+        let (object, at) = (Object::Inode(self.dir.0), Some(at));
         if e.key != e.ino || !name.is_empty() {
             let what = "entry of the directory of orphans";
             let found = format!("key {} '{}'", e.key, text(name));
@@ -204,6 +213,7 @@ impl Checker<'_> {
             slots: &mut self.slots,
             last: None,
             group: Vec::new(),
+            group_ends: Vec::new(),
             entries: 0,
         };
         let root = &dir.root[0];
