@@ -23,6 +23,7 @@ mod node;
 mod op;
 mod path;
 mod path_cache;
+mod path_xattrs;
 mod ranges;
 mod read;
 mod rename;

@@ -237,6 +237,14 @@ impl Nodes {
         shard.insert(node.ino, node);
     }
 
+    /// Removes a node whose inode is no more, unless another one has its place.
+    pub(crate) fn remove(&self, node: &Node) {
+        let mut shard = self.shard(node.ino).write();
+        if shard.get(&node.ino).is_some_and(|n| std::ptr::eq(&**n, node)) {
+            shard.remove(&node.ino);
+        }
+    }
+
     /// Drops nodes of which the volume knows everything and that nobody uses.
     fn shrink(shard: &mut HashMap<u64, Arc<Node>>, digested: LogPos) {
         let mut spare = shard.len() / 2;

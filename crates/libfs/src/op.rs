@@ -58,7 +58,7 @@ impl<'s> Op<'s> {
         loop {
             let state = node.state.read();
             if state.epoch >= self.epoch {
-                return usable(&state).map(|()| state);
+                return self.usable(node, &state).map(|()| state);
             }
             drop(state);
             node.refresh(&self.session.view, self.epoch, self.digested)?;
@@ -70,11 +70,24 @@ impl<'s> Op<'s> {
         loop {
             let state = node.state.write();
             if state.epoch >= self.epoch {
-                return usable(&state).map(|()| state);
+                return self.usable(node, &state).map(|()| state);
             }
             drop(state);
             node.refresh(&self.session.view, self.epoch, self.digested)?;
         }
+    }
+
+    /// Whether a call may work with this state now.
+    fn usable(&self, node: &Node, state: &NodeState) -> std::result::Result<(), Stop> {
+        if state.dead && state.newest <= self.digested {
+            // The number is free again, so another client may have made an inode of it.
+            self.session.nodes.remove(node);
+            return Err(Stop::Lease(node.ino));
+        }
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
+        if state.shifting { Err(Stop::Again) } else { Ok(()) }
     }
 
     /// Ends a shift of a file's blocks: the volume has it now.
@@ -120,14 +133,6 @@ impl<'s> Op<'s> {
         let done = self.session.log.append_chain(permit, parts);
         Ok(done.end)
     }
-}
-
-/// Whether a call may work with this state now.
-fn usable(state: &NodeState) -> std::result::Result<(), Stop> {
-    if state.dead {
-        return Err(Errno::NOENT.into());
-    }
-    if state.shifting { Err(Stop::Again) } else { Ok(()) }
 }
 
 impl Session {

@@ -26,8 +26,8 @@ const FETCH: usize = 256;
 /// The tree of names, for one caller.
 #[derive(Clone)]
 pub struct Tree {
-    session: Arc<Session>,
-    caller: Caller,
+    pub(crate) session: Arc<Session>,
+    pub(crate) caller: Caller,
 }
 
 impl Session {
@@ -50,7 +50,10 @@ impl Session {
 }
 
 impl Tree {
-    fn look<T>(&self, f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>) -> Result<T> {
+    pub(crate) fn look<T>(
+        &self,
+        f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
         self.session.run(&self.caller, Need::default(), f)
     }
 
@@ -308,7 +311,8 @@ impl Tree {
     }
 }
 
-fn again(stop: Stop) -> Stop {
+/// For an inode that a name was found for: if it is gone, the name is another's by now.
+pub(crate) fn again(stop: Stop) -> Stop {
     match stop {
         Stop::Errno(Errno::NOENT) => Stop::Again,
         other => other,

@@ -6,6 +6,7 @@
 mod place;
 mod races;
 mod reference;
+mod requests;
 mod script;
 
 use place::{Place, caller, own, tree};
@@ -176,8 +177,6 @@ fn users_may_do_what_the_kernel_lets_them() {
         }
         let act = script::act(&mut dice, LEVELS);
         let apart = match act {
-            // These ask the session itself, which checks no permissions.
-            Act::SetXattr(..) | Act::GetXattr(..) | Act::RemoveXattr(..) => true,
             // Needs a capability of its own.
             Act::LinkHandle(..) => true,
             Act::Link(..) => protected_links(),
@@ -187,6 +186,26 @@ fn users_may_do_what_the_kernel_lets_them() {
             pair.both(&act, step);
         }
         pair.interlude(&mut dice, step);
+    }
+    pair.compare(steps);
+}
+
+#[test]
+fn two_clients_see_one_tree() {
+    let seed = number("SHALE_SEED", 1);
+    let steps = number("SHALE_STEPS", 6_000);
+    let mut dice = Dice::new(seed + 2000);
+    let mut pair = Pair::new();
+    let mut other = pair.place.attach(false);
+    println!("SHALE_SEED={seed} SHALE_STEPS={steps}");
+    for step in 1..=steps {
+        if dice.below(20) == 0 {
+            pair.close_all();
+            std::mem::swap(&mut pair.ours.session, &mut other);
+            pair.ours.tree = tree(&pair.ours.session);
+        }
+        let act = script::act(&mut dice, LEVELS);
+        pair.both(&act, step);
     }
     pair.compare(steps);
 }

@@ -3,7 +3,7 @@
 use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
 use shale_device::SystemClock;
 use shale_format::Durability;
-use shale_libfs::{Caller, Recent, Session, SessionOptions, Tree};
+use shale_libfs::{Caller, Session, SessionOptions, Tree};
 use shale_proto::InProcess;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -13,6 +13,8 @@ pub struct Place {
     daemon: Option<Arc<Daemon>>,
     volume: VolumeFile,
     clock: Arc<SystemClock>,
+    /// A connection of the kernel outlives daemons.
+    kernel: bool,
     _dir: TempDir,
 }
 
@@ -38,15 +40,27 @@ impl Place {
             daemon: None,
             volume,
             clock,
+            kernel: false,
             _dir: dir,
         };
-        place.start();
+        place.start(false);
         place
     }
 
-    fn start(&mut self) {
+    /// Starts daemons from now on as the mount of a kernel has them.
+    pub fn serve_kernel(&mut self) {
+        self.kernel = true;
+        let daemon = self.daemon.take().expect("the daemon runs");
+        daemon.shutdown().expect("a clean stop");
+        drop(daemon);
+        self.start(false);
+    }
+
+    fn start(&mut self, again: bool) {
         let config = DaemonConfig {
             digest_threads: 1,
+            connection: self.kernel.then_some(7),
+            connection_continues: self.kernel && again,
             ..DaemonConfig::new(self.volume.clone())
         };
         self.daemon = Some(Daemon::start(config, self.clock.clone()).expect("a daemon"));
@@ -63,7 +77,7 @@ impl Place {
             daemon.shutdown().expect("a clean stop");
         }
         drop(daemon);
-        self.start();
+        self.start(true);
     }
 
     pub fn attach(&self, kernel_references: bool) -> Arc<Session> {
@@ -73,7 +87,13 @@ impl Place {
             log_bytes: 0,
             kernel_references,
         };
-        Session::attach(channel, self.clock.clone(), Recent::default(), options).expect("a session")
+        Session::attach(
+            channel,
+            self.clock.clone(),
+            self.daemon().recent_requests(),
+            options,
+        )
+        .expect("a session")
     }
 }
 

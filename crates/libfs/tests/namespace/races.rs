@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const THREADS: u64 = 4;
-const STEPS: u64 = 3_000;
 
 fn name(dice: &mut Dice) -> Vec<u8> {
     let mut path = Vec::new();
@@ -72,24 +71,24 @@ fn check(session: &Arc<Session>) {
     assert_eq!(names, links);
 }
 
-#[test]
-fn threads_leave_a_tree() {
+/// Lets threads loose on the sessions, one after the other, and checks what is left.
+fn race(clients: usize, steps: u64) {
     let mut place = Place::new();
-    let session = place.attach(false);
+    let sessions: Vec<_> = (0..clients).map(|_| place.attach(false)).collect();
     let running = AtomicBool::new(true);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
             .map(|n| {
-                let tree = tree(&session);
+                let tree = tree(&sessions[n as usize % clients]);
                 scope.spawn(move || {
                     let mut dice = Dice::new(100 + n);
-                    (0..STEPS).for_each(|_| step(&mut dice, &tree));
+                    (0..steps).for_each(|_| step(&mut dice, &tree));
                 })
             })
             .collect();
         let digester = scope.spawn(|| {
             while running.load(Ordering::Relaxed) {
-                session.digest().unwrap();
+                sessions[0].digest().unwrap();
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
         });
@@ -99,9 +98,20 @@ fn threads_leave_a_tree() {
         running.store(false, Ordering::Relaxed);
         digester.join().unwrap();
     });
-    check(&session);
-    session.detach().unwrap();
-    drop(session);
+    for session in sessions {
+        check(&session);
+        session.detach().unwrap();
+    }
     place.restart(true);
     check(&place.attach(false));
+}
+
+#[test]
+fn threads_leave_a_tree() {
+    race(1, 3_000);
+}
+
+#[test]
+fn threads_of_two_clients_leave_a_tree() {
+    race(2, 400);
 }

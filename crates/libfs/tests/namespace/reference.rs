@@ -93,20 +93,16 @@ fn done(r: Result<(), Errno>) -> Outcome {
 }
 
 impl Ours {
-    fn ino(&self, path: &[u8]) -> Result<u64, Errno> {
-        Ok(self.tree.stat(path)?.ino)
-    }
-
     fn handle(&self, slot: usize) -> Result<&File, Errno> {
         self.open[slot].as_ref().ok_or(Errno::BADF)
     }
 
     fn xattr(&self, act: &Act) -> Outcome {
-        let (s, me) = (&self.session, super::place::me());
+        let t = &self.tree;
         match act {
-            Act::SetXattr(p, n, v, flags) => done(s.setxattr(&me, self.ino(p)?, n, v, *flags)),
-            Act::GetXattr(p, n) => s.getxattr(&me, self.ino(p)?, n).map(Said::Bytes),
-            Act::RemoveXattr(p, n) => done(s.removexattr(&me, self.ino(p)?, n)),
+            Act::SetXattr(p, n, v, flags) => done(t.setxattr(p, n, v, *flags, true)),
+            Act::GetXattr(p, n) => t.getxattr(p, n, true).map(Said::Bytes),
+            Act::RemoveXattr(p, n) => done(t.removexattr(p, n, true)),
             other => unreachable!("{other:?}"),
         }
     }

@@ -1,0 +1,116 @@
+//! Extended attributes by path, with the permissions that xattr(7) asks for.
+
+use crate::access::{READ, WRITE, may, owns};
+use crate::attr::Caller;
+use crate::errno::{Errno, Result, Stop};
+use crate::path::{Tree, again};
+use crate::walk::walk;
+use shale_format::inode::Inode;
+
+impl Tree {
+    /// Sets an extended attribute; `follow`: of what a symbolic link names. Errors: as
+    /// [`crate::Session::setxattr`] and of the walk; `EPERM` and `EACCES`.
+    pub fn setxattr(
+        &self,
+        path: &[u8],
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        follow: bool,
+    ) -> Result<()> {
+        let ino = self.permitted_xattr(path, name, WRITE, follow)?;
+        self.session.setxattr(&self.caller, ino, name, value, flags)
+    }
+
+    /// Value of an extended attribute. Errors: `ENODATA` if there is none that the
+    /// caller may see.
+    pub fn getxattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
+        let ino = self.permitted_xattr(path, name, READ, follow)?;
+        self.session.getxattr(&self.caller, ino, name)
+    }
+
+    /// Removes an extended attribute. Errors: as [`Self::setxattr`].
+    pub fn removexattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
+        let ino = self.permitted_xattr(path, name, WRITE, follow)?;
+        self.session.removexattr(&self.caller, ino, name)
+    }
+
+    /// Names of all extended attributes, each ended by a zero byte.
+    pub fn listxattr(&self, path: &[u8], follow: bool) -> Result<Vec<u8>> {
+        let ino = self.look(|op| Ok(walk(op, path, follow)?.ino()?))?;
+        self.session.listxattr(&self.caller, ino)
+    }
+
+    fn permitted_xattr(&self, path: &[u8], name: &[u8], want: u32, follow: bool) -> Result<u64> {
+        self.look(|op| {
+            let ino = walk(op, path, follow)?.ino()?;
+            let node = op.node(ino)?;
+            let state = op.read(&node).map_err(again)?;
+            permitted(op.caller, &state.inode, name, want).map_err(Stop::from)?;
+            Ok(ino)
+        })
+    }
+}
+
+/// Whether the caller may read or write the attribute `name` of an inode. `security.`
+/// and `system.` attributes are read by anybody and written by the superuser.
+fn permitted(caller: &Caller, inode: &Inode, name: &[u8], want: u32) -> Result<()> {
+    let hidden = if want == WRITE {
+        Errno::PERM
+    } else {
+        Errno::NODATA
+    };
+    if name.starts_with(b"trusted.") {
+        return if caller.uid == 0 { Ok(()) } else { Err(hidden) };
+    }
+    if name.starts_with(b"security.") || name.starts_with(b"system.") {
+        let barred = want == WRITE && caller.uid != 0;
+        return if barred { Err(Errno::PERM) } else { Ok(()) };
+    }
+    if !name.starts_with(b"user.") {
+        return may(caller, inode, want);
+    }
+    if !inode.is_file() && !inode.is_dir() {
+        return Err(hidden);
+    }
+    let sticky = inode.is_dir() && inode.mode & libc::S_ISVTX != 0;
+    if sticky && want == WRITE && !owns(caller, inode) {
+        return Err(Errno::PERM);
+    }
+    may(caller, inode, want)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_spaces_have_their_own_rules() {
+        let inode = |mode| Inode {
+            mode,
+            uid: 5,
+            ..Inode::free()
+        };
+        let (file, link, sticky) = (inode(0o100_644), inode(0o120_777), inode(0o041_777));
+        let ann = Caller {
+            uid: 7,
+            ..Caller::default()
+        };
+        let root = Caller::default();
+        assert_eq!(permitted(&ann, &file, b"user.a", READ), Ok(()));
+        assert_eq!(permitted(&ann, &file, b"user.a", WRITE), Err(Errno::ACCESS));
+        assert_eq!(permitted(&root, &link, b"user.a", WRITE), Err(Errno::PERM));
+        assert_eq!(permitted(&root, &link, b"user.a", READ), Err(Errno::NODATA));
+        assert_eq!(permitted(&ann, &sticky, b"user.a", WRITE), Err(Errno::PERM));
+        assert_eq!(
+            permitted(&ann, &file, b"trusted.a", READ),
+            Err(Errno::NODATA)
+        );
+        assert_eq!(permitted(&root, &file, b"trusted.a", WRITE), Ok(()));
+        assert_eq!(permitted(&ann, &file, b"security.a", READ), Ok(()));
+        assert_eq!(
+            permitted(&ann, &file, b"security.a", WRITE),
+            Err(Errno::PERM)
+        );
+    }
+}
