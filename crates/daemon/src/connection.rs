@@ -48,7 +48,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if let Some(client) = self.client.lock().take()
+        let client = self.client.get_mut().take();
+        if let Some(client) = client
             && let Err(halt) = self.shared.retire(&client)
         {
             tracing::error!(client = client.id, "client gone: {halt}");
@@ -87,7 +88,8 @@ impl Connection {
                 return plain(Reply::Status(self.shared.status_text()));
             }
             Request::Detach => {
-                if let Some(client) = self.client.lock().take() {
+                let client = self.client.lock().take();
+                if let Some(client) = client {
                     self.shared.retire(&client).map_err(|h| halted(&h))?;
                 }
                 return plain(Reply::Done);

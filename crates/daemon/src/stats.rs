@@ -3,7 +3,7 @@
 use crate::client::{Fate, Reach};
 use crate::digest::DigestStats;
 use crate::recover::RecoveryReport;
-use crate::shared::Shared;
+use crate::shared::{Departed, Shared};
 use crate::space::fixed_reserve;
 use crate::volume_file::uuid_text;
 use serde::Serialize;
@@ -186,7 +186,11 @@ impl Shared {
         let superblock = self.volume.superblock();
         let durability = Durability::from_number(superblock.durability).unwrap_or_default();
         let counts = self.map.counts();
+        // Locks are taken one by one: within the expression below they would add up.
         let stats = *self.totals.stats.lock();
+        let last_error = self.totals.last_error.lock().clone();
+        let departed: Vec<Departed> = self.departed.lock().clone();
+        let (client_count, clients) = self.client_statuses();
         Status {
             name: self.name.clone(),
             uuid: uuid_text(&superblock.uuid),
@@ -199,16 +203,14 @@ impl Shared {
             huge_pages: self.map.huge_pages(),
             instructions: self.map.instructions(),
             space: self.space_status(),
-            client_count: self.clients.read().len(),
-            clients: self.client_statuses(),
-            departed: self
-                .departed
-                .lock()
-                .iter()
+            client_count,
+            clients,
+            departed: departed
+                .into_iter()
                 .map(|d| DepartedStatus {
                     client: d.client,
                     pid: d.pid,
-                    why: d.why.clone(),
+                    why: d.why,
                 })
                 .collect(),
             digest: DigestStatus {
@@ -216,7 +218,7 @@ impl Shared {
                 skipped_ratio: stats.skipped_ratio(),
                 chunks: self.totals.chunks.load(Ordering::Relaxed),
                 refused: self.totals.refused.load(Ordering::Relaxed),
-                last_error: self.totals.last_error.lock().clone(),
+                last_error,
             },
             device: Path::ALL
                 .map(|path| PathStatus::new(path, counts.path(path)))
@@ -255,10 +257,12 @@ impl Shared {
         }
     }
 
-    fn client_statuses(&self) -> Vec<ClientStatus> {
+    fn client_statuses(&self) -> (usize, Vec<ClientStatus>) {
         let leases = self.leases.counts();
         let status = |client: &crate::client::Client| {
             let (committed, digested) = (client.committed(), client.digested());
+            let fate = client.fate.lock().clone();
+            let granted = client.grants.lock().blocks.blocks();
             ClientStatus {
                 client: client.id,
                 slot: client.slot,
@@ -268,7 +272,7 @@ impl Shared {
                     Reach::InProcess => "mount",
                     Reach::Socket => "direct",
                 },
-                state: match &*client.fate.lock() {
+                state: match fate {
                     Fate::Served => "served".to_owned(),
                     Fate::Evicted(why) => format!("evicted: {why}"),
                     Fate::Stuck(why) => format!("stuck: {why}"),
@@ -282,9 +286,10 @@ impl Shared {
                 records: client.records.load(Ordering::Relaxed),
                 leases: leases.get(&client.id).copied().unwrap_or(0),
                 credit_bytes: self.credits.of(client.id),
-                granted_bytes: client.grants.lock().blocks.blocks() * BLOCK_BYTES as u64,
+                granted_bytes: granted * BLOCK_BYTES as u64,
             }
         };
-        self.clients().iter().map(|c| status(c)).collect()
+        let clients = self.clients();
+        (clients.len(), clients.iter().map(|c| status(c)).collect())
     }
 }

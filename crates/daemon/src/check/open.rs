@@ -3,7 +3,7 @@
 //! Nothing is made and nothing is written there. While the check runs no daemon can
 //! begin to serve the volume, and a volume that is served is not checked.
 
-use super::{CheckOptions, LogFile, Progress, Report, check};
+use super::{CheckOptions, Finding, LogFile, Progress, Report, Severity, check};
 use crate::error::DaemonError;
 use crate::nvm_dir::{segment_name, volume_files};
 use rustix::fs::FlockOperation;
@@ -44,9 +44,27 @@ pub fn check_volume_dir(
                 .map_err(|e| e.to_string()),
         })
         .collect();
-    let report = check(Arc::new(map), &logs, options, progress);
+    let mut report = check(Arc::new(map), &logs, options, progress);
+    for name in files.iter().filter(|name| name.starts_with("log-")) {
+        if !(0..LOG_SLOTS).any(|slot| *name == file_name(slot)) {
+            report.push(put_aside(name), options.findings_max);
+        }
+    }
     drop(lock);
     Ok(report)
+}
+
+/// Recovery puts a log aside when one of its records is refused.
+fn put_aside(name: &str) -> Finding {
+    Finding {
+        severity: Severity::Info,
+        object: name.to_owned(),
+        ino: None,
+        block: None,
+        what: "log put aside: what it held from the refused record on is not in the volume".into(),
+        expected: String::new(),
+        found: String::new(),
+    }
 }
 
 fn wrong(dir: &Path, why: String) -> CheckError {

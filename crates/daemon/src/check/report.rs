@@ -112,6 +112,21 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Adds a finding; lists it if fewer than `most` are listed.
+    pub(super) fn push(&mut self, finding: Finding, most: usize) {
+        match finding.severity {
+            Severity::Info => self.infos += 1,
+            Severity::Warning => self.warnings += 1,
+            Severity::Error => self.errors += 1,
+        }
+        match self.findings.len() < most {
+            true => self.findings.push(finding),
+            false => self.not_listed += 1,
+        }
+    }
+}
+
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -2,6 +2,7 @@
 //! kernel asks again after a crash has its answer.
 
 use crate::served::*;
+use shale_format::Ino;
 use shale_oplog::encode;
 use shale_proto::{Reply, Request};
 
@@ -130,5 +131,40 @@ fn requests_done_before_two_kills_are_known() {
     let daemon = serve(false);
     assert_eq!(daemon.recovery().orphans_freed, 1);
     assert!(daemon.volume().view().inode(ino).unwrap().is_none());
+    daemon.shutdown().unwrap();
+}
+
+/// DESIGN's aim for a restart: 1 GiB of log in less than 3 s.
+#[test]
+#[ignore = "2.5 GiB of memory and a release build: cargo test --release -p shale-daemon -- --ignored --nocapture"]
+fn a_gibibyte_of_log_is_recovered_in_time() {
+    const LOG_BYTES: u64 = 256 << 20;
+    let place = Place::with_logs(1536, LOG_BYTES);
+    let mut config = place.config();
+    config.digest_at_percent = 101;
+    let daemon = start(config);
+    // All files first: the lease on the directory moves with a digest of its holder's log.
+    let made = (0..4).map(|n| {
+        let mut hand = Hand::in_process(&daemon);
+        let ino = hand.make_file(&format!("file {n}"), b"");
+        (hand, ino)
+    });
+    let hands: Vec<(Hand, Ino)> = made.collect();
+    for (hand, ino) in &hands {
+        let data = vec![ino.0 as u8; 64 << 10];
+        for piece in 0..LOG_BYTES / (66 << 10) {
+            hand.append(encode::write(*ino, piece * data.len() as u64, &data));
+        }
+    }
+    daemon.abandon();
+    drop(hands);
+    let daemon = place.start();
+    let report = daemon.recovery();
+    println!("{} MiB of log in {} ms", report.bytes >> 20, report.ms);
+    assert!(
+        report.bytes > 900 << 20 && report.problems.is_empty(),
+        "{report:?}"
+    );
+    assert!(report.ms < 3000, "{report:?}");
     daemon.shutdown().unwrap();
 }

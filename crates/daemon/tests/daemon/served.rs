@@ -25,8 +25,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes a volume of `mib` MiB.
+    /// Makes a volume of `mib` MiB with small logs.
     pub fn new(mib: u64) -> Self {
+        Self::with_logs(mib, LOG_BYTES_MIN)
+    }
+
+    /// Makes a volume of `mib` MiB with logs of `log_bytes`.
+    pub fn with_logs(mib: u64, log_bytes: u64) -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = Self { dir };
         let options = MakeOptions {
@@ -34,7 +39,7 @@ impl Place {
             name: "test".to_owned(),
             nvm_dir: place.nvm(),
             nvm_bytes: mib << 20,
-            log_bytes: LOG_BYTES_MIN,
+            log_bytes,
             durability: Durability::Strict,
             owner_uid: 0,
             owner_gid: 0,

@@ -197,6 +197,15 @@ fn a_volume_in_a_directory() {
     assert!(matches!(run(), Err(DaemonError::InUse { .. })));
     drop(lock);
     assert_clean(&run().unwrap());
+    std::fs::write(path.join("log-007.refused"), b"").unwrap();
+    let report = run().unwrap();
+    assert_clean(&report);
+    assert!(
+        report
+            .to_string()
+            .contains("info: log-007.refused: log put aside"),
+        "{report}"
+    );
     std::fs::remove_file(path.join("seg-0001")).unwrap();
     let report = run().unwrap();
     let what = "tier larger than its segments";
