@@ -22,7 +22,7 @@ pub fn mount_at(path: &Path) -> Result<StateDir> {
     let shown = place.display();
     let mounted = mounts::at(&place)?.is_some_and(|m| m.is_shale());
     match StateDir::find(&place) {
-        Some(dir) if !dir.state.is_stale() => Ok(dir),
+        // Its supervisor may not have ended yet.
         Some(StateDir { state, .. }) if state.failure.is_some() => {
             let why = state.given_up().unwrap_or_default();
             Err(
@@ -31,6 +31,7 @@ pub fn mount_at(path: &Path) -> Result<StateDir> {
                 )),
             )
         }
+        Some(dir) if !dir.state.is_stale() => Ok(dir),
         _ if mounted => Err(Failure::not_mounted(format!(
             "{shown}: a mount is left there whose daemon is gone"
         ))
@@ -71,7 +72,11 @@ pub fn status(dir: &StateDir) -> Result<serde_json::Value> {
         ))
         .advise(format!("its log: {}", dir.log().display()))
     })?;
-    let text = match answered.map_err(Failure::because(&place))?.0 {
+    let answered = answered.map_err(|error| match dir.path().exists() {
+        true => Failure::new(format!("{place}: {error}")),
+        false => Failure::not_mounted(format!("{place}: it was unmounted meanwhile")),
+    });
+    let text = match answered?.0 {
         Reply::Status(text) => text,
         Reply::Refused { why, .. } => return Err(Failure::new(format!("{place}: {why}"))),
         other => return Err(Failure::new(format!("{place}: the daemon said {other:?}"))),

@@ -10,6 +10,8 @@ pub enum Code {
     Failed = 1,
     /// The arguments cannot be used.
     Usage = 2,
+    /// `fsck` found damage.
+    Damaged = 3,
     /// Nothing of Shale is mounted there.
     NotMounted = 4,
 }

@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod bench;
 mod completions;
 mod control;
 mod daemon;
 mod digest;
 mod failure;
+mod fsck;
 mod log;
 mod mkfs;
 mod mount;
@@ -42,7 +44,8 @@ Example:
   shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G
   shale mount VOLUME.toml /mnt/shale
   shale status /mnt/shale
-  shale umount /mnt/shale";
+  shale umount /mnt/shale
+  shale fsck VOLUME.toml";
 
 /// Shale: a cross-media file system in user space.
 #[derive(Debug, Parser)]
@@ -65,8 +68,12 @@ enum Verb {
     Status(status::Args),
     /// Bring everything that is logged into the volume
     Digest(digest::Args),
+    /// Check a volume that is not mounted; changes nothing
+    Fsck(fsck::Args),
     /// Look into the update logs
     Log(log::Args),
+    /// Measure Shale on this machine
+    Bench(bench::Args),
     /// Write a completion script for a shell
     Completions(completions::Args),
     #[command(hide = true)]
@@ -83,7 +90,9 @@ impl Verb {
             Verb::Umount(args) => ("umount", umount::run(&args)),
             Verb::Status(args) => ("status", status::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
+            Verb::Fsck(args) => ("fsck", fsck::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),
+            Verb::Bench(args) => ("bench", bench::run(&args)),
             Verb::Completions(args) => {
                 completions::run(&args, Cli::command());
                 ("completions", Ok(()))

@@ -34,12 +34,19 @@ pub struct Waiting(Option<ProgressBar>);
 
 impl Waiting {
     /// Begins to show `what`; nothing where standard error is no terminal.
-    pub fn start(what: &'static str) -> Self {
+    pub fn start(what: &str) -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner().with_message(what);
+            let bar = ProgressBar::new_spinner().with_message(what.to_owned());
             bar.enable_steady_tick(Duration::from_millis(100));
             bar
         }))
+    }
+
+    /// Shows something else from now on.
+    pub fn at(&self, what: &str) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(what.to_owned());
+        }
     }
 }
 

@@ -38,8 +38,11 @@ pub fn run(args: &Args) -> Result<()> {
     let mount = mounts::at(&place)?;
     let dir = StateDir::find(&place);
     let is_ours = mount.as_ref().is_some_and(|m| m.is_shale());
-    // Told before, since unmounting ends what lives.
-    let was_stale = dir.as_ref().is_none_or(|d| d.state.is_stale());
+    // Looked at before, since unmounting ends what lives. A supervisor that has given up
+    // is about to end.
+    let was_stale = dir
+        .as_ref()
+        .is_none_or(|d| d.state.is_stale() || d.state.failure.is_some());
     if is_ours {
         shale_fuse::unmount(&place, args.lazy).map_err(|error| refused(&place, &error))?;
     }

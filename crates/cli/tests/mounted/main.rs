@@ -33,6 +33,7 @@ fn what_was_written_is_there_after_the_next_mount() {
     assert!(fs::read_dir(v.mountpoint()).unwrap().next().is_none());
     let logs = v.shale(&["log", "show", v.file()]).ok();
     assert!(logs.contains("no logs"), "{logs}");
+    v.fsck();
 
     v.mount();
     assert_eq!(fs::read(&file).unwrap(), b"hello");
@@ -94,6 +95,7 @@ fn a_killed_daemon_is_not_seen_and_nothing_is_lost() {
     check();
     assert_eq!(v.status()["restarts"], kills);
     v.umount();
+    v.fsck();
     v.mount();
     check();
     v.umount();
@@ -364,6 +366,25 @@ fn a_mount_that_cannot_be_served_any_more_is_given_up() {
     v.mount();
     assert_eq!(fs::read(v.mountpoint().join("kept")).unwrap(), b"kept");
     v.umount();
+}
+
+#[test]
+fn fsck_finds_damage() {
+    let v = Volume::new("damage");
+    v.fsck();
+    let report = v.shale(&["fsck", v.file(), "--json"]).ok();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["errors"], 0);
+    assert_eq!(report["totals"]["inodes"], 2);
+    let segment = v.dir().join("nvm/seg-0000");
+    let segment = fs::OpenOptions::new().write(true).open(segment).unwrap();
+    // The root block.
+    segment.write_all_at(&[0xff; 512], 4096).unwrap();
+    let damaged = v.shale(&["fsck", v.file()]).failed(3);
+    assert!(
+        damaged.contains("NOT clean") && damaged.contains("error"),
+        "{damaged}"
+    );
 }
 
 #[test]

@@ -103,6 +103,9 @@ fn mount_points_that_cannot_be_used() {
     let daemon = v.status()["daemon_pid"].to_string();
     let twice = shale(&["mount", &copy, &at("second")]).failed(1);
     expect(&twice, &["in use", &format!("process {daemon}")]);
+    let fsck = shale(&["fsck", v.file()]).failed(1);
+    let process = format!("process {daemon}");
+    expect(&fsck, &["shale fsck: ", "in use", &process, "shale umount"]);
     let nvm = format!("{}:96M", at("nvm"));
     let again = shale(&["mkfs", v.file(), "--force", "--nvm", &nvm]).failed(1);
     expect(
@@ -172,11 +175,26 @@ fn help_and_completions() {
         assert!(root.contains(part), "{part} is missing in:\n{root}");
     }
     assert!(!root.contains("supervise"), "hidden verbs stay hidden");
-    for verb in ["mkfs", "mount", "umount", "status", "digest", "completions"] {
+    for verb in [
+        "mkfs",
+        "mount",
+        "umount",
+        "status",
+        "digest",
+        "fsck",
+        "completions",
+    ] {
         let text = shale(&[verb, "--help"]).ok();
         assert!(text.contains("Example"), "{text}");
     }
     assert!(shale(&["log", "show", "--help"]).ok().contains("Example"));
+    assert!(
+        shale(&["bench", "micro", "--help"])
+            .ok()
+            .contains("Example")
+    );
+    let text = shale(&["bench", "micro", "--ops", "fly"]).failed(2);
+    assert!(text.contains("random-read"), "{text}");
     assert!(shale(&["completions", "bash"]).ok().contains("umount"));
     shale(&["fly"]).failed(2);
 }

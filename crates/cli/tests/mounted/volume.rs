@@ -150,6 +150,13 @@ impl Volume {
         assert!(self.state().is_none(), "its state is gone");
     }
 
+    /// The volume is as it should be.
+    #[track_caller]
+    pub fn fsck(&self) {
+        let text = self.shale(&["fsck", &self.file]).ok();
+        assert!(text.contains("volume is clean"), "{text}");
+    }
+
     #[track_caller]
     pub fn status(&self) -> Value {
         let text = self.shale(&["status", &self.place, "--json"]).ok();

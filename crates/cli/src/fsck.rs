@@ -1,0 +1,96 @@
+//! `shale fsck`: verifies every invariant of a volume that is not mounted. Reads only.
+
+use crate::failure::{Code, Failure, Result};
+use crate::state::StateDir;
+use crate::terminal::say;
+use indicatif::ProgressBar;
+use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir};
+use shale_daemon::{DaemonError, VolumeFile};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  shale fsck VOLUME.toml
+  shale fsck VOLUME.toml --json
+
+Exit code 0: the volume is as it should be; 3: damage was found. Records that wait in update
+logs, and a batch that waits in the journal, are no damage: the next mount applies them.";
+
+/// Arguments of `fsck`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The volume file; the volume must not be mounted
+    #[arg(value_name = "VOLUME.toml")]
+    volume: PathBuf,
+    /// The whole report as JSON
+    #[arg(long)]
+    json: bool,
+    /// List at most this many findings; the rest is counted
+    #[arg(long, value_name = "N", default_value_t = CheckOptions::default().findings_max)]
+    limit: usize,
+}
+
+/// Checks.
+pub fn run(args: &Args) -> Result<()> {
+    let shown = args.volume.display();
+    let file = VolumeFile::load(&args.volume).map_err(|e| Failure::new(e.to_string()))?;
+    let options = CheckOptions {
+        findings_max: args.limit,
+    };
+    let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
+    let report = check_volume_dir(file.nvm_dir(), &options, &mut |p| show(bar.as_ref(), p));
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = report.map_err(|error| refused(&file, &error))?;
+    print(args, &report)?;
+    match &report.uuid {
+        Some(uuid) if *uuid != file.uuid => Err(Failure::new(format!(
+            "{shown}: the volume that was checked is {uuid}, expected {}",
+            file.uuid
+        ))
+        .advise("correct nvm.dir in the volume file")),
+        _ if report.clean() => Ok(()),
+        _ => Err(Failure {
+            code: Code::Damaged,
+            ..Failure::new(format!(
+                "{shown}: {} errors, {} warnings",
+                report.errors, report.warnings
+            ))
+        }),
+    }
+}
+
+fn show(bar: Option<&ProgressBar>, progress: Progress) {
+    if let Some(bar) = bar {
+        bar.set_message(progress.stage.to_string());
+        bar.set_length(progress.of);
+        bar.set_position(progress.done);
+    }
+}
+
+fn print(args: &Args, report: &Report) -> Result<()> {
+    if args.json {
+        let text = serde_json::to_string_pretty(report);
+        say!("{}", text.map_err(Failure::because("the report"))?);
+    } else {
+        say!("{report}");
+    }
+    Ok(())
+}
+
+fn refused(file: &VolumeFile, error: &DaemonError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    let mounts = StateDir::all();
+    let mounted = mounts
+        .iter()
+        .find(|m| m.state.nvm_dir == file.nvm_dir() && !m.state.is_stale());
+    match (error, mounted) {
+        (DaemonError::InUse { .. }, Some(dir)) => {
+            failure.advise(format!("shale umount {}", dir.state.mountpoint.display()))
+        }
+        _ => failure,
+    }
+}
