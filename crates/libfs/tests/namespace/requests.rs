@@ -12,12 +12,17 @@ fn ask(request: u64) -> Caller {
     Caller { request, ..me() }
 }
 
+/// A request, to be made under a number.
+type Asked<'a> = Box<dyn Fn(&Caller) -> Answer + 'a>;
+/// The inode that it made or changed, if it has an answer.
+type Answer = Result<Option<Attr>, Errno>;
+
 /// Does the requests, the first with number 1, and tells what each answered.
-fn requests(s: &Session, only: Option<u64>, known: &[u64]) -> Vec<Result<Option<Attr>, Errno>> {
+fn requests(s: &Session, only: Option<u64>, known: &[u64]) -> Vec<Answer> {
     let attr = |r: Result<Attr, Errno>| r.map(Some);
     let done = |r: Result<(), Errno>| r.map(|()| None);
     let [dir, file] = [known[0], known[1]];
-    let all: Vec<Box<dyn Fn(&Caller) -> Result<Option<Attr>, Errno> + '_>> = vec![
+    let all: Vec<Asked<'_>> = vec![
         Box::new(|c| attr(s.mkdir(c, ROOT, b"made", 0o755))),
         Box::new(|c| attr(s.create(c, dir, b"new", 0o644, libc::O_EXCL as u32))),
         Box::new(|c| attr(s.symlink(c, dir, b"sym", b"to"))),
