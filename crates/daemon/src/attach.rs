@@ -10,11 +10,12 @@ use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
-use shale_device::{MapOptions, Path as CountPath};
+use shale_device::{Map, MapOptions, Path as CountPath};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
-use shale_format::log::{LogHeader, LogSlot, RING_AT, file_name, slot_state};
+use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_oplog::Log;
 use shale_proto::message::PROTO_VERSION;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -108,6 +109,35 @@ impl Shared {
         })
     }
 
+    /// Makes the log file of a slot, with all its space.
+    fn make_log(
+        &self,
+        slot: u32,
+        uid: u32,
+        salt: u64,
+        ring_bytes: u64,
+    ) -> Result<(Arc<Map>, PathBuf)> {
+        let path = self.nvm_dir.join(file_name(slot));
+        remove(&path)?;
+        let map = Arc::new(
+            MapOptions::new()
+                .path(CountPath::Log)
+                .create_file(&path, RING_AT + ring_bytes as usize)?,
+        );
+        let header = LogHeader {
+            magic: LOG_MAGIC,
+            uuid: self.volume.superblock().uuid,
+            salt,
+            ring_bytes,
+            uid,
+            slot,
+            created_ns: self.clock.realtime_ns(),
+            ..zerocopy::FromZeros::new_zeroed()
+        };
+        Log::create(map.clone(), header)?;
+        Ok((map, path))
+    }
+
     fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
         let _one_at_a_time = self.attach.lock();
         self.check_open()?;
@@ -124,25 +154,8 @@ impl Shared {
         let ring_bytes =
             wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let salt = u64::from_le_bytes(random()?);
-        let log_path = self.nvm_dir.join(file_name(slot));
-        remove(&log_path)?;
-        let log = Arc::new(
-            MapOptions::new()
-                .path(CountPath::Log)
-                .create_file(&log_path, RING_AT + ring_bytes as usize)?,
-        );
         let uid = asker.person.uid;
-        let header = LogHeader {
-            magic: shale_format::log::LOG_MAGIC,
-            uuid: superblock.uuid,
-            salt,
-            ring_bytes,
-            uid,
-            slot,
-            created_ns: self.clock.realtime_ns(),
-            ..zerocopy::FromZeros::new_zeroed()
-        };
-        Log::create(log.clone(), header)?;
+        let (log, log_path) = self.make_log(slot, uid, salt, ring_bytes)?;
         let connection = match asker.reach {
             Reach::InProcess => self.config.connection.unwrap_or(0),
             Reach::Socket => 0,

@@ -5,6 +5,7 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
+use crate::client::Fate;
 use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
@@ -263,8 +264,12 @@ impl Daemon {
         let mut kept = Vec::new();
         for client in self.shared.clients() {
             self.shared.pass_gate(&client);
-            if let Err(halt) = self.shared.retire(&client) {
-                kept.push(format!("client {}: {halt}", client.id));
+            let gone = self.shared.retire(&client);
+            let stuck = matches!(*client.fate.lock(), Fate::Stuck(_));
+            match gone {
+                Err(halt) => kept.push(format!("client {}: {halt}", client.id)),
+                Ok(()) if stuck => kept.push(client.log_path.display().to_string()),
+                Ok(()) => {}
             }
         }
         self.shared.release.wait(

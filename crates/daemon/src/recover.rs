@@ -431,8 +431,7 @@ impl Shared {
             std::mem::take(&mut kept.logs)
         };
         for (slot, path) in logs {
-            let gone = self.free_slot(slot).and_then(|()| remove(&path));
-            if let Err(e) = gone {
+            if let Err(e) = self.free_log(slot, &path) {
                 tracing::error!(slot, "cannot free a log that is not needed any more: {e}");
             }
         }

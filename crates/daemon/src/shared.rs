@@ -1,6 +1,6 @@
 //! What all threads of the daemon share, and the few steps that change who is attached.
 //!
-//! Lock order: a client's `work`, then the volume's transaction, then `epoch`, then
+//! Lock order: `attach`, then a client's `work`, then the volume's transaction, then `epoch`, then
 //! `clients`, then a client's `grants` and `fate`, then the leaves (credits,
 //! leases, queue, release). None is held while gates are passed.
 
@@ -22,7 +22,7 @@ use shale_format::log::LogSlot;
 use shale_proto::control::state;
 use shale_volume::{Run, Volume};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     pub(crate) readers: OwnReaders,
     pub(crate) clients: RwLock<BTreeMap<u32, Arc<Client>>>,
     pub(crate) next_client: AtomicU32,
-    /// Serialises the choice of a log slot.
+    /// Serialises what is done with log slots and their files.
     pub(crate) attach: Mutex<()>,
     pub(crate) epoch: Mutex<Epoch>,
     pub(crate) leases: Leases,
@@ -151,36 +151,41 @@ impl Shared {
             return Ok(());
         }
         let digested = self.digest_to(client, u64::MAX);
-        self.clients.write().remove(&client.id);
-        self.leases.release_all(client.id);
         if let Err(halt @ Halt::Stuck(_)) = &digested {
-            // Its records may name granted blocks and numbers, and their room is spoken for.
+            // Its records may name granted blocks and numbers, their room is spoken for, and
+            // nobody may change what they change before they are digested: so it keeps
+            // everything, leases too, until the next start.
             self.remember(client, halt.to_string());
             return digested;
         }
+        self.clients.write().remove(&client.id);
+        self.leases.release_all(client.id);
         client.grants.lock().give_back(&self.volume);
         self.credits.close(client.id);
         if client.reach == Reach::Socket {
             tracing::info!(client = client.id, pid = client.pid, "client left");
         }
-        let freed = self
-            .free_slot(client.slot)
-            .and_then(|()| remove(&client.log_path));
-        if let Err(e) = freed {
+        if let Err(e) = self.free_log(client.slot, &client.log_path) {
             // Everything is in the volume; the next start frees the slot.
             tracing::error!(client = client.id, "cannot free its log: {e}");
         }
         digested
     }
 
-    /// Frees a slot of the log table.
-    pub(crate) fn free_slot(&self, slot: u32) -> Result<()> {
-        self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())
+    /// Frees a slot of the log table, then removes its file. Nobody may attach in
+    /// between: the file of a new client in that slot has the same name.
+    pub(crate) fn free_log(&self, slot: u32, path: &Path) -> Result<()> {
+        let _nobody_attaches = self.attach.lock();
+        self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
+        remove(path)
     }
 
     /// Sets a slot of the log table, durably.
     pub(crate) fn set_slot(&self, slot: u32, to: &LogSlot) -> Result<()> {
-        set_slot(&self.volume, slot, to)
+        let mut txn = self.volume.begin();
+        txn.set_log_slot(slot, to)?;
+        txn.commit()?;
+        Ok(())
     }
 
     /// Refuses new work while the volume is being unmounted.
@@ -190,11 +195,4 @@ impl Shared {
             false => Ok(()),
         }
     }
-}
-
-pub(crate) fn set_slot(volume: &Volume, slot: u32, to: &LogSlot) -> Result<()> {
-    let mut txn = volume.begin();
-    txn.set_log_slot(slot, to)?;
-    txn.commit()?;
-    Ok(())
 }

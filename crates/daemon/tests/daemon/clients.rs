@@ -350,8 +350,17 @@ fn a_log_that_cannot_be_digested_is_kept() {
     assert!(matches!(hand.ask(Request::Detach), Reply::Refused { .. }));
     assert_eq!(place.logs().len(), 1);
     assert!(daemon.status_values().departed[0].why.contains("kept"));
-    daemon.shutdown().unwrap();
-    drop(hand);
+    let other = Hand::in_process(&daemon);
+    let root_lease = Request::Lease {
+        ino: ROOT.0,
+        mode: shale_proto::LeaseMode::Exclusive,
+    };
+    let refused = other.ask(root_lease);
+    let why = "what the kept log changes must not change before it is digested";
+    assert!(matches!(refused, Reply::Refused { errno: 5, .. }), "{why}");
+    let report = daemon.shutdown().unwrap_err().to_string();
+    assert!(report.contains("log-000"), "{report}");
+    drop((hand, other));
 
     let daemon = place.start();
     assert_eq!(daemon.recovery().problems.len(), 1);
@@ -398,5 +407,31 @@ fn many_clients_come_and_go() {
     for name in names {
         assert_eq!(content(&view, &name), name.as_bytes());
     }
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_forged_commit_word_ends_the_client_only() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    daemon.listen(&place.socket()).unwrap();
+    let mut hostile = Hand::over(&place.socket());
+    hostile.make_file("good", b"before");
+    let forged = u64::MAX - 63;
+    let word = shale_proto::control::client_page::COMMITTED;
+    hostile.page.store_u64(word, forged);
+    let upto = forged;
+    let Reply::Refused { why, .. } = hostile.ask(Request::Digest { upto }) else {
+        panic!("digested what is not there");
+    };
+    assert!(why.contains("no valid record"), "{why}");
+    assert_eq!(hostile.state(), state::EVICTED);
+    assert_eq!(names(&daemon.volume().view()), ["good"]);
+    let mut other = Hand::over(&place.socket());
+    other.make_file("other", b"honest");
+    drop(hostile);
+    drop(other);
+    eventually("both are gone", || daemon.status_values().client_count == 0);
+    assert_eq!(names(&daemon.volume().view()), ["good", "other"]);
     daemon.shutdown().unwrap();
 }
