@@ -173,13 +173,7 @@ pub(super) fn extents(
         let walked = match root.kind {
             root_kind::EMPTY => Walked::default(),
             root_kind::DIRECT => {
-                let e = Extent {
-                    file_block: root.file_block,
-                    addr: root.addr,
-                    len: root.len,
-                    flags: root.flags.into(),
-                };
-                one(&e, None, &(0..u64::MAX), claims, findings);
+                one(&direct(root), None, &(0..u64::MAX), claims, findings);
                 Walked::default()
             }
             root_kind::TREE => {
@@ -203,14 +197,26 @@ pub(super) fn extents(
             other => {
                 let object = Object::of(inode.ino);
                 findings.error(object, None, "kind of an extent root", ("0, 1 or 2", other));
-                walk.mapped.broken = true;
-                Walked::default()
+                Walked {
+                    broken: true,
+                    ..Walked::default()
+                }
             }
         };
         walk.mapped.nodes += walked.nodes;
         walk.mapped.broken |= walked.broken;
     }
     walk.mapped
+}
+
+/// The extent in a direct root.
+fn direct(root: &ExtentRoot) -> Extent {
+    Extent {
+        file_block: root.file_block,
+        addr: root.addr,
+        len: root.len,
+        flags: root.flags.into(),
+    }
 }
 
 /// The root of a tree counts its nodes.

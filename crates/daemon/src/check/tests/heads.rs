@@ -1,7 +1,7 @@
 //! Superblocks, root block, journal.
 
 use super::sample::*;
-use super::{assert_clean, damage, each_is_found};
+use super::{Damage, assert_clean, damage, each_is_found};
 use crate::check::{CheckOptions, check};
 use shale_device::Map;
 use shale_format::checksum::crc32c;
@@ -13,104 +13,106 @@ fn last(s: &Sample) -> u64 {
     s.sb().second_block()
 }
 
+const SUPERBLOCKS: &[Damage] = &[
+    damage(
+        |s| s.store(100, &[0xee; 4]),
+        "superblock: checksum",
+        "first superblock, block 0",
+    ),
+    damage(
+        |s| s.store(0, &[0; 4]),
+        "superblock: magic number",
+        "first superblock",
+    ),
+    damage(
+        |s| s.store(BYTES - 4096 + 80, &[0xee; 9]),
+        "superblock: checksum",
+        "second superblock",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| sb.generation = 2),
+        "superblock older than the other copy",
+        "second superblock",
+    ),
+    damage(
+        |s| s.edit_super(last(s), |sb| sb.generation = 2),
+        "superblock older than the other copy",
+        "first superblock",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| sb.owner_uid = 5),
+        "superblocks of one generation differ",
+        "superblock",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| sb.version = 99),
+        "superblock: version",
+        "99 is newer",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| sb.incompatible = 4),
+        "superblock: version",
+        "0x4",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| sb.bitmap_blocks = 0),
+        "superblock: bitmap_blocks",
+        "0",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| sb.data_block = 2),
+        "superblock: data_block",
+        "2",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| (sb.tier[0].blocks, sb.generation) = (9000, 2)),
+        "tier larger than its segments",
+        "9000 blocks, found 8192",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| (sb.tier[0].blocks, sb.generation) = (4000, 2)),
+        "tier smaller than its segments",
+        "4000",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| (sb.tier[0].blocks, sb.generation) = (4000, 2)),
+        "tier too small",
+        "4000",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| (sb.tier[1].blocks, sb.generation) = (77, 2)),
+        "number of tiers",
+        "expected 2",
+    ),
+    damage(
+        |s| {
+            s.edit_super(0, |sb| {
+                (sb.tier[0].device[0].blocks, sb.generation) = (77, 2)
+            })
+        },
+        "blocks of a tier's devices",
+        "found 77",
+    ),
+    damage(
+        |s| s.edit_super(0, |sb| (sb.tier[0].devices, sb.generation) = (3, 2)),
+        "devices of a tier",
+        "found 3",
+    ),
+    damage(
+        |s| s.store(4096 + 40, &[0xee; 3]),
+        "root block: checksum",
+        "root block, block 1",
+    ),
+    damage(
+        |s| s.store(4096, &[0]),
+        "root block: magic number",
+        "root block",
+    ),
+];
+
 #[test]
 fn superblocks() {
-    each_is_found(&[
-        damage(
-            |s| s.store(100, &[0xee; 4]),
-            "superblock: checksum",
-            "first superblock, block 0",
-        ),
-        damage(
-            |s| s.store(0, &[0; 4]),
-            "superblock: magic number",
-            "first superblock",
-        ),
-        damage(
-            |s| s.store(BYTES - 4096 + 80, &[0xee; 9]),
-            "superblock: checksum",
-            "second superblock",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| sb.generation = 2),
-            "superblock older than the other copy",
-            "second superblock",
-        ),
-        damage(
-            |s| s.edit_super(last(s), |sb| sb.generation = 2),
-            "superblock older than the other copy",
-            "first superblock",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| sb.owner_uid = 5),
-            "superblocks of one generation differ",
-            "superblock",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| sb.version = 99),
-            "superblock: version",
-            "99 is newer",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| sb.incompatible = 4),
-            "superblock: version",
-            "0x4",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| sb.bitmap_blocks = 0),
-            "superblock: bitmap_blocks",
-            "0",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| sb.data_block = 2),
-            "superblock: data_block",
-            "2",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| (sb.tier[0].blocks, sb.generation) = (9000, 2)),
-            "tier larger than its segments",
-            "9000 blocks, found 8192",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| (sb.tier[0].blocks, sb.generation) = (4000, 2)),
-            "tier smaller than its segments",
-            "4000",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| (sb.tier[0].blocks, sb.generation) = (4000, 2)),
-            "tier too small",
-            "4000",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| (sb.tier[1].blocks, sb.generation) = (77, 2)),
-            "number of tiers",
-            "expected 2",
-        ),
-        damage(
-            |s| {
-                s.edit_super(0, |sb| {
-                    (sb.tier[0].device[0].blocks, sb.generation) = (77, 2)
-                })
-            },
-            "blocks of a tier's devices",
-            "found 77",
-        ),
-        damage(
-            |s| s.edit_super(0, |sb| (sb.tier[0].devices, sb.generation) = (3, 2)),
-            "devices of a tier",
-            "found 3",
-        ),
-        damage(
-            |s| s.store(4096 + 40, &[0xee; 3]),
-            "root block: checksum",
-            "root block, block 1",
-        ),
-        damage(
-            |s| s.store(4096, &[0]),
-            "root block: magic number",
-            "root block",
-        ),
-    ]);
+    each_is_found(SUPERBLOCKS);
 }
 
 #[test]
