@@ -337,9 +337,14 @@ impl Shared {
         give().unwrap_or(Reply::NoSpace)
     }
 
-    /// Space as `statfs` tells it: free is what could be reserved now.
+    /// Space as `statfs` tells it: free is what could be reserved, by a client that
+    /// waits until what was freed is released too.
     pub(crate) fn statfs(&self) -> Result<Space, Refusal> {
-        let blocks = self.volume.space();
+        let now = self.volume.space();
+        let blocks = shale_volume::Space {
+            free: now.free + now.pending,
+            ..now
+        };
         let _reader = self.readers.enter();
         let root = self.volume.view().root();
         let root = root.map_err(|e| failed(&e.into()))?;
@@ -347,6 +352,7 @@ impl Shared {
         Ok(Space {
             total: blocks.total.saturating_sub(fixed_reserve(&blocks) / BLOCK),
             free: available / BLOCK,
+            spare_bytes: available % BLOCK,
             inodes_used: root.inodes,
             inodes_free: available / INODE_GROWTH_BYTES,
         })

@@ -391,7 +391,8 @@ impl Session {
         }
         match self.ask(Request::Space)? {
             Reply::Space(mut s) => {
-                let own = self.room.free() / shale_format::limits::BLOCK_BYTES as u64 + self.blocks.count();
+                let room = self.room.free() + s.spare_bytes;
+                let own = room / shale_format::limits::BLOCK_BYTES as u64 + self.blocks.count();
                 s.free = (s.free + own).min(s.total);
                 Ok(s)
             }

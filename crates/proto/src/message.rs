@@ -181,8 +181,10 @@ pub struct Attached {
 pub struct Space {
     /// Blocks that files could ever use.
     pub total: u64,
-    /// Blocks free for files now.
+    /// Blocks free for files now, or as soon as no reader can hold them any more.
     pub free: u64,
+    /// Bytes free besides whole blocks: with the room of a client they can make one more.
+    pub spare_bytes: u64,
     /// Inodes in use.
     pub inodes_used: u64,
     /// Inodes that could still be made.
