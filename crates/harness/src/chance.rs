@@ -30,6 +30,13 @@ impl Chance {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// Puts `items` in another order, any of them equally likely.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+
     /// `bytes` bytes that do not compress.
     pub fn bytes(&mut self, bytes: usize) -> Vec<u8> {
         let mut filled = Vec::with_capacity(bytes + 8);

@@ -57,6 +57,8 @@ pub(crate) fn measure(
     let mut chance = Chance::new(options.seed ^ (op as u64) << 32 ^ size as u64);
     let mut tallies: Vec<Tally> = targets.iter().map(|_| Tally::new()).collect();
     let mut into = vec![0; size];
+    // Another order in each round, so that none always follows the same one.
+    let mut order: Vec<usize> = (0..targets.len()).collect();
     if op.has_size() && op != Op::Append {
         for target in targets.iter_mut() {
             target.fill(options.working_set_bytes)?;
@@ -65,9 +67,8 @@ pub(crate) fn measure(
     }
     for number in 0..=options.rounds {
         let round = plan(op, size, number, options, &mut chance, &buffer[..size]);
-        // Each round begins with another target, so that none always follows the same one.
-        for step in 0..targets.len() {
-            let which = (step + number as usize) % targets.len();
+        chance.shuffle(&mut order);
+        for &which in &order {
             let target = targets[which].as_mut();
             let mut tally = Tally::new();
             one_round(target, &round, options, timer, &mut tally, &mut into)?;

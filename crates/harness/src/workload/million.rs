@@ -150,9 +150,7 @@ fn name(number: u64) -> String {
 /// The numbers below `count` in a seeded order.
 fn shuffled(count: u64, chance: &mut Chance) -> Vec<u64> {
     let mut numbers: Vec<u64> = (0..count).collect();
-    for last in (1..numbers.len()).rev() {
-        numbers.swap(last, chance.below(last as u64 + 1) as usize);
-    }
+    chance.shuffle(&mut numbers);
     numbers
 }
 
