@@ -1,12 +1,13 @@
 //! Prints what a mapping adds to the bare non-temporal copy and fence of the same bytes,
-//! in nanoseconds per operation, and what a load adds to `memcpy`. Build with
+//! in nanoseconds per operation, what a load adds to `memcpy`, and what a checksum on
+//! the way adds to `copy_nt` (there "bare" is the latter). Build with
 //! `--release`. Rounds of the two alternate, and the median round counts.
 
 use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 use std::hint::black_box;
 use std::time::Instant;
 
-use shale_device::{Map, Path};
+use shale_device::{Map, Path, View, crc32c};
 
 const AREA_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 31;
@@ -73,6 +74,24 @@ fn compare(what: &str, bytes: usize, mut bare: impl FnMut(usize), mut ours: impl
     );
 }
 
+fn checksums(log: &View, source: &[u8]) {
+    for bytes in [128, 192, 1 << 10, 4 << 10, 12 << 10] {
+        let run = &source[..bytes];
+        compare(
+            "nt + crc32c",
+            bytes,
+            |at| {
+                log.copy_nt(at, black_box(run));
+                log.fence();
+            },
+            |at| {
+                black_box(log.copy_nt_crc32c(at, &[black_box(run)], crc32c::START));
+                log.fence();
+            },
+        );
+    }
+}
+
 fn main() -> Result<(), shale_device::DeviceError> {
     let map = Map::anonymous(AREA_BYTES)?;
     let floor = Map::anonymous(AREA_BYTES)?;
@@ -100,6 +119,7 @@ fn main() -> Result<(), shale_device::DeviceError> {
     let mut into_bare = vec![0_u8; 64 << 10];
     let log = map.on(Path::Log);
     let wide = is_x86_feature_detected!("avx512f");
+    checksums(log, &source);
     for bytes in [128, 1 << 10, 4 << 10, 64 << 10] {
         let run = &source[..bytes];
         compare(

@@ -13,6 +13,11 @@ use std::arch::x86_64::{
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
+use crate::crc32c::{update_portable, update_sse42};
+use crate::fused::{
+    StreamSummed, stream_summed_avx512, stream_summed_pclmul, stream_summed_portable,
+};
+
 /// Bytes in a cache line, the unit of flushing.
 pub const LINE_BYTES: usize = 64;
 
@@ -26,10 +31,15 @@ type Flush = unsafe fn(first: *const u8, lines: usize);
 /// mapping may change under the copy, so the access must not become one of Rust's own.
 type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
+/// The state of a CRC-32C after bytes in memory of ours.
+type Update = unsafe fn(state: u32, bytes: &[u8]) -> u32;
+
 /// The chosen instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Isa {
     pub(crate) stream: Stream,
+    pub(crate) stream_summed: StreamSummed,
+    pub(crate) update: Update,
     pub(crate) zero: Zero,
     pub(crate) flush: Flush,
     pub(crate) copy: Copy,
@@ -38,9 +48,10 @@ pub(crate) struct Isa {
 }
 
 /// The best the CPU has.
-pub(crate) fn isa() -> Isa {
+#[inline]
+pub(crate) fn isa() -> &'static Isa {
     static CHOSEN: OnceLock<Isa> = OnceLock::new();
-    *CHOSEN.get_or_init(choose)
+    CHOSEN.get_or_init(choose)
 }
 
 fn choose() -> Isa {
@@ -69,12 +80,27 @@ fn choose() -> Isa {
                 ["sse2+clwb", "sse2+clflushopt", "sse2+clflush"],
             )
         };
+    let (stream_summed, update) = summing();
     Isa {
         stream,
+        stream_summed,
+        update,
         zero,
         flush,
         copy: libc::memcpy,
         name: names[flush_name],
+    }
+}
+
+fn summing() -> (StreamSummed, Update) {
+    let crc = is_x86_feature_detected!("sse4.2");
+    let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq");
+    if crc && wide {
+        (stream_summed_avx512, update_sse42)
+    } else if crc && is_x86_feature_detected!("pclmulqdq") {
+        (stream_summed_pclmul, update_sse42)
+    } else {
+        (stream_summed_portable, update_portable)
     }
 }
 

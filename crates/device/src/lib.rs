@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`nvm`] | a mapping of NVM: stores, non-temporal copies, flushes, fences, and the types that order them |
 //! | [`counters`] | how many bytes, lines and fences each path cost; counts compare across machines, times do not |
+//! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
 //! | [`timing`] | models that slow a mapping down to the NVM of Strata §5 or HiNFS §5.1 |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
 //! | [`sim`] | a recorder of every store, flush and fence, and the images a power cut could leave |
@@ -29,7 +30,9 @@ compile_error!("Shale runs on x86-64 Linux");
 
 pub mod clock;
 pub mod counters;
+pub mod crc32c;
 mod error;
+mod fused;
 mod hooks;
 mod isa;
 pub mod nvm;

@@ -12,7 +12,7 @@ use crate::op::Op;
 use crate::read::{pieces, wrong_type};
 use crate::room::{SPLIT_BYTES, blocks_bytes};
 use crate::session::{Need, Session};
-use shale_format::checksum::crc32c;
+use shale_device::crc32c;
 use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
@@ -161,8 +161,14 @@ impl Session {
         let mut at = from;
         for run in &runs {
             let bytes = &data[at..at + run.blocks as usize * BLOCK_BYTES];
-            self.nvm.copy_nt(run.addr.byte() as usize, bytes);
-            crcs.push(if fenced { 0 } else { crc32c(bytes) });
+            let to = run.addr.byte() as usize;
+            crcs.push(if fenced {
+                self.nvm.copy_nt(to, bytes);
+                0
+            } else {
+                // In one pass: the caller's buffer may be changing under another thread.
+                crc32c::finish(self.nvm.copy_nt_crc32c(to, &[bytes], crc32c::START))
+            });
             at += bytes.len();
         }
         if fenced {

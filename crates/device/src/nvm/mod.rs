@@ -9,6 +9,7 @@
 //! misaligned word are mistakes of ours and panic; no reference into mapped memory is
 //! ever lent out; views keep the mapping alive.
 
+mod gather;
 mod map;
 mod mapping;
 mod recorded;
@@ -22,5 +23,7 @@ pub use mapping::{Access, Persistence, Piece};
 pub use span::{Clean, Dirty, InFlight, Joined, Span};
 pub use view::View;
 
+#[cfg(test)]
+mod gather_tests;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Invariants: every range is checked before it is touched; every access is counted;
 //! with hooks attached every access goes through `recorded`.
 
+use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
 use std::sync::Arc;
 
 use crate::counters::{Count, Local, Path};
@@ -11,6 +12,9 @@ use crate::isa::{self, Isa, LINE_BYTES, isa};
 use crate::nvm::map::Shared;
 use crate::nvm::mapping::Access;
 use crate::nvm::span::{Dirty, InFlight, Span};
+
+/// Bytes of the smallest page, for hints only.
+const PAGE_BYTES: usize = 4096;
 
 /// A mapping as used by one path. Cheap to clone; keeps the mapping alive.
 ///
@@ -97,7 +101,7 @@ impl View {
             access,
             path,
             hooks,
-            isa: isa(),
+            isa: *isa(),
             shared: Arc::clone(shared),
         }
     }
@@ -213,21 +217,6 @@ impl View {
         }
     }
 
-    /// Writes slices one after the other as one contiguous run, as [`View::copy_nt`]
-    /// does: lines that two slices share are put together first and written once.
-    #[inline]
-    #[track_caller]
-    pub fn copy_nt_with(&self, offset: usize, slices: &[&[u8]]) {
-        let bytes = slices.iter().map(|slice| slice.len()).sum();
-        self.check_store(offset, bytes);
-        self.count_nt(Split::new(offset, bytes));
-        match &self.hooks {
-            // SAFETY: checked above.
-            None => unsafe { self.raw_gather_nt(offset, slices) },
-            Some(hooks) => self.recorded_copy_nt(hooks, offset, &slices.concat()),
-        }
-    }
-
     /// Copies `bytes` from another mapping (or this one) as [`View::copy_nt`] does,
     /// without a stop in between. What is copied may be changing: check it afterwards.
     ///
@@ -283,6 +272,24 @@ impl View {
         }
     }
 
+    /// Hints that the range is the next to be written, behind one written now: the CPU
+    /// looks up the addresses of the pages that begin in it while the next fence waits.
+    /// What is outside the mapping is left out; nothing is changed, counted or recorded.
+    #[inline]
+    pub fn expect(&self, offset: usize, bytes: usize) {
+        let end = offset.saturating_add(bytes).min(self.bytes);
+        let first = offset.div_ceil(PAGE_BYTES);
+        for page in first..end.div_ceil(PAGE_BYTES) {
+            // Of each page the last line: it comes into the cache, which slows down the
+            // stores past it, and the later it is stored the more likely it is out again.
+            let line = self
+                .base
+                .wrapping_add(page * PAGE_BYTES + (PAGE_BYTES - LINE_BYTES));
+            // SAFETY: a prefetch of any address has no effect that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_NTA>(line.cast()) };
+        }
+    }
+
     /// Waits for the calling thread's flushes and non-temporal stores, on every mapping.
     #[inline]
     pub fn fence(&self) {
@@ -327,7 +334,7 @@ impl View {
     }
 
     #[inline(always)]
-    fn count_nt(&self, split: Split) {
+    pub(crate) fn count_nt(&self, split: Split) {
         let local = self.local();
         let stored = split.head + split.body + split.tail;
         local.add(self.path, Count::BytesStored, stored);
@@ -401,48 +408,6 @@ impl View {
                 let done = split.head + split.body;
                 self.raw_partial(offset + done, ZEROS.as_ptr(), split.tail);
             }
-        }
-    }
-
-    /// # Safety
-    /// The target range, of the slices' lengths together, is mapped writable.
-    #[inline]
-    unsafe fn raw_gather_nt(&self, offset: usize, slices: &[&[u8]]) {
-        // Bytes that wait for the rest of their line; they belong just before `at`.
-        let mut waiting = [0_u8; LINE_BYTES];
-        let mut count = 0;
-        let mut at = offset;
-        for slice in slices {
-            let mut rest = *slice;
-            let room = LINE_BYTES - at % LINE_BYTES;
-            if count > 0 || room < LINE_BYTES {
-                let taken = room.min(rest.len());
-                waiting[count..count + taken].copy_from_slice(&rest[..taken]);
-                count += taken;
-                at += taken;
-                rest = &rest[taken..];
-                if taken < room {
-                    continue;
-                }
-                // SAFETY: `count` bytes end at `at` and start no earlier than `offset`.
-                unsafe { self.raw_copy_nt(at - count, waiting.as_ptr(), count) };
-            }
-            let whole = rest.len() / LINE_BYTES * LINE_BYTES;
-            if whole > 0 {
-                // SAFETY: `at` is a line boundary here; the lines lie in the range.
-                unsafe {
-                    (self.isa.stream)(self.base.add(at), rest.as_ptr(), whole / LINE_BYTES);
-                }
-                at += whole;
-            }
-            let left = &rest[whole..];
-            waiting[..left.len()].copy_from_slice(left);
-            count = left.len();
-            at += count;
-        }
-        if count > 0 {
-            // SAFETY: as above.
-            unsafe { self.raw_copy_nt(at - count, waiting.as_ptr(), count) };
         }
     }
 }
