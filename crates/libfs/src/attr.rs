@@ -63,8 +63,15 @@ const DIR_ENTRY_BYTES: u64 = 32;
 
 impl Attr {
     pub(crate) fn of(inode: &Inode, blocks: u64) -> Self {
-        let at = |which: usize| Timestamp { sec: inode.time_s[which], nsec: inode.time_ns[which] };
-        let size = if inode.is_dir() { inode.size * DIR_ENTRY_BYTES } else { inode.size };
+        let at = |which: usize| Timestamp {
+            sec: inode.time_s[which],
+            nsec: inode.time_ns[which],
+        };
+        let size = if inode.is_dir() {
+            inode.size * DIR_ENTRY_BYTES
+        } else {
+            inode.size
+        };
         Self {
             ino: inode.ino,
             generation: inode.generation,
@@ -116,5 +123,9 @@ pub struct SetAttr {
 /// The mode that is left after a write by somebody without privilege.
 pub(crate) fn without_set_id(mode: u32) -> u32 {
     let mode = mode & !0o4000;
-    if mode & 0o010 != 0 { mode & !0o2000 } else { mode }
+    if mode & 0o010 != 0 {
+        mode & !0o2000
+    } else {
+        mode
+    }
 }

@@ -39,7 +39,10 @@ impl InodeNumbers {
             let rest: Vec<u64> = n.by_parent.drain().flat_map(|(_, v)| v).collect();
             n.spare.extend(rest);
         }
-        n.by_parent.entry(parent).or_default().extend(granted.into_iter().rev());
+        n.by_parent
+            .entry(parent)
+            .or_default()
+            .extend(granted.into_iter().rev());
     }
 }
 
@@ -72,7 +75,10 @@ impl Blocks {
                 return false;
             };
             let n = run.blocks.min(wanted);
-            into.push(BlockRun { addr: run.addr, blocks: n });
+            into.push(BlockRun {
+                addr: run.addr,
+                blocks: n,
+            });
             run.addr = run.addr.plus(n);
             run.blocks -= n;
             wanted -= n;
@@ -123,7 +129,10 @@ mod tests {
     use super::*;
 
     fn run(index: u64, blocks: u64) -> BlockRun {
-        BlockRun { addr: BlockAddr::nvm(index), blocks }
+        BlockRun {
+            addr: BlockAddr::nvm(index),
+            blocks,
+        }
     }
 
     #[test]

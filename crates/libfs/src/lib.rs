@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod allocated;
 mod attr;
 mod dir;
 mod entries;

@@ -7,12 +7,13 @@
 //!
 //! Lock order: nodes by ascending inode number; then leaves; then the cache's shards.
 
+use crate::allocated::Allocated;
 use crate::dir::DirState;
 use crate::errno::Stop;
 use parking_lot::{Mutex, RwLock};
-use shale_format::{FileBlock, Ino, LogPos};
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
+use shale_format::{FileBlock, Ino, LogPos};
 use shale_oplog::Overlay;
 use shale_volume::{LeafCover, Mapping, View};
 use std::collections::{BTreeMap, HashMap};
@@ -33,6 +34,8 @@ pub(crate) struct NodeState {
     pub overlay: Overlay,
     /// 4 KiB blocks in use, those still in the log included.
     pub blocks: u64,
+    /// Blocks without data that the volume does not know of yet.
+    pub allocated: Allocated,
     /// Entries that are newer in the log.
     pub dir: DirState,
     /// Extended attributes as of now, once loaded.
@@ -59,6 +62,7 @@ impl NodeState {
             newest: LogPos(0),
             overlay: Overlay::new(),
             blocks: 0,
+            allocated: Allocated::default(),
             dir: DirState::default(),
             xattrs: Some(Xattrs::new()),
             orphan: false,
@@ -72,12 +76,21 @@ impl NodeState {
     pub(crate) fn loaded(inode: Inode, epoch: u64) -> Self {
         let orphan = inode.flags & shale_format::inode::flag::ORPHAN != 0;
         let blocks = inode.blocks;
-        Self { blocks, in_volume: true, xattrs: None, orphan, ..Self::fresh(inode, epoch) }
+        Self {
+            blocks,
+            in_volume: true,
+            xattrs: None,
+            orphan,
+            ..Self::fresh(inode, epoch)
+        }
     }
 
     /// Drops what the volume has by now and takes its roots.
     fn refresh(&mut self, view: &View, epoch: u64, digested: LogPos) -> Result<(), Stop> {
-        if let Some(new) = view.inode(Ino(self.inode.ino))?.filter(|i| i.generation == self.inode.generation) {
+        if let Some(new) = view
+            .inode(Ino(self.inode.ino))?
+            .filter(|i| i.generation == self.inode.generation)
+        {
             self.inode.root = new.root;
             self.inode.xattr_addr = new.xattr_addr;
             self.inode.xattr_bytes = new.xattr_bytes;
@@ -87,6 +100,7 @@ impl NodeState {
             }
         }
         self.overlay.purge_below(digested);
+        self.allocated.purge_below(digested);
         self.dir.purge_below(digested);
         self.epoch = epoch;
         Ok(())
@@ -134,10 +148,18 @@ fn mapping_in(leaf: &LeafCover, fb: FileBlock) -> Mapping {
     match leaf.extents.get(next) {
         Some(e) if e.start() <= fb => {
             let (addr, len) = (e.addr_of(fb), e.end().0 - fb.0);
-            if e.is_unwritten() { Mapping::Unwritten { addr, len } } else { Mapping::Data { addr, len } }
+            if e.is_unwritten() {
+                Mapping::Unwritten { addr, len }
+            } else {
+                Mapping::Data { addr, len }
+            }
         }
-        Some(e) => Mapping::Hole { len: e.start().0 - fb.0 },
-        None => Mapping::Hole { len: leaf.range.end.0.saturating_sub(fb.0).max(1) },
+        Some(e) => Mapping::Hole {
+            len: e.start().0 - fb.0,
+        },
+        None => Mapping::Hole {
+            len: leaf.range.end.0.saturating_sub(fb.0).max(1),
+        },
     }
 }
 
@@ -188,9 +210,16 @@ impl Node {
     }
 
     /// What lies at file block `fb` in the volume, the log not considered.
-    pub(crate) fn map_block(&self, view: &View, state: &NodeState, fb: FileBlock) -> Result<Mapping, Stop> {
+    pub(crate) fn map_block(
+        &self,
+        view: &View,
+        state: &NodeState,
+        fb: FileBlock,
+    ) -> Result<Mapping, Stop> {
         if !state.in_volume {
-            return Ok(Mapping::Hole { len: u64::MAX / 8192 });
+            return Ok(Mapping::Hole {
+                len: u64::MAX / 8192,
+            });
         }
         self.leaves.lock().map(view, &state.inode, fb)
     }
@@ -207,7 +236,9 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| RwLock::default()) }
+        Self {
+            shards: std::array::from_fn(|_| RwLock::default()),
+        }
     }
 
     fn shard(&self, ino: u64) -> &RwLock<HashMap<u64, Arc<Node>>> {
@@ -240,7 +271,10 @@ impl Nodes {
     /// Removes a node whose inode is no more, unless another one has its place.
     pub(crate) fn remove(&self, node: &Node) {
         let mut shard = self.shard(node.ino).write();
-        if shard.get(&node.ino).is_some_and(|n| std::ptr::eq(&**n, node)) {
+        if shard
+            .get(&node.ino)
+            .is_some_and(|n| std::ptr::eq(&**n, node))
+        {
             shard.remove(&node.ino);
         }
     }
@@ -266,7 +300,12 @@ mod tests {
 
     #[test]
     fn a_leaf_answers_for_its_range() {
-        let extent = |file_block, addr, len, flags| Extent { file_block, addr, len, flags };
+        let extent = |file_block, addr, len, flags| Extent {
+            file_block,
+            addr,
+            len,
+            flags,
+        };
         let leaf = LeafCover {
             extents: vec![extent(2, 100, 3, 0), extent(8, 300, 1, UNWRITTEN)],
             range: FileBlock(0)..FileBlock(20),

@@ -69,7 +69,9 @@ impl Session {
         if self.done_before(caller).is_some() {
             return Ok(());
         }
-        let need = Need { log: record_bytes(0, 0) as u64 };
+        let need = Need {
+            log: record_bytes(0, 0) as u64,
+        };
         self.run(caller, need, |op| {
             let node = op.node(ino)?;
             let mut state = op.write(&node)?;
@@ -86,6 +88,9 @@ impl Session {
             let end = op.append(&mut part)?;
             if size < old {
                 state.overlay.zero(size..old, LogPos(part.header.pos));
+                state
+                    .allocated
+                    .remove(FileBlock::at_or_after(size).0..u64::MAX);
             }
             state.inode.size = size;
             state.blocks = state.blocks.saturating_sub(gone);
@@ -96,12 +101,22 @@ impl Session {
     }
 
     /// As `fallocate(2)`, every mode that ext4 has.
-    pub fn fallocate(&self, caller: &Caller, ino: u64, mode: u32, offset: u64, bytes: u64) -> Result<()> {
+    pub fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        mode: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
         let (change, keep) = RangeChange::of(mode)?;
         if bytes == 0 {
             return Err(Errno::INVAL);
         }
-        let end = offset.checked_add(bytes).filter(|&e| e <= FILE_BYTES_MAX).ok_or(Errno::FBIG)?;
+        let end = offset
+            .checked_add(bytes)
+            .filter(|&e| e <= FILE_BYTES_MAX)
+            .ok_or(Errno::FBIG)?;
         if self.done_before(caller).is_some() {
             return Ok(());
         }
@@ -121,7 +136,9 @@ impl Session {
         keep: bool,
         range: std::ops::Range<u64>,
     ) -> Result<()> {
-        let need = Need { log: record_bytes(FallocateBody::BYTES, 0) as u64 };
+        let need = Need {
+            log: record_bytes(FallocateBody::BYTES, 0) as u64,
+        };
         let bits = match change {
             RangeChange::Punch => mode::PUNCH_HOLE | mode::KEEP_SIZE,
             RangeChange::Zero => mode::ZERO_RANGE | if keep { mode::KEEP_SIZE } else { 0 },
@@ -133,8 +150,12 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
-            let missing = missing_blocks(op, &node, &state, range.start, range.end)?;
-            let new_blocks = if change == RangeChange::Punch { 0 } else { missing };
+            // Punching gives back whole blocks; the others need every block they touch.
+            let punch = change == RangeChange::Punch;
+            let blocks = if punch { inner(&range) } else { outer(&range) };
+            let bytes = FileBlock(blocks.start).byte()..FileBlock(blocks.end).byte();
+            let missing = missing_blocks(op, &node, &state, bytes.start, bytes.end)?;
+            let new_blocks = if punch { 0 } else { missing };
             op.need_room(blocks_bytes(new_blocks) + SPLIT_BYTES)?;
             let bytes = range.end - range.start;
             let kill = kills_set_id(caller);
@@ -145,11 +166,14 @@ impl Session {
                 let to = range.end.min(state.inode.size.max(range.start));
                 state.overlay.zero(range.start..to, LogPos(part.header.pos));
             }
-            if change == RangeChange::Punch {
-                let whole = FileBlock::containing(range.end).0.saturating_sub(FileBlock::at_or_after(range.start).0);
-                state.blocks = state.blocks.saturating_sub(whole.saturating_sub(missing));
+            if punch {
+                let gone = blocks.end - blocks.start - missing;
+                state.blocks = state.blocks.saturating_sub(gone);
+                state.allocated.remove(blocks);
+            } else {
+                state.allocated.add(blocks, end);
             }
-            if !keep && change != RangeChange::Punch {
+            if !keep && !punch {
                 state.inode.size = state.inode.size.max(range.end);
             }
             state.blocks += new_blocks;
@@ -173,7 +197,9 @@ impl Session {
         if !offset.is_multiple_of(BLOCK) || !bytes.is_multiple_of(BLOCK) {
             return Err(Errno::INVAL);
         }
-        let need = Need { log: record_bytes(FallocateBody::BYTES, 0) as u64 };
+        let need = Need {
+            log: record_bytes(FallocateBody::BYTES, 0) as u64,
+        };
         self.run(caller, need, |op| {
             let node = op.node(ino)?;
             let mut state = op.write(&node)?;
@@ -190,12 +216,16 @@ impl Session {
             }
             let new_size = match change {
                 RangeChange::Collapse => size - bytes,
-                _ => size.checked_add(bytes).filter(|&s| s <= FILE_BYTES_MAX).ok_or(Errno::FBIG)?,
+                _ => size
+                    .checked_add(bytes)
+                    .filter(|&s| s <= FILE_BYTES_MAX)
+                    .ok_or(Errno::FBIG)?,
             };
             op.need_room(4 * SPLIT_BYTES)?;
             let kill = kills_set_id(caller);
             let flags = if kill { flag::KILL_SUID } else { 0 };
-            let end = op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits).flags(flags))?;
+            let end =
+                op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits).flags(flags))?;
             state.inode.size = new_size;
             state.shifting = true;
             changed(&mut state, op.now_ns, kill);
@@ -229,7 +259,10 @@ impl Session {
     ) -> Result<u64> {
         let mut buffer = vec![0; COPY_BYTES.min(bytes as usize)];
         let mut done = 0;
-        let flags = WriteFlags { kill_suidgid: kills_set_id(caller), append: false };
+        let flags = WriteFlags {
+            kill_suidgid: kills_set_id(caller),
+            append: false,
+        };
         while done < bytes {
             let want = (buffer.len() as u64).min(bytes - done) as usize;
             let got = self.read(caller, from.0, from.1 + done, &mut buffer[..want])?;
@@ -247,8 +280,13 @@ impl Session {
 
     /// Notes that a file was read now, if the file still wants to know.
     pub(crate) fn note_access(&self, caller: &Caller, ino: u64) -> Result<()> {
-        let caller = Caller { request: 0, ..*caller };
-        let need = Need { log: record_bytes(SetAttrBody::BYTES, 0) as u64 };
+        let caller = Caller {
+            request: 0,
+            ..*caller
+        };
+        let need = Need {
+            log: record_bytes(SetAttrBody::BYTES, 0) as u64,
+        };
         self.run(&caller, need, |op| {
             let node = op.node(ino)?;
             let mut state = op.write(&node)?;
@@ -284,6 +322,17 @@ fn blocks_lost(
         return Ok(0);
     }
     Ok((to - from) / BLOCK - missing_blocks(op, node, state, from, to)?)
+}
+
+/// The blocks that lie in a range of bytes as a whole.
+fn inner(bytes: &std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let first = FileBlock::at_or_after(bytes.start).0;
+    first..FileBlock::containing(bytes.end).0.max(first)
+}
+
+/// The blocks that a range of bytes touches.
+fn outer(bytes: &std::ops::Range<u64>) -> std::ops::Range<u64> {
+    FileBlock::containing(bytes.start).0..FileBlock::at_or_after(bytes.end).0
 }
 
 /// Whether a change of content by this caller takes set-id bits away where the

@@ -8,9 +8,9 @@ use crate::errno::{Errno, Result, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::session::{Need, Session};
+use shale_format::FileBlock;
 use shale_format::inode::time;
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::FileBlock;
 use shale_oplog::Source;
 use shale_volume::Mapping;
 
@@ -76,7 +76,11 @@ impl Session {
 }
 
 pub(crate) fn wrong_type(state: &NodeState) -> Errno {
-    if state.inode.is_dir() { Errno::ISDIR } else { Errno::INVAL }
+    if state.inode.is_dir() {
+        Errno::ISDIR
+    } else {
+        Errno::INVAL
+    }
 }
 
 fn wants_atime(state: &NodeState, now_ns: i64) -> bool {
@@ -94,13 +98,18 @@ pub(crate) enum Piece {
     Newer(Source),
     /// From the volume, at this byte of the tier.
     Volume(u64),
-    /// Zeros: a hole, or blocks that were never written.
+    /// Zeros: blocks that were never written.
+    Unwritten,
+    /// Zeros: a hole.
     Zero,
 }
 
 impl Piece {
     pub(crate) fn is_data(&self) -> bool {
-        !matches!(self, Piece::Zero | Piece::Newer(Source::Zero))
+        !matches!(
+            self,
+            Piece::Zero | Piece::Unwritten | Piece::Newer(Source::Zero)
+        )
     }
 }
 
@@ -116,10 +125,12 @@ pub(crate) fn pieces(
     if state.overlay.is_empty() {
         return volume_pieces(op, node, state, from, to, f);
     }
-    state.overlay.segments(from..to, |range, source| match source {
-        Some(source) => f(range.start, range.end, Piece::Newer(source)),
-        None => volume_pieces(op, node, state, range.start, range.end, f),
-    })
+    state
+        .overlay
+        .segments(from..to, |range, source| match source {
+            Some(source) => f(range.start, range.end, Piece::Newer(source)),
+            None => volume_pieces(op, node, state, range.start, range.end, f),
+        })
 }
 
 fn volume_pieces(
@@ -136,9 +147,13 @@ fn volume_pieces(
         let skip = at - fb.byte();
         let (len, piece) = match node.map_block(&op.session.view, state, fb)? {
             Mapping::Data { addr, len } => (len, Piece::Volume(addr.byte() + skip)),
-            Mapping::Unwritten { len, .. } | Mapping::Hole { len } => (len, Piece::Zero),
+            Mapping::Unwritten { len, .. } => (len, Piece::Unwritten),
+            Mapping::Hole { len } => (len, Piece::Zero),
         };
-        let end = fb.byte().saturating_add(len.saturating_mul(BLOCK_BYTES as u64)).min(to);
+        let end = fb
+            .byte()
+            .saturating_add(len.saturating_mul(BLOCK_BYTES as u64))
+            .min(to);
         f(at, end, piece)?;
         at = end;
     }
@@ -159,7 +174,7 @@ pub(crate) fn copy_out(
         let into = &mut into[(from - offset) as usize..(to - offset) as usize];
         match piece {
             Piece::Volume(byte) => session.nvm.load(byte as usize, into),
-            Piece::Zero | Piece::Newer(Source::Zero) => into.fill(0),
+            Piece::Zero | Piece::Unwritten | Piece::Newer(Source::Zero) => into.fill(0),
             Piece::Newer(Source::Log { at }) => session.log.read(at, 0, into),
             Piece::Newer(Source::Block { addr, skip }) => {
                 session.nvm.load((addr.byte() + skip) as usize, into);

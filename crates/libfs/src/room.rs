@@ -38,7 +38,9 @@ impl Room {
         bytes == 0
             || self
                 .free
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |f| f.checked_sub(bytes))
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |f| {
+                    f.checked_sub(bytes)
+                })
                 .is_ok()
     }
 

@@ -9,7 +9,7 @@ use crate::errno::{Errno, Result, Stop};
 use crate::grants::BlockRun;
 use crate::node::{Node, NodeState};
 use crate::op::Op;
-use crate::read::{pieces, wrong_type};
+use crate::read::{Piece, pieces, wrong_type};
 use crate::room::{SPLIT_BYTES, blocks_bytes};
 use crate::session::{Need, Session};
 use shale_device::crc32c;
@@ -91,25 +91,42 @@ impl Session {
     }
 
     /// Writes one piece; returns the offset behind it.
-    fn write_piece(&self, caller: &Caller, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> Result<u64> {
+    fn write_piece(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<u64> {
         let mut stolen = match flags.append {
             true => self.steal_at_end(ino, data)?,
             false => self.steal(offset, data)?,
         };
-        let need = Need { log: log_bytes(data.len(), stolen.as_ref()) };
+        let need = Need {
+            log: log_bytes(data.len(), stolen.as_ref()),
+        };
         let result = self.run(caller, need, |op| {
             let node = op.node(ino)?;
             let mut state = op.write(&node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
-            let offset = if flags.append { state.inode.size } else { offset };
-            let end = offset.checked_add(data.len() as u64).filter(|&e| e <= FILE_BYTES_MAX);
+            let offset = if flags.append {
+                state.inode.size
+            } else {
+                offset
+            };
+            let end = offset
+                .checked_add(data.len() as u64)
+                .filter(|&e| e <= FILE_BYTES_MAX);
             let end = end.ok_or(Errno::FBIG)?;
             if data.is_empty() {
                 return Ok((end, true));
             }
-            let fits = stolen.as_ref().is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
+            let fits = stolen
+                .as_ref()
+                .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
             let new_blocks = missing_blocks(op, &node, &state, offset, end)?;
             op.need_room(blocks_bytes(new_blocks) + SPLIT_BYTES)?;
             let used = stolen.as_ref().filter(|_| fits);
@@ -117,7 +134,14 @@ impl Session {
             for (range, source, record) in placed.sources {
                 state.overlay.insert(range, source, record);
             }
-            after_write(&mut state, op.now_ns, end, new_blocks, flags.kill_suidgid, placed.end);
+            after_write(
+                &mut state,
+                op.now_ns,
+                end,
+                new_blocks,
+                flags.kill_suidgid,
+                placed.end,
+            );
             Ok((end, fits))
         });
         if let Some(s) = &mut stolen
@@ -174,7 +198,13 @@ impl Session {
         if fenced {
             self.nvm.fence();
         }
-        Ok(Some(Stolen { from, to, runs, crcs, fenced }))
+        Ok(Some(Stolen {
+            from,
+            to,
+            runs,
+            crcs,
+            fenced,
+        }))
     }
 }
 
@@ -203,8 +233,14 @@ fn log_write(
     let Some(s) = stolen else {
         let mut part = encode::write(Ino(ino), offset, data).flags(kill);
         let end = op.append(&mut part)?;
-        let source = Source::Log { at: part.payload_at() };
-        let sources = vec![(offset..offset + data.len() as u64, source, LogPos(part.header.pos))];
+        let source = Source::Log {
+            at: part.payload_at(),
+        };
+        let sources = vec![(
+            offset..offset + data.len() as u64,
+            source,
+            LogPos(part.header.pos),
+        )];
         return Ok(Placed { sources, end });
     };
     let mut parts: Vec<Part<'_>> = Vec::with_capacity(s.runs.len() + 2);
@@ -216,10 +252,21 @@ fn log_write(
     let mut at = offset + s.from as u64;
     for (run, &data_crc) in s.runs.iter().zip(&s.crcs) {
         let end = at + run.blocks * BLOCK;
-        let body = StealBody { addr: run.addr.raw(), blocks: run.blocks as u32, data_crc, end };
+        let body = StealBody {
+            addr: run.addr.raw(),
+            blocks: run.blocks as u32,
+            data_crc,
+            end,
+        };
         let fenced = if s.fenced { flag::FENCED } else { 0 };
         parts.push(encode::steal(Ino(ino), at, body).flags(kill | fenced));
-        ranges.push((at..end, Some(Source::Block { addr: run.addr, skip: 0 })));
+        ranges.push((
+            at..end,
+            Some(Source::Block {
+                addr: run.addr,
+                skip: 0,
+            }),
+        ));
         at = end;
     }
     if s.to < data.len() {
@@ -238,8 +285,8 @@ fn log_write(
     Ok(Placed { sources, end })
 }
 
-/// Blocks of `from..to` that the file does not have yet. Counts at most once what a
-/// truncation gave back and the volume still has.
+/// Blocks of `from..to` that the file does not have yet. What was cut off or punched
+/// out counts as missing, also while the volume still has it.
 pub(crate) fn missing_blocks(
     op: &Op<'_>,
     node: &Node,
@@ -247,27 +294,45 @@ pub(crate) fn missing_blocks(
     from: u64,
     to: u64,
 ) -> std::result::Result<u64, Stop> {
-    let first = FileBlock::containing(from).byte();
-    let last = FileBlock::at_or_after(to).byte();
+    let (first, last) = (FileBlock::containing(from), FileBlock::at_or_after(to));
     if !state.in_volume && state.overlay.is_empty() {
-        return Ok((last - first) / BLOCK);
+        return Ok(last.0 - first.0 - state.allocated.count(first.0..last.0));
     }
-    let mut have = 0;
-    let mut counted_to = first;
-    pieces(op, node, state, first, last, &mut |start, end, piece| {
-        if piece.is_data() {
-            let start = FileBlock::containing(start.max(counted_to)).byte().max(counted_to);
-            let end = FileBlock::at_or_after(end).byte();
-            have += end.saturating_sub(start) / BLOCK;
-            counted_to = end.max(counted_to);
+    let mut missing = 0;
+    // First block of which nothing is known yet.
+    let mut next = first.0;
+    let mut leave_out = |gap: std::ops::Range<u64>| {
+        if !gap.is_empty() {
+            missing += gap.end - gap.start - state.allocated.count(gap);
         }
-        Ok(())
-    })?;
-    Ok(((last - first) / BLOCK).saturating_sub(have))
+    };
+    pieces(
+        op,
+        node,
+        state,
+        first.byte(),
+        last.byte(),
+        &mut |start, end, piece| {
+            if piece.is_data() || matches!(piece, Piece::Unwritten) {
+                leave_out(next..FileBlock::containing(start).0);
+                next = next.max(FileBlock::at_or_after(end).0);
+            }
+            Ok(())
+        },
+    )?;
+    leave_out(next..last.0);
+    Ok(missing)
 }
 
 /// The inode after a write that ended at byte `end`.
-fn after_write(state: &mut NodeState, now_ns: i64, end: u64, new_blocks: u64, kill: bool, logged: LogPos) {
+fn after_write(
+    state: &mut NodeState,
+    now_ns: i64,
+    end: u64,
+    new_blocks: u64,
+    kill: bool,
+    logged: LogPos,
+) {
     let inode = &mut state.inode;
     inode.size = inode.size.max(end);
     inode.set_time_ns(time::MODIFY, now_ns);

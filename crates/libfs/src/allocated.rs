@@ -1,0 +1,82 @@
+//! Blocks that a file was given without data (`fallocate`) and that the volume does
+//! not know of yet: they take room and count as the file's.
+
+use shale_format::LogPos;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges of file blocks, not overlapping, by first block.
+#[derive(Default)]
+pub(crate) struct Allocated {
+    ranges: BTreeMap<u64, u64>,
+    newest: LogPos,
+}
+
+impl Allocated {
+    /// Adds blocks, by the record that ends at `end`.
+    pub(crate) fn add(&mut self, blocks: Range<u64>, end: LogPos) {
+        if !blocks.is_empty() {
+            self.remove(blocks.clone());
+            self.ranges.insert(blocks.start, blocks.end);
+            self.newest = self.newest.max(end);
+        }
+    }
+
+    /// Takes blocks away: they were cut off or punched out.
+    pub(crate) fn remove(&mut self, blocks: Range<u64>) {
+        let touched: Vec<(u64, u64)> = self
+            .ranges
+            .range(..blocks.end)
+            .rev()
+            .take_while(|&(_, &end)| end > blocks.start)
+            .map(|(&start, &end)| (start, end))
+            .collect();
+        for (start, end) in touched {
+            self.ranges.remove(&start);
+            if start < blocks.start {
+                self.ranges.insert(start, blocks.start);
+            }
+            if end > blocks.end {
+                self.ranges.insert(blocks.end, end);
+            }
+        }
+    }
+
+    /// Number of blocks of `blocks` that are here.
+    pub(crate) fn count(&self, blocks: Range<u64>) -> u64 {
+        self.ranges
+            .range(..blocks.end)
+            .rev()
+            .take_while(|&(_, &end)| end > blocks.start)
+            .map(|(&start, &end)| end.min(blocks.end) - start.max(blocks.start))
+            .sum()
+    }
+
+    /// Forgets everything once the volume has all of it.
+    pub(crate) fn purge_below(&mut self, digested: LogPos) {
+        if self.newest <= digested {
+            self.ranges.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_join_split_and_count() {
+        let mut a = Allocated::default();
+        a.add(10..20, LogPos(1));
+        a.add(15..30, LogPos(2));
+        assert_eq!(a.count(0..100), 20);
+        a.remove(12..14);
+        assert_eq!((a.count(0..100), a.count(11..15)), (18, 2));
+        a.remove(0..11);
+        assert_eq!(a.count(0..100), 17);
+        a.purge_below(LogPos(1));
+        assert_eq!(a.count(0..100), 17);
+        a.purge_below(LogPos(2));
+        assert_eq!(a.count(0..100), 0);
+    }
+}
