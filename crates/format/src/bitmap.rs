@@ -6,8 +6,9 @@
 use crate::checksum::crc32c;
 use crate::layout::layout;
 use crate::limits::BLOCK_BYTES;
+use crate::sealed::{self, Sealed, sealed};
 use crate::{BlockAddr, FormatError};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// First bytes of a bitmap block: "SHALEBMP".
 pub const BITMAP_MAGIC: u64 = u64::from_le_bytes(*b"SHALEBMP");
@@ -31,6 +32,8 @@ layout! {
         pub reserved: [u8; 36],
     }
 }
+
+sealed!(BitmapHeader, "bitmap block", BITMAP_MAGIC);
 
 /// Bitmap blocks that `blocks` blocks need.
 pub fn blocks_for(blocks: u64) -> u64 {
@@ -63,38 +66,17 @@ pub fn decode(
     block: &[u8; BLOCK_BYTES],
     addr: BlockAddr,
 ) -> Result<Box<[u64; WORDS_PER_BLOCK]>, FormatError> {
-    const WHAT: &str = "bitmap block";
     let at = addr.index();
-    let (h, rest) = BitmapHeader::read_from_prefix(&block[..]).map_err(|_| FormatError::Short {
-        what: WHAT,
-        expected: BLOCK_BYTES,
-        found: 0,
-    })?;
-    if h.magic != BITMAP_MAGIC {
-        return Err(FormatError::Magic {
-            what: WHAT,
-            at,
-            expected: BITMAP_MAGIC,
-            found: h.magic,
-        });
-    }
+    let (h, rest) = sealed::read::<BitmapHeader>(&block[..], at)?;
     if h.addr != addr.raw() {
+        let found = BlockAddr::from_raw(h.addr).index();
         return Err(FormatError::Misplaced {
-            what: WHAT,
+            what: BitmapHeader::WHAT,
             at,
-            found: BlockAddr::from_raw(h.addr).index(),
+            found,
         });
     }
-    let zeroed = BitmapHeader { crc: 0, ..h };
-    let crc = crate::checksum::crc32c_parts(&[zeroed.as_bytes(), rest]);
-    if crc != h.crc {
-        return Err(FormatError::Checksum {
-            what: WHAT,
-            at,
-            expected: crc,
-            found: h.crc,
-        });
-    }
+    sealed::verify(&h, rest, at)?;
     let mut words = Box::new([0u64; WORDS_PER_BLOCK]);
     words.as_mut_bytes().copy_from_slice(rest);
     Ok(words)

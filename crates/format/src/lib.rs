@@ -22,6 +22,7 @@ pub mod limits;
 pub mod log;
 pub mod policy;
 pub mod record;
+mod sealed;
 pub mod superblock;
 pub mod tree;
 pub mod version;

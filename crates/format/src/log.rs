@@ -4,6 +4,7 @@ use crate::FormatError;
 use crate::checksum::crc32c;
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN};
+use crate::sealed::{self, Sealed, seal, sealed};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a log file: "SHALELOG".
@@ -72,46 +73,23 @@ layout! {
     }
 }
 
+sealed!(LogHeader, "log header", LOG_MAGIC);
+
 impl LogHeader {
     /// Bytes with the checksum set.
     pub fn encode(&self) -> [u8; 128] {
-        let mut h = *self;
-        h.crc = 0;
-        h.crc = crc32c(h.as_bytes());
-        zerocopy::transmute!(h)
+        zerocopy::transmute!(seal(*self))
     }
 
     /// Reads and checks the header of a log file.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        const WHAT: &str = "log header";
-        let (h, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
-            what: WHAT,
-            expected: Self::BYTES,
-            found: bytes.len(),
-        })?;
-        if h.magic != LOG_MAGIC {
-            return Err(FormatError::Magic {
-                what: WHAT,
-                at: 0,
-                expected: LOG_MAGIC,
-                found: h.magic,
-            });
-        }
-        let zeroed = Self { crc: 0, ..h };
-        let crc = crc32c(zeroed.as_bytes());
-        if crc != h.crc {
-            return Err(FormatError::Checksum {
-                what: WHAT,
-                at: 0,
-                expected: crc,
-                found: h.crc,
-            });
-        }
+        let (h, _) = sealed::read::<Self>(bytes, 0)?;
+        sealed::verify(&h, &[], 0)?;
         let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&h.ring_bytes)
             && h.ring_bytes.is_multiple_of(BLOCK_BYTES as u64);
         if !legal {
             return Err(FormatError::Field {
-                what: WHAT,
+                what: Self::WHAT,
                 at: 0,
                 field: "ring_bytes",
                 found: h.ring_bytes,

@@ -5,14 +5,13 @@
 //! mkfs and by device changes; the root block changes with every batch, through
 //! the journal (Strata §3.1, DESIGN §7).
 
-use crate::checksum::crc32c;
 use crate::inode::Inode;
 use crate::layout::layout;
 use crate::limits::*;
 use crate::log::LogSlot;
+use crate::sealed::{self, seal, sealed};
 use crate::version::{self, Access};
 use crate::{Durability, FormatError};
-use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a superblock: "SHALE\0SB".
 pub const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"SHALE\0SB");
@@ -108,42 +107,18 @@ layout! {
     }
 }
 
+sealed!(Superblock, "superblock", SUPER_MAGIC);
+
 impl Superblock {
     /// Bytes with the checksum set.
     pub fn encode(&self) -> [u8; 1024] {
-        let mut s = *self;
-        s.crc = 0;
-        s.crc = crc32c(s.as_bytes());
-        zerocopy::transmute!(s)
+        zerocopy::transmute!(seal(*self))
     }
 
     /// Reads a superblock found at block `at` and tells what may be done with it.
     pub fn decode(bytes: &[u8], at: u64) -> Result<(Self, Access), FormatError> {
-        const WHAT: &str = "superblock";
-        let (s, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
-            what: WHAT,
-            expected: Self::BYTES,
-            found: bytes.len(),
-        })?;
-        if s.magic != SUPER_MAGIC {
-            return Err(FormatError::Magic {
-                what: WHAT,
-                at,
-                expected: SUPER_MAGIC,
-                found: s.magic,
-            });
-        }
-        let mut zeroed = s;
-        zeroed.crc = 0;
-        let crc = crc32c(zeroed.as_bytes());
-        if crc != s.crc {
-            return Err(FormatError::Checksum {
-                what: WHAT,
-                at,
-                expected: crc,
-                found: s.crc,
-            });
-        }
+        let (s, _) = sealed::read::<Self>(bytes, at)?;
+        sealed::verify(&s, &[], at)?;
         let access = version::access(s.version, s.ro_compatible, s.incompatible)
             .map_err(FormatError::Version)?;
         s.check(at)?;
@@ -220,43 +195,18 @@ layout! {
     }
 }
 
+sealed!(RootBlock, "root block", ROOT_MAGIC);
+
 impl RootBlock {
     /// Bytes with the checksum set.
     pub fn encode(&self) -> [u8; 512] {
-        let mut s = *self;
-        s.crc = 0;
-        s.crc = crc32c(s.as_bytes());
-        zerocopy::transmute!(s)
+        zerocopy::transmute!(seal(*self))
     }
 
     /// Reads and checks a root block.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        const WHAT: &str = "root block";
-        let at = ROOT_BLOCK;
-        let (s, _) = Self::read_from_prefix(bytes).map_err(|_| FormatError::Short {
-            what: WHAT,
-            expected: Self::BYTES,
-            found: bytes.len(),
-        })?;
-        if s.magic != ROOT_MAGIC {
-            return Err(FormatError::Magic {
-                what: WHAT,
-                at,
-                expected: ROOT_MAGIC,
-                found: s.magic,
-            });
-        }
-        let mut zeroed = s;
-        zeroed.crc = 0;
-        let crc = crc32c(zeroed.as_bytes());
-        if crc != s.crc {
-            return Err(FormatError::Checksum {
-                what: WHAT,
-                at,
-                expected: crc,
-                found: s.crc,
-            });
-        }
+        let (s, _) = sealed::read::<Self>(bytes, ROOT_BLOCK)?;
+        sealed::verify(&s, &[], ROOT_BLOCK)?;
         Ok(s)
     }
 }

@@ -3,11 +3,11 @@
 //! A node is one block. It holds its own address (finds misdirected writes), the
 //! inode it belongs to, the batch that wrote it, and a checksum over all of it.
 
-use crate::checksum::{crc32c, crc32c_parts};
+use crate::checksum::crc32c;
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, TREE_LEVELS_MAX};
+use crate::sealed::{self, Sealed, sealed};
 use crate::{BlockAddr, FormatError, Ino};
-use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a tree node: "SHLN".
 pub const NODE_MAGIC: u32 = u32::from_le_bytes(*b"SHLN");
@@ -64,6 +64,8 @@ layout! {
     }
 }
 
+sealed!(NodeHeader, "tree node", NODE_MAGIC);
+
 /// Sets the checksum of an encoded node.
 pub fn seal(node: &mut [u8; BLOCK_BYTES]) {
     node[4..8].fill(0);
@@ -79,37 +81,16 @@ pub fn check(
     owner: Ino,
     kind: TreeKind,
 ) -> Result<NodeHeader, FormatError> {
-    const WHAT: &str = "tree node";
+    const WHAT: &str = NodeHeader::WHAT;
     let at = addr.index();
-    let (h, rest) = NodeHeader::read_from_prefix(&node[..]).map_err(|_| FormatError::Short {
-        what: WHAT,
-        expected: BLOCK_BYTES,
-        found: 0,
-    })?;
+    let (h, rest) = sealed::read::<NodeHeader>(&node[..], at)?;
     let field = |field, found| FormatError::Field {
         what: WHAT,
         at,
         field,
         found,
     };
-    if h.magic != NODE_MAGIC {
-        return Err(FormatError::Magic {
-            what: WHAT,
-            at,
-            expected: NODE_MAGIC.into(),
-            found: h.magic.into(),
-        });
-    }
-    let zeroed = NodeHeader { crc: 0, ..h };
-    let crc = crc32c_parts(&[zeroed.as_bytes(), rest]);
-    if crc != h.crc {
-        return Err(FormatError::Checksum {
-            what: WHAT,
-            at,
-            expected: crc,
-            found: h.crc,
-        });
-    }
+    sealed::verify(&h, rest, at)?;
     if h.addr != addr.raw() {
         return Err(FormatError::Misplaced {
             what: WHAT,

@@ -1,9 +1,10 @@
 //! Extended attributes of one inode: one checksummed run of blocks, written anew
 //! whenever one of them changes.
 
-use crate::checksum::{crc32c, crc32c_parts};
+use crate::checksum::crc32c_parts;
 use crate::layout::layout;
 use crate::limits::{XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::sealed::{self, Sealed, sealed};
 use crate::{BlockAddr, FormatError, Ino};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -46,6 +47,8 @@ layout! {
     }
 }
 
+sealed!(XattrHeader, "extended attributes", XATTR_MAGIC);
+
 /// Bytes that `attrs` fill when encoded.
 pub fn encoded_bytes(attrs: &Xattrs) -> usize {
     XattrHeader::BYTES
@@ -85,7 +88,7 @@ pub fn encode(attrs: &Xattrs, owner: Ino, addr: BlockAddr) -> Vec<u8> {
 
 /// Reads the attributes of `owner` from the bytes found at `addr`.
 pub fn decode(bytes: &[u8], owner: Ino, addr: BlockAddr) -> Result<Xattrs, FormatError> {
-    const WHAT: &str = "extended attributes";
+    const WHAT: &str = XattrHeader::WHAT;
     let at = addr.index();
     let short = |expected| FormatError::Short {
         what: WHAT,
@@ -98,15 +101,7 @@ pub fn decode(bytes: &[u8], owner: Ino, addr: BlockAddr) -> Result<Xattrs, Forma
         field,
         found,
     };
-    let (h, rest) = XattrHeader::read_from_prefix(bytes).map_err(|_| short(XattrHeader::BYTES))?;
-    if h.magic != XATTR_MAGIC {
-        return Err(FormatError::Magic {
-            what: WHAT,
-            at,
-            expected: XATTR_MAGIC,
-            found: h.magic,
-        });
-    }
+    let (h, rest) = sealed::read::<XattrHeader>(bytes, at)?;
     let length = h.bytes as usize;
     if length > XATTR_TOTAL_BYTES_MAX {
         return Err(field("bytes", h.bytes.into()));
@@ -114,16 +109,7 @@ pub fn decode(bytes: &[u8], owner: Ino, addr: BlockAddr) -> Result<Xattrs, Forma
     let rest = rest
         .get(..length)
         .ok_or_else(|| short(length + XattrHeader::BYTES))?;
-    let zeroed = XattrHeader { crc: 0, ..h };
-    let crc = crc32c(&[zeroed.as_bytes(), rest].concat());
-    if crc != h.crc {
-        return Err(FormatError::Checksum {
-            what: WHAT,
-            at,
-            expected: crc,
-            found: h.crc,
-        });
-    }
+    sealed::verify(&h, rest, at)?;
     if h.addr != addr.raw() {
         return Err(FormatError::Misplaced {
             what: WHAT,
