@@ -87,6 +87,14 @@ fn memory_bytes() -> u64 {
         .map_or(0, |kib| kib * 1024)
 }
 
+/// Threads that ran or wanted to in the last minute, on average: what else the machine
+/// was doing. 0 if unknown.
+pub fn load() -> f64 {
+    let loads = text("/proc/loadavg");
+    let first = loads.split(' ').next();
+    first.and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
 /// The commit that the program was built from, as far as its sources are still there:
 /// "0123456789ab", with "+changes" behind it if files differ from the commit.
 pub fn commit() -> Option<String> {

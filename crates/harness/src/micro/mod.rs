@@ -26,7 +26,7 @@ pub use report::{Counts, MicroReport, Row, Skipped};
 pub use target::{DeviceCounts, Op, Target, TargetCounts};
 
 use crate::chance::Chance;
-use crate::machine::{Machine, commit, date};
+use crate::machine::{Machine, commit, date, load};
 use crate::timer::Timer;
 use crate::{HarnessError, Result};
 use calls::{Calls, Sync};
@@ -160,6 +160,7 @@ pub fn run_with_progress(
     mut progress: impl FnMut(&str),
 ) -> Result<MicroReport> {
     options.check()?;
+    let load = load();
     let timer = Timer::new();
     let place = tempfile::Builder::new()
         .prefix("shale-bench-")
@@ -199,7 +200,7 @@ pub fn run_with_progress(
         timer_overhead_ns: (timer.overhead_ns() * 1_000.0).round() / 1_000.0,
         timer_step_ns: timer.step_ns(),
         skipped,
-        notes: notes(options),
+        notes: notes(options, load),
         rows,
     };
     report.set_ratios();
@@ -241,7 +242,7 @@ fn set_up(
     Ok((targets, device))
 }
 
-fn notes(options: &MicroOptions) -> Vec<String> {
+fn notes(options: &MicroOptions, load_before: f64) -> Vec<String> {
     let mut notes = vec![
         format!(
             "floor: a non-temporal copy and a fence of the same bytes, or a copy out; for create and unlink of {NAME_RECORD_BYTES} bytes"
@@ -250,6 +251,12 @@ fn notes(options: &MicroOptions) -> Vec<String> {
         "tmpfs: pwrite and pread, durable never; ext4: every write, create and unlink followed by fsync; mount: pwrite and pread through FUSE, durable on return".to_owned(),
         "later ns: work put off (digest, sync), waited for after each round; not part of the latencies, and not seen for the mount".to_owned(),
     ];
+    let cpus = Machine::this().cpus;
+    if load_before > 0.5 * cpus as f64 {
+        notes.push(format!(
+            "the machine was busy with other work (load {load_before} on {cpus} processors): medians of one row may be compared, high percentiles say little"
+        ));
+    }
     let cache = Machine::this().last_level_cache_bytes;
     if options.working_set_bytes <= cache {
         notes.push(format!(
