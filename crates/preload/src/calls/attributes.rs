@@ -1,0 +1,227 @@
+//! Sizes, times and durability of open files.
+
+use crate::calls::limits;
+use crate::calls::vectors::Buffer;
+use crate::calls::way::{Call, Way};
+use crate::client::caller;
+use crate::mounts;
+use crate::raw::{self, Args, nr};
+use crate::report;
+use crate::stubs::PASS;
+use crate::thread::Thread;
+use core::sync::atomic::Ordering;
+use shale_libfs::{Attr, Timestamp};
+
+/// Preferred size of input and output, as the mount says.
+const IO_BYTES: u32 = 4096;
+
+/// `fsync`, `fdatasync`, `sync_file_range`: what has returned is durable already.
+pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
+    let call = Call {
+        thread,
+        fd,
+        index,
+        number,
+        args,
+    };
+    let client = match call.way(false) {
+        Way::Here(client, held) => {
+            drop(held);
+            client
+        }
+        other => return call.by_kernel(other),
+    };
+    report::fast(number);
+    match client
+        .session
+        .fsync(&caller(), call.ino(), number != nr::FSYNC)
+    {
+        Ok(()) => 0,
+        Err(e) => call.failed(client, None, e),
+    }
+}
+
+/// `ftruncate`, `fallocate`.
+pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
+    let call = Call {
+        thread,
+        fd,
+        index,
+        number,
+        args,
+    };
+    let client = match call.way(false) {
+        Way::Here(client, held) => {
+            drop(held);
+            client
+        }
+        other => return call.by_kernel(other),
+    };
+    report::fast(number);
+    let caller = caller();
+    let result = if number == nr::FTRUNCATE {
+        let size = args[1] as i64;
+        if size < 0 || !call.writable() {
+            return raw::fail(libc::EINVAL);
+        }
+        if size as u64 > limits::file_bytes() {
+            return limits::exceeded();
+        }
+        client
+            .session
+            .truncate(&caller, call.ino(), size as u64, caller.uid != 0)
+    } else {
+        let (mode, offset, bytes) = (args[1] as u32, args[2] as i64, args[3] as i64);
+        if offset < 0 || bytes <= 0 {
+            return raw::fail(libc::EINVAL);
+        }
+        if !call.writable() {
+            return raw::fail(libc::EBADF);
+        }
+        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE as u32 != 0;
+        if !keeps_size && (offset as u64).saturating_add(bytes as u64) > limits::file_bytes() {
+            return limits::exceeded();
+        }
+        client
+            .session
+            .fallocate(&caller, call.ino(), mode, offset as u64, bytes as u64)
+    };
+    match result {
+        Ok(()) => 0,
+        Err(e) => call.failed(client, None, e),
+    }
+}
+
+/// `fstat`, and `newfstatat` and `statx` with an empty path.
+pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
+    let call = Call {
+        thread,
+        fd,
+        index,
+        number,
+        args,
+    };
+    let (flags, into) = match number {
+        nr::FSTAT => (libc::AT_EMPTY_PATH, args[1]),
+        nr::NEWFSTATAT => (args[3] as i32, args[2]),
+        _ => (args[2] as i32, args[4]),
+    };
+    // SAFETY: the path is read only if the program gave one.
+    if flags & libc::AT_EMPTY_PATH == 0 || number != nr::FSTAT && !unsafe { is_empty_path(args[1]) }
+    {
+        return PASS;
+    }
+    let client = match call.way(false) {
+        Way::Here(client, held) => {
+            drop(held);
+            client
+        }
+        other => return call.by_kernel(other),
+    };
+    let attr = match client.session.getattr(&caller(), call.ino()) {
+        Ok(attr) => attr,
+        Err(e) => return call.failed(client, None, e),
+    };
+    if number == nr::STATX {
+        return statx(&call, &attr, into);
+    }
+    report::fast(number);
+    let Some(mount) = mounts::get(call.description().mount.load(Ordering::Relaxed)) else {
+        return PASS;
+    };
+    let status = status(&attr, mount.device);
+    if let Err(result) = Buffer::new(into, size_of::<libc::stat>() as u64) {
+        return result;
+    }
+    // SAFETY: the program gave room for a `stat` there.
+    unsafe { (into as *mut libc::stat).write_unaligned(status) };
+    0
+}
+
+/// Whether the program gave an empty path. A null pointer counts as one (Linux 6.11).
+///
+/// # Safety
+/// `path` is what the program gave for a path.
+unsafe fn is_empty_path(path: u64) -> bool {
+    // SAFETY: as above; addresses of the first page are not read.
+    path == 0 || path >= 4096 && unsafe { (path as *const u8).read() } == 0
+}
+
+fn status(attr: &Attr, device: u64) -> libc::stat {
+    // SAFETY: a `stat` is numbers only.
+    let mut s: libc::stat = unsafe { core::mem::zeroed() };
+    s.st_dev = device;
+    s.st_ino = attr.ino;
+    s.st_nlink = attr.nlink.into();
+    s.st_mode = attr.mode;
+    s.st_uid = attr.uid;
+    s.st_gid = attr.gid;
+    s.st_rdev = attr.rdev;
+    s.st_size = attr.size as i64;
+    s.st_blksize = IO_BYTES.into();
+    s.st_blocks = attr.blocks as i64;
+    (s.st_atime, s.st_atime_nsec) = (attr.atime.sec, attr.atime.nsec.into());
+    (s.st_mtime, s.st_mtime_nsec) = (attr.mtime.sec, attr.mtime.nsec.into());
+    (s.st_ctime, s.st_ctime_nsec) = (attr.ctime.sec, attr.ctime.nsec.into());
+    s
+}
+
+/// The kernel fills in what concerns the mount, without asking the daemon.
+fn statx(call: &Call<'_>, attr: &Attr, into: u64) -> i64 {
+    let args = call.args;
+    let flags = args[2] as i32 & !libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
+    let told = [args[0], c"".as_ptr() as u64, flags as u64, args[3], into, 0];
+    // SAFETY: the program's own call, with the least effort.
+    let result = unsafe { raw::syscall(nr::STATX, &told) };
+    if result < 0 {
+        return result;
+    }
+    let time = |t: Timestamp, s: &mut libc::statx_timestamp| {
+        s.tv_sec = t.sec;
+        s.tv_nsec = t.nsec;
+    };
+    // SAFETY: the kernel has just written there.
+    let s = unsafe { &mut *(into as *mut libc::statx) };
+    s.stx_mask |= libc::STATX_BASIC_STATS;
+    s.stx_nlink = attr.nlink;
+    s.stx_mode = attr.mode as u16;
+    s.stx_uid = attr.uid;
+    s.stx_gid = attr.gid;
+    s.stx_size = attr.size;
+    s.stx_blocks = attr.blocks;
+    time(attr.atime, &mut s.stx_atime);
+    time(attr.mtime, &mut s.stx_mtime);
+    time(attr.ctime, &mut s.stx_ctime);
+    report::passed(nr::STATX, "half of it");
+    result
+}
+
+/// `ioctl`: one request is about the offset.
+pub fn ioctl(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
+    if args[1] as u32 != libc::FIONREAD as u32 {
+        report::passed(nr::IOCTL, "not served");
+        return PASS;
+    }
+    let call = Call {
+        thread,
+        fd,
+        index,
+        number: nr::IOCTL,
+        args,
+    };
+    let (client, held) = match call.way(true) {
+        Way::Here(client, held) => (client, held),
+        other => return call.by_kernel(other),
+    };
+    let size = match client.session.getattr(&caller(), call.ino()) {
+        Ok(attr) => attr.size,
+        Err(e) => return call.failed(client, held, e),
+    };
+    if let Err(result) = Buffer::new(args[2], 4) {
+        return result;
+    }
+    let left = size.saturating_sub(call.description().offset.load(Ordering::Relaxed));
+    // SAFETY: the program gave room for an `int` there.
+    unsafe { (args[2] as *mut i32).write_unaligned(left as i32) };
+    0
+}

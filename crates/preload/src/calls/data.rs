@@ -1,0 +1,274 @@
+//! Reading, writing, seeking.
+
+use crate::calls::limits;
+use crate::calls::vectors::{Buffer, buffers};
+use crate::calls::way::{Call, Way};
+use crate::client::{Client, caller};
+use crate::description::Held;
+use crate::raw::{self, Args, nr};
+use crate::report;
+use crate::stubs::PASS;
+use crate::thread::Thread;
+use core::sync::atomic::Ordering;
+use shale_libfs::{Errno, WriteFlags};
+
+/// Flags of `preadv2` and `pwritev2`.
+mod rwf {
+    pub const APPEND: u64 = 0x10;
+    /// Those that ask for what happens anyway: high priority, durable, not to wait.
+    pub const HARMLESS: u64 = 0x0f;
+}
+
+/// What a data call asks for.
+struct Asked {
+    write: bool,
+    /// `None`: at the description's offset.
+    at: Option<u64>,
+    append: bool,
+}
+
+impl Asked {
+    /// # Errors
+    /// What the call is told at once.
+    fn of(number: u32, args: &Args) -> Result<Self, i64> {
+        let write = matches!(
+            number,
+            nr::WRITE | nr::PWRITE | nr::WRITEV | nr::PWRITEV | nr::PWRITEV2
+        );
+        let placed = !matches!(number, nr::READ | nr::WRITE | nr::READV | nr::WRITEV);
+        let second = matches!(number, nr::PREADV2 | nr::PWRITEV2);
+        let flags = if second { args[5] } else { 0 };
+        if flags & !(rwf::APPEND | rwf::HARMLESS) != 0 {
+            return Err(PASS);
+        }
+        let append = flags & rwf::APPEND != 0;
+        let offset = args[3] as i64;
+        let at = match placed {
+            true if second && offset == -1 => None,
+            true if offset < 0 => return Err(raw::fail(libc::EINVAL)),
+            true => Some(offset as u64),
+            false => None,
+        };
+        Ok(Self { write, at, append })
+    }
+}
+
+/// Buffers of a call: mostly one.
+enum Buffers {
+    One(Buffer),
+    Many(Vec<Buffer>),
+}
+
+impl Buffers {
+    fn of(number: u32, args: &Args) -> Result<Self, i64> {
+        match number {
+            nr::READ | nr::WRITE | nr::PREAD | nr::PWRITE => {
+                Ok(Self::One(Buffer::new(args[1], args[2])?))
+            }
+            // SAFETY: the registers of the program's own call.
+            _ => Ok(Self::Many(unsafe { buffers(args[1], args[2]) }?)),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::One(b) => b.len(),
+            Self::Many(all) => all.iter().map(Buffer::len).sum(),
+        }
+    }
+}
+
+/// `read`, `write` and all their forms.
+pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
+    let call = Call {
+        thread,
+        fd,
+        index,
+        number,
+        args,
+    };
+    let asked = match Asked::of(number, args) {
+        Ok(asked) => asked,
+        Err(result) => return result,
+    };
+    let (client, held) = match call.way(asked.at.is_none()) {
+        Way::Here(client, held) => (client, held),
+        other => return call.by_kernel(other),
+    };
+    let allowed = if asked.write {
+        call.writable()
+    } else {
+        call.readable()
+    };
+    if !allowed {
+        return raw::fail(libc::EBADF);
+    }
+    let buffers = match Buffers::of(number, args) {
+        Ok(buffers) => buffers,
+        Err(result) => return result,
+    };
+    report::fast(number);
+    let d = call.description();
+    let offset = asked.at.unwrap_or_else(|| d.offset.load(Ordering::Relaxed));
+    let end = offset.checked_add(buffers.bytes() as u64);
+    if end.is_none_or(|end| end > i64::MAX as u64) {
+        return raw::fail(libc::EINVAL);
+    }
+    let done = match asked.write {
+        false => read(&call, client, offset, &buffers).map(|n| (n, offset + n as u64)),
+        true => {
+            let append = asked.append || call.flags() & libc::O_APPEND != 0;
+            match write(&call, client, offset, &buffers, append) {
+                Ok(Some(done)) => Ok(done),
+                Ok(None) => {
+                    drop(held);
+                    return limits::exceeded();
+                }
+                Err(e) => Err(e),
+            }
+        }
+    };
+    finish(&call, client, held, asked.at.is_none(), done)
+}
+
+/// Moves the offset and gives the result.
+#[inline]
+fn finish(
+    call: &Call<'_>,
+    client: &'static Client,
+    held: Option<Held>,
+    moves: bool,
+    done: Result<(usize, u64), Errno>,
+) -> i64 {
+    match done {
+        Ok((n, end)) => {
+            if moves {
+                call.description().offset.store(end, Ordering::Relaxed);
+            }
+            n as i64
+        }
+        Err(e) => call.failed(client, held, e),
+    }
+}
+
+fn read(call: &Call<'_>, client: &Client, offset: u64, into: &Buffers) -> Result<usize, Errno> {
+    let (caller, ino) = (caller(), call.ino());
+    let one = |at, buffer: Buffer| {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        // SAFETY: the program gave the buffer for this call.
+        client
+            .session
+            .read(&caller, ino, at, unsafe { buffer.space() })
+    };
+    let all = match into {
+        Buffers::One(buffer) => return one(offset, *buffer),
+        Buffers::Many(all) => all,
+    };
+    let mut done = 0;
+    for buffer in all {
+        match one(offset + done as u64, *buffer) {
+            Ok(n) if n < buffer.len() => return Ok(done + n),
+            Ok(n) => done += n,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Bytes and where they ended; `None`: the limit on file sizes allows none.
+fn write(
+    call: &Call<'_>,
+    client: &Client,
+    offset: u64,
+    from: &Buffers,
+    append: bool,
+) -> Result<Option<(usize, u64)>, Errno> {
+    let caller = caller();
+    let mut bytes = from.bytes();
+    if bytes == 0 {
+        return Ok(Some((0, offset)));
+    }
+    let limit = limits::file_bytes();
+    if limit != u64::MAX {
+        let at = if append {
+            client.session.getattr(&caller, call.ino())?.size
+        } else {
+            offset
+        };
+        bytes = bytes.min(limit.saturating_sub(at).min(usize::MAX as u64) as usize);
+        if bytes == 0 {
+            return Ok(None);
+        }
+    }
+    let flags = WriteFlags {
+        kill_suidgid: caller.uid != 0,
+        append,
+    };
+    let gathered;
+    let data = match from {
+        // SAFETY: the program gave the buffer for this call.
+        Buffers::One(buffer) => unsafe { buffer.first(bytes).data() },
+        Buffers::Many(all) => {
+            let mut together = Vec::with_capacity(from.bytes());
+            for buffer in all {
+                // SAFETY: as above.
+                together.extend_from_slice(unsafe { buffer.data() });
+            }
+            together.truncate(bytes);
+            gathered = together;
+            &gathered
+        }
+    };
+    client
+        .session
+        .write_at(&caller, call.ino(), offset, data, flags)
+        .map(Some)
+}
+
+/// `lseek`.
+pub fn seek(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
+    let call = Call {
+        thread,
+        fd,
+        index,
+        number: nr::LSEEK,
+        args,
+    };
+    let (client, held) = match call.way(true) {
+        Way::Here(client, held) => (client, held),
+        other => return call.by_kernel(other),
+    };
+    report::fast(nr::LSEEK);
+    let (by, whence) = (args[1] as i64, args[2] as u32 as i32);
+    let now = call.description().offset.load(Ordering::Relaxed);
+    let to = match whence {
+        libc::SEEK_SET => Ok(Some(by)),
+        libc::SEEK_CUR => Ok((now as i64).checked_add(by)),
+        libc::SEEK_END => client
+            .session
+            .getattr(&caller(), call.ino())
+            .map(|a| (a.size as i64).checked_add(by)),
+        libc::SEEK_DATA | libc::SEEK_HOLE if by < 0 => Err(Errno::NXIO),
+        libc::SEEK_DATA | libc::SEEK_HOLE => {
+            let found = client
+                .session
+                .lseek(&caller(), call.ino(), by as u64, whence as u32);
+            found.map(|at| Some(at as i64))
+        }
+        _ => return raw::fail(libc::EINVAL),
+    };
+    match to {
+        Ok(None) => raw::fail(libc::EOVERFLOW),
+        Ok(Some(to)) if to < 0 => raw::fail(libc::EINVAL),
+        Ok(Some(to)) => {
+            call.description()
+                .offset
+                .store(to as u64, Ordering::Relaxed);
+            to
+        }
+        Err(e) => call.failed(client, held, e),
+    }
+}

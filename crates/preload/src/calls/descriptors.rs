@@ -1,0 +1,117 @@
+//! Descriptors that come, go, and are duplicated. The kernel does it; the table follows.
+
+use crate::description;
+use crate::raw::{self, Args, nr};
+use crate::report;
+use crate::stubs::PASS;
+use crate::table::{self, Entry};
+use core::sync::atomic::Ordering;
+
+/// Before the kernel closes it: afterwards the number may be another's.
+pub fn close(fd: i32) -> i64 {
+    table::remove(fd);
+    PASS
+}
+
+/// One more descriptor `fd` of a description.
+fn add(fd: i64, index: u32) {
+    if fd >= 0 {
+        description::get(index).users.fetch_add(1, Ordering::AcqRel);
+        if !table::enter(fd as i32, index) {
+            too_high(fd as i32, index);
+        }
+    }
+}
+
+/// A number that the table has no room for: only the kernel can serve it, so it has to
+/// serve all that share the offset.
+fn too_high(fd: i32, index: u32) {
+    let d = description::get(index);
+    let held = d.lock(raw::gettid());
+    d.to_kernel(fd, description::mode::HANDED_OVER);
+    drop(held);
+    description::drop_user(index);
+}
+
+/// `dup`.
+pub fn dup(index: u32, number: u32, args: &Args) -> i64 {
+    // SAFETY: no pointers.
+    let fd = unsafe { raw::syscall(number, args) };
+    add(fd, index);
+    fd
+}
+
+/// `dup2`, `dup3`.
+pub fn dup_to(number: u32, args: &Args) -> i64 {
+    let (old, new) = (args[0] as i32, args[1] as i32);
+    let entry = table::get(old);
+    if entry == Entry::Own || table::get(new) == Entry::Own {
+        return raw::fail(libc::EBADF);
+    }
+    if entry == Entry::Kernel && table::get(new) == Entry::Kernel {
+        return PASS;
+    }
+    // SAFETY: no pointers.
+    let fd = unsafe { raw::syscall(number, args) };
+    if fd >= 0 && old != new {
+        match entry {
+            Entry::File(index) => add(fd, index),
+            _ => table::remove(new),
+        }
+    }
+    fd
+}
+
+/// `fcntl`.
+pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
+    match args[1] as i32 {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => dup(index, number, args),
+        libc::F_SETFL => {
+            // SAFETY: the argument of this command is a number.
+            let result = unsafe { raw::syscall(number, args) };
+            if result >= 0 {
+                let append = args[2] as u32 & libc::O_APPEND as u32;
+                let flags = &description::get(index).flags;
+                // Two that set flags at once leave one of both, as in the kernel.
+                let kept = flags.load(Ordering::Relaxed) & !(libc::O_APPEND as u32);
+                flags.store(kept | append, Ordering::Relaxed);
+            }
+            result
+        }
+        libc::F_GETFD | libc::F_SETFD | libc::F_GETFL => PASS,
+        _ => {
+            report::passed(nr::FCNTL, "locks and the like are the kernel's");
+            PASS
+        }
+    }
+}
+
+/// `close_range`, around the library's own descriptors.
+pub fn close_range(args: &Args) -> i64 {
+    let (first, last, flags) = (args[0] as u32, args[1] as u32, args[2] as u32);
+    if first > last {
+        return raw::fail(libc::EINVAL);
+    }
+    let mut own = Vec::new();
+    table::for_each(first, last, |fd, entry| match entry {
+        Entry::Own => own.push(fd as u32),
+        Entry::File(_) if flags & libc::CLOSE_RANGE_CLOEXEC == 0 => table::remove(fd),
+        _ => {}
+    });
+    let mut from = first;
+    for fd in own.into_iter().map(Some).chain([None]) {
+        let to = fd.map_or(last, |fd| fd.wrapping_sub(1));
+        if fd.is_none_or(|fd| fd > from) && from <= to {
+            let result = raw::close_range(from, to, flags);
+            if result < 0 {
+                return result;
+            }
+        }
+        match fd {
+            Some(fd) if fd == last => return 0,
+            Some(fd) => from = fd + 1,
+            None => {}
+        }
+    }
+    0
+}

@@ -1,0 +1,45 @@
+//! The limit on the size of files (`RLIMIT_FSIZE`), as writes obey it.
+//!
+//! It is asked for once, and again after the program has set a limit. That another process
+//! sets it is not noticed.
+
+use crate::raw;
+use core::sync::atomic::{AtomicU64, Ordering};
+use rustix::process::{Resource, getrlimit};
+
+/// Not known: no limit has this value, which is a byte below "none".
+const NOT_KNOWN: u64 = u64::MAX - 1;
+static FILE_BYTES: AtomicU64 = AtomicU64::new(NOT_KNOWN);
+
+/// Most bytes that a file may have; `u64::MAX`: no limit.
+#[inline]
+pub fn file_bytes() -> u64 {
+    let known = FILE_BYTES.load(Ordering::Relaxed);
+    if known != NOT_KNOWN {
+        return known;
+    }
+    let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+    FILE_BYTES.store(limit, Ordering::Relaxed);
+    limit
+}
+
+/// Ask again.
+pub fn forget() {
+    FILE_BYTES.store(NOT_KNOWN, Ordering::Relaxed);
+}
+
+/// What a call is told that would exceed the limit; the thread gets the signal.
+pub fn exceeded() -> i64 {
+    const TGKILL: u32 = 234;
+    let args = [
+        raw::getpid() as u64,
+        raw::gettid() as u64,
+        libc::SIGXFSZ as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: no pointers.
+    unsafe { raw::syscall(TGKILL, &args) };
+    raw::fail(libc::EFBIG)
+}

@@ -1,0 +1,67 @@
+//! Files that were opened. The kernel opens; here it is seen whether the file is ours.
+
+use crate::client;
+use crate::description::{self, mode};
+use crate::mounts;
+use crate::raw::{self, Args, nr};
+use crate::table;
+use core::sync::atomic::Ordering;
+
+/// Flags of `open` that a description keeps.
+const KEPT: i32 = libc::O_ACCMODE | libc::O_APPEND;
+
+/// The kernel has opened `fd`. Gives 0.
+pub fn opened(fd: i32, number: u32, args: &Args) -> i64 {
+    // What closed it may have escaped us.
+    table::remove(fd);
+    // SAFETY: the registers of the program's own call, which the kernel has accepted.
+    let (path, flags) = unsafe { what(number, args) };
+    if flags & libc::O_PATH != 0 || path.is_some_and(mounts::surely_elsewhere) {
+        return 0;
+    }
+    let Some(place) = mounts::place(fd) else {
+        return 0;
+    };
+    let Some(index) = description::take() else {
+        return 0;
+    };
+    let d = description::get(index);
+    let held = d.lock(raw::gettid());
+    d.ino.store(place.ino, Ordering::Relaxed);
+    d.mount.store(place.mount, Ordering::Relaxed);
+    d.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
+    d.offset.store(0, Ordering::Relaxed);
+    d.calls.store(0, Ordering::Relaxed);
+    d.not_before_ns.store(0, Ordering::Relaxed);
+    let fast = client::warm_calls() == 0 || client::is_attached(place.mount);
+    d.mode.store(
+        if fast { mode::FAST } else { mode::KERNEL },
+        Ordering::Release,
+    );
+    drop(held);
+    if table::enter(fd, index) {
+        crate::report::opened();
+    } else {
+        description::drop_user(index);
+    }
+    0
+}
+
+/// Path and flags of a call that opened something.
+///
+/// # Safety
+/// The registers are those of a call that the kernel has accepted.
+unsafe fn what<'a>(number: u32, args: &Args) -> (Option<&'a [u8]>, i32) {
+    let (path, flags) = match number {
+        nr::OPEN => (args[0], args[1] as i32),
+        nr::CREAT => (args[0], libc::O_WRONLY),
+        nr::OPENAT => (args[1], args[2] as i32),
+        // SAFETY: the kernel has read the flags there.
+        nr::OPENAT2 => (args[1], unsafe { (args[2] as *const u64).read_unaligned() }
+            as i32),
+        _ => return (None, args[2] as i32),
+    };
+    // SAFETY: the kernel has read the path there.
+    let path = unsafe { core::ffi::CStr::from_ptr(path as *const core::ffi::c_char) };
+    (Some(path.to_bytes()), flags)
+}

@@ -1,0 +1,206 @@
+//! Children, and other program images.
+//!
+//! * A child by `fork` has its parent's descriptions and none of its sessions. While the
+//!   kernel copies the process no other thread is inside the library.
+//! * A child by `vfork` runs in its parent's memory until it execs: it changes no table,
+//!   and what it does with our descriptors goes to the kernel, which gets the offset first.
+//! * A new program image knows nothing of descriptions: those that it inherits are handed
+//!   over to the kernel for good, for everybody who shares them.
+
+use crate::calls::transfer::hand_over;
+use crate::client;
+use crate::description;
+use crate::environment;
+use crate::own;
+use crate::raw::{self, Args, nr};
+use crate::report;
+use crate::serve::guarded;
+use crate::stubs::PASS;
+use crate::table::{self, Entry};
+use crate::thread::{self, Thread};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// A word that the kernel clears in every child that has memory of its own.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Makes the mark. Once, at start; `false`: the kernel cannot.
+pub fn make_mark() -> bool {
+    const MMAP: u32 = 9;
+    const MADVISE: u32 = 28;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    // SAFETY: a new mapping where the kernel chooses, and advice about it.
+    let at = unsafe { raw::syscall(MMAP, &[0, 4096, protection, flags, u64::MAX, 0]) };
+    if at < 0 {
+        return false;
+    }
+    let advice = [at as u64, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+    // SAFETY: as above.
+    if unsafe { raw::syscall(MADVISE, &advice) } < 0 {
+        return false;
+    }
+    let mark = at as *mut AtomicU32;
+    // SAFETY: the mapping is there for ever, aligned, and atomics may have any content.
+    unsafe { &*mark }.store(1, Ordering::Relaxed);
+    MARK.store(mark, Ordering::Release);
+    true
+}
+
+fn mark() -> &'static AtomicU32 {
+    // SAFETY: made before the first call is served, and never unmapped.
+    unsafe { &*MARK.load(Ordering::Relaxed) }
+}
+
+/// Finds out that this is a child that came about without our knowing.
+#[inline]
+pub fn notice_fork(thread: &Thread) {
+    if mark().load(Ordering::Relaxed) == 0 {
+        guarded_child(thread);
+    }
+}
+
+#[cold]
+fn guarded_child(thread: &Thread) {
+    for_each_file(|_, index| {
+        description::get(index).users.fetch_add(1, Ordering::AcqRel);
+    });
+    thread.inside.store(1, Ordering::Relaxed);
+    in_child();
+    thread.inside.store(0, Ordering::Relaxed);
+}
+
+fn for_each_file(mut f: impl FnMut(i32, u32)) {
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if let Entry::File(index) = entry {
+            f(fd, index);
+        }
+    });
+}
+
+/// Sets everything right in a child with memory of its own.
+fn in_child() {
+    mark().store(1, Ordering::Relaxed);
+    thread::only_this_is_left();
+    crate::MEMORY.unlock_all();
+    client::forget_all();
+    own::close_all();
+    report::begin_anew();
+}
+
+/// `clone`, `clone3`, `fork`, `vfork`.
+pub fn clone(thread: &Thread, number: u32, args: &Args) -> i64 {
+    let (flags, stack) = match number {
+        nr::CLONE => (args[0], args[1]),
+        // SAFETY: the program's arguments for the kernel: flags first, the stack at byte 40.
+        nr::CLONE3 if args[0] >= 4096 && args[1] >= 64 => unsafe {
+            let at = args[0] as *const u64;
+            (at.read_unaligned(), at.add(5).read_unaligned())
+        },
+        nr::VFORK => ((libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0),
+        nr::FORK => (0, 0),
+        _ => return PASS,
+    };
+    if flags & libc::CLONE_VM as u64 != 0 {
+        if flags & libc::CLONE_VFORK as u64 != 0 {
+            if thread.tid.load(Ordering::Relaxed) == 0 {
+                thread.set_up();
+            }
+            thread.vfork.store(1, Ordering::Relaxed);
+        }
+        return PASS;
+    }
+    if stack != 0 {
+        // It cannot come back through this stack; it will notice by the mark.
+        return PASS;
+    }
+    fork(thread, number, args)
+}
+
+fn fork(thread: &Thread, number: u32, args: &Args) -> i64 {
+    // Set up first: in the child the block has to be this thread's.
+    if thread.tid.load(Ordering::Relaxed) == 0 {
+        thread.set_up();
+    }
+    thread.inside.store(1, Ordering::Relaxed);
+    let alone = thread::alone();
+    for_each_file(|_, index| {
+        description::get(index).users.fetch_add(1, Ordering::AcqRel);
+    });
+    // SAFETY: no new stack and no shared memory, so both sides go on from here, each
+    // with a copy of everything.
+    let pid = unsafe { raw::syscall(number, args) };
+    if pid == 0 {
+        core::mem::forget(alone);
+        in_child();
+    } else {
+        if pid < 0 {
+            for_each_file(|_, index| description::drop_user(index));
+        }
+        drop(alone);
+    }
+    thread.inside.store(0, Ordering::Relaxed);
+    pid
+}
+
+/// Whether a thread that began a `vfork` is the child.
+#[cold]
+pub fn is_vfork_child(thread: &Thread) -> bool {
+    let child = raw::getpid() != thread.pid.load(Ordering::Relaxed);
+    if !child {
+        thread.vfork.store(0, Ordering::Relaxed);
+    }
+    child
+}
+
+/// A call of a `vfork` child, in its parent's memory.
+pub fn call_of_vfork_child(number: u32, args: &Args) -> i64 {
+    let duplicates = matches!(number, nr::DUP | nr::DUP2 | nr::DUP3)
+        || number == nr::FCNTL && matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+    let moves = matches!(
+        number,
+        nr::READ | nr::WRITE | nr::READV | nr::WRITEV | nr::LSEEK
+    );
+    match number {
+        nr::EXECVE | nr::EXECVEAT => {
+            hand_over_inherited();
+            environment::exec(number, args)
+        }
+        _ if duplicates || moves => {
+            hand_over(args[0] as i32);
+            PASS
+        }
+        _ => PASS,
+    }
+}
+
+/// Hands over what a new program image would inherit.
+fn hand_over_inherited() {
+    for_each_file(|fd, _| {
+        let flags = raw::fcntl(fd, libc::F_GETFD, 0);
+        if flags >= 0 && flags & i64::from(libc::FD_CLOEXEC) == 0 {
+            hand_over(fd);
+        }
+    });
+}
+
+/// `execve`, `execveat`.
+pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
+    guarded(thread, || {
+        hand_over_inherited();
+        report::at_exit();
+        // What others use as well need not be kept for us. What only we use stays, in
+        // case the kernel refuses.
+        let mut left = Vec::new();
+        for_each_file(|_, index| {
+            if description::get(index).users.load(Ordering::Relaxed) > 1 {
+                description::drop_user(index);
+                left.push(index);
+            }
+        });
+        let result = environment::exec(number, args);
+        for index in left {
+            description::get(index).users.fetch_add(1, Ordering::AcqRel);
+        }
+        result
+    })
+}

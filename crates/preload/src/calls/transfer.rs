@@ -1,0 +1,92 @@
+//! Calls that move data or descriptors where the library cannot follow.
+
+use crate::description::{self, mode};
+use crate::raw::{self, Args, nr};
+use crate::report;
+use crate::stubs::PASS;
+use crate::table::{self, Entry};
+use core::sync::atomic::Ordering;
+
+/// Gives the offset of `fd` to the kernel, if it is ours. The next call that we serve takes it back.
+fn lend(fd: i32, number: u32) {
+    if let Entry::File(index) = table::get(fd) {
+        let d = description::get(index);
+        let held = d.lock(raw::gettid());
+        if d.mode.load(Ordering::Relaxed) == mode::FAST {
+            d.to_kernel(fd, mode::KERNEL);
+        }
+        drop(held);
+        report::passed(number, "between two descriptors");
+    }
+}
+
+/// Gives the offset of `fd` to the kernel for good, if it is ours.
+pub fn hand_over(fd: i32) {
+    if let Entry::File(index) = table::get(fd) {
+        let d = description::get(index);
+        let held = d.lock(raw::gettid());
+        d.to_kernel(fd, mode::HANDED_OVER);
+        drop(held);
+    }
+}
+
+/// `sendfile`, `splice`, `copy_file_range`: where no offset is given, the kernel uses its own.
+pub fn between(number: u32, args: &Args) -> i64 {
+    if number == nr::SENDFILE {
+        let (out, from, offset) = (args[0] as i32, args[1] as i32, args[2]);
+        lend(out, number);
+        if offset == 0 {
+            lend(from, number);
+        }
+    } else {
+        for (fd, offset) in [(args[0], args[1]), (args[2], args[3])] {
+            if offset == 0 {
+                lend(fd as i32, number);
+            }
+        }
+    }
+    PASS
+}
+
+/// `sendmsg`, `sendmmsg`: whoever gets a descriptor shares its offset.
+pub fn message(number: u32, args: &Args) -> i64 {
+    let (at, count, stride) = match number {
+        nr::SENDMSG => (args[1], 1, size_of::<libc::msghdr>()),
+        _ => (args[1], args[2].min(1024), size_of::<libc::mmsghdr>()),
+    };
+    for i in 0..count {
+        let header = at + i * stride as u64;
+        if header < 4096 {
+            return PASS;
+        }
+        // SAFETY: the program says that a message header is there.
+        unsafe { hand_over_all(&*(header as *const libc::msghdr)) };
+    }
+    PASS
+}
+
+/// # Safety
+/// The header is one that the program gave for sending.
+unsafe fn hand_over_all(header: &libc::msghdr) {
+    if header.msg_controllen == 0 || header.msg_control.is_null() {
+        return;
+    }
+    // SAFETY: the macros stay within the control data that the header names.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !control.is_null() {
+        // SAFETY: as above.
+        let (one, data) = unsafe { (&*control, libc::CMSG_DATA(control)) };
+        if one.cmsg_level == libc::SOL_SOCKET && one.cmsg_type == libc::SCM_RIGHTS {
+            let head = data as usize - control as usize;
+            let fds = one.cmsg_len.saturating_sub(head) / size_of::<i32>();
+            for i in 0..fds {
+                // SAFETY: `cmsg_len` says that so many numbers are there.
+                let fd = unsafe { data.cast::<i32>().add(i).read_unaligned() };
+                hand_over(fd);
+                report::passed(nr::SENDMSG, "descriptor sent away");
+            }
+        }
+        // SAFETY: as above.
+        control = unsafe { libc::CMSG_NXTHDR(header, control) };
+    }
+}

@@ -1,0 +1,190 @@
+//! Which way a call goes: served here, or by the kernel.
+
+use crate::client::{self, Client};
+use crate::clock;
+use crate::description::{self, Description, Held, mode};
+use crate::raw::{self, Args};
+use crate::report;
+use crate::stubs::PASS;
+use crate::table::{self, Entry};
+use crate::thread::Thread;
+use core::sync::atomic::Ordering;
+use shale_libfs::Errno;
+
+/// After a failure: how long the kernel is left in charge, ns.
+const AFTER_FAILURE_NS: i64 = 1_000_000_000;
+
+/// The way of one call.
+pub enum Way {
+    /// Served here. The lock is held if the call is about the offset.
+    Here(&'static Client, Option<Held>),
+    /// The kernel's, under the lock, so that the offset stays where it is known to be.
+    Kernel(Held),
+    /// The kernel's for good: as if we were not there.
+    Pass,
+}
+
+/// One call on one descriptor.
+pub struct Call<'a> {
+    /// The thread that makes it.
+    pub thread: &'a Thread,
+    /// Its descriptor.
+    pub fd: i32,
+    /// Number of the description.
+    pub index: u32,
+    /// The call.
+    pub number: u32,
+    /// Its registers.
+    pub args: &'a Args,
+}
+
+impl Call<'_> {
+    /// The description.
+    #[inline]
+    pub fn description(&self) -> &'static Description {
+        description::get(self.index)
+    }
+
+    /// Inode number.
+    #[inline]
+    pub fn ino(&self) -> u64 {
+        self.description().ino.load(Ordering::Relaxed)
+    }
+
+    /// Flags of `open`.
+    #[inline]
+    pub fn flags(&self) -> i32 {
+        self.description().flags.load(Ordering::Relaxed) as i32
+    }
+
+    /// Open for reading.
+    #[inline]
+    pub fn readable(&self) -> bool {
+        self.flags() & libc::O_ACCMODE != libc::O_WRONLY
+    }
+
+    /// Open for writing.
+    #[inline]
+    pub fn writable(&self) -> bool {
+        self.flags() & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// Decides. `offset`: the call uses or moves the description's offset.
+    #[inline]
+    pub fn way(&self, offset: bool) -> Way {
+        let d = self.description();
+        if d.mode.load(Ordering::Acquire) == mode::FAST
+            && !offset
+            && let Some(client) = self.client(d)
+        {
+            return Way::Here(client, None);
+        }
+        let held = d.lock(self.thread.tid.load(Ordering::Relaxed));
+        if table::get(self.fd) != Entry::File(self.index) {
+            return Way::Pass;
+        }
+        if d.mode.load(Ordering::Relaxed) == mode::FAST
+            && let Some(client) = self.client(d)
+        {
+            return Way::Here(client, Some(held));
+        }
+        self.slow_way(d, held)
+    }
+
+    /// The client, unless the file is mediated.
+    #[inline]
+    fn client(&self, d: &Description) -> Option<&'static Client> {
+        let client = client::get(d.mount.load(Ordering::Relaxed))?;
+        let mediated = client.link.mediated_until(d.ino.load(Ordering::Relaxed)) != 0;
+        (!mediated).then_some(client)
+    }
+
+    #[cold]
+    fn slow_way(&self, d: &'static Description, held: Held) -> Way {
+        let mount = d.mount.load(Ordering::Relaxed);
+        match d.mode.load(Ordering::Relaxed) {
+            mode::HANDED_OVER => {
+                drop(held);
+                table::remove(self.fd);
+                report::passed(self.number, "shared with another program");
+                return Way::Pass;
+            }
+            mode::FAST => {
+                let client = client::is_attached(mount)
+                    .then(|| client::get(mount))
+                    .flatten();
+                let mediated = client.map_or(0, |c| c.link.mediated_until(self.ino()));
+                let reason = if mediated != 0 {
+                    "mediated"
+                } else {
+                    "no session"
+                };
+                report::passed(self.number, reason);
+                let failed_until = clock::now_ns() + AFTER_FAILURE_NS;
+                let until = if mediated != 0 {
+                    mediated
+                } else {
+                    failed_until
+                };
+                d.not_before_ns.store(until, Ordering::Relaxed);
+                d.to_kernel(self.fd, mode::KERNEL);
+                return Way::Kernel(held);
+            }
+            _ => {}
+        }
+        let calls = d.calls.fetch_add(1, Ordering::Relaxed);
+        let early = calls < client::warm_calls() && !client::is_attached(mount);
+        let waits = clock::now_ns() < d.not_before_ns.load(Ordering::Relaxed);
+        if !early
+            && !waits
+            && let Some(client) = self.client(d)
+            && d.to_fast(self.fd)
+        {
+            return Way::Here(client, Some(held));
+        }
+        report::passed(
+            self.number,
+            if early {
+                "few calls so far"
+            } else {
+                "kernel for a while"
+            },
+        );
+        Way::Kernel(held)
+    }
+
+    /// Lets the kernel do the call, now.
+    pub fn in_kernel(&self) -> i64 {
+        // SAFETY: the program's own call, made for it.
+        unsafe { raw::syscall(self.number, self.args) }
+    }
+
+    /// The result of a served call that failed with `e`: if the session is lost, the
+    /// kernel's. The mount waits until the daemon is there again.
+    #[cold]
+    pub fn failed(&self, client: &'static Client, held: Option<Held>, e: Errno) -> i64 {
+        let d = self.description();
+        let mount = d.mount.load(Ordering::Relaxed);
+        if e != Errno::IO || !client::set_aside_if_lost(mount, client) {
+            return raw::fail(e.raw_os_error());
+        }
+        report::passed(self.number, "session lost");
+        let held = held.unwrap_or_else(|| d.lock(self.thread.tid.load(Ordering::Relaxed)));
+        d.not_before_ns
+            .store(clock::now_ns() + AFTER_FAILURE_NS, Ordering::Relaxed);
+        if d.mode.load(Ordering::Relaxed) == mode::FAST {
+            d.to_kernel(self.fd, mode::KERNEL);
+        }
+        let result = self.in_kernel();
+        drop(held);
+        result
+    }
+
+    /// Finishes a call that went the way of the kernel.
+    pub fn by_kernel(&self, way: Way) -> i64 {
+        match way {
+            Way::Kernel(_held) => self.in_kernel(),
+            Way::Pass | Way::Here(..) => PASS,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! This process as a client of the volumes behind the mounts.
+//!
+//! A process becomes a client at its first call for a file of a mount. What it gets, it
+//! keeps for its life: a session whose daemon is gone is set aside, never taken apart,
+//! since other threads may be using it. A child never uses its parent's sessions.
+
+use crate::clock;
+use crate::link::Link;
+use crate::mounts::{self, MOUNTS};
+use crate::thread;
+use core::ptr;
+use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use parking_lot::Mutex;
+use shale_device::SystemClock;
+use shale_libfs::{Caller, Errno, Session, SessionOptions};
+use std::sync::Arc;
+
+/// A session with one mount.
+pub struct Client {
+    /// The session.
+    pub session: Arc<Session>,
+    /// Its connection.
+    pub link: Arc<Link>,
+}
+
+static CLIENT: [AtomicPtr<Client>; MOUNTS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOUNTS];
+/// After a failure: when to try again, ns.
+static AGAIN_NS: [AtomicI64; MOUNTS] = [const { AtomicI64::new(0) }; MOUNTS];
+static ATTACHING: Mutex<()> = Mutex::new(());
+/// Bytes of the update log to ask for.
+static LOG_BYTES: AtomicU64 = AtomicU64::new(16 << 20);
+/// Calls that a process leaves to the kernel before it becomes a client.
+static WARM_CALLS: AtomicU32 = AtomicU32::new(0);
+/// Effective user, and whether it has to be asked for again.
+static EUID: AtomicU32 = AtomicU32::new(NOT_KNOWN);
+const NOT_KNOWN: u32 = u32::MAX - 1;
+
+/// Time between two tries to reach a daemon.
+const RETRY_NS: i64 = 1_000_000_000;
+/// A daemon that refuses will do so again.
+const REFUSED_RETRY_NS: i64 = 3600 * 1_000_000_000;
+
+/// Takes settings from the environment.
+pub fn configure() {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|v: String| v.parse::<u64>().ok())
+    };
+    if let Some(bytes) = number("SHALE_LOG_BYTES") {
+        LOG_BYTES.store(bytes.clamp(1 << 20, 1 << 40), Ordering::Relaxed);
+    }
+    if let Some(calls) = number("SHALE_WARM_CALLS") {
+        WARM_CALLS.store(calls.min(1 << 30) as u32, Ordering::Relaxed);
+    }
+}
+
+/// Calls on one description that are left to the kernel at first.
+pub fn warm_calls() -> u32 {
+    WARM_CALLS.load(Ordering::Relaxed)
+}
+
+/// Whether this process is a client of the mount already.
+pub fn is_attached(mount: u32) -> bool {
+    !CLIENT[mount as usize].load(Ordering::Acquire).is_null()
+}
+
+/// The client of a mount; attaches if that was not done. `None`: not possible now.
+#[inline]
+pub fn get(mount: u32) -> Option<&'static Client> {
+    let client = CLIENT[mount as usize].load(Ordering::Acquire);
+    // SAFETY: the pointer came from a box that is never freed.
+    unsafe { client.as_ref() }.or_else(|| attach(mount))
+}
+
+#[cold]
+fn attach(mount: u32) -> Option<&'static Client> {
+    let slot = &CLIENT[mount as usize];
+    let again = &AGAIN_NS[mount as usize];
+    if clock::now_ns() < again.load(Ordering::Relaxed) {
+        return None;
+    }
+    let _one = ATTACHING.lock();
+    let there = slot.load(Ordering::Acquire);
+    if !there.is_null() {
+        // SAFETY: as in `get`.
+        return unsafe { there.as_ref() };
+    }
+    match connect(mount) {
+        Ok(client) => {
+            let client = Box::leak(Box::new(client));
+            slot.store(client, Ordering::Release);
+            Some(client)
+        }
+        Err(e) => {
+            let refused = matches!(e, Errno::PERM | Errno::ACCESS);
+            let wait = if refused { REFUSED_RETRY_NS } else { RETRY_NS };
+            again.store(clock::now_ns() + wait, Ordering::Relaxed);
+            crate::report::attach_failed(e.raw_os_error());
+            None
+        }
+    }
+}
+
+fn connect(mount: u32) -> Result<Client, Errno> {
+    let place = mounts::get(mount).ok_or(Errno::NODEV)?;
+    thread::register_barriers();
+    let link = Arc::new(Link::connect(&place.socket).map_err(|_| Errno::CONNREFUSED)?);
+    let options = SessionOptions {
+        log_bytes: LOG_BYTES.load(Ordering::Relaxed),
+        kernel_references: true,
+    };
+    let clock = Arc::new(SystemClock::new());
+    let session = Session::attach(link.clone(), clock, Default::default(), options)?;
+    crate::report::attached();
+    Ok(Client { session, link })
+}
+
+/// Sets a client aside whose daemon is gone or has cut it off. `false`: it is all right.
+pub fn set_aside_if_lost(mount: u32, client: &'static Client) -> bool {
+    let lost = client.link.is_broken() || client.session.sync_all().is_err();
+    if lost {
+        let slot = &CLIENT[mount as usize];
+        let client = ptr::from_ref(client).cast_mut();
+        let was_there = slot
+            .compare_exchange(client, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if was_there {
+            crate::report::lost();
+        }
+    }
+    lost
+}
+
+/// In a child: no client of anything.
+pub fn forget_all() {
+    for slot in &CLIENT {
+        slot.store(ptr::null_mut(), Ordering::Release);
+    }
+    for again in &AGAIN_NS {
+        again.store(0, Ordering::Relaxed);
+    }
+    // SAFETY: the only thread of this process is here, so nobody else holds the lock; a
+    // thread of the parent may have, in the moment that was copied.
+    if ATTACHING.is_locked() {
+        unsafe { ATTACHING.force_unlock() };
+    }
+}
+
+/// The user may have changed.
+pub fn forget_user() {
+    EUID.store(NOT_KNOWN, Ordering::Relaxed);
+}
+
+/// Who calls.
+#[inline]
+pub fn caller() -> Caller {
+    let mut uid = EUID.load(Ordering::Relaxed);
+    if uid == NOT_KNOWN {
+        uid = rustix::process::geteuid().as_raw();
+        EUID.store(uid, Ordering::Relaxed);
+    }
+    Caller {
+        uid,
+        ..Caller::default()
+    }
+}

@@ -1,0 +1,295 @@
+//! Open file descriptions: what descriptors that were duplicated, inherited by `fork` or
+//! both share.
+//!
+//! They live in one shared anonymous mapping, made at start and inherited by every child
+//! that does not exec. Each says who has the offset:
+//!
+//! * [`mode::FAST`]: it does; the kernel's offset means nothing.
+//! * [`mode::KERNEL`]: the kernel, for now; calls are made under the description's lock, so
+//!   that the offset can be taken back between two of them.
+//! * [`mode::HANDED_OVER`]: the kernel, for good: another program image or the receiver of a
+//!   message shares the kernel's description and knows nothing of this one.
+//!
+//! Invariant: `offset` is meaningful in `FAST` only and changes under the lock; a change
+//! of mode moves the offset over first.
+
+use crate::raw::{self, nr};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Who has the offset.
+pub mod mode {
+    /// The kernel, for now.
+    pub const KERNEL: u32 = 0;
+    /// The description.
+    pub const FAST: u32 = 1;
+    /// The kernel, for good.
+    pub const HANDED_OVER: u32 = 2;
+}
+
+/// Descriptions of one family of processes. More open files are left to the kernel.
+pub const DESCRIPTIONS: usize = 1 << 16;
+
+/// One open file description.
+#[repr(C, align(64))]
+pub struct Description {
+    lock: AtomicU32,
+    /// A value of [`mode`].
+    pub mode: AtomicU32,
+    /// Next byte to read or write.
+    pub offset: AtomicU64,
+    /// Inode number.
+    pub ino: AtomicU64,
+    /// Access mode and `O_APPEND`, as for `open`.
+    pub flags: AtomicU32,
+    /// Which mount ([`crate::mounts`]), numbered alike in the whole family.
+    pub mount: AtomicU32,
+    /// Descriptors of all processes; 0: free.
+    pub users: AtomicU32,
+    /// Calls made in [`mode::KERNEL`] so far.
+    pub calls: AtomicU32,
+    /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
+    pub not_before_ns: AtomicI64,
+}
+
+const _: () = assert!(size_of::<Description>() == 64);
+const BYTES: usize = DESCRIPTIONS * size_of::<Description>();
+
+/// Where the table lies; 0 before [`make`].
+static TABLE: AtomicUsize = AtomicUsize::new(0);
+/// Where to look for a free one next.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the shared table. Once, at start; `false`: there is no memory.
+pub fn make() -> bool {
+    const MMAP: u32 = 9;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
+    // SAFETY: a new mapping where the kernel chooses disturbs nothing.
+    let at = unsafe { raw::syscall(MMAP, &[0, BYTES as u64, protection, flags, u64::MAX, 0]) };
+    if at < 0 {
+        return false;
+    }
+    TABLE.store(at as usize, Ordering::Release);
+    true
+}
+
+/// Description `index`, which came from [`take`].
+#[inline]
+pub fn get(index: u32) -> &'static Description {
+    assert!((index as usize) < DESCRIPTIONS);
+    let table = TABLE.load(Ordering::Acquire) as *const Description;
+    assert!(!table.is_null(), "made before the first call is served");
+    // SAFETY: the table has that many elements, is never unmapped, and holds atomics
+    // only, for which every content is valid.
+    unsafe { &*table.add(index as usize) }
+}
+
+/// A free description, with one user; `None`: there is none.
+pub fn take() -> Option<u32> {
+    if TABLE.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let start = NEXT.load(Ordering::Relaxed);
+    for step in 0..DESCRIPTIONS as u32 {
+        let index = start.wrapping_add(step) % DESCRIPTIONS as u32;
+        let free = get(index)
+            .users
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        if free.is_ok() {
+            // Low ones first: their memory is in use already.
+            NEXT.store(if step < 64 { start } else { index }, Ordering::Relaxed);
+            return Some(index);
+        }
+    }
+    None
+}
+
+/// A descriptor less.
+pub fn drop_user(index: u32) {
+    if get(index).users.fetch_sub(1, Ordering::AcqRel) == 1 {
+        NEXT.fetch_min(index, Ordering::Relaxed);
+    }
+}
+
+/// The lock of a description, held.
+pub struct Held {
+    description: &'static Description,
+    tid: u32,
+}
+
+/// Set in the lock's word when somebody sleeps.
+const WAITED_FOR: u32 = 1 << 31;
+/// After this time a waiter looks whether the holder still lives.
+const LOOK_MS: u32 = 100;
+
+impl Description {
+    /// Takes the lock for thread `tid`. The lock of a thread that was killed is taken over.
+    #[inline]
+    pub fn lock(&'static self, tid: i32) -> Held {
+        let tid = tid as u32;
+        if self
+            .lock
+            .compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            self.lock_slowly(tid);
+        }
+        Held {
+            description: self,
+            tid,
+        }
+    }
+
+    #[cold]
+    fn lock_slowly(&self, tid: u32) {
+        for _ in 0..200 {
+            if self
+                .lock
+                .compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        loop {
+            let seen = self.lock.load(Ordering::Relaxed);
+            let wanted = if seen == 0 {
+                tid | WAITED_FOR
+            } else {
+                seen | WAITED_FOR
+            };
+            if self
+                .lock
+                .compare_exchange(seen, wanted, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+            {
+                continue;
+            }
+            if seen == 0 {
+                return;
+            }
+            raw::futex_wait(&self.lock, wanted, LOOK_MS);
+            let stuck = self.lock.load(Ordering::Relaxed) == wanted && !lives(wanted & !WAITED_FOR);
+            if stuck
+                && self
+                    .lock
+                    .compare_exchange(
+                        wanted,
+                        tid | WAITED_FOR,
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+            {
+                return;
+            }
+        }
+    }
+
+    /// Hands the offset to the kernel. `fd`: a descriptor of this description; the lock is held.
+    pub fn to_kernel(&self, fd: i32, mode: u32) {
+        if self.mode.load(Ordering::Relaxed) == mode::FAST {
+            raw::lseek(
+                fd,
+                self.offset.load(Ordering::Relaxed) as i64,
+                libc::SEEK_SET,
+            );
+        }
+        self.mode.store(mode, Ordering::Release);
+    }
+
+    /// Takes the offset from the kernel; `false`: the kernel refuses. The lock is held.
+    pub fn to_fast(&self, fd: i32) -> bool {
+        let offset = raw::lseek(fd, 0, libc::SEEK_CUR);
+        if offset < 0 {
+            return false;
+        }
+        self.offset.store(offset as u64, Ordering::Relaxed);
+        self.mode.store(mode::FAST, Ordering::Release);
+        true
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        let lock = &self.description.lock;
+        let seen = lock.swap(0, Ordering::Release);
+        debug_assert_eq!(seen & !WAITED_FOR, self.tid);
+        if seen & WAITED_FOR != 0 {
+            raw::futex_wake(lock, 1);
+        }
+    }
+}
+
+/// Whether a thread of any process exists and is not dead already.
+fn lives(tid: u32) -> bool {
+    let mut path = *b"/proc/0000000000/stat\0";
+    let mut rest = tid;
+    for digit in path[6..16].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // The kernel takes no leading zeros: shift the digits down.
+    let zeros = path[6..15].iter().take_while(|&&d| d == b'0').count();
+    path.copy_within(6 + zeros.., 6);
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    // SAFETY: the path ends with a zero byte.
+    let fd = unsafe { raw::syscall(nr::OPEN, &[path.as_ptr() as u64, flags, 0, 0, 0, 0]) };
+    if fd < 0 {
+        return fd != raw::fail(libc::ENOENT);
+    }
+    let mut text = [0u8; 256];
+    // SAFETY: the buffer is as long as said.
+    let n = unsafe {
+        raw::syscall(
+            nr::READ,
+            &[fd as u64, text.as_mut_ptr() as u64, 256, 0, 0, 0],
+        )
+    };
+    raw::close(fd as i32);
+    let text = &text[..n.max(0) as usize];
+    let behind = text
+        .iter()
+        .rposition(|&c| c == b')')
+        .map_or(&[][..], |at| &text[at..]);
+    !matches!(behind.get(2), Some(b'Z' | b'X') | None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_locked_shared_and_freed() {
+        assert!(make());
+        let index = take().unwrap();
+        let d = get(index);
+        let tid = raw::gettid();
+        let held = d.lock(tid);
+        let waiter = std::thread::spawn(move || {
+            let _held = get(index).lock(raw::gettid());
+            get(index).offset.fetch_add(1, Ordering::Relaxed)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(250));
+        d.offset.store(5, Ordering::Relaxed);
+        drop(held);
+        assert_eq!(waiter.join().unwrap(), 5);
+        // A holder that is gone.
+        let ended = std::thread::spawn(raw::gettid).join().unwrap();
+        d.lock.store(ended as u32, Ordering::Relaxed);
+        drop(d.lock(tid));
+        drop_user(index);
+        assert_eq!(take(), Some(index));
+        drop_user(index);
+    }
+
+    #[test]
+    fn threads_live_or_not() {
+        assert!(lives(raw::gettid() as u32) && lives(1));
+        assert!(!lives(
+            std::thread::spawn(raw::gettid).join().unwrap() as u32
+        ));
+    }
+}

@@ -1,0 +1,45 @@
+//! The library that `shale run` puts into a program: calls on files of a Shale mount are
+//! served in the program's own process (DESIGN §4).
+//!
+//! **The kernel stays in charge of names and descriptors; the library serves data.** A
+//! file is opened by the kernel, on the mount. If it is a regular file there, its
+//! descriptor is entered in a table, and from then on reading, writing, seeking,
+//! syncing and the like make no system call. Whatever is not served here reaches the
+//! kernel with a real descriptor and is served by the mount, coherently.
+//!
+//! Settings, by the environment:
+//!
+//! * `SHALE_REPORT=FILE`: at exit, add a line of JSON to the file ([`report`]).
+//! * `SHALE_LOG_BYTES=N`: bytes of the update log of each process, default 16 MiB.
+//! * `SHALE_WARM_CALLS=N`: calls on one open file that are left to the kernel before the
+//!   process becomes a client of the volume, default 0.
+//! * `SHALE_RUN_DIR=DIR`: one more directory with the states of mounts.
+//!
+//! A call that is served is no cancellation point, and is not interrupted by signals.
+
+pub mod calls;
+pub mod client;
+pub mod clock;
+pub mod description;
+pub mod environment;
+#[cfg(not(test))]
+pub mod exports;
+pub mod link;
+pub mod memory;
+pub mod mounts;
+pub mod own;
+pub mod raw;
+pub mod report;
+pub mod rewrite;
+pub mod serve;
+pub mod signals;
+pub mod stubs;
+pub mod table;
+pub mod thread;
+
+/// Memory of this library.
+#[global_allocator]
+static MEMORY: memory::Memory = memory::Memory::new();
+
+#[cfg(not(test))]
+mod start;

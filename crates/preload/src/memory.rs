@@ -1,0 +1,248 @@
+//! Memory of this library, apart from the program's.
+//!
+//! A program may call `write` in a signal handler that interrupted `malloc`, may fork
+//! while another thread is in `malloc`, or bring an allocator of its own that opens
+//! files: so nothing here may go through it. Blocks come in size classes with a free
+//! list each; what is larger than a class, or aligned to more, is mapped and unmapped by itself.
+//!
+//! Invariant: a signal handler never runs while its thread holds one of the locks
+//! ([`crate::signals`] holds it back), so spinning cannot wait for itself.
+
+use crate::raw;
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Sizes are multiples of this, and blocks are aligned to it.
+const GRAIN_BYTES: usize = 16;
+/// Larger requests are mapped by themselves.
+const CLASS_BYTES_MAX: usize = 64 << 10;
+/// Four classes for each doubling from 64 bytes on, after 16, 32, 48.
+const CLASSES: usize = 44;
+/// Taken from the kernel at a time.
+const REGION_BYTES: usize = 1 << 20;
+
+/// A free block holds the address of the next.
+type Link = Option<NonNull<FreeBlock>>;
+
+struct FreeBlock {
+    next: Link,
+}
+
+/// One size class, or the region that new blocks are cut from.
+struct Locked<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached through `with` only, by one thread at a time.
+unsafe impl<T> Sync for Locked<T> {}
+
+impl<T> Locked<T> {
+    const fn new(value: T) -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut spins = 0u32;
+        while self
+            .taken
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            spins += 1;
+            if spins > 100 {
+                raw::yield_now();
+            }
+            core::hint::spin_loop();
+        }
+        // SAFETY: `taken` was ours to set, so no other reference exists.
+        let result = f(unsafe { &mut *self.value.get() });
+        self.taken.store(false, Ordering::Release);
+        result
+    }
+}
+
+struct Region {
+    at: usize,
+    end: usize,
+}
+
+/// The allocator.
+pub struct Memory {
+    classes: [Locked<Link>; CLASSES],
+    region: Locked<Region>,
+}
+
+impl Memory {
+    /// An allocator that has taken nothing yet.
+    pub const fn new() -> Self {
+        Self {
+            classes: [const { Locked::new(None) }; CLASSES],
+            region: Locked::new(Region { at: 0, end: 0 }),
+        }
+    }
+
+    /// Frees all locks: in a child, whose other threads do not exist.
+    pub fn unlock_all(&self) {
+        for class in &self.classes {
+            class.taken.store(false, Ordering::Release);
+        }
+        self.region.taken.store(false, Ordering::Release);
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Number of the class for `bytes`, and its block size.
+fn class_of(bytes: usize) -> (usize, usize) {
+    if bytes <= 64 {
+        let grains = bytes.div_ceil(GRAIN_BYTES).max(1);
+        return (grains - 1, grains * GRAIN_BYTES);
+    }
+    let doubling = (bytes - 1).ilog2() as usize;
+    let step = 1usize << (doubling - 2);
+    let quarter = (bytes - 1 - (1 << doubling)) / step;
+    (
+        4 + (doubling - 6) * 4 + quarter,
+        (1 << doubling) + (quarter + 1) * step,
+    )
+}
+
+fn map(bytes: usize) -> *mut u8 {
+    const MMAP: u32 = 9;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    // SAFETY: a new mapping where the kernel chooses disturbs nothing.
+    let at = unsafe { raw::syscall(MMAP, &[0, bytes as u64, protection, flags, u64::MAX, 0]) };
+    if at < 0 {
+        ptr::null_mut()
+    } else {
+        at as *mut u8
+    }
+}
+
+impl Memory {
+    fn cut(&self, bytes: usize) -> *mut u8 {
+        self.region.with(|region| {
+            if region.end - region.at < bytes {
+                let at = map(REGION_BYTES) as usize;
+                if at == 0 {
+                    return ptr::null_mut();
+                }
+                *region = Region {
+                    at,
+                    end: at + REGION_BYTES,
+                };
+            }
+            let at = region.at;
+            region.at += bytes;
+            at as *mut u8
+        })
+    }
+}
+
+fn own_mapping(layout: &Layout) -> bool {
+    layout.size() > CLASS_BYTES_MAX || layout.align() > GRAIN_BYTES
+}
+
+// SAFETY: a block is on one free list or with one owner; blocks of one class have its
+// size, a multiple of 16, and are cut one behind the other from page-aligned regions.
+unsafe impl GlobalAlloc for Memory {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if own_mapping(&layout) {
+            // Pages are aligned to 4096 and nothing here asks for more.
+            return if layout.align() > 4096 {
+                ptr::null_mut()
+            } else {
+                map(layout.size())
+            };
+        }
+        let (class, bytes) = class_of(layout.size());
+        let popped = self.classes[class].with(|list| {
+            let first = (*list)?;
+            // SAFETY: a block on the list is free and starts with its link.
+            *list = unsafe { first.as_ref() }.next;
+            Some(first)
+        });
+        match popped {
+            Some(block) => block.as_ptr().cast(),
+            None => self.cut(bytes),
+        }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        if own_mapping(&layout) {
+            const MUNMAP: u32 = 11;
+            // SAFETY: the mapping was made by `alloc` with this size and is given back whole.
+            unsafe { raw::syscall(MUNMAP, &[at as u64, layout.size() as u64, 0, 0, 0, 0]) };
+            return;
+        }
+        let (class, _) = class_of(layout.size());
+        self.classes[class].with(|list| {
+            let block = at.cast::<FreeBlock>();
+            // SAFETY: the caller gives the block back; it has at least 16 bytes, aligned to 16.
+            unsafe { block.write(FreeBlock { next: *list }) };
+            *list = NonNull::new(block);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_fit_and_rise() {
+        let mut last = (0, 0);
+        for bytes in 1..=CLASS_BYTES_MAX {
+            let (class, size) = class_of(bytes);
+            assert!(
+                size >= bytes && size.is_multiple_of(GRAIN_BYTES) && class < CLASSES,
+                "{bytes}"
+            );
+            assert!(
+                size <= bytes.max(64) * 5 / 4 + GRAIN_BYTES,
+                "{bytes}: {size}"
+            );
+            assert!(
+                class == last.0 && size == last.1 || class > last.0 || bytes == 1,
+                "{bytes}"
+            );
+            last = (class, size);
+        }
+        assert_eq!(last.0, CLASSES - 1);
+    }
+
+    #[test]
+    fn blocks_are_apart_and_used_again() {
+        let memory = Memory::new();
+        let layout = Layout::from_size_align(100, 8).unwrap();
+        // SAFETY: blocks are given back once with their layout and not used afterwards.
+        unsafe {
+            let (a, b) = (memory.alloc(layout), memory.alloc(layout));
+            assert!(a.align_offset(16) == 0 && a.abs_diff(b) >= 100);
+            a.write_bytes(1, 100);
+            b.write_bytes(2, 100);
+            assert_eq!(a.add(99).read(), 1);
+            memory.dealloc(a, layout);
+            assert_eq!(memory.alloc(layout), a);
+            let line = Layout::from_size_align(100, 64).unwrap();
+            let c = memory.alloc(line);
+            assert_eq!(c.align_offset(64), 0);
+            memory.dealloc(c, line);
+            let large = Layout::from_size_align(1 << 20, 8).unwrap();
+            let d = memory.alloc(large);
+            d.add((1 << 20) - 1).write(7);
+            memory.dealloc(d, large);
+        }
+    }
+}

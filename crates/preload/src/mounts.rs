@@ -1,0 +1,188 @@
+//! Which descriptors lie on a Shale mount.
+//!
+//! A mount is known by the kernel's mount number, which is never used again, so an answer
+//! holds for ever, yes or no. The first time a number is met, the file is looked at: is
+//! it served by FUSE, and does a state file of a running mount name its device?
+//!
+//! Mounts are numbered in the order in which they are met; a child goes on from its
+//! parent's numbers, so a description that both have means the same mount to both.
+
+use crate::raw::{self, nr};
+use parking_lot::{Mutex, RwLock};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Mounts that one process family can use. Others are left to the kernel.
+pub const MOUNTS: usize = 16;
+
+/// One mount.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    /// Device number, as in `stat`.
+    pub device: u64,
+    /// Where its daemon listens.
+    pub socket: PathBuf,
+}
+
+/// What is known of one mount number of the kernel.
+struct Known {
+    id: u64,
+    mount: Option<u32>,
+}
+
+static KNOWN: RwLock<Vec<Known>> = RwLock::new(Vec::new());
+static MOUNT: Mutex<Vec<Mount>> = Mutex::new(Vec::new());
+
+/// A regular file on a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the mount.
+    pub mount: u32,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// Where the file of a descriptor lies, if that is a regular file on a Shale mount.
+pub fn place(fd: i32) -> Option<Place> {
+    /// Unique mount number (Linux 6.8); an older kernel gives the plain one.
+    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+    const STATX_MNT_ID: u32 = 0x1000;
+    let mask = libc::STATX_TYPE | libc::STATX_INO | STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
+    let status = statx(fd, libc::AT_STATX_DONT_SYNC, mask)?;
+    if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG {
+        return None;
+    }
+    let id = status.stx_mnt_id;
+    let known = KNOWN.read().iter().find(|k| k.id == id).map(|k| k.mount);
+    let mount = known.unwrap_or_else(|| {
+        let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
+        let mount = look_for(fd, device);
+        KNOWN.write().push(Known { id, mount });
+        mount
+    })?;
+    Some(Place {
+        mount,
+        ino: status.stx_ino,
+    })
+}
+
+/// `statx` of a descriptor; `None`: the kernel refuses.
+pub fn statx(fd: i32, flags: i32, mask: u32) -> Option<libc::statx> {
+    let mut status = core::mem::MaybeUninit::<libc::statx>::zeroed();
+    let flags = (flags | libc::AT_EMPTY_PATH) as u64;
+    let args = [
+        fd as u64,
+        c"".as_ptr() as u64,
+        flags,
+        mask.into(),
+        status.as_mut_ptr() as u64,
+        0,
+    ];
+    // SAFETY: the path is a string and the status is as long as the kernel writes.
+    let result = unsafe { raw::syscall(nr::STATX, &args) };
+    // SAFETY: all zeros is a valid value, and the kernel has filled it in.
+    (result >= 0).then(|| unsafe { status.assume_init() })
+}
+
+/// A mount by number.
+pub fn get(number: u32) -> Option<Mount> {
+    MOUNT.lock().get(number as usize).cloned()
+}
+
+fn look_for(fd: i32, device: u64) -> Option<u32> {
+    if !is_fuse(fd) {
+        return None;
+    }
+    let socket = directories().iter().find_map(|base| search(base, device))?;
+    let mut mounts = MOUNT.lock();
+    if let Some(at) = mounts
+        .iter()
+        .position(|m| m.device == device && m.socket == socket)
+    {
+        return Some(at as u32);
+    }
+    if mounts.len() == MOUNTS {
+        return None;
+    }
+    mounts.push(Mount { device, socket });
+    Some(mounts.len() as u32 - 1)
+}
+
+fn is_fuse(fd: i32) -> bool {
+    const FSTATFS: u32 = 138;
+    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    let mut status = core::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the status is as long as the kernel writes.
+    let result = unsafe {
+        raw::syscall(
+            FSTATFS,
+            &[fd as u64, status.as_mut_ptr() as u64, 0, 0, 0, 0],
+        )
+    };
+    // SAFETY: all zeros is a valid value.
+    result >= 0 && unsafe { status.assume_init() }.f_type == FUSE_SUPER_MAGIC
+}
+
+/// Where mounts keep their state: root's, this user's, and one given by the environment.
+fn directories() -> Vec<PathBuf> {
+    let given = std::env::var_os("SHALE_RUN_DIR").map(PathBuf::from);
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|d| Path::new(&d).join("shale"));
+    given
+        .into_iter()
+        .chain([PathBuf::from("/run/shale")])
+        .chain(own)
+        .collect()
+}
+
+fn search(base: &Path, device: u64) -> Option<PathBuf> {
+    let wanted = format!("{}:{}", libc::major(device), libc::minor(device));
+    for entry in std::fs::read_dir(base).ok()?.flatten() {
+        let dir = entry.path();
+        let text = std::fs::read(dir.join("state.json")).unwrap_or_default();
+        let state: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        if state["device"] == wanted.as_str() {
+            return Some(dir.join("socket"));
+        }
+    }
+    None
+}
+
+/// Whether a path cannot lie on a Shale mount, or only by ways that nobody takes for
+/// speed: looking at the descriptor is not worth its system call.
+pub fn surely_elsewhere(path: &[u8]) -> bool {
+    const ELSEWHERE: [&str; 6] = ["/proc/", "/sys/", "/usr/", "/lib/", "/lib64/", "/etc/"];
+    ELSEWHERE
+        .iter()
+        .any(|p| path.starts_with(Path::new(p).as_os_str().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn state_files_are_found_by_device() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("7");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(
+            dir.join("state.json"),
+            r#"{"mountpoint":"/m","device":"0:77"}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            search(base.path(), libc::makedev(0, 77)),
+            Some(dir.join("socket"))
+        );
+        assert_eq!(search(base.path(), libc::makedev(0, 78)), None);
+    }
+
+    #[test]
+    fn other_file_systems_are_not_ours() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(place(file.as_raw_fd()), None);
+        assert_eq!(place(file.as_raw_fd()), None, "remembered");
+        assert!(surely_elsewhere(b"/proc/self/maps") && !surely_elsewhere(b"/mnt/a"));
+    }
+}

@@ -1,0 +1,181 @@
+//! What was served where, for `SHALE_REPORT=FILE`: one line of JSON for each process and
+//! program image, added to the file when it ends.
+//!
+//! `fast`: calls served here, by name. `kernel`: calls left to the kernel, by name and
+//! reason.
+
+use crate::raw::{NR_END, nr};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+static ON: AtomicBool = AtomicBool::new(false);
+static FAST: [AtomicU64; NR_END] = [const { AtomicU64::new(0) }; NR_END];
+static OPENED: AtomicU64 = AtomicU64::new(0);
+static ATTACHED: AtomicU64 = AtomicU64::new(0);
+static LOST: AtomicU64 = AtomicU64::new(0);
+static KERNEL: Mutex<BTreeMap<(u32, &'static str), u64>> = Mutex::new(BTreeMap::new());
+static REFUSED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Takes settings from the environment.
+pub fn configure() {
+    if let Some(file) = std::env::var_os("SHALE_REPORT") {
+        *FILE.lock() = Some(file.into());
+        ON.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A call was served here.
+#[inline(always)]
+pub fn fast(number: u32) {
+    if ON.load(Ordering::Relaxed) {
+        FAST[number as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A call was left to the kernel.
+pub fn passed(number: u32, reason: &'static str) {
+    if ON.load(Ordering::Relaxed) {
+        *KERNEL.lock().entry((number, reason)).or_default() += 1;
+    }
+}
+
+/// A file of ours was opened.
+pub fn opened() {
+    OPENED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process became a client.
+pub fn attached() {
+    ATTACHED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process could not become a client.
+pub fn attach_failed(errno: i32) {
+    if ON.load(Ordering::Relaxed) {
+        REFUSED.lock().push(errno);
+    }
+}
+
+/// A daemon went away.
+pub fn lost() {
+    LOST.fetch_add(1, Ordering::Relaxed);
+}
+
+/// In a child: nothing has happened yet.
+pub fn begin_anew() {
+    // SAFETY: the only thread of this process is here.
+    unsafe {
+        if KERNEL.is_locked() {
+            KERNEL.force_unlock();
+        }
+        if FILE.is_locked() {
+            FILE.force_unlock();
+        }
+        if REFUSED.is_locked() {
+            REFUSED.force_unlock();
+        }
+    }
+    if !ON.load(Ordering::Relaxed) {
+        return;
+    }
+    KERNEL.lock().clear();
+    REFUSED.lock().clear();
+    for count in FAST.iter().chain([&OPENED, &ATTACHED, &LOST]) {
+        count.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The process, or its program image, ends: writes the line and counts from 0.
+pub fn at_exit() {
+    if !ON.load(Ordering::Relaxed) {
+        return;
+    }
+    let thread = crate::thread::this();
+    let was_inside = thread.inside.swap(1, Ordering::Relaxed);
+    let file = FILE.lock().clone();
+    if let Some(file) = file {
+        let opened = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file);
+        // There is nobody to tell that the report cannot be written.
+        let _ = opened.and_then(|mut f| f.write_all(line().as_bytes()));
+    }
+    begin_anew();
+    thread.inside.store(was_inside, Ordering::Relaxed);
+}
+
+/// [`at_exit`], as the dynamic linker calls it.
+pub extern "C" fn at_exit_of_process() {
+    // A panic must not leave the library.
+    let _ = std::panic::catch_unwind(at_exit);
+}
+
+fn line() -> String {
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let fast: BTreeMap<String, u64> = FAST
+        .iter()
+        .enumerate()
+        .map(|(number, count)| (name(number as u32), count.load(Ordering::Relaxed)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let mut kernel: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
+    for (&(number, reason), &count) in KERNEL.lock().iter() {
+        *kernel
+            .entry(name(number))
+            .or_default()
+            .entry(reason)
+            .or_default() += count;
+    }
+    let value = serde_json::json!({
+        "pid": std::process::id(),
+        "program": program.to_string_lossy(),
+        "files_opened": OPENED.load(Ordering::Relaxed),
+        "attached": ATTACHED.load(Ordering::Relaxed),
+        "sessions_lost": LOST.load(Ordering::Relaxed),
+        "attach_errnos": *REFUSED.lock(),
+        "sites": crate::rewrite::SITES.load(Ordering::Relaxed),
+        "fast": fast,
+        "kernel": kernel,
+    });
+    format!("{value}\n")
+}
+
+fn name(number: u32) -> String {
+    const NAMES: [(u32, &str); 28] = [
+        (nr::READ, "read"),
+        (nr::WRITE, "write"),
+        (nr::FSTAT, "fstat"),
+        (nr::LSEEK, "lseek"),
+        (nr::IOCTL, "ioctl"),
+        (nr::PREAD, "pread64"),
+        (nr::PWRITE, "pwrite64"),
+        (nr::READV, "readv"),
+        (nr::WRITEV, "writev"),
+        (nr::SENDFILE, "sendfile"),
+        (nr::SENDMSG, "sendmsg"),
+        (nr::FCNTL, "fcntl"),
+        (nr::FSYNC, "fsync"),
+        (nr::FDATASYNC, "fdatasync"),
+        (nr::FTRUNCATE, "ftruncate"),
+        (nr::NEWFSTATAT, "newfstatat"),
+        (nr::SPLICE, "splice"),
+        (nr::SYNC_FILE_RANGE, "sync_file_range"),
+        (nr::FALLOCATE, "fallocate"),
+        (nr::PREADV, "preadv"),
+        (nr::PWRITEV, "pwritev"),
+        (nr::COPY_FILE_RANGE, "copy_file_range"),
+        (nr::PREADV2, "preadv2"),
+        (nr::PWRITEV2, "pwritev2"),
+        (nr::STATX, "statx"),
+        (nr::IO_URING_SETUP, "io_uring_setup"),
+        (nr::DUP, "dup"),
+        (nr::CLOSE, "close"),
+    ];
+    let known = NAMES.iter().find(|(n, _)| *n == number);
+    known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())
+}

@@ -1,0 +1,194 @@
+//! From a caught call to the function that serves it.
+//!
+//! Everything here runs with the thread marked *inside*: calls that the library itself makes
+//! through libc pass, and signals wait until the thread is out again. What may block
+//! for long (opening a FIFO) is done before the thread is marked, as if the library
+//! were not there.
+
+use crate::calls::{attributes, data, descriptors, names, process, transfer};
+use crate::raw::{self, Args, nr};
+use crate::stubs::{CLASS, PASS, class};
+use crate::table::{self, Entry};
+use crate::thread::{self, Thread};
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+/// Set at the end of the constructor.
+pub static READY: AtomicBool = AtomicBool::new(false);
+
+/// Serves call `number`; [`PASS`]: go on without us.
+///
+/// # Safety
+/// Called by the stubs only, with the arguments of a call that the program makes: pointers among
+/// them are what the program would have told the kernel.
+pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i64 {
+    // SAFETY: the stub saved six registers there.
+    let args = unsafe { *args };
+    let thread = thread::this();
+    if thread.inside.load(Ordering::Relaxed) != 0 || !READY.load(Ordering::Acquire) {
+        if number == nr::CLOSE {
+            table::remove_own(args[0] as i32);
+        }
+        return PASS;
+    }
+    if thread.vfork.load(Ordering::Relaxed) != 0 && process::is_vfork_child(thread) {
+        return guarded_raw(thread, || process::call_of_vfork_child(number, &args));
+    }
+    process::notice_fork(thread);
+    match number {
+        nr::OPEN | nr::CREAT | nr::OPENAT | nr::OPENAT2 | nr::OPEN_BY_HANDLE_AT => {
+            // SAFETY: the program's own call, made for it.
+            let fd = unsafe { raw::syscall(number, &args) };
+            if fd >= 0 {
+                guarded(thread, || names::opened(fd as i32, number, &args));
+            }
+            fd
+        }
+        nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, &args),
+        nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, &args),
+        _ => guarded(thread, || dispatch(thread, number, &args)),
+    }
+}
+
+fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
+    match number {
+        nr::RT_SIGACTION => return crate::signals::set_action(args),
+        nr::DUP2 | nr::DUP3 => return descriptors::dup_to(number, args),
+        nr::CLOSE_RANGE => return descriptors::close_range(args),
+        nr::SENDFILE | nr::SPLICE | nr::COPY_FILE_RANGE => return transfer::between(number, args),
+        nr::SENDMSG | nr::SENDMMSG => return transfer::message(number, args),
+        nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID => {
+            crate::client::forget_user();
+            return PASS;
+        }
+        nr::IO_URING_SETUP => {
+            crate::report::passed(number, "io_uring");
+            return PASS;
+        }
+        _ => {}
+    }
+    let fd = args[0] as i32;
+    let index = match table::get(fd) {
+        Entry::Kernel => return PASS,
+        Entry::Own => return own(number),
+        Entry::File(index) => index,
+    };
+    match number {
+        nr::READ
+        | nr::WRITE
+        | nr::PREAD
+        | nr::PWRITE
+        | nr::READV
+        | nr::WRITEV
+        | nr::PREADV
+        | nr::PWRITEV
+        | nr::PREADV2
+        | nr::PWRITEV2 => data::transfer(thread, fd, index, number, args),
+        nr::LSEEK => data::seek(thread, fd, index, args),
+        nr::FSYNC | nr::FDATASYNC | nr::SYNC_FILE_RANGE => {
+            attributes::sync(thread, fd, index, number, args)
+        }
+        nr::FTRUNCATE | nr::FALLOCATE => attributes::resize(thread, fd, index, number, args),
+        nr::FSTAT | nr::NEWFSTATAT | nr::STATX => attributes::stat(thread, fd, index, number, args),
+        nr::CLOSE => descriptors::close(fd),
+        nr::DUP => descriptors::dup(index, number, args),
+        nr::FCNTL => descriptors::fcntl(index, number, args),
+        nr::IOCTL => attributes::ioctl(thread, fd, index, args),
+        _ => PASS,
+    }
+}
+
+/// What a program is told of a descriptor of the library's own. What looks harmless goes on.
+fn own(number: u32) -> i64 {
+    match number {
+        nr::FSTAT | nr::NEWFSTATAT | nr::STATX => PASS,
+        _ => raw::fail(libc::EBADF),
+    }
+}
+
+/// Runs `f` with the thread marked inside and busy. A panic ends as `EIO`.
+#[inline]
+pub fn guarded(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
+    guarded_raw(thread, || {
+        thread.begin();
+        let result = std::panic::catch_unwind(AssertUnwindSafe(f));
+        thread.end();
+        result.unwrap_or(raw::fail(libc::EIO))
+    })
+}
+
+/// Runs `f` with the thread marked inside only.
+#[inline]
+pub fn guarded_raw(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
+    thread.inside.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    let result = f();
+    compiler_fence(Ordering::SeqCst);
+    thread.inside.store(0, Ordering::Relaxed);
+    result
+}
+
+/// Numbers of [`class::DESCRIPTOR`].
+pub const BY_DESCRIPTOR: [u32; 23] = [
+    nr::READ,
+    nr::WRITE,
+    nr::CLOSE,
+    nr::FSTAT,
+    nr::LSEEK,
+    nr::IOCTL,
+    nr::PREAD,
+    nr::PWRITE,
+    nr::READV,
+    nr::WRITEV,
+    nr::DUP,
+    nr::FCNTL,
+    nr::FSYNC,
+    nr::FDATASYNC,
+    nr::FTRUNCATE,
+    nr::NEWFSTATAT,
+    nr::SYNC_FILE_RANGE,
+    nr::FALLOCATE,
+    nr::PREADV,
+    nr::PWRITEV,
+    nr::PREADV2,
+    nr::PWRITEV2,
+    nr::STATX,
+];
+
+/// Numbers of [`class::ALWAYS`].
+pub const ALWAYS: [u32; 24] = [
+    nr::OPEN,
+    nr::CREAT,
+    nr::OPENAT,
+    nr::OPENAT2,
+    nr::OPEN_BY_HANDLE_AT,
+    nr::DUP2,
+    nr::DUP3,
+    nr::CLOSE_RANGE,
+    nr::SENDFILE,
+    nr::SPLICE,
+    nr::COPY_FILE_RANGE,
+    nr::SENDMSG,
+    nr::SENDMMSG,
+    nr::CLONE,
+    nr::CLONE3,
+    nr::FORK,
+    nr::VFORK,
+    nr::EXECVE,
+    nr::EXECVEAT,
+    nr::RT_SIGACTION,
+    nr::SETUID,
+    nr::SETREUID,
+    nr::SETRESUID,
+    nr::IO_URING_SETUP,
+];
+
+/// Fills the table of classes.
+pub fn set_classes() {
+    for number in BY_DESCRIPTOR {
+        CLASS[number as usize].store(class::DESCRIPTOR, Ordering::Relaxed);
+    }
+    for number in ALWAYS {
+        CLASS[number as usize].store(class::ALWAYS, Ordering::Relaxed);
+    }
+}

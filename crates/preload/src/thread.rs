@@ -1,0 +1,255 @@
+//! What is known of each thread, and how a fork waits until no other thread is inside.
+//!
+//! A thread's block lies in static thread-local storage of the initial-exec kind, which
+//! is reached without a call and without allocation. Threads that serve calls also
+//! have a slot each in a table that others can see: `busy` is set while the thread
+//! works on tables or in libfs. A fork raises a flag, has all processors see it
+//! (`membarrier`), and waits until no slot is busy: then no lock is held that the
+//! child would never see released. Being busy costs two plain stores and a load.
+
+use crate::raw::{self, nr};
+use core::arch::asm;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering, compiler_fence};
+
+/// Bytes of a `siginfo_t`.
+pub const SIGINFO_BYTES: usize = 128;
+
+/// A thread's own block. Zero when the thread begins.
+#[repr(C)]
+pub struct Thread {
+    /// Not 0 while the thread is inside this library: calls pass, signals wait.
+    pub inside: AtomicU32,
+    /// Number of the signal that waits, 0: none.
+    pub pending: AtomicI32,
+    /// Number of the process when the block was set up.
+    pub pid: AtomicI32,
+    /// Number of the thread; 0: the block is not set up.
+    pub tid: AtomicI32,
+    /// A `vfork` was begun by this thread: who runs may be the child in our memory.
+    pub vfork: AtomicU32,
+    /// Slot plus 1; 0: none.
+    pub slot: AtomicU32,
+    /// Signals to block again when the waiting one has been sent.
+    pub mask: core::cell::UnsafeCell<u64>,
+    /// What the kernel said of the signal that waits.
+    pub info: core::cell::UnsafeCell<[u64; SIGINFO_BYTES / 8]>,
+}
+
+/// Bytes set aside in thread-local storage.
+pub const THREAD_BYTES: usize = 256;
+const _: () = assert!(size_of::<Thread>() <= THREAD_BYTES);
+
+core::arch::global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".balign 64",
+    ".hidden shale_thread",
+    ".globl shale_thread",
+    ".type shale_thread,@object",
+    "shale_thread:",
+    ".zero {bytes}",
+    ".size shale_thread, {bytes}",
+    ".text",
+    bytes = const THREAD_BYTES,
+);
+
+/// The calling thread's block.
+#[inline(always)]
+pub fn this() -> &'static Thread {
+    let at: *const Thread;
+    // SAFETY: reads the block's offset from the GOT and the thread's base; every thread
+    // that runs this code has static thread-local storage.
+    unsafe {
+        asm!(
+            "mov {at}, qword ptr [rip + shale_thread@GOTTPOFF]",
+            "add {at}, qword ptr fs:[0]",
+            at = out(reg) at,
+            options(pure, readonly, nostack)
+        );
+    }
+    // SAFETY: the block lives as long as the thread, which is as long as this
+    // reference is used: it is never handed to another thread.
+    unsafe { &*at }
+}
+
+/// Slots of threads. A thread beyond shares the last one, under a lock.
+const SLOTS: usize = 512;
+
+/// A thread as others see it, a cache line each.
+#[repr(C, align(64))]
+struct Slot {
+    owner: AtomicI32,
+    busy: AtomicU32,
+}
+
+static SLOT: [Slot; SLOTS] = [const {
+    Slot {
+        owner: AtomicI32::new(0),
+        busy: AtomicU32::new(0),
+    }
+}; SLOTS];
+/// 1 while a fork waits or runs.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+
+const MEMBARRIER_PRIVATE_EXPEDITED: u64 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: u64 = 1 << 4;
+const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
+
+/// Tells the kernel that this process takes part in barriers: those of its own forks, and
+/// the daemon's, which pass the gate. Needed again after fork and exec.
+pub fn register_barriers() {
+    plain_membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
+    plain_membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED);
+}
+
+fn plain_membarrier(command: u64) {
+    raw::plain(nr::MEMBARRIER, command, 0, 0);
+}
+
+impl Thread {
+    /// Sets the block up, once per thread.
+    #[cold]
+    pub fn set_up(&self) {
+        self.pid.store(raw::getpid(), Ordering::Relaxed);
+        let tid = raw::gettid();
+        self.tid.store(tid, Ordering::Relaxed);
+        if self.slot.load(Ordering::Relaxed) == 0 {
+            self.slot
+                .store(take_slot(tid) as u32 + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks the thread busy; waits while a fork runs.
+    #[inline]
+    pub fn begin(&self) {
+        if self.tid.load(Ordering::Relaxed) == 0 {
+            self.set_up();
+        }
+        let slot = &SLOT[self.slot.load(Ordering::Relaxed) as usize - 1];
+        loop {
+            slot.busy.store(1, Ordering::Relaxed);
+            // The barrier of the fork orders this store and the load below.
+            compiler_fence(Ordering::SeqCst);
+            if FORKING.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            slot.busy.store(0, Ordering::Release);
+            while FORKING.load(Ordering::Acquire) != 0 {
+                raw::futex_wait(&FORKING, 1, 10);
+            }
+        }
+    }
+
+    /// Ends what [`Self::begin`] began.
+    #[inline]
+    pub fn end(&self) {
+        let slot = &SLOT[self.slot.load(Ordering::Relaxed) as usize - 1];
+        compiler_fence(Ordering::SeqCst);
+        slot.busy.store(0, Ordering::Release);
+    }
+}
+
+/// A slot for a thread: a free one, or one whose thread has ended.
+fn take_slot(tid: i32) -> usize {
+    let claim = |from: i32| {
+        SLOT.iter().position(|s| {
+            s.owner.load(Ordering::Relaxed) == from
+                && s.owner
+                    .compare_exchange(from, tid, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })
+    };
+    loop {
+        // The number may have belonged to a thread that has ended.
+        if let Some(free) = claim(tid).or_else(|| claim(0)) {
+            return free;
+        }
+        for slot in &SLOT {
+            let owner = slot.owner.load(Ordering::Relaxed);
+            if owner != 0 && !lives(owner) {
+                // Somebody else may have freed or taken it meanwhile.
+                let _ = slot
+                    .owner
+                    .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        raw::yield_now();
+    }
+}
+
+fn lives(tid: i32) -> bool {
+    const TGKILL: u32 = 234;
+    // SAFETY: no pointers; signal 0 only asks.
+    let asked = unsafe { raw::syscall(TGKILL, &[raw::getpid() as u64, tid as u64, 0, 0, 0, 0]) };
+    asked != raw::fail(libc::ESRCH)
+}
+
+/// Other threads stand still, outside, until this is dropped.
+pub struct Alone(());
+
+/// Waits until no other thread is busy. The calling thread must not be.
+pub fn alone() -> Alone {
+    while FORKING
+        .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        raw::futex_wait(&FORKING, 1, 10);
+    }
+    plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+    for slot in &SLOT {
+        let mut spins = 0u32;
+        while slot.busy.load(Ordering::Acquire) != 0 {
+            let owner = slot.owner.load(Ordering::Relaxed);
+            if spins > 10_000 && spins.is_multiple_of(1000) && !lives(owner) {
+                slot.busy.store(0, Ordering::Relaxed);
+            }
+            spins += 1;
+            if spins > 100 {
+                raw::yield_now();
+            }
+        }
+    }
+    Alone(())
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        FORKING.store(0, Ordering::Release);
+        raw::futex_wake(&FORKING, i32::MAX as u32);
+    }
+}
+
+/// In a child: only the calling thread is left.
+pub fn only_this_is_left() {
+    for slot in &SLOT {
+        slot.owner.store(0, Ordering::Relaxed);
+        slot.busy.store(0, Ordering::Relaxed);
+    }
+    FORKING.store(0, Ordering::Relaxed);
+    let this = this();
+    this.slot.store(0, Ordering::Relaxed);
+    this.vfork.store(0, Ordering::Relaxed);
+    this.set_up();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_per_thread_and_alone_waits_for_the_busy() {
+        register_barriers();
+        let busy = std::thread::spawn(|| {
+            let me = this();
+            me.begin();
+            assert_eq!(me.tid.load(Ordering::Relaxed), raw::gettid());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            me.end();
+            me as *const Thread as usize
+        });
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let since = std::time::Instant::now();
+        drop(alone());
+        assert!(since.elapsed() > std::time::Duration::from_millis(20));
+        assert_ne!(busy.join().unwrap(), this() as *const Thread as usize);
+    }
+}
