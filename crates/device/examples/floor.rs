@@ -92,15 +92,11 @@ fn checksums(log: &View, source: &[u8]) {
     }
 }
 
-fn main() -> Result<(), shale_device::DeviceError> {
-    let map = Map::anonymous(AREA_BYTES)?;
-    let floor = Map::anonymous(AREA_BYTES)?;
-    map.populate()?;
-    floor.populate()?;
-    // The bare side needs an address of its own: map the second file once more by hand.
+/// The bare side needs an address of its own: maps the file once more by hand.
+fn bare_mapping(floor: &Map) -> *mut u8 {
     let fd = floor.fds().next().expect("one piece");
     // SAFETY: a new mapping at an address the kernel chooses.
-    let bare = unsafe {
+    unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),
             AREA_BYTES,
@@ -111,8 +107,15 @@ fn main() -> Result<(), shale_device::DeviceError> {
         )
     }
     .expect("map the floor")
-    .cast::<u8>();
+    .cast::<u8>()
+}
 
+fn main() -> Result<(), shale_device::DeviceError> {
+    let map = Map::anonymous(AREA_BYTES)?;
+    let floor = Map::anonymous(AREA_BYTES)?;
+    map.populate()?;
+    floor.populate()?;
+    let bare = bare_mapping(&floor);
     println!("{}", map.instructions());
     let source: Vec<u8> = (0..64 << 10).map(|i| i as u8).collect();
     let mut into = vec![0_u8; 64 << 10];

@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p shale-oplog --example append [DIRECTORY]`: medians in ns of
 //! interleaved rounds, so that both sides see the same machine.
+#![forbid(unsafe_code)]
 
 use shale_device::Map;
 use shale_format::log::{LOG_MAGIC, LogHeader, RING_AT};

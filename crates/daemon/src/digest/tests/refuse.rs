@@ -98,6 +98,15 @@ fn the_tree_is_kept_whole() {
             Rename::file((1, "g"), 103, (1, "g")).over(103, 8).part(),
             "one inode",
         ),
+    ];
+    for (part, why) in cases {
+        refused(&mut world(), part, why);
+    }
+}
+
+#[test]
+fn content_is_only_what_a_file_can_have() {
+    let cases: Vec<(Part<'static>, &str)> = vec![
         (encode::free(Ino(103)), "still has a name"),
         (encode::write(Ino(100), 0, b"x"), "not a regular file"),
         (encode::write(Ino(2), 0, b"x"), "ino"),
