@@ -61,11 +61,10 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the shared table. Once, at start; `false`: there is no memory.
 pub fn make() -> bool {
-    const MMAP: u32 = 9;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     // SAFETY: a new mapping where the kernel chooses disturbs nothing.
-    let at = unsafe { raw::syscall(MMAP, &[0, BYTES as u64, protection, flags, u64::MAX, 0]) };
+    let at = unsafe { raw::syscall(nr::MMAP, &[0, BYTES as u64, protection, flags, u64::MAX, 0]) };
     if at < 0 {
         return false;
     }
@@ -190,11 +189,12 @@ impl Description {
     /// Hands the offset to the kernel. `fd`: a descriptor of this description; the lock is held.
     pub fn to_kernel(&self, fd: i32, mode: u32) {
         if self.mode.load(Ordering::Relaxed) == mode::FAST {
-            raw::lseek(
-                fd,
-                self.offset.load(Ordering::Relaxed) as i64,
-                libc::SEEK_SET,
-            );
+            let offset = self.offset.load(Ordering::Relaxed);
+            raw::lseek(fd, offset as i64, libc::SEEK_SET);
+            // The kernel asks for the size of a file neither when it appends nor when
+            // it maps: it has to know ours. A file that cannot be asked about cannot be
+            // written to either.
+            let _ = crate::mounts::statx(fd, libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE);
         }
         self.mode.store(mode, Ordering::Release);
     }

@@ -118,11 +118,15 @@ fn class_of(bytes: usize) -> (usize, usize) {
 }
 
 fn map(bytes: usize) -> *mut u8 {
-    const MMAP: u32 = 9;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     // SAFETY: a new mapping where the kernel chooses disturbs nothing.
-    let at = unsafe { raw::syscall(MMAP, &[0, bytes as u64, protection, flags, u64::MAX, 0]) };
+    let at = unsafe {
+        raw::syscall(
+            raw::nr::MMAP,
+            &[0, bytes as u64, protection, flags, u64::MAX, 0],
+        )
+    };
     if at < 0 {
         ptr::null_mut()
     } else {

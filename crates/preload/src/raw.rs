@@ -13,6 +13,7 @@ pub mod nr {
     pub const CLOSE: u32 = 3;
     pub const FSTAT: u32 = 5;
     pub const LSEEK: u32 = 8;
+    pub const MMAP: u32 = 9;
     pub const RT_SIGACTION: u32 = 13;
     pub const IOCTL: u32 = 16;
     pub const PREAD: u32 = 17;

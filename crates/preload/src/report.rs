@@ -146,7 +146,8 @@ fn line() -> String {
 }
 
 fn name(number: u32) -> String {
-    const NAMES: [(u32, &str); 28] = [
+    const NAMES: [(u32, &str); 29] = [
+        (nr::MMAP, "mmap"),
         (nr::READ, "read"),
         (nr::WRITE, "write"),
         (nr::FSTAT, "fstat"),

@@ -5,7 +5,7 @@
 //! for long (opening a FIFO) is done before the thread is marked, as if the library
 //! were not there.
 
-use crate::calls::{attributes, data, descriptors, names, process, transfer};
+use crate::calls::{attributes, data, descriptors, mapping, names, process, transfer};
 use crate::raw::{self, Args, nr};
 use crate::stubs::{CLASS, PASS, class};
 use crate::table::{self, Entry};
@@ -46,6 +46,7 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         }
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, &args),
         nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, &args),
+        nr::MMAP if !matches!(table::get(args[4] as i32), Entry::File(_)) => PASS,
         _ => guarded(thread, || dispatch(thread, number, &args)),
     }
 }
@@ -57,6 +58,7 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
         nr::CLOSE_RANGE => return descriptors::close_range(args),
         nr::SENDFILE | nr::SPLICE | nr::COPY_FILE_RANGE => return transfer::between(number, args),
         nr::SENDMSG | nr::SENDMMSG => return transfer::message(number, args),
+        nr::MMAP => return mapping::map(args),
         nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID => {
             crate::client::forget_user();
             return PASS;
@@ -156,7 +158,8 @@ pub const BY_DESCRIPTOR: [u32; 23] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 24] = [
+pub const ALWAYS: [u32; 25] = [
+    nr::MMAP,
     nr::OPEN,
     nr::CREAT,
     nr::OPENAT,

@@ -8,6 +8,7 @@ pub mod attributes;
 pub mod data;
 pub mod descriptors;
 pub mod limits;
+pub mod mapping;
 pub mod names;
 pub mod process;
 pub mod transfer;

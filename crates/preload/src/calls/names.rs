@@ -1,10 +1,12 @@
 //! Files that were opened. The kernel opens; here it is seen whether the file is ours.
 
+use crate::calls::mapping;
 use crate::client;
 use crate::description::{self, mode};
 use crate::mounts;
-use crate::raw::{self, Args, nr};
+use crate::raw::{Args, nr};
 use crate::table;
+use crate::thread;
 use core::sync::atomic::Ordering;
 
 /// Flags of `open` that a description keeps.
@@ -26,18 +28,18 @@ pub fn opened(fd: i32, number: u32, args: &Args) -> i64 {
         return 0;
     };
     let d = description::get(index);
-    let held = d.lock(raw::gettid());
+    let held = d.lock(thread::this().tid.load(Ordering::Relaxed));
     d.ino.store(place.ino, Ordering::Relaxed);
     d.mount.store(place.mount, Ordering::Relaxed);
     d.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
     d.offset.store(0, Ordering::Relaxed);
     d.calls.store(0, Ordering::Relaxed);
-    d.not_before_ns.store(0, Ordering::Relaxed);
-    let fast = client::warm_calls() == 0 || client::is_attached(place.mount);
-    d.mode.store(
-        if fast { mode::FAST } else { mode::KERNEL },
-        Ordering::Release,
-    );
+    let mapped = mapping::is_mapped(place.mount, place.ino);
+    d.not_before_ns
+        .store(if mapped { i64::MAX } else { 0 }, Ordering::Relaxed);
+    let fast = !mapped && (client::warm_calls() == 0 || client::is_attached(place.mount));
+    let mode = if fast { mode::FAST } else { mode::KERNEL };
+    d.mode.store(mode, Ordering::Release);
     drop(held);
     if table::enter(fd, index) {
         crate::report::opened();

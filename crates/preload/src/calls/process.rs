@@ -25,12 +25,11 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Makes the mark. Once, at start; `false`: the kernel cannot.
 pub fn make_mark() -> bool {
-    const MMAP: u32 = 9;
     const MADVISE: u32 = 28;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     // SAFETY: a new mapping where the kernel chooses, and advice about it.
-    let at = unsafe { raw::syscall(MMAP, &[0, 4096, protection, flags, u64::MAX, 0]) };
+    let at = unsafe { raw::syscall(nr::MMAP, &[0, 4096, protection, flags, u64::MAX, 0]) };
     if at < 0 {
         return false;
     }

@@ -15,7 +15,6 @@ const PAGE: usize = 4096;
 const STUB_BYTES: usize = 80;
 /// Where in a stub its record lies.
 const RECORD_AT: usize = 64;
-const MMAP: u32 = 9;
 const MPROTECT: u32 = 10;
 const MUNMAP: u32 = 11;
 
@@ -73,7 +72,7 @@ fn near(library: &Library, bytes: usize) -> Option<usize> {
         {
             let args = [at as u64, bytes as u64, protection, flags, u64::MAX, 0];
             // SAFETY: a new mapping that replaces none.
-            let got = unsafe { raw::syscall(MMAP, &args) };
+            let got = unsafe { raw::syscall(raw::nr::MMAP, &args) };
             if got == at as i64 {
                 return Some(at);
             }

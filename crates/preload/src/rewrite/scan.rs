@@ -182,7 +182,17 @@ fn cache_file(library: &Library) -> Option<PathBuf> {
         PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("shale")
     };
     let id: String = id.iter().map(|b| format!("{b:02x}")).collect();
-    Some(base.join(format!("sites-{id}")))
+    Some(base.join(format!("sites-{id}-{:08x}", wanted())))
+}
+
+/// Stands for the numbers that are looked for: another version of this library may look for
+/// others.
+fn wanted() -> u32 {
+    let mut hash = 0x811c_9dc5u32;
+    for class in &CLASS {
+        hash = (hash ^ u32::from(class.load(Ordering::Relaxed))).wrapping_mul(0x0100_0193);
+    }
+    hash
 }
 
 /// A line for each site: byte, and number or `d` with the bytes of a dynamic one.
