@@ -47,18 +47,14 @@ impl Timer {
             overhead_ns: 0.0,
         };
         let mut empty = histogram();
-        let mut step_ns = u64::MAX;
         let mut last_ns = timer.now_ns();
         for _ in 0..OVERHEAD_SAMPLES {
             let now_ns = timer.now_ns();
-            if now_ns > last_ns {
-                step_ns = step_ns.min(now_ns - last_ns);
-            }
             empty.saturating_record(now_ns - last_ns);
             last_ns = now_ns;
         }
-        timer.step_ns = step_ns;
-        timer.overhead_ns = grouped_median(&empty, step_ns);
+        timer.step_ns = step(&empty);
+        timer.overhead_ns = grouped_median(&empty, timer.step_ns);
         timer
     }
 
@@ -88,6 +84,21 @@ impl Timer {
     pub(crate) fn step_ns(&self) -> u64 {
         self.step_ns
     }
+}
+
+/// The steps in which intervals differ: the least distance between two that are frequent.
+/// Conversion to nanoseconds makes a step one longer or shorter now and then, so
+/// neighbours count as one value.
+fn step(values: &Histogram<u64>) -> u64 {
+    let frequent = values.len() / 200;
+    let mut seen: Vec<u64> = values
+        .iter_recorded()
+        .filter(|entry| entry.count_at_value() > frequent)
+        .map(|entry| entry.value_iterated_to())
+        .collect();
+    seen.dedup_by(|next, last| *next - *last <= 1);
+    let gaps = seen.windows(2).map(|pair| pair[1] - pair[0]);
+    gaps.min().unwrap_or(1)
 }
 
 /// The median of values that are known to a step: as if those of each step lay
@@ -145,6 +156,7 @@ mod tests {
         let median = grouped_median(&seen, 10);
         assert!((55.0..59.0).contains(&median), "{median}");
         assert_eq!(grouped_median(&histogram(), 10), 0.0);
+        assert_eq!(step(&seen), 10);
         let mut long = histogram();
         long.saturating_record(5_000_000);
         assert!((4_990_000.0..5_010_000.0).contains(&grouped_median(&long, 10)));

@@ -41,7 +41,8 @@ pub struct Row {
     /// Work put off and done after the calls, by anybody, in nanoseconds for each
     /// operation. What the mount puts off is not seen from here.
     pub settle_ns: f64,
-    /// Median over the floor's median of the same operation and size.
+    /// Median over the floor's median of the same operation and size, unless that is
+    /// below a step of the timer.
     pub ratio_to_floor: Option<f64>,
     /// Costs in counts, where the target has them.
     pub counts: Option<Counts>,
@@ -123,12 +124,14 @@ impl MicroReport {
             .filter(|row| row.target == FLOOR)
             .map(|row| (row.op, row.size_bytes, row.p50_ns))
             .collect();
+        // Below a step of the timer a floor is noise, and so would be the ratio.
+        let least = self.timer_step_ns as f64;
         for row in &mut self.rows {
             let floor = floors
                 .iter()
                 .find(|(op, size, _)| (*op, *size) == (row.op, row.size_bytes));
             row.ratio_to_floor = floor
-                .filter(|(_, _, ns)| *ns > 0.0)
+                .filter(|(_, _, ns)| *ns > least)
                 .map(|(_, _, ns)| (row.p50_ns / ns * 1_000.0).round() / 1_000.0);
         }
     }
@@ -199,7 +202,14 @@ pub(crate) mod tests {
         let report = report(vec![
             row(Op::Append, 128, FLOOR, 200),
             row(Op::Append, 64, "tmpfs", 900),
+            row(Op::RandomRead, 64, FLOOR, 9),
+            row(Op::RandomRead, 64, "tmpfs", 500),
         ]);
+        let unclear = report.row(Op::RandomRead, 64, "tmpfs").unwrap();
+        assert_eq!(
+            unclear.ratio_to_floor, None,
+            "the timer moves in steps of 10"
+        );
         assert_eq!(
             report.row(Op::Append, 64, "tmpfs").unwrap().ratio_to_floor,
             None
