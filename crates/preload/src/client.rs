@@ -30,7 +30,11 @@ static ATTACHING: Mutex<()> = Mutex::new(());
 /// Bytes of the update log to ask for.
 static LOG_BYTES: AtomicU64 = AtomicU64::new(16 << 20);
 /// Calls that a process leaves to the kernel before it becomes a client.
-static WARM_CALLS: AtomicU32 = AtomicU32::new(0);
+static WARM_CALLS: AtomicU32 = AtomicU32::new(WARM_CALLS_DEFAULT);
+/// To become a client takes as long as some hundred calls by way of the kernel.
+const WARM_CALLS_DEFAULT: u32 = 8;
+/// Such calls so far.
+static EARLY_CALLS: AtomicU32 = AtomicU32::new(0);
 /// Effective user, and whether it has to be asked for again.
 static EUID: AtomicU32 = AtomicU32::new(NOT_KNOWN);
 const NOT_KNOWN: u32 = u32::MAX - 1;
@@ -55,9 +59,16 @@ pub fn configure() {
     }
 }
 
-/// Calls on one description that are left to the kernel at first.
-pub fn warm_calls() -> u32 {
-    WARM_CALLS.load(Ordering::Relaxed)
+/// Whether the process is not a client yet and has made few calls: one that only reads a
+/// few lines is done before it would have become one.
+pub fn is_early(mount: u32) -> bool {
+    !is_attached(mount)
+        && EARLY_CALLS.fetch_add(1, Ordering::Relaxed) < WARM_CALLS.load(Ordering::Relaxed)
+}
+
+/// Whether a file that is opened now is served here from its first call on.
+pub fn serves_at_once(mount: u32) -> bool {
+    WARM_CALLS.load(Ordering::Relaxed) == 0 || is_attached(mount)
 }
 
 /// Whether this process is a client of the mount already.
@@ -137,6 +148,7 @@ pub fn forget_all() {
     for slot in &CLIENT {
         slot.store(ptr::null_mut(), Ordering::Release);
     }
+    EARLY_CALLS.store(0, Ordering::Relaxed);
     for again in &AGAIN_NS {
         again.store(0, Ordering::Relaxed);
     }

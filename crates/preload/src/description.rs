@@ -45,8 +45,6 @@ pub struct Description {
     pub mount: AtomicU32,
     /// Descriptors of all processes; 0: free.
     pub users: AtomicU32,
-    /// Calls made in [`mode::KERNEL`] so far.
-    pub calls: AtomicU32,
     /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
     pub not_before_ns: AtomicI64,
 }

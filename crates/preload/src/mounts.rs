@@ -56,7 +56,7 @@ pub fn place(fd: i32) -> Option<Place> {
     let known = KNOWN.read().iter().find(|k| k.id == id).map(|k| k.mount);
     let mount = known.unwrap_or_else(|| {
         let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
-        let mount = look_for(fd, device);
+        let mount = look_for(device);
         KNOWN.write().push(Known { id, mount });
         mount
     })?;
@@ -89,16 +89,14 @@ pub fn get(number: u32) -> Option<Mount> {
     MOUNT.lock().get(number as usize).cloned()
 }
 
-fn look_for(fd: i32, device: u64) -> Option<u32> {
-    if !is_fuse(fd) {
+fn look_for(device: u64) -> Option<u32> {
+    let socket = directories().iter().find_map(|base| search(base, device))?;
+    if !is_mounted(device) {
         return None;
     }
-    let socket = directories().iter().find_map(|base| search(base, device))?;
     let mut mounts = MOUNT.lock();
-    if let Some(at) = mounts
-        .iter()
-        .position(|m| m.device == device && m.socket == socket)
-    {
+    let same = |m: &Mount| m.device == device && m.socket == socket;
+    if let Some(at) = mounts.iter().position(same) {
         return Some(at as u32);
     }
     if mounts.len() == MOUNTS {
@@ -108,19 +106,22 @@ fn look_for(fd: i32, device: u64) -> Option<u32> {
     Some(mounts.len() as u32 - 1)
 }
 
-fn is_fuse(fd: i32) -> bool {
-    const FSTATFS: u32 = 138;
-    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
-    let mut status = core::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the status is as long as the kernel writes.
-    let result = unsafe {
-        raw::syscall(
-            FSTATFS,
-            &[fd as u64, status.as_mut_ptr() as u64, 0, 0, 0, 0],
-        )
-    };
-    // SAFETY: all zeros is a valid value.
-    result >= 0 && unsafe { status.assume_init() }.f_type == FUSE_SUPER_MAGIC
+/// Whether the table of mounts has the device as a Shale mount: a state file may be left
+/// over, and the number given to another file system. (`statfs` would tell as well, but asks
+/// the daemon.)
+fn is_mounted(device: u64) -> bool {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let wanted = name_of(device);
+    text.split(|&b| b == b'\n').any(|line| {
+        let mut fields = line.split(|&b| b == b' ');
+        fields.nth(2) == Some(wanted.as_bytes())
+            && fields.skip_while(|&f| f != b"-").nth(1) == Some(b"fuse.shale")
+    })
+}
+
+/// A device number as the kernel writes it.
+fn name_of(device: u64) -> String {
+    format!("{}:{}", libc::major(device), libc::minor(device))
 }
 
 /// Where mounts keep their state: root's, this user's, and one given by the environment.
@@ -135,7 +136,7 @@ fn directories() -> Vec<PathBuf> {
 }
 
 fn search(base: &Path, device: u64) -> Option<PathBuf> {
-    let wanted = format!("{}:{}", libc::major(device), libc::minor(device));
+    let wanted = name_of(device);
     for entry in std::fs::read_dir(base).ok()?.flatten() {
         let dir = entry.path();
         let text = std::fs::read(dir.join("state.json")).unwrap_or_default();

@@ -33,11 +33,10 @@ pub fn opened(fd: i32, number: u32, args: &Args) -> i64 {
     d.mount.store(place.mount, Ordering::Relaxed);
     d.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
     d.offset.store(0, Ordering::Relaxed);
-    d.calls.store(0, Ordering::Relaxed);
     let mapped = mapping::is_mapped(place.mount, place.ino);
     d.not_before_ns
         .store(if mapped { i64::MAX } else { 0 }, Ordering::Relaxed);
-    let fast = !mapped && (client::warm_calls() == 0 || client::is_attached(place.mount));
+    let fast = !mapped && client::serves_at_once(place.mount);
     let mode = if fast { mode::FAST } else { mode::KERNEL };
     d.mode.store(mode, Ordering::Release);
     drop(held);

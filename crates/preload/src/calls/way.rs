@@ -132,8 +132,7 @@ impl Call<'_> {
             }
             _ => {}
         }
-        let calls = d.calls.fetch_add(1, Ordering::Relaxed);
-        let early = calls < client::warm_calls() && !client::is_attached(mount);
+        let early = client::is_early(mount);
         let waits = clock::now_ns() < d.not_before_ns.load(Ordering::Relaxed);
         if !early
             && !waits

@@ -35,10 +35,18 @@ pub fn apply(library: &Library, sites: &[Site]) -> u64 {
     if !protect(base, bytes, libc::PROT_READ | libc::PROT_EXEC) {
         return 0;
     }
+    let (text, length) = (library.text, library.text_bytes);
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    if !protect(text, length, all) {
+        return 0;
+    }
     let places = sites.iter().enumerate();
-    places
+    let done = places
         .filter(|(i, site)| jump(library, site, base + i * STUB_BYTES))
-        .count() as u64
+        .count();
+    // Code that stays writable still runs.
+    let _ = protect(text, length, libc::PROT_READ | libc::PROT_EXEC);
+    done as u64
 }
 
 fn protect(at: usize, bytes: usize, protection: i32) -> bool {
@@ -144,23 +152,19 @@ fn write_stub(library: &Library, site: &Site, at: usize) {
     }
 }
 
-/// Puts the jump into the library's code; a site may straddle two pages.
+/// Puts the jump into the library's code, which is writable.
 fn jump(library: &Library, site: &Site, stub: usize) -> bool {
     let place = library.text + site.at;
     let by = stub as i64 - (place as i64 + 5);
     let Ok(by) = i32::try_from(by) else {
         return false;
     };
-    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    if !protect(place, 5, all) {
-        return false;
-    }
     let mut code = [0xe9, 0, 0, 0, 0];
     code[1..].copy_from_slice(&by.to_le_bytes());
-    // SAFETY: five bytes of one site, checked by the scan, in pages made writable just
-    // now; no other thread exists yet.
+    // SAFETY: five bytes of one site, checked by the scan, in code that the caller made
+    // writable; no other thread exists yet.
     unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, 5) };
-    protect(place, 5, libc::PROT_READ | libc::PROT_EXEC)
+    true
 }
 
 #[cfg(test)]
