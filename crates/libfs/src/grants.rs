@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// Runs of inode numbers asked for at once when a directory has none left.
@@ -56,6 +57,9 @@ pub(crate) struct BlockRun {
     pub blocks: u64,
 }
 
+/// A few runs of blocks.
+pub(crate) type Runs = SmallVec<[BlockRun; 2]>;
+
 /// Free blocks of the volume that this client may write whole blocks into (steal).
 #[derive(Default)]
 pub(crate) struct Blocks {
@@ -65,7 +69,7 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// Takes `blocks` blocks in as few runs as the grants allow; `None` and nothing
     /// taken when there are fewer.
-    pub(crate) fn take(&self, blocks: u64, into: &mut Vec<BlockRun>) -> bool {
+    pub(crate) fn take(&self, blocks: u64, into: &mut Runs) -> bool {
         let mut runs = self.runs.lock();
         let start = into.len();
         let mut wanted = blocks;
@@ -90,7 +94,7 @@ impl Blocks {
     }
 
     /// Puts back what was not used, to be used next.
-    pub(crate) fn put(&self, unused: &mut Vec<BlockRun>) {
+    pub(crate) fn put(&self, unused: &mut Runs) {
         if !unused.is_empty() {
             let mut runs = self.runs.lock();
             for run in unused.drain(..).rev() {
@@ -149,15 +153,15 @@ mod tests {
     fn blocks_are_taken_in_order_all_or_none_and_put_back() {
         let b = Blocks::default();
         b.add([run(100, 4), run(200, 2)].into_iter());
-        let mut got = Vec::new();
+        let mut got = Runs::new();
         assert!(b.take(5, &mut got));
-        assert_eq!(got, [run(100, 4), run(200, 1)]);
-        let mut none = Vec::new();
+        assert_eq!(got[..], [run(100, 4), run(200, 1)]);
+        let mut none = Runs::new();
         assert!(!b.take(2, &mut none) && none.is_empty());
         assert_eq!(b.count(), 1);
         b.put(&mut got);
         assert_eq!(b.count(), 6);
         assert!(b.take(6, &mut got));
-        assert_eq!(got, [run(100, 4), run(200, 2)]);
+        assert_eq!(got[..], [run(100, 4), run(200, 2)]);
     }
 }

@@ -46,7 +46,9 @@ impl Room {
 
     /// Adds room.
     pub(crate) fn add(&self, bytes: u64) {
-        self.free.fetch_add(bytes, Ordering::Relaxed);
+        if bytes > 0 {
+            self.free.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Takes everything that is free.

@@ -10,7 +10,7 @@
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
 use crate::gate::Inside;
-use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers};
+use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
 use crate::node::Nodes;
 use crate::op::Op;
 use crate::path_cache::PathCache;
@@ -265,6 +265,9 @@ impl Session {
     /// Gives the space of digested records back to the log, if there is any.
     fn reclaim(&self) {
         let free_below = self.daemon_page.load_u64(daemon_page::RECLAIM);
+        if free_below <= self.reclaimed.load(Ordering::Relaxed) {
+            return;
+        }
         let free_below = self.requests.tail_limit(LogPos(free_below)).0;
         let last = self.reclaimed.load(Ordering::Relaxed);
         let mine = free_below > last
@@ -349,7 +352,7 @@ impl Session {
 
     /// Takes `blocks` granted blocks, asking for more if needed; `false`: there are
     /// none to be had, so the bytes go through the log.
-    pub(crate) fn take_blocks(&self, blocks: u64, into: &mut Vec<BlockRun>) -> Result<bool> {
+    pub(crate) fn take_blocks(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
         if !self.attached.may_steal {
             return Ok(false);
         }

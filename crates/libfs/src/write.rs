@@ -6,18 +6,20 @@
 
 use crate::attr::{Caller, without_set_id};
 use crate::errno::{Errno, Result, Stop};
-use crate::grants::BlockRun;
+use crate::grants::{BlockRun, Runs};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::{Piece, pieces, wrong_type};
 use crate::room::{SPLIT_BYTES, blocks_bytes};
 use crate::session::{Need, Session};
-use shale_device::crc32c;
 use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
-use shale_format::{FileBlock, Ino, LogPos};
+use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
 use shale_oplog::{Part, Source, encode};
+use shale_volume::Mapping;
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 
 /// How a write is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,11 +38,10 @@ const RUNS_MAX: usize = 8;
 
 /// Full blocks that are already in their place, and what the log has to say of them.
 struct Stolen {
-    /// First byte of the data that was stolen, and one past the last.
+    /// First byte of the data that goes to blocks.
     from: usize,
-    to: usize,
-    runs: Vec<BlockRun>,
-    crcs: Vec<u32>,
+    runs: Runs,
+    /// They are written and durable; else the append writes them.
     fenced: bool,
 }
 
@@ -171,7 +172,7 @@ impl Session {
         if blocks == 0 {
             return Ok(None);
         }
-        let mut runs = Vec::with_capacity(RUNS_MAX);
+        let mut runs = Runs::new();
         if !self.take_blocks(blocks as u64, &mut runs)? {
             return Ok(None);
         }
@@ -179,30 +180,19 @@ impl Session {
             self.blocks.put(&mut runs);
             return Ok(None);
         }
-        let (from, to) = (head, head + blocks * BLOCK_BYTES);
-        let fenced = to - from > CHECKSUM_BYTES_MAX;
-        let mut crcs = Vec::with_capacity(runs.len());
-        let mut at = from;
-        for run in &runs {
-            let bytes = &data[at..at + run.blocks as usize * BLOCK_BYTES];
-            let to = run.addr.byte() as usize;
-            crcs.push(if fenced {
-                self.nvm.copy_nt(to, bytes);
-                0
-            } else {
-                // In one pass: the caller's buffer may be changing under another thread.
-                crc32c::finish(self.nvm.copy_nt_crc32c(to, &[bytes], crc32c::START))
-            });
-            at += bytes.len();
-        }
+        let fenced = blocks * BLOCK_BYTES > CHECKSUM_BYTES_MAX;
         if fenced {
+            let mut at = head;
+            for run in &runs {
+                let bytes = &data[at..at + run.blocks as usize * BLOCK_BYTES];
+                self.nvm.copy_nt(run.addr.byte() as usize, bytes);
+                at += bytes.len();
+            }
             self.nvm.fence();
         }
         Ok(Some(Stolen {
-            from,
-            to,
+            from: head,
             runs,
-            crcs,
             fenced,
         }))
     }
@@ -216,7 +206,7 @@ fn log_bytes(data: usize, stolen: Option<&Stolen>) -> u64 {
 
 /// Ranges of the file and their sources, for the overlay.
 struct Placed {
-    sources: Vec<(std::ops::Range<u64>, Source, LogPos)>,
+    sources: SmallVec<[(Range<u64>, Source, LogPos); 2]>,
     end: LogPos,
 }
 
@@ -236,53 +226,63 @@ fn log_write(
         let source = Source::Log {
             at: part.payload_at(),
         };
-        let sources = vec![(
-            offset..offset + data.len() as u64,
-            source,
-            LogPos(part.header.pos),
-        )];
+        let range = offset..offset + data.len() as u64;
+        let sources = smallvec![(range, source, LogPos(part.header.pos))];
         return Ok(Placed { sources, end });
     };
-    let mut parts: Vec<Part<'_>> = Vec::with_capacity(s.runs.len() + 2);
-    let mut ranges = Vec::with_capacity(s.runs.len() + 2);
+    let mut parts: SmallVec<[Part<'_>; 3]> = SmallVec::new();
+    let mut ranges: SmallVec<[(Range<u64>, Option<BlockAddr>); 3]> = SmallVec::new();
     if s.from > 0 {
         parts.push(encode::write(Ino(ino), offset, &data[..s.from]).flags(kill));
         ranges.push((offset..offset + s.from as u64, None));
     }
-    let mut at = offset + s.from as u64;
-    for (run, &data_crc) in s.runs.iter().zip(&s.crcs) {
-        let end = at + run.blocks * BLOCK;
-        let body = StealBody {
-            addr: run.addr.raw(),
-            blocks: run.blocks as u32,
-            data_crc,
-            end,
-        };
-        let fenced = if s.fenced { flag::FENCED } else { 0 };
-        parts.push(encode::steal(Ino(ino), at, body).flags(kill | fenced));
-        ranges.push((
-            at..end,
-            Some(Source::Block {
-                addr: run.addr,
-                skip: 0,
-            }),
-        ));
-        at = end;
+    let mut from = s.from;
+    for run in &s.runs {
+        let (at, bytes) = (offset + from as u64, run.blocks as usize * BLOCK_BYTES);
+        parts.push(steal_part(op, ino, at, run, &data[from..from + bytes], s.fenced).flags(kill));
+        ranges.push((at..at + bytes as u64, Some(run.addr)));
+        from += bytes;
     }
-    if s.to < data.len() {
-        parts.push(encode::write(Ino(ino), at, &data[s.to..]).flags(kill));
+    if from < data.len() {
+        let at = offset + from as u64;
+        parts.push(encode::write(Ino(ino), at, &data[from..]).flags(kill));
         ranges.push((at..offset + data.len() as u64, None));
     }
     let end = op.append_chain(&mut parts)?;
     let sources = parts
         .iter()
         .zip(ranges)
-        .map(|(p, (range, source))| {
-            let source = source.unwrap_or(Source::Log { at: p.payload_at() });
+        .map(|(p, (range, addr))| {
+            let logged = Source::Log { at: p.payload_at() };
+            let source = addr.map_or(logged, |addr| Source::Block { addr, skip: 0 });
             (range, source, LogPos(p.header.pos))
         })
         .collect();
     Ok(Placed { sources, end })
+}
+
+/// The record of one stolen run. Data that is not durable yet is written by the append.
+fn steal_part<'a>(
+    op: &Op<'a>,
+    ino: u64,
+    at: u64,
+    run: &BlockRun,
+    data: &'a [u8],
+    fenced: bool,
+) -> Part<'a> {
+    let body = StealBody {
+        addr: run.addr.raw(),
+        blocks: run.blocks as u32,
+        data_crc: 0,
+        end: at + data.len() as u64,
+    };
+    match fenced {
+        true => encode::steal(Ino(ino), at, body).flags(flag::FENCED),
+        false => {
+            let to = (&**op.session.nvm, run.addr.byte() as usize);
+            encode::steal_data(Ino(ino), at, body, to, data)
+        }
+    }
 }
 
 /// Blocks of `from..to` that the file does not have yet. What was cut off or punched
@@ -297,6 +297,22 @@ pub(crate) fn missing_blocks(
     let (first, last) = (FileBlock::containing(from), FileBlock::at_or_after(to));
     if !state.in_volume && state.overlay.is_empty() {
         return Ok(last.0 - first.0 - state.allocated.count(first.0..last.0));
+    }
+    if last.0 - first.0 == 1 {
+        // Most writes are within one block, and most of those within one just written.
+        match state.overlay.last_in(first.byte()..last.byte()) {
+            Some(Source::Log { .. } | Source::Block { .. }) => return Ok(0),
+            None => {
+                let hole = matches!(
+                    node.map_block(&op.session.view, state, first)?,
+                    Mapping::Hole { .. }
+                );
+                return Ok(
+                    u64::from(hole) - u64::from(hole) * state.allocated.count(first.0..last.0)
+                );
+            }
+            Some(Source::Zero) => {}
+        }
     }
     let mut missing = 0;
     // First block of which nothing is known yet.

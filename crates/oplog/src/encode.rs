@@ -4,6 +4,7 @@
 //! The caller fills in what is not part of the operation itself through
 //! [`Part::header`]: `time_ns`, `request`, `lease`, `reserve` and flags.
 
+use shale_device::View;
 use shale_format::limits::{
     NAME_BYTES_MAX, RECORD_BYTES_MAX, SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX,
     XATTR_VALUE_BYTES_MAX,
@@ -30,6 +31,22 @@ pub struct Part<'a> {
     pub(crate) body: [u8; BODY_BYTES_MAX],
     /// The payload is the one followed by the other.
     pub(crate) payload: [&'a [u8]; 2],
+    /// Data of a steal that is written together with the record.
+    pub(crate) stolen: Option<Stolen<'a>>,
+}
+
+/// Data that goes to blocks of the volume, and where.
+#[derive(Clone, Copy)]
+pub(crate) struct Stolen<'a> {
+    pub(crate) to: &'a View,
+    pub(crate) at: usize,
+    pub(crate) data: &'a [u8],
+}
+
+impl std::fmt::Debug for Stolen<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes to {}", self.data.len(), self.at)
+    }
 }
 
 impl<'a> Part<'a> {
@@ -53,6 +70,7 @@ impl<'a> Part<'a> {
             header: RecordHeader::new(kind, ino, offset, from.len(), bytes),
             body,
             payload,
+            stolen: None,
         }
     }
 
@@ -161,6 +179,23 @@ pub fn write(ino: Ino, offset: u64, data: &[u8]) -> Part<'_> {
 #[inline]
 pub fn steal(ino: Ino, offset: u64, body: StealBody) -> Part<'static> {
     Part::new(Kind::Steal, ino.0, offset, &body, [&[], &[]])
+}
+
+/// As [`steal`], for blocks that are not written yet: the append writes `data` to byte
+/// `at` of `to`, and its checksum into the record, once the record has its place. So
+/// the copy is not held up by what an append does before, and one fence covers both.
+#[inline]
+pub fn steal_data<'a>(
+    ino: Ino,
+    offset: u64,
+    body: StealBody,
+    (to, at): (&'a View, usize),
+    data: &'a [u8],
+) -> Part<'a> {
+    Part {
+        stolen: Some(Stolen { to, at, data }),
+        ..Part::new(Kind::Steal, ino.0, offset, &body, [&[], &[]])
+    }
 }
 
 /// Sets the size in bytes. Flag: `KILL_SUID`.

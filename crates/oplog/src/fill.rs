@@ -12,10 +12,13 @@ use crate::encode::Part;
 use crate::log::Log;
 use shale_device::{LINE_BYTES, crc32c};
 use shale_format::limits::CHECKSUM_BYTES_MAX;
-use shale_format::record::{Kind, RecordHeader, flag};
+use shale_format::record::{Kind, RecordHeader, StealBody, flag};
 use zerocopy::IntoBytes;
 
 const _: () = assert!(RecordHeader::BYTES == LINE_BYTES, "a header is one line");
+
+/// Where a steal's body holds the checksum of its data.
+const DATA_CRC_AT: usize = std::mem::offset_of!(StealBody, data_crc);
 
 /// Whether a record's data is made durable by a fence of its own before the header.
 #[inline]
@@ -34,6 +37,13 @@ fn begin(log: &Log, part: &mut Part<'_>) -> u32 {
 /// Writes a record whose checksum covers everything. Durable after the next fence.
 #[inline]
 pub(crate) fn covered(log: &Log, part: &mut Part<'_>) {
+    if let Some(stolen) = part.stolen {
+        let state = stolen
+            .to
+            .copy_nt_crc32c(stolen.at, &[stolen.data], crc32c::START);
+        let crc = crc32c::finish(state).to_le_bytes();
+        part.body[DATA_CRC_AT..DATA_CRC_AT + crc.len()].copy_from_slice(&crc);
+    }
     let state = begin(log, part);
     let body = &part.body[..part.header.body_bytes as usize];
     let behind = [body, part.payload[0], part.payload[1]];

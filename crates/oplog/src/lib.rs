@@ -22,6 +22,7 @@ pub mod inflight;
 pub mod log;
 pub mod op;
 pub mod overlay;
+mod pieces;
 pub mod recent;
 mod reclaim;
 pub mod ring;

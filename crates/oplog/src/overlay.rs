@@ -5,8 +5,8 @@
 //! adjoin are not merged: their records are digested at different times.
 //! The caller holds the inode's lock.
 
+use crate::pieces::{Piece, Pieces};
 use shale_format::{BlockAddr, LogPos};
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where the bytes of a piece are.
@@ -44,18 +44,10 @@ impl Source {
     }
 }
 
-/// What is known of the bytes from the key up to `end`.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    end: u64,
-    source: Source,
-    record: LogPos,
-}
-
 /// The newer ranges of one file, by byte offset.
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
-    pieces: BTreeMap<u64, Piece>,
+    pieces: Pieces,
     newest: Option<LogPos>,
 }
 
@@ -88,6 +80,7 @@ impl Overlay {
             return;
         }
         let piece = Piece {
+            start: range.start,
             end: range.end,
             source,
             record,
@@ -95,18 +88,18 @@ impl Overlay {
         // The most frequent cases first: behind everything, and the same range again.
         let behind = self
             .pieces
-            .last_key_value()
-            .is_none_or(|(_, last)| last.end <= range.start);
+            .last()
+            .is_none_or(|last| last.end <= range.start);
         if !behind {
-            match self.pieces.get_mut(&range.start) {
+            match self.pieces.get_mut(range.start) {
                 Some(old) if old.end == range.end => {
                     *old = piece;
                     return;
                 }
-                _ => self.cut(range.clone()),
+                _ => self.cut(range),
             }
         }
-        self.pieces.insert(range.start, piece);
+        self.pieces.insert(piece);
     }
 
     /// Bytes of `range` are zeros now.
@@ -122,23 +115,23 @@ impl Overlay {
 
     /// Forgets what it knows of `range`, so that the volume's bytes show.
     fn cut(&mut self, range: Range<u64>) {
-        while let Some((&start, &old)) = self.pieces.range(..range.end).next_back() {
+        while let Some(&old) = self.pieces.before(range.end) {
             if old.end <= range.start {
                 break;
             }
-            if start < range.start {
-                if let Some(left) = self.pieces.get_mut(&start) {
+            if old.start < range.start {
+                if let Some(left) = self.pieces.get_mut(old.start) {
                     left.end = range.start;
                 }
             } else {
-                self.pieces.remove(&start);
+                self.pieces.remove(old.start);
             }
             if old.end > range.end {
-                let right = Piece {
-                    source: old.source.plus(range.end - start),
+                self.pieces.insert(Piece {
+                    start: range.end,
+                    source: old.source.plus(range.end - old.start),
                     ..old
-                };
-                self.pieces.insert(range.end, right);
+                });
             }
         }
     }
@@ -155,25 +148,35 @@ impl Overlay {
             .checked_add_signed(delta)
             .expect("a shift stays in the file");
         self.cut(to.min(from)..from);
-        if let Some((&start, &old)) = self.pieces.range(..from).next_back()
+        if let Some(&old) = self.pieces.before(from)
             && old.end > from
         {
             self.cut(from..old.end);
-            let right = Piece {
-                source: old.source.plus(from - start),
+            self.pieces.insert(Piece {
+                start: from,
+                source: old.source.plus(from - old.start),
                 ..old
-            };
-            self.pieces.insert(from, right);
+            });
         }
-        let moving = self.pieces.split_off(&from);
         let moved = |offset: u64| match offset {
             u64::MAX => u64::MAX,
             offset => offset.saturating_add_signed(delta),
         };
-        self.pieces.extend(moving.into_iter().map(|(start, piece)| {
-            let end = moved(piece.end);
-            (moved(start), Piece { end, ..piece })
-        }));
+        for piece in self.pieces.split_off(from) {
+            self.pieces.insert(Piece {
+                start: moved(piece.start),
+                end: moved(piece.end),
+                ..piece
+            });
+        }
+    }
+
+    /// The source of the last piece that touches `range`: what was written there is,
+    /// at least in part, not in the volume yet.
+    #[inline]
+    pub fn last_in(&self, range: Range<u64>) -> Option<Source> {
+        let piece = self.pieces.before(range.end)?;
+        (piece.end > range.start).then_some(piece.source)
     }
 
     /// Visits `range` in order, in pieces: the bytes of each are in the source, or,
@@ -187,18 +190,21 @@ impl Overlay {
         mut visit: impl FnMut(Range<u64>, Option<Source>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut at = range.start;
-        let before = self.pieces.range(..range.start).next_back();
-        let inside = self.pieces.range(range.start..range.end.max(range.start));
-        for (&start, piece) in before.into_iter().chain(inside) {
-            if piece.end <= at || at >= range.end {
+        let before = self.pieces.before(range.start);
+        let inside = self.pieces.from(range.start);
+        for piece in before.into_iter().chain(inside) {
+            if piece.end <= at {
                 continue;
             }
-            if start > at {
-                visit(at..start, None)?;
-                at = start;
+            if piece.start >= range.end || at >= range.end {
+                break;
+            }
+            if piece.start > at {
+                visit(at..piece.start, None)?;
+                at = piece.start;
             }
             let end = piece.end.min(range.end);
-            visit(at..end, Some(piece.source.plus(at - start)))?;
+            visit(at..end, Some(piece.source.plus(at - piece.start)))?;
             at = end;
         }
         if at < range.end {
@@ -213,7 +219,7 @@ impl Overlay {
             self.pieces.clear();
             self.newest = None;
         } else {
-            self.pieces.retain(|_, piece| piece.record >= digested);
+            self.pieces.retain(|piece| piece.record >= digested);
         }
     }
 }
