@@ -26,7 +26,7 @@ const _: () = assert!(BUFFER_BYTES.is_multiple_of(BLOCK_BYTES));
 pub(crate) struct Placed<'v> {
     volume: &'v Volume,
     runs: Vec<Run>,
-    /// For each inode of the plan the extents of its new blocks.
+    /// For each inode of the plan the extents of its new blocks, ascending.
     pub extents: Vec<Vec<Extent>>,
 }
 
@@ -180,9 +180,12 @@ impl Writer<'_> {
         let mut fills = copy.fills.iter().copied();
         let mut fill = fills.next();
         let end = copy.at + copy.blocks;
-        let mine = extents
+        // Ascending: a search for each run, not a walk over all extents of the file.
+        let first = extents.partition_point(|e| e.file_block < copy.at);
+        let mine = extents[first..]
             .iter()
-            .filter(|e| (copy.at..end).contains(&e.file_block) && !e.is_unwritten());
+            .take_while(|e| e.file_block < end)
+            .filter(|e| !e.is_unwritten());
         for extent in mine {
             let target = BlockAddr::from_raw(extent.addr);
             let bytes = u64::from(extent.len) * BLOCK;

@@ -5,6 +5,7 @@
 //! later record is looked at: after a power cut it may not have arrived, and then the
 //! log ends before that record.
 
+use super::estimate::{FIXED_BYTES, SLOT_BYTES};
 use super::files::shifts;
 use super::plan::{Item, Refused};
 use shale_device::{Map, Path, View as Bytes};
@@ -60,6 +61,63 @@ impl Default for Bounds {
             records_max: 64 << 10,
             bytes_max: 32 << 20,
         }
+    }
+}
+
+/// Where to stop reading a chunk, at the end of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    /// Records.
+    pub records: usize,
+    /// Bytes of names and values.
+    pub bytes: usize,
+    /// Journal that the records need, as far as they tell by themselves.
+    pub journal_bytes: u64,
+}
+
+#[cfg(test)]
+impl Most {
+    /// Everything there is.
+    pub const ANY: Most = Most {
+        records: usize::MAX,
+        bytes: usize::MAX,
+        journal_bytes: u64::MAX,
+    };
+}
+
+/// What the records read so far come to.
+#[derive(Default)]
+struct Sum {
+    bytes: usize,
+    /// Inodes that change, with new ones.
+    inodes: HashSet<u64>,
+    /// Of these, new ones: most of them lie in new blocks, which need no journal.
+    fresh: u64,
+}
+
+impl Sum {
+    fn add(&mut self, record: &Record, op: &Op) {
+        self.bytes += record.payload().len();
+        let header = &record.header;
+        self.inodes.insert(header.ino);
+        match op {
+            Op::Create { .. } => {
+                self.fresh += u64::from(self.inodes.insert(header.offset));
+            }
+            Op::Link { .. } | Op::Unlink { .. } => drop(self.inodes.insert(header.offset)),
+            Op::Rename { body, .. } => {
+                self.inodes
+                    .extend([header.offset, body.new_parent, body.replaced]);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_full(&self, records: usize, most: &Most) -> bool {
+        let slots = self.inodes.len() as u64 - self.fresh;
+        records >= most.records
+            || self.bytes >= most.bytes
+            || FIXED_BYTES + slots * SLOT_BYTES >= most.journal_bytes
     }
 }
 
@@ -134,7 +192,7 @@ pub(crate) fn gather(
     from: LogPos,
     limit: LogPos,
     mode: Mode,
-    bounds: &Bounds,
+    most: &Most,
 ) -> Batch {
     let mut scan = scan(log, view, from, limit, mode);
     let mut batch = Batch {
@@ -143,9 +201,9 @@ pub(crate) fn gather(
         ended: false,
         refused: None,
     };
-    let (mut bytes, mut whole) = (0, 0);
+    let (mut sum, mut whole) = (Sum::default(), 0);
     loop {
-        let full = batch.items.len() >= bounds.records_max || bytes >= bounds.bytes_max;
+        let full = sum.is_full(batch.items.len(), most);
         if full && whole == batch.items.len() && whole > 0 {
             return batch;
         }
@@ -169,7 +227,7 @@ pub(crate) fn gather(
         if alone && whole > 0 {
             return batch;
         }
-        bytes += record.payload().len();
+        sum.add(&record, &op);
         batch.head = record.end();
         let header = record.header;
         batch.items.push(Item { header, op });

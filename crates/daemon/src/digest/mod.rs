@@ -22,6 +22,7 @@ mod apply;
 pub mod authority;
 pub mod content;
 mod data;
+mod estimate;
 mod files;
 pub mod gather;
 pub mod image;
@@ -31,6 +32,7 @@ pub mod net;
 pub mod plan;
 pub mod ranges;
 pub mod stats;
+mod twins;
 
 #[cfg(test)]
 mod tests;
@@ -40,10 +42,12 @@ pub use gather::{Bounds, LogSource, Mode, Survey, survey};
 pub use plan::{Plan, PlanError, Refused};
 pub use stats::DigestStats;
 
-use gather::Batch;
+use gather::{Batch, Most};
+use image::ChunkImage;
 use shale_format::{Ino, LogPos, TxId};
 use shale_volume::{Run, Volume, VolumeError};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A chunk could not be digested. The volume is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +107,9 @@ pub struct ChunkDone {
 pub struct Digester {
     volume: Arc<Volume>,
     bounds: Bounds,
+    /// Records to read for the next chunk: as many as fitted the journal when a chunk
+    /// had to be cut, slowly more after that. Only a guess that saves planning twice.
+    records: AtomicUsize,
 }
 
 impl Digester {
@@ -113,7 +120,11 @@ impl Digester {
 
     /// A digester with chunks of these bounds.
     pub fn with_bounds(volume: Arc<Volume>, bounds: Bounds) -> Self {
-        Self { volume, bounds }
+        Self {
+            volume,
+            bounds,
+            records: AtomicUsize::new(bounds.records_max),
+        }
     }
 
     /// The volume.
@@ -123,7 +134,7 @@ impl Digester {
 
     /// Digests the next chunk of a log: records from `from`, the slot's digested
     /// position, up to `limit` at most. A chunk that needs more space or journal than
-    /// there is is cut in half, down to one transaction.
+    /// there is is cut, down to one transaction.
     ///
     /// # Errors
     /// The volume refuses or is damaged; then nothing has changed.
@@ -136,18 +147,31 @@ impl Digester {
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
         let view = self.volume.view();
-        let batch = gather::gather(log, &view, from, limit, mode, &self.bounds);
+        let guess = self.records.load(Ordering::Relaxed);
+        let most = Most {
+            records: guess.min(self.bounds.records_max),
+            bytes: self.bounds.bytes_max,
+            journal_bytes: part_to_fill(self.volume.journal_room()),
+        };
+        let batch = gather::gather(log, &view, from, limit, mode, &most);
         let mut records = batch.whole(batch.items.len());
+        let mut cut = None;
         loop {
             let error = match self.attempt(log, &batch, records, from, authority) {
-                Ok(done) => return Ok(done),
+                Ok((done, wanted)) => {
+                    let fitting = fitting(records, wanted, self.volume.journal_room());
+                    let more = (guess + guess / 2 + 1).min(fitting).max(guess);
+                    self.records.store(cut.unwrap_or(more), Ordering::Relaxed);
+                    return Ok(done);
+                }
                 Err(error) => error,
             };
             let less = match &error {
                 DigestError::Volume(VolumeError::NoSpace { .. }) => batch.whole(records / 2),
                 DigestError::Volume(VolumeError::JournalFull { wanted, room }) => {
-                    let fitting = records as u64 * room / (*wanted).max(1);
-                    batch.whole((fitting as usize).min(records / 2))
+                    let fitting = fitting(records, *wanted, *room).max(1);
+                    cut = Some(fitting);
+                    batch.whole(fitting)
                 }
                 _ => records,
             };
@@ -159,7 +183,8 @@ impl Digester {
         }
     }
 
-    /// Digests the first `records` records of a batch.
+    /// Digests the first `records` records of a batch. Gives also the journal bytes
+    /// that it was estimated to need.
     fn attempt(
         &self,
         log: &LogSource<'_>,
@@ -167,12 +192,12 @@ impl Digester {
         records: usize,
         from: LogPos,
         authority: &dyn Authority,
-    ) -> Result<ChunkDone, DigestError> {
-        let view = self.volume.view();
+    ) -> Result<(ChunkDone, u64), DigestError> {
+        let image = ChunkImage::new(self.volume.view(), &batch.items[..records]);
         let mut records = records;
         let mut refused = None;
         let plan = loop {
-            match plan::plan(&batch.items[..records], &view, authority) {
+            match plan::plan(&batch.items[..records], &image, authority) {
                 Ok(plan) => break plan,
                 Err(PlanError::Volume(e)) => return Err(e.into()),
                 Err(PlanError::Refused { refused: why, keep }) => {
@@ -199,7 +224,7 @@ impl Digester {
             stats: plan.stats,
         };
         if upto == from {
-            return Ok(done);
+            return Ok((done, plan.journal_bytes));
         }
         let room = self.volume.journal_room();
         if plan.journal_bytes > room && batch.whole(records / 2) < records {
@@ -213,6 +238,21 @@ impl Digester {
         done.txid = Some(committed.txid);
         done.freed = committed.freed;
         done.stats.commits = 1;
-        Ok(done)
+        Ok((done, plan.journal_bytes))
     }
+}
+
+/// Bytes of a journal with this room that a chunk is made to need, by estimate.
+fn part_to_fill(room: u64) -> u64 {
+    let growing = room.saturating_sub(estimate::FIXED_BYTES);
+    estimate::FIXED_BYTES + growing / 16 * 15
+}
+
+/// How many of the records fit if all of them want `wanted` bytes of journal, most of
+/// them in proportion to their number.
+fn fitting(records: usize, wanted: u64, room: u64) -> usize {
+    let each = wanted.saturating_sub(estimate::FIXED_BYTES).max(1);
+    let growing = part_to_fill(room) - estimate::FIXED_BYTES;
+    let fitting = u128::from(records as u64) * u128::from(growing) / u128::from(each);
+    fitting.min(usize::MAX as u128) as usize
 }

@@ -2,12 +2,13 @@
 //! [`super::data`] and [`super::apply`] carry out with nothing left to decide.
 
 use super::authority::Authority;
+use super::estimate::Estimate;
 use super::image::Image;
 use super::layout::{self, FilePlan};
 use super::net::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop};
 use super::stats::DigestStats;
 use shale_format::inode::{self, Inode};
-use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::{Kind, RecordHeader, flag};
 use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, Ino, LogPos, TxId};
@@ -222,7 +223,7 @@ fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
     let mut plan = Plan {
         inodes: Vec::new(),
         new_blocks: 0,
-        journal_bytes: JOURNAL_FIXED_BYTES,
+        journal_bytes: 0,
         reserve_bytes: 0,
         linked: Vec::new(),
         unused: Vec::new(),
@@ -230,6 +231,7 @@ fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
         stats: DigestStats::default(),
     };
     let image = net.image;
+    let mut journal = Estimate::default();
     for (&ino, inode) in &net.inodes {
         if let Some(p) = inode_plan(image, ino, inode, &mut count)? {
             let stats = &mut plan.stats;
@@ -242,12 +244,13 @@ fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
             });
             plan.linked.extend(linked);
             plan.new_blocks += p.file.new_blocks();
-            plan.journal_bytes += journal_bytes(&p);
+            journal.add(image, &p, inode)?;
             plan.stats.extents += (p.file.links.len() + p.file.copies.len()) as u64;
             plan.stats.bytes_digested += p.file.payload_bytes;
             plan.inodes.push(p);
         }
     }
+    plan.journal_bytes = journal.bytes(image);
     let mut rest = net.stolen;
     for run in &plan.linked {
         rest.remove(run.addr.raw()..run.addr.raw() + run.len);
@@ -285,19 +288,6 @@ fn tally(plan: &mut Plan, items: &[Item], count: &Count) {
     stats.bytes_skipped = stats.payload_bytes.saturating_sub(stats.bytes_digested);
     stats.blocks_written = plan.new_blocks;
     stats.blocks_linked = plan.linked.iter().map(|r| r.len).sum();
-}
-
-/// Journal of a transaction whatever it does: header, log slot, root block.
-const JOURNAL_FIXED_BYTES: u64 = 8192;
-/// Journal of one changed word of a bitmap, with its entry's header.
-const JOURNAL_WORD_BYTES: u64 = 24;
-
-/// Journal that one inode's changes need: its slot, bitmap words of blocks and nodes.
-fn journal_bytes(p: &InodePlan) -> u64 {
-    let file = &p.file;
-    let runs = file.links.len() + file.copies.len() + file.unwritten.len() + file.unmap.len();
-    let trees = 4 * (p.entries.len() + p.wiped_entries.len()).min(64) + 2 * runs + 8;
-    (INODE_BYTES + 16) as u64 + trees as u64 * JOURNAL_WORD_BYTES
 }
 
 /// What happens to one number; `None`: nothing.

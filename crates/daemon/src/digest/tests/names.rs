@@ -239,6 +239,12 @@ impl Image for Colliding {
     fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping> {
         self.0.map_block(inode, fb)
     }
+    fn has_slot(&self, ino: Ino) -> Result<bool> {
+        self.0.has_slot(ino)
+    }
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
 }
 
 #[test]
@@ -250,7 +256,7 @@ fn names_with_one_hash_are_told_apart() {
     w.push(create_twin(1, 102, "a", FILE, 2));
     let image = Colliding(w.view());
     let plan_to = |limit| {
-        let (log, bounds) = (w.source(), Default::default());
+        let (log, bounds) = (w.source(), gather::Most::ANY);
         let mode = crate::digest::Mode::Live;
         let batch = gather::gather(&log, &image.0, w.at, limit, mode, &bounds);
         plan::plan(&batch.items, &image, &w.rules)

@@ -307,7 +307,7 @@ impl World {
 
     /// The plan of everything that is not digested.
     pub fn plan(&self) -> Result<Plan, PlanError> {
-        let bounds = Bounds::default();
+        let bounds = gather::Most::ANY;
         let limit = self.writer.committed();
         let view = self.view();
         let batch = gather::gather(&self.source(), &view, self.at, limit, Mode::Live, &bounds);
