@@ -90,7 +90,7 @@ impl Estimate {
     pub(crate) fn bytes(&self, image: &dyn Image) -> u64 {
         let all = image.blocks();
         let words = self.words.min(all.div_ceil(WORD_BLOCKS));
-        let headers = words.min(all.div_ceil(BITS_PER_BLOCK as u64));
+        let headers = words.min(all.div_ceil(BITS_PER_BLOCK));
         let bitmap = words * WORD_BYTES + headers * BITMAP_HEADER_BYTES;
         FIXED_BYTES + self.slots * SLOT_BYTES + bitmap
     }
