@@ -7,6 +7,7 @@
 //!
 //! Everything that can be found wrong is said here, to whoever waits for the prompt.
 
+use crate::ask;
 use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::packet::{self, Report};
@@ -58,7 +59,20 @@ pub fn run(args: &Args) -> Result<()> {
         )));
     }
     say!("{place}: {} mounted", wanted.volume.display());
+    for problem in recovery_problems(&wanted.mountpoint) {
+        eprintln!("shale: {place}: recovery: {problem}");
+    }
     Ok(())
+}
+
+/// What of the logs that were left could not be recovered: the mount is there all the
+/// same, and whoever made it has to hear of it.
+fn recovery_problems(mountpoint: &Path) -> Vec<String> {
+    let status = StateDir::find(mountpoint).and_then(|dir| ask::status(&dir).ok());
+    let problems = status.map(|status| status["recovery"]["problems"].clone());
+    let problems = problems.as_ref().and_then(|p| p.as_array());
+    let text = |p: &serde_json::Value| p.as_str().map(str::to_owned);
+    problems.into_iter().flatten().filter_map(text).collect()
 }
 
 fn check(args: &Args) -> Result<Wanted> {

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::digestion::Halt;
 use crate::error::DaemonError;
 use crate::shared::Shared;
-use crate::space::fixed_reserve;
+use crate::space::Supply;
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Ino};
@@ -24,7 +24,7 @@ const GRANT_BLOCKS_MAX: u64 = 64 << 10;
 const GRANT_BLOCKS_MIN: u64 = 16;
 /// Most runs in one grant: what fits a message.
 const GRANT_RUNS_MAX: usize = 2000;
-/// Bytes that a new inode may add: what clients set aside for one.
+/// Bytes of room counted for each inode that could still be made.
 const INODE_GROWTH_BYTES: u64 = 1024;
 
 type Answer = (Reply, Vec<OwnedFd>);
@@ -71,7 +71,11 @@ fn failed(error: &DaemonError) -> Refusal {
 }
 
 fn halted(halt: &Halt) -> Refusal {
-    (libc::EIO, halt.to_string())
+    let errno = match halt {
+        Halt::Short(_) => libc::ENOSPC,
+        Halt::Refused(_) | Halt::Stuck(_) => libc::EIO,
+    };
+    (errno, halt.to_string())
 }
 
 impl Connection {
@@ -218,12 +222,14 @@ impl Connection {
             },
             Vec::new(),
         );
-        let room = self.shared.credits.available(&self.shared.volume.space()) / BLOCK / 4;
-        let blocks = blocks.min(room).min(GRANT_BLOCKS_MAX);
-        if !client.may_steal || blocks < GRANT_BLOCKS_MIN {
-            return Ok(none);
-        }
-        let Ok(mut runs) = self.shared.volume.grant(blocks) else {
+        let volume = &self.shared.volume;
+        let supply = || Supply::of(volume);
+        let granted = self.shared.credits.with_available(supply, |bytes| {
+            let blocks = blocks.min(bytes / BLOCK / 4).min(GRANT_BLOCKS_MAX);
+            let worth_it = client.may_steal && blocks >= GRANT_BLOCKS_MIN;
+            worth_it.then(|| volume.grant(blocks).ok()).flatten()
+        });
+        let Some(mut runs) = granted else {
             return Ok(none);
         };
         for surplus in runs.drain(runs.len().min(GRANT_RUNS_MAX)..) {
@@ -319,10 +325,11 @@ impl Shared {
     pub(crate) fn reserve(self: &Arc<Self>, client: &Client, wanted: u64, least: u64) -> Reply {
         let give = || {
             self.credits
-                .give(client.id, wanted, least, || self.volume.space())
+                .give(client.id, wanted, least, || Supply::of(&self.volume))
                 .map(|bytes| Reply::Room { bytes })
         };
         if let Some(room) = give() {
+            self.digest_ahead();
             return room;
         }
         self.digest_all();
@@ -337,23 +344,30 @@ impl Shared {
         give().unwrap_or(Reply::NoSpace)
     }
 
+    /// Begins to digest when most of the room is given out: whoever asks next would have
+    /// to wait for it.
+    fn digest_ahead(&self) {
+        let available = self.credits.available(&Supply::of(&self.volume));
+        if available < self.credits.outstanding() / 2 {
+            for client in self.clients() {
+                if client.backlog() > 0 && client.served() {
+                    self.queue.push(&client);
+                }
+            }
+        }
+    }
+
     /// Space as `statfs` tells it: free is what could be reserved, by a client that
     /// waits until what was freed is released too.
     pub(crate) fn statfs(&self) -> Result<Space, Refusal> {
-        let now = self.volume.space();
-        let blocks = shale_volume::Space {
-            free: now.free + now.pending,
-            ..now
-        };
-        let _reader = self.readers.enter();
-        let root = self.volume.view().root();
-        let root = root.map_err(|e| failed(&e.into()))?;
-        let available = self.credits.available(&blocks);
+        let supply = Supply::of(&self.volume).released();
+        let blocks = &supply.blocks;
+        let available = self.credits.available(&supply);
         Ok(Space {
-            total: blocks.total.saturating_sub(fixed_reserve(&blocks) / BLOCK),
+            total: blocks.total.saturating_sub(blocks.reserved_fixed),
             free: available / BLOCK,
             spare_bytes: available % BLOCK,
-            inodes_used: root.inodes,
+            inodes_used: supply.inodes,
             inodes_free: available / INODE_GROWTH_BYTES,
         })
     }

@@ -10,11 +10,12 @@ use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
 use crate::gate::{Barrier, OwnReaders};
-use crate::lease::LeaseHook;
+use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovery, RecoveryReport};
 use crate::shared::Shared;
+use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
 use crate::volume_file::VolumeFile;
 use parking_lot::Mutex;
@@ -114,6 +115,9 @@ impl Daemon {
             threads: config.threads(),
         }
         .run()?;
+        let (credits, leases) = (Credits::default(), Leases::default());
+        credits.hold(recovered.left.reserve_bytes);
+        leases.give_new(LEFT_LOGS, &recovered.left.inos);
         let shared = Arc::new(Shared {
             started_ns: clock.monotonic_ns(),
             name: config.volume.name.clone(),
@@ -128,8 +132,8 @@ impl Daemon {
             next_client: AtomicU32::new(1),
             attach: Mutex::default(),
             epoch: Mutex::default(),
-            leases: Default::default(),
-            credits: Default::default(),
+            leases,
+            credits,
             queue: Default::default(),
             release: Default::default(),
             idle_blocks: Mutex::default(),

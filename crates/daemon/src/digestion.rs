@@ -8,6 +8,11 @@
 //!
 //! A refused record ends its log: the client is cut off and reported, others go on. An
 //! error of the medium stops the log, which is kept: nothing is ever dropped for it.
+//!
+//! A chunk that finds too few free blocks waits for a pass of the gates, which gives out
+//! what earlier chunks freed, then takes its turn alone, in pieces down to one transaction.
+//! Room was set aside for every record (see [`crate::space`]), so that is enough; where a
+//! client has logged more than it set aside, its log waits and is tried again.
 
 use crate::client::{Client, Fate, Work};
 use crate::digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
@@ -82,6 +87,8 @@ pub(crate) enum Halt {
     Refused(String),
     /// The medium failed; the log is kept.
     Stuck(String),
+    /// There is no space, although nobody else holds any: the log waits.
+    Short(String),
 }
 
 impl std::fmt::Display for Halt {
@@ -89,6 +96,7 @@ impl std::fmt::Display for Halt {
         match self {
             Halt::Refused(why) => write!(f, "its log was refused: {why}"),
             Halt::Stuck(why) => write!(f, "its log cannot be digested and is kept: {why}"),
+            Halt::Short(why) => write!(f, "its log waits for space: {why}"),
         }
     }
 }
@@ -96,10 +104,12 @@ impl std::fmt::Display for Halt {
 /// Whether the same chunk may work later: freed blocks come back with the next pass, and
 /// a plan that a commit of another log overtook is made anew.
 pub(crate) fn passes_with_time(error: &DigestError) -> bool {
-    matches!(
-        error,
-        DigestError::Volume(VolumeError::NoSpace { .. }) | DigestError::Moved { .. }
-    )
+    is_short(error) || matches!(error, DigestError::Moved { .. })
+}
+
+/// Whether free blocks are missing, and nothing else.
+pub(crate) fn is_short(error: &DigestError) -> bool {
+    matches!(error, DigestError::Volume(VolumeError::NoSpace { .. }))
 }
 
 impl Shared {
@@ -160,7 +170,7 @@ impl Shared {
             if from >= target.min(limit) {
                 return Ok(());
             }
-            self.chunk(client, &mut work, LogPos(from), LogPos(limit));
+            self.chunk(client, &mut work, LogPos(from), LogPos(limit))?;
         }
     }
 
@@ -172,28 +182,44 @@ impl Shared {
         }
     }
 
-    fn chunk(self: &Arc<Self>, client: &Arc<Client>, work: &mut Work, from: LogPos, limit: LogPos) {
+    fn chunk(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        work: &mut Work,
+        from: LogPos,
+        limit: LogPos,
+    ) -> Result<(), Halt> {
         let source = LogSource {
             map: &client.log,
             salt: client.salt,
             ring_bytes: client.ring_bytes,
             slot: client.slot,
         };
-        let mut tries = 0;
+        let digester = &self.digester;
+        let (mut tries, mut alone) = (0, false);
         loop {
             let rights = Rights::new(client, &self.leases);
             let reader = self.readers.enter();
-            let done = self
-                .digester
-                .chunk(&source, from, limit, &rights, Mode::Live);
+            let done = match alone {
+                false => digester.chunk(&source, from, limit, &rights, Mode::Live),
+                true => digester.chunk_alone(&source, from, limit, &rights, Mode::Live),
+            };
             drop(reader);
             match done {
-                Ok(done) => return self.chunk_done(client, work, from, limit, &done, rights),
+                Ok(done) => {
+                    self.chunk_done(client, work, from, limit, &done, rights);
+                    return Ok(());
+                }
                 Err(e) if passes_with_time(&e) && tries < TRIES => {
+                    alone |= is_short(&e);
                     tries += 1;
                     self.release.wait(self.release.ask(), PASS_WAIT);
                 }
-                Err(e) => return self.stuck(client, &e),
+                Err(e) if is_short(&e) => return Err(self.short(client, &e)),
+                Err(e) => {
+                    self.stuck(client, &e);
+                    return Ok(());
+                }
             }
         }
     }
@@ -259,6 +285,17 @@ impl Shared {
         drop(grants);
         // A thread of the client may still be reading them: they are free after the next pass.
         self.idle_blocks.lock().extend(done.unused.iter().copied());
+    }
+
+    fn short(&self, client: &Client, error: &DigestError) -> Halt {
+        let why = error.to_string();
+        tracing::error!(
+            client = client.id,
+            log = %client.log_path.display(),
+            "digest waits for space: {why}"
+        );
+        *self.totals.last_error.lock() = Some(why.clone());
+        Halt::Short(why)
     }
 
     fn stuck(&self, client: &Client, error: &DigestError) {

@@ -1,13 +1,15 @@
 //! Freeing inodes that lost their last name while somebody used them.
 //!
 //! At a start that no mount survives into, nobody uses them any more. A crash in
-//! between leaves the rest for the next start.
+//! between leaves the rest for the next start. Those that an undigested log names stay:
+//! its records would find them gone.
 
 use crate::error::Result;
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
 use shale_format::{DirKey, FileBlock, Ino, TierId};
 use shale_volume::{Dirent, Txn, Volume, VolumeError};
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 /// Inodes freed in one transaction.
@@ -15,34 +17,39 @@ const BATCH: usize = 64;
 /// Extents unmapped in one transaction of a file too fragmented for a single one.
 const STEP_EXTENTS: usize = 256;
 
-/// Frees all orphans. Gives their number. Nobody else may be using the volume: the blocks
-/// are released at once.
-pub(crate) fn free_all(volume: &Volume) -> Result<u64> {
+/// Frees all orphans but those in `named`. Gives their number. Nobody else may be using
+/// the volume: the blocks are released at once.
+pub(crate) fn free_all(volume: &Volume, named: &HashSet<Ino>) -> Result<u64> {
     let mut freed = 0;
+    let mut from = DirKey(0);
     loop {
-        let batch = next(volume)?;
-        if batch.is_empty() {
-            volume.release_up_to(volume.txid());
+        volume.release_up_to(volume.txid());
+        let batch = next(volume, from, named)?;
+        let Some(last) = batch.last() else {
             return Ok(freed);
-        }
+        };
+        from = DirKey(last.key.0 + 1);
         match free(volume, &batch) {
-            Err(VolumeError::JournalFull { .. }) => {
+            Err(VolumeError::JournalFull { .. } | VolumeError::NoSpace { .. }) => {
                 for one in &batch {
                     free_large(volume, one)?;
+                    volume.release_up_to(volume.txid());
                 }
             }
             other => other?,
         }
         freed += batch.len() as u64;
-        volume.release_up_to(volume.txid());
     }
 }
 
-fn next(volume: &Volume) -> Result<Vec<Dirent>> {
+fn next(volume: &Volume, from: DirKey, named: &HashSet<Ino>) -> Result<Vec<Dirent>> {
     let view = volume.view();
     let mut batch = Vec::new();
     if let Some(orphans) = view.inode(Ino::ORPHANS)? {
-        view.entries(&orphans, DirKey(0), &mut |entry| {
+        view.entries(&orphans, from, &mut |entry| {
+            if named.contains(&entry.ino) {
+                return ControlFlow::Continue(());
+            }
             batch.push(entry);
             match batch.len() {
                 BATCH => ControlFlow::Break(()),

@@ -4,9 +4,15 @@
 //! Steps, each of which may be cut off and is then done again from the start:
 //! 1. read every log in the table; take the blocks that its steal records name, before
 //!    anything else is allocated;
-//! 2. digest the logs, several at once;
-//! 3. free orphans, unless the mount survived: then the kernel may still use them;
-//! 4. free the slots, all in one transaction, then remove the files.
+//! 2. digest the logs, several at once; one that finds too little space again alone, after
+//!    the others, and after orphans that no log names have gone;
+//! 3. free the slots, all in one transaction, then remove the files;
+//! 4. free orphans, unless the mount survived: then the kernel may still use them.
+//!
+//! Space is as it was for the last daemon, and more: idle grants are free again, and with
+//! no client whatever a chunk frees is free for the next. So what could be digested then
+//! can be now. A log that cannot (a damaged medium) is *left*: its slot, file, blocks and
+//! room stay, and so do the inodes that it names, orphans too; nobody may change those.
 //!
 //! When the mount survived, the kernel sends unanswered requests again. What the logs of
 //! its connection did for requests is collected *before* they go. A log that
@@ -14,8 +20,8 @@
 //! the daemon killed again before that, the next one would find them still.
 
 use crate::client::Client;
-use crate::digest::{DigestStats, Digester, LogSource, Mode, OwnLog, survey};
-use crate::digestion::{TRIES, passes_with_time};
+use crate::digest::{DigestError, DigestStats, Digester, LogSource, Mode, OwnLog, Survey, survey};
+use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
 use crate::gate::OwnReaders;
 use crate::grants::RunSet;
@@ -26,11 +32,12 @@ use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use serde::Serialize;
 use shale_device::{Access, Clock, Map, MapOptions, Path as CountPath};
-use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
+use shale_format::{Ino, LogPos};
 use shale_oplog::{Recent, Scan};
-use shale_volume::{Run, Volume};
+use shale_volume::Volume;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,6 +52,10 @@ const KEEP_NS: u64 = 60_000_000_000;
 pub struct RecoveryReport {
     /// Logs found.
     pub logs: usize,
+    /// Logs that could not be digested and wait for the next start.
+    pub logs_left: usize,
+    /// Logs put aside because one of their records was refused.
+    pub logs_refused: usize,
     /// Records digested.
     pub records: u64,
     /// Bytes of log digested.
@@ -65,6 +76,17 @@ pub struct RecoveryReport {
 pub(crate) struct Recovered {
     pub(crate) report: RecoveryReport,
     pub(crate) kept: Kept,
+    pub(crate) left: Undigested,
+}
+
+/// What logs that could not be digested hold on to.
+#[derive(Default)]
+pub(crate) struct Undigested {
+    /// Room that their records have set aside.
+    pub(crate) reserve_bytes: u64,
+    /// Inodes that they change and that are no directories: those of others could not be
+    /// told apart by their number alone.
+    pub(crate) inos: Vec<u64>,
 }
 
 /// Requests done before the crash, and the logs that prove it.
@@ -93,20 +115,23 @@ struct Left {
     slot: LogSlot,
     path: PathBuf,
     map: Option<Map>,
+    /// Blocks that its steal records name, as long as no file has them.
     taken: RunSet,
+    /// Inodes that its records name.
+    named: HashSet<Ino>,
     outcome: Outcome,
 }
 
 /// How the digest of a log ended.
 #[derive(Default)]
 struct Outcome {
-    /// Stolen blocks that files have now.
-    linked: Vec<Run>,
     stats: DigestStats,
     end: u64,
     problem: Option<String>,
     /// A record was refused: the file is put aside.
     refused: bool,
+    /// It found too little space.
+    short: bool,
     /// It cannot be digested now: slot and file stay.
     keep: bool,
 }
@@ -121,15 +146,18 @@ impl Recovery<'_> {
         report.logs = logs.len();
         self.survey(&mut logs);
         self.digest(&mut logs);
+        report.orphans_freed = self.digest_short(&mut logs)?;
         let mut kept = self.collect_requests(&logs);
         report.requests = kept.recent.len();
         for log in &mut logs {
             self.settle(log, &mut report);
         }
-        self.volume.release_up_to(self.volume.txid());
+        self.release();
         self.free_slots(&logs, &mut kept)?;
-        if self.connection.is_none() {
-            report.orphans_freed = orphans::free_all(self.volume)?;
+        let left = self.left(&logs)?;
+        // A log that is left knows more of them than it names: what is below a directory.
+        if self.connection.is_none() && report.logs_left == 0 {
+            report.orphans_freed += orphans::free_all(self.volume, &HashSet::new())?;
         }
         report.ms = (self.clock.monotonic_ns() - started_ns) / 1_000_000;
         kept.since_ns = self.clock.monotonic_ns();
@@ -144,7 +172,14 @@ impl Recovery<'_> {
                 "recovered"
             );
         }
-        Ok(Recovered { report, kept })
+        Ok(Recovered { report, kept, left })
+    }
+
+    /// Makes free what was freed: nobody reads but the threads here.
+    fn release(&self) {
+        let txid = self.volume.txid();
+        self.readers.pass();
+        self.volume.release_up_to(txid);
     }
 
     fn open_logs(&self, report: &mut RecoveryReport) -> Vec<Left> {
@@ -190,7 +225,11 @@ impl Recovery<'_> {
                 path,
                 map,
                 taken: RunSet::default(),
-                outcome: Outcome::default(),
+                named: HashSet::new(),
+                outcome: Outcome {
+                    end: slot.digested,
+                    ..Outcome::default()
+                },
             }
         })
         .collect()
@@ -214,7 +253,7 @@ impl Recovery<'_> {
         let view = self.volume.view();
         let next = AtomicUsize::new(0);
         let logs_now = &*logs;
-        let stolen: Vec<Mutex<Vec<Run>>> = logs.iter().map(|_| Mutex::default()).collect();
+        let found: Vec<Mutex<Survey>> = logs.iter().map(|_| Mutex::default()).collect();
         std::thread::scope(|scope| {
             for _ in 0..self.threads.min(logs_now.len()) {
                 scope.spawn(|| {
@@ -224,15 +263,17 @@ impl Recovery<'_> {
                             break;
                         };
                         if let Some(map) = &log.map {
-                            let found = survey(&log.source(map), &view, LogPos(log.slot.digested));
-                            *stolen[index].lock() = found.stolen;
+                            let from = LogPos(log.slot.digested);
+                            *found[index].lock() = survey(&log.source(map), &view, from);
                         }
                     }
                 });
             }
         });
-        for (log, stolen) in logs.iter_mut().zip(stolen) {
-            for run in stolen.into_inner() {
+        for (log, found) in logs.iter_mut().zip(found) {
+            let found = found.into_inner();
+            log.named = found.named;
+            for run in found.stolen {
                 // What is not free is not this log's: digest refuses the record.
                 if self.volume.take(run).is_ok() {
                     log.taken.insert(run);
@@ -249,61 +290,120 @@ impl Recovery<'_> {
                 scope.spawn(|| {
                     loop {
                         let Some(log) = jobs.lock().pop() else { break };
-                        log.outcome = self.digest_log(log);
+                        self.digest_log(log);
                     }
                 });
             }
         });
     }
 
-    fn digest_log(&self, log: &Left) -> Outcome {
-        let mut outcome = Outcome {
-            end: log.slot.digested,
-            ..Outcome::default()
+    /// Digests a log from where its outcome ends.
+    fn digest_log(&self, log: &mut Left) {
+        let Some(map) = log.map.take() else {
+            return;
         };
-        let Some(map) = &log.map else {
-            return outcome;
-        };
-        let source = log.source(map);
-        let authority = OwnLog::new(log.taken.iter().collect());
-        let mut tries = 0;
+        log.outcome.short = false;
+        let (mut tries, mut alone) = (0, false);
         loop {
-            let reader = self.readers.enter();
-            let from = LogPos(outcome.end);
-            let done =
-                self.digester
-                    .chunk(&source, from, LogPos(u64::MAX), &authority, Mode::Recovery);
-            drop(reader);
-            match done {
-                Ok(done) => {
-                    tries = 0;
-                    outcome.end = done.upto.0;
-                    outcome.stats += done.stats;
-                    outcome.linked.extend(done.linked);
-                    if let Some(refused) = done.refused {
-                        outcome.problem = Some(refused.to_string());
-                        outcome.refused = true;
-                        return outcome;
-                    }
-                    if done.at_end || done.upto == from {
-                        return outcome;
-                    }
-                }
+            match self.chunk(log, &map, alone) {
+                Ok(true) => (tries, alone) = (0, false),
+                Ok(false) => break,
                 Err(e) if passes_with_time(&e) && tries < TRIES => {
                     tries += 1;
-                    // Nobody reads but the other threads here: once their chunks have
-                    // ended, what was freed before is free.
-                    let txid = self.volume.txid();
-                    self.readers.pass();
-                    self.volume.release_up_to(txid);
+                    alone |= is_short(&e);
+                    self.release();
                 }
                 Err(e) => {
-                    outcome.problem = Some(format!("{e}: the log is kept"));
-                    outcome.keep = true;
-                    return outcome;
+                    log.outcome.problem = Some(format!("{e}: the log is kept"));
+                    log.outcome.short = is_short(&e);
+                    log.outcome.keep = !log.outcome.short;
+                    break;
                 }
             }
         }
+        log.map = Some(map);
+    }
+
+    /// Digests one chunk; whether there is another.
+    fn chunk(
+        &self,
+        log: &mut Left,
+        map: &Map,
+        alone: bool,
+    ) -> std::result::Result<bool, DigestError> {
+        let source = log.source(map);
+        let authority = OwnLog::new(log.taken.iter().collect());
+        let (from, all) = (LogPos(log.outcome.end), LogPos(u64::MAX));
+        let reader = self.readers.enter();
+        let digester = self.digester;
+        let done = match alone {
+            false => digester.chunk(&source, from, all, &authority, Mode::Recovery),
+            true => digester.chunk_alone(&source, from, all, &authority, Mode::Recovery),
+        }?;
+        drop(reader);
+        let outcome = &mut log.outcome;
+        outcome.end = done.upto.0;
+        outcome.stats += done.stats;
+        for &run in done.linked.iter().chain(&done.unused) {
+            log.taken.remove(run);
+        }
+        for run in done.unused {
+            self.volume.give_back(run);
+        }
+        if let Some(refused) = done.refused {
+            outcome.problem = Some(refused.to_string());
+            outcome.refused = true;
+            return Ok(false);
+        }
+        Ok(!done.at_end && done.upto != from)
+    }
+
+    /// Digests logs that found too little space, one by one: others have freed something
+    /// since. At last, unless the kernel may still use them, orphans go that no record
+    /// names. Gives their number.
+    fn digest_short(&self, logs: &mut [Left]) -> Result<u64> {
+        self.digest_short_again(logs);
+        let mut freed = 0;
+        if self.connection.is_none() && logs.iter().any(|l| l.outcome.short) {
+            let named = logs.iter().flat_map(|l| l.named.iter().copied());
+            freed = orphans::free_all(self.volume, &named.collect())?;
+            self.digest_short_again(logs);
+        }
+        for log in logs.iter_mut().filter(|l| l.outcome.short) {
+            log.outcome.keep = true;
+        }
+        Ok(freed)
+    }
+
+    fn digest_short_again(&self, logs: &mut [Left]) {
+        let digested = |logs: &[Left]| logs.iter().map(|l| l.outcome.end).sum::<u64>();
+        loop {
+            let before = digested(logs);
+            for log in logs.iter_mut().filter(|l| l.outcome.short) {
+                log.outcome.problem = None;
+                self.digest_log(log);
+            }
+            if digested(logs) == before {
+                return;
+            }
+        }
+    }
+
+    /// What must not be changed or given away while logs are left.
+    fn left(&self, logs: &[Left]) -> Result<Undigested> {
+        let mut left = Undigested::default();
+        let view = self.volume.view();
+        for log in logs.iter().filter(|l| l.outcome.keep) {
+            let Some(map) = &log.map else { continue };
+            let found = survey(&log.source(map), &view, LogPos(log.outcome.end));
+            left.reserve_bytes += found.reserve_bytes;
+            for ino in found.named {
+                if view.inode(ino)?.is_some_and(|i| !i.is_dir()) {
+                    left.inos.push(ino.0);
+                }
+            }
+        }
+        Ok(left)
     }
 
     /// What the logs of the surviving mount's connection did for its requests.
@@ -346,11 +446,10 @@ impl Recovery<'_> {
                 .problems
                 .push(format!("{}: {problem}", log.path.display()));
         }
+        report.logs_refused += usize::from(outcome.refused);
         if outcome.keep {
+            report.logs_left += 1;
             return;
-        }
-        for &run in &outcome.linked {
-            log.taken.remove(run);
         }
         for run in log.taken.iter() {
             self.volume.give_back(run);

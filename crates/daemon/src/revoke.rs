@@ -10,6 +10,7 @@ use crate::client::{Client, Reach};
 use crate::digestion::Halt;
 use crate::lease::{Decision, Grant, Holder};
 use crate::shared::Shared;
+use crate::space::LEFT_LOGS;
 use shale_proto::LeaseMode;
 use std::sync::Arc;
 
@@ -41,6 +42,10 @@ impl Shared {
     }
 
     fn take_from(self: &Arc<Self>, holder: &Holder, ino: u64) -> Result<(), Halt> {
+        if holder.client == LEFT_LOGS {
+            let why = "a log that recovery could not digest changes this inode";
+            return Err(Halt::Stuck(why.to_owned()));
+        }
         // One that has gone meanwhile was digested as it went.
         let Some(victim) = self.client(holder.client) else {
             return Ok(());
@@ -56,7 +61,7 @@ impl Shared {
         self.pass_gate(&victim);
         if holder.mode == LeaseMode::Exclusive {
             match self.digest_to(&victim, u64::MAX) {
-                Err(halt @ Halt::Stuck(_)) => return Err(halt),
+                Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(halt),
                 // What was refused does not count; the rest is in the volume.
                 Err(Halt::Refused(_)) | Ok(()) => {}
             }

@@ -151,7 +151,7 @@ impl Shared {
             return Ok(());
         }
         let digested = self.digest_to(client, u64::MAX);
-        if let Err(halt @ Halt::Stuck(_)) = &digested {
+        if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = &digested {
             // Its records may name granted blocks and numbers, their room is spoken for, and
             // nobody may change what they change before they are digested: so it keeps
             // everything, leases too, until the next start.

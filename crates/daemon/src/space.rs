@@ -4,10 +4,10 @@
 //! The client asks for *credit* before and spends it as it appends; digest takes what
 //! the digested records carried out of the client's credit. Hence at any time
 //!
-//! > available = free − fixed reserve − Σ credit
+//! > available = free − fixed reserve − orphan reserve − Σ credit
 //!
-//! and every record that was acknowledged can be digested. The fixed reserve is for
-//! copy-on-write: blocks that a digest needs for a moment.
+//! and every record that was acknowledged can be digested (DESIGN §16 has the argument).
+//! The fixed reserve is for copy-on-write: blocks that a digest needs for a moment.
 //!
 //! Blocks *granted* for stealing have left the allocator, so they are not in `free`; the
 //! steal record that names one carries its growth like any write and spends credit
@@ -19,14 +19,56 @@
 
 use parking_lot::Mutex;
 use shale_format::limits::BLOCK_BYTES;
-use shale_volume::Space as Blocks;
+use shale_volume::{Space as Blocks, Volume};
 use std::collections::HashMap;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Room is given in multiples of this many bytes, as records count it.
+const UNIT: u64 = 64;
+/// Room that every inode keeps for its entry among the orphans, so that its last name can
+/// go on a full volume: an entry of 24 bytes in a tree whose leaves are at least a quarter
+/// full, and that tree's inner nodes. A client sets it aside with the inode.
+const ORPHAN_BYTES: u64 = 128;
+/// Credit under this number is for logs that recovery could not digest.
+pub(crate) const LEFT_LOGS: u32 = 0;
 
-/// Bytes kept back for transient copies: 256 blocks or 1/64 of the tier, whichever is more.
+/// Bytes kept back for what a digest needs for a moment.
 pub(crate) fn fixed_reserve(blocks: &Blocks) -> u64 {
-    (blocks.total / 64).max(256).max(blocks.reserved_fixed) * BLOCK
+    blocks.reserved_fixed * BLOCK
+}
+
+/// What there is to give room from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Supply {
+    pub(crate) blocks: Blocks,
+    pub(crate) inodes: u64,
+}
+
+impl Supply {
+    /// As of now.
+    pub(crate) fn of(volume: &Volume) -> Supply {
+        Supply {
+            blocks: volume.space(),
+            inodes: volume.inodes(),
+        }
+    }
+
+    /// The same with what will be free as soon as no reader can hold it.
+    pub(crate) fn released(self) -> Supply {
+        let blocks = Blocks {
+            free: self.blocks.free + self.blocks.pending,
+            ..self.blocks
+        };
+        Supply { blocks, ..self }
+    }
+
+    /// Bytes that could be given out if `outstanding` are.
+    fn available(&self, outstanding: u64) -> u64 {
+        (self.blocks.free * BLOCK)
+            .saturating_sub(fixed_reserve(&self.blocks))
+            .saturating_sub(self.inodes * ORPHAN_BYTES)
+            .saturating_sub(outstanding)
+    }
 }
 
 /// Credit of all clients.
@@ -47,31 +89,48 @@ impl Credits {
     }
 
     /// Bytes that could be given out now.
-    pub(crate) fn available(&self, blocks: &Blocks) -> u64 {
-        available(blocks, self.outstanding())
+    pub(crate) fn available(&self, supply: &Supply) -> u64 {
+        supply.available(self.outstanding())
+    }
+
+    /// Takes blocks out of the supply with `f`, which is told the bytes that could be given
+    /// out: nobody is given room meanwhile.
+    pub(crate) fn with_available<T>(
+        &self,
+        supply: impl FnOnce() -> Supply,
+        f: impl FnOnce(u64) -> T,
+    ) -> T {
+        let book = self.book.lock();
+        f(supply().available(book.values().sum()))
     }
 
     /// Gives between `least` and `wanted` bytes if they are there. A client alone with
     /// plenty gets all it wants; near the end pieces get smaller, so that one client's
-    /// idle credit is not what another lacks.
+    /// idle credit is not what another lacks. Whole units only: what a client could not
+    /// count would be lost to all.
     ///
-    /// `blocks` is asked for under the lock: it must not be older than the last
+    /// `supply` is asked for under the lock: it must not be older than the last
     /// [`Self::settle`].
     pub(crate) fn give(
         &self,
         client: u32,
         wanted: u64,
         least: u64,
-        blocks: impl FnOnce() -> Blocks,
+        supply: impl FnOnce() -> Supply,
     ) -> Option<u64> {
         let mut book = self.book.lock();
-        let available = available(&blocks(), book.values().sum());
+        let available = supply().available(book.values().sum());
         if available < least {
             return None;
         }
-        let bytes = wanted.min(available / 4).max(least);
+        let bytes = (wanted.min(available / 4) / UNIT * UNIT).max(least);
         *book.entry(client).or_default() += bytes;
         Some(bytes)
+    }
+
+    /// Sets aside what the records of a log need that recovery could not digest.
+    pub(crate) fn hold(&self, bytes: u64) {
+        *self.book.lock().entry(LEFT_LOGS).or_default() += bytes;
     }
 
     /// Takes back credit: unused, or of records that are digested now.
@@ -88,56 +147,65 @@ impl Credits {
     }
 }
 
-fn available(blocks: &Blocks, outstanding: u64) -> u64 {
-    (blocks.free * BLOCK)
-        .saturating_sub(fixed_reserve(blocks))
-        .saturating_sub(outstanding)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn blocks(free: u64) -> Blocks {
-        Blocks {
+    fn supply(free: u64) -> Supply {
+        let blocks = Blocks {
             total: 10_000,
             free,
+            reserved_fixed: 256,
             ..Blocks::default()
-        }
+        };
+        Supply { blocks, inodes: 0 }
     }
 
     #[test]
     fn credit_never_exceeds_what_is_there() {
         let credits = Credits::default();
-        let room = credits.available(&blocks(1256));
+        let room = credits.available(&supply(1256));
         assert_eq!(room, 1000 * BLOCK);
         assert_eq!(
-            credits.give(1, 1 << 40, 1, || blocks(1256)),
+            credits.give(1, 1 << 40, 1, || supply(1256)),
             Some(250 * BLOCK)
         );
         assert_eq!(
-            credits.give(2, 100, 700 * BLOCK, || blocks(1256)),
+            credits.give(2, 100, 700 * BLOCK, || supply(1256)),
             Some(700 * BLOCK)
         );
-        assert_eq!(credits.give(3, 1 << 40, 51 * BLOCK, || blocks(1256)), None);
-        assert_eq!(credits.available(&blocks(1256)), 50 * BLOCK);
+        assert_eq!(credits.give(3, 1 << 40, 51 * BLOCK, || supply(1256)), None);
+        assert_eq!(credits.available(&supply(1256)), 50 * BLOCK);
         credits.settle(2, 100 * BLOCK);
         credits.settle(2, u64::MAX);
         assert_eq!((credits.of(2), credits.outstanding()), (0, 250 * BLOCK));
         credits.close(1);
         assert_eq!(credits.outstanding(), 0);
+        credits.hold(5 * BLOCK);
+        assert_eq!(credits.available(&supply(1256)), 995 * BLOCK);
     }
 
     #[test]
-    fn the_fixed_reserve_is_never_given_out() {
+    fn room_is_given_in_whole_units() {
         let credits = Credits::default();
-        assert_eq!(credits.give(1, 1, 1, || blocks(256)), None);
-        assert_eq!(credits.give(1, 0, 0, || blocks(256)), Some(0));
-        let large = Blocks {
-            total: 1 << 20,
-            free: 1 << 20,
-            ..Blocks::default()
+        let mut odd = supply(257);
+        odd.inodes = 1;
+        assert_eq!(credits.available(&odd), BLOCK - ORPHAN_BYTES);
+        for _ in 0..10 {
+            credits.give(1, 1 << 40, 64, || odd);
+            assert!(credits.of(1).is_multiple_of(UNIT));
+        }
+    }
+
+    #[test]
+    fn the_fixed_reserve_and_that_of_orphans_are_never_given_out() {
+        let credits = Credits::default();
+        assert_eq!(credits.give(1, 1, 1, || supply(256)), None);
+        assert_eq!(credits.give(1, 0, 0, || supply(256)), Some(0));
+        let inodes = Supply {
+            inodes: 32 * 44,
+            ..supply(300)
         };
-        assert_eq!(fixed_reserve(&large), (1 << 14) * BLOCK);
+        assert_eq!(credits.give(1, 1, 1, || inodes), None);
     }
 }

@@ -4,7 +4,7 @@ use crate::client::{Fate, Reach};
 use crate::digest::DigestStats;
 use crate::recover::RecoveryReport;
 use crate::shared::{Departed, Shared};
-use crate::space::fixed_reserve;
+use crate::space::{Supply, fixed_reserve};
 use crate::volume_file::uuid_text;
 use serde::Serialize;
 use shale_device::{Path, PathCounts, Persistence};
@@ -243,17 +243,17 @@ impl Shared {
 
     fn space_status(&self) -> SpaceStatus {
         let block = BLOCK_BYTES as u64;
-        let blocks = self.volume.space();
-        let _reader = self.readers.enter();
+        let supply = Supply::of(&self.volume);
+        let blocks = &supply.blocks;
         SpaceStatus {
             total_bytes: blocks.total * block,
             used_bytes: blocks.used * block,
-            available_bytes: self.credits.available(&blocks),
+            available_bytes: self.credits.available(&supply),
             pending_bytes: blocks.pending * block,
             granted_bytes: blocks.taken * block,
             credit_bytes: self.credits.outstanding(),
-            reserve_bytes: fixed_reserve(&blocks),
-            inodes: self.volume.view().root().map_or(0, |root| root.inodes),
+            reserve_bytes: fixed_reserve(blocks),
+            inodes: supply.inodes,
         }
     }
 

@@ -25,6 +25,10 @@ pub mod flag {
     pub const ORPHAN: u32 = 1;
 }
 
+/// Bit of [`Inode::xattr_bytes`]: the extended attributes lie in single blocks which a
+/// list names, since no run was free that could hold them.
+pub const XATTR_SCATTERED: u32 = 1 << 31;
+
 layout! {
     /// One inode
     pub struct Inode: 256 {
@@ -50,9 +54,9 @@ layout! {
         pub rdev: u64,
         /// a directory: its parent; else 0
         pub parent: u64,
-        /// first block of the extended attributes; 0: none
+        /// first block of the extended attributes, or their list; 0: none
         pub xattr_addr: u64,
-        /// bytes of the extended attributes, encoded
+        /// bytes of the extended attributes, encoded; bit 31: their blocks stand in a list at `xattr_addr`
         pub xattr_bytes: u32,
         /// differs between uses of the same number
         pub generation: u32,
@@ -126,6 +130,14 @@ impl Inode {
     /// Whether the slot holds no inode.
     pub fn is_free(&self) -> bool {
         self.mode == 0
+    }
+    /// Bytes of the extended attributes, encoded; 0: none.
+    pub fn xattr_length(&self) -> usize {
+        (self.xattr_bytes & !XATTR_SCATTERED) as usize
+    }
+    /// Whether the extended attributes lie in blocks that a list names.
+    pub fn xattr_scattered(&self) -> bool {
+        self.xattr_bytes & XATTR_SCATTERED != 0
     }
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {

@@ -83,6 +83,7 @@ pub fn tables() -> Vec<Table> {
         crate::dirent::DirentEntry::TABLE,
         crate::xattr::XattrHeader::TABLE,
         crate::xattr::XattrEntry::TABLE,
+        crate::xattr::XattrList::TABLE,
         crate::log::LogHeader::TABLE,
         crate::log::LogSlot::TABLE,
         crate::record::RecordHeader::TABLE,

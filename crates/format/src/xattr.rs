@@ -1,9 +1,13 @@
 //! Extended attributes of one inode: one checksummed run of blocks, written anew
-//! whenever one of them changes.
+//! whenever one of them changes. Where no run is free that is long enough they lie in
+//! single blocks, which a list in one more block names: a full volume whose free
+//! blocks are scattered still takes what it has room for.
 
 use crate::checksum::crc32c_parts;
 use crate::layout::layout;
-use crate::limits::{XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::limits::{
+    BLOCK_BYTES, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+};
 use crate::sealed::{self, Sealed, sealed};
 use crate::{BlockAddr, FormatError, Ino};
 use std::collections::BTreeMap;
@@ -11,6 +15,16 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a run of extended attributes: "SHALEXAT".
 pub const XATTR_MAGIC: u64 = u64::from_le_bytes(*b"SHALEXAT");
+/// First bytes of a list of the blocks of extended attributes: "SHALEXLI".
+pub const XATTR_LIST_MAGIC: u64 = u64::from_le_bytes(*b"SHALEXLI");
+/// Most blocks that the extended attributes of one inode fill.
+pub const XATTR_BLOCKS_MAX: usize =
+    (XATTR_TOTAL_BYTES_MAX + XattrHeader::BYTES).div_ceil(BLOCK_BYTES);
+
+const _: () = assert!(
+    XattrList::BYTES + XATTR_BLOCKS_MAX * size_of::<u64>() <= BLOCK_BYTES,
+    "a list fits one block"
+);
 
 /// The attributes of an inode by name.
 pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -47,7 +61,79 @@ layout! {
     }
 }
 
+layout! {
+    /// Header of a list of the blocks of scattered extended attributes; their addresses follow
+    pub struct XattrList: 32 {
+        /// "SHALEXLI"
+        pub magic: u64,
+        /// address of this block
+        pub addr: u64,
+        /// inode
+        pub owner: u64,
+        /// number of blocks
+        pub count: u32,
+        /// CRC-32C of header and addresses with this field 0
+        pub crc: u32,
+    }
+}
+
 sealed!(XattrHeader, "extended attributes", XATTR_MAGIC);
+sealed!(
+    XattrList,
+    "list of extended attribute blocks",
+    XATTR_LIST_MAGIC
+);
+
+/// The list at `addr` of the blocks that hold the attributes of `owner`. Panics above
+/// [`XATTR_BLOCKS_MAX`] blocks.
+pub fn encode_list(blocks: &[BlockAddr], owner: Ino, addr: BlockAddr) -> Vec<u8> {
+    assert!(blocks.len() <= XATTR_BLOCKS_MAX);
+    let rest: Vec<u8> = blocks.iter().flat_map(|b| b.raw().to_le_bytes()).collect();
+    let mut h = XattrList {
+        magic: XATTR_LIST_MAGIC,
+        addr: addr.raw(),
+        owner: owner.0,
+        count: blocks.len() as u32,
+        crc: 0,
+    };
+    h.crc = crc32c_parts(&[h.as_bytes(), &rest]);
+    [h.as_bytes(), &rest].concat()
+}
+
+/// Reads the list found at `addr`, which should name the blocks of `owner`'s attributes.
+pub fn decode_list(
+    block: &[u8; BLOCK_BYTES],
+    owner: Ino,
+    addr: BlockAddr,
+) -> Result<Vec<BlockAddr>, FormatError> {
+    let at = addr.index();
+    let field = |field, found| FormatError::Field {
+        what: XattrList::WHAT,
+        at,
+        field,
+        found,
+    };
+    let (h, rest) = sealed::read::<XattrList>(&block[..], at)?;
+    let count = h.count as usize;
+    if count == 0 || count > XATTR_BLOCKS_MAX {
+        return Err(field("count", h.count.into()));
+    }
+    let rest = &rest[..count * size_of::<u64>()];
+    sealed::verify(&h, rest, at)?;
+    if h.addr != addr.raw() {
+        return Err(FormatError::Misplaced {
+            what: XattrList::WHAT,
+            at,
+            found: BlockAddr::from_raw(h.addr).index(),
+        });
+    }
+    if h.owner != owner.0 {
+        return Err(field("owner", h.owner));
+    }
+    let (addresses, _) = rest.as_chunks();
+    let addresses = addresses.iter().map(|&raw| u64::from_le_bytes(raw));
+    Ok(addresses.map(BlockAddr::from_raw).collect())
+}
 
 /// Bytes that `attrs` fill when encoded.
 pub fn encoded_bytes(attrs: &Xattrs) -> usize {
@@ -153,5 +239,24 @@ mod tests {
         assert!(decode(&bytes, Ino(20), addr.plus(1)).is_err());
         bytes[300] ^= 1;
         assert!(decode(&bytes, Ino(20), addr).is_err());
+    }
+
+    #[test]
+    fn a_list_round_trips_and_shows_damage() {
+        let blocks: Vec<BlockAddr> = (0..XATTR_BLOCKS_MAX as u64)
+            .map(|n| BlockAddr::nvm(700 + 3 * n))
+            .collect();
+        let addr = BlockAddr::nvm(90);
+        let mut block = [0; BLOCK_BYTES];
+        let bytes = encode_list(&blocks, Ino(20), addr);
+        block[..bytes.len()].copy_from_slice(&bytes);
+        assert_eq!(decode_list(&block, Ino(20), addr).unwrap(), blocks);
+        assert!(decode_list(&block, Ino(21), addr).is_err());
+        assert!(decode_list(&block, Ino(20), addr.plus(1)).is_err());
+        for at in [0, 9, 17, 24, 28, 40, bytes.len() - 1] {
+            let mut bad = block;
+            bad[at] ^= 0x40;
+            assert!(decode_list(&bad, Ino(20), addr).is_err(), "byte {at}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::locked::Locked;
 use crate::names::{add_entry, take_entry};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
-use crate::room::entry_bytes;
+use crate::room::TREE_BYTES;
 use crate::session::{Need, Session};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{flag as inode_flag, time};
@@ -47,7 +47,7 @@ impl Session {
                 return Err(Errno::EXIST.into());
             };
             may_link(&locked[ino])?;
-            op.need_room(entry_bytes(name))?;
+            op.need_room(TREE_BYTES)?;
             let kind = kind_of_mode(locked[ino].inode.mode);
             let mut part = encode::link(Ino(parent), Ino(ino), kind, key.twin(), name);
             let end = op.append(&mut part)?;

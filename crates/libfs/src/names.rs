@@ -10,7 +10,7 @@ use crate::entries::{Found, Slot, check_length, check_new, find, live_dir, slot}
 use crate::errno::{Errno, Result, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
-use crate::room::{INODE_BYTES, SPLIT_BYTES, blocks_bytes, entry_bytes};
+use crate::room::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use crate::session::{Need, Session};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{Inode, flag, time};
@@ -197,7 +197,7 @@ impl Session {
             let dir = op.node(parent)?;
             let dir = op.read(&dir)?;
             live_dir(&dir)?;
-            op.need_room(entry_bytes(&[]) + INODE_BYTES)?;
+            op.need_room(INODE_BYTES)?;
             let ino = self.numbers.take(parent).ok_or(Stop::Inodes(parent))?;
             let mut inode = new_inode(op, &dir.inode, ino, &fresh);
             inode.nlink = 0;
@@ -250,7 +250,7 @@ fn make_in(
         return Err(Errno::MLINK.into());
     }
     let blocks = u64::from(!fresh.target.is_empty());
-    op.need_room(entry_bytes(name) + INODE_BYTES + blocks * (blocks_bytes(1) + SPLIT_BYTES))?;
+    op.need_room(TREE_BYTES + INODE_BYTES + blocks_bytes(blocks))?;
     let ino = op
         .session
         .numbers

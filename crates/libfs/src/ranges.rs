@@ -5,7 +5,7 @@ use crate::errno::{Errno, Result, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::wrong_type;
-use crate::room::{SPLIT_BYTES, blocks_bytes};
+use crate::room::{TREE_BYTES, content_bytes, cut_bytes};
 use crate::session::{Need, Session};
 use crate::write::{WriteFlags, missing_blocks};
 use shale_format::inode::time;
@@ -81,7 +81,7 @@ impl Session {
             let old = state.inode.size;
             let gone = blocks_lost(op, &node, &state, size, old)?;
             if !size.is_multiple_of(BLOCK) && size < old {
-                op.need_room(SPLIT_BYTES)?;
+                op.need_room(cut_bytes(gone))?;
             }
             let kill = if kill_suidgid { flag::KILL_SUID } else { 0 };
             let mut part = encode::truncate(Ino(ino), size).flags(kill);
@@ -156,7 +156,11 @@ impl Session {
             let bytes = FileBlock(blocks.start).byte()..FileBlock(blocks.end).byte();
             let missing = missing_blocks(op, &node, &state, bytes.start, bytes.end)?;
             let new_blocks = if punch { 0 } else { missing };
-            op.need_room(blocks_bytes(new_blocks) + SPLIT_BYTES)?;
+            let freed = blocks.end - blocks.start - missing;
+            op.need_room(match change {
+                RangeChange::Punch => cut_bytes(freed),
+                _ => content_bytes(new_blocks, new_blocks),
+            })?;
             let bytes = range.end - range.start;
             let kill = kills_set_id(caller);
             let flags = if kill { flag::KILL_SUID } else { 0 };
@@ -167,8 +171,7 @@ impl Session {
                 state.overlay.zero(range.start..to, LogPos(part.header.pos));
             }
             if punch {
-                let gone = blocks.end - blocks.start - missing;
-                state.blocks = state.blocks.saturating_sub(gone);
+                state.blocks = state.blocks.saturating_sub(freed);
                 state.allocated.remove(blocks);
             } else {
                 state.allocated.add(blocks, end);
@@ -221,7 +224,7 @@ impl Session {
                     .filter(|&s| s <= FILE_BYTES_MAX)
                     .ok_or(Errno::FBIG)?,
             };
-            op.need_room(4 * SPLIT_BYTES)?;
+            op.need_room(TREE_BYTES)?;
             let kill = kills_set_id(caller);
             let flags = if kill { flag::KILL_SUID } else { 0 };
             let end =

@@ -12,7 +12,7 @@ use crate::locked::Locked;
 use crate::names::{add_entry, take_entry};
 use crate::node::Node;
 use crate::op::Op;
-use crate::room::entry_bytes;
+use crate::room::TREE_BYTES;
 use crate::session::{Need, Session};
 use shale_format::inode::time;
 use shale_format::limits::LINKS_MAX;
@@ -208,11 +208,7 @@ fn replace(
     {
         return Err(Errno::MLINK.into());
     }
-    op.need_room(if ends.target.is_none() {
-        entry_bytes(ask.to.1)
-    } else {
-        0
-    })?;
+    op.need_room(if ends.target.is_none() { TREE_BYTES } else { 0 })?;
     let end = append(op, ask, ends, new_key, freed)?;
 
     let now = op.now_ns;

@@ -1,7 +1,9 @@
 //! Room in the volume: every record sets aside what it may add to the volume, so
 //! that a full volume is found out at the call and never at digest.
 //!
-//! The daemon hands out room in large pieces; calls take from the piece at hand.
+//! The daemon hands out room in large pieces; calls take from the piece at hand. What a
+//! record has set aside is free again when it is digested, so these are worst cases
+//! (DESIGN §16), whatever is digested together: mostly a record adds a fraction of it.
 
 use shale_format::limits::BLOCK_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +13,27 @@ pub(crate) const UNIT: u64 = 64;
 /// Asked for at once when the piece at hand is used up.
 pub(crate) const PIECE_BYTES: u64 = 16 << 20;
 
-/// What a new inode may add: its slot, an inode-file block shared by 16, attributes.
-pub(crate) const INODE_BYTES: u64 = 1024;
-/// What a write may add besides its blocks: two extents, doubled for half-full nodes.
-pub(crate) const SPLIT_BYTES: u64 = 128;
+/// What a change of one tree may add to it: a full leaf that splits, and a root above the
+/// two; or the first node of a file that had a single extent. (Inner nodes that split are
+/// few, and the daemon's reserve is for them.)
+pub(crate) const TREE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+/// What a new inode may add: a block of the inode file, and the room that every inode
+/// keeps for its entry among the orphans.
+pub(crate) const INODE_BYTES: u64 = BLOCK_BYTES as u64 + 128;
+/// What each block may add to the tree of its file: on a full volume every block may
+/// become an extent of its own, 24 bytes in leaves that are half full.
+const EXTENT_BYTES: u64 = UNIT;
 
-/// What a directory entry may add.
-pub(crate) fn entry_bytes(name: &[u8]) -> u64 {
-    (2 * (24 + name.len() as u64)).next_multiple_of(UNIT)
+/// What a change of content may add that brings `new` blocks, and writes `blocks` blocks
+/// anew with those.
+pub(crate) fn content_bytes(new: u64, blocks: u64) -> u64 {
+    blocks_bytes(new) + TREE_BYTES + EXTENT_BYTES * blocks
+}
+
+/// What a change may add that cuts a file's extents and gives back `freed` blocks for
+/// certain: nothing from two on.
+pub(crate) fn cut_bytes(freed: u64) -> u64 {
+    TREE_BYTES.saturating_sub(freed.saturating_mul(BLOCK_BYTES as u64))
 }
 
 /// What `blocks` blocks add.
@@ -65,6 +80,14 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn giving_back_two_blocks_needs_no_room() {
+        assert_eq!(cut_bytes(0), 8192);
+        assert_eq!(cut_bytes(1), 4096);
+        assert_eq!((cut_bytes(2), cut_bytes(u64::MAX)), (0, 0));
+        assert_eq!(content_bytes(1, 2), 4096 + 8192 + 128);
+    }
 
     #[test]
     fn take_never_goes_below_zero() {

@@ -10,7 +10,7 @@ use crate::grants::{BlockRun, Runs};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::{Piece, pieces, wrong_type};
-use crate::room::{SPLIT_BYTES, blocks_bytes};
+use crate::room::content_bytes;
 use crate::session::{Need, Session};
 use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
@@ -129,7 +129,8 @@ impl Session {
                 .as_ref()
                 .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
             let new_blocks = missing_blocks(op, &node, &state, offset, end)?;
-            op.need_room(blocks_bytes(new_blocks) + SPLIT_BYTES)?;
+            let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
+            op.need_room(content_bytes(new_blocks, blocks))?;
             let used = stolen.as_ref().filter(|_| fits);
             let placed = log_write(op, ino, offset, data, used, flags.kill_suidgid)?;
             for (range, source, record) in placed.sources {

@@ -68,7 +68,7 @@ impl Session {
                 return Err(Errno::NOSPC.into());
             }
             let had = if attrs.is_empty() { 0 } else { blocks(now) };
-            op.need_room(blocks_bytes(blocks(then).saturating_sub(had)))?;
+            op.need_room(blocks_bytes(most_blocks(then).saturating_sub(had)))?;
             let end = op.append(&mut encode::set_xattr(Ino(ino), name, value))?;
             if let Some(attrs) = &mut state.xattrs {
                 attrs.insert(name.to_vec(), value.to_vec());
@@ -102,7 +102,8 @@ impl Session {
     }
 
     /// Removes an extended attribute. Errors: `ENODATA` if there is none, `EPERM`,
-    /// `EOPNOTSUPP`, `ERANGE` as [`Self::setxattr`]. Needs no free space.
+    /// `EOPNOTSUPP`, `ERANGE` as [`Self::setxattr`]. Needs no free space, unless so much
+    /// is left that it still fills as many blocks, and more than one.
     pub fn removexattr(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<()> {
         check_name(name)?;
         if self.done_before(caller).is_some() {
@@ -117,9 +118,11 @@ impl Session {
             if name.starts_with(b"user.") && !has_user_attributes(&state) {
                 return Err(Errno::PERM.into());
             }
-            if !state.xattrs.as_ref().is_some_and(|a| a.contains_key(name)) {
-                return Err(Errno::NODATA.into());
-            }
+            let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
+            let value = attrs.get(name).ok_or(Errno::NODATA)?;
+            let now = encoded_bytes(attrs);
+            let then = now - XattrEntry::BYTES - name.len() - value.len();
+            op.need_room(blocks_bytes(most_blocks(then).saturating_sub(blocks(now))))?;
             let end = op.append(&mut encode::remove_xattr(Ino(ino), name))?;
             if let Some(attrs) = &mut state.xattrs {
                 attrs.remove(name);
@@ -162,6 +165,12 @@ fn with_xattrs<'n>(
 /// Blocks that an encoding of so many bytes fills.
 fn blocks(bytes: usize) -> u64 {
     bytes.div_ceil(BLOCK_BYTES) as u64
+}
+
+/// The same with the list that they need where no run is free.
+fn most_blocks(bytes: usize) -> u64 {
+    let blocks = blocks(bytes);
+    blocks + u64::from(blocks > 1)
 }
 
 fn has_user_attributes(state: &NodeState) -> bool {

@@ -20,10 +20,21 @@ use std::ops::Range;
 pub(crate) const SEGMENT_BLOCKS: u64 = SEGMENT_BYTES / BLOCK_BYTES as u64;
 /// Shortest run that a grant prefers.
 const GRANT_RUN_BLOCKS: u64 = 256;
-/// The least that [`Space::reserved_fixed`] is, in blocks.
-const RESERVED_BLOCKS_MIN: u64 = 256;
-/// Part of the tier that [`Space::reserved_fixed`] is.
+/// Blocks of [`Space::reserved_fixed`] for one transaction, whatever it does: new copies
+/// of its data ([`TRANSACTION_DATA_BLOCKS`]), of the nodes above them, of its attributes.
+const RESERVED_TRANSACTION: u64 = 512;
+/// Blocks of data that one transaction of a log writes at most: 1 MiB, not aligned.
+const TRANSACTION_DATA_BLOCKS: u64 = 257;
+/// Part of the tier that [`Space::reserved_fixed`] has besides: inner nodes that split, of
+/// which there can be one for 252 leaves and its parent, and a tree that is written anew
+/// as a whole, with one leaf for 168 extents.
 const RESERVED_PART: u64 = 64;
+
+const _: () = assert!(
+    RESERVED_TRANSACTION
+        > TRANSACTION_DATA_BLOCKS + shale_format::xattr::XATTR_BLOCKS_MAX as u64 + 128,
+    "data, attributes and nodes of a transaction fit the reserve"
+);
 
 const _: () = assert!(SEGMENT_BLOCKS.is_multiple_of(64));
 
@@ -67,7 +78,8 @@ pub struct Space {
     pub pending: u64,
     /// Blocks in use by the volume as last committed.
     pub used: u64,
-    /// Part of `free` that the caller should keep for transient copies.
+    /// Part of `free` that the caller should keep for what a digest needs for a moment:
+    /// enough for one transaction of a log, and for inner nodes that split.
     pub reserved_fixed: u64,
 }
 
@@ -178,7 +190,7 @@ impl Allocator {
                 taken: 0,
                 pending: 0,
                 used: total - free,
-                reserved_fixed: (total / RESERVED_PART).max(RESERVED_BLOCKS_MIN),
+                reserved_fixed: total / RESERVED_PART + RESERVED_TRANSACTION,
             },
             waiting: BTreeMap::new(),
         };

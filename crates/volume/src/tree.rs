@@ -24,6 +24,10 @@ use std::sync::Arc;
 
 /// A node with less than this is merged with a neighbour where they fit one node.
 const SPARSE_BYTES: usize = NODE_BODY_BYTES / 4;
+/// The same for the directory of orphans, for which nobody sets room aside when a name
+/// goes: two neighbours hold at least this together, so it never has more than four times
+/// the leaves that its entries need.
+const SPARSE_ORPHANS_BYTES: usize = NODE_BODY_BYTES / 2;
 /// Most that a merged node may have, so that it is not split again at once.
 const MERGED_BYTES_MAX: usize = NODE_BODY_BYTES * 3 / 4;
 /// Blocks for nodes are taken in batches of this many.
@@ -410,7 +414,11 @@ impl Draft {
                     None => drop(children.remove(i)),
                     Some(below) => {
                         children[i].addr = below.raw();
-                        if left.bytes < SPARSE_BYTES {
+                        let sparse = match owner {
+                            Ino::ORPHANS => SPARSE_ORPHANS_BYTES,
+                            _ => SPARSE_BYTES,
+                        };
+                        if left.bytes < sparse {
                             self.merge::<T>(children, i, level - 1, owner, left.bytes)?;
                         }
                     }

@@ -390,6 +390,7 @@ impl Txn<'_> {
         core.root = root;
         core.draft.committed();
         volume.txid.store(txid.0, Ordering::Release);
+        volume.inodes.store(root.inodes, Ordering::Release);
         volume.numbers.settle(&changed);
         let freed = volume.space.settle(txid, &changes);
         Ok(Committed { txid, freed })

@@ -36,6 +36,7 @@ pub struct Volume {
     pub(crate) numbers: Numbers,
     pub(crate) core: Mutex<Core>,
     pub(crate) txid: AtomicU64,
+    pub(crate) inodes: AtomicU64,
 }
 
 impl Volume {
@@ -81,6 +82,7 @@ impl Volume {
         Ok(Volume {
             numbers: free_numbers(&view, &root)?,
             txid: AtomicU64::new(root.txid),
+            inodes: AtomicU64::new(root.inodes),
             core: Mutex::new(Core {
                 root,
                 logs,
@@ -108,6 +110,11 @@ impl Volume {
     /// Number of the last committed transaction.
     pub fn txid(&self) -> TxId {
         TxId(self.txid.load(Ordering::Acquire))
+    }
+
+    /// Inodes in use as of the last committed transaction.
+    pub fn inodes(&self) -> u64 {
+        self.inodes.load(Ordering::Acquire)
     }
 
     /// Begins a transaction; waits while there is another. Must be dropped or

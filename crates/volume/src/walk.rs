@@ -97,9 +97,12 @@ impl View {
         result
     }
 
-    /// The blocks that hold the extended attributes of an inode.
-    pub fn xattr_run(&self, inode: &Inode) -> Option<Run> {
-        xattr::run_of(inode)
+    /// The blocks that hold the extended attributes of an inode, a list of them included.
+    ///
+    /// # Errors
+    /// A damaged list, or more bytes than there can be.
+    pub fn xattr_runs(&self, inode: &Inode) -> Result<Vec<Run>> {
+        xattr::runs_of(self.media(), inode)
     }
 
     /// The runs that the persistent bitmap says are in use, fixed areas included,

@@ -345,7 +345,7 @@ impl Checker<'_> {
 
     fn check_xattrs(&mut self, inode: &Inode) {
         let object = Object::Inode(inode.ino);
-        let bytes = inode.xattr_bytes as usize;
+        let bytes = inode.xattr_length();
         let addr = BlockAddr::from_raw(inode.xattr_addr);
         if (bytes == 0) != addr.is_none() {
             let what = "extended attributes with a place and no bytes, or bytes and no place";
@@ -366,34 +366,82 @@ impl Checker<'_> {
                 .error(object, None, what, (XATTR_TOTAL_BYTES_MAX, bytes));
             return;
         }
-        let owner = Owner {
-            ino: inode.ino,
-            part: Part::Xattrs,
+        let (places, part_bytes) = match inode.xattr_scattered() {
+            false => (vec![addr], bytes),
+            true => {
+                let blocks = bytes.div_ceil(BLOCK_BYTES);
+                let listed = self.listed_xattrs(inode, addr, blocks);
+                (listed.unwrap_or_default(), BLOCK_BYTES)
+            }
         };
-        let blocks = bytes.div_ceil(BLOCK_BYTES) as u64;
-        let claimed = self.claims.claim(addr, blocks, owner, &mut self.findings);
-        if claimed == Claimed::Outside || self.findings.quiet {
-            return;
-        }
-        let at = Some(addr.index());
         let mut buffer = vec![0; bytes];
-        if addr.tier() != Some(TierId::Nvm) || !self.media.load_run(addr.index(), &mut buffer) {
-            let found = format!("{addr:?}");
-            self.findings.error(
-                object,
-                at,
-                "extended attributes in a tier below",
-                ("nvm", found),
-            );
+        let mut whole = !places.is_empty();
+        for (&place, part) in places.iter().zip(buffer.chunks_mut(part_bytes)) {
+            whole &= self.claim_xattrs(inode, place, part);
+        }
+        if !whole || self.findings.quiet {
             return;
         }
-        match xattr::decode(&buffer, Ino(inode.ino), addr) {
-            Err(e) => self.findings.undecodable(object, at, &e),
+        match xattr::decode(&buffer, Ino(inode.ino), places[0]) {
+            Err(e) => {
+                let at = Some(places[0].index());
+                self.findings.undecodable(object, at, &e);
+            }
             Ok(attrs) => {
                 let what = "bytes of extended attributes";
                 let found = xattr::encoded_bytes(&attrs);
                 self.findings.equal(object, what, bytes, found);
             }
         }
+    }
+
+    /// The blocks that the list at `addr` names.
+    fn listed_xattrs(
+        &mut self,
+        inode: &Inode,
+        addr: BlockAddr,
+        blocks: usize,
+    ) -> Option<Vec<BlockAddr>> {
+        let object = Object::Inode(inode.ino);
+        let mut block = [0; BLOCK_BYTES];
+        if !self.claim_xattrs(inode, addr, &mut block) {
+            return None;
+        }
+        match xattr::decode_list(&block, Ino(inode.ino), addr) {
+            Ok(places) if places.len() == blocks => Some(places),
+            Ok(places) => {
+                let what = "blocks in a list of extended attributes";
+                self.findings.equal(object, what, blocks, places.len());
+                None
+            }
+            Err(e) => {
+                self.findings.undecodable(object, Some(addr.index()), &e);
+                None
+            }
+        }
+    }
+
+    /// Claims a run of blocks of extended attributes and reads what of it counts; `false`:
+    /// there is nothing to look at.
+    fn claim_xattrs(&mut self, inode: &Inode, addr: BlockAddr, into: &mut [u8]) -> bool {
+        let owner = Owner {
+            ino: inode.ino,
+            part: Part::Xattrs,
+        };
+        let blocks = into.len().div_ceil(BLOCK_BYTES) as u64;
+        let claimed = self.claims.claim(addr, blocks, owner, &mut self.findings);
+        if claimed == Claimed::Outside {
+            return false;
+        }
+        let found = addr.tier() == Some(TierId::Nvm) && self.media.load_run(addr.index(), into);
+        if !found && !self.findings.quiet {
+            self.findings.error(
+                Object::Inode(inode.ino),
+                Some(addr.index()),
+                "extended attributes in a tier below",
+                ("nvm", format!("{addr:?}")),
+            );
+        }
+        found
     }
 }

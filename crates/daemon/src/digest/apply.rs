@@ -4,9 +4,9 @@
 
 use super::DigestError;
 use super::gather::LogSource;
-use super::layout::FilePlan;
+use super::layout::{FilePlan, Link};
 use super::plan::{EntryChange, InodePlan, Orphan, Plan};
-use shale_format::extent::{Extent, root_kind};
+use shale_format::extent::{Extent, UNWRITTEN, root_kind};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::xattr::Xattrs;
@@ -116,18 +116,9 @@ fn apply_file(
     for range in &file.unmap {
         unmap(txn, inode, range.clone())?;
     }
-    let links = file.links.iter().flat_map(|l| {
-        let most = u64::from(u32::MAX);
-        (0..l.blocks)
-            .step_by(u32::MAX as usize)
-            .map(move |n| Extent {
-                file_block: l.at + n,
-                addr: l.addr.plus(n).raw(),
-                len: (l.blocks - n).min(most) as u32,
-                flags: 0,
-            })
-    });
-    let mut all: Vec<Extent> = links.chain(extents.iter().copied()).collect();
+    let links = file.links.iter().flat_map(|l| extents_of(l, 0));
+    let zeroed = file.zeroed.iter().flat_map(|l| extents_of(l, UNWRITTEN));
+    let mut all: Vec<Extent> = links.chain(zeroed).chain(extents.iter().copied()).collect();
     all.sort_by_key(|e| e.file_block);
     for extent in all {
         txn.extent_insert(inode, TierId::Nvm, extent)?;
@@ -147,6 +138,19 @@ fn apply_file(
         }
     }
     Ok(())
+}
+
+/// Blocks that follow one another, as extents.
+fn extents_of(link: &Link, flags: u32) -> impl Iterator<Item = Extent> {
+    let (link, most) = (*link, u64::from(u32::MAX));
+    (0..link.blocks)
+        .step_by(u32::MAX as usize)
+        .map(move |n| Extent {
+            file_block: link.at + n,
+            addr: link.addr.plus(n).raw(),
+            len: (link.blocks - n).min(most) as u32,
+            flags,
+        })
 }
 
 /// Unmaps blocks in every tier.

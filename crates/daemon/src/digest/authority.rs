@@ -51,6 +51,12 @@ pub trait Authority {
     /// Whether all these blocks were granted to the client and are still its own.
     /// That one chunk uses none of them twice is checked by digest.
     fn granted_blocks(&self, run: Run) -> bool;
+    /// Whether a `Free` record of what is no orphan (any more) is passed over instead of
+    /// refused. Such a record asks for what is so already: the number is free, or another
+    /// inode has it by now, and neither is touched.
+    fn passes_over_stale_free(&self) -> bool {
+        false
+    }
     /// Lease and POSIX permission. Error: why not.
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str>;
 }
@@ -88,6 +94,9 @@ impl Authority for OwnLog {
             return false;
         };
         t.addr.tier() == run.addr.tier() && run.addr.index() + run.len <= t.addr.index() + t.len
+    }
+    fn passes_over_stale_free(&self) -> bool {
+        true
     }
     fn may_change(&self, _: &Change<'_>) -> Result<(), &'static str> {
         Ok(())

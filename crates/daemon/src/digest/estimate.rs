@@ -49,6 +49,7 @@ impl Estimate {
         }
         let file = &plan.file;
         let runs = file.links.len() + file.copies.len() + file.unwritten.len() + file.unmap.len();
+        let runs = runs + file.zeroed.len();
         if runs > 0 || file.cut.is_some() || file.shift.is_some() {
             self.words += 8 + 2 * runs as u64 + file.new_blocks() / WORD_BLOCKS;
         }

@@ -268,8 +268,10 @@ pub struct Survey {
     /// Blocks that its steal records name, in order. Recovery takes those that are free
     /// from the allocator of the volume before it allocates anything for any log.
     pub stolen: Vec<Run>,
-    /// Inode numbers that it uses for new inodes; not to be granted to others.
-    pub created: HashSet<Ino>,
+    /// Inodes that its records name.
+    pub named: HashSet<Ino>,
+    /// Bytes of room that its records have set aside.
+    pub reserve_bytes: u64,
 }
 
 /// Reads a log that was left by a crash, from its digested position on. Nothing changes.
@@ -278,14 +280,23 @@ pub fn survey(log: &LogSource<'_>, view: &View, from: LogPos) -> Survey {
     let mut scan = scan(log, view, from, LogPos(u64::MAX), Mode::Recovery);
     for record in &mut scan {
         found.records += 1;
-        match Op::decode(&record) {
-            Ok(Op::Steal { addr, blocks, .. }) => found.stolen.push(Run {
-                addr,
-                len: blocks.into(),
-            }),
-            Ok(Op::Create { ino, .. }) => drop(found.created.insert(ino)),
-            _ => {}
-        }
+        found.reserve_bytes += u64::from(record.header.reserve) * 64;
+        found.named.insert(Ino(record.header.ino));
+        let (second, third) = match Op::decode(&record) {
+            Ok(Op::Steal { addr, blocks, .. }) => {
+                found.stolen.push(Run {
+                    addr,
+                    len: blocks.into(),
+                });
+                continue;
+            }
+            Ok(Op::Create { ino, .. } | Op::Link { ino, .. } | Op::Unlink { ino, .. }) => {
+                (ino, Ino::NONE)
+            }
+            Ok(Op::Rename { ino, body, .. }) => (ino, Ino(body.replaced)),
+            _ => continue,
+        };
+        found.named.extend([second, third]);
     }
     found.head = scan.head();
     found

@@ -10,14 +10,14 @@
 //!   between two blocks which are written anyway is copied with them. That writes at
 //!   most 12 KiB twice and keeps one extent where there would be three.
 //! * A block that becomes all zeros is unmapped, unless it has to be allocated; then it
-//!   becomes an unwritten one. The part of a block that is punched or cut off is
+//!   becomes an unwritten one, in its place: a full volume has no others. The part of a block that is punched or cut off is
 //!   zeroed only where the volume has data there.
 
 use super::content::{BLOCK, Content, Shift, Source};
 use super::image::Image;
 use super::ranges::{Advance, Ranges};
 use shale_format::inode::Inode;
-use shale_format::{BlockAddr, FileBlock};
+use shale_format::{BlockAddr, FileBlock, TierId};
 use shale_volume::{Mapping, Result};
 use std::ops::Range;
 
@@ -79,6 +79,8 @@ pub struct FilePlan {
     pub copies: Vec<CopyRun>,
     /// Blocks to be allocated that read as zeros.
     pub unwritten: Vec<Range<u64>>,
+    /// Blocks that the file keeps and that read as zeros from now on.
+    pub zeroed: Vec<Link>,
     /// A range taken out or put in; then there is nothing else.
     pub shift: Option<Shift>,
     /// Records of which something is left.
@@ -102,6 +104,7 @@ impl FilePlan {
             && self.links.is_empty()
             && self.copies.is_empty()
             && self.unwritten.is_empty()
+            && self.zeroed.is_empty()
             && self.shift.is_none()
     }
 }
@@ -380,8 +383,12 @@ fn allocate(
                 };
                 if !stays {
                     plan.by.push(by);
-                    match plan.unwritten.last_mut() {
-                        Some(last) if last.end == at => last.end = at + len,
+                    match (found, plan.unwritten.last_mut()) {
+                        (Mapping::Data { addr, .. }, _) if addr.tier() == Some(TierId::Nvm) => {
+                            let blocks = len;
+                            plan.zeroed.push(Link { at, addr, blocks });
+                        }
+                        (_, Some(last)) if last.end == at => last.end = at + len,
                         _ => plan.unwritten.push(at..at + len),
                     }
                 }

@@ -14,9 +14,11 @@
 //! volume as after it. Same records and same volume give the same result, however the
 //! records are cut into chunks.
 //!
-//! Locks: none of its own. Chunks of several logs may be digested at the same time as
-//! long as leases keep what they change apart; commits follow one another under the
-//! volume's transaction lock.
+//! Locks: chunks of several logs may be digested at the same time as long as leases keep
+//! what they change apart; commits follow one another under the volume's transaction
+//! lock. Where blocks are short a chunk takes its turn alone
+//! ([`Digester::chunk_alone`]): the reserve for what a digest needs for a moment is enough
+//! for one transaction, not for one of each log.
 
 mod apply;
 pub mod authority;
@@ -44,6 +46,7 @@ pub use stats::DigestStats;
 
 use gather::{Batch, Most};
 use image::ChunkImage;
+use parking_lot::RwLock;
 use shale_format::{Ino, LogPos, TxId};
 use shale_volume::{Run, Volume, VolumeError};
 use std::sync::Arc;
@@ -107,6 +110,7 @@ pub struct ChunkDone {
 pub struct Digester {
     volume: Arc<Volume>,
     bounds: Bounds,
+    turns: RwLock<()>,
     /// Records to read for the next chunk: as many as fitted the journal when a chunk
     /// had to be cut, slowly more after that. Only a guess that saves planning twice.
     records: AtomicUsize,
@@ -123,6 +127,7 @@ impl Digester {
         Self {
             volume,
             bounds,
+            turns: RwLock::new(()),
             records: AtomicUsize::new(bounds.records_max),
         }
     }
@@ -139,6 +144,34 @@ impl Digester {
     /// # Errors
     /// The volume refuses or is damaged; then nothing has changed.
     pub fn chunk(
+        &self,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        authority: &dyn Authority,
+        mode: Mode,
+    ) -> Result<ChunkDone, DigestError> {
+        let _together = self.turns.read();
+        self.any_chunk(log, from, limit, authority, mode)
+    }
+
+    /// As [`Self::chunk`], while no other chunk holds blocks that it has not committed.
+    ///
+    /// # Errors
+    /// As for [`Self::chunk`].
+    pub fn chunk_alone(
+        &self,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        authority: &dyn Authority,
+        mode: Mode,
+    ) -> Result<ChunkDone, DigestError> {
+        let _alone = self.turns.write();
+        self.any_chunk(log, from, limit, authority, mode)
+    }
+
+    fn any_chunk(
         &self,
         log: &LogSource<'_>,
         from: LogPos,

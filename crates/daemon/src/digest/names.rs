@@ -237,6 +237,13 @@ impl Net<'_> {
     /// `Free`: the last user of an inode without names has gone.
     pub(crate) fn release(&mut self, at: &At) -> Step<()> {
         let ino = Ino(at.header.ino);
+        let orphan = |i: &Inode| i.flags & inode::flag::ORPHAN != 0;
+        if self.authority.passes_over_stale_free()
+            && ino.is_user()
+            && !self.slot(ino)?.now.as_ref().is_some_and(orphan)
+        {
+            return Ok(());
+        }
         let inode = self.inode(ino)?;
         need(
             inode.nlink == 0 && inode.flags & inode::flag::ORPHAN != 0,

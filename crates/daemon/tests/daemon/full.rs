@@ -168,3 +168,118 @@ fn a_gibibyte_of_log_is_recovered_in_time() {
     assert!(report.ms < 3000, "{report:?}");
     daemon.shutdown().unwrap();
 }
+
+/// Fills the volume with one file of whole blocks, up to the last byte of room.
+fn fill(hand: &mut Hand) -> Ino {
+    let ino = hand.make_file("fill", b"");
+    let piece = vec![3u8; 64 << 10];
+    let growth = piece.len() as u64 + 16_384;
+    let mut written = 0u64;
+    while reserve(hand, growth, growth).is_some() {
+        hand.append_for(encode::write(ino, written, &piece), (growth / 64) as u32, 0);
+        hand.digest();
+        hand.writer.set_tail(hand.writer.committed());
+        written += piece.len() as u64;
+    }
+    ino
+}
+
+/// A client that logs more than it set aside: there is no space for it, and never was.
+/// Its log waits, others go on, and nothing that it names is taken away from it.
+#[test]
+fn a_log_without_space_waits_and_keeps_what_it_names() {
+    let place = Place::new(34);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    let big = fill(&mut hand);
+    let orphan = hand.make_file("orphan", b"in use");
+    let other = hand.make_file("other", b"in use");
+    for (ino, name) in [(orphan, "orphan"), (other, "other")] {
+        hand.append(encode::unlink(ROOT, ino, 8, 0, name.as_bytes()));
+    }
+    hand.digest();
+    hand.writer.set_tail(hand.writer.committed());
+    for n in 0..12 {
+        let piece = vec![n as u8; 1 << 20];
+        hand.append(encode::write(orphan, n << 20, &piece));
+    }
+    let Reply::Refused { errno, why } = hand.digest() else {
+        panic!("there is no space");
+    };
+    assert!(
+        errno == 28 && why.contains("waits for space"),
+        "{errno} {why}"
+    );
+    let client = daemon.status_values().clients[0].clone();
+    assert_eq!(client.state, "served", "it is not given up");
+    hand.append(encode::free(orphan));
+    daemon.abandon();
+    drop(hand);
+
+    let daemon = place.start();
+    let report = daemon.recovery().clone();
+    assert_eq!(
+        report.logs_left, 0,
+        "together with its end it has no content"
+    );
+    assert_eq!(report.orphans_freed, 1, "the other one: {report:?}");
+    let view = daemon.volume().view();
+    assert!(view.inode(orphan).unwrap().is_none());
+    assert!(view.inode(big).unwrap().is_some());
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn a_log_that_is_left_keeps_its_orphans_for_the_next_start() {
+    let place = Place::new(34);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    let big = fill(&mut hand);
+    let orphan = hand.make_file("orphan", b"in use");
+    hand.append(encode::unlink(ROOT, orphan, 8, 0, b"orphan"));
+    hand.make_file("after", b"");
+    hand.digest();
+    hand.writer.set_tail(hand.writer.committed());
+    for n in 0..12 {
+        let piece = vec![n as u8; 1 << 20];
+        hand.append(encode::write(orphan, n << 20, &piece));
+    }
+    let end = hand.make_file("end", b"of the log");
+    daemon.abandon();
+    drop(hand);
+
+    for _ in 0..2 {
+        let daemon = place.start();
+        let report = daemon.recovery().clone();
+        assert_eq!((report.logs, report.logs_left), (1, 1), "{report:?}");
+        assert_eq!((report.problems.len(), report.orphans_freed), (1, 0));
+        assert!(report.problems[0].contains("the log is kept"), "{report:?}");
+        assert!(daemon.volume().view().inode(orphan).unwrap().is_some());
+        assert!(daemon.volume().view().inode(end).unwrap().is_none());
+        let reader = Hand::in_process(&daemon);
+        let ask = Request::Lease {
+            ino: orphan.0,
+            mode: shale_proto::LeaseMode::Exclusive,
+        };
+        let Reply::Refused { why, .. } = reader.ask(ask) else {
+            panic!("nobody may change what the log changes");
+        };
+        assert!(why.contains("could not digest"), "{why}");
+        assert_eq!(reader.ask(Request::Detach), Reply::Done);
+        daemon.abandon();
+    }
+    // There is space again: the log is digested to its end.
+    let daemon = place.start();
+    let hand = Hand::in_process(&daemon);
+    hand.lease(ROOT);
+    hand.lease(big);
+    hand.append(unlink("fill", big));
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+    let daemon = place.start();
+    let report = daemon.recovery().clone();
+    assert_eq!((report.logs, report.logs_left), (1, 0), "{report:?}");
+    assert_eq!((report.problems.len(), report.orphans_freed), (0, 1));
+    assert_eq!(names(&daemon.volume().view()), ["after", "end"]);
+    daemon.shutdown().unwrap();
+}

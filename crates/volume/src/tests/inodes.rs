@@ -155,6 +155,42 @@ fn attributes_are_replaced_and_freed() {
 }
 
 #[test]
+fn attributes_fit_where_only_single_blocks_are_free() {
+    let volume = new_volume(32 * MIB);
+    let all = volume.allocate(volume.space().free, None).unwrap();
+    let (first, blocks) = (all[0].addr, all[0].len);
+    assert!(all.len() == 1 && blocks > 400);
+    for n in (0..400).step_by(2) {
+        volume.give_back(Run {
+            addr: first.plus(n),
+            len: 1,
+        });
+    }
+    let before = volume.space();
+    let mut inode = file(20);
+    for bytes in [65536, 60_000, 9000, 3000, 5000, 0] {
+        let mut attrs = Xattrs::new();
+        if bytes > 0 {
+            attrs.insert(b"user.a".to_vec(), vec![bytes as u8; bytes]);
+        }
+        let mut txn = volume.begin();
+        txn.set_xattrs(&mut inode, &attrs).unwrap();
+        txn.put_inode(&inode).unwrap();
+        assert_eq!(txn.xattrs(&inode).unwrap(), attrs);
+        let done = txn.commit().unwrap();
+        volume.release_up_to(done.txid);
+        assert_eq!(inode.xattr_scattered(), bytes > 4096);
+        assert_eq!(volume.view().xattrs(&inode).unwrap(), attrs);
+        check(&volume.view());
+    }
+    assert_eq!(
+        volume.space().used,
+        before.used + 2,
+        "block and node of the inode file"
+    );
+}
+
+#[test]
 fn a_transaction_above_the_journal_is_refused_whole() {
     let volume = new_volume(32 * MIB);
     let mut txn = volume.begin();

@@ -100,7 +100,7 @@ fn refer_inode(view: &View, inode: &Inode, seen: &mut BTreeMap<u64, u64>) {
             "nodes counted in the root"
         );
     }
-    if let Some(run) = view.xattr_run(inode) {
+    for run in view.xattr_runs(inode).unwrap() {
         refer(seen, run.addr, run.len, ino);
         view.xattrs(inode).unwrap();
     }

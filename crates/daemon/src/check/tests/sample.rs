@@ -412,7 +412,8 @@ impl Sample {
                 blocks.push(at.addr.index());
                 ControlFlow::Continue(())
             });
-            blocks.extend(view.xattr_run(&inode).iter().map(|r| r.addr.index()));
+            let attributes = view.xattr_runs(&inode).unwrap();
+            blocks.extend(attributes.iter().map(|r| r.addr.index()));
             ControlFlow::Continue(())
         })
         .unwrap();

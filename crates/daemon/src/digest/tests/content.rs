@@ -307,3 +307,31 @@ fn payloads_of_all_sizes_meet_in_one_run() {
     assert_eq!(w.content(100), expected);
     assert_eq!(w.extents(100).len(), 1);
 }
+
+/// A full volume has no second set of blocks for what is made zeros.
+#[test]
+fn zeroed_blocks_stay_where_they_are() {
+    let mut w = World::new();
+    w.create(1, 100, "f", FILE);
+    w.write(100, 0, &[7; 10 * 4096]);
+    w.digest();
+    let before = w.extents(100);
+    let used = w.volume().space().used;
+    w.fallocate(100, 4096 + 10, 6 * 4096, 16);
+    let done = w.digest_once();
+    assert_eq!(done.stats.blocks_written, 2, "both ends");
+    let mut expected = vec![7; 10 * 4096];
+    expected[4106..4106 + 6 * 4096].fill(0);
+    assert_eq!(w.content(100), expected);
+    assert_eq!(before, [(0, 10, false)]);
+    assert!(
+        w.extents(100).contains(&(2, 5, true)),
+        "{:?}",
+        w.extents(100)
+    );
+    assert_eq!(w.volume().space().used, used + 1, "a node");
+    w.write(100, 2 * 4096, b"again");
+    w.digest();
+    expected[2 * 4096..2 * 4096 + 5].copy_from_slice(b"again");
+    assert_eq!(w.content(100), expected);
+}

@@ -168,7 +168,7 @@ fn recovery_ends_before_a_steal_that_did_not_arrive() {
         len: 2,
     };
     assert_eq!(found.stolen, [run]);
-    assert!(found.created.contains(&shale_format::Ino(100)));
+    assert!(found.named.contains(&shale_format::Ino(100)));
     // The grant is forgotten by a restart; recovery takes the blocks again.
     w.volume().give_back(w.rules.blocks[0]);
     w.volume().take(run).unwrap();

@@ -2,11 +2,11 @@
 
 use super::world::{DIR, FILE, Rename, World, create_twin};
 use crate::digest::image::Image;
-use crate::digest::{gather, plan};
+use crate::digest::{Mode, OwnLog, gather, plan};
 use shale_format::inode::Inode;
 use shale_format::record::flag;
 use shale_format::xattr::Xattrs;
-use shale_format::{DirKey, FileBlock, Ino};
+use shale_format::{DirKey, FileBlock, Ino, LogPos};
 use shale_oplog::encode;
 use shale_volume::{Dirent, Mapping, Result, View};
 
@@ -294,4 +294,28 @@ fn times_follow_the_operations() {
     w.digest();
     assert!(w.inode(1).unwrap().time_ns[1] > dir.time_ns[1]);
     assert!(w.inode(100).unwrap().time_ns[2] > written.time_ns[2]);
+}
+
+/// What was freed before, as by a start that swept orphans, or is another inode by now, is
+/// left alone: at recovery the log goes on behind the record.
+#[test]
+fn a_stale_free_record_does_not_end_a_recovered_log() {
+    let w = World::new();
+    w.create(1, 100, "named", FILE);
+    w.create(1, 101, "orphan", FILE);
+    w.unlink(1, 101, "orphan", 0);
+    for ino in [999, 100, 101, 101] {
+        w.push(encode::free(Ino(ino)));
+    }
+    w.create(1, 102, "behind", FILE);
+    let strict = w.plan();
+    assert!(strict.is_err(), "a live client has no reason to say that");
+    let (log, all) = (w.source(), LogPos(u64::MAX));
+    let own = OwnLog::new(Vec::new());
+    let done = w.digester.chunk(&log, w.at, all, &own, Mode::Recovery);
+    let done = done.unwrap();
+    assert!(done.refused.is_none() && done.at_end, "{done:?}");
+    let names: Vec<String> = w.names(1).into_keys().collect();
+    assert_eq!(names, ["behind", "named"]);
+    assert!(w.inode(100).is_some() && w.inode(101).is_none());
 }

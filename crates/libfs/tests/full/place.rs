@@ -1,0 +1,92 @@
+//! A small volume whose daemon digests only when it has to, and is killed at will.
+
+use shale_daemon::check::{CheckOptions, check_volume_dir};
+use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
+use shale_device::SystemClock;
+use shale_format::Durability;
+use shale_libfs::{Session, SessionOptions};
+use shale_proto::InProcess;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A volume in memory that goes when it is dropped.
+pub struct Place {
+    daemon: Option<Arc<Daemon>>,
+    volume: VolumeFile,
+    clock: Arc<SystemClock>,
+    dir: TempDir,
+}
+
+impl Place {
+    pub fn new(mib: u64) -> Self {
+        let dir = TempDir::with_prefix_in("shale-full-", "/dev/shm").expect("a directory");
+        let clock = Arc::new(SystemClock::new());
+        let options = MakeOptions {
+            file: dir.path().join("VOLUME.toml"),
+            name: "full".into(),
+            nvm_dir: dir.path().join("nvm"),
+            nvm_bytes: mib << 20,
+            log_bytes: 16 << 20,
+            durability: Durability::Strict,
+            owner_uid: 0,
+            owner_gid: 0,
+            root_mode: 0o755,
+            force: false,
+        };
+        let volume = make_volume(&options, &*clock).expect("a volume").file;
+        let mut place = Self {
+            daemon: None,
+            volume,
+            clock,
+            dir,
+        };
+        place.start();
+        place
+    }
+
+    /// Starts a daemon as a fresh mount does.
+    pub fn start(&mut self) {
+        let config = DaemonConfig {
+            digest_threads: 2,
+            digest_at_percent: 100,
+            ..DaemonConfig::new(self.volume.clone())
+        };
+        self.daemon = Some(Daemon::start(config, self.clock.clone()).expect("a daemon"));
+    }
+
+    pub fn daemon(&self) -> &Arc<Daemon> {
+        self.daemon.as_ref().expect("the daemon runs")
+    }
+
+    /// Ends the daemon as a kill would.
+    pub fn kill(&mut self) {
+        self.daemon.take().expect("the daemon runs").abandon();
+    }
+
+    /// Ends the daemon as an unmount does.
+    pub fn stop(&mut self) {
+        let daemon = self.daemon.take().expect("the daemon runs");
+        daemon.shutdown().expect("a clean stop");
+    }
+
+    /// Checks every invariant of the volume; no daemon may run.
+    #[track_caller]
+    pub fn check(&self) {
+        let nvm = self.dir.path().join("nvm");
+        let report = check_volume_dir(&nvm, &CheckOptions::default(), &mut |_| {}).expect("fsck");
+        assert!(report.clean(), "{:#?}", report.findings);
+        let totals = &report.totals;
+        assert_eq!((totals.logs, totals.blocks_leaked), (0, 0), "{totals:?}");
+    }
+
+    /// A client as the kernel's front end is one, or as a program is one.
+    pub fn attach(&self, kernel_references: bool) -> Arc<Session> {
+        let channel = Arc::new(InProcess(self.daemon().attach_in_process(0)));
+        let options = SessionOptions {
+            log_bytes: 0,
+            kernel_references,
+        };
+        Session::attach(channel, self.clock.clone(), Default::default(), options)
+            .expect("a session")
+    }
+}
