@@ -37,7 +37,7 @@ run() {
         echo "$n" >>history
         git add -A
         git commit -q --allow-empty -m "$n"
-        git rev-parse HEAD >>"$host/git.log"
+        git rev-parse --verify HEAD >>"$host/git.log"
         [ $((n % 50)) != 0 ] || git gc -q --prune=now
     done
 }

@@ -57,6 +57,8 @@ pub struct Session {
     pub(crate) requests: Requests,
     pub(crate) recent: Recent,
     pub(crate) rename_lock: Mutex<()>,
+    /// Held while a lease is taken, by inode number.
+    acquiring: [Mutex<()>; ACQUIRING as usize],
     pub(crate) paths: PathCache,
     segments_writable: Mutex<Vec<bool>>,
     reclaimed: AtomicU64,
@@ -64,6 +66,9 @@ pub struct Session {
     pub(crate) options: SessionOptions,
     attached: Attached,
 }
+
+/// Locks for taking leases.
+const ACQUIRING: u64 = 64;
 
 /// What a call may need at most.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,6 +125,7 @@ impl Session {
             requests: Requests::default(),
             recent,
             rename_lock: Mutex::new(()),
+            acquiring: std::array::from_fn(|_| Mutex::new(())),
             paths: PathCache::new(),
             segments_writable: Mutex::new(vec![false; segments]),
             reclaimed: AtomicU64::new(0),
@@ -286,7 +292,15 @@ impl Session {
         }
     }
 
+    /// Gets the lease on an inode and what the volume says of it. One thread at a time for
+    /// an inode: only the first one hears that the lease was elsewhere, and until it has
+    /// loaded the inode anew nobody may work with what is in memory.
     fn acquire(&self, ino: u64) -> Result<()> {
+        let _turn = self.acquiring[(ino % ACQUIRING) as usize].lock();
+        let word = u64::from(self.lease_word(ino)) | 1 << 32;
+        if self.nodes.get(ino).is_some_and(|node| node.lease.load(Ordering::Acquire) == word) {
+            return Ok(());
+        }
         let reply = self.ask(Request::Lease { ino, mode: LeaseMode::Exclusive })?;
         let Reply::Leased { generation, fresh } = reply else { return Err(Errno::PROTO) };
         if let Some(node) = self.nodes.get(ino) {

@@ -233,7 +233,7 @@ mod tests {
         // SAFETY: blocks are given back once with their layout and not used afterwards.
         unsafe {
             let (a, b) = (memory.alloc(layout), memory.alloc(layout));
-            assert!(a.align_offset(16) == 0 && a.abs_diff(b) >= 100);
+            assert!(a.align_offset(16) == 0 && a.addr().abs_diff(b.addr()) >= 100);
             a.write_bytes(1, 100);
             b.write_bytes(2, 100);
             assert_eq!(a.add(99).read(), 1);
