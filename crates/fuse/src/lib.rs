@@ -40,5 +40,5 @@ pub use mount::{MountOptions, unmount};
 pub use negotiate::MountInfo;
 pub use node::{Errno, NodeFs, ROOT_INO};
 pub use notify::{Inval, Notifier};
-pub use shale::ShaleFs;
 pub use session::{Ended, ServeOptions, Session, Stopper};
+pub use shale::ShaleFs;

@@ -44,13 +44,19 @@ fn errno(error: shale_libfs::Errno) -> Errno {
 }
 
 fn timestamp(t: shale_libfs::Timestamp) -> Timestamp {
-    Timestamp { sec: t.sec, nsec: t.nsec }
+    Timestamp {
+        sec: t.sec,
+        nsec: t.nsec,
+    }
 }
 
 fn time(t: SetTime) -> shale_libfs::SetTime {
     match t {
         SetTime::Now => shale_libfs::SetTime::Now,
-        SetTime::Set(t) => shale_libfs::SetTime::At(shale_libfs::Timestamp { sec: t.sec, nsec: t.nsec }),
+        SetTime::Set(t) => shale_libfs::SetTime::At(shale_libfs::Timestamp {
+            sec: t.sec,
+            nsec: t.nsec,
+        }),
     }
 }
 
@@ -82,14 +88,20 @@ fn set_attr(set: &SetAttr) -> shale_libfs::SetAttr {
         size: set.size,
         atime: set.atime.map(time),
         mtime: set.mtime.map(time),
-        ctime: set.ctime.map(|t| shale_libfs::Timestamp { sec: t.sec, nsec: t.nsec }),
+        ctime: set.ctime.map(|t| shale_libfs::Timestamp {
+            sec: t.sec,
+            nsec: t.nsec,
+        }),
         kill_suidgid: set.kill_suidgid,
     }
 }
 
 impl NodeFs for ShaleFs {
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.session.lookup(&caller(request), parent, name).map(attr).map_err(errno)
+        self.session
+            .lookup(&caller(request), parent, name)
+            .map(attr)
+            .map_err(errno)
     }
 
     /// An inode with a name is found again by its number, so only the end of one
@@ -101,76 +113,159 @@ impl NodeFs for ShaleFs {
     }
 
     fn getattr(&self, request: &Request, ino: u64) -> Result<Attr> {
-        self.session.getattr(&caller(request), ino).map(attr).map_err(errno)
+        self.session
+            .getattr(&caller(request), ino)
+            .map(attr)
+            .map_err(errno)
     }
 
     fn setattr(&self, request: &Request, ino: u64, set: &SetAttr) -> Result<Attr> {
-        self.session.setattr(&caller(request), ino, &set_attr(set)).map(attr).map_err(errno)
+        self.session
+            .setattr(&caller(request), ino, &set_attr(set))
+            .map(attr)
+            .map_err(errno)
     }
 
     fn readlink(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
         self.session.readlink(&caller(request), ino).map_err(errno)
     }
 
-    fn mknod(&self, request: &Request, parent: u64, name: &[u8], mode: u32, rdev: u32) -> Result<Attr> {
-        self.session.mknod(&caller(request), parent, name, mode, rdev.into()).map(attr).map_err(errno)
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        self.session
+            .mknod(&caller(request), parent, name, mode, rdev.into())
+            .map(attr)
+            .map_err(errno)
     }
 
     fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
-        self.session.mkdir(&caller(request), parent, name, mode).map(attr).map_err(errno)
+        self.session
+            .mkdir(&caller(request), parent, name, mode)
+            .map(attr)
+            .map_err(errno)
     }
 
     fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.session.symlink(&caller(request), parent, name, target).map(attr).map_err(errno)
+        self.session
+            .symlink(&caller(request), parent, name, target)
+            .map(attr)
+            .map_err(errno)
     }
 
     fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.session.link(&caller(request), ino, parent, name).map(attr).map_err(errno)
+        self.session
+            .link(&caller(request), ino, parent, name)
+            .map(attr)
+            .map_err(errno)
     }
 
     fn unlink(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
-        self.session.unlink(&caller(request), parent, name).map_err(errno)
+        self.session
+            .unlink(&caller(request), parent, name)
+            .map_err(errno)
     }
 
     fn rmdir(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
-        self.session.rmdir(&caller(request), parent, name).map_err(errno)
+        self.session
+            .rmdir(&caller(request), parent, name)
+            .map_err(errno)
     }
 
-    fn rename(&self, request: &Request, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<()> {
-        self.session.rename(&caller(request), from, to, flags).map_err(errno)
+    fn rename(
+        &self,
+        request: &Request,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Result<()> {
+        self.session
+            .rename(&caller(request), from, to, flags)
+            .map_err(errno)
     }
 
-    fn create(&self, request: &Request, parent: u64, name: &[u8], mode: u32, flags: u32) -> Result<Attr> {
-        self.session.create(&caller(request), parent, name, mode, flags).map(attr).map_err(errno)
+    fn create(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<Attr> {
+        self.session
+            .create(&caller(request), parent, name, mode, flags)
+            .map(attr)
+            .map_err(errno)
     }
 
     fn tmpfile(&self, request: &Request, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
-        self.session.tmpfile(&caller(request), parent, mode, flags).map(attr).map_err(errno)
+        self.session
+            .tmpfile(&caller(request), parent, mode, flags)
+            .map(attr)
+            .map_err(errno)
     }
 
     fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.session.read(&caller(request), ino, offset, into).map_err(errno)
+        self.session
+            .read(&caller(request), ino, offset, into)
+            .map_err(errno)
     }
 
-    fn write(&self, request: &Request, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+    fn write(
+        &self,
+        request: &Request,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
         let flags = shale_libfs::WriteFlags {
             kill_suidgid: flags.kill_suidgid,
             append: flags.append && !flags.from_cache,
         };
-        self.session.write(&caller(request), ino, offset, data, flags).map_err(errno)
+        self.session
+            .write(&caller(request), ino, offset, data, flags)
+            .map_err(errno)
     }
 
-    fn fallocate(&self, request: &Request, ino: u64, mode: u32, offset: u64, length: u64) -> Result<()> {
-        self.session.fallocate(&caller(request), ino, mode, offset, length).map_err(errno)
+    fn fallocate(
+        &self,
+        request: &Request,
+        ino: u64,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        self.session
+            .fallocate(&caller(request), ino, mode, offset, length)
+            .map_err(errno)
     }
 
     fn lseek(&self, request: &Request, ino: u64, offset: u64, whence: u32) -> Result<u64> {
-        self.session.lseek(&caller(request), ino, offset, whence).map_err(errno)
+        self.session
+            .lseek(&caller(request), ino, offset, whence)
+            .map_err(errno)
     }
 
-    fn copy_file_range(&self, request: &Request, from: FilePosition, to: FilePosition, length: u64) -> Result<u64> {
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        from: FilePosition,
+        to: FilePosition,
+        length: u64,
+    ) -> Result<u64> {
         self.session
-            .copy_file_range(&caller(request), (from.ino, from.offset), (to.ino, to.offset), length)
+            .copy_file_range(
+                &caller(request),
+                (from.ino, from.offset),
+                (to.ino, to.offset),
+                length,
+            )
             .map_err(errno)
     }
 
@@ -183,26 +278,37 @@ impl NodeFs for ShaleFs {
         sink: &mut EntrySink<'_>,
     ) -> Result<()> {
         self.session
-            .readdir(&caller(request), ino, cookie, plus, &mut |entry: shale_libfs::DirEntry<'_>| {
-                let kind = FileKind::from_mode(u32::from(entry.kind) << 12).unwrap_or(FileKind::Regular);
-                sink(DirEntry {
-                    name: entry.name,
-                    ino: entry.ino,
-                    kind,
-                    cookie: entry.cookie,
-                    attr: entry.attr.map(attr),
-                })
-            })
+            .readdir(
+                &caller(request),
+                ino,
+                cookie,
+                plus,
+                &mut |entry: shale_libfs::DirEntry<'_>| {
+                    let kind = FileKind::from_mode(u32::from(entry.kind) << 12)
+                        .unwrap_or(FileKind::Regular);
+                    sink(DirEntry {
+                        name: entry.name,
+                        ino: entry.ino,
+                        kind,
+                        cookie: entry.cookie,
+                        attr: entry.attr.map(attr),
+                    })
+                },
+            )
             .map_err(errno)
     }
 
     /// With the strict policy everything is durable already.
     fn fsync(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
-        self.session.fsync(&caller(request), ino, datasync).map_err(errno)
+        self.session
+            .fsync(&caller(request), ino, datasync)
+            .map_err(errno)
     }
 
     fn fsyncdir(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
-        self.session.fsync(&caller(request), ino, datasync).map_err(errno)
+        self.session
+            .fsync(&caller(request), ino, datasync)
+            .map_err(errno)
     }
 
     fn syncfs(&self, _request: &Request) -> Result<()> {
@@ -223,12 +329,23 @@ impl NodeFs for ShaleFs {
         })
     }
 
-    fn setxattr(&self, request: &Request, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
-        self.session.setxattr(&caller(request), ino, name, value, flags).map_err(errno)
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        self.session
+            .setxattr(&caller(request), ino, name, value, flags)
+            .map_err(errno)
     }
 
     fn getxattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        self.session.getxattr(&caller(request), ino, name).map_err(errno)
+        self.session
+            .getxattr(&caller(request), ino, name)
+            .map_err(errno)
     }
 
     fn listxattr(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
@@ -236,7 +353,9 @@ impl NodeFs for ShaleFs {
     }
 
     fn removexattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<()> {
-        self.session.removexattr(&caller(request), ino, name).map_err(errno)
+        self.session
+            .removexattr(&caller(request), ino, name)
+            .map_err(errno)
     }
 
     fn answered(&self, unique: u64) {

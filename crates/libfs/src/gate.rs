@@ -64,7 +64,12 @@ impl<'a> Inside<'a> {
         let sequence = page.load_u64(at) | 1;
         page.store_u64(at, sequence);
         compiler_fence(Ordering::SeqCst);
-        Self { page, at, sequence, _shared: shared }
+        Self {
+            page,
+            at,
+            sequence,
+            _shared: shared,
+        }
     }
 }
 

@@ -35,7 +35,16 @@ impl<'s> Op<'s> {
     ) -> Self {
         let (inside, epoch, digested) = session.enter();
         let now_ns = session.clock.realtime_ns();
-        Self { session, caller, now_ns, epoch, digested, permit, room, _inside: inside }
+        Self {
+            session,
+            caller,
+            now_ns,
+            epoch,
+            digested,
+            permit,
+            room,
+            _inside: inside,
+        }
     }
 
     /// Leaves the gate with what was not used: the permit, and bytes of room.
@@ -54,7 +63,10 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for reading, in the call's epoch.
-    pub(crate) fn read<'n>(&self, node: &'n Node) -> std::result::Result<RwLockReadGuard<'n, NodeState>, Stop> {
+    pub(crate) fn read<'n>(
+        &self,
+        node: &'n Node,
+    ) -> std::result::Result<RwLockReadGuard<'n, NodeState>, Stop> {
         loop {
             let state = node.state.read();
             if state.epoch >= self.epoch {
@@ -66,7 +78,10 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for changing, in the call's epoch.
-    pub(crate) fn write<'n>(&self, node: &'n Node) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
+    pub(crate) fn write<'n>(
+        &self,
+        node: &'n Node,
+    ) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
         loop {
             let state = node.state.write();
             if state.epoch >= self.epoch {
@@ -87,7 +102,11 @@ impl<'s> Op<'s> {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        if state.shifting { Err(Stop::Again) } else { Ok(()) }
+        if state.shifting {
+            Err(Stop::Again)
+        } else {
+            Ok(())
+        }
     }
 
     /// Ends a shift of a file's blocks: the volume has it now.
@@ -122,7 +141,10 @@ impl<'s> Op<'s> {
     }
 
     /// Appends several records as one transaction.
-    pub(crate) fn append_chain(&mut self, parts: &mut [Part<'_>]) -> std::result::Result<LogPos, Stop> {
+    pub(crate) fn append_chain(
+        &mut self,
+        parts: &mut [Part<'_>],
+    ) -> std::result::Result<LogPos, Stop> {
         let mut reserve = self.take_reserve();
         for part in parts.iter_mut() {
             part.header.time_ns = self.now_ns;
@@ -151,7 +173,8 @@ impl Session {
     /// Where the caller's request began to write before a crash, and how many bytes it
     /// wrote, if it did.
     pub(crate) fn written_before(&self, caller: &Caller) -> Option<(u64, u64)> {
-        self.done_before(caller).map(|done| (done.offset, done.bytes))
+        self.done_before(caller)
+            .map(|done| (done.offset, done.bytes))
     }
 
     /// What the caller's request did before a crash, if it did something.

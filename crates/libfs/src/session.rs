@@ -86,7 +86,10 @@ impl Session {
         recent: Recent,
         options: SessionOptions,
     ) -> Result<Arc<Self>> {
-        let ask = Request::Attach { version: PROTO_VERSION, log_bytes: options.log_bytes };
+        let ask = Request::Attach {
+            version: PROTO_VERSION,
+            log_bytes: options.log_bytes,
+        };
         let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
         let attached = match reply {
             Reply::Attached(a) => a,
@@ -96,7 +99,9 @@ impl Session {
         let mut map = |bytes: usize, access| -> Result<Arc<Map>> {
             let fd = fds.next().ok_or(Errno::PROTO)?;
             let piece = Piece { fd, bytes };
-            Ok(Arc::new(Map::open(vec![piece], access).map_err(|e| device(&e))?))
+            Ok(Arc::new(
+                Map::open(vec![piece], access).map_err(|e| device(&e))?,
+            ))
         };
         let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
         let log_map = map(log_bytes, Access::ReadWrite)?;
@@ -105,7 +110,10 @@ impl Session {
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let offset = shale_proto::control::client_page::COMMITTED;
-        let word = CommittedWord { map: client_page.clone(), offset };
+        let word = CommittedWord {
+            map: client_page.clone(),
+            offset,
+        };
         let log = Log::open(log_map.clone()).map_err(|e| crate::errno::log(&e))?;
         let log = Writer::new(Arc::new(log), LogPos(0), word).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
@@ -242,7 +250,9 @@ impl Session {
         }
         loop {
             let upto = self.digested().0 + self.attached.ring_bytes / 4;
-            self.ask(Request::Digest { upto: upto.min(self.log.committed().0) })?;
+            self.ask(Request::Digest {
+                upto: upto.min(self.log.committed().0),
+            })?;
             self.reclaim();
             if let Some(permit) = self.log.try_admit(bytes) {
                 return Ok(permit);
@@ -260,7 +270,10 @@ impl Session {
             let last = self.belled.load(Ordering::Relaxed);
             let due = committed.saturating_sub(last) > self.attached.ring_bytes / 20;
             let mine = due
-                && self.belled.compare_exchange(last, committed, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+                && self
+                    .belled
+                    .compare_exchange(last, committed, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok();
             if mine {
                 self.ask(Request::Doorbell)?;
             }
@@ -277,7 +290,10 @@ impl Session {
         let free_below = self.requests.tail_limit(LogPos(free_below)).0;
         let last = self.reclaimed.load(Ordering::Relaxed);
         let mine = free_below > last
-            && self.reclaimed.compare_exchange(last, free_below, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            && self
+                .reclaimed
+                .compare_exchange(last, free_below, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
         if mine {
             self.log.set_tail(LogPos(free_below));
         }
@@ -298,29 +314,43 @@ impl Session {
     fn acquire(&self, ino: u64) -> Result<()> {
         let _turn = self.acquiring[(ino % ACQUIRING) as usize].lock();
         let word = u64::from(self.lease_word(ino)) | 1 << 32;
-        if self.nodes.get(ino).is_some_and(|node| node.lease.load(Ordering::Acquire) == word) {
+        if self
+            .nodes
+            .get(ino)
+            .is_some_and(|node| node.lease.load(Ordering::Acquire) == word)
+        {
             return Ok(());
         }
-        let reply = self.ask(Request::Lease { ino, mode: LeaseMode::Exclusive })?;
-        let Reply::Leased { generation, fresh } = reply else { return Err(Errno::PROTO) };
+        let reply = self.ask(Request::Lease {
+            ino,
+            mode: LeaseMode::Exclusive,
+        })?;
+        let Reply::Leased { generation, fresh } = reply else {
+            return Err(Errno::PROTO);
+        };
         if let Some(node) = self.nodes.get(ino) {
             if fresh && node.lease.load(Ordering::Relaxed) != 0 {
                 let inside = Inside::enter(&self.client_page);
                 node.reload(&self.view, self.epoch()).map_err(final_errno)?;
                 drop(inside);
             }
-            node.lease.store(u64::from(generation) | 1 << 32, Ordering::Release);
+            node.lease
+                .store(u64::from(generation) | 1 << 32, Ordering::Release);
         } else {
             let inside = Inside::enter(&self.client_page);
             let node = self.load(ino, self.epoch()).map_err(final_errno)?;
-            node.lease.store(u64::from(generation) | 1 << 32, Ordering::Release);
+            node.lease
+                .store(u64::from(generation) | 1 << 32, Ordering::Release);
             drop(inside);
         }
         Ok(())
     }
 
     fn get_numbers(&self, parent: u64) -> Result<()> {
-        match self.ask(Request::GrantInodes { parent, runs: INODE_RUNS })? {
+        match self.ask(Request::GrantInodes {
+            parent,
+            runs: INODE_RUNS,
+        })? {
             Reply::Inodes { inos } if !inos.is_empty() => {
                 self.numbers.add(parent, inos);
                 Ok(())
@@ -332,7 +362,10 @@ impl Session {
 
     /// Gets room so that `bytes` are free for the caller.
     fn get_room(&self, bytes: u64) -> Result<()> {
-        let ask = |wanted| match self.ask(Request::Reserve { wanted, least: bytes })? {
+        let ask = |wanted| match self.ask(Request::Reserve {
+            wanted,
+            least: bytes,
+        })? {
             Reply::Room { bytes } => {
                 self.room.add(bytes / UNIT * UNIT);
                 Ok(true)
@@ -344,7 +377,11 @@ impl Session {
             return Ok(());
         }
         self.return_grants()?;
-        if ask(bytes)? { Ok(()) } else { Err(Errno::NOSPC) }
+        if ask(bytes)? {
+            Ok(())
+        } else {
+            Err(Errno::NOSPC)
+        }
     }
 
     /// Gives blocks and room that no record uses back to the daemon.
@@ -353,7 +390,10 @@ impl Session {
         for some in runs.chunks(1024) {
             let runs = some
                 .iter()
-                .map(|r| shale_proto::message::BlockRun { addr: r.addr.raw(), blocks: r.blocks as u32 })
+                .map(|r| shale_proto::message::BlockRun {
+                    addr: r.addr.raw(),
+                    blocks: r.blocks as u32,
+                })
                 .collect();
             self.ask(Request::ReturnBlocks { runs })?;
         }
@@ -373,13 +413,18 @@ impl Session {
         if self.blocks.take(blocks, into) {
             return Ok(true);
         }
-        let ask = Request::GrantBlocks { blocks: GRANT_BLOCKS };
+        let ask = Request::GrantBlocks {
+            blocks: GRANT_BLOCKS,
+        };
         let (reply, fds) = self.channel.call(ask).map_err(|e| proto(&e))?;
-        let Reply::Blocks { runs, segments } = reply else { return Ok(false) };
+        let Reply::Blocks { runs, segments } = reply else {
+            return Ok(false);
+        };
         self.open_segments(&segments, fds)?;
-        self.blocks.add(
-            runs.iter().map(|r| BlockRun { addr: BlockAddr::from_raw(r.addr), blocks: r.blocks.into() }),
-        );
+        self.blocks.add(runs.iter().map(|r| BlockRun {
+            addr: BlockAddr::from_raw(r.addr),
+            blocks: r.blocks.into(),
+        }));
         Ok(self.blocks.take(blocks, into))
     }
 
@@ -388,7 +433,9 @@ impl Session {
         for (&segment, fd) in segments.iter().zip(fds) {
             let done = writable.get_mut(segment as usize).ok_or(Errno::PROTO)?;
             if !*done {
-                self.nvm.remap_piece_writable(segment as usize, fd).map_err(|e| device(&e))?;
+                self.nvm
+                    .remap_piece_writable(segment as usize, fd)
+                    .map_err(|e| device(&e))?;
                 *done = true;
             }
         }
@@ -397,7 +444,9 @@ impl Session {
 
     /// Has everything that was logged so far brought into the volume.
     pub fn digest(&self) -> Result<()> {
-        self.ask(Request::Digest { upto: self.log.committed().0 })?;
+        self.ask(Request::Digest {
+            upto: self.log.committed().0,
+        })?;
         Ok(())
     }
 
@@ -458,13 +507,20 @@ fn refusal(reply: &Reply) -> Errno {
 fn map_segments(channel: &dyn Channel, attached: &Attached) -> Result<Map> {
     let mut pieces = Vec::new();
     while pieces.len() < attached.segments as usize {
-        let ask = Request::Segments { first: pieces.len() as u32 };
+        let ask = Request::Segments {
+            first: pieces.len() as u32,
+        };
         let (reply, fds) = channel.call(ask).map_err(|e| proto(&e))?;
-        let Reply::Segments { bytes, .. } = reply else { return Err(refusal(&reply)) };
+        let Reply::Segments { bytes, .. } = reply else {
+            return Err(refusal(&reply));
+        };
         if fds.is_empty() || fds.len() != bytes.len() {
             return Err(Errno::PROTO);
         }
-        pieces.extend(fds.into_iter().zip(bytes).map(|(fd, b)| Piece { fd, bytes: b as usize }));
+        pieces.extend(fds.into_iter().zip(bytes).map(|(fd, b)| Piece {
+            fd,
+            bytes: b as usize,
+        }));
     }
     Map::open(pieces, Access::ReadOnly).map_err(|e| device(&e))
 }

@@ -152,9 +152,9 @@ pub fn forget_all() {
     for again in &AGAIN_NS {
         again.store(0, Ordering::Relaxed);
     }
-    // SAFETY: the only thread of this process is here, so nobody else holds the lock; a
-    // thread of the parent may have, in the moment that was copied.
+    // A thread of the parent may have held the lock in the moment that was copied.
     if ATTACHING.is_locked() {
+        // SAFETY: the child has one thread, this one, so nobody else can hold or take the lock.
         unsafe { ATTACHING.force_unlock() };
     }
 }

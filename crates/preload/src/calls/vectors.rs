@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(all.iter().map(Buffer::len).sum::<usize>(), CALL_BYTES_MAX);
         // SAFETY: as above.
         assert_eq!(
+            // SAFETY: a length above the limit is refused before the list is read.
             unsafe { buffers(list.as_ptr() as u64, 1025) },
             Err(raw::fail(libc::EINVAL))
         );
