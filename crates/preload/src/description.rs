@@ -59,6 +59,9 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the shared table. Once, at start; `false`: there is no memory.
 pub fn make() -> bool {
+    if TABLE.load(Ordering::Acquire) != 0 {
+        return true;
+    }
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     // SAFETY: a new mapping where the kernel chooses disturbs nothing.
@@ -66,7 +69,8 @@ pub fn make() -> bool {
     if at < 0 {
         return false;
     }
-    TABLE.store(at as usize, Ordering::Release);
+    // Whoever was faster has made it.
+    let _ = TABLE.compare_exchange(0, at as usize, Ordering::AcqRel, Ordering::Acquire);
     true
 }
 

@@ -33,6 +33,7 @@ pub mod report;
 pub mod rewrite;
 pub mod serve;
 pub mod signals;
+pub mod stack;
 pub mod stubs;
 pub mod table;
 pub mod thread;

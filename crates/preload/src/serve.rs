@@ -7,6 +7,7 @@
 
 use crate::calls::{attributes, data, descriptors, mapping, names, process, transfer};
 use crate::raw::{self, Args, nr};
+use crate::stack;
 use crate::stubs::{CLASS, PASS, class};
 use crate::table::{self, Entry};
 use crate::thread::{self, Thread};
@@ -108,14 +109,18 @@ fn own(number: u32) -> i64 {
     }
 }
 
-/// Runs `f` with the thread marked inside and busy. A panic ends as `EIO`.
+/// Runs `f` with the thread marked inside and busy, on a stack of the library's. A panic ends
+/// as `EIO`.
 #[inline]
 pub fn guarded(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
     guarded_raw(thread, || {
         thread.begin();
-        let result = std::panic::catch_unwind(AssertUnwindSafe(f));
+        let result = stack::call(thread, || {
+            let result = std::panic::catch_unwind(AssertUnwindSafe(f));
+            result.unwrap_or(raw::fail(libc::EIO))
+        });
         thread.end();
-        result.unwrap_or(raw::fail(libc::EIO))
+        result
     })
 }
 

@@ -9,7 +9,7 @@
 
 use crate::raw::{self, nr};
 use core::arch::asm;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 /// Bytes of a `siginfo_t`.
 pub const SIGINFO_BYTES: usize = 128;
@@ -29,6 +29,8 @@ pub struct Thread {
     pub vfork: AtomicU32,
     /// Slot plus 1; 0: none.
     pub slot: AtomicU32,
+    /// Upper end of the stack for served calls ([`crate::stack`]); 0: none yet.
+    pub stack: AtomicUsize,
     /// Signals to block again when the waiting one has been sent.
     pub mask: core::cell::UnsafeCell<u64>,
     /// What the kernel said of the signal that waits.
@@ -71,22 +73,27 @@ pub fn this() -> &'static Thread {
     unsafe { &*at }
 }
 
-/// Slots of threads. A thread beyond shares the last one, under a lock.
-const SLOTS: usize = 512;
+/// Slots of threads. A thread beyond waits until another one has ended.
+const SLOTS: usize = 1 << 14;
 
 /// A thread as others see it, a cache line each.
 #[repr(C, align(64))]
 struct Slot {
     owner: AtomicI32,
     busy: AtomicU32,
+    /// Upper end of a stack that goes with the slot; 0: none yet.
+    stack: AtomicUsize,
 }
 
 static SLOT: [Slot; SLOTS] = [const {
     Slot {
         owner: AtomicI32::new(0),
         busy: AtomicU32::new(0),
+        stack: AtomicUsize::new(0),
     }
 }; SLOTS];
+/// One more than the highest slot ever taken.
+static SLOTS_END: AtomicUsize = AtomicUsize::new(0);
 /// 1 while a fork waits or runs.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
@@ -113,8 +120,10 @@ impl Thread {
         let tid = raw::gettid();
         self.tid.store(tid, Ordering::Relaxed);
         if self.slot.load(Ordering::Relaxed) == 0 {
-            self.slot
-                .store(take_slot(tid) as u32 + 1, Ordering::Relaxed);
+            let slot = take_slot(tid);
+            self.slot.store(slot as u32 + 1, Ordering::Relaxed);
+            let stack = crate::stack::of_slot(&SLOT[slot].stack);
+            self.stack.store(stack, Ordering::Relaxed);
         }
     }
 
@@ -148,33 +157,50 @@ impl Thread {
     }
 }
 
+/// The slots that were ever taken.
+fn slots() -> &'static [Slot] {
+    &SLOT[..SLOTS_END.load(Ordering::Acquire)]
+}
+
 /// A slot for a thread: a free one, or one whose thread has ended.
 fn take_slot(tid: i32) -> usize {
-    let claim = |from: i32| {
-        SLOT.iter().position(|s| {
-            s.owner.load(Ordering::Relaxed) == from
-                && s.owner
-                    .compare_exchange(from, tid, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
+    let claim = |among: &'static [Slot], from: i32| {
+        among.iter().position(|s| {
+            let mine = s
+                .owner
+                .compare_exchange(from, tid, Ordering::AcqRel, Ordering::Relaxed);
+            mine.is_ok()
         })
     };
     loop {
         // The number may have belonged to a thread that has ended.
-        if let Some(free) = claim(tid).or_else(|| claim(0)) {
+        if let Some(free) = claim(slots(), tid).or_else(|| claim(slots(), 0)) {
             return free;
         }
-        for slot in &SLOT {
+        let ended = slots().iter().filter(|slot| {
             let owner = slot.owner.load(Ordering::Relaxed);
-            if owner != 0 && !lives(owner) {
-                // Somebody else may have freed or taken it meanwhile.
-                let _ = slot
-                    .owner
-                    .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
-            }
+            let free = |owner| {
+                slot.owner
+                    .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed)
+            };
+            owner != 0 && !lives(owner) && free(owner).is_ok()
+        });
+        if ended.count() > 0 {
+            continue;
         }
-        raw::yield_now();
+        let end = SLOTS_END.load(Ordering::Relaxed);
+        if end == SLOTS {
+            raw::yield_now();
+        } else {
+            // Whoever else adds some adds them for all.
+            let more = (end + SLOTS_STEP).min(SLOTS);
+            let _ = SLOTS_END.compare_exchange(end, more, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
+
+/// Slots are looked through in steps of this many.
+const SLOTS_STEP: usize = 64;
 
 fn lives(tid: i32) -> bool {
     const TGKILL: u32 = 234;
@@ -195,7 +221,7 @@ pub fn alone() -> Alone {
         raw::futex_wait(&FORKING, 1, 10);
     }
     plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
-    for slot in &SLOT {
+    for slot in slots() {
         let mut spins = 0u32;
         while slot.busy.load(Ordering::Acquire) != 0 {
             let owner = slot.owner.load(Ordering::Relaxed);
@@ -220,7 +246,7 @@ impl Drop for Alone {
 
 /// In a child: only the calling thread is left.
 pub fn only_this_is_left() {
-    for slot in &SLOT {
+    for slot in slots() {
         slot.owner.store(0, Ordering::Relaxed);
         slot.busy.store(0, Ordering::Relaxed);
     }

@@ -1,0 +1,178 @@
+//! Unmodified programs with the library loaded, on a real mount.
+
+mod mount;
+mod tools;
+
+use mount::Mounted;
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+use tools::{Run, compiled, has};
+
+/// How the library is set: at once a client, after some calls, never.
+const WARM_CALLS: [&str; 3] = ["0", "8", "1000000000"];
+
+#[test]
+fn descriptors_children_and_signals_are_as_posix_says() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("semantics");
+    for calls in WARM_CALLS {
+        let dir = m.dir(calls);
+        let run = Run::of(&m, &program)
+            .arg(&dir)
+            .env("SHALE_WARM_CALLS", calls);
+        assert_eq!(run.output(), "", "warm calls {calls}");
+    }
+}
+
+#[test]
+fn data_calls_make_no_system_call() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("loop");
+    let file = m.path().join("loop");
+    let report = m.beside("report");
+    let run = Run::of(&m, &program).arg(&file).args(["1000", "100"]);
+    run.env("SHALE_WARM_CALLS", "0")
+        .env("SHALE_REPORT", &report)
+        .output();
+    let told = fs::read_to_string(&report).unwrap();
+    for counted in [
+        r#""write":1000"#,
+        r#""fsync":1000"#,
+        r#""pread64":1000"#,
+        r#""kernel":{}"#,
+    ] {
+        assert!(told.contains(counted), "{counted} in {told}");
+    }
+    // Another process, by way of the mount, sees the same bytes.
+    let expected: Vec<u8> = (0..1000)
+        .flat_map(|i| [b'a' + (i % 26) as u8; 100])
+        .collect();
+    assert!(fs::read(&file).unwrap() == expected);
+    if !has("strace") {
+        eprintln!("SKIPPED: counting system calls needs strace");
+        return;
+    }
+    let trace = m.beside("trace");
+    let run = Run::of(&m, "strace").args(["-e", "trace=read,write,pread64,lseek,fsync", "-o"]);
+    let run = run
+        .arg(&trace)
+        .args(["-E", &m.preload(), "-E", "SHALE_WARM_CALLS=0"])
+        .arg(&program);
+    run.arg(&file)
+        .args(["1000", "100"])
+        .without_library()
+        .output();
+    let traced = fs::read_to_string(&trace).unwrap();
+    let calls = traced
+        .lines()
+        .filter(|l| l.contains(", 100) = 100") || l.starts_with("fsync"));
+    assert_eq!(calls.count(), 0, "{traced}");
+}
+
+#[test]
+fn two_processes_append_to_one_file() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("append");
+    let file = m.path().join("appended");
+    for other_has_it in [true, false] {
+        let _ = fs::remove_file(&file);
+        let start = |who: &str, with: bool| {
+            let run = Run::of(&m, &program).arg(&file).args([who, "2000"]);
+            let run = if with { run } else { run.without_library() };
+            run.stdout(Stdio::null()).spawn()
+        };
+        let (a, b) = (start("a", true), start("b", other_has_it));
+        assert!(a.wait_with_output().unwrap().status.success());
+        assert!(b.wait_with_output().unwrap().status.success());
+        let text = fs::read_to_string(&file).unwrap();
+        for who in ["a", "b"] {
+            let lines = text.lines().filter(|l| l.starts_with(who));
+            assert!(
+                lines.eq((0..2000).map(|i| format!("{who}{i:08}"))),
+                "{who} {other_has_it}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_that_returned_is_lost_by_a_kill() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("append");
+    for round in 0..5u64 {
+        let file = m.path().join(format!("killed{round}"));
+        let said = m.beside("said");
+        let out = fs::File::create(&said).unwrap();
+        let run = Run::bare(&m, &program)
+            .arg(&file)
+            .arg("k")
+            .env("SHALE_WARM_CALLS", "0");
+        let mut child = run.stdout(Stdio::from(out)).spawn();
+        std::thread::sleep(Duration::from_millis(40 + 23 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let done = fs::read_to_string(&said).unwrap().lines().count();
+        let found = fs::read_to_string(&file).unwrap();
+        let kept = found.lines().count();
+        assert!(done > 0 && kept >= done, "{kept} of {done} lines");
+        assert!(
+            found
+                .lines()
+                .eq((0..found.lines().count()).map(|i| format!("k{i:08}")))
+        );
+    }
+}
+
+#[test]
+fn shells_redirect() {
+    let Some(m) = Mounted::new() else { return };
+    let script = "echo a > f; echo b >> f; (echo c; echo d) >> f; cat f
+        { echo e; /bin/echo g; echo h; } >> f; exec 5<>f; read x <&5; read y <&5; echo $x$y
+        exec 6>>f; echo z >&6; wc -l < f; cat < f > f2; cmp f f2 && echo same";
+    for shell in ["bash", "dash"].into_iter().filter(|s| has(s)) {
+        for calls in WARM_CALLS {
+            let dir = m.dir(&format!("{shell}{calls}"));
+            let run = Run::of(&m, shell)
+                .args(["-c", script])
+                .env("SHALE_WARM_CALLS", calls);
+            assert_eq!(
+                run.current_dir(&dir).output(),
+                "a\nb\nc\nd\nab\n8\nsame\n",
+                "{shell} {calls}"
+            );
+        }
+    }
+}
+
+#[test]
+fn databases_and_repositories_are_whole() {
+    let Some(m) = Mounted::new() else { return };
+    if has("sqlite3") {
+        let made = "create table t(a integer primary key, b text);
+            with recursive c(x) as (select 1 union all select x+1 from c where x<500)
+            insert into t select x, hex(x) from c; delete from t where a%11=0;
+            select count(*) from t; pragma integrity_check;";
+        for mode in ["delete", "truncate", "persist", "wal"] {
+            let file = m.path().join(format!("{mode}.db"));
+            let sql = format!("pragma journal_mode={mode}; {made}");
+            let run = Run::of(&m, "sqlite3")
+                .arg(&file)
+                .arg(&sql)
+                .env("SHALE_WARM_CALLS", "0");
+            assert_eq!(run.output(), format!("{mode}\n455\nok\n"));
+            let seen = Run::of(&m, "sqlite3")
+                .arg(&file)
+                .arg("select count(*) from t");
+            assert_eq!(seen.without_library().output(), "455\n", "{mode}");
+        }
+    }
+    if has("git") {
+        let dir = m.dir("repository");
+        let script = "git init -q . && for i in 1 2 3; do echo $i >> f; git add f
+            git -c user.name=n -c user.email=e commit -q -m $i; done
+            git fsck --strict 2>&1; git log --format=%s | wc -l; git status --short";
+        let run = Run::of(&m, "sh").args(["-c", script]).current_dir(&dir);
+        assert_eq!(run.env("SHALE_WARM_CALLS", "0").output(), "3\n");
+    }
+}

@@ -1,0 +1,150 @@
+//! A volume in memory, its daemon and its mount, in this process.
+
+use shale_daemon::{Daemon, DaemonConfig, LeaseHook, MakeOptions, VolumeFile, make_volume};
+use shale_device::{Clock, SystemClock};
+use shale_format::Durability;
+use shale_fuse::{Inval, Notifier, ServeOptions, ShaleFs};
+use shale_libfs::{Session, SessionOptions};
+use shale_proto::{InProcess, SocketPeer};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const NVM_BYTES: u64 = 192 << 20;
+const LOG_BYTES: u64 = 16 << 20;
+/// How long the kernel may take to drop what it cached. A read in progress may wait for
+/// the very lease that is being taken, so this must not wait for it without end.
+const DROP_LIMIT: Duration = Duration::from_millis(50);
+
+/// A mount; unmounted when dropped.
+pub struct Mounted {
+    base: tempfile::TempDir,
+    stopper: shale_fuse::Stopper,
+    serving: Option<JoinHandle<()>>,
+    daemon: Option<Arc<Daemon>>,
+}
+
+struct DropCached(Notifier);
+
+impl LeaseHook for DropCached {
+    fn before_revoke(&self, ino: u64) {
+        let (done, wait) = mpsc::channel();
+        let notifier = self.0.clone();
+        std::thread::spawn(move || {
+            // An unmounted file system has nothing cached.
+            let _ = notifier.inval_inode(ino, Inval::All);
+            let _ = done.send(());
+        });
+        let _ = wait.recv_timeout(DROP_LIMIT);
+    }
+
+    fn after_revoke(&self, ino: u64) {
+        let _ = self.0.inval_inode(ino, Inval::Attributes);
+        let notifier = self.0.clone();
+        std::thread::spawn(move || notifier.inval_inode(ino, Inval::All));
+    }
+}
+
+impl Mounted {
+    /// A new mount; `None`, with a word, where there can be none.
+    pub fn new() -> Option<Self> {
+        let root = rustix::process::geteuid().is_root();
+        if !root || !Path::new("/dev/fuse").exists() || !super::tools::has("cc") {
+            eprintln!("SKIPPED: needs root, /dev/fuse and cc");
+            return None;
+        }
+        let base = tempfile::tempdir_in("/dev/shm").unwrap();
+        let at = |name: &str| base.path().join(name);
+        for dir in ["mnt", "nvm", "run/1"] {
+            fs::create_dir_all(at(dir)).unwrap();
+        }
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let options = MakeOptions {
+            file: at("volume.toml"),
+            name: "programs".to_owned(),
+            nvm_dir: at("nvm"),
+            nvm_bytes: NVM_BYTES,
+            log_bytes: LOG_BYTES,
+            durability: Durability::Strict,
+            owner_uid: 0,
+            owner_gid: 0,
+            root_mode: 0o755,
+            force: false,
+        };
+        make_volume(&options, &*clock).unwrap();
+        let file = VolumeFile::load(&at("volume.toml")).unwrap();
+        let daemon = Daemon::start(DaemonConfig::new(file), clock.clone()).unwrap();
+        let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
+        let own = SessionOptions {
+            kernel_references: true,
+            ..SessionOptions::default()
+        };
+        let session = Session::attach(channel, clock, Default::default(), own).unwrap();
+        let mount = shale_fuse::Session::mount(&at("mnt"), &Default::default()).unwrap();
+        daemon.set_lease_hook(Arc::new(DropCached(mount.notifier())));
+        let listener = SocketPeer::listen(&at("run/1/socket")).unwrap();
+        daemon.serve_listener(listener).unwrap();
+        let stopper = mount.stopper();
+        let serving = std::thread::spawn(move || {
+            let served = mount.serve(Arc::new(ShaleFs::new(session)), &ServeOptions::default());
+            served.unwrap();
+        });
+        let device = fs::metadata(at("mnt")).unwrap().dev();
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        let state = format!("{{\"device\":\"{major}:{minor}\"}}");
+        fs::write(at("run/1/state.json"), state).unwrap();
+        Some(Self {
+            base,
+            stopper,
+            serving: Some(serving),
+            daemon: Some(daemon),
+        })
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> PathBuf {
+        self.base.path().join("mnt")
+    }
+
+    /// A path that is not on the mount.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.base.path().join(name)
+    }
+
+    /// The directory of mounts' states.
+    pub fn states(&self) -> PathBuf {
+        self.base.path().join("run")
+    }
+
+    /// A new directory on the mount.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        let dir = self.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        dir
+    }
+
+    /// The variable that loads the library.
+    pub fn preload(&self) -> String {
+        format!("LD_PRELOAD={}", super::tools::library().display())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = shale_fuse::unmount(&self.path(), true) {
+            eprintln!("{error}");
+        }
+        self.stopper.stop();
+        if let Some(serving) = self.serving.take() {
+            let _ = serving.join();
+        }
+        if let Some(daemon) = self.daemon.take()
+            && let Err(error) = daemon.shutdown()
+        {
+            eprintln!("{error}");
+        }
+    }
+}
