@@ -6,6 +6,7 @@
 
 use crate::control;
 use crate::failure::{Failure, Result};
+use crate::kernel_caches::{KernelCaches, Sweeper};
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
@@ -61,8 +62,9 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
         .next()
         .ok_or_else(|| Failure::new("the supervisor handed over no socket"))?;
     let mount = fds.next();
+    let continues = mount.is_some();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let daemon = open(start, mount.is_some(), &clock)?;
+    let daemon = open(start, continues, &clock)?;
     if start.settle {
         return shutdown(&daemon);
     }
@@ -92,17 +94,20 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
             _ => return shutdown(&daemon),
         },
     };
+    let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
+    let info = MountInfo::from_bytes(&start.info).map_err(failed)?;
+    let mount = shale_fuse::Session::adopt(mount, info).map_err(failed)?;
+    let fs = Arc::new(ShaleFs::new(session.clone(), continues));
+    // Before anybody else can become a client.
+    daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), mount.notifier())));
     daemon
         .serve_listener(listener)
         .map_err(|e| Failure::new(e.to_string()))?;
     control::serve(start, &daemon)?;
     watch(start, supervisor);
-    serve_mount(
-        start,
-        mount,
-        Arc::new(ShaleFs::new(session.clone())),
-        supervisor,
-    )?;
+    let sweeper = Sweeper::start(session.clone())?;
+    serve_mount(&mount, fs, supervisor)?;
+    sweeper.stop();
     session.detach().map_err(Failure::because(
         "what was written last is not in the volume yet",
     ))?;
@@ -126,14 +131,11 @@ fn shutdown(daemon: &Daemon) -> Result<()> {
 }
 
 fn serve_mount(
-    start: &Start,
-    mount: OwnedFd,
+    mount: &shale_fuse::Session,
     fs: Arc<ShaleFs>,
     supervisor: &Arc<OwnedFd>,
 ) -> Result<()> {
     let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
-    let info = MountInfo::from_bytes(&start.info).map_err(failed)?;
-    let session = shale_fuse::Session::adopt(mount, info).map_err(failed)?;
     let told = supervisor.clone();
     let options = ServeOptions {
         on_init: Some(Box::new(move |info| {
@@ -144,7 +146,7 @@ fn serve_mount(
         ..ServeOptions::default()
     };
     let _ = packet::send(&**supervisor, &FromDaemon::Serving, &[]);
-    match session.serve(fs, &options).map_err(failed)? {
+    match mount.serve(fs, &options).map_err(failed)? {
         Ended::Unmounted => Ok(()),
         Ended::Stopped => Err(Failure::new("serving stopped while the volume is mounted")),
     }

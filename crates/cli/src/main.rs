@@ -12,6 +12,7 @@ mod daemon;
 mod digest;
 mod failure;
 mod fsck;
+mod kernel_caches;
 mod log;
 mod mkfs;
 mod mount;

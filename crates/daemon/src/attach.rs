@@ -183,6 +183,10 @@ impl Shared {
         })?);
         self.set_slot(slot, &live)?;
         self.register(&client);
+        if asker.reach == Reach::InProcess && self.config.connection_continues {
+            self.leases.assume_reader(client.id);
+        }
+        self.tell_others();
         tracing::info!(
             client = client.id,
             pid = client.pid,

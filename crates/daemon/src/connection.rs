@@ -4,13 +4,15 @@ use crate::attach::{Asker, Refusal};
 use crate::client::Client;
 use crate::digestion::Halt;
 use crate::error::DaemonError;
+use crate::lease::Wish;
+use crate::revoke::NoLease;
 use crate::shared::Shared;
 use crate::space::Supply;
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{Attached, BlockRun, DESCRIPTORS_MAX, Space};
-use shale_proto::{Handler, LeaseMode, Reply, Request};
+use shale_proto::{Handler, Reply, Request};
 use shale_volume::Run;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -126,7 +128,16 @@ impl Connection {
                     pos: client.digested(),
                 })
             }
-            Request::Lease { ino, mode } => plain(self.lease(&client, ino, mode)?),
+            Request::Lease { ino, mode, insist } => {
+                let client = &client;
+                let wish = Wish {
+                    client: client.id,
+                    ino,
+                    mode,
+                    insist,
+                };
+                plain(self.lease(client, &wish)?)
+            }
             Request::Unlease { ino } => {
                 self.shared.unlease(&client, ino).map_err(|h| halted(&h))?;
                 plain(Reply::Done)
@@ -291,16 +302,21 @@ impl Connection {
         Ok(Reply::Done)
     }
 
-    fn lease(&self, client: &Client, ino: u64, mode: LeaseMode) -> Result<Reply, Refusal> {
-        if !Ino(ino).is_user() {
-            return Err((libc::EINVAL, format!("inode {ino} cannot be leased")));
+    fn lease(&self, client: &Client, wish: &Wish) -> Result<Reply, Refusal> {
+        if !Ino(wish.ino).is_user() {
+            return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
         }
-        let grant = self.shared.lease(client, ino, mode);
-        let grant = grant.map_err(|h| halted(&h))?;
-        Ok(Reply::Leased {
-            generation: grant.generation,
-            fresh: grant.fresh,
-        })
+        match self.shared.lease(client, wish) {
+            Ok(Some((grant, used))) => Ok(Reply::Leased {
+                generation: grant.generation,
+                fresh: grant.fresh,
+                mode: grant.mode,
+                used,
+            }),
+            Ok(None) => Ok(Reply::NotLeased),
+            Err(NoLease::Halt(halt)) => Err(halted(&halt)),
+            Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
+        }
     }
 }
 

@@ -115,13 +115,12 @@ impl Daemon {
             threads: config.threads(),
         }
         .run()?;
-        let (credits, leases) = (Credits::default(), Leases::default());
+        let (credits, leases) = (Credits::default(), Leases::new(clock.clone()));
         credits.hold(recovered.left.reserve_bytes);
         leases.give_new(LEFT_LOGS, &recovered.left.inos);
         let shared = Arc::new(Shared {
             started_ns: clock.monotonic_ns(),
             name: config.volume.name.clone(),
-            clock,
             volume,
             map,
             nvm_dir: dir,
@@ -133,6 +132,7 @@ impl Daemon {
             attach: Mutex::default(),
             epoch: Mutex::default(),
             leases,
+            clock,
             credits,
             queue: Default::default(),
             release: Default::default(),
@@ -201,9 +201,11 @@ impl Daemon {
         })
     }
 
-    /// Who is told before an in-process client loses a lease.
+    /// Who is told before an in-process client loses a lease. To be set before clients
+    /// of other processes are accepted.
     pub fn set_lease_hook(&self, hook: Arc<dyn LeaseHook>) {
         *self.shared.hook.write() = Some(hook);
+        self.shared.tell_others();
     }
 
     /// Requests of the surviving mount that the last daemon did, with their results.

@@ -4,31 +4,54 @@
 //! needs no help from its holder: the generation word of the inode's bucket in the
 //! holder's daemon page is raised, then its gates are passed, then its log is digested.
 //! Other inodes of the bucket look revoked to the holder too; it asks again and
-//! hears that nothing was lost.
+//! hears that nothing was lost. Who only has to stop writing keeps a shared lease.
 //!
 //! Invariant: holders of one inode are compatible with one another. While an inode is
 //! being taken from somebody it is *busy*: everybody else who asks waits, so that a
-//! stream of readers cannot starve a writer.
+//! stream of readers cannot starve a writer. Nothing that happens while an inode is busy
+//! waits for a request of the kernel: such a request may be waiting for this inode.
 //!
 //! This file decides; [`crate::revoke`] does what it decided. Lock order: the table's lock is a leaf.
 
 use parking_lot::{Condvar, Mutex};
-use shale_proto::LeaseMode;
+use shale_device::Clock;
+use shale_proto::{Insist, LeaseMode};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-/// Told when a lease of an in-process client is about to go, and when it has gone.
+/// Told when a lease of the front end in this process is about to go.
 ///
-/// The kernel keeps pages and attributes of files that the FUSE client serves: they must be
-/// dropped before another client may write.
+/// The kernel keeps names, pages and attributes of what the front end serves: they have
+/// to be gone before another client may change them.
 pub trait LeaseHook: Send + Sync {
-    /// The lease on `ino` will be taken away. The client still holds it, so requests
-    /// of the kernel that this causes (write-back of mapped pages) can be served;
-    /// it may wait for them.
-    fn before_revoke(&self, ino: u64);
-    /// The client has no lease on `ino` any more. What the kernel cached in between
-    /// has to go. Must not wait for requests of the kernel: they may be waiting for this lease.
-    fn after_revoke(&self, _ino: u64) {}
+    /// Has the kernel drop everything it keeps of `ino`, and gives what
+    /// [`LeaseHook::used_since`] is asked with. The front end holds the lease
+    /// meanwhile, so requests of the kernel that this causes (write-back of mapped
+    /// pages) are served; this may wait for them.
+    fn drop_cached(&self, ino: u64) -> u64;
+    /// Whether the front end has used `ino` since [`LeaseHook::drop_cached`], which gave
+    /// `seen`, began: then the kernel may keep something again. Asked when no call of the
+    /// front end can go on under the lease. Must not wait for requests of the kernel.
+    fn used_since(&self, ino: u64, seen: u64) -> bool;
+    /// Whether the kernel may hold back changes that a reader elsewhere has to see: pages
+    /// of shared mappings. Then readers, too, have everything dropped.
+    fn holds_back(&self, _ino: u64) -> bool {
+        false
+    }
+    /// Whether the kernel has references to `ino`, so that it must outlive its last name.
+    fn in_use(&self, _ino: u64) -> bool {
+        false
+    }
+    /// So many clients are attached besides the front end.
+    fn others(&self, _count: usize) {}
 }
+
+/// A client that asked with [`Insist::Hold`] keeps what it got for so long, times one to
+/// [`HOLD_STEPS`]: two clients that want each other's leases must not give up together.
+const HOLD_NS: u64 = 300_000;
+const HOLD_STEPS: u64 = 5;
 
 /// One client that holds a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +60,23 @@ pub(crate) struct Holder {
     pub(crate) mode: LeaseMode,
 }
 
+/// A wish for a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) client: u32,
+    pub(crate) ino: u64,
+    pub(crate) mode: LeaseMode,
+    pub(crate) insist: Insist,
+}
+
 #[derive(Default)]
 struct Entry {
     holders: Vec<Holder>,
     busy: bool,
+    /// Times it was taken from somebody.
+    moves: u32,
+    /// Nobody takes it from this client before this time.
+    hold: Option<(u32, u64)>,
 }
 
 /// A lease as its new holder hears of it; see [`shale_proto::Reply::Leased`].
@@ -50,6 +86,7 @@ pub(crate) struct Grant {
     /// decision under that lock: so whoever takes this lease away raises it later.
     pub(crate) generation: u32,
     pub(crate) fresh: bool,
+    pub(crate) mode: LeaseMode,
 }
 
 /// What to do for a client that asks.
@@ -57,91 +94,132 @@ pub(crate) struct Grant {
 pub(crate) enum Decision {
     /// It has the lease now.
     Granted(Grant),
-    /// Take the lease from these, then ask again with [`Leases::taken`]. The inode is busy meanwhile.
+    /// Take the lease from these, then end with [`Leases::taken`]. The inode is busy meanwhile.
     TakeFrom(Vec<Holder>),
+    /// Others have it, and the client did not insist.
+    Refused,
 }
 
 /// All leases of a volume.
-#[derive(Default)]
 pub(crate) struct Leases {
     table: Mutex<HashMap<u64, Entry>>,
     freed: Condvar,
+    clock: Arc<dyn Clock>,
+    moves: AtomicU64,
+    /// Client that may hold any inode of which nothing is known.
+    assumed: AtomicU64,
 }
 
 impl Leases {
-    /// Decides a wish. Waits while the inode is being taken from somebody.
-    /// `generation` reads the word of the asker.
-    pub(crate) fn ask(
-        &self,
-        client: u32,
-        ino: u64,
-        mode: LeaseMode,
-        generation: impl FnOnce() -> u32,
-    ) -> Decision {
-        let mut table = self.table.lock();
-        loop {
-            let entry = table.entry(ino).or_default();
-            if !entry.busy {
-                let conflicts: Vec<Holder> = entry
-                    .holders
-                    .iter()
-                    .filter(|h| h.client != client && !h.mode.compatible(mode))
-                    .copied()
-                    .collect();
-                if conflicts.is_empty() {
-                    return Decision::Granted(Grant {
-                        fresh: entry.give(client, mode),
-                        generation: generation(),
-                    });
-                }
-                entry.busy = true;
-                return Decision::TakeFrom(conflicts);
-            }
-            self.freed.wait(&mut table);
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            table: Mutex::default(),
+            freed: Condvar::new(),
+            clock,
+            moves: AtomicU64::new(0),
+            assumed: AtomicU64::new(u64::MAX),
         }
     }
 
-    /// Numbers granted to a client for new inodes: it holds whatever it makes of them.
+    /// From now on `client` is taken for a reader of every inode that nobody has a lease on:
+    /// the kernel keeps what a daemon before this one gave it.
+    pub(crate) fn assume_reader(&self, client: u32) {
+        self.assumed.store(u64::from(client), Ordering::Release);
+    }
+
+    /// Decides a wish. Waits while the inode is being taken from somebody.
+    /// `generation` reads the word of the asker.
+    pub(crate) fn ask(&self, wish: &Wish, generation: impl FnOnce() -> u32) -> Decision {
+        let mut table = self.table.lock();
+        loop {
+            let entry = self.entry(&mut table, wish.ino);
+            let mut wait = None;
+            if !entry.busy {
+                let conflicts = entry.conflicts(wish);
+                if conflicts.is_empty() {
+                    return Decision::Granted(self.grant(entry, wish, generation()));
+                }
+                if wish.insist == Insist::No {
+                    return Decision::Refused;
+                }
+                wait = entry.held_for(&conflicts, self.clock.monotonic_ns());
+                if wait.is_none() {
+                    entry.busy = true;
+                    return Decision::TakeFrom(conflicts);
+                }
+            } else if wish.insist == Insist::No {
+                return Decision::Refused;
+            }
+            match wait {
+                Some(wait) => drop(self.freed.wait_for(&mut table, wait)),
+                None => self.freed.wait(&mut table),
+            }
+        }
+    }
+
+    fn entry<'t>(&self, table: &'t mut HashMap<u64, Entry>, ino: u64) -> &'t mut Entry {
+        table.entry(ino).or_insert_with(|| {
+            let assumed = u32::try_from(self.assumed.load(Ordering::Acquire)).ok();
+            let holder = |client| Holder {
+                client,
+                mode: LeaseMode::Shared,
+            };
+            Entry {
+                holders: assumed.map(holder).into_iter().collect(),
+                ..Entry::default()
+            }
+        })
+    }
+
+    fn grant(&self, entry: &mut Entry, wish: &Wish, generation: u32) -> Grant {
+        if wish.insist == Insist::Hold {
+            let client = u64::from(wish.client);
+            let until = self.clock.monotonic_ns() + HOLD_NS * (1 + client % HOLD_STEPS);
+            entry.hold = Some((wish.client, until));
+        }
+        let (fresh, mode) = entry.give(wish.client, wish.mode);
+        Grant {
+            generation,
+            fresh,
+            mode,
+        }
+    }
+
+    /// Numbers granted to a client for new inodes: it holds whatever it makes of them. Who
+    /// freed an inode of that number may be noted as its holder still.
     pub(crate) fn give_new(&self, client: u32, inos: &[u64]) {
         let mut table = self.table.lock();
         for &ino in inos {
-            table
-                .entry(ino)
-                .or_default()
-                .give(client, LeaseMode::Exclusive);
+            let entry = table.entry(ino).or_default();
+            entry.holders.clear();
+            entry.give(client, LeaseMode::Exclusive);
         }
     }
 
-    /// Ends what [`Decision::TakeFrom`] began: `from` have lost the lease, the asker has it.
+    /// Ends what [`Decision::TakeFrom`] began: `from` have lost the lease, or what is more
+    /// than the wish lets them keep, and the asker has it.
     pub(crate) fn taken(
         &self,
-        client: u32,
-        ino: u64,
-        mode: LeaseMode,
+        wish: &Wish,
         from: &[Holder],
         generation: impl FnOnce() -> u32,
     ) -> Grant {
         let mut table = self.table.lock();
-        let entry = table.entry(ino).or_default();
-        entry
-            .holders
-            .retain(|h| !from.iter().any(|f| f.client == h.client));
+        let entry = table.entry(wish.ino).or_default();
+        entry.lose(from, wish.mode);
         entry.busy = false;
-        let grant = Grant {
-            fresh: entry.give(client, mode),
-            generation: generation(),
-        };
+        entry.moves = entry.moves.saturating_add(1);
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        let grant = self.grant(entry, wish, generation());
         self.freed.notify_all();
         grant
     }
 
     /// Gives up what [`Decision::TakeFrom`] began; `lost` have lost the lease all the same.
-    pub(crate) fn give_up(&self, ino: u64, lost: &[Holder]) {
+    pub(crate) fn give_up(&self, wish: &Wish, lost: &[Holder]) {
         let mut table = self.table.lock();
-        if let Some(entry) = table.get_mut(&ino) {
-            entry
-                .holders
-                .retain(|h| !lost.iter().any(|f| f.client == h.client));
+        if let Some(entry) = table.get_mut(&wish.ino) {
+            entry.lose(lost, wish.mode);
             entry.busy = false;
         }
         self.freed.notify_all();
@@ -161,6 +239,11 @@ impl Leases {
     /// A client has gone, or was cut off.
     pub(crate) fn release_all(&self, client: u32) {
         let mut table = self.table.lock();
+        let gone = u64::from(client);
+        // If another one is assumed there is nothing to change.
+        let _ = self
+            .assumed
+            .compare_exchange(gone, u64::MAX, Ordering::AcqRel, Ordering::Relaxed);
         table.retain(|_, entry| {
             entry.holders.retain(|h| h.client != client);
             !entry.holders.is_empty() || entry.busy
@@ -184,19 +267,60 @@ impl Leases {
         }
         counts
     }
+
+    /// Times that leases were taken from somebody since the start, and the inodes whose
+    /// leases were taken most often, at most `most`, with their times.
+    pub(crate) fn moves(&self, most: usize) -> (u64, Vec<(u64, u32)>) {
+        let table = self.table.lock();
+        let moved = table.iter().filter(|(_, entry)| entry.moves > 0);
+        let mut moved: Vec<(u64, u32)> = moved.map(|(&ino, entry)| (ino, entry.moves)).collect();
+        drop(table);
+        moved.sort_unstable_by_key(|&(ino, moves)| (std::cmp::Reverse(moves), ino));
+        moved.truncate(most);
+        (self.moves.load(Ordering::Relaxed), moved)
+    }
 }
 
 impl Entry {
-    /// Adds or strengthens a holder; whether it held nothing before.
-    fn give(&mut self, client: u32, mode: LeaseMode) -> bool {
+    /// Those that a wish is not compatible with.
+    fn conflicts(&self, wish: &Wish) -> Vec<Holder> {
+        let others = self.holders.iter().filter(|h| h.client != wish.client);
+        others
+            .filter(|h| !h.mode.compatible(wish.mode))
+            .copied()
+            .collect()
+    }
+
+    /// How long one of `holders` may keep the lease yet, if at all.
+    fn held_for(&self, holders: &[Holder], now_ns: u64) -> Option<Duration> {
+        let (client, until) = self.hold?;
+        let holds = until > now_ns && holders.iter().any(|h| h.client == client);
+        holds.then(|| Duration::from_nanos(until - now_ns))
+    }
+
+    /// Takes from holders what is not compatible with somebody else's `mode`.
+    fn lose(&mut self, from: &[Holder], mode: LeaseMode) {
+        let loses = |h: &Holder| from.iter().any(|f| f.client == h.client);
+        match mode {
+            LeaseMode::Exclusive => self.holders.retain(|h| !loses(h)),
+            LeaseMode::Shared => {
+                for holder in self.holders.iter_mut().filter(|h| loses(h)) {
+                    holder.mode = LeaseMode::Shared;
+                }
+            }
+        }
+    }
+
+    /// Adds or strengthens a holder; whether it held nothing before, and what it has now.
+    fn give(&mut self, client: u32, mode: LeaseMode) -> (bool, LeaseMode) {
         match self.holders.iter_mut().find(|h| h.client == client) {
             Some(holder) => {
                 holder.mode = holder.mode.max(mode);
-                false
+                (false, holder.mode)
             }
             None => {
                 self.holders.push(Holder { client, mode });
-                true
+                (true, mode)
             }
         }
     }
@@ -206,58 +330,138 @@ impl Entry {
 mod tests {
     use super::*;
     use LeaseMode::{Exclusive, Shared};
-    use std::sync::Arc;
+    use shale_device::SystemClock;
+
+    fn leases() -> Leases {
+        Leases::new(Arc::new(SystemClock::new()))
+    }
+
+    fn wish(client: u32, ino: u64, mode: LeaseMode) -> Wish {
+        let insist = Insist::Yes;
+        Wish {
+            client,
+            ino,
+            mode,
+            insist,
+        }
+    }
+
+    fn granted(fresh: bool, mode: LeaseMode) -> Decision {
+        Decision::Granted(Grant {
+            generation: 7,
+            fresh,
+            mode,
+        })
+    }
 
     #[test]
     fn readers_share_a_writer_does_not() {
-        let leases = Leases::default();
-        let ask = |client, mode| leases.ask(client, 20, mode, || 7);
-        let fresh = |fresh| {
-            Decision::Granted(Grant {
-                generation: 7,
-                fresh,
-            })
-        };
-        assert_eq!(ask(1, Shared), fresh(true));
-        assert_eq!(ask(2, Shared), fresh(true));
-        assert_eq!(ask(1, Shared), fresh(false), "held all the time");
+        let leases = leases();
+        let ask = |client, mode| leases.ask(&wish(client, 20, mode), || 7);
+        assert_eq!(ask(1, Shared), granted(true, Shared));
+        assert_eq!(ask(2, Shared), granted(true, Shared));
+        assert_eq!(ask(1, Shared), granted(false, Shared), "held all the time");
         let one = Holder {
             client: 1,
             mode: Shared,
         };
         assert_eq!(ask(2, Exclusive), Decision::TakeFrom(vec![one]));
-        let upgraded = leases.taken(2, 20, Exclusive, &[one], || 7);
+        let upgraded = leases.taken(&wish(2, 20, Exclusive), &[one], || 7);
         assert!(!upgraded.fresh, "an upgrade loses nothing");
         assert_eq!(leases.mode(1, 20), None);
-        assert_eq!(leases.mode(2, 20), Some(Exclusive));
+        assert_eq!(ask(2, Shared), granted(false, Exclusive), "it has more");
         leases.release_all(2);
-        assert_eq!(ask(1, Exclusive), fresh(true), "it had lost it");
+        assert_eq!(
+            ask(1, Exclusive),
+            granted(true, Exclusive),
+            "it had lost it"
+        );
         leases.give_new(2, &[32, 33]);
         assert_eq!(leases.mode(2, 33), Some(Exclusive));
         assert_eq!((leases.counts()[&1], leases.counts()[&2]), (1, 2));
+        assert_eq!(leases.moves(9), (1, vec![]), "its entry has gone meanwhile");
+    }
+
+    #[test]
+    fn a_reader_leaves_the_writer_a_shared_lease() {
+        let leases = leases();
+        leases.ask(&wish(1, 5, Exclusive), || 7);
+        let reader = wish(2, 5, Shared);
+        let Decision::TakeFrom(from) = leases.ask(&reader, || 7) else {
+            panic!("a writer is in the way");
+        };
+        leases.taken(&reader, &from, || 7);
+        assert_eq!(leases.mode(1, 5), Some(Shared));
+        let again = leases.ask(&wish(1, 5, Shared), || 7);
+        assert_eq!(
+            again,
+            granted(false, Shared),
+            "what it wrote it still knows"
+        );
+        assert_eq!(leases.moves(9), (1, vec![(5, 1)]));
+        let gentle = Wish {
+            insist: Insist::No,
+            ..wish(1, 5, Exclusive)
+        };
+        assert_eq!(leases.ask(&gentle, || 7), Decision::Refused);
+        assert_eq!(leases.mode(2, 5), Some(Shared));
+    }
+
+    #[test]
+    fn who_holds_on_is_left_alone_for_a_moment() {
+        let leases = leases();
+        let hold = Wish {
+            insist: Insist::Hold,
+            ..wish(1, 5, Exclusive)
+        };
+        leases.ask(&hold, || 7);
+        let begun = std::time::Instant::now();
+        let taking = leases.ask(&wish(2, 5, Shared), || 7);
+        assert!(matches!(taking, Decision::TakeFrom(_)));
+        assert!(begun.elapsed() >= Duration::from_nanos(HOLD_NS));
+    }
+
+    #[test]
+    fn a_kernel_from_before_is_taken_for_a_reader() {
+        let leases = leases();
+        leases.assume_reader(1);
+        let kernel = Holder {
+            client: 1,
+            mode: Shared,
+        };
+        let writer = wish(2, 5, Exclusive);
+        assert_eq!(leases.ask(&writer, || 7), Decision::TakeFrom(vec![kernel]));
+        leases.taken(&writer, &[kernel], || 7);
+        assert_eq!(leases.mode(1, 5), None);
+        leases.release_all(1);
+        assert_eq!(
+            leases.ask(&wish(2, 6, Exclusive), || 7),
+            granted(true, Exclusive)
+        );
     }
 
     #[test]
     fn nobody_overtakes_while_a_lease_is_being_taken() {
-        let leases = Arc::new(Leases::default());
-        leases.ask(1, 5, Shared, || 0);
-        let Decision::TakeFrom(from) = leases.ask(2, 5, Exclusive, || 0) else {
+        let leases = Arc::new(leases());
+        leases.ask(&wish(1, 5, Shared), || 0);
+        let writer = wish(2, 5, Exclusive);
+        let Decision::TakeFrom(from) = leases.ask(&writer, || 0) else {
             panic!("a reader is in the way");
         };
         let other = leases.clone();
-        let late = std::thread::spawn(move || other.ask(3, 5, Shared, || 0));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let late = std::thread::spawn(move || other.ask(&wish(3, 5, Shared), || 0));
+        std::thread::sleep(Duration::from_millis(20));
         assert!(!late.is_finished());
-        leases.taken(2, 5, Exclusive, &from, || 0);
+        leases.taken(&writer, &from, || 0);
         let two = Holder {
             client: 2,
             mode: Exclusive,
         };
         assert_eq!(late.join().unwrap(), Decision::TakeFrom(vec![two]));
-        leases.give_up(5, &[two]);
-        let granted = leases.ask(1, 5, Shared, || 0);
+        leases.give_up(&writer, &[two]);
+        let fresh = leases.ask(&wish(1, 5, Shared), || 0);
         assert!(matches!(
-            granted,
+            fresh,
             Decision::Granted(Grant { fresh: true, .. })
         ));
     }

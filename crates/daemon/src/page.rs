@@ -96,6 +96,11 @@ impl ClientPage {
         self.map.load_u64(client_page::COMMITTED)
     }
 
+    /// Whether the client may have inode `ino` open: a word counts for several inodes.
+    pub(crate) fn uses(&self, ino: u64) -> bool {
+        self.map.load_u32(client_page::uses(ino)) > 0
+    }
+
     pub(crate) fn gate(&self, n: usize) -> u64 {
         self.map.load_u64(client_page::gate(n))
     }

@@ -1,81 +1,205 @@
 //! Taking leases: what [`crate::lease`] decided is done here (DESIGN §9).
 //!
-//! From a holder, step by step: the front end in this process lets the kernel write
-//! back; the generation word is raised, so that no new call goes on under the
-//! lease; the gates are passed, so that no old one does; if it could write, its log
-//! is digested, so that the next holder finds everything in the volume. The holder is
-//! never woken. One that stays inside a call is cut off after the time limit.
+//! From a holder, step by step: the generation word is raised, so that no new call goes
+//! on under the lease; the gates are passed, so that no old one does; if it could
+//! write, its log is digested, so that the next holder finds everything in the volume.
+//! The holder is never woken. One that stays inside a call is cut off after the time limit.
+//!
+//! From the front end in this process: the kernel keeps names, pages and attributes. It
+//! is told to drop them *first*, while nobody waits for the inode: dropping waits for
+//! requests of the kernel, and those wait for leases. If the front end has used the
+//! inode between that and its losing the lease, the kernel may keep something again:
+//! then the front end keeps the lease too, and all begins anew.
 
-use crate::client::{Client, Reach};
+use crate::client::{Client, Fate, Reach};
 use crate::digestion::Halt;
-use crate::lease::{Decision, Grant, Holder};
+use crate::lease::{Decision, Grant, Holder, LeaseHook, Wish};
 use crate::shared::Shared;
 use crate::space::LEFT_LOGS;
 use shale_proto::LeaseMode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Why a client gets no lease.
+#[derive(Debug)]
+pub(crate) enum NoLease {
+    /// A holder's log cannot be digested: what it wrote is not in the volume.
+    Halt(Halt),
+    /// The number was granted to another client, which has not made an inode of it.
+    NotMade,
+}
+
+/// What came of taking a lease from one holder.
+enum Step {
+    Done,
+    /// The kernel has to drop what it keeps first.
+    DropFirst,
+}
 
 impl Shared {
-    /// Gives `client` a lease on `ino`, taking it from others if need be.
+    /// Gives a client a lease, taking it from others if need be. `None`: they have it, and
+    /// the client does not insist.
     ///
     /// # Errors
-    /// A holder's log cannot be digested: what it wrote is not in the volume.
+    /// See [`NoLease`].
     pub(crate) fn lease(
         self: &Arc<Self>,
         client: &Client,
-        ino: u64,
-        mode: LeaseMode,
-    ) -> Result<Grant, Halt> {
+        wish: &Wish,
+    ) -> Result<Option<(Grant, bool)>, NoLease> {
+        let ino = wish.ino;
         let generation = || client.daemon_page.generation(ino);
-        let from = match self.leases.ask(client.id, ino, mode, generation) {
-            Decision::Granted(grant) => return Ok(grant),
-            Decision::TakeFrom(from) => from,
-        };
-        let mut lost = Vec::new();
-        for holder in &from {
-            if let Err(halt) = self.take_from(holder, ino) {
-                self.leases.give_up(ino, &lost);
-                return Err(halt);
+        let mut dropped = None;
+        loop {
+            let from = match self.leases.ask(wish, generation) {
+                Decision::Granted(grant) => {
+                    let used =
+                        wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
+                    return Ok(Some((grant, used)));
+                }
+                Decision::Refused => return Ok(None),
+                Decision::TakeFrom(from) => from,
+            };
+            match self.take_all(wish, &from, dropped) {
+                Ok(Step::Done) => {
+                    // Before anybody else can get the lease, and open the inode under it.
+                    let used =
+                        wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
+                    return Ok(Some((self.leases.taken(wish, &from, generation), used)));
+                }
+                Ok(Step::DropFirst) => {
+                    let hook = self.hook.read().clone();
+                    dropped = hook.map(|hook| hook.drop_cached(ino));
+                }
+                Err(error) => return Err(error),
             }
-            lost.push(*holder);
         }
-        Ok(self.leases.taken(client.id, ino, mode, &from, generation))
     }
 
-    fn take_from(self: &Arc<Self>, holder: &Holder, ino: u64) -> Result<(), Halt> {
+    /// Takes the lease from all of `from`; if that does not come to its end, the inode is not
+    /// busy any more.
+    fn take_all(
+        self: &Arc<Self>,
+        wish: &Wish,
+        from: &[Holder],
+        dropped: Option<u64>,
+    ) -> Result<Step, NoLease> {
+        let mut lost = Vec::new();
+        // The front end first: it alone can stop this half-way.
+        let mut order: Vec<(bool, &Holder)> = from
+            .iter()
+            .map(|h| (self.hook_for(h, wish).is_none(), h))
+            .collect();
+        order.sort_by_key(|&(direct, _)| direct);
+        for (_, holder) in order {
+            match self.take_from(holder, wish, dropped) {
+                Ok(Step::Done) => lost.push(*holder),
+                stop => {
+                    self.leases.give_up(wish, &lost);
+                    return stop;
+                }
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    /// Who has to drop what the kernel keeps before `holder` loses the lease.
+    fn hook_for(&self, holder: &Holder, wish: &Wish) -> Option<Arc<dyn LeaseHook>> {
+        let front_end = self
+            .client(holder.client)
+            .is_some_and(|c| c.reach == Reach::InProcess);
+        let hook = self.hook.read().clone().filter(|_| front_end)?;
+        let drops = wish.mode == LeaseMode::Exclusive || hook.holds_back(wish.ino);
+        drops.then_some(hook)
+    }
+
+    fn take_from(
+        self: &Arc<Self>,
+        holder: &Holder,
+        wish: &Wish,
+        dropped: Option<u64>,
+    ) -> Result<Step, NoLease> {
+        let ino = wish.ino;
         if holder.client == LEFT_LOGS {
             let why = "a log that recovery could not digest changes this inode";
-            return Err(Halt::Stuck(why.to_owned()));
+            return Err(NoLease::Halt(Halt::Stuck(why.to_owned())));
         }
         // One that has gone meanwhile was digested as it went.
         let Some(victim) = self.client(holder.client) else {
-            return Ok(());
+            return Ok(Step::Done);
         };
-        let hook = match victim.reach {
-            Reach::InProcess => self.hook.read().clone(),
-            Reach::Socket => None,
-        };
-        if let Some(hook) = &hook {
-            hook.before_revoke(ino);
+        self.check_made(&victim, ino)?;
+        let hook = self.hook_for(holder, wish);
+        if hook.is_some() && dropped.is_none() {
+            return Ok(Step::DropFirst);
         }
         victim.daemon_page.bump_generation(ino);
         self.pass_gate(&victim);
+        if let (Some(hook), Some(seen)) = (hook, dropped)
+            && hook.used_since(ino, seen)
+        {
+            return Ok(Step::DropFirst);
+        }
         if holder.mode == LeaseMode::Exclusive {
             match self.digest_to(&victim, u64::MAX) {
-                Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(halt),
+                Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(NoLease::Halt(halt)),
                 // What was refused does not count; the rest is in the volume.
                 Err(Halt::Refused(_)) | Ok(()) => {}
             }
         }
-        if let Some(hook) = &hook {
-            hook.after_revoke(ino);
+        Ok(Step::Done)
+    }
+
+    /// A client trusts that whatever it makes of a granted number is its own: nobody may
+    /// take the lease before. Who asks for it knows the number from an inode that is no more.
+    fn check_made(self: &Arc<Self>, victim: &Arc<Client>, ino: u64) -> Result<(), NoLease> {
+        let to_make = || victim.grants.lock().inos.contains(&ino);
+        if to_make() {
+            if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = self.digest_to(victim, u64::MAX)
+            {
+                return Err(NoLease::Halt(halt));
+            }
+            if to_make() {
+                return Err(NoLease::NotMade);
+            }
         }
         Ok(())
+    }
+
+    /// Whether another client than `client`, which holds the lease alone, may have the inode open.
+    fn used_by_others(&self, client: &Client, ino: u64) -> bool {
+        let hook = self.hook.read().clone();
+        let uses = |other: &Arc<Client>| {
+            let kernel = hook.as_ref().filter(|_| other.reach == Reach::InProcess);
+            kernel.is_some_and(|kernel| kernel.in_use(ino)) || other.client_page.uses(ino)
+        };
+        let others = self.clients.read();
+        others
+            .values()
+            .filter(|other| other.id != client.id && !other.leaving.load(Ordering::Acquire))
+            .filter(|other| !matches!(*other.fate.lock(), Fate::Evicted(_)))
+            .any(uses)
+    }
+
+    /// Tells the front end how many clients there are besides it.
+    pub(crate) fn tell_others(&self) {
+        let hook = self.hook.read().clone();
+        if let Some(hook) = hook {
+            let clients = self.clients();
+            hook.others(clients.iter().filter(|c| c.reach == Reach::Socket).count());
+        }
     }
 
     /// A client gives a lease back. What it wrote under it is digested first, so that
     /// its records are judged while it still holds it.
     pub(crate) fn unlease(self: &Arc<Self>, client: &Arc<Client>, ino: u64) -> Result<(), Halt> {
-        if self.leases.mode(client.id, ino) == Some(LeaseMode::Exclusive) {
+        let mode = self.leases.mode(client.id, ino);
+        if mode.is_some() {
+            // Its other threads may be using it.
+            client.daemon_page.bump_generation(ino);
+            self.pass_gate(client);
+        }
+        if mode == Some(LeaseMode::Exclusive) {
             self.digest_to(client, u64::MAX)?;
         }
         self.leases.release(client.id, ino);

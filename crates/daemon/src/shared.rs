@@ -160,6 +160,7 @@ impl Shared {
         }
         self.clients.write().remove(&client.id);
         self.leases.release_all(client.id);
+        self.tell_others();
         client.grants.lock().give_back(&self.volume);
         self.credits.close(client.id);
         if client.reach == Reach::Socket {

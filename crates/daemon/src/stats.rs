@@ -12,6 +12,8 @@ use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
 use std::sync::atomic::Ordering;
 
+/// Inodes whose leases move most that are shown.
+const BOUNCING_MAX: usize = 8;
 /// What fits a message, with room to spare.
 const TEXT_BYTES_MAX: usize = 60 << 10;
 
@@ -46,6 +48,8 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// Clients that were cut off, or whose log is kept; the last ones.
     pub departed: Vec<DepartedStatus>,
+    /// Leases that went from one client to another.
+    pub leases: LeaseStatus,
     /// What digests did since the start.
     pub digest: DigestStatus,
     /// What went to the NVM tier through the daemon, by path.
@@ -117,6 +121,24 @@ pub struct DepartedStatus {
     pub pid: i32,
     /// What happened.
     pub why: String,
+}
+
+/// Leases that were taken from somebody.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeaseStatus {
+    /// Times since the start.
+    pub moves: u64,
+    /// Inodes whose leases were taken most often while somebody has one.
+    pub bouncing: Vec<BouncingStatus>,
+}
+
+/// An inode that several clients want.
+#[derive(Clone, Debug, Serialize)]
+pub struct BouncingStatus {
+    /// Its number.
+    pub ino: u64,
+    /// Times its lease was taken from somebody.
+    pub moves: u32,
 }
 
 /// Digests since the start.
@@ -191,6 +213,8 @@ impl Shared {
         let last_error = self.totals.last_error.lock().clone();
         let departed: Vec<Departed> = self.departed.lock().clone();
         let (client_count, clients) = self.client_statuses();
+        let (moves, bouncing) = self.leases.moves(BOUNCING_MAX);
+        let bouncing = bouncing.into_iter();
         Status {
             name: self.name.clone(),
             uuid: uuid_text(&superblock.uuid),
@@ -213,6 +237,12 @@ impl Shared {
                     why: d.why,
                 })
                 .collect(),
+            leases: LeaseStatus {
+                moves,
+                bouncing: bouncing
+                    .map(|(ino, moves)| BouncingStatus { ino, moves })
+                    .collect(),
+            },
             digest: DigestStatus {
                 stats,
                 skipped_ratio: stats.skipped_ratio(),

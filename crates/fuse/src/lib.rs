@@ -29,6 +29,7 @@ mod mount;
 mod negotiate;
 mod notify;
 mod shale;
+mod told;
 mod transport;
 mod wire;
 

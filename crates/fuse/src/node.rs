@@ -258,6 +258,18 @@ pub struct FilePosition {
 /// Methods are called from several threads at once. Names hold no `/` and no
 /// zero byte, but may be longer than the file system allows (`ENAMETOOLONG`).
 pub trait NodeFs: Send + Sync {
+    /// Whether the caller may keep names of directory `dir` that it is told now, and that
+    /// names do not exist there.
+    fn keeps_names(&self, _dir: u64) -> bool {
+        true
+    }
+
+    /// Whether the caller may keep attributes that come as the answer to a change. It
+    /// takes them as they are, even if it has been told meanwhile to drop all.
+    fn keeps_changed(&self) -> bool {
+        true
+    }
+
     /// Finds a name. `ENOENT` is remembered by the caller like any other answer.
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr>;
 

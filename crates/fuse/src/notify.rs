@@ -26,6 +26,9 @@ pub(crate) fn mark_serving() {
     SERVING.set(true);
 }
 
+/// Flag of a notification about a name: it is not detached.
+const EXPIRE_ONLY: u32 = 1;
+
 /// A range of a file's cached data to drop, with its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inval {
@@ -96,10 +99,27 @@ impl Notifier {
     /// # Panics
     /// On a thread that serves requests: it could wait for itself.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        self.about_entry(parent, name, 0)
+    }
+
+    /// Has a name asked for again at its next use; unlike [`Self::inval_entry`] it stays
+    /// where it is if it still stands for the same inode. Waits in the same way, also for
+    /// a name that is not cached.
+    ///
+    /// # Errors
+    /// See [`Notifier`].
+    ///
+    /// # Panics
+    /// On a thread that serves requests: it could wait for itself.
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        self.about_entry(parent, name, EXPIRE_ONLY)
+    }
+
+    fn about_entry(&self, parent: u64, name: &[u8], flags: u32) -> io::Result<()> {
         let head = InvalEntryOut {
             parent,
             namelen: name.len() as u32,
-            flags: 0,
+            flags,
         };
         let mut body = Vec::with_capacity(size_of::<InvalEntryOut>() + name.len() + 1);
         body.extend_from_slice(head.as_bytes());

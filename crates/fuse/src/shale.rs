@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use shale_libfs::{Caller, Session};
+use shale_libfs::{Caller, LeaseMode, Session};
 
 use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, NodeFs, Request, Result, SetAttr,
     SetTime, StatFs, Timestamp, WriteFlags,
 };
+use crate::notify::Notifier;
+use crate::told::Told;
 
 /// Preferred size of input and output, in bytes.
 const IO_BYTES: u32 = 4096;
@@ -20,12 +22,53 @@ const NAME_BYTES_MAX: u32 = 255;
 /// A libfs session, served by FUSE.
 pub struct ShaleFs {
     session: Arc<Session>,
+    told: Told,
 }
 
 impl ShaleFs {
     /// Serves `session`, which must have been attached with `kernel_references`.
-    pub fn new(session: Arc<Session>) -> Self {
-        Self { session }
+    /// `continues`: the mount was served by another process before.
+    pub fn new(session: Arc<Session>, continues: bool) -> Self {
+        session.serve_kernel(continues);
+        Self {
+            session,
+            told: Told::new(continues),
+        }
+    }
+
+    /// Has the kernel drop everything that it keeps of `ino`. Gives what
+    /// [`Self::used_since`] is asked with. Waits for requests: not from a thread that serves
+    /// them, nor with anything held that one could wait for.
+    pub fn drop_cached(&self, notifier: &Notifier, ino: u64) -> u64 {
+        let seen = self.session.uses_of(ino);
+        match self.told.drop_all(notifier, ino) {
+            // The mount is gone, or nobody has used it yet.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN)) => {}
+            Err(error) => tracing::error!(ino, %error, "the kernel keeps what it has"),
+            Ok(()) => {}
+        }
+        seen
+    }
+
+    /// Whether the kernel may have been told something about `ino` since
+    /// [`Self::drop_cached`], which gave `seen`, began.
+    pub fn used_since(&self, ino: u64, seen: u64) -> bool {
+        self.session.uses_of(ino) != seen
+    }
+
+    /// Whether the kernel may hold back what a program writes to `ino` by a shared mapping.
+    pub fn holds_back(&self, ino: u64) -> bool {
+        self.told.is_mapped(ino)
+    }
+
+    /// Whether the kernel may have references to `ino`.
+    pub fn in_use(&self, ino: u64) -> bool {
+        self.session.kernel_refers_to(ino)
+    }
+
+    /// So many clients are attached besides this one.
+    pub fn set_others(&self, count: usize) {
+        self.told.set_others(count);
     }
 }
 
@@ -97,7 +140,16 @@ fn set_attr(set: &SetAttr) -> shale_libfs::SetAttr {
 }
 
 impl NodeFs for ShaleFs {
+    fn keeps_names(&self, dir: u64) -> bool {
+        self.told.keeps_names(dir)
+    }
+
+    fn keeps_changed(&self) -> bool {
+        self.told.alone()
+    }
+
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
+        self.told.name(parent, name);
         self.session
             .lookup(&caller(request), parent, name)
             .map(attr)
@@ -106,7 +158,11 @@ impl NodeFs for ShaleFs {
 
     /// An inode with a name is found again by its number, so only the end of one
     /// without a name matters; its last reference is what the kernel gives back here.
-    fn forget(&self, ino: u64, _count: u64) {
+    fn forget(&self, ino: u64, count: u64) {
+        if !self.session.unrefer(ino, count) {
+            return;
+        }
+        self.told.forget(ino);
         if let Err(error) = self.session.forget(ino) {
             tracing::error!(ino, %error, "an inode without a name could not be freed");
         }
@@ -138,6 +194,7 @@ impl NodeFs for ShaleFs {
         mode: u32,
         rdev: u32,
     ) -> Result<Attr> {
+        self.told.name(parent, name);
         self.session
             .mknod(&caller(request), parent, name, mode, rdev.into())
             .map(attr)
@@ -145,6 +202,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
+        self.told.name(parent, name);
         self.session
             .mkdir(&caller(request), parent, name, mode)
             .map(attr)
@@ -152,6 +210,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.told.name(parent, name);
         self.session
             .symlink(&caller(request), parent, name, target)
             .map(attr)
@@ -159,6 +218,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
+        self.told.name(parent, name);
         self.session
             .link(&caller(request), ino, parent, name)
             .map(attr)
@@ -184,6 +244,9 @@ impl NodeFs for ShaleFs {
         to: (u64, &[u8]),
         flags: u32,
     ) -> Result<()> {
+        // What the kernel keeps of the one name it keeps of the other from now on.
+        self.told.name(from.0, from.1);
+        self.told.name(to.0, to.1);
         self.session
             .rename(&caller(request), from, to, flags)
             .map_err(errno)
@@ -197,6 +260,7 @@ impl NodeFs for ShaleFs {
         mode: u32,
         flags: u32,
     ) -> Result<Attr> {
+        self.told.name(parent, name);
         self.session
             .create(&caller(request), parent, name, mode, flags)
             .map(attr)
@@ -211,6 +275,12 @@ impl NodeFs for ShaleFs {
     }
 
     fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if self.told.is_mapped(ino) {
+            // A program may change the pages without a word: nobody else may read meanwhile.
+            self.session
+                .lease(ino, LeaseMode::Exclusive)
+                .map_err(errno)?;
+        }
         self.session
             .read(&caller(request), ino, offset, into)
             .map_err(errno)
@@ -224,6 +294,9 @@ impl NodeFs for ShaleFs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
+        if flags.from_cache {
+            self.told.written_mapped(ino);
+        }
         let flags = shale_libfs::WriteFlags {
             kill_suidgid: flags.kill_suidgid,
             append: flags.append && !flags.from_cache,
@@ -277,6 +350,7 @@ impl NodeFs for ShaleFs {
         plus: bool,
         sink: &mut EntrySink<'_>,
     ) -> Result<()> {
+        self.told.directory(ino);
         self.session
             .readdir(
                 &caller(request),
@@ -286,6 +360,9 @@ impl NodeFs for ShaleFs {
                 &mut |entry: shale_libfs::DirEntry<'_>| {
                     let kind = FileKind::from_mode(u32::from(entry.kind) << 12)
                         .unwrap_or(FileKind::Regular);
+                    if plus {
+                        self.told.name(ino, entry.name);
+                    }
                     sink(DirEntry {
                         name: entry.name,
                         ino: entry.ino,

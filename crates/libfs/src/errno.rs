@@ -4,7 +4,7 @@ pub use rustix::io::Errno;
 
 use shale_device::DeviceError;
 use shale_oplog::OplogError;
-use shale_proto::ProtoError;
+use shale_proto::{LeaseMode, ProtoError};
 use shale_volume::VolumeError;
 
 /// Result of a file system call.
@@ -16,8 +16,8 @@ pub type Result<T> = std::result::Result<T, Errno>;
 pub(crate) enum Stop {
     /// Final: the caller is told.
     Errno(Errno),
-    /// A lease on this inode is needed first.
-    Lease(u64),
+    /// A lease of this mode on this inode is needed first.
+    Lease(u64, LeaseMode),
     /// This many bytes of room in the volume are needed first.
     Room(u64),
     /// Inode numbers for this directory are needed first.

@@ -129,7 +129,7 @@ impl Session {
         let held = self.run(caller, Need::default(), |op| {
             let node = op.node(ino)?;
             let state = op.read(&node)?;
-            node.handles.fetch_add(1, Ordering::AcqRel);
+            op.open(&node);
             drop(state);
             Ok(node)
         });
@@ -209,7 +209,7 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Openi
         if !flags.contains(OFlags::PATH) {
             may_open(op, &state.inode, flags)?;
         }
-        node.handles.fetch_add(1, Ordering::AcqRel);
+        op.open(&node);
     }
     Ok(Opening::Node(node))
 }
@@ -392,12 +392,15 @@ fn check_range(offset: u64, bytes: usize) -> Result<()> {
 
 impl Drop for File {
     fn drop(&mut self) {
+        let ino = self.node.ino;
         let last = self.node.handles.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last && !self.session.options.kernel_references && self.node.state.read().orphan {
-            let ino = self.node.ino;
-            if let Err(e) = self.session.free_unused(&self.caller, ino) {
-                tracing::warn!("inode {ino} has no name and no user and was not freed: {e}");
-            }
+        // From here on who removes the last name of the inode frees it.
+        self.session.count_open(ino, -1);
+        if last
+            && !self.session.options.kernel_references
+            && let Err(e) = self.session.after_last_close(&self.caller, &self.node)
+        {
+            tracing::warn!("inode {ino} may have no name and no user and not be freed: {e}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! name. One that is in use becomes an orphan; a `Free` record ends it when its last
 //! user goes. Who uses an inode is counted in [`Node::handles`], which only grows
 //! under the inode's lock and while it has a name; the kernel's uses are known by
-//! their end ([`Session::forget`]).
+//! their end ([`Session::forget`]). That another client uses it is told with the lease.
 
 use crate::attr::{Attr, Caller};
 use crate::entries::{Found, Slot, check_length, check_new, find, live_dir, slot};
@@ -20,9 +20,14 @@ use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{flag as inode_flag, time};
 use shale_format::limits::LINKS_MAX;
 use shale_format::record::{LinkBody, flag, record_bytes};
-use shale_format::{Ino, LogPos};
+use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Overlay, encode};
+use shale_proto::{Insist, LeaseMode};
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
+
+/// Inodes that one sweep looks at.
+const SWEEP_MAX: usize = 256;
 
 impl Session {
     /// Gives inode `ino` the name `name` in directory `parent`. Errors: `EEXIST`,
@@ -37,9 +42,9 @@ impl Session {
             log: record_bytes(LinkBody::BYTES, name.len()) as u64,
         };
         self.run(caller, need, |op| {
-            let child = op.node(ino)?;
+            let child = op.node_to_change(ino)?;
             drop(op.read(&child)?);
-            let dir = op.node(parent)?;
+            let dir = op.node_to_change(parent)?;
             drop(op.read(&dir)?);
             let mut locked = Locked::take(op, &[&dir, &child])?;
             live_dir(&locked[parent])?;
@@ -64,6 +69,7 @@ impl Session {
             state.orphan = false;
             state.inode.set_time_ns(time::CHANGE, op.now_ns);
             state.touched(end);
+            op.refer(ino);
             Ok(Attr::of(&state.inode, state.blocks))
         })
     }
@@ -96,9 +102,9 @@ impl Session {
             log: record_bytes(LinkBody::BYTES, name.len()) as u64,
         };
         self.run(caller, need, |op| {
-            let dir = op.node(parent)?;
+            let dir = op.node_to_change(parent)?;
             let found = op.entry(&dir, name)?.ok_or(Errno::NOENT)?;
-            let child = op.node(found.ino)?;
+            let child = op.node_to_change(found.ino)?;
             let mut locked = Locked::take(op, &[&dir, &child])?;
             op.unchanged(&locked[parent], name, Some(found))?;
             may_remove(&locked[found.ino], want_dir)?;
@@ -121,42 +127,104 @@ impl Session {
     }
 
     /// The kernel has no reference to inode `ino` any more: an inode without names is
-    /// freed. May be called for any inode number.
+    /// freed, unless another client has it open. May be called for any inode number.
     pub fn forget(&self, ino: u64) -> Result<()> {
         let caller = Caller::default();
         let orphan = self.run(&caller, Need::default(), |op| {
-            match op.session.nodes.get(ino) {
-                Some(node) => Ok(node.state.read().orphan),
-                None => Ok(self
-                    .view
-                    .inode(Ino(ino))?
-                    .is_some_and(|i| i.flags & inode_flag::ORPHAN != 0)),
-            }
-        })?;
-        if orphan {
-            self.free_unused(&caller, ino)
-        } else {
-            Ok(())
+            let Some(node) = op.session.nodes.get(ino) else {
+                let inode = self.view.inode(Ino(ino))?;
+                return Ok(inode.is_some_and(|i| i.flags & inode_flag::ORPHAN != 0));
+            };
+            // Whoever has the lease by now may have taken its last name.
+            let node = if node.lease.was_set() {
+                op.node(ino)?
+            } else {
+                node
+            };
+            Ok(node.state.read().orphan)
+        });
+        match orphan {
+            Ok(true) => self.free_unused(&caller, ino).map(|_| ()),
+            Ok(false) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e),
         }
     }
 
-    /// Frees an inode that has neither name nor handle.
-    pub(crate) fn free_unused(&self, caller: &Caller, ino: u64) -> Result<()> {
+    /// The last handle of this process on an inode is closed. If the inode has lost its last
+    /// name, here or by another client, and nobody else has it open, it is freed.
+    pub(crate) fn after_last_close(&self, caller: &Caller, node: &Node) -> Result<()> {
+        let orphan = |op: &mut Op<'_>| {
+            if op.session.holds(node, LeaseMode::Shared) {
+                return Ok(node.state.read().orphan);
+            }
+            let node = op.node(node.ino)?;
+            let state = op.read(&node)?;
+            Ok(state.orphan)
+        };
+        match self.run(caller, Need::default(), orphan) {
+            Ok(true) => self.free_unused(caller, node.ino).map(|_| ()),
+            Ok(false) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Frees inodes without names whose users have all gone without freeing them: killed,
+    /// or too many to be told apart. Only those that the volume knows and that nobody
+    /// holds a lease on, at most [`SWEEP_MAX`] of them; gives their number.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    pub fn sweep_orphans(&self) -> Result<u64> {
+        let caller = Caller::default();
+        let found = self.run(&caller, Need::default(), |_| {
+            let mut found = Vec::new();
+            if let Some(orphans) = self.view.inode(Ino::ORPHANS)? {
+                self.view.entries(&orphans, DirKey(0), &mut |entry| {
+                    found.push(entry.ino.0);
+                    if found.len() < SWEEP_MAX {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                })?;
+            }
+            Ok(found)
+        })?;
+        let mut freed = 0;
+        for ino in found {
+            let unused = !self.kernel_refers_to(ino)
+                && matches!(
+                    self.acquire(ino, LeaseMode::Exclusive, Insist::No),
+                    Ok(true)
+                );
+            if unused && self.free_unused(&caller, ino)? {
+                freed += 1;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Frees an inode that has neither name nor user; whether it did.
+    fn free_unused(&self, caller: &Caller, ino: u64) -> Result<bool> {
         let need = Need {
             log: record_bytes(0, 0) as u64,
         };
         let freed = self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
-            if state.orphan && node.handles.load(Ordering::Acquire) == 0 {
-                let end = op.append(&mut encode::free(Ino(ino)))?;
-                bury(&mut state);
-                state.touched(end);
+            let used = node.used_elsewhere.load(Ordering::Acquire)
+                || node.handles.load(Ordering::Acquire) > 0
+                || self.kernel_knows(ino);
+            if used || !state.orphan {
+                return Ok(false);
             }
-            Ok(())
+            let end = op.append(&mut encode::free(Ino(ino)))?;
+            bury(&mut state);
+            state.touched(end);
+            Ok(true)
         });
         match freed {
-            Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOENT) => Ok(false),
             other => other,
         }
     }
@@ -194,6 +262,7 @@ impl Op<'_> {
         let last = state.inode.is_dir() || state.inode.nlink <= 1;
         let in_use =
             self.session.options.kernel_references || node.handles.load(Ordering::Acquire) > 0;
+        let in_use = in_use || node.used_elsewhere.load(Ordering::Acquire);
         last && !in_use
     }
 }

@@ -7,13 +7,12 @@
 use crate::attr::{Attr, Caller};
 use crate::dir::{Change, DirState};
 use crate::entries::{KIND_DIR, live_dir};
-use crate::errno::{Result, Stop};
+use crate::errno::{Result, Stop, volume};
 use crate::op::Op;
 use crate::session::{Need, Session};
 use shale_format::{DirKey, Ino};
 use shale_volume::Dirent;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 
 /// Most entries that are looked at under one hold of the directory's lock.
 const BATCH: usize = 512;
@@ -43,7 +42,6 @@ struct Listed {
     ino: u64,
     kind: u8,
     name: Vec<u8>,
-    attr: Option<Attr>,
 }
 
 /// Some entries, and where the next batch begins (`None`: there is no more).
@@ -89,16 +87,24 @@ impl Session {
         }
         let mut from = Some(DirKey(cookie.saturating_add(1)).max(DirKey::FIRST));
         while let Some(key) = from {
-            let batch = self.run(caller, Need::default(), |op| batch(op, ino, key, plus))?;
+            let batch = self.run(caller, Need::default(), |op| batch(op, ino, key))?;
             for e in &batch.entries {
+                let attr = if plus {
+                    self.attr_at_hand(e.ino)?
+                } else {
+                    None
+                };
                 let entry = DirEntry {
                     name: &e.name,
                     ino: e.ino,
                     kind: e.kind,
                     cookie: e.key.0,
-                    attr: e.attr,
+                    attr,
                 };
                 if !sink(entry) {
+                    if attr.is_some() {
+                        self.unrefer(e.ino, 1);
+                    }
                     return Ok(());
                 }
             }
@@ -108,7 +114,7 @@ impl Session {
     }
 }
 
-fn batch(op: &Op<'_>, ino: u64, from: DirKey, plus: bool) -> std::result::Result<Batch, Stop> {
+fn batch(op: &Op<'_>, ino: u64, from: DirKey) -> std::result::Result<Batch, Stop> {
     let node = op.node(ino)?;
     let state = op.read(&node)?;
     live_dir(&state)?;
@@ -123,13 +129,7 @@ fn batch(op: &Op<'_>, ino: u64, from: DirKey, plus: bool) -> std::result::Result
             }
         })?;
     }
-    let mut batch = merge(old, &state.dir, from);
-    if plus {
-        for e in &mut batch.entries {
-            e.attr = attr_at_hand(op, e.ino)?;
-        }
-    }
-    Ok(batch)
+    Ok(merge(old, &state.dir, from))
 }
 
 /// Lays changes over the entries of the volume from `from` on, of which `old` are the
@@ -164,7 +164,6 @@ fn merge(old: Vec<Dirent>, changes: &DirState, from: DirKey) -> Batch {
                     ino: d.ino.0,
                     kind: d.kind,
                     name: d.name,
-                    attr: None,
                 }));
             }
             (o, _) => {
@@ -191,26 +190,42 @@ fn listed(key: DirKey, change: &Change) -> Option<Listed> {
         ino: e.ino,
         kind: e.kind,
         name: e.name.to_vec(),
-        attr: None,
     })
 }
 
-/// Attributes of an inode that a locked directory names, if neither a wait nor a
-/// message is needed for them. Inodes that are not in memory are as the volume has
-/// them, and stay out of memory: a listing must not push out what is used.
-fn attr_at_hand(op: &Op<'_>, ino: u64) -> std::result::Result<Option<Attr>, Stop> {
-    let session = op.session;
-    let Some(node) = session.nodes.get(ino) else {
-        let inode = session.view.inode(Ino(ino))?;
-        return Ok(inode.map(|i| Attr::of(&i, i.blocks)));
-    };
-    let word = u64::from(session.lease_word(ino)) | 1 << 32;
-    if node.lease.load(Ordering::Acquire) != word {
-        return Ok(None);
+impl Session {
+    /// Attributes of an inode that a listing names, if nobody has to be waited for.
+    /// Inodes that are not in memory are as the volume has them, and stay out of
+    /// memory: a listing must not push out what is used.
+    fn attr_at_hand(&self, ino: u64) -> Result<Option<Attr>> {
+        let caller = Caller::default();
+        if self.nodes.get(ino).is_some() {
+            return self.run(&caller, Need::default(), |op| match op.node(ino) {
+                Ok(node) => {
+                    let state = node.state.try_read().filter(|s| !s.dead && !s.shifting);
+                    let attr = state.map(|s| Attr::of(&s.inode, s.blocks));
+                    if attr.is_some() {
+                        op.refer(ino);
+                    }
+                    Ok(attr)
+                }
+                Err(_) => Ok(None),
+            });
+        }
+        // Only a kernel is told so many attributes that it did not ask for.
+        let Some(kernel) = self.kernel.get() else {
+            return Ok(None);
+        };
+        let attr = self.glance(ino, || {
+            let inode = self.view.inode(Ino(ino)).map_err(|e| volume(&e))?;
+            kernel.note_use(ino);
+            if inode.is_some() {
+                kernel.refer(ino);
+            }
+            Ok(inode.map(|i| Attr::of(&i, i.blocks)))
+        })?;
+        Ok(attr.flatten())
     }
-    // The directory is locked already: waiting here could be out of order.
-    let state = node.state.try_read().filter(|s| !s.dead && !s.shifting);
-    Ok(state.map(|s| Attr::of(&s.inode, s.blocks)))
 }
 
 #[cfg(test)]

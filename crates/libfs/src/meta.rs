@@ -68,7 +68,7 @@ impl Session {
             log: record_bytes(SetAttrBody::BYTES, 0) as u64,
         };
         self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             let (new, body) = changed(&state.inode, set, op.now_ns);
             if body.valid != 0 {

@@ -18,8 +18,8 @@ use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Source, encode};
+use shale_proto::LeaseMode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const S_IFMT: u32 = libc::S_IFMT;
 const S_ISGID: u32 = libc::S_ISGID;
@@ -52,7 +52,10 @@ impl Session {
             drop(state);
             let node = op.node(ino)?;
             match op.read(&node) {
-                Ok(state) => Ok(Attr::of(&state.inode, state.blocks)),
+                Ok(state) => {
+                    op.refer(ino);
+                    Ok(Attr::of(&state.inode, state.blocks))
+                }
                 // Replaced since: there is a newer answer.
                 Err(Stop::Errno(Errno::NOENT)) => Err(Stop::Again),
                 Err(other) => Err(other),
@@ -209,6 +212,7 @@ impl Session {
             state.no_link = flags & libc::O_EXCL as u32 != 0;
             state.touched(end);
             op.add_new(state);
+            op.refer(ino);
             Ok(Attr::of(&inode, 0))
         })
     }
@@ -220,7 +224,7 @@ impl Session {
         check_new(name)?;
         let bytes = record_bytes(CreateBody::BYTES, name.len() + fresh.target.len());
         self.run(caller, Need { log: bytes as u64 }, |op| {
-            let dir = op.node(parent)?;
+            let dir = op.node_to_change(parent)?;
             let mut state = op.write(&dir)?;
             live_dir(&state)?;
             match slot(&self.view, &state, name)? {
@@ -272,6 +276,7 @@ fn make_in(
     state.touched(end);
     // Before the directory's lock is given up: who finds the name finds the inode.
     op.add_new(state);
+    op.refer(ino);
     let found = Found {
         key,
         ino,
@@ -365,8 +370,11 @@ impl Op<'_> {
     fn add_new(&self, state: NodeState) {
         let ino = state.inode.ino;
         let node: Arc<Node> = Node::new(ino, state);
-        let word = u64::from(self.session.lease_word(ino)) | 1 << 32;
-        node.lease.store(word, Ordering::Release);
+        if let Some(kernel) = self.session.kernel.get() {
+            kernel.note_use(ino);
+        }
+        node.lease
+            .set(self.session.lease_word(ino), LeaseMode::Exclusive);
         self.session.nodes.replace(node, self.session.digested());
     }
 }

@@ -10,6 +10,7 @@
 use crate::allocated::Allocated;
 use crate::dir::DirState;
 use crate::errno::Stop;
+use crate::lease::LeaseWord;
 use parking_lot::{Mutex, RwLock};
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
@@ -18,7 +19,7 @@ use shale_oplog::Overlay;
 use shale_volume::{LeafCover, Mapping, View};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What is known about one inode.
 pub(crate) struct NodeState {
@@ -173,8 +174,13 @@ pub(crate) struct Node {
     leaves: Mutex<Leaves>,
     /// Open handles of this process.
     pub handles: AtomicU32,
-    /// Generation word of the lease at its grant, plus 2^32; 0: no lease.
-    pub lease: AtomicU64,
+    /// The lease on it.
+    pub lease: LeaseWord,
+    /// Under an exclusive lease: another client may have it open.
+    pub used_elsewhere: AtomicBool,
+    /// Daemon's lease word, plus 2^32, when an access could not be noted because others
+    /// have the inode too.
+    pub access_refused: AtomicU64,
 }
 
 impl Node {
@@ -184,7 +190,9 @@ impl Node {
             state: RwLock::new(state),
             leaves: Mutex::default(),
             handles: AtomicU32::new(0),
-            lease: AtomicU64::new(0),
+            lease: LeaseWord::default(),
+            used_elsewhere: AtomicBool::new(false),
+            access_refused: AtomicU64::new(0),
         })
     }
 
@@ -202,7 +210,14 @@ impl Node {
     pub(crate) fn reload(&self, view: &View, epoch: u64) -> Result<(), Stop> {
         let mut state = self.state.write();
         match view.inode(Ino(self.ino))? {
-            Some(inode) => *state = NodeState::loaded(inode, epoch),
+            Some(inode) => {
+                let same = state.inode.generation == inode.generation;
+                let named = !state.orphan && !state.no_link;
+                let old = same && (state.no_link || named);
+                *state = NodeState::loaded(inode, epoch);
+                // It had a name, or once had lost its last one: it gets none again.
+                state.no_link = old && state.orphan;
+            }
             None => state.dead = true,
         }
         *self.leaves.lock() = Leaves::default();

@@ -9,6 +9,7 @@ use crate::session::Session;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use shale_format::{Ino, LogPos};
 use shale_oplog::{Done, Part, Permit};
+use shale_proto::LeaseMode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -54,12 +55,39 @@ impl<'s> Op<'s> {
 
     /// The inode, loaded and leased. `ENOENT` if there is none.
     pub(crate) fn node(&self, ino: u64) -> std::result::Result<Arc<Node>, Stop> {
-        let node = self.session.nodes.get(ino).ok_or(Stop::Lease(ino))?;
-        let word = u64::from(self.session.lease_word(ino)) | 1 << 32;
-        if node.lease.load(Ordering::Acquire) != word {
-            return Err(Stop::Lease(ino));
+        self.leased(ino, LeaseMode::Shared)
+    }
+
+    /// As [`Self::node`], for a call that changes the inode.
+    pub(crate) fn node_to_change(&self, ino: u64) -> std::result::Result<Arc<Node>, Stop> {
+        self.leased(ino, LeaseMode::Exclusive)
+    }
+
+    /// The inode, loaded and leased in this mode.
+    pub(crate) fn leased(&self, ino: u64, mode: LeaseMode) -> std::result::Result<Arc<Node>, Stop> {
+        let missing = Stop::Lease(ino, mode);
+        match self.session.nodes.get(ino) {
+            Some(node) if self.session.holds(&node, mode) => {
+                if let Some(kernel) = self.session.kernel.get() {
+                    kernel.note_use(ino);
+                }
+                Ok(node)
+            }
+            _ => Err(missing),
         }
-        Ok(node)
+    }
+
+    /// Counts an open file; the call holds a lease on the node.
+    pub(crate) fn open(&self, node: &Node) {
+        node.handles.fetch_add(1, Ordering::AcqRel);
+        self.session.count_open(node.ino, 1);
+    }
+
+    /// The kernel gets a reference to an inode that the call holds a lease on.
+    pub(crate) fn refer(&self, ino: u64) {
+        if let Some(kernel) = self.session.kernel.get() {
+            kernel.refer(ino);
+        }
     }
 
     /// The state of a node, for reading, in the call's epoch.
@@ -82,6 +110,17 @@ impl<'s> Op<'s> {
         &self,
         node: &'n Node,
     ) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
+        if !self.session.holds(node, LeaseMode::Exclusive) {
+            return Err(Stop::Lease(node.ino, LeaseMode::Exclusive));
+        }
+        self.lock(node)
+    }
+
+    /// The state of a node, for keeping more of what the volume says in memory.
+    pub(crate) fn lock<'n>(
+        &self,
+        node: &'n Node,
+    ) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
         loop {
             let state = node.state.write();
             if state.epoch >= self.epoch {
@@ -97,7 +136,7 @@ impl<'s> Op<'s> {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
             self.session.nodes.remove(node);
-            return Err(Stop::Lease(node.ino));
+            return Err(Stop::Lease(node.ino, LeaseMode::Shared));
         }
         if state.dead {
             return Err(Errno::NOENT.into());
@@ -111,6 +150,10 @@ impl<'s> Op<'s> {
 
     /// Ends a shift of a file's blocks: the volume has it now.
     pub(crate) fn end_shift(&self, node: &Node) -> std::result::Result<(), Stop> {
+        if !node.state.read().shifting {
+            // The lease was elsewhere meanwhile, and what came with it may be changed already.
+            return Ok(());
+        }
         node.reload(&self.session.view, self.epoch)
     }
 

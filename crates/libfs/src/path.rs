@@ -14,7 +14,7 @@ use crate::op::Op;
 use crate::read::wrong_type;
 use crate::rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, no_cycle};
 use crate::session::{Need, Session};
-use crate::walk::{Last, Target, split, walk};
+use crate::walk::{Last, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
 use shale_format::limits::PATH_BYTES_MAX;
 use std::collections::VecDeque;
@@ -332,7 +332,7 @@ fn walk_bare(op: &Op<'_>, path: &[u8]) -> std::result::Result<Target, Stop> {
         let bare = if bare.is_empty() { path } else { bare };
         return Ok(Target {
             slash,
-            ..walk(op, bare, false)?
+            ..walk_to_change(op, bare)?
         });
     }
     let parent = walk(op, &[prefix, b"."].concat(), false)?;
@@ -360,7 +360,7 @@ fn may_change(op: &Op<'_>, dir: u64) -> std::result::Result<(), Stop> {
 fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
     let dir = op.node(dir)?;
     let dir = op.read(&dir)?.inode;
-    let child = op.node(ino)?;
+    let child = op.node_to_change(ino)?;
     let child = op.read(&child).map_err(again)?.inode;
     Ok(may_remove_from(op.caller, &dir, &child)?)
 }

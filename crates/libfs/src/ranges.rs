@@ -13,6 +13,8 @@ use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::record::{FallocateBody, SetAttrBody, attr, flag, record_bytes};
 use shale_format::{FileBlock, Ino, LogPos};
 use shale_oplog::encode;
+use shale_proto::{Insist, LeaseMode};
+use std::sync::atomic::Ordering;
 
 /// `SEEK_DATA` of `lseek`.
 pub const SEEK_DATA: u32 = 3;
@@ -73,7 +75,7 @@ impl Session {
             log: record_bytes(0, 0) as u64,
         };
         self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
@@ -145,7 +147,7 @@ impl Session {
             _ => u32::from(keep) * mode::KEEP_SIZE,
         };
         self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
@@ -204,7 +206,7 @@ impl Session {
             log: record_bytes(FallocateBody::BYTES, 0) as u64,
         };
         self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
@@ -281,17 +283,25 @@ impl Session {
         Ok(done)
     }
 
-    /// Notes that a file was read now, if the file still wants to know.
+    /// Notes that a file was read now. While others read it too nothing is noted: it would
+    /// take the file from all of them.
     pub(crate) fn note_access(&self, caller: &Caller, ino: u64) -> Result<()> {
         let caller = Caller {
             request: 0,
             ..*caller
         };
+        if !self.may_note_access(ino)? {
+            return Ok(());
+        }
         let need = Need {
             log: record_bytes(SetAttrBody::BYTES, 0) as u64,
         };
         self.run(&caller, need, |op| {
-            let node = op.node(ino)?;
+            // Not worth insisting on: it may have been lost a moment ago.
+            let node = match op.node_to_change(ino) {
+                Err(Stop::Lease(..)) => return Ok(()),
+                node => node?,
+            };
             let mut state = op.write(&node)?;
             let old = state.inode;
             state.inode.set_time_ns(time::ACCESS, op.now_ns);
@@ -308,6 +318,26 @@ impl Session {
             state.touched(end);
             Ok(())
         })
+    }
+
+    /// Gets the lease to note an access, if nobody loses one for that. What others refuse is
+    /// not asked for again before leases have moved.
+    fn may_note_access(&self, ino: u64) -> Result<bool> {
+        let Some(node) = self.nodes.get(ino) else {
+            return Ok(false);
+        };
+        if self.holds(&node, LeaseMode::Exclusive) {
+            return Ok(true);
+        }
+        let now = u64::from(self.lease_word(ino)) | 1 << 32;
+        if node.access_refused.load(Ordering::Relaxed) == now {
+            return Ok(false);
+        }
+        let may = self.acquire(ino, LeaseMode::Exclusive, Insist::No)?;
+        if !may {
+            node.access_refused.store(now, Ordering::Relaxed);
+        }
+        Ok(may)
     }
 }
 

@@ -84,7 +84,7 @@ impl Session {
 }
 
 fn rename_in(op: &mut Op<'_>, ask: &Ask<'_>) -> std::result::Result<(), Stop> {
-    let dirs = (op.node(ask.from.0)?, op.node(ask.to.0)?);
+    let dirs = (op.node_to_change(ask.from.0)?, op.node_to_change(ask.to.0)?);
     let Some(ends) = ends(op, ask, &dirs)? else {
         return Ok(());
     };
@@ -129,9 +129,9 @@ fn ends(
         Some(t) if t.ino == source.ino => return Ok(None),
         _ => {}
     }
-    let source_node = op.node(source.ino)?;
+    let source_node = op.node_to_change(source.ino)?;
     let target = match target {
-        Some(found) => Some((found, op.node(found.ino)?)),
+        Some(found) => Some((found, op.node_to_change(found.ino)?)),
         None => None,
     };
     Ok(Some(Ends {

@@ -11,6 +11,8 @@ use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
 use crate::gate::Inside;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
+use crate::kernel::Kernel;
+use crate::lease::Turns;
 use crate::node::Nodes;
 use crate::op::Op;
 use crate::path_cache::PathCache;
@@ -23,11 +25,11 @@ use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
 use shale_proto::control::{daemon_page, state};
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
-use shale_proto::{Channel, LeaseMode, Reply, Request};
+use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How a session is opened.
@@ -51,14 +53,14 @@ pub struct Session {
     client_page: Arc<Map>,
     log_map: Arc<Map>,
     pub(crate) nodes: Nodes,
+    pub(crate) turns: Turns,
+    pub(crate) kernel: OnceLock<Kernel>,
     pub(crate) room: Room,
     pub(crate) numbers: InodeNumbers,
     pub(crate) blocks: Blocks,
     pub(crate) requests: Requests,
     pub(crate) recent: Recent,
     pub(crate) rename_lock: Mutex<()>,
-    /// Held while a lease is taken, by inode number.
-    acquiring: [Mutex<()>; ACQUIRING as usize],
     pub(crate) paths: PathCache,
     segments_writable: Mutex<Vec<bool>>,
     reclaimed: AtomicU64,
@@ -67,8 +69,16 @@ pub struct Session {
     attached: Attached,
 }
 
-/// Locks for taking leases.
-const ACQUIRING: u64 = 64;
+/// A call that had to stop for so many leases loses them again and again.
+const PATIENCE: u32 = 8;
+
+/// What a call has met with on its way to the leases it needs.
+#[derive(Default)]
+struct Search {
+    leases: u32,
+    /// The inode that did not exist.
+    missing: Option<u64>,
+}
 
 /// What a call may need at most.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,6 +96,7 @@ impl Session {
         recent: Recent,
         options: SessionOptions,
     ) -> Result<Arc<Self>> {
+        register_barriers();
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: options.log_bytes,
@@ -127,13 +138,14 @@ impl Session {
             client_page,
             log_map,
             nodes: Nodes::new(),
+            turns: Turns::new(),
+            kernel: OnceLock::new(),
             room: Room::default(),
             numbers: InodeNumbers::default(),
             blocks: Blocks::default(),
             requests: Requests::default(),
             recent,
             rename_lock: Mutex::new(()),
-            acquiring: std::array::from_fn(|_| Mutex::new(())),
             paths: PathCache::new(),
             segments_writable: Mutex::new(vec![false; segments]),
             reclaimed: AtomicU64::new(0),
@@ -168,7 +180,7 @@ impl Session {
         LogPos(self.daemon_page.load_u64(daemon_page::DIGESTED))
     }
 
-    fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.daemon_page.load_u64(daemon_page::EPOCH)
     }
 
@@ -177,11 +189,23 @@ impl Session {
         self.daemon_page.load_u32(daemon_page::bucket(ino))
     }
 
+    pub(crate) fn client_page(&self) -> &Arc<Map> {
+        &self.client_page
+    }
+
+    /// Counts an open file of inode `ino` where the daemon sees it.
+    pub(crate) fn count_open(&self, ino: u64, by: i32) {
+        let word = shale_proto::control::client_page::uses(ino);
+        self.client_page.fetch_add_u32(word, by.cast_unsigned());
+    }
+
     /// Asks the daemon; a refusal becomes its errno.
     pub(crate) fn ask(&self, request: Request) -> Result<Reply> {
         match self.channel.call(request).map_err(|e| proto(&e))?.0 {
             Reply::Refused { errno, why } => {
-                tracing::warn!("daemon refuses: {why}");
+                if errno != libc::ENOENT {
+                    tracing::warn!("daemon refuses: {why}");
+                }
                 Err(Errno::from_raw_os_error(errno))
             }
             reply => Ok(reply),
@@ -205,6 +229,7 @@ impl Session {
         }
         let mut room = 0;
         let mut last_try = false;
+        let mut search = Search::default();
         loop {
             let mut op = Op::enter(self, caller, permit.take(), room);
             let result = f(&mut op);
@@ -222,7 +247,7 @@ impl Session {
                     std::thread::yield_now();
                     Ok(())
                 }
-                Stop::Lease(ino) => self.acquire(ino),
+                Stop::Lease(ino, mode) => self.get_lease(ino, mode, &mut search),
                 Stop::Inodes(parent) => self.get_numbers(parent),
                 Stop::Room(bytes) => match self.get_room(bytes) {
                     // The daemon has digested everything to find room, which can
@@ -308,42 +333,22 @@ impl Session {
         }
     }
 
-    /// Gets the lease on an inode and what the volume says of it. One thread at a time for
-    /// an inode: only the first one hears that the lease was elsewhere, and until it has
-    /// loaded the inode anew nobody may work with what is in memory.
-    fn acquire(&self, ino: u64) -> Result<()> {
-        let _turn = self.acquiring[(ino % ACQUIRING) as usize].lock();
-        let word = u64::from(self.lease_word(ino)) | 1 << 32;
-        if self
-            .nodes
-            .get(ino)
-            .is_some_and(|node| node.lease.load(Ordering::Acquire) == word)
-        {
-            return Ok(());
-        }
-        let reply = self.ask(Request::Lease {
-            ino,
-            mode: LeaseMode::Exclusive,
-        })?;
-        let Reply::Leased { generation, fresh } = reply else {
-            return Err(Errno::PROTO);
-        };
-        if let Some(node) = self.nodes.get(ino) {
-            if fresh && node.lease.load(Ordering::Relaxed) != 0 {
-                let inside = Inside::enter(&self.client_page);
-                node.reload(&self.view, self.epoch()).map_err(final_errno)?;
-                drop(inside);
-            }
-            node.lease
-                .store(u64::from(generation) | 1 << 32, Ordering::Release);
+    /// Gets a lease for a call. That there is no such inode can mean that what the call
+    /// looked up has changed since: it looks once more.
+    fn get_lease(&self, ino: u64, mode: LeaseMode, search: &mut Search) -> Result<()> {
+        search.leases += 1;
+        let insist = if search.leases > PATIENCE {
+            Insist::Hold
         } else {
-            let inside = Inside::enter(&self.client_page);
-            let node = self.load(ino, self.epoch()).map_err(final_errno)?;
-            node.lease
-                .store(u64::from(generation) | 1 << 32, Ordering::Release);
-            drop(inside);
+            Insist::Yes
+        };
+        match self.acquire(ino, mode, insist) {
+            Err(Errno::NOENT) if search.missing != Some(ino) => {
+                search.missing = Some(ino);
+                Ok(())
+            }
+            other => other.map(|_| ()),
         }
-        Ok(())
     }
 
     fn get_numbers(&self, parent: u64) -> Result<()> {
@@ -487,10 +492,18 @@ impl Session {
     }
 }
 
-fn final_errno(stop: Stop) -> Errno {
+pub(crate) fn final_errno(stop: Stop) -> Errno {
     match stop {
         Stop::Errno(e) => e,
         _ => Errno::IO,
+    }
+}
+
+/// The daemon's barriers have to reach this process: its gates are plain stores.
+fn register_barriers() {
+    let register = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
+    if rustix::thread::membarrier(register).is_err() {
+        tracing::debug!("no expedited barriers: the daemon uses slower ones");
     }
 }
 

@@ -12,6 +12,7 @@ use crate::path_cache::{Passed, Way};
 use crate::read::copy_out;
 use shale_format::Ino;
 use shale_format::limits::PATH_BYTES_MAX;
+use shale_proto::LeaseMode;
 
 /// Most symbolic links that one walk follows.
 const LINKS_MAX: u32 = 40;
@@ -64,6 +65,9 @@ struct Walk<'o, 's> {
     op: &'o Op<'s>,
     /// What is not there will be made.
     create: bool,
+    /// Lease on the directory of the last component: one that will be changed is not
+    /// asked for twice.
+    last: LeaseMode,
     links: u32,
     passed: Vec<Passed>,
 }
@@ -72,13 +76,24 @@ struct Walk<'o, 's> {
 /// whether a symbolic link at its end is followed; a slash behind it always does.
 /// Errors: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
 pub(crate) fn walk(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
-    Walk::new(op, false).whole(path, follow)
+    Walk::new(op, false, LeaseMode::Shared).whole(path, follow)
+}
+
+/// As [`walk`], to a name that will be made, removed or moved; nothing is followed.
+pub(crate) fn walk_to_change(op: &Op<'_>, path: &[u8]) -> Result<Target, Stop> {
+    Walk::new(op, false, LeaseMode::Exclusive).whole(path, false)
 }
 
 /// As [`walk`], to a file that is made if it is not there: `EISDIR` for a name with a
 /// slash behind it, whatever it stands for.
 pub(crate) fn walk_to_create(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
-    Walk::new(op, true).whole(path, follow)
+    // Without following it must be new.
+    let last = if follow {
+        LeaseMode::Shared
+    } else {
+        LeaseMode::Exclusive
+    };
+    Walk::new(op, true, last).whole(path, follow)
 }
 
 /// A path's directory part, its last component, and whether slashes follow.
@@ -92,10 +107,11 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
 }
 
 impl<'o, 's> Walk<'o, 's> {
-    fn new(op: &'o Op<'s>, create: bool) -> Self {
+    fn new(op: &'o Op<'s>, create: bool, last: LeaseMode) -> Self {
         Self {
             op,
             create,
+            last,
             links: 0,
             passed: Vec::new(),
         }
@@ -148,7 +164,7 @@ impl<'o, 's> Walk<'o, 's> {
                 self.step(dir, b".")?;
                 Err(Errno::ISDIR.into())
             }
-            name => match self.step(dir, name)? {
+            name => match self.step_in(dir, name, self.last)? {
                 Some((link, KIND_SYMLINK)) if follow || slash => {
                     let to = self.link(link)?;
                     let mut target = self.last(dir, &to, true, false)?;
@@ -207,8 +223,17 @@ impl<'o, 's> Walk<'o, 's> {
 
     /// What `name` stands for in a directory that the caller may search.
     fn step(&mut self, dir: u64, name: &[u8]) -> Result<Option<(u64, u8)>, Stop> {
+        self.step_in(dir, name, LeaseMode::Shared)
+    }
+
+    fn step_in(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        mode: LeaseMode,
+    ) -> Result<Option<(u64, u8)>, Stop> {
         self.pass(dir);
-        let node = self.op.node(dir)?;
+        let node = self.op.leased(dir, mode)?;
         let state = self.op.read(&node)?;
         live_dir(&state)?;
         may(self.op.caller, &state.inode, EXECUTE)?;

@@ -108,7 +108,7 @@ impl Session {
             log: log_bytes(data.len(), stolen.as_ref()),
         };
         let result = self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());

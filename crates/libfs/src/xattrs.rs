@@ -48,7 +48,7 @@ impl Session {
             log: record_bytes(XattrBody::BYTES, name.len() + value.len()) as u64,
         };
         self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = with_xattrs(op, &node)?;
             if name.starts_with(b"user.") && !has_user_attributes(&state) {
                 return Err(Errno::PERM.into());
@@ -113,7 +113,7 @@ impl Session {
             log: record_bytes(XattrBody::BYTES, name.len()) as u64,
         };
         self.run(caller, need, |op| {
-            let node = op.node(ino)?;
+            let node = op.node_to_change(ino)?;
             let mut state = with_xattrs(op, &node)?;
             if name.starts_with(b"user.") && !has_user_attributes(&state) {
                 return Err(Errno::PERM.into());
@@ -155,7 +155,7 @@ fn with_xattrs<'n>(
     op: &Op<'_>,
     node: &'n Node,
 ) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
-    let mut state = op.write(node)?;
+    let mut state = op.lock(node)?;
     if state.xattrs.is_none() {
         state.xattrs = Some(op.session.view.xattrs(&state.inode)?);
     }

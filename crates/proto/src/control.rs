@@ -53,8 +53,20 @@ pub mod client_page {
     pub const GATES: usize = 128;
     /// Distance of two gates in bytes.
     pub const GATE_BYTES: usize = 64;
+    /// First of [`USES`] u32 words: how many open files the client has, by [`uses`] of
+    /// their inodes. A word goes up only inside the gate and under a lease on the inode, so
+    /// whoever took all leases on an inode and passed the gates reads who has it open.
+    pub const USE: usize = GATE + GATES * GATE_BYTES;
+    /// Number of words that count open files.
+    pub const USES: usize = 1024;
     /// Bytes of the page file.
-    pub const BYTES: usize = GATE + GATES * GATE_BYTES;
+    pub const BYTES: usize = USE + USES * 4;
+
+    /// Byte offset of the word that counts open files of inode `ino`, and of others.
+    pub fn uses(ino: u64) -> usize {
+        let h = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+        USE + (h as usize % USES) * 4
+    }
 
     /// Byte offset of the sequence word of gate `n`.
     pub fn gate(n: usize) -> usize {
@@ -78,5 +90,9 @@ mod tests {
             used.insert(b);
         }
         assert!(used.len() > 3_000, "{}", used.len());
+        assert!((0..10_000).all(|ino| {
+            let at = client_page::uses(ino);
+            at >= client_page::USE && at + 4 <= client_page::BYTES
+        }));
     }
 }

@@ -13,5 +13,5 @@ pub mod transport;
 
 pub use error::ProtoError;
 pub use lease::LeaseMode;
-pub use message::{Reply, Request};
+pub use message::{Insist, Reply, Request};
 pub use transport::{Channel, Handler, InProcess, SocketChannel, SocketPeer};

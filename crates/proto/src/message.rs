@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 1;
+pub const PROTO_VERSION: u32 = 2;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -18,6 +18,18 @@ pub struct BlockRun {
     pub addr: u64,
     /// Number of blocks.
     pub blocks: u32,
+}
+
+/// How much a client wants a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Insist {
+    /// Only if nobody else has to lose one; else [`Reply::NotLeased`].
+    No,
+    /// Others lose theirs.
+    Yes,
+    /// The client has lost the lease again and again before it had all that one call
+    /// needs: nobody takes it back for a moment.
+    Hold,
 }
 
 /// What a client asks.
@@ -78,11 +90,14 @@ pub enum Request {
         upto: u64,
     },
     /// A lease on an inode. Asked outside of the gate, like [`Request::Reserve`].
+    /// `ENOENT` for the number of an inode that another client has yet to make.
     Lease {
         /// Inode.
         ino: u64,
         /// Mode.
         mode: LeaseMode,
+        /// What others may be asked for.
+        insist: Insist,
     },
     /// Gives a lease back. The client's records under it must be in its log.
     Unlease {
@@ -139,7 +154,14 @@ pub enum Reply {
         generation: u32,
         /// The client did not hold it all the time since it last did: drop what is cached.
         fresh: bool,
+        /// What it holds now: at least what it asked for.
+        mode: LeaseMode,
+        /// Of an exclusive lease: another client may have the inode open, so it must not
+        /// be freed with its last name.
+        used: bool,
     },
+    /// The lease is not granted: somebody else has one, and the client did not insist.
+    NotLeased,
     /// Space of the volume.
     Space(Space),
     /// JSON text.

@@ -3,6 +3,8 @@
 //! Each test has a volume in memory and a mount point of its own, and takes both away
 //! whatever happens.
 
+mod coherence;
+mod history;
 mod messages;
 mod volume;
 

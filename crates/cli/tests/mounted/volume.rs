@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -185,6 +185,19 @@ impl Volume {
             .filter_map(|entry| fs::read(entry.path().join("state.json")).ok())
             .filter_map(|text| serde_json::from_slice::<Value>(&text).ok())
             .find(|state| state["mountpoint"] == self.place)
+    }
+
+    /// Where direct clients reach the daemon.
+    pub fn socket(&self) -> PathBuf {
+        let dirs = fs::read_dir("/run/shale").unwrap().flatten();
+        dirs.map(|entry| entry.path())
+            .find(|dir| {
+                let text = fs::read(dir.join("state.json")).unwrap_or_default();
+                serde_json::from_slice::<Value>(&text)
+                    .is_ok_and(|state| state["mountpoint"] == self.place)
+            })
+            .expect("the mount has a state")
+            .join("socket")
     }
 
     pub fn recorded_daemon(&self) -> Option<u64> {

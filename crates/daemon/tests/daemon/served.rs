@@ -9,7 +9,7 @@ use shale_format::{DirKey, Durability, FileBlock, Ino, LogPos};
 use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION};
-use shale_proto::{Channel, InProcess, LeaseMode, Reply, Request, SocketChannel};
+use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request, SocketChannel};
 use shale_volume::{Mapping, View};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -161,9 +161,12 @@ impl Hand {
         let ask = Request::Lease {
             ino: ino.0,
             mode: LeaseMode::Exclusive,
+            insist: Insist::Yes,
         };
         match self.ask(ask) {
-            Reply::Leased { generation, fresh } => (generation, fresh),
+            Reply::Leased {
+                generation, fresh, ..
+            } => (generation, fresh),
             other => panic!("{other:?}"),
         }
     }

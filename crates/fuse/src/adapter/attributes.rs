@@ -1,5 +1,7 @@
 //! GETATTR, SETATTR, STATX, STATFS, and attributes in the form of the wire.
 
+use std::time::Duration;
+
 use super::{Call, Validity};
 use crate::node::{Attr, Errno, NodeFs, Result, SetAttr, SetTime, Timestamp};
 use crate::wire::{AttrOut, AttrWire, EntryOut, SetattrIn, StatfsOut, Statx, StatxOut, SxTime};
@@ -92,10 +94,10 @@ fn set_attr(set: &SetattrIn) -> SetAttr {
 }
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {
-    fn put_attr(&mut self, attr: &Attr) -> Result<usize> {
+    fn put_attr(&mut self, attr: &Attr, validity: Duration) -> Result<usize> {
         self.out.put(&AttrOut {
-            attr_valid: self.validity.attr.as_secs(),
-            attr_valid_nsec: self.validity.attr.subsec_nanos(),
+            attr_valid: validity.as_secs(),
+            attr_valid_nsec: validity.subsec_nanos(),
             dummy: 0,
             attr: attr_wire(attr),
         })?;
@@ -104,13 +106,20 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
 
     pub(super) fn getattr(&mut self) -> Result<usize> {
         let attr = self.fs.getattr(&self.request, self.ino)?;
-        self.put_attr(&attr)
+        let validity = self.validity.attr;
+        self.put_attr(&attr, validity)
     }
 
     pub(super) fn setattr(&mut self) -> Result<usize> {
         let set = set_attr(&self.body.take::<SetattrIn>()?);
         let attr = self.fs.setattr(&self.request, self.ino, &set)?;
-        self.put_attr(&attr)
+        let kept = self.fs.keeps_changed();
+        let validity = if kept {
+            self.validity.attr
+        } else {
+            Duration::ZERO
+        };
+        self.put_attr(&attr, validity)
     }
 
     /// Asked only for the time of creation; a file system that has none says so once.

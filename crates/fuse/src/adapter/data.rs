@@ -1,6 +1,8 @@
 //! Requests about the content of files and directories. Data is read straight
 //! into the reply and written straight from the request.
 
+use std::time::Duration;
+
 use super::Call;
 use super::attributes::entry_out;
 use super::message::Payload;
@@ -88,7 +90,11 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
 
     pub(super) fn readdir(&mut self, plus: bool) -> Result<usize> {
         let ReadIn { offset, size, .. } = self.body.take()?;
-        let (out, validity) = (&mut self.out, &self.validity);
+        let mut validity = self.validity;
+        if !self.fs.keeps_names(self.ino) {
+            validity.entry = Duration::ZERO;
+        }
+        let out = &mut self.out;
         let mut failed = Ok(());
         self.fs
             .readdir(&self.request, self.ino, offset, plus, &mut |entry| {
@@ -96,7 +102,7 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
                 // The kernel counts no reference for the two names every directory has.
                 let dots = matches!(entry.name, b"." | b"..");
                 let attributes = plus.then(|| match entry.attr {
-                    Some(attr) if !dots => entry_out(&attr, validity),
+                    Some(attr) if !dots => entry_out(&attr, &validity),
                     _ => EntryOut::default(),
                 });
                 put_dirent(out, size as usize, &entry, attributes).unwrap_or_else(|errno| {

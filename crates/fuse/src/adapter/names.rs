@@ -1,25 +1,49 @@
 //! Requests that look names up, make, move and remove them.
 
-use super::Call;
 use super::attributes::entry_out;
+use super::{Call, Validity};
 use crate::node::{Attr, Errno, NodeFs, Result};
+use std::time::Duration;
+
 use crate::wire::{CreateIn, EntryOut, LinkIn, MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn};
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {
+    /// How long names of the directory, and attributes of what was `made` in it, are valid.
+    fn validity_here(&self, made: bool) -> Validity {
+        let mut validity = self.validity;
+        if !self.fs.keeps_names(self.ino) {
+            validity.entry = Duration::ZERO;
+            validity.negative = Duration::ZERO;
+        }
+        if made && !self.fs.keeps_changed() {
+            validity.attr = Duration::ZERO;
+        }
+        validity
+    }
+
+    /// What was made.
     fn put_entry(&mut self, attr: &Attr) -> Result<usize> {
-        self.out.put(&entry_out(attr, &self.validity))?;
+        self.out.put(&entry_out(attr, &self.validity_here(true)))?;
         Ok(self.out.used())
     }
 
     pub(super) fn lookup(&mut self) -> Result<usize> {
         let name = self.body.name()?;
         match self.fs.lookup(&self.request, self.ino, name) {
-            Ok(attr) => self.put_entry(&attr),
-            // Inode 0 with a validity is a name that does not exist, remembered.
-            Err(Errno(libc::ENOENT)) if !self.validity.negative.is_zero() => {
+            Ok(attr) => {
+                self.out
+                    .put(&entry_out(&attr, &self.validity_here(false)))?;
+                Ok(self.out.used())
+            }
+            Err(Errno(libc::ENOENT)) => {
+                let validity = self.validity_here(false).negative;
+                if validity.is_zero() {
+                    return Err(Errno(libc::ENOENT));
+                }
+                // Inode 0 with a validity is a name that does not exist, remembered.
                 self.out.put(&EntryOut {
-                    entry_valid: self.validity.negative.as_secs(),
-                    entry_valid_nsec: self.validity.negative.subsec_nanos(),
+                    entry_valid: validity.as_secs(),
+                    entry_valid_nsec: validity.subsec_nanos(),
                     ..EntryOut::default()
                 })?;
                 Ok(self.out.used())

@@ -3,6 +3,7 @@
 //!
 //! `SHALE_SEED=n` runs another sequence, `SHALE_STEPS=n` a longer one.
 
+mod leases;
 mod place;
 mod races;
 mod reference;
