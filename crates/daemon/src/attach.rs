@@ -112,6 +112,7 @@ impl Shared {
     /// Makes the log file of a slot, with all its space.
     fn make_log(
         &self,
+        reach: Reach,
         slot: u32,
         uid: u32,
         salt: u64,
@@ -124,6 +125,10 @@ impl Shared {
                 .path(CountPath::Log)
                 .create_file(&path, RING_AT + ring_bytes as usize)?,
         );
+        if reach == Reach::InProcess {
+            // For a mount that stays; a program's start must not wait for it.
+            map.prepare()?;
+        }
         let header = LogHeader {
             magic: LOG_MAGIC,
             uuid: self.volume.superblock().uuid,
@@ -155,7 +160,7 @@ impl Shared {
             wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let salt = u64::from_le_bytes(random()?);
         let uid = asker.person.uid;
-        let (log, log_path) = self.make_log(slot, uid, salt, ring_bytes)?;
+        let (log, log_path) = self.make_log(asker.reach, slot, uid, salt, ring_bytes)?;
         let connection = match asker.reach {
             Reach::InProcess => self.config.connection.unwrap_or(0),
             Reach::Socket => 0,

@@ -79,7 +79,9 @@ pub fn make_nvm(dir: &Path, bytes: u64, options: &MapOptions) -> Result<Map> {
         .enumerate()
         .map(|(n, size)| (dir.join(segment_name(n)), size as usize))
         .collect();
-    Ok(options.create_files(&files)?)
+    let map = options.create_files(&files)?;
+    map.prepare()?;
+    Ok(map)
 }
 
 /// The files of a volume in `dir`: segments and logs, by name.

@@ -6,9 +6,9 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_setzero_si128, _mm_stream_si128,
-    _mm256_loadu_si256, _mm256_setzero_si256, _mm256_stream_si256, _mm512_loadu_si512,
-    _mm512_setzero_si512, _mm512_stream_si512,
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_setzero_si128, _mm_stream_si64,
+    _mm_stream_si128, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_stream_si256,
+    _mm512_loadu_si512, _mm512_setzero_si512, _mm512_stream_si512,
 };
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -20,6 +20,8 @@ use crate::fused::{
 
 /// Bytes in a cache line, the unit of flushing.
 pub const LINE_BYTES: usize = 64;
+/// Words of 8 bytes in a cache line.
+pub const LINE_WORDS: usize = LINE_BYTES / 8;
 
 /// Copies `lines` lines from anywhere to a line boundary, past the cache.
 type Stream = unsafe fn(to: *mut u8, from: *const u8, lines: usize);
@@ -89,6 +91,19 @@ fn choose() -> Isa {
         flush,
         copy: libc::memcpy,
         name: names[flush_name],
+    }
+}
+
+/// Stores a line past the cache, word by word: for one that was just put together, which
+/// could not be loaded at once before its words have left the store buffer.
+///
+/// # Safety
+/// `to` is a line boundary of which the line is mapped writable.
+#[inline(always)]
+pub(crate) unsafe fn stream_words(to: *mut u8, line: &[u64; LINE_WORDS]) {
+    for (index, word) in line.iter().enumerate() {
+        // SAFETY: the caller's promise; every x86-64 has the instruction.
+        unsafe { _mm_stream_si64(to.cast::<i64>().add(index), word.cast_signed()) };
     }
 }
 

@@ -44,6 +44,7 @@ pub use counters::{Path, PathCounts, Snapshot};
 pub use error::DeviceError;
 pub use hooks::{Event, Recorder, Sink, StoreKind};
 pub use nvm::{
-    Access, Clean, Dirty, InFlight, LINE_BYTES, Map, MapOptions, Persistence, Piece, Span, View,
+    Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
+    SharedWords, Span, View,
 };
 pub use timing::{Model, Timing};

@@ -282,6 +282,24 @@ impl RecordHeader {
         }
     }
 
+    /// The header as the 8 words that are in the log, lowest byte first. Made of the fields
+    /// without a detour over memory, from which a processor could not read words at once
+    /// that were stored in pieces.
+    #[inline]
+    pub fn words(&self) -> [u64; Self::BYTES / 8] {
+        let lengths = u64::from(self.body_bytes) << 16 | u64::from(self.payload_bytes) << 32;
+        [
+            u64::from(self.crc) | u64::from(self.bytes) << 32,
+            u64::from(self.kind) | u64::from(self.flags) << 8 | lengths,
+            self.pos,
+            self.ino,
+            self.offset,
+            self.time_ns.cast_unsigned(),
+            self.request,
+            u64::from(self.lease) | u64::from(self.reserve) << 32,
+        ]
+    }
+
     /// The checksum of a record: over salt, header, body and (unless fenced) payload.
     /// The padding behind the payload is not covered.
     pub fn checksum(&self, salt: u64, body: &[u8], payload: &[u8]) -> u32 {

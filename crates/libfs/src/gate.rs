@@ -5,10 +5,9 @@
 //! pays for the ordering with a `membarrier`. A thread inside waits for no one
 //! who waits for the daemon, so the daemon's wait for it is short.
 
-use shale_device::nvm::Map;
+use shale_device::nvm::SharedWords;
 use shale_proto::control::client_page::{GATES, gate};
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The last gate is shared by all threads for which no other is left.
@@ -32,24 +31,25 @@ thread_local! {
     static NUMBER: Number = const { Number(Cell::new(None)) };
 }
 
+#[inline]
 fn number() -> usize {
-    NUMBER.with(|n| {
-        if let Some(n) = n.0.get() {
-            return n;
-        }
-        let mut free = FREE.lock();
-        let found = free.iter().position(|&f| f).unwrap_or(SHARED);
-        if found != SHARED {
-            free[found] = false;
-        }
-        n.0.set(Some(found));
-        found
-    })
+    NUMBER.with(|n| n.0.get().unwrap_or_else(|| take(n)))
+}
+
+#[cold]
+fn take(number: &Number) -> usize {
+    let mut free = FREE.lock();
+    let found = free.iter().position(|&f| f).unwrap_or(SHARED);
+    if found != SHARED {
+        free[found] = false;
+    }
+    number.0.set(Some(found));
+    found
 }
 
 /// A thread inside a call; leaving on drop.
 pub(crate) struct Inside<'a> {
-    page: &'a Map,
+    page: &'a SharedWords,
     at: usize,
     sequence: u64,
     _shared: Option<parking_lot::MutexGuard<'static, ()>>,
@@ -57,7 +57,8 @@ pub(crate) struct Inside<'a> {
 
 impl<'a> Inside<'a> {
     /// Enters. One call at a time per thread.
-    pub(crate) fn enter(page: &'a Arc<Map>) -> Self {
+    #[inline]
+    pub(crate) fn enter(page: &'a SharedWords) -> Self {
         let n = number();
         let shared = (n == SHARED).then(|| OVERFLOW.lock());
         let at = gate(n);

@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
+use shale_format::limits::BLOCK_BYTES;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 
@@ -55,6 +56,13 @@ pub(crate) const GRANT_BLOCKS: u32 = 4096;
 pub(crate) struct BlockRun {
     pub addr: BlockAddr,
     pub blocks: u64,
+}
+
+impl BlockRun {
+    /// Bytes of the run.
+    pub(crate) fn bytes(&self) -> usize {
+        self.blocks as usize * BLOCK_BYTES
+    }
 }
 
 /// A few runs of blocks.

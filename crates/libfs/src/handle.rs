@@ -274,7 +274,8 @@ impl File {
             return Err(Errno::BADF);
         }
         check_range(offset, into.len())?;
-        self.session.read(&self.caller, self.node.ino, offset, into)
+        self.session
+            .read_known(&self.caller, self.node.ino, Some(&self.node), offset, into)
     }
 
     /// Writes at byte `offset`; with `APPEND` at the end of the file instead, as on
@@ -296,8 +297,9 @@ impl File {
             kill_suidgid: self.caller.uid != 0,
             append,
         };
+        let (ino, known) = (self.node.ino, Some(&*self.node));
         self.session
-            .write_at(&self.caller, self.node.ino, offset, data, flags)
+            .write_known(&self.caller, ino, known, offset, data, flags)
     }
 
     /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells

@@ -116,7 +116,7 @@ impl Session {
                 Reply::NotLeased => return Ok(false),
                 _ => return Err(Errno::PROTO),
             };
-        let _inside = Inside::enter(self.client_page());
+        let _inside = Inside::enter(self.client_words());
         let node = match self.nodes.get(ino) {
             Some(node) => self.up_to_date(node, fresh)?,
             None => self.load(ino, self.epoch()).map_err(final_errno)?,
@@ -155,7 +155,7 @@ impl Session {
             Ok(_) => return Err(Errno::PROTO),
             Err(e) => return Err(e),
         };
-        let _inside = Inside::enter(self.client_page());
+        let _inside = Inside::enter(self.client_words());
         if self.lease_word(ino) == generation {
             f().map(Some)
         } else {

@@ -13,44 +13,55 @@ use shale_proto::LeaseMode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a call works with while it is inside the gate.
+/// What a call works with. Its runs have it one after the other, each inside the gate;
+/// what one has been given and not used, the next one has.
 pub(crate) struct Op<'s> {
     pub session: &'s Session,
     pub caller: &'s Caller,
-    /// Time of the call, ns since 1970.
+    /// Time of the run, ns since 1970.
     pub now_ns: i64,
-    /// Epoch in which the call runs.
+    /// Epoch in which the run is.
     pub epoch: u64,
     digested: LogPos,
     permit: Option<Permit<'s>>,
+    /// Bytes of room in the volume.
     room: u64,
-    _inside: Inside<'s>,
+    inside: Option<Inside<'s>>,
 }
 
 impl<'s> Op<'s> {
-    pub(crate) fn enter(
+    /// A call that has yet to enter the gate.
+    #[inline(always)]
+    pub(crate) fn new(
         session: &'s Session,
         caller: &'s Caller,
         permit: Option<Permit<'s>>,
-        room: u64,
     ) -> Self {
-        let (inside, epoch, digested) = session.enter();
-        let now_ns = session.clock.realtime_ns();
         Self {
             session,
             caller,
-            now_ns,
-            epoch,
-            digested,
+            now_ns: 0,
+            epoch: 0,
+            digested: LogPos(0),
             permit,
-            room,
-            _inside: inside,
+            room: 0,
+            inside: None,
         }
     }
 
-    /// Leaves the gate with what was not used: the permit, and bytes of room.
-    pub(crate) fn leave(self) -> (Option<Permit<'s>>, u64) {
-        (self.permit, self.room)
+    /// Enters the gate, for one run.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self) {
+        self.inside = Some(Inside::enter(self.session.client_words()));
+        self.epoch = self.session.epoch();
+        self.digested = self.session.digested();
+        self.now_ns = self.session.clock.realtime_ns();
+    }
+
+    /// Leaves the gate.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self) {
+        self.inside = None;
     }
 
     /// The inode, loaded and leased. `ENOENT` if there is none.
@@ -67,14 +78,30 @@ impl<'s> Op<'s> {
     pub(crate) fn leased(&self, ino: u64, mode: LeaseMode) -> std::result::Result<Arc<Node>, Stop> {
         let missing = Stop::Lease(ino, mode);
         match self.session.nodes.get(ino) {
-            Some(node) if self.session.holds(&node, mode) => {
-                if let Some(kernel) = self.session.kernel.get() {
-                    kernel.note_use(ino);
-                }
-                Ok(node)
-            }
+            Some(node) if self.usable_now(&node, mode) => Ok(node),
             _ => Err(missing),
         }
+    }
+
+    /// Whether a call may change this node at once: the lease on it stands.
+    #[inline]
+    pub(crate) fn may_change(&self, node: &Node) -> bool {
+        self.usable_now(node, LeaseMode::Exclusive)
+    }
+
+    /// Whether a call may read this node at once: the lease on it stands.
+    #[inline]
+    pub(crate) fn may_read(&self, node: &Node) -> bool {
+        self.usable_now(node, LeaseMode::Shared)
+    }
+
+    #[inline]
+    fn usable_now(&self, node: &Node, mode: LeaseMode) -> bool {
+        let holds = self.session.holds(node, mode);
+        if holds && let Some(kernel) = self.session.kernel.get() {
+            kernel.note_use(node.ino);
+        }
+        holds
     }
 
     /// Counts an open file; the call holds a lease on the node.
@@ -91,6 +118,7 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for reading, in the call's epoch.
+    #[inline]
     pub(crate) fn read<'n>(
         &self,
         node: &'n Node,
@@ -106,6 +134,7 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for changing, in the call's epoch.
+    #[inline]
     pub(crate) fn write<'n>(
         &self,
         node: &'n Node,
@@ -117,6 +146,7 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for keeping more of what the volume says in memory.
+    #[inline]
     pub(crate) fn lock<'n>(
         &self,
         node: &'n Node,
@@ -132,6 +162,7 @@ impl<'s> Op<'s> {
     }
 
     /// Whether a call may work with this state now.
+    #[inline]
     fn usable(&self, node: &Node, state: &NodeState) -> std::result::Result<(), Stop> {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
@@ -158,6 +189,7 @@ impl<'s> Op<'s> {
     }
 
     /// Makes sure that the record may add `bytes` to the volume.
+    #[inline]
     pub(crate) fn need_room(&mut self, bytes: u64) -> std::result::Result<(), Stop> {
         let bytes = bytes.next_multiple_of(UNIT);
         if self.room < bytes {
@@ -179,8 +211,19 @@ impl<'s> Op<'s> {
     /// Appends the call's record; the room taken so far goes into it. Durable on
     /// return; `part.payload_at()` then tells where its payload lies. Returns the
     /// position behind the record.
+    #[inline]
     pub(crate) fn append(&mut self, part: &mut Part<'_>) -> std::result::Result<LogPos, Stop> {
-        self.append_chain(std::slice::from_mut(part))
+        self.sign(part);
+        part.header.reserve = self.take_reserve();
+        let permit = self.permit.as_mut().ok_or(Errno::IO)?;
+        Ok(self.session.log.append(permit, part).end)
+    }
+
+    /// Says in a record when and for whom it is made.
+    #[inline]
+    fn sign(&self, part: &mut Part<'_>) {
+        part.header.time_ns = self.now_ns;
+        part.header.request = self.caller.request;
     }
 
     /// Appends several records as one transaction.
@@ -190,13 +233,20 @@ impl<'s> Op<'s> {
     ) -> std::result::Result<LogPos, Stop> {
         let mut reserve = self.take_reserve();
         for part in parts.iter_mut() {
-            part.header.time_ns = self.now_ns;
-            part.header.request = self.caller.request;
+            self.sign(part);
             part.header.reserve = std::mem::take(&mut reserve);
         }
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
         let done = self.session.log.append_chain(permit, parts);
         Ok(done.end)
+    }
+}
+
+impl Drop for Op<'_> {
+    /// Gives back the room that was not used; the permit goes by itself.
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.session.room.add(self.room);
     }
 }
 

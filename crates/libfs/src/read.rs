@@ -23,15 +23,35 @@ const SEEK_STEP_BYTES: u64 = 1 << 40;
 impl Session {
     /// Reads from byte `offset` on; fewer bytes only at the end of the file.
     pub fn read(&self, caller: &Caller, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.read_known(caller, ino, None, offset, into)
+    }
+
+    /// As [`Self::read`]; `known` is the inode's node, if the caller has it.
+    pub(crate) fn read_known(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        mut known: Option<&Node>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
         let (n, old_atime) = self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
-            let state = op.read(&node)?;
+            let found;
+            // Only the first run trusts it: what stops the call may have replaced it.
+            let node = match known.take() {
+                Some(node) if op.may_read(node) => node,
+                _ => {
+                    found = op.node(ino)?;
+                    &*found
+                }
+            };
+            let state = op.read(node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
             let n = (into.len() as u64).min(state.inode.size.saturating_sub(offset)) as usize;
             if n > 0 {
-                copy_out(op, &node, &state, offset, &mut into[..n])?;
+                copy_out(op, node, &state, offset, &mut into[..n])?;
             }
             Ok((n, n > 0 && wants_atime(&state, op.now_ns)))
         })?;

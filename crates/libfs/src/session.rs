@@ -9,7 +9,6 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
-use crate::gate::Inside;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
 use crate::kernel::Kernel;
 use crate::lease::Turns;
@@ -20,7 +19,8 @@ use crate::requests::Requests;
 use crate::room::{PIECE_BYTES, Room, UNIT};
 use parking_lot::Mutex;
 use shale_device::clock::Clock;
-use shale_device::nvm::{Access, Map, Piece};
+use shale_device::nvm::{Access, Map, Piece, SharedWords};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
 use shale_proto::control::{daemon_page, state};
@@ -49,7 +49,8 @@ pub struct Session {
     pub(crate) nvm: Arc<Map>,
     pub(crate) view: View,
     pub(crate) log: Writer,
-    daemon_page: Arc<Map>,
+    daemon_words: SharedWords,
+    client_words: SharedWords,
     client_page: Arc<Map>,
     log_map: Arc<Map>,
     pub(crate) nodes: Nodes,
@@ -76,6 +77,8 @@ const PATIENCE: u32 = 8;
 #[derive(Default)]
 struct Search {
     leases: u32,
+    /// There was no room, with everything digested.
+    last_try: bool,
     /// The inode that did not exist.
     missing: Option<u64>,
 }
@@ -116,6 +119,10 @@ impl Session {
         };
         let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
         let log_map = map(log_bytes, Access::ReadWrite)?;
+        if options.kernel_references {
+            // A mount stays for long, and its first calls should not fault either.
+            log_map.populate().map_err(|e| device(&e))?;
+        }
         let daemon_page = map(daemon_page::BYTES, Access::ReadOnly)?;
         let client_page = map(shale_proto::control::client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached)?);
@@ -134,7 +141,8 @@ impl Session {
             nvm,
             view,
             log,
-            daemon_page,
+            daemon_words: SharedWords::new(daemon_page),
+            client_words: SharedWords::new(client_page.clone()),
             client_page,
             log_map,
             nodes: Nodes::new(),
@@ -176,21 +184,22 @@ impl Session {
     }
 
     /// Position up to which the volume has this client's log.
+    #[inline]
     pub(crate) fn digested(&self) -> LogPos {
-        LogPos(self.daemon_page.load_u64(daemon_page::DIGESTED))
+        LogPos(self.daemon_words.load_u64(daemon_page::DIGESTED))
     }
 
     pub(crate) fn epoch(&self) -> u64 {
-        self.daemon_page.load_u64(daemon_page::EPOCH)
+        self.daemon_words.load_u64(daemon_page::EPOCH)
     }
 
     /// Generation word of the lease on `ino`.
     pub(crate) fn lease_word(&self, ino: u64) -> u32 {
-        self.daemon_page.load_u32(daemon_page::bucket(ino))
+        self.daemon_words.load_u32(daemon_page::bucket(ino))
     }
 
-    pub(crate) fn client_page(&self) -> &Arc<Map> {
-        &self.client_page
+    pub(crate) fn client_words(&self) -> &SharedWords {
+        &self.client_words
     }
 
     /// Counts an open file of inode `ino` where the daemon sees it.
@@ -220,59 +229,66 @@ impl Session {
         need: Need,
         mut f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
-        let mut permit = match need.log {
+        let permit = match need.log {
             0 => None,
             bytes => Some(self.admit(bytes)?),
         };
         if permit.is_some() && caller.request != 0 {
             self.requests.begin(caller.request, || self.log.reserved());
         }
-        let mut room = 0;
-        let mut last_try = false;
+        let mut op = Op::new(self, caller, permit);
         let mut search = Search::default();
         loop {
-            let mut op = Op::enter(self, caller, permit.take(), room);
+            op.enter();
             let result = f(&mut op);
-            (permit, room) = op.leave();
-            let stop = match result {
-                Ok(value) => {
-                    self.room.add(room);
-                    return Ok(value);
-                }
-                Err(stop) => stop,
-            };
-            let settled = match stop {
-                Stop::Errno(e) => Err(e),
-                Stop::Again => {
-                    std::thread::yield_now();
-                    Ok(())
-                }
-                Stop::Lease(ino, mode) => self.get_lease(ino, mode, &mut search),
-                Stop::Inodes(parent) => self.get_numbers(parent),
-                Stop::Room(bytes) => match self.get_room(bytes) {
-                    // The daemon has digested everything to find room, which can
-                    // lessen the need: look once more.
-                    Err(Errno::NOSPC) if !last_try => {
-                        last_try = true;
-                        Ok(())
-                    }
-                    other => other,
-                },
-            };
-            if let Err(e) = settled {
-                self.room.add(room);
-                return Err(e);
+            op.leave();
+            match result {
+                Ok(value) => return Ok(value),
+                Err(stop) => self.settle(stop, &mut search)?,
             }
         }
     }
 
+    /// Gets what a run stopped for, so that the call may be run once more.
+    #[cold]
+    fn settle(&self, stop: Stop, search: &mut Search) -> Result<()> {
+        match stop {
+            Stop::Errno(e) => Err(e),
+            Stop::Again => {
+                std::thread::yield_now();
+                Ok(())
+            }
+            Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
+            Stop::Inodes(parent) => self.get_numbers(parent),
+            Stop::Room(bytes) => match self.get_room(bytes) {
+                // The daemon has digested everything to find room, which can lessen the
+                // need: look once more.
+                Err(Errno::NOSPC) if !search.last_try => {
+                    search.last_try = true;
+                    Ok(())
+                }
+                other => other,
+            },
+        }
+    }
+
     /// Space in the log for `bytes`, waiting for digest while the log is full.
+    #[inline(always)]
     fn admit(&self, bytes: u64) -> Result<Permit<'_>> {
         self.reclaim();
-        if let Some(permit) = self.log.try_admit(bytes) {
-            self.ring_bell()?;
-            return Ok(permit);
+        let Some(permit) = self.log.try_admit(bytes) else {
+            return self.admit_later(bytes);
+        };
+        let committed = self.log.committed().0;
+        let behind = committed.saturating_sub(self.digested().0);
+        if behind > self.attached.ring_bytes / 10 * 3 {
+            self.ring_bell(committed)?;
         }
+        Ok(permit)
+    }
+
+    #[cold]
+    fn admit_later(&self, bytes: u64) -> Result<Permit<'_>> {
         loop {
             let upto = self.digested().0 + self.attached.ring_bytes / 4;
             self.ask(Request::Digest {
@@ -288,30 +304,32 @@ impl Session {
     }
 
     /// Tells the daemon once that the log has filled above the mark.
-    fn ring_bell(&self) -> Result<()> {
-        let committed = self.log.committed().0;
-        let behind = committed.saturating_sub(self.digested().0);
-        if behind > self.attached.ring_bytes / 10 * 3 {
-            let last = self.belled.load(Ordering::Relaxed);
-            let due = committed.saturating_sub(last) > self.attached.ring_bytes / 20;
-            let mine = due
-                && self
-                    .belled
-                    .compare_exchange(last, committed, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_ok();
-            if mine {
-                self.ask(Request::Doorbell)?;
-            }
+    #[cold]
+    fn ring_bell(&self, committed: u64) -> Result<()> {
+        let last = self.belled.load(Ordering::Relaxed);
+        let due = committed.saturating_sub(last) > self.attached.ring_bytes / 20;
+        let mine = due
+            && self
+                .belled
+                .compare_exchange(last, committed, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if mine {
+            self.ask(Request::Doorbell)?;
         }
         Ok(())
     }
 
     /// Gives the space of digested records back to the log, if there is any.
+    #[inline]
     fn reclaim(&self) {
-        let free_below = self.daemon_page.load_u64(daemon_page::RECLAIM);
-        if free_below <= self.reclaimed.load(Ordering::Relaxed) {
-            return;
+        let free_below = self.daemon_words.load_u64(daemon_page::RECLAIM);
+        if free_below > self.reclaimed.load(Ordering::Relaxed) {
+            self.reclaim_below(free_below);
         }
+    }
+
+    #[cold]
+    fn reclaim_below(&self, free_below: u64) {
         let free_below = self.requests.tail_limit(LogPos(free_below)).0;
         let last = self.reclaimed.load(Ordering::Relaxed);
         let mine = free_below > last
@@ -327,7 +345,7 @@ impl Session {
     /// Whether the daemon still serves this client. What was read from the volume
     /// must not be returned otherwise: its blocks may have been used again.
     pub(crate) fn still_served(&self) -> std::result::Result<(), Stop> {
-        match self.daemon_page.load_u32(daemon_page::STATE) {
+        match self.daemon_words.load_u32(daemon_page::STATE) {
             state::EVICTED => Err(Errno::IO.into()),
             _ => Ok(()),
         }
@@ -426,6 +444,11 @@ impl Session {
             return Ok(false);
         };
         self.open_segments(&segments, fds)?;
+        for run in &runs {
+            let at = BlockAddr::from_raw(run.addr).byte() as usize;
+            self.nvm
+                .expect_stores(at, run.blocks as usize * BLOCK_BYTES);
+        }
         self.blocks.add(runs.iter().map(|r| BlockRun {
             addr: BlockAddr::from_raw(r.addr),
             blocks: r.blocks.into(),
@@ -463,7 +486,7 @@ impl Session {
         match self.ask(Request::Space)? {
             Reply::Space(mut s) => {
                 let room = self.room.free() + s.spare_bytes;
-                let own = room / shale_format::limits::BLOCK_BYTES as u64 + self.blocks.count();
+                let own = room / BLOCK_BYTES as u64 + self.blocks.count();
                 s.free = (s.free + own).min(s.total);
                 Ok(s)
             }
@@ -483,12 +506,6 @@ impl Session {
     pub fn detach(&self) -> Result<()> {
         self.ask(Request::Detach)?;
         Ok(())
-    }
-
-    pub(crate) fn enter(&self) -> (Inside<'_>, u64, LogPos) {
-        let inside = Inside::enter(&self.client_page);
-        let epoch = self.epoch();
-        (inside, epoch, self.digested())
     }
 }
 

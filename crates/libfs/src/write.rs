@@ -16,9 +16,9 @@ use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
-use shale_oplog::{Part, Source, encode};
+use shale_oplog::{Overlay, Part, Source, encode};
 use shale_volume::Mapping;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// How a write is made.
@@ -69,6 +69,19 @@ impl Session {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<(usize, u64)> {
+        self.write_known(caller, ino, None, offset, data, flags)
+    }
+
+    /// As [`Self::write_at`]; `known` is the inode's node, if the caller has it.
+    pub(crate) fn write_known(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        known: Option<&Node>,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(usize, u64)> {
         let (mut at, mut done) = match self.written_before(caller) {
             Some((from, bytes)) => (from + bytes, (bytes as usize).min(data.len())),
             None => (offset, 0),
@@ -79,7 +92,7 @@ impl Session {
         loop {
             let aligned = WRITE_PIECE_BYTES - (at % BLOCK) as usize;
             let piece = &data[done..data.len().min(done + aligned)];
-            match self.write_piece(caller, ino, at, piece, flags) {
+            match self.write_piece(caller, ino, known, at, piece, flags) {
                 Ok(end) => at = end,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok((done, at)),
@@ -96,20 +109,30 @@ impl Session {
         &self,
         caller: &Caller,
         ino: u64,
+        mut known: Option<&Node>,
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<u64> {
-        let mut stolen = match flags.append {
-            true => self.steal_at_end(ino, data)?,
-            false => self.steal(offset, data)?,
+        let mut stolen = match (data.len() < BLOCK_BYTES, flags.append) {
+            (true, _) => None,
+            (false, true) => self.steal_at_end(ino, known, data)?,
+            (false, false) => self.steal(offset, data)?,
         };
         let need = Need {
             log: log_bytes(data.len(), stolen.as_ref()),
         };
         let result = self.run(caller, need, |op| {
-            let node = op.node_to_change(ino)?;
-            let mut state = op.write(&node)?;
+            let found;
+            // Only the first run trusts it: what stops the call may have replaced it.
+            let node = match known.take() {
+                Some(node) if op.may_change(node) => node,
+                _ => {
+                    found = op.node_to_change(ino)?;
+                    &*found
+                }
+            };
+            let mut state = op.write(node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
@@ -128,22 +151,21 @@ impl Session {
             let fits = stolen
                 .as_ref()
                 .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
-            let new_blocks = missing_blocks(op, &node, &state, offset, end)?;
+            let new_blocks = missing_blocks(op, node, &state, offset, end)?;
             let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
             op.need_room(content_bytes(new_blocks, blocks))?;
-            let used = stolen.as_ref().filter(|_| fits);
-            let placed = log_write(op, ino, offset, data, used, flags.kill_suidgid)?;
-            for (range, source, record) in placed.sources {
-                state.overlay.insert(range, source, record);
-            }
-            after_write(
-                &mut state,
-                op.now_ns,
-                end,
-                new_blocks,
-                flags.kill_suidgid,
-                placed.end,
-            );
+            let kill = flags.kill_suidgid;
+            let kill_flag = if kill { flag::KILL_SUID } else { 0 };
+            let logged = match stolen.as_ref().filter(|_| fits) {
+                None => log_write(op, &mut state.overlay, ino, offset, data, kill_flag)?,
+                Some(s) => match s.runs[..] {
+                    [run] if s.from == 0 && data.len() == run.bytes() && !s.fenced => {
+                        log_block(op, &mut state.overlay, ino, offset, data, run, kill_flag)?
+                    }
+                    _ => log_pieces(op, &mut state.overlay, ino, offset, data, s, kill_flag)?,
+                },
+            };
+            after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
             Ok((end, fits))
         });
         if let Some(s) = &mut stolen
@@ -156,12 +178,14 @@ impl Session {
 
     /// Steals for an append: the end of the file is only a guess until the inode is
     /// locked; a wrong guess sends the bytes through the log.
-    fn steal_at_end(&self, ino: u64, data: &[u8]) -> Result<Option<Stolen>> {
-        match self.nodes.get(ino) {
-            Some(node) => {
-                let size = node.state.read().inode.size;
-                self.steal(size, data)
-            }
+    fn steal_at_end(&self, ino: u64, known: Option<&Node>, data: &[u8]) -> Result<Option<Stolen>> {
+        let size_of = |node: &Node| node.state.read().inode.size;
+        let size = match known {
+            Some(node) => Some(size_of(node)),
+            None => self.nodes.get(ino).map(|node| size_of(&node)),
+        };
+        match size {
+            Some(size) => self.steal(size, data),
             None => Ok(None),
         }
     }
@@ -185,7 +209,7 @@ impl Session {
         if fenced {
             let mut at = head;
             for run in &runs {
-                let bytes = &data[at..at + run.blocks as usize * BLOCK_BYTES];
+                let bytes = &data[at..at + run.bytes()];
                 self.nvm.copy_nt(run.addr.byte() as usize, bytes);
                 at += bytes.len();
             }
@@ -205,61 +229,98 @@ fn log_bytes(data: usize, stolen: Option<&Stolen>) -> u64 {
     (record_bytes(0, data) + 2 * record_bytes(0, 0) + steals) as u64
 }
 
-/// Ranges of the file and their sources, for the overlay.
-struct Placed {
-    sources: SmallVec<[(Range<u64>, Source, LogPos); 2]>,
-    end: LogPos,
-}
-
-/// Appends the records of one piece as one transaction.
+/// Appends one record with all of the data. Returns the position behind it.
+#[inline]
 fn log_write(
     op: &mut Op<'_>,
+    overlay: &mut Overlay,
     ino: u64,
     offset: u64,
     data: &[u8],
-    stolen: Option<&Stolen>,
-    kill: bool,
-) -> std::result::Result<Placed, Stop> {
-    let kill = if kill { flag::KILL_SUID } else { 0 };
-    let Some(s) = stolen else {
-        let mut part = encode::write(Ino(ino), offset, data).flags(kill);
-        let end = op.append(&mut part)?;
-        let source = Source::Log {
-            at: part.payload_at(),
-        };
-        let range = offset..offset + data.len() as u64;
-        let sources = smallvec![(range, source, LogPos(part.header.pos))];
-        return Ok(Placed { sources, end });
-    };
+    kill: u8,
+) -> std::result::Result<LogPos, Stop> {
+    let mut part = encode::write(Ino(ino), offset, data);
+    part.header.flags |= kill;
+    let end = op.append(&mut part)?;
+    let at = part.payload_at();
+    let record = LogPos(part.header.pos);
+    overlay.insert(
+        offset..offset + data.len() as u64,
+        Source::Log { at },
+        record,
+    );
+    Ok(end)
+}
+
+/// Writes one run of blocks and its record. Returns the position behind the record.
+#[inline]
+fn log_block(
+    op: &mut Op<'_>,
+    overlay: &mut Overlay,
+    ino: u64,
+    offset: u64,
+    data: &[u8],
+    run: BlockRun,
+    kill: u8,
+) -> std::result::Result<LogPos, Stop> {
+    let mut part = steal_part(op, ino, offset, &run, data, false);
+    part.header.flags |= kill;
+    let end = op.append(&mut part)?;
+    let addr = run.addr;
+    let record = LogPos(part.header.pos);
+    let source = Source::Block { addr, skip: 0 };
+    overlay.insert(offset..offset + data.len() as u64, source, record);
+    Ok(end)
+}
+
+/// Appends the records of one piece as one transaction: what is before the blocks, the
+/// blocks, and what is behind them. Returns the position behind the last.
+fn log_pieces(
+    op: &mut Op<'_>,
+    overlay: &mut Overlay,
+    ino: u64,
+    offset: u64,
+    data: &[u8],
+    s: &Stolen,
+    kill: u8,
+) -> std::result::Result<LogPos, Stop> {
     let mut parts: SmallVec<[Part<'_>; 3]> = SmallVec::new();
     let mut ranges: SmallVec<[(Range<u64>, Option<BlockAddr>); 3]> = SmallVec::new();
     if s.from > 0 {
-        parts.push(encode::write(Ino(ino), offset, &data[..s.from]).flags(kill));
+        parts.push(encode::write(Ino(ino), offset, &data[..s.from]));
         ranges.push((offset..offset + s.from as u64, None));
     }
     let mut from = s.from;
     for run in &s.runs {
-        let (at, bytes) = (offset + from as u64, run.blocks as usize * BLOCK_BYTES);
-        parts.push(steal_part(op, ino, at, run, &data[from..from + bytes], s.fenced).flags(kill));
+        let (at, bytes) = (offset + from as u64, run.bytes());
+        parts.push(steal_part(
+            op,
+            ino,
+            at,
+            run,
+            &data[from..from + bytes],
+            s.fenced,
+        ));
         ranges.push((at..at + bytes as u64, Some(run.addr)));
         from += bytes;
     }
     if from < data.len() {
         let at = offset + from as u64;
-        parts.push(encode::write(Ino(ino), at, &data[from..]).flags(kill));
+        parts.push(encode::write(Ino(ino), at, &data[from..]));
         ranges.push((at..offset + data.len() as u64, None));
     }
+    for part in &mut parts {
+        part.header.flags |= kill;
+    }
     let end = op.append_chain(&mut parts)?;
-    let sources = parts
-        .iter()
-        .zip(ranges)
-        .map(|(p, (range, addr))| {
-            let logged = Source::Log { at: p.payload_at() };
-            let source = addr.map_or(logged, |addr| Source::Block { addr, skip: 0 });
-            (range, source, LogPos(p.header.pos))
-        })
-        .collect();
-    Ok(Placed { sources, end })
+    for (part, (range, addr)) in parts.iter().zip(ranges) {
+        let logged = Source::Log {
+            at: part.payload_at(),
+        };
+        let source = addr.map_or(logged, |addr| Source::Block { addr, skip: 0 });
+        overlay.insert(range, source, LogPos(part.header.pos));
+    }
+    Ok(end)
 }
 
 /// The record of one stolen run. Data that is not durable yet is written by the append.

@@ -23,9 +23,9 @@ use crate::encode::Part;
 use crate::error::OplogError;
 use crate::fill;
 use crate::log::Log;
-use crate::ring::{Permit, Reservation, Ring};
+use crate::ring::{Claim, Permit, Reservation, Ring};
 use parking_lot::Mutex;
-use shale_device::{Map, Path};
+use shale_device::{Map, SharedWords};
 use shale_format::LogPos;
 use shale_format::record::flag;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ pub struct Appended {
 pub struct Writer {
     pub(crate) log: Arc<Log>,
     pub(crate) ring: Ring,
-    word: CommittedWord,
+    words: SharedWords,
+    word_at: usize,
     /// Serialises changes of the durable tail. Leaf.
     pub(crate) tail_lock: Mutex<()>,
 }
@@ -72,11 +73,13 @@ impl Writer {
         let lowest = LogPos(head.0.saturating_sub(log.ring_bytes()));
         let tail = log.tail(lowest, head)?;
         let ring = Ring::new(log.ring_bytes(), tail.0, head.0);
-        word.map.on(Path::Control).store_u64(word.offset, head.0);
+        let words = SharedWords::new(word.map);
+        words.store_u64(word.offset, head.0);
         Ok(Self {
             log,
             ring,
-            word,
+            words,
+            word_at: word.offset,
             tail_lock: Mutex::new(()),
         })
     }
@@ -162,7 +165,14 @@ impl Writer {
     /// If the permit has less than [`Part::bytes`] left.
     #[inline]
     pub fn append(&self, permit: &mut Permit<'_>, part: &mut Part<'_>) -> Appended {
-        self.append_chain(permit, std::slice::from_mut(part))
+        if fill::needs_two_fences(part) {
+            return self.append_chain(permit, std::slice::from_mut(part));
+        }
+        let claim = self.claim(permit, part.bytes());
+        place(part, claim.start, 0);
+        fill::covered(&self.log, part);
+        self.log.view().fence();
+        self.publish(claim)
     }
 
     /// Appends records as one transaction: after a power cut either all of them are
@@ -178,15 +188,31 @@ impl Writer {
             parts.len()
         );
         let bytes = parts.iter().map(Part::bytes).sum();
+        let claim = self.claim(permit, bytes);
+        self.fill(claim.start, parts);
+        self.publish(claim)
+    }
+
+    /// Claims the next bytes of the ring, behind a pad where they would meet its end.
+    #[inline]
+    fn claim(&self, permit: &mut Permit<'_>, bytes: u64) -> Claim {
         let Reservation { pads, claim } = self.ring.reserve(permit, bytes);
         if let Some((waste, middle)) = pads {
-            fill::pad(&self.log, waste.start, middle);
-            fill::pad(&self.log, middle, waste.end);
-            self.log.view().fence();
-            self.ring
-                .publish(waste, |committed| self.announce(committed));
+            self.pad(waste, middle);
         }
-        self.fill(claim.start, parts);
+        claim
+    }
+
+    #[cold]
+    fn pad(&self, waste: Claim, middle: u64) {
+        fill::pad(&self.log, waste.start, middle);
+        fill::pad(&self.log, middle, waste.end);
+        self.log.view().fence();
+        self.publish(waste);
+    }
+
+    #[inline]
+    fn publish(&self, claim: Claim) -> Appended {
         self.ring
             .publish(claim, |committed| self.announce(committed));
         Appended {
@@ -201,15 +227,8 @@ impl Writer {
         let last = parts.len() - 1;
         let mut two_fences = false;
         for (n, part) in parts.iter_mut().enumerate() {
-            part.header.pos = at;
+            place(part, at, if n < last { flag::MORE } else { 0 });
             at += part.bytes();
-            part.header.flags &= !flag::MORE;
-            if part.header.payload_bytes > 0 {
-                part.header.flags &= !flag::FENCED;
-            }
-            if n < last {
-                part.header.flags |= flag::MORE;
-            }
             two_fences |= fill::needs_two_fences(part);
         }
         if two_fences {
@@ -240,9 +259,16 @@ impl Writer {
 
     #[inline]
     fn announce(&self, committed: u64) {
-        self.word
-            .map
-            .on(Path::Control)
-            .store_u64(self.word.offset, committed);
+        self.words.store_u64(self.word_at, committed);
     }
+}
+
+/// Gives a record its position, and takes away what only the log may say of it.
+#[inline]
+fn place(part: &mut Part<'_>, at: u64, more: u8) {
+    let header = &mut part.header;
+    header.pos = at;
+    let payload = header.payload_bytes > 0;
+    header.flags &= !(flag::MORE | if payload { flag::FENCED } else { 0 });
+    header.flags |= more;
 }

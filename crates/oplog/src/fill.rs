@@ -10,7 +10,7 @@
 
 use crate::encode::Part;
 use crate::log::Log;
-use shale_device::{LINE_BYTES, crc32c};
+use shale_device::{LINE_BYTES, LINE_WORDS, crc32c};
 use shale_format::limits::CHECKSUM_BYTES_MAX;
 use shale_format::record::{Kind, RecordHeader, StealBody, flag};
 use zerocopy::IntoBytes;
@@ -26,12 +26,13 @@ pub(crate) fn needs_two_fences(part: &Part<'_>) -> bool {
     part.header.payload_bytes as usize > CHECKSUM_BYTES_MAX
 }
 
-/// The state of the checksum after salt and header.
+/// The header's words with no checksum in them, and the checksum's state after salt and header.
 #[inline]
-fn begin(log: &Log, part: &mut Part<'_>) -> u32 {
+fn begin(log: &Log, part: &mut Part<'_>) -> ([u64; LINE_WORDS], u32) {
     part.header.crc = 0;
-    let state = crc32c::update(crc32c::START, &log.salt().to_le_bytes());
-    crc32c::update(state, part.header.as_bytes())
+    let words = part.header.words();
+    let state = crc32c::update(log.salted(), words.as_bytes());
+    (words, state)
 }
 
 /// Writes a record whose checksum covers everything. Durable after the next fence.
@@ -44,23 +45,20 @@ pub(crate) fn covered(log: &Log, part: &mut Part<'_>) {
         let crc = crc32c::finish(state).to_le_bytes();
         part.body[DATA_CRC_AT..DATA_CRC_AT + crc.len()].copy_from_slice(&crc);
     }
-    let state = begin(log, part);
+    let (mut words, state) = begin(log, part);
     let body = &part.body[..part.header.body_bytes as usize];
     let behind = [body, part.payload[0], part.payload[1]];
-    let at = log.place(part.header.pos) + LINE_BYTES;
-    let state = log.view().copy_nt_crc32c_padded(at, &behind, state);
-    part.header.crc = crc32c::finish(state);
-    header(log, part);
-    expect_another(log, part);
-}
-
-/// Has the addresses looked up of pages that a record like this one, behind it, would be
-/// the first to need (with pages of 4 KiB that is most of what a miss costs).
-#[inline]
-fn expect_another(log: &Log, part: &Part<'_>) {
-    let bytes = part.header.bytes as usize;
-    let end = log.place(part.header.pos) + bytes;
-    log.view().expect(end, bytes);
+    let at = log.place(part.header.pos);
+    let header = &mut part.header;
+    log.view().copy_nt_sealed(at, &behind, state, |state| {
+        header.crc = crc32c::finish(state);
+        words[0] |= u64::from(header.crc);
+        words
+    });
+    // Has the addresses looked up of pages that a record like this one, behind it, would
+    // be the first to need (with pages of 4 KiB that is most of what a miss costs).
+    let bytes = header.bytes as usize;
+    log.view().expect(at + bytes, bytes);
 }
 
 /// Writes all lines but the header's of a record whose checksum covers header and body
@@ -69,7 +67,7 @@ fn expect_another(log: &Log, part: &Part<'_>) {
 pub(crate) fn data(log: &Log, part: &mut Part<'_>) {
     const ZEROS: [u8; LINE_BYTES] = [0; LINE_BYTES];
     part.header.flags |= flag::FENCED;
-    let state = begin(log, part);
+    let (_, state) = begin(log, part);
     let body = &part.body[..part.header.body_bytes as usize];
     part.header.crc = crc32c::finish(crc32c::update(state, body));
     let [first, second] = part.payload;

@@ -4,7 +4,8 @@
 //! Invariant: the header is durable before anything else can be; the tail only rises.
 
 use crate::error::OplogError;
-use shale_device::{LINE_BYTES, Map, Path, View};
+use crate::ring::in_ring;
+use shale_device::{LINE_BYTES, Map, Path, View, crc32c};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{LogHeader, RING_AT, TAIL_AT};
@@ -15,6 +16,8 @@ use std::sync::Arc;
 pub struct Log {
     map: Arc<Map>,
     header: LogHeader,
+    /// State of a record's checksum after the salt, with which it begins.
+    salted: u32,
 }
 
 impl Log {
@@ -33,7 +36,7 @@ impl Log {
         view.fence();
         view.copy_nt(0, &bytes);
         view.fence();
-        Ok(Self { map, header })
+        Ok(Self::of(map, header))
     }
 
     /// Opens a log whose header is to be trusted.
@@ -52,7 +55,16 @@ impl Log {
     /// A file shorter than the header says.
     pub fn with_header(map: Arc<Map>, header: LogHeader) -> Result<Self, OplogError> {
         check_length(&map, &header)?;
-        Ok(Self { map, header })
+        Ok(Self::of(map, header))
+    }
+
+    fn of(map: Arc<Map>, header: LogHeader) -> Self {
+        let salted = crc32c::update(crc32c::START, &header.salt.to_le_bytes());
+        Self {
+            map,
+            header,
+            salted,
+        }
     }
 
     /// The header.
@@ -70,6 +82,12 @@ impl Log {
     #[inline]
     pub fn salt(&self) -> u64 {
         self.header.salt
+    }
+
+    /// State of a record's checksum after the salt.
+    #[inline]
+    pub(crate) fn salted(&self) -> u32 {
+        self.salted
     }
 
     /// The mapping, as used for the log.
@@ -160,7 +178,7 @@ impl Log {
 /// Byte of a log file at which position `pos` is.
 #[inline]
 pub(crate) fn place(ring_bytes: u64, pos: u64) -> usize {
-    RING_AT + (pos % ring_bytes) as usize
+    RING_AT + in_ring(ring_bytes, pos) as usize
 }
 
 fn check_length(map: &Map, header: &LogHeader) -> Result<(), OplogError> {

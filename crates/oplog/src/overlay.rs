@@ -74,6 +74,7 @@ impl Overlay {
 
     /// Bytes `range` are now in `source`, by the record at `record`. Older pieces
     /// are cut to what is left of them.
+    #[inline]
     pub fn insert(&mut self, range: Range<u64>, source: Source, record: LogPos) {
         self.newest = self.newest.max(Some(record));
         if range.is_empty() {
@@ -90,14 +91,15 @@ impl Overlay {
             .pieces
             .last()
             .is_none_or(|last| last.end <= range.start);
-        if !behind {
-            match self.pieces.get_mut(range.start) {
-                Some(old) if old.end == range.end => {
-                    *old = piece;
-                    return;
-                }
-                _ => self.cut(range),
+        if behind {
+            return self.pieces.push(piece);
+        }
+        match self.pieces.get_mut(range.start) {
+            Some(old) if old.end == range.end => {
+                *old = piece;
+                return;
             }
+            _ => self.cut(range),
         }
         self.pieces.insert(piece);
     }
@@ -175,7 +177,10 @@ impl Overlay {
     /// at least in part, not in the volume yet.
     #[inline]
     pub fn last_in(&self, range: Range<u64>) -> Option<Source> {
-        let piece = self.pieces.before(range.end)?;
+        let piece = match self.pieces.last() {
+            Some(last) if last.start < range.end => last,
+            _ => self.pieces.before(range.end)?,
+        };
         (piece.end > range.start).then_some(piece.source)
     }
 

@@ -91,6 +91,15 @@ impl Pieces {
         first.iter().chain(rest.iter().flatten())
     }
 
+    /// Adds a piece behind all others.
+    #[inline]
+    pub(crate) fn push(&mut self, piece: Piece) {
+        match self.chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK => chunk.push(piece),
+            _ => self.push_chunk(piece),
+        }
+    }
+
     /// Adds a piece; none begins there.
     pub(crate) fn insert(&mut self, piece: Piece) {
         let At(mut chunk, mut index) = self.lower_bound(piece.start);

@@ -5,7 +5,7 @@
 //! elsewhere. Store and checksum see the same bytes whatever the caller's memory does.
 
 use crate::crc32c;
-use crate::isa::{Isa, LINE_BYTES};
+use crate::isa::{Isa, LINE_BYTES, LINE_WORDS, stream_words};
 use crate::nvm::view::{Split, View};
 
 /// What is done with bytes on their way, besides storing them.
@@ -123,6 +123,68 @@ impl View {
         // SAFETY: checked above, to the end of the last line.
         unsafe { self.raw_gather(offset, slices, End::Padded, &mut sum) };
         sum.0
+    }
+
+    /// As [`View::copy_nt_crc32c_padded`] from the line **behind** `offset` on, and then
+    /// writes the line at `offset`, which `first` makes of the state: a header with the
+    /// checksum of all.
+    ///
+    /// # Panics
+    /// Also if `offset` is not a multiple of [`LINE_BYTES`].
+    #[inline]
+    #[track_caller]
+    pub fn copy_nt_sealed(
+        &self,
+        offset: usize,
+        slices: &[&[u8]],
+        state: u32,
+        first: impl FnOnce(u32) -> [u64; LINE_WORDS],
+    ) {
+        let bytes = bytes_of(slices);
+        let padded = bytes.next_multiple_of(LINE_BYTES);
+        assert!(offset.is_multiple_of(LINE_BYTES), "lines at {offset}");
+        self.check_store(offset, LINE_BYTES + padded);
+        self.count_lines(LINE_BYTES + padded);
+        let behind = offset + LINE_BYTES;
+        if let Some(hooks) = &self.hooks {
+            let line = first(self.recorded_summed(behind, slices, padded, state));
+            let bytes = line.map(u64::to_le_bytes);
+            return self.recorded_copy_nt(hooks, offset, bytes.as_flattened());
+        }
+        let mut sum = Summed(state);
+        let mut filled = slices.iter().filter(|slice| !slice.is_empty());
+        // SAFETY: checked above, to the end of the last line.
+        unsafe {
+            match (filled.next(), filled.next()) {
+                (Some(one), None) => self.raw_lines(behind, one, &mut sum),
+                _ => self.raw_gather(behind, slices, End::Padded, &mut sum),
+            }
+        }
+        let line = first(sum.0);
+        // SAFETY: the first line of the range that was checked.
+        unsafe { stream_words(self.base.add(offset), &line) };
+    }
+
+    /// Writes one slice to a line boundary and fills its last line up with zeros.
+    ///
+    /// # Safety
+    /// The lines that it fills from `at` are mapped writable; `at` is a line boundary.
+    #[inline]
+    unsafe fn raw_lines(&self, at: usize, slice: &[u8], pass: &mut impl Pass) {
+        let lines = slice.len() / LINE_BYTES;
+        let rest = &slice[lines * LINE_BYTES..];
+        if lines > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { pass.lines(&self.isa, self.base.add(at), slice.as_ptr(), lines) };
+        }
+        if !rest.is_empty() {
+            let mut line = [0; LINE_BYTES];
+            self.keep(&mut line[..rest.len()], rest);
+            pass.bytes(&self.isa, &line[..rest.len()]);
+            let to = at + lines * LINE_BYTES;
+            // SAFETY: the last of the lines.
+            unsafe { (self.isa.stream)(self.base.add(to), line.as_ptr(), 1) };
+        }
     }
 
     #[cold]

@@ -181,14 +181,24 @@ impl Mapping {
 
     /// Gives the kernel advice on all pieces.
     pub(crate) fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is our own mapping; the advices used here change no contents.
-        unsafe {
-            madvise(
-                self.base.cast(),
-                self.bytes.next_multiple_of(PAGE_BYTES),
-                advice,
-            )
-        }
+        self.advise_range(0, self.bytes, advice)
+    }
+
+    /// Gives the kernel advice on the pages that a range touches.
+    ///
+    /// # Panics
+    /// If it is not inside the mapping.
+    pub(crate) fn advise_range(
+        &self,
+        offset: usize,
+        bytes: usize,
+        advice: Advice,
+    ) -> rustix::io::Result<()> {
+        assert!(bytes <= self.bytes && offset <= self.bytes - bytes);
+        let first = offset / PAGE_BYTES * PAGE_BYTES;
+        let end = (offset + bytes).next_multiple_of(PAGE_BYTES);
+        // SAFETY: the range is in our own mapping; the advices used here change no contents.
+        unsafe { madvise(self.base.wrapping_add(first).cast(), end - first, advice) }
     }
 
     /// Maps piece `index` again from `fd`, or from its own file where that is `None`.

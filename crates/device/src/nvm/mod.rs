@@ -13,13 +13,15 @@ mod gather;
 mod map;
 mod mapping;
 mod recorded;
+mod shared;
 mod span;
 mod view;
 mod words;
 
-pub use crate::isa::LINE_BYTES;
+pub use crate::isa::{LINE_BYTES, LINE_WORDS};
 pub use map::{Map, MapOptions};
 pub use mapping::{Access, Persistence, Piece};
+pub use shared::SharedWords;
 pub use span::{Clean, Dirty, InFlight, Joined, Span};
 pub use view::View;
 

@@ -257,6 +257,14 @@ impl View {
         }
     }
 
+    /// Zeros the whole mapping past the cache, neither counted nor delayed nor recorded.
+    pub(crate) fn raw_clear(&self) {
+        self.check_store(0, self.bytes);
+        // SAFETY: the whole mapping, checked to be writable.
+        unsafe { self.raw_zero_nt(0, self.bytes) };
+        isa::fence();
+    }
+
     /// Starts the write-back of every line the range touches. They survive a power cut
     /// after the next [`View::fence`] of the same thread.
     #[inline]
@@ -342,6 +350,14 @@ impl View {
         if split.partial_lines() > 0 {
             local.add(self.path, Count::LinesFlushed, split.partial_lines());
         }
+    }
+
+    /// Counts whole lines that are streamed.
+    #[inline(always)]
+    pub(crate) fn count_lines(&self, bytes: usize) {
+        let local = self.local();
+        local.add(self.path, Count::BytesStored, bytes);
+        local.add(self.path, Count::BytesStreamed, bytes);
     }
 
     /// # Safety
