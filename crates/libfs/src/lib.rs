@@ -15,6 +15,7 @@ mod errno;
 mod gate;
 mod grants;
 mod handle;
+mod kept;
 mod kernel;
 mod lease;
 mod links;

@@ -118,7 +118,7 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for reading, in the call's epoch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read<'n>(
         &self,
         node: &'n Node,
@@ -146,7 +146,7 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for keeping more of what the volume says in memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock<'n>(
         &self,
         node: &'n Node,
@@ -162,20 +162,25 @@ impl<'s> Op<'s> {
     }
 
     /// Whether a call may work with this state now.
-    #[inline]
+    #[inline(always)]
     fn usable(&self, node: &Node, state: &NodeState) -> std::result::Result<(), Stop> {
+        if state.dead || state.shifting {
+            return Err(self.unusable(node, state));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn unusable(&self, node: &Node, state: &NodeState) -> Stop {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
             self.session.nodes.remove(node);
-            return Err(Stop::Lease(node.ino, LeaseMode::Shared));
+            return Stop::Lease(node.ino, LeaseMode::Shared);
         }
         if state.dead {
-            return Err(Errno::NOENT.into());
-        }
-        if state.shifting {
-            Err(Stop::Again)
+            Errno::NOENT.into()
         } else {
-            Ok(())
+            Stop::Again
         }
     }
 
@@ -243,10 +248,13 @@ impl<'s> Op<'s> {
 }
 
 impl Drop for Op<'_> {
-    /// Gives back the room that was not used; the permit goes by itself.
+    /// Gives back the room that was not used, and keeps the permit.
     #[inline(always)]
     fn drop(&mut self) {
         self.session.room.add(self.room);
+        if let Some(permit) = self.permit.take() {
+            self.session.permits.put(permit);
+        }
     }
 }
 

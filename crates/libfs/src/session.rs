@@ -10,6 +10,7 @@
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
+use crate::kept::Permits;
 use crate::kernel::Kernel;
 use crate::lease::Turns;
 use crate::node::Nodes;
@@ -53,6 +54,7 @@ pub struct Session {
     client_words: SharedWords,
     client_page: Arc<Map>,
     log_map: Arc<Map>,
+    pub(crate) permits: Permits,
     pub(crate) nodes: Nodes,
     pub(crate) turns: Turns,
     pub(crate) kernel: OnceLock<Kernel>,
@@ -145,6 +147,7 @@ impl Session {
             client_words: SharedWords::new(client_page.clone()),
             client_page,
             log_map,
+            permits: Permits::new(),
             nodes: Nodes::new(),
             turns: Turns::new(),
             kernel: OnceLock::new(),
@@ -276,7 +279,7 @@ impl Session {
     #[inline(always)]
     fn admit(&self, bytes: u64) -> Result<Permit<'_>> {
         self.reclaim();
-        let Some(permit) = self.log.try_admit(bytes) else {
+        let Some(permit) = self.permits.take(&self.log, bytes) else {
             return self.admit_later(bytes);
         };
         let committed = self.log.committed().0;

@@ -132,7 +132,7 @@ impl Session {
                     &*found
                 }
             };
-            let mut state = op.write(node)?;
+            let mut state = op.lock(node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }

@@ -37,5 +37,5 @@ pub use log::Log;
 pub use op::Op;
 pub use overlay::{Overlay, Source};
 pub use recent::{Done, Recent};
-pub use ring::Permit;
+pub use ring::{Kept, Permit};
 pub use scan::{Record, Scan};
