@@ -2,7 +2,7 @@
 .PHONY: all test suites-full demo deps clean
 
 all:
-	cargo build --release --locked -p shale-cli
+	cargo build --release --locked -p shale-cli -p shale-preload
 
 # What has to pass before a change lands; ends with "N passed, N failed".
 test:

@@ -78,7 +78,7 @@ on_a_mount() { # on_a_mount SUITE
 
 if [ ! -x "$SHALE" ]; then
     echo "ci-suites: there is no shale program at $SHALE, so nothing can be mounted or tested."
-    echo "ci-suites: build it with: cargo build --release -p shale-cli"
+    echo "ci-suites: build it with: cargo build --release -p shale-cli -p shale-preload"
     failed=1
     echo "0 passed, 1 failed"
     exit 1
