@@ -39,9 +39,9 @@ pub fn map(args: &Args) -> i64 {
     }
     drop(mapped);
     report::passed(nr::MMAP, "mapped through the mount");
-    // Another process may have changed the size. If it cannot be told, the map fails too.
+    // Another process may have changed the size.
     let fd = args[4] as i32;
-    let _ = crate::mounts::statx(fd, libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE);
+    crate::mounts::settle_size(fd);
     let tid = crate::thread::this().tid.load(Ordering::Relaxed);
     table::for_each(0, u32::MAX, |fd, entry| {
         let Entry::File(index) = entry else { return };

@@ -35,8 +35,7 @@ pub fn hand_over(fd: i32) {
 /// pages of it.
 fn refresh(fd: i32) {
     if matches!(table::get(fd), Entry::File(_)) {
-        // A file that cannot be asked about cannot be read either.
-        let _ = mounts::statx(fd, libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE);
+        mounts::settle_size(fd);
     }
 }
 
