@@ -11,7 +11,9 @@ ops=${OPS:-100000}
 first=${FIRST_SEED:-1}
 seeds=${SEEDS:-1}
 
-cat >"$host/fsx.toml" <<'TOML'
+# MAPS=0: a file that a program has mapped is the kernel's from then on, whatever serves it before.
+maps=${MAPS:-5}
+cat >"$host/fsx.toml" <<TOML
 flen = 1048576
 [opsize]
 max = 65536
@@ -19,9 +21,9 @@ max = 65536
 close_open = 1
 read = 10
 write = 10
-mapread = 5
-mapwrite = 5
-invalidate = 1
+mapread = $maps
+mapwrite = $maps
+invalidate = $((maps > 0))
 truncate = 3
 fsync = 1
 fdatasync = 1
