@@ -184,7 +184,8 @@ impl Call<'_> {
     pub fn failed(&self, client: &'static Client, held: Option<Held>, e: Errno) -> i64 {
         let d = self.description();
         let mount = d.mount.load(Ordering::Relaxed);
-        if e != Errno::IO || !client::set_aside_if_lost(mount, client) {
+        if (e != Errno::IO && !client.link.is_broken()) || !client::set_aside_if_lost(mount, client)
+        {
             return raw::fail(e.raw_os_error());
         }
         report::passed(self.number, "session lost");
