@@ -23,7 +23,7 @@ done
 rounds=${ROUNDS:-10}
 seed=${SEED:-$$}
 RANDOM=$seed
-loads=(sqlite tar git append)
+read -r -a loads <<<"${LOADS:-sqlite tar git append}"
 declare -A load_process
 passed=0
 failed=0
