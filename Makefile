@@ -10,7 +10,7 @@ test:
 
 # The public suites and crash scripts in full: hours.
 suites-full: all
-	@scripts/install-deps.sh --suites
+	@scripts/install-deps.sh --suites --long
 	@scripts/ci-suites.sh --full
 
 # Shale on this machine in a few minutes: durability, speed beside the host's file system, a killed daemon.

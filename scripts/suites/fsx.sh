@@ -11,8 +11,8 @@ ops=${OPS:-100000}
 first=${FIRST_SEED:-1}
 seeds=${SEEDS:-1}
 
-# MAPS=0: a file that a program has mapped is the kernel's from then on, whatever serves it before.
-maps=${MAPS:-5}
+# KERNEL_CALLS=0: nothing that only the kernel can do, such as mapping the file.
+kernel=${KERNEL_CALLS:-1}
 cat >"$host/fsx.toml" <<TOML
 flen = 1048576
 [opsize]
@@ -21,17 +21,17 @@ max = 65536
 close_open = 1
 read = 10
 write = 10
-mapread = $maps
-mapwrite = $maps
-invalidate = $((maps > 0))
+mapread = $((kernel * 5))
+mapwrite = $((kernel * 5))
+invalidate = $kernel
 truncate = 3
 fsync = 1
 fdatasync = 1
 posix_fallocate = 1
 punch_hole = 2
-sendfile = 1
+sendfile = $kernel
 posix_fadvise = 1
-copy_file_range = 1
+copy_file_range = $kernel
 TOML
 
 one_seed() {

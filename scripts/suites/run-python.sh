@@ -9,7 +9,7 @@ suite_begin run-python "${1:-}"
 need /usr/bin/python3
 tests=${TESTS:-test_os test_io test_file test_fileio test_mmap test_shutil test_tempfile test_posix test_subprocess}
 if ! /usr/bin/python3 -c 'import test.test_os' 2>/dev/null; then
-    echo "run-python: the tests are missing; run scripts/install-deps.sh --suites" >&2
+    echo "run-python: the tests are missing; run scripts/install-deps.sh --long" >&2
     echo "0 passed, 1 failed"
     exit 1
 fi
