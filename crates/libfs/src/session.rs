@@ -21,15 +21,14 @@ use parking_lot::Mutex;
 use shale_device::clock::Clock;
 use shale_device::nvm::{Access, Map, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::log::{END_AT, end as log_end};
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
-use shale_proto::control::{daemon_page, state};
+use shale_proto::control::daemon_page;
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -50,9 +49,9 @@ pub struct Session {
     pub(crate) nvm: Arc<Map>,
     pub(crate) view: View,
     pub(crate) log: Writer,
-    daemon_words: SharedWords,
+    pub(crate) daemon_words: SharedWords,
     client_words: SharedWords,
-    log_words: SharedWords,
+    pub(crate) log_words: SharedWords,
     client_page: Arc<Map>,
     log_map: Arc<Map>,
     pub(crate) nodes: Nodes,
@@ -74,10 +73,6 @@ pub struct Session {
 
 /// A call that had to stop for so many leases loses them again and again.
 const PATIENCE: u32 = 8;
-
-/// How often it is asked, every millisecond, where a log ends: a daemon that recovers finds
-/// out in the time that reading the log takes.
-const END_TRIES: u32 = 60_000;
 
 /// What a call has met with on its way to the leases it needs.
 #[derive(Default)]
@@ -352,48 +347,6 @@ impl Session {
         if mine {
             self.log.set_tail(LogPos(free_below));
         }
-    }
-
-    /// Whether the daemon still serves this client. What was read from the volume
-    /// must not be returned otherwise: its blocks may have been used again.
-    #[inline]
-    pub(crate) fn still_served(&self) -> std::result::Result<(), Stop> {
-        let evicted = self.daemon_words.load_u32(daemon_page::STATE) == state::EVICTED;
-        if evicted || self.log_end() != log_end::NONE {
-            return Err(Errno::IO.into());
-        }
-        Ok(())
-    }
-
-    /// Where the log ends, if it does (see [`log_end`]).
-    #[inline]
-    fn log_end(&self) -> u64 {
-        self.log_words.load_u64(END_AT)
-    }
-
-    /// Whether a record that was just appended, up to `end`, counts. A daemon that cuts this
-    /// client off, or one that is started again and recovers, first says so in the
-    /// log, then has all processors see it, then looks how far the log goes: so a record
-    /// that finds the word untouched has been seen, and for another one the daemon tells.
-    #[inline]
-    pub(crate) fn log_goes_on(&self, end: LogPos) -> std::result::Result<(), Stop> {
-        compiler_fence(Ordering::SeqCst);
-        match self.log_end() {
-            log_end::NONE => Ok(()),
-            _ => self.counts_after_all(end),
-        }
-    }
-
-    #[cold]
-    fn counts_after_all(&self, end: LogPos) -> std::result::Result<(), Stop> {
-        for _ in 0..END_TRIES {
-            match self.log_end() {
-                log_end::SOUGHT => std::thread::sleep(Duration::from_millis(1)),
-                word if log_end::covers(word, end.0) => return Ok(()),
-                _ => break,
-            }
-        }
-        Err(Errno::IO.into())
     }
 
     /// Gets a lease for a call. That there is no such inode can mean that what the call
