@@ -56,7 +56,8 @@ fn data_calls_make_no_system_call() {
         eprintln!("SKIPPED: counting system calls needs strace");
         return;
     }
-    // Ten times the calls and not one system call more, of whatever kind.
+    // 5,400 calls more, and no system call of whatever kind for them. How many it takes to
+    // start depends a little on where the kernel maps things.
     let [few, many] = ["100", "1000"].map(|count| {
         let trace = m.beside("trace");
         let run = Run::of(&m, "strace").args(["-f", "-o"]).arg(&trace);
@@ -68,7 +69,7 @@ fn data_calls_make_no_system_call() {
         fs::read_to_string(&trace).unwrap()
     });
     let calls = |trace: &str| trace.lines().filter(|l| !l.contains(" +++ ")).count();
-    assert_eq!(calls(&few), calls(&many), "{many}");
+    assert!(calls(&many).abs_diff(calls(&few)) < 50, "{many}");
 }
 
 #[test]
