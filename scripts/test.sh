@@ -35,7 +35,7 @@ part() { # part "name" COMMAND …: adds the counts of its last line; without th
 parts=()
 part "dependencies" "$here/install-deps.sh" --suites
 part "xtask ci" cargo xtask ci
-part "release build" cargo build --release --locked -p shale-cli
+part "release build" cargo build --release --locked -p shale-cli -p shale-preload
 part "suites" "$here/ci-suites.sh"
 
 printf '\n%-16s %7s %7s %8s\n' part passed failed seconds

@@ -19,6 +19,7 @@ mod mount;
 mod mounts;
 mod packet;
 mod process;
+mod run;
 mod size;
 mod state;
 mod status;
@@ -44,6 +45,7 @@ Exit codes:
 Example:
   shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G
   shale mount VOLUME.toml /mnt/shale
+  shale run -- sqlite3 /mnt/shale/books.db
   shale status /mnt/shale
   shale umount /mnt/shale
   shale fsck VOLUME.toml";
@@ -65,6 +67,8 @@ enum Verb {
     Mount(mount::Args),
     /// Unmount; returns when everything is in the volume
     Umount(umount::Args),
+    /// Run a command whose calls are served in its own process
+    Run(run::Args),
     /// Show what a mount is doing
     Status(status::Args),
     /// Bring everything that is logged into the volume
@@ -89,6 +93,7 @@ impl Verb {
             Verb::Mkfs(args) => ("mkfs", mkfs::run(&args)),
             Verb::Mount(args) => ("mount", mount::run(&args)),
             Verb::Umount(args) => ("umount", umount::run(&args)),
+            Verb::Run(args) => ("run", run::run(&args)),
             Verb::Status(args) => ("status", status::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),

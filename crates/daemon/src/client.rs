@@ -2,6 +2,7 @@
 //!
 //! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
 
+use crate::gate::Barrier;
 use crate::grants::Grants;
 use crate::page::{ClientPage, DaemonPage};
 use crate::rights::Person;
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use shale_device::Map;
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
-use shale_format::log::TAIL_AT;
+use shale_format::log::{END_AT, TAIL_AT, end};
 use shale_proto::control::state;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -148,10 +149,14 @@ impl Client {
         self.log.load_u64(TAIL_AT).min(self.digested())
     }
 
-    /// From now on nothing that the client commits counts.
-    pub(crate) fn cut(&self) {
+    /// From now on nothing that the client commits counts. Whoever is appending finds out
+    /// before the call returns.
+    pub(crate) fn cut(&self, barrier: Barrier) {
+        self.log.store_u64(END_AT, end::SOUGHT);
+        barrier.run();
         let now = self.committed();
-        self.cut.fetch_min(now, Ordering::AcqRel);
+        let cut = self.cut.fetch_min(now, Ordering::AcqRel).min(now);
+        self.log.store_u64(END_AT, end::at(cut));
     }
 
     /// Whether requests are answered.
@@ -211,7 +216,8 @@ pub(crate) mod tests {
         assert_eq!(client.committed(), 960, "whole units");
         say(u64::MAX);
         assert_eq!(client.committed(), 1 << 20, "at most a ring");
-        client.cut();
+        client.cut(Barrier::register().unwrap());
+        assert_eq!(client.log.load_u64(END_AT), end::at(1 << 20));
         client.set_digested(LogPos(1 << 20));
         assert_eq!(client.committed(), 1 << 20, "nothing after the cut");
         assert_eq!(client.backlog(), 0);

@@ -113,6 +113,7 @@ impl Daemon {
             clock: &*clock,
             connection: config.connection.filter(|_| config.connection_continues),
             threads: config.threads(),
+            barrier,
         }
         .run()?;
         let (credits, leases) = (Credits::default(), Leases::new(clock.clone()));

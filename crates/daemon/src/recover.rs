@@ -1,8 +1,12 @@
 //! Recovery: every log that the last daemon left is digested before a client is
 //! accepted (DESIGN §12). It is the normal path: a clean stop leaves no logs.
 //!
+//! A client of the last daemon may still be there and append. So every log is *ended* first:
+//! its client is told in the file, and finds out before its call returns. Where it ends is
+//! found once, and told to the client when everything before it counts.
+//!
 //! Steps, each of which may be cut off and is then done again from the start:
-//! 1. read every log in the table; take the blocks that its steal records name, before
+//! 1. end and read every log in the table; take the blocks that its steal records name, before
 //!    anything else is allocated;
 //! 2. digest the logs, several at once; one that finds too little space again alone, after
 //!    the others, and after orphans that no log names have gone;
@@ -23,7 +27,7 @@ use crate::client::Client;
 use crate::digest::{DigestError, DigestStats, Digester, LogSource, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
-use crate::gate::OwnReaders;
+use crate::gate::{Barrier, OwnReaders};
 use crate::grants::RunSet;
 use crate::nvm_dir::{remove, volume_files};
 use crate::orphans;
@@ -33,7 +37,7 @@ use rustix::fs::FallocateFlags;
 use serde::Serialize;
 use shale_device::{Access, Clock, Map, MapOptions, Path as CountPath};
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
+use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_format::{Ino, LogPos};
 use shale_oplog::{Recent, Scan};
 use shale_volume::Volume;
@@ -107,6 +111,7 @@ pub(crate) struct Recovery<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) connection: Option<u64>,
     pub(crate) threads: usize,
+    pub(crate) barrier: Barrier,
 }
 
 /// One log on its way.
@@ -119,6 +124,8 @@ struct Left {
     taken: RunSet,
     /// Inodes that its records name.
     named: HashSet<Ino>,
+    /// Where its records end.
+    head: LogPos,
     outcome: Outcome,
 }
 
@@ -144,12 +151,14 @@ impl Recovery<'_> {
         let mut report = RecoveryReport::default();
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
+        self.end_all(&logs);
         self.survey(&mut logs);
         self.digest(&mut logs);
         report.orphans_freed = self.digest_short(&mut logs)?;
         let mut kept = self.collect_requests(&logs);
         report.requests = kept.recent.len();
         for log in &mut logs {
+            log.tell_end();
             self.settle(log, &mut report);
         }
         self.release();
@@ -226,6 +235,7 @@ impl Recovery<'_> {
                 map,
                 taken: RunSet::default(),
                 named: HashSet::new(),
+                head: LogPos(slot.digested),
                 outcome: Outcome {
                     end: slot.digested,
                     ..Outcome::default()
@@ -246,6 +256,14 @@ impl Recovery<'_> {
             && header.ring_bytes == slot.ring_bytes
             && header.slot == number;
         (!ours).then(|| "the file is another log than the table says".to_owned())
+    }
+
+    /// Tells clients that are still there that their logs end.
+    fn end_all(&self, logs: &[Left]) {
+        for map in logs.iter().filter_map(|l| l.map.as_ref()) {
+            map.store_u64(END_AT, end::SOUGHT);
+        }
+        self.barrier.run();
     }
 
     /// Takes the blocks that steal records name out of the free space.
@@ -273,6 +291,7 @@ impl Recovery<'_> {
         for (log, found) in logs.iter_mut().zip(found) {
             let found = found.into_inner();
             log.named = found.named;
+            log.head = found.head.max(log.head);
             for run in found.stolen {
                 // What is not free is not this log's: digest refuses the record.
                 if self.volume.take(run).is_ok() {
@@ -333,7 +352,7 @@ impl Recovery<'_> {
     ) -> std::result::Result<bool, DigestError> {
         let source = log.source(map);
         let authority = OwnLog::new(log.taken.iter().collect());
-        let (from, all) = (LogPos(log.outcome.end), LogPos(u64::MAX));
+        let (from, all) = (LogPos(log.outcome.end), log.head);
         let reader = self.readers.enter();
         let digester = self.digester;
         let done = match alone {
@@ -488,6 +507,18 @@ impl Recovery<'_> {
 }
 
 impl Left {
+    /// Tells a client that is still there which of its records count: those before a refused
+    /// one, and what is not digested yet but kept.
+    fn tell_end(&self) {
+        if let Some(map) = &self.map {
+            let counts = match self.outcome.refused {
+                true => self.outcome.end,
+                false => self.head.0,
+            };
+            map.store_u64(END_AT, end::at(counts));
+        }
+    }
+
     fn source<'a>(&self, map: &'a Map) -> LogSource<'a> {
         LogSource {
             map,

@@ -33,6 +33,7 @@ mod read;
 mod rename;
 mod requests;
 mod room;
+mod served;
 mod session;
 mod walk;
 mod write;

@@ -221,7 +221,9 @@ impl<'s> Op<'s> {
         self.sign(part);
         part.header.reserve = self.take_reserve();
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
-        Ok(self.session.log.append(permit, part).end)
+        let end = self.session.log.append(permit, part).end;
+        self.session.log_goes_on(end)?;
+        Ok(end)
     }
 
     /// Says in a record when and for whom it is made.
@@ -242,8 +244,9 @@ impl<'s> Op<'s> {
             part.header.reserve = std::mem::take(&mut reserve);
         }
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
-        let done = self.session.log.append_chain(permit, parts);
-        Ok(done.end)
+        let end = self.session.log.append_chain(permit, parts).end;
+        self.session.log_goes_on(end)?;
+        Ok(end)
     }
 }
 

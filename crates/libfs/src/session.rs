@@ -24,7 +24,7 @@ use shale_device::nvm::{Access, Map, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
-use shale_proto::control::{daemon_page, state};
+use shale_proto::control::daemon_page;
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
@@ -50,8 +50,9 @@ pub struct Session {
     pub(crate) nvm: Arc<Map>,
     pub(crate) view: View,
     pub(crate) log: Writer,
-    daemon_words: SharedWords,
+    pub(crate) daemon_words: SharedWords,
     client_words: SharedWords,
+    pub(crate) log_words: SharedWords,
     client_page: Arc<Map>,
     log_map: Arc<Map>,
     pub(crate) permits: Permits,
@@ -145,6 +146,7 @@ impl Session {
             log,
             daemon_words: SharedWords::new(daemon_page),
             client_words: SharedWords::new(client_page.clone()),
+            log_words: SharedWords::new(log_map.clone()),
             client_page,
             log_map,
             permits: Permits::new(),
@@ -246,7 +248,12 @@ impl Session {
             let result = f(&mut op);
             op.leave();
             match result {
-                Ok(value) => return Ok(value),
+                Ok(value) => {
+                    if need.log == 0 {
+                        self.still_served().map_err(final_errno)?;
+                    }
+                    return Ok(value);
+                }
                 Err(stop) => self.settle(stop, &mut search)?,
             }
         }
@@ -342,15 +349,6 @@ impl Session {
                 .is_ok();
         if mine {
             self.log.set_tail(LogPos(free_below));
-        }
-    }
-
-    /// Whether the daemon still serves this client. What was read from the volume
-    /// must not be returned otherwise: its blocks may have been used again.
-    pub(crate) fn still_served(&self) -> std::result::Result<(), Stop> {
-        match self.daemon_words.load_u32(daemon_page::STATE) {
-            state::EVICTED => Err(Errno::IO.into()),
-            _ => Ok(()),
         }
     }
 

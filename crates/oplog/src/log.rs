@@ -8,7 +8,7 @@ use crate::ring::in_ring;
 use shale_device::{LINE_BYTES, Map, Path, View, crc32c};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
-use shale_format::log::{LogHeader, RING_AT, TAIL_AT};
+use shale_format::log::{END_AT, LogHeader, RING_AT, TAIL_AT};
 use shale_format::record::RecordHeader;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Log {
         let header = LogHeader::decode(&bytes)?;
         check_length(&map, &header)?;
         let view = map.on(Path::Log);
-        view.zero_nt(TAIL_AT, LINE_BYTES);
+        view.zero_nt(TAIL_AT, END_AT + LINE_BYTES - TAIL_AT);
         view.fence();
         view.copy_nt(0, &bytes);
         view.fence();

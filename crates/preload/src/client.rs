@@ -123,6 +123,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     };
     let clock = Arc::new(SystemClock::new());
     let session = Session::attach(link.clone(), clock, Default::default(), options)?;
+    crate::calls::mapping::note_present(place.device);
     crate::report::attached();
     Ok(Client { session, link })
 }
