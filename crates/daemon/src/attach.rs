@@ -10,7 +10,7 @@ use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
-use shale_device::{Map, MapOptions, Path as CountPath};
+use shale_device::{Map, Path as CountPath};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_oplog::Log;
@@ -121,7 +121,7 @@ impl Shared {
         let path = self.nvm_dir.join(file_name(slot));
         remove(&path)?;
         let map = Arc::new(
-            MapOptions::new()
+            (self.config.log_map)(slot)
                 .path(CountPath::Log)
                 .create_file(&path, RING_AT + ring_bytes as usize)?,
         );
@@ -158,7 +158,10 @@ impl Shared {
         };
         let ring_bytes =
             wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        let salt = u64::from_le_bytes(random()?);
+        let salt = match self.config.salt_seed {
+            None => u64::from_le_bytes(random()?),
+            Some(seed) => seed.wrapping_add(self.next_client.load(Ordering::Acquire).into()),
+        };
         let uid = asker.person.uid;
         let (log, log_path) = self.make_log(asker.reach, slot, uid, salt, ring_bytes)?;
         let connection = match asker.reach {

@@ -20,6 +20,7 @@
 //! the daemon killed again before that, the next one would find them still.
 
 use crate::client::Client;
+use crate::daemon::LogMap;
 use crate::digest::{DigestError, DigestStats, Digester, LogSource, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
@@ -31,7 +32,7 @@ use crate::shared::Shared;
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use serde::Serialize;
-use shale_device::{Access, Clock, Map, MapOptions, Path as CountPath};
+use shale_device::{Access, Clock, Map, Path as CountPath};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
 use shale_format::{Ino, LogPos};
@@ -104,6 +105,7 @@ pub(crate) struct Recovery<'a> {
     pub(crate) digester: &'a Digester,
     pub(crate) readers: &'a OwnReaders,
     pub(crate) nvm_dir: &'a Path,
+    pub(crate) log_map: &'a LogMap,
     pub(crate) clock: &'a dyn Clock,
     pub(crate) connection: Option<u64>,
     pub(crate) threads: usize,
@@ -191,7 +193,7 @@ impl Recovery<'_> {
         live.map(|(number, slot)| {
             let number = number as u32;
             let path = self.nvm_dir.join(file_name(number));
-            let opened = MapOptions::new()
+            let opened = (self.log_map)(number)
                 .path(CountPath::Log)
                 .open_files(&[&path], Access::ReadWrite);
             let map = match opened {
