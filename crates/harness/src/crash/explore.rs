@@ -176,7 +176,6 @@ impl Explorer {
             Err(wrong) => return Ok(Err(Box::new(failure(wrong)))),
         };
         let base = Arc::clone(&self.base);
-        let mut chance = Chance::new(seed);
         let mut cutter = Cutter::new(
             &run.events,
             &base.segment,
@@ -192,7 +191,7 @@ impl Explorer {
         loop {
             let point = cutter.before_fence() || returns.contains(&cutter.at());
             if point && cutter.at() >= first && !stop() {
-                if let Err(found) = self.look_at(&run, &cutter, &mut chance)? {
+                if let Err(found) = self.look_at(&run, &cutter, seed)? {
                     let (survivors, wrong) = *found;
                     return Ok(Err(Box::new(Failure {
                         event: Some(cutter.at()),
@@ -213,20 +212,21 @@ impl Explorer {
         &mut self,
         run: &Run,
         cutter: &Cutter<'_>,
-        chance: &mut Chance,
+        seed: u64,
     ) -> Result<std::result::Result<(), Box<(String, String)>>> {
         add(&self.known.counts.cuts);
         let (returned, begun) = run.window(cutter.at());
         let right = &run.digests[returned..=begun];
         let cut = cutter.cut();
-        for mut mask in cut.masks(self.depth.images_per_cut, chance) {
+        let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
+        for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
             add(&self.known.counts.images);
             let hash = cut.hash(&mut mask);
             let known = self.known.image(hash).lock().get(&hash).copied();
             let wrong = match known {
                 Some(tree) if right.contains(&tree) => continue,
                 _ => self
-                    .look_at_image(run, &cut.image(&mask), chance)?
+                    .look_at_image(run, &cut.image(&mask), seed)?
                     .and_then(|tree| match right.contains(&tree.digest()) {
                         true => Ok(()),
                         false => Err(wrong_tree(run, (returned, begun), &tree)),
@@ -245,15 +245,15 @@ impl Explorer {
         &mut self,
         run: &Run,
         image: &Image,
-        chance: &mut Chance,
+        seed: u64,
     ) -> Result<Found<crate::model::Snapshot>> {
-        let number = add(&self.known.counts.states);
+        add(&self.known.counts.states);
         let recovered = match self.recover(run, image)? {
             Ok(recovered) => recovered,
             Err(wrong) => return Ok(Err(wrong)),
         };
-        if self.depth.again_every > 0 && number.is_multiple_of(self.depth.again_every) {
-            if let Err(wrong) = self.cut_recovery(run, image, &recovered, chance)? {
+        if is_chosen(image.hash, self.depth.again_every, seed) {
+            if let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)? {
                 return Ok(Err(wrong));
             }
         }
@@ -283,11 +283,11 @@ impl Explorer {
     }
 
     fn check_volume(&mut self, recovered: &Recovered) -> Result<Found<()>> {
-        let number = add(&self.known.counts.volumes);
+        add(&self.known.counts.volumes);
         if let Err(wrong) = check::fsck(&self.ward) {
             return Ok(Err(wrong));
         }
-        if self.depth.live_every == 0 || !number.is_multiple_of(self.depth.live_every) {
+        if !is_chosen(recovered.volume, self.depth.live_every, 0) {
             return Ok(Ok(()));
         }
         add(&self.known.counts.lived_on);
@@ -301,7 +301,7 @@ impl Explorer {
         run: &Run,
         image: &Image,
         whole: &Recovered,
-        chance: &mut Chance,
+        seed: u64,
     ) -> Result<Found<()>> {
         let right = whole.tree.digest();
         let base = Arc::clone(&self.base);
@@ -314,7 +314,8 @@ impl Explorer {
         loop {
             if cutter.before_fence() {
                 let cut = cutter.cut();
-                for mut mask in cut.masks(self.depth.images_per_cut_again, chance) {
+                let mut chance = Chance::new(seed ^ image.hash as u64 ^ cutter.at() as u64);
+                for mut mask in cut.masks(self.depth.images_per_cut_again, &mut chance) {
                     let hash = cut.hash(&mut mask);
                     let known = self.known.image(hash).lock().get(&hash).copied();
                     if known == Some(right) {
@@ -338,6 +339,11 @@ impl Explorer {
             }
         }
     }
+}
+
+/// Whether this is one in `every`: always the same ones, whatever else was looked at.
+fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
+    every > 0 && (Chance::new(hash as u64 ^ seed).next_u64() >> 8).is_multiple_of(every)
 }
 
 fn wrong_tree(

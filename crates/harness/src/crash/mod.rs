@@ -7,14 +7,19 @@
 //! | [`images`] | the images that a cut could leave |
 //! | [`check`] | recovers one image and looks at everything |
 //! | [`explore`] | all cuts of a workload |
+//! | [`sequences`] | which workloads there are |
+//! | [`campaign`], [`minimise`] | many of them, in threads; failures made small |
 //!
 //! A state is an image that is unlike all others: media are compared unit by unit of 8 bytes.
 
 pub mod base;
+pub mod campaign;
 pub mod check;
 pub mod explore;
 pub mod images;
+pub mod minimise;
 pub mod record;
+pub mod sequences;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,4 @@
+//! The verbs.
+
+pub mod crash;
+pub mod model;

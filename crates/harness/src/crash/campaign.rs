@@ -1,0 +1,236 @@
+//! Many workloads in several threads, within limits; what was found made small.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::base::Base;
+use super::explore::{Counts, Depth, Explorer, Failure, Known};
+use super::minimise::minimise;
+use super::sequences::Kind;
+use crate::workload::alphabet::Workload;
+use crate::{HarnessError, Result};
+
+/// What to look at, and how long.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Directory on tmpfs for volumes.
+    pub dir: PathBuf,
+    /// Kinds of workloads, and how many of each; they take turns.
+    pub kinds: Vec<(Kind, u64)>,
+    /// Only this workload.
+    pub only: Option<Workload>,
+    /// Seed of everything.
+    pub seed: u64,
+    /// This is shard `.0` of `.1`.
+    pub shard: (u64, u64),
+    /// Threads.
+    pub threads: usize,
+    /// Ends after so long.
+    pub time_limit: Duration,
+    /// Ends after so many states.
+    pub states_max: u64,
+    /// Ends after so many failures.
+    pub failures_max: usize,
+    /// How closely to look.
+    pub depth: Depth,
+}
+
+/// What came out.
+#[derive(Debug, serde::Serialize)]
+pub struct Summary {
+    /// Seed of everything.
+    pub seed: u64,
+    /// Shard, of how many.
+    pub shard: (u64, u64),
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Different images recovered and checked.
+    pub states: u64,
+    /// Of these in a second.
+    pub states_per_second: f64,
+    /// Workloads of each kind that were run.
+    pub workloads: Vec<(&'static str, u64)>,
+    /// Whether all that was asked for was looked at.
+    pub complete: bool,
+    /// All counts.
+    pub counts: Counts,
+    /// What is wrong.
+    pub failures: Vec<Failure>,
+}
+
+/// The list that threads take workloads from.
+struct List {
+    kinds: Vec<(Kind, u64)>,
+    next: AtomicU64,
+    shard: (u64, u64),
+    seed: u64,
+    done: Vec<AtomicU64>,
+}
+
+impl List {
+    /// The kinds take turns in proportion to their counts, so that each has had its part
+    /// whenever time is up.
+    fn take(&self) -> Option<(usize, Workload)> {
+        let total: u64 = self.kinds.iter().map(|k| k.1).sum();
+        loop {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
+            if turn >= total {
+                return None;
+            }
+            let (kind, number) = self.at(turn, total);
+            if number % self.shard.1 == self.shard.0 {
+                return Some((kind, self.kinds[kind].0.workload(number, self.seed)));
+            }
+        }
+    }
+
+    /// Kind and number of turn `turn`: so far each kind has had its share of all turns.
+    fn at(&self, turn: u64, total: u64) -> (usize, u64) {
+        let share = |count: u64, turn: u64, before: u64| {
+            let (count, turn) = (u128::from(count), u128::from(turn));
+            ((before as u128 + count) * turn / u128::from(total)
+                - before as u128 * turn / u128::from(total)) as u64
+        };
+        let mut before = 0;
+        for (kind, &(_, count)) in self.kinds.iter().enumerate() {
+            let had = share(count, turn, before);
+            if share(count, turn + 1, before) > had {
+                return (kind, had);
+            }
+            before += count;
+        }
+        (self.kinds.len() - 1, turn)
+    }
+}
+
+/// What all threads share.
+struct Campaign<'o> {
+    options: &'o Options,
+    base: Arc<Base>,
+    known: Arc<Known>,
+    list: List,
+    begin: Instant,
+    over: AtomicBool,
+    failures: Mutex<Vec<Failure>>,
+    errors: Mutex<Vec<HarnessError>>,
+}
+
+impl Campaign<'_> {
+    fn is_over(&self) -> bool {
+        let states = self.known.counts.states.load(Ordering::Relaxed);
+        let over = self.over.load(Ordering::Relaxed)
+            || states >= self.options.states_max
+            || self.begin.elapsed() >= self.options.time_limit
+            || self.failures.lock().len() >= self.options.failures_max;
+        if over {
+            self.over.store(true, Ordering::Relaxed);
+        }
+        over
+    }
+
+    fn work(&self) -> Result<()> {
+        let new = |known| {
+            let options = self.options;
+            Explorer::new(&options.dir, self.base.clone(), options.depth, known)
+        };
+        let mut explorer = new(self.known.clone())?;
+        while !self.is_over() {
+            let Some((kind, workload)) = self.list.take() else {
+                return Ok(());
+            };
+            let seed = self.options.seed;
+            let found = explorer.explore(&workload, seed, &|| self.is_over())?;
+            if let Some(done) = self.list.done.get(kind) {
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Err(failure) = found {
+                let small = minimise(&mut |known| new(known), *failure, seed, self.begin)?;
+                let mut failures = self.failures.lock();
+                if !failures.iter().any(|f| f.workload == small.workload) {
+                    failures.push(small);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn only(&self, workload: &Workload) -> Result<()> {
+        let options = self.options;
+        let known = self.known.clone();
+        let mut explorer = Explorer::new(&options.dir, self.base.clone(), options.depth, known)?;
+        if let Err(failure) = explorer.explore(workload, options.seed, &|| self.is_over())? {
+            self.failures.lock().push(*failure);
+        }
+        Ok(())
+    }
+}
+
+/// Looks at workloads. `progress` hears of counts and failures several times a second.
+///
+/// # Errors
+/// It could not be done; what Shale did wrong is in the summary.
+pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Result<Summary> {
+    let campaign = Campaign {
+        options,
+        base: Base::make(&options.dir)?,
+        known: Arc::default(),
+        list: List {
+            done: options.kinds.iter().map(|_| AtomicU64::new(0)).collect(),
+            kinds: options.kinds.clone(),
+            next: AtomicU64::new(0),
+            shard: options.shard,
+            seed: options.seed,
+        },
+        begin: Instant::now(),
+        over: AtomicBool::new(false),
+        failures: Mutex::default(),
+        errors: Mutex::default(),
+    };
+    let threads = if options.only.is_some() {
+        1
+    } else {
+        options.threads.max(1)
+    };
+    std::thread::scope(|scope| {
+        let work = || {
+            let done = match &options.only {
+                Some(workload) => campaign.only(workload),
+                None => campaign.work(),
+            };
+            if let Err(error) = done {
+                campaign.over.store(true, Ordering::Relaxed);
+                campaign.errors.lock().push(error);
+            }
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            progress(&campaign.known.counts, campaign.failures.lock().len());
+        }
+    });
+    if let Some(error) = campaign.errors.into_inner().pop() {
+        return Err(error);
+    }
+    let seconds = campaign.begin.elapsed().as_secs_f64();
+    let states = campaign.known.counts.states.load(Ordering::Relaxed);
+    let done = options.kinds.iter().zip(&campaign.list.done);
+    Ok(Summary {
+        seed: options.seed,
+        shard: options.shard,
+        seconds,
+        states,
+        states_per_second: states as f64 / seconds,
+        workloads: done
+            .map(|(k, n)| (k.0.name(), n.load(Ordering::Relaxed)))
+            .collect(),
+        complete: !campaign.over.load(Ordering::Relaxed),
+        counts: Arc::into_inner(campaign.known)
+            .map(|known| known.counts)
+            .unwrap_or_default(),
+        failures: campaign.failures.into_inner(),
+    })
+}
