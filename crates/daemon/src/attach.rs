@@ -10,6 +10,7 @@ use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
+use shale_device::mutants;
 use shale_device::{Map, Path as CountPath};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
@@ -163,7 +164,6 @@ impl Shared {
             Some(seed) => seed.wrapping_add(self.next_client.load(Ordering::Acquire).into()),
         };
         let uid = asker.person.uid;
-        let (log, log_path) = self.make_log(asker.reach, slot, uid, salt, ring_bytes)?;
         let connection = match asker.reach {
             Reach::InProcess => self.config.connection.unwrap_or(0),
             Reach::Socket => 0,
@@ -176,6 +176,10 @@ impl Shared {
             connection,
             ..zerocopy::FromZeros::new_zeroed()
         };
+        if mutants::is_on("slot-before-log") {
+            self.set_slot(slot, &live)?;
+        }
+        let (log, log_path) = self.make_log(asker.reach, slot, uid, salt, ring_bytes)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(Parts {
             id: self.next_client.fetch_add(1, Ordering::AcqRel),

@@ -32,6 +32,7 @@ use crate::shared::Shared;
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use serde::Serialize;
+use shale_device::mutants;
 use shale_device::{Access, Clock, Map, Path as CountPath};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
@@ -158,7 +159,8 @@ impl Recovery<'_> {
         self.free_slots(&logs, &mut kept)?;
         let left = self.left(&logs)?;
         // A log that is left knows more of them than it names: what is below a directory.
-        if self.connection.is_none() && report.logs_left == 0 {
+        let orphans_go = !mutants::is_on("orphans-go");
+        if self.connection.is_none() && report.logs_left == 0 && orphans_go {
             report.orphans_freed += orphans::free_all(self.volume, &HashSet::new())?;
         }
         report.ms = (self.clock.monotonic_ns() - started_ns) / 1_000_000;
@@ -277,7 +279,7 @@ impl Recovery<'_> {
             log.named = found.named;
             for run in found.stolen {
                 // What is not free is not this log's: digest refuses the record.
-                if self.volume.take(run).is_ok() {
+                if !mutants::is_on("survey-takes") && self.volume.take(run).is_ok() {
                     log.taken.insert(run);
                 }
             }

@@ -554,11 +554,7 @@ fn refusal(reply: &Reply) -> Errno {
     }
 }
 
-fn map_segments(
-    channel: &dyn Channel,
-    attached: &Attached,
-    options: &MapOptions,
-) -> Result<Map> {
+fn map_segments(channel: &dyn Channel, attached: &Attached, options: &MapOptions) -> Result<Map> {
     let mut pieces = Vec::new();
     while pieces.len() < attached.segments as usize {
         let ask = Request::Segments {

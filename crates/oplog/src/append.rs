@@ -25,7 +25,7 @@ use crate::fill;
 use crate::log::Log;
 use crate::ring::{Claim, Permit, Reservation, Ring};
 use parking_lot::Mutex;
-use shale_device::{Map, SharedWords};
+use shale_device::{Map, SharedWords, mutants};
 use shale_format::LogPos;
 use shale_format::record::flag;
 use std::sync::Arc;
@@ -238,7 +238,9 @@ impl Writer {
                 fill::covered(&self.log, part);
             }
         }
-        self.log.view().fence();
+        if !mutants::is_on("append-fence") {
+            self.log.view().fence();
+        }
     }
 
     /// All large data, a fence, then the headers that speak of it and the small records.
@@ -247,7 +249,9 @@ impl Writer {
         for part in parts.iter_mut().filter(|part| fill::needs_two_fences(part)) {
             fill::data(&self.log, part);
         }
-        self.log.view().fence();
+        if !mutants::is_on("append-data-fence") {
+            self.log.view().fence();
+        }
         for part in parts {
             if fill::needs_two_fences(part) {
                 fill::header(&self.log, part);

@@ -5,7 +5,7 @@
 
 use crate::error::OplogError;
 use crate::ring::in_ring;
-use shale_device::{LINE_BYTES, Map, Path, View, crc32c};
+use shale_device::{LINE_BYTES, Map, Path, View, crc32c, mutants};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{LogHeader, RING_AT, TAIL_AT};
@@ -35,7 +35,9 @@ impl Log {
         view.zero_nt(TAIL_AT, LINE_BYTES);
         view.fence();
         view.copy_nt(0, &bytes);
-        view.fence();
+        if !mutants::is_on("log-header-fence") {
+            view.fence();
+        }
         Ok(Self::of(map, header))
     }
 
@@ -141,8 +143,10 @@ impl Log {
     pub(crate) fn store_tail(&self, tail: LogPos) {
         let view = self.view();
         view.store_u64(TAIL_AT, tail.0);
-        view.flush(TAIL_AT, size_of::<u64>());
-        view.fence();
+        if !mutants::is_on("tail-flush") {
+            view.flush(TAIL_AT, size_of::<u64>());
+            view.fence();
+        }
     }
 
     /// Makes a log that a crash cut off at `head` fit to go on there: records behind

@@ -65,7 +65,8 @@ pub struct Summary {
 /// The list that threads take workloads from.
 struct List {
     kinds: Vec<(Kind, u64)>,
-    next: AtomicU64,
+    /// How many of each kind were given out.
+    given: Mutex<Vec<u64>>,
     shard: (u64, u64),
     seed: u64,
     done: Vec<AtomicU64>,
@@ -75,35 +76,17 @@ impl List {
     /// The kinds take turns in proportion to their counts, so that each has had its part
     /// whenever time is up.
     fn take(&self) -> Option<(usize, Workload)> {
-        let total: u64 = self.kinds.iter().map(|k| k.1).sum();
+        let mut given = self.given.lock();
         loop {
-            let turn = self.next.fetch_add(1, Ordering::Relaxed);
-            if turn >= total {
-                return None;
-            }
-            let (kind, number) = self.at(turn, total);
+            let left = (0..self.kinds.len()).filter(|&kind| given[kind] < self.kinds[kind].1);
+            let part = |kind: &usize| given[*kind] as f64 / self.kinds[*kind].1 as f64;
+            let kind = left.min_by(|a, b| part(a).total_cmp(&part(b)))?;
+            let number = given[kind];
+            given[kind] += 1;
             if number % self.shard.1 == self.shard.0 {
                 return Some((kind, self.kinds[kind].0.workload(number, self.seed)));
             }
         }
-    }
-
-    /// Kind and number of turn `turn`: so far each kind has had its share of all turns.
-    fn at(&self, turn: u64, total: u64) -> (usize, u64) {
-        let share = |count: u64, turn: u64, before: u64| {
-            let (count, turn) = (u128::from(count), u128::from(turn));
-            ((before as u128 + count) * turn / u128::from(total)
-                - before as u128 * turn / u128::from(total)) as u64
-        };
-        let mut before = 0;
-        for (kind, &(_, count)) in self.kinds.iter().enumerate() {
-            let had = share(count, turn, before);
-            if share(count, turn + 1, before) > had {
-                return (kind, had);
-            }
-            before += count;
-        }
-        (self.kinds.len() - 1, turn)
     }
 }
 
@@ -181,7 +164,7 @@ pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Res
         list: List {
             done: options.kinds.iter().map(|_| AtomicU64::new(0)).collect(),
             kinds: options.kinds.clone(),
-            next: AtomicU64::new(0),
+            given: Mutex::new(vec![0; options.kinds.len()]),
             shard: options.shard,
             seed: options.seed,
         },

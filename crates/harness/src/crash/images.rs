@@ -381,8 +381,8 @@ impl<'c> Cut<'c> {
     }
 
     /// What could survive: all of it where that is little, else a sample of at most about
-    /// `most` masks: none, all, each store alone and missing and each prefix of stores, the
-    /// same by units, pairs and their complements, and random ones.
+    /// `most` masks: none, all, each store alone and missing, prefixes and suffixes of stores, the
+    /// same by lines and units, pairs and their complements, and random ones.
     pub fn masks(&self, most: usize, chance: &mut Chance) -> Vec<Vec<bool>> {
         let n = self.units.len();
         if n <= EXHAUSTIVE && 1 << n <= most.max(1 << 6) {
@@ -395,10 +395,11 @@ impl<'c> Cut<'c> {
         let by_unit: Vec<_> = (0..n).map(|k| k..k + 1).collect();
         let share = most / 8;
         for (spans, most) in [(by_store, share * 3), (by_line, share), (by_unit, share)] {
-            for span in sample(spans, most / 3 + 1, chance) {
+            for span in sample(spans, most / 4 + 1, chance) {
                 masks.push(masked(n, |k| span.contains(&k)));
                 masks.push(masked(n, |k| !span.contains(&k)));
                 masks.push(masked(n, |k| k < span.end));
+                masks.push(masked(n, |k| k >= span.start));
             }
         }
         for _ in 0..share / 2 {
