@@ -148,6 +148,9 @@ impl Recovery<'_> {
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
         self.survey(&mut logs);
+        if mutants::is_on("slots-freed-first") {
+            self.free_slots(&logs, &mut Kept::default())?;
+        }
         self.digest(&mut logs);
         report.orphans_freed = self.digest_short(&mut logs)?;
         let mut kept = self.collect_requests(&logs);

@@ -24,12 +24,15 @@ enum Verb {
     Crash(command::crash::Args),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
     Model(command::model::Args),
+    /// Switch on deliberate mistakes, one at a time, and see that each is found
+    Mutants(command::mutants::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Crash(args) => command::crash::run(&args),
         Verb::Model(args) => command::model::run(&args),
+        Verb::Mutants(args) => command::mutants::run(&args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -83,9 +83,6 @@ pub struct Args {
     /// Caches survive a power cut (eADR)
     #[arg(long)]
     eadr: bool,
-    /// Cut also while clients attach
-    #[arg(long)]
-    from_start: bool,
     /// Ends after so many failures
     #[arg(long, value_name = "N", default_value_t = 8)]
     failures: usize,
@@ -142,6 +139,8 @@ impl Args {
             time_limit: Duration::from_secs(seconds),
             states_max: self.states,
             failures_max: self.failures,
+            minimise: true,
+            mutant: None,
             depth: Depth {
                 images_per_cut: self.images_per_cut,
                 again_every: self.again_every,
@@ -151,7 +150,6 @@ impl Args {
                 } else {
                     Caches::Volatile
                 },
-                from_start: self.from_start,
                 ..Depth::default()
             },
         }
@@ -163,9 +161,7 @@ impl Args {
             "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --again-every {} --live-every {}",
             failure.workload, self.seed, self.images_per_cut, self.again_every, self.live_every
         );
-        for (given, word) in [(self.eadr, " --eadr"), (self.from_start, " --from-start")] {
-            words += if given { word } else { "" };
-        }
+        words += if self.eadr { " --eadr" } else { "" };
         words
     }
 

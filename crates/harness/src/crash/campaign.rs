@@ -35,6 +35,10 @@ pub struct Options {
     pub states_max: u64,
     /// Ends after so many failures.
     pub failures_max: usize,
+    /// Makes workloads that fail smaller.
+    pub minimise: bool,
+    /// The deliberate mistake that is switched on meanwhile (feature `mutants`).
+    pub mutant: Option<&'static str>,
     /// How closely to look.
     pub depth: Depth,
 }
@@ -131,7 +135,10 @@ impl Campaign<'_> {
                 done.fetch_add(1, Ordering::Relaxed);
             }
             if let Err(failure) = found {
-                let small = minimise(&mut |known| new(known), *failure, seed, self.begin)?;
+                let small = match self.options.minimise {
+                    true => minimise(&mut |known| new(known), *failure, seed, self.begin)?,
+                    false => *failure,
+                };
                 let mut failures = self.failures.lock();
                 if !failures.iter().any(|f| f.workload == small.workload) {
                     failures.push(small);
@@ -149,6 +156,28 @@ impl Campaign<'_> {
             self.failures.lock().push(*failure);
         }
         Ok(())
+    }
+}
+
+/// A mutant that is switched on until this is dropped.
+struct Switched;
+
+fn switch(mutant: Option<&'static str>) {
+    #[cfg(feature = "mutants")]
+    shale_device::mutants::switch_on(mutant);
+    let _ = mutant;
+}
+
+impl Switched {
+    fn on(mutant: Option<&'static str>) -> Switched {
+        switch(mutant);
+        Switched
+    }
+}
+
+impl Drop for Switched {
+    fn drop(&mut self) {
+        switch(None);
     }
 }
 
@@ -173,6 +202,7 @@ pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Res
         failures: Mutex::default(),
         errors: Mutex::default(),
     };
+    let switched = Switched::on(options.mutant);
     let threads = if options.only.is_some() {
         1
     } else {
@@ -195,6 +225,7 @@ pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Res
             progress(&campaign.known.counts, campaign.failures.lock().len());
         }
     });
+    drop(switched);
     if let Some(error) = campaign.errors.into_inner().pop() {
         return Err(error);
     }

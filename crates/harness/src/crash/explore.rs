@@ -33,8 +33,6 @@ pub struct Depth {
     pub live_every: u64,
     /// What survives unfenced.
     pub caches: Caches,
-    /// Also cut while clients attach and open files.
-    pub from_start: bool,
 }
 
 impl Default for Depth {
@@ -45,7 +43,6 @@ impl Default for Depth {
             images_per_cut_again: 6,
             live_every: 64,
             caches: Caches::Volatile,
-            from_start: false,
         }
     }
 }
@@ -183,14 +180,9 @@ impl Explorer {
             self.depth.caches,
         );
         let returns: HashSet<usize> = run.steps.iter().map(|s| s.1).collect();
-        let first = if self.depth.from_start {
-            0
-        } else {
-            run.prepared
-        };
         loop {
             let point = cutter.before_fence() || returns.contains(&cutter.at());
-            if point && cutter.at() >= first && !stop() {
+            if point && !stop() {
                 if let Err(found) = self.look_at(&run, &cutter, seed)? {
                     let (survivors, wrong) = *found;
                     return Ok(Err(Box::new(Failure {

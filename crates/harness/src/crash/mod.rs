@@ -9,6 +9,7 @@
 //! | [`explore`] | all cuts of a workload |
 //! | [`sequences`] | which workloads there are |
 //! | [`campaign`], [`minimise`] | many of them, in threads; failures made small |
+//! | [`mutants`] | deliberate mistakes, each of which has to be found |
 //!
 //! A state is an image that is unlike all others: media are compared unit by unit of 8 bytes.
 
@@ -18,6 +19,7 @@ pub mod check;
 pub mod explore;
 pub mod images;
 pub mod minimise;
+pub mod mutants;
 pub mod record;
 pub mod sequences;
 

@@ -19,8 +19,6 @@ use crate::workload::alphabet::{OPEN, Step, Workload, act_at};
 pub struct Run {
     /// What happened to the media, from the first client's attaching on.
     pub events: Vec<Recorded>,
-    /// Events before the first step.
-    pub prepared: usize,
     /// For each step the numbers of events before it began and when it had returned.
     pub steps: Vec<(usize, usize)>,
     /// The tree before the first step and after each one.
@@ -146,7 +144,6 @@ fn record(
     let first = running.tree();
     let mut run = Run {
         events: Vec::new(),
-        prepared: recording.event_count(),
         steps: Vec::new(),
         digests: vec![first.digest()],
         trees: vec![first],
