@@ -55,9 +55,18 @@ pub struct DaemonConfig {
     pub map: MapOptions,
     /// How the log of a slot is mapped (recorder, timing model).
     pub log_map: LogMap,
-    /// Salts of logs come from this number instead of from the system, so that a test
-    /// can do the same again. Never for a volume that is to be kept.
-    pub salt_seed: Option<u64>,
+    /// Logs that a test can make again just so. Never for a volume that is to be kept.
+    pub fixed_logs: Option<FixedLogs>,
+}
+
+/// What is otherwise random or 0 about a new log.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedLogs {
+    /// Salts are counted from here on.
+    pub salt: u64,
+    /// Position of the first record, a multiple of 64 that is less than the ring has bytes: a
+    /// log that begins near the end of its ring soon meets it.
+    pub start: u64,
 }
 
 /// How the log of a slot is mapped.
@@ -76,7 +85,7 @@ impl DaemonConfig {
             supervisor_pid: None,
             map: MapOptions::new(),
             log_map: Arc::new(|_| MapOptions::new()),
-            salt_seed: None,
+            fixed_logs: None,
         }
     }
 

@@ -40,6 +40,8 @@ pub struct SessionOptions {
     /// The kernel holds references to inodes (FUSE): an inode that loses its last
     /// name lives on until it is forgotten.
     pub kernel_references: bool,
+    /// Whole blocks go through the log too, instead of straight to granted blocks.
+    pub log_all: bool,
 }
 
 /// How a session maps what it is handed (recorder, timing model).
@@ -153,7 +155,9 @@ impl Session {
             offset,
         };
         let log = Log::open(log_map.clone()).map_err(|e| crate::errno::log(&e))?;
-        let log = Writer::new(Arc::new(log), LogPos(0), word).map_err(|e| crate::errno::log(&e))?;
+        // A new log is empty: its tail is where it begins.
+        let start = LogPos(log.tail_word());
+        let log = Writer::new(Arc::new(log), start, word).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
         Ok(Arc::new(Self {
             channel,
@@ -450,7 +454,7 @@ impl Session {
     /// Takes `blocks` granted blocks, asking for more if needed; `false`: there are
     /// none to be had, so the bytes go through the log.
     pub(crate) fn take_blocks(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
-        if !self.attached.may_steal {
+        if !self.attached.may_steal || self.options.log_all {
             return Ok(false);
         }
         if self.blocks.take(blocks, into) {

@@ -5,7 +5,7 @@
 
 use crate::error::OplogError;
 use crate::ring::in_ring;
-use shale_device::{LINE_BYTES, Map, Path, View, crc32c, mutants};
+use shale_device::{LINE_BYTES, Map, Path, View, crc32c};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{LogHeader, RING_AT, TAIL_AT};
@@ -28,16 +28,24 @@ impl Log {
     /// # Errors
     /// A header that does not decode (its `ring_bytes`), or a mapping that is too short.
     pub fn create(map: Arc<Map>, header: LogHeader) -> Result<Self, OplogError> {
+        Self::create_at(map, header, LogPos(0))
+    }
+
+    /// As [`Self::create`], for a log whose first record will be at `start`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_at(map: Arc<Map>, header: LogHeader, start: LogPos) -> Result<Self, OplogError> {
         let bytes = header.encode();
         let header = LogHeader::decode(&bytes)?;
         check_length(&map, &header)?;
         let view = map.on(Path::Log);
-        view.zero_nt(TAIL_AT, LINE_BYTES);
+        let mut tail = [0; LINE_BYTES];
+        tail[..size_of::<u64>()].copy_from_slice(&start.0.to_le_bytes());
+        view.copy_nt(TAIL_AT, &tail);
         view.fence();
         view.copy_nt(0, &bytes);
-        if !mutants::is_on("log-header-fence") {
-            view.fence();
-        }
+        view.fence();
         Ok(Self::of(map, header))
     }
 
@@ -143,10 +151,8 @@ impl Log {
     pub(crate) fn store_tail(&self, tail: LogPos) {
         let view = self.view();
         view.store_u64(TAIL_AT, tail.0);
-        if !mutants::is_on("tail-flush") {
-            view.flush(TAIL_AT, size_of::<u64>());
-            view.fence();
-        }
+        view.flush(TAIL_AT, size_of::<u64>());
+        view.fence();
     }
 
     /// Makes a log that a crash cut off at `head` fit to go on there: records behind

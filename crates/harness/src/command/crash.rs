@@ -50,7 +50,8 @@ pub struct Args {
     /// How many workloads of each kind at most
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Only this workload: numbers of operations, b before one of the second client, D for a digest
+    /// Only this workload: numbers of operations, b before one of the second
+    /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends soon
     #[arg(long, value_name = "STEPS")]
     workload: Option<Workload>,
     /// Seed of workloads and choices
@@ -220,7 +221,7 @@ impl Args {
 
 /// What the steps of a workload do.
 fn steps(workload: &str) -> Vec<String> {
-    let Ok(Workload(steps)) = workload.parse() else {
+    let Ok(Workload { steps, .. }) = workload.parse() else {
         return Vec::new();
     };
     let shown = |(number, step): (usize, Step)| match step {

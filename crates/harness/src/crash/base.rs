@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
-use shale_daemon::{Daemon, DaemonConfig, VolumeFile};
+use shale_daemon::{Daemon, DaemonConfig, FixedLogs, VolumeFile};
 use shale_device::clock::ManualClock;
 use shale_device::sim::{Action, Recorded, Recording};
 use shale_device::{Access, Clock, Map, MapOptions};
@@ -34,6 +34,8 @@ const NOW_NS: i64 = 1_700_000_000_000_000_000;
 const UUID: [u8; 16] = *b"crash explorer 1";
 const HASH_SEED: [u64; 2] = [0x5eed, 0xca11];
 const SALT_SEED: u64 = 0x5a17_0000_0000;
+/// Bytes before its end at which a log that wraps begins.
+const BEFORE_END: u64 = 448;
 const SEGMENT: &str = "seg-0000";
 const LOG_FILE_BYTES: usize = RING_AT + LOG_BYTES_MIN as usize;
 
@@ -56,9 +58,12 @@ pub fn clock() -> Arc<dyn Clock> {
 ///
 /// # Errors
 /// The daemon refuses.
-pub fn attach(daemon: &Daemon, maps: &SessionMaps) -> Result<Arc<Session>> {
+pub fn attach(daemon: &Daemon, maps: &SessionMaps, log_all: bool) -> Result<Arc<Session>> {
     let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
-    let options = SessionOptions::default();
+    let options = SessionOptions {
+        log_all,
+        ..SessionOptions::default()
+    };
     Session::attach_mapped(channel, clock(), Recent::default(), options, maps)
         .map_err(|e| HarnessError::call("libfs", "attach")(os_error(e)))
 }
@@ -90,8 +95,8 @@ impl Base {
             })?;
         let empty_blocks = empty.space().used;
         drop(empty);
-        let daemon = Daemon::start(place.config(), clock())?;
-        let session = attach(&daemon, &SessionMaps::default())?;
+        let daemon = Daemon::start(place.config(false), clock())?;
+        let session = attach(&daemon, &SessionMaps::default(), false)?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);
         for act in alphabet::tree() {
@@ -183,7 +188,9 @@ impl Place {
     }
 
     /// How a daemon runs here: every store is recorded, nothing happens by itself.
-    pub fn config(&self) -> DaemonConfig {
+    ///
+    /// `wraps`: logs begin shortly before the ends of their rings.
+    pub fn config(&self, wraps: bool) -> DaemonConfig {
         let volume = VolumeFile {
             format: FORMAT,
             name: "crash".to_owned(),
@@ -202,7 +209,10 @@ impl Place {
             digest_threads: 1,
             map: recorded(&recording, 0),
             log_map: Arc::new(move |slot| recorded(&recording, 1 + slot as usize)),
-            salt_seed: Some(SALT_SEED),
+            fixed_logs: Some(FixedLogs {
+                salt: SALT_SEED,
+                start: if wraps { LOG_BYTES_MIN - BEFORE_END } else { 0 },
+            }),
             ..DaemonConfig::new(volume)
         }
     }

@@ -10,7 +10,7 @@ use shale_daemon::{Daemon, RecoveryReport, recover_only};
 use shale_device::sim::Recorded;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino};
-use shale_libfs::{OFlags, SessionMaps};
+use shale_libfs::OFlags;
 use shale_volume::{Inode, View, VolumeError};
 
 use super::base::{Base, PAGE_BYTES, Place, attach, clock, side};
@@ -50,7 +50,7 @@ pub fn recover(
     place.link_logs(logs)?;
     let done = caught(|| {
         let (volume, report) =
-            recover_only(&place.config(), &*clock()).map_err(|e| format!("recovery: {e}"))?;
+            recover_only(&place.config(false), &*clock()).map_err(|e| format!("recovery: {e}"))?;
         fine(&report)?;
         let tree = tree(&volume.view()).map_err(|e| format!("the recovered tree: {e}"))?;
         Ok(tree)
@@ -127,11 +127,11 @@ pub fn live_on(
     base: &Base,
     tree: &Snapshot,
 ) -> Result<std::result::Result<(), Wrong>> {
-    let daemon = match Daemon::start(place.config(), clock()) {
+    let daemon = match Daemon::start(place.config(false), clock()) {
         Ok(daemon) => daemon,
         Err(e) => return Ok(Err(format!("the start after recovery: {e}"))),
     };
-    let session = attach(&daemon, &SessionMaps { ..place.maps(0) })?;
+    let session = attach(&daemon, &place.maps(0), false)?;
     let done = caught(|| {
         fine(daemon.recovery())?;
         let mut shale = side(&session);

@@ -270,11 +270,12 @@ impl<'e> Cutter<'e> {
                 if alone && self.durable.get(self.base, version.key) == version.value {
                     continue;
                 }
-                match (self.caches, version.kind) {
-                    (Caches::Persistent, StoreKind::Word | StoreKind::Copy) => {
-                        kept.set(self.base, version.key, version.value);
-                    }
-                    _ => units.push(version.clone()),
+                if self.caches == Caches::Persistent && version.kind != StoreKind::Nt {
+                    kept.set(self.base, version.key, version.value);
+                    // What it was before can no longer be there.
+                    units.retain(|unit: &Version| unit.key != version.key);
+                } else {
+                    units.push(version.clone());
                 }
             }
         }

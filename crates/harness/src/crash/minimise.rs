@@ -45,31 +45,34 @@ pub fn minimise(
     }
 }
 
-/// Half of the steps, single steps left out, and everything done by one client.
+/// Parts of the steps, single steps left out, everything done by one client, nothing special.
 fn smaller_ones(workload: &Workload) -> Vec<Workload> {
-    let steps = &workload.0;
+    let steps = &workload.steps;
     let mut all = Vec::new();
     let n = steps.len();
     if n > 3 {
-        all.push(Workload(steps[..n / 2].to_vec()));
-        all.push(Workload(steps[n / 2..].to_vec()));
+        all.push(workload.with(steps[..n / 2].to_vec()));
+        all.push(workload.with(steps[n / 2..].to_vec()));
         for quarter in 0..4 {
             let (from, to) = (n * quarter / 4, n * (quarter + 1) / 4);
-            all.push(Workload([&steps[..from], &steps[to..]].concat()));
+            all.push(workload.with([&steps[..from], &steps[to..]].concat()));
         }
     }
     for leave_out in (0..n).rev() {
         let mut fewer = steps.clone();
         fewer.remove(leave_out);
-        all.push(Workload(fewer));
+        all.push(workload.with(fewer));
     }
     if workload.clients() > 1 {
         let alone = |step: &Step| match *step {
             Step::Item { item, .. } => Step::Item { client: 0, item },
             Step::Digest => Step::Digest,
         };
-        all.push(Workload(steps.iter().map(alone).collect()));
+        all.push(workload.with(steps.iter().map(alone).collect()));
     }
-    all.retain(|w| !w.0.is_empty());
+    if workload.log_all || workload.wraps {
+        all.push(Workload::new(steps.clone()));
+    }
+    all.retain(|w| !w.steps.is_empty());
     all
 }

@@ -40,16 +40,16 @@ struct Running {
 }
 
 impl Running {
-    fn start(place: &Place, base: &Base, clients: usize) -> Result<Self> {
-        let daemon = Daemon::start(place.config(), super::base::clock())?;
+    fn start(place: &Place, base: &Base, workload: &Workload) -> Result<Self> {
+        let daemon = Daemon::start(place.config(workload.wraps), super::base::clock())?;
         let mut running = Running {
             daemon,
             shales: Vec::new(),
             sessions: Vec::new(),
             model: base.model.clone(),
         };
-        for client in 0..clients {
-            let session = attach(&running.daemon, &place.maps(client))?;
+        for client in 0..workload.clients() {
+            let session = attach(&running.daemon, &place.maps(client), workload.log_all)?;
             running.shales.push(side(&session));
             running.sessions.push(session);
         }
@@ -119,8 +119,7 @@ pub fn run(
     base: &Base,
     workload: &Workload,
 ) -> Result<std::result::Result<Run, Wrong>> {
-    let clients = workload.clients();
-    let mut running = Running::start(place, base, clients)?;
+    let mut running = Running::start(place, base, workload)?;
     let done = record(&mut running, place, workload);
     // What closing files logs belongs to no workload.
     drop(running.shales);
@@ -149,7 +148,7 @@ fn record(
         trees: vec![first],
         logs: workload.clients(),
     };
-    for (number, &step) in workload.0.iter().enumerate() {
+    for (number, &step) in workload.steps.iter().enumerate() {
         let before = recording.event_count();
         let done = running.step(number, step);
         run.steps.push((before, recording.event_count()));

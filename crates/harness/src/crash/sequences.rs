@@ -15,7 +15,8 @@ const STRIDE: u64 = 7_368_787;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// One operation; digest nowhere or after.
+    /// One operation; digest nowhere or after; blocks stolen or logged; the ring's end met or
+    /// not.
     Ones,
     /// Two operations; digest nowhere, between, or after.
     Pairs,
@@ -52,7 +53,7 @@ impl Kind {
     pub fn count(self) -> Option<u64> {
         let items = alphabet().len() as u64;
         match self {
-            Kind::Ones => Some(2 * items),
+            Kind::Ones => Some(8 * items),
             Kind::Pairs => Some(3 * items * items),
             _ => None,
         }
@@ -72,15 +73,19 @@ impl Kind {
         let mut chance = Chance::new(seed.rotate_left(24) ^ number ^ (self as u64) << 56);
         match self {
             Kind::Ones => {
-                let steps = [item(number / 2), Step::Digest];
-                Workload(steps[..1 + (number % 2) as usize].to_vec())
+                let steps = [item(number / 8), Step::Digest];
+                Workload {
+                    steps: steps[..1 + (number % 2) as usize].to_vec(),
+                    log_all: number / 2 % 2 == 1,
+                    wraps: number / 4 % 2 == 1,
+                }
             }
             Kind::Pairs => {
                 let mut steps = vec![item(number / 3 / items), item(number / 3 % items)];
                 if !number.is_multiple_of(3) {
                     steps.insert((number % 3) as usize, Step::Digest);
                 }
-                Workload(steps)
+                sometimes(&mut chance, steps)
             }
             Kind::Triples => sampled(&mut chance, 3, 4, 1),
             Kind::Long => {
@@ -92,6 +97,15 @@ impl Kind {
                 sampled(&mut chance, length, 6, CLIENTS)
             }
         }
+    }
+}
+
+/// A third without stealing, a third at the end of the ring.
+fn sometimes(chance: &mut Chance, steps: Vec<Step>) -> Workload {
+    Workload {
+        steps,
+        log_all: chance.below(3) == 0,
+        wraps: chance.below(3) == 0,
     }
 }
 
@@ -108,7 +122,7 @@ fn sampled(chance: &mut Chance, length: u64, digest_every: u64, clients: u64) ->
             steps.push(Step::Digest);
         }
     }
-    Workload(steps)
+    sometimes(chance, steps)
 }
 
 #[cfg(test)]
@@ -120,7 +134,13 @@ mod tests {
     fn every_small_workload_comes_once() {
         for kind in [Kind::Ones, Kind::Pairs] {
             let count = kind.count().unwrap();
-            let all: HashSet<Workload> = (0..count).map(|n| kind.workload(n, 5)).collect();
+            let all = (0..count).map(|n| kind.workload(n, 5));
+            let key = |w: Workload| {
+                (kind == Kind::Ones)
+                    .then(|| w.to_string())
+                    .unwrap_or(format!("{:?}", w.steps))
+            };
+            let all: HashSet<String> = all.map(key).collect();
             assert_eq!(all.len() as u64, count, "{kind:?}");
         }
         assert_eq!(Kind::Long.workload(3, 5), Kind::Long.workload(3, 5));

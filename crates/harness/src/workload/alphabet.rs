@@ -329,34 +329,57 @@ pub enum Step {
 }
 
 /// A sequence of steps.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Workload(pub Vec<Step>);
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Workload {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Whole blocks go through the log, never straight to granted blocks.
+    pub log_all: bool,
+    /// Logs begin shortly before the end of their rings.
+    pub wraps: bool,
+}
+
+const LOG_ALL: &str = "L";
+const WRAPS: &str = "W";
+const DIGEST: &str = "D";
 
 impl Workload {
+    /// These steps, nothing special.
+    pub fn new(steps: Vec<Step>) -> Self {
+        Workload {
+            steps,
+            ..Workload::default()
+        }
+    }
+
+    /// Other steps, the rest the same.
+    pub fn with(&self, steps: Vec<Step>) -> Self {
+        Workload { steps, ..*self }
+    }
+
     /// How many clients it needs.
     pub fn clients(&self) -> usize {
         let client = |step: &Step| match step {
             Step::Item { client, .. } => client + 1,
             Step::Digest => 1,
         };
-        self.0.iter().map(client).max().unwrap_or(1)
+        self.steps.iter().map(client).max().unwrap_or(1)
     }
 }
 
-/// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest.
+/// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`
+/// and `W` for [`Workload::log_all`] and [`Workload::wraps`].
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (n, step) in self.0.iter().enumerate() {
-            let space = if n == 0 { "" } else { " " };
-            match step {
-                Step::Digest => write!(f, "{space}D")?,
-                Step::Item { client: 0, item } => write!(f, "{space}{item}")?,
-                Step::Item { client, item } => {
-                    write!(f, "{space}{}{item}", char::from(b'a' + *client as u8))?;
-                }
-            }
-        }
-        Ok(())
+        let flags = [(self.log_all, LOG_ALL), (self.wraps, WRAPS)];
+        let flags = flags.into_iter().filter(|flag| flag.0);
+        let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
+        words.extend(self.steps.iter().map(|step| match step {
+            Step::Digest => DIGEST.to_owned(),
+            Step::Item { client: 0, item } => item.to_string(),
+            Step::Item { client, item } => format!("{}{item}", char::from(b'a' + *client as u8)),
+        }));
+        f.write_str(&words.join(" "))
     }
 }
 
@@ -365,25 +388,29 @@ impl std::str::FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let items = alphabet().len();
-        let step = |word: &str| {
-            if word == "D" {
-                return Ok(Step::Digest);
+        let mut workload = Workload::default();
+        for word in text.split_whitespace() {
+            match word {
+                LOG_ALL => workload.log_all = true,
+                WRAPS => workload.wraps = true,
+                DIGEST => workload.steps.push(Step::Digest),
+                _ => workload.steps.push(item_of(word, items)?),
             }
-            let (client, number) = match word.as_bytes()[0] {
-                letter @ b'a'..=b'd' => (usize::from(letter - b'a'), &word[1..]),
-                _ => (0, word),
-            };
-            match number.parse() {
-                Ok(item) if item < items => Ok(Step::Item { client, item }),
-                _ => Err(format!(
-                    "'{word}' is no step: a number below {items}, b and such a number, or D"
-                )),
-            }
-        };
-        text.split_whitespace()
-            .map(step)
-            .collect::<Result<_, _>>()
-            .map(Workload)
+        }
+        Ok(workload)
+    }
+}
+
+fn item_of(word: &str, items: usize) -> Result<Step, String> {
+    let (client, number) = match word.as_bytes()[0] {
+        letter @ b'a'..=b'd' => (usize::from(letter - b'a'), &word[1..]),
+        _ => (0, word),
+    };
+    match number.parse() {
+        Ok(item) if item < items => Ok(Step::Item { client, item }),
+        _ => Err(format!(
+            "'{word}' is no step: a number below {items}, b and such a number, D; or L or W in front"
+        )),
     }
 }
 
@@ -407,12 +434,12 @@ mod tests {
             .filter(|&item| model.clone().act(&act_at(item, 0)).is_ok())
             .count();
         assert!(done > items * 4 / 5, "{done} of {items}");
-        assert_eq!(Snapshot::of(&mut model).unwrap().paths.len(), 15);
+        assert_eq!(Snapshot::of(&mut model).unwrap().paths.len(), 14);
     }
 
     #[test]
     fn workloads_are_words() {
-        let text = "3 D b17 D";
+        let text = "L W 3 D b17 D";
         let workload: Workload = text.parse().unwrap();
         assert_eq!(
             (workload.to_string().as_str(), workload.clients()),
