@@ -81,6 +81,9 @@ pub struct Args {
     /// Serve, fill and empty one in so many recovered volumes; 1: each, 0: none
     #[arg(long, value_name = "N", default_value_t = Depth::default().live_every)]
     live_every: u64,
+    /// Begin with a tree whose files and directories have trees of two levels; slower
+    #[arg(long)]
+    large: bool,
     /// Caches survive a power cut (eADR)
     #[arg(long)]
     eadr: bool,
@@ -134,6 +137,7 @@ impl Args {
             dir: self.dir.clone(),
             kinds: self.kinds(),
             only: self.workload.clone(),
+            large: self.large,
             seed: self.seed,
             shard: self.shard,
             threads: self.threads.unwrap_or(processors),
@@ -162,7 +166,9 @@ impl Args {
             "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --again-every {} --live-every {}",
             failure.workload, self.seed, self.images_per_cut, self.again_every, self.live_every
         );
-        words += if self.eadr { " --eadr" } else { "" };
+        for (given, word) in [(self.eadr, " --eadr"), (self.large, " --large")] {
+            words += if given { word } else { "" };
+        }
         words
     }
 

@@ -50,6 +50,7 @@ pub fn run(args: &Args) -> Result<bool> {
             (Kind::Two, 10_000),
         ],
         only: None,
+        large: false,
         seed: args.seed,
         shard: (0, 1),
         threads: args.threads.unwrap_or(processors),

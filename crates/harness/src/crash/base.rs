@@ -74,11 +74,12 @@ pub fn side(session: &Arc<Session>) -> Shale {
 }
 
 impl Base {
-    /// Makes it in a directory in `dir` (on tmpfs), which is removed again.
+    /// Makes it in a directory in `dir` (on tmpfs), which is removed again. `large`: with
+    /// trees of two levels.
     ///
     /// # Errors
     /// No space; what daemon and client say.
-    pub fn make(dir: &Path) -> Result<Arc<Base>> {
+    pub fn make(dir: &Path, large: bool) -> Result<Arc<Base>> {
         let place = Place::empty(dir)?;
         let options = MkfsOptions {
             uuid: UUID,
@@ -99,7 +100,12 @@ impl Base {
         let session = attach(&daemon, &SessionMaps::default(), false)?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);
-        for act in alphabet::tree() {
+        let more = if large {
+            alphabet::large_tree()
+        } else {
+            Vec::new()
+        };
+        for act in alphabet::tree().into_iter().chain(more) {
             let (should, did) = (model.act(&act), shale.act(&act));
             if should.is_err() || should != did {
                 let found = format!("{act:?}: expected {should:?}, found {did:?}");

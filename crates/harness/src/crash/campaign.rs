@@ -23,6 +23,8 @@ pub struct Options {
     pub kinds: Vec<(Kind, u64)>,
     /// Only this workload.
     pub only: Option<Workload>,
+    /// Begin with trees of two levels.
+    pub large: bool,
     /// Seed of everything.
     pub seed: u64,
     /// This is shard `.0` of `.1`.
@@ -188,7 +190,7 @@ impl Drop for Switched {
 pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Result<Summary> {
     let campaign = Campaign {
         options,
-        base: Base::make(&options.dir)?,
+        base: Base::make(&options.dir, options.large)?,
         known: Arc::default(),
         list: List {
             done: options.kinds.iter().map(|_| AtomicU64::new(0)).collect(),

@@ -25,7 +25,7 @@ fn shm() -> &'static std::path::Path {
 
 #[test]
 fn cuts_of_a_few_workloads() {
-    let base = Base::make(shm()).unwrap();
+    let base = Base::make(shm(), false).unwrap();
     let known = Arc::new(Known::default());
     let mut explorer = Explorer::new(shm(), base, Depth::default(), known.clone()).unwrap();
     for words in [
@@ -53,6 +53,7 @@ fn a_campaign_keeps_its_limits() {
         dir: shm().to_path_buf(),
         kinds: vec![(Kind::Ones, 3), (Kind::Two, 1)],
         only: None,
+        large: false,
         seed: 7,
         shard: (0, 1),
         threads: 2,
@@ -75,7 +76,7 @@ fn a_campaign_keeps_its_limits() {
 
 #[test]
 fn a_volume_that_lost_a_store_is_seen() {
-    let base = Base::make(shm()).unwrap();
+    let base = Base::make(shm(), false).unwrap();
     let mut place = Place::new(shm(), &base).unwrap();
     let run = record::run(&mut place, &base, &"0 D".parse().unwrap())
         .unwrap()

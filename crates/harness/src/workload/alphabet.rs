@@ -32,6 +32,32 @@ fn fill(seed: u8, len: usize) -> Fill {
     Fill { seed, len }
 }
 
+/// Blocks of `frag` that hold data, each an extent of its own: more than a leaf holds.
+const EXTENTS: u64 = 180;
+/// Names in `m`, more than a leaf holds.
+const NAMES: usize = 60;
+
+fn long_name(n: usize) -> String {
+    format!("m/{n:03}-{}", "long".repeat(20))
+}
+
+/// More on top of [`tree`], with trees of two levels: `frag`, a file of 180 extents, and `m`, a
+/// directory of 60 long names.
+pub fn large_tree() -> Vec<Act> {
+    let make = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+    let mut acts = vec![
+        Act::Mkdir(path("m"), 0o755),
+        Act::Open(E, path("frag"), make, 0o644),
+    ];
+    acts.extend((0..EXTENTS).map(|n| {
+        let write = FileAct::Write(n * 8192 + 100, fill(n as u8, 300));
+        Act::File(E, write)
+    }));
+    acts.push(Act::File(E, FileAct::Close));
+    acts.extend((0..NAMES).map(|n| Act::Symlink(path("d/f"), path(&long_name(n)))));
+    acts
+}
+
 /// The operations that make the tree on an empty volume.
 pub fn tree() -> Vec<Act> {
     let make = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
@@ -75,6 +101,7 @@ pub fn alphabet() -> Vec<Act> {
     renames(&mut acts);
     attributes(&mut acts);
     opens(&mut acts);
+    large(&mut acts);
     acts
 }
 
@@ -314,6 +341,28 @@ fn opens(acts: &mut Vec<Act>) {
     }
 }
 
+/// What needs the large tree to do something.
+fn large(acts: &mut Vec<Act>) {
+    let (old, new) = (|n| path(&long_name(n)), |n| path(&long_name(NAMES + n)));
+    let half = EXTENTS / 2 * 8192;
+    acts.extend([
+        Act::Open(E, path("frag"), OFlags::RDWR, 0),
+        Act::Truncate(path("frag"), half + 200),
+        Act::Truncate(path("frag"), 0),
+        Act::Unlink(path("frag")),
+        Act::Rename(path("d/f"), path("frag"), 0),
+        Act::File(E, FileAct::Allocate(3, 8192, half)),
+        Act::File(E, FileAct::Allocate(8, half, 8192)),
+        Act::File(E, FileAct::Write(half + 4096, fill(0, 4096))),
+        Act::Link(path("d/f"), new(0)),
+        Act::Unlink(old(7)),
+        Act::Rename(old(9), new(1), 0),
+        Act::Rename(old(11), old(50), 0),
+        Act::Rename(path("d/f"), old(20), RENAME_EXCHANGE),
+        Act::Rename(path("m"), path("x"), 0),
+    ]);
+}
+
 /// One step of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
@@ -429,7 +478,7 @@ mod tests {
             model.act(&Act::Open(slot, path(name), flags, 0)).unwrap();
         }
         let items = alphabet().len();
-        assert!((160..=190).contains(&items), "{items} items");
+        assert!((170..=200).contains(&items), "{items} items");
         let done = (0..items)
             .filter(|&item| model.clone().act(&act_at(item, 0)).is_ok())
             .count();
