@@ -10,7 +10,9 @@ use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
-use shale_device::{Map, MapOptions, Path as CountPath};
+use shale_device::mutants;
+use shale_device::{Map, Path as CountPath};
+use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_oplog::Log;
@@ -115,13 +117,13 @@ impl Shared {
         reach: Reach,
         slot: u32,
         uid: u32,
-        salt: u64,
+        (salt, start): (u64, LogPos),
         ring_bytes: u64,
     ) -> Result<(Arc<Map>, PathBuf)> {
         let path = self.nvm_dir.join(file_name(slot));
         remove(&path)?;
         let map = Arc::new(
-            MapOptions::new()
+            (self.config.log_map)(slot)
                 .path(CountPath::Log)
                 .create_file(&path, RING_AT + ring_bytes as usize)?,
         );
@@ -139,7 +141,7 @@ impl Shared {
             created_ns: self.clock.realtime_ns(),
             ..zerocopy::FromZeros::new_zeroed()
         };
-        Log::create(map.clone(), header)?;
+        Log::create_at(map.clone(), header, start)?;
         Ok((map, path))
     }
 
@@ -158,9 +160,14 @@ impl Shared {
         };
         let ring_bytes =
             wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        let salt = u64::from_le_bytes(random()?);
+        let (salt, start) = match self.config.fixed_logs {
+            None => (u64::from_le_bytes(random()?), LogPos(0)),
+            Some(fixed) => {
+                let number = self.next_client.load(Ordering::Acquire);
+                (fixed.salt.wrapping_add(number.into()), LogPos(fixed.start))
+            }
+        };
         let uid = asker.person.uid;
-        let (log, log_path) = self.make_log(asker.reach, slot, uid, salt, ring_bytes)?;
         let connection = match asker.reach {
             Reach::InProcess => self.config.connection.unwrap_or(0),
             Reach::Socket => 0,
@@ -170,9 +177,14 @@ impl Shared {
             uid,
             salt,
             ring_bytes,
+            digested: start.0,
             connection,
             ..zerocopy::FromZeros::new_zeroed()
         };
+        if mutants::is_on("slot-before-log") {
+            self.set_slot(slot, &live)?;
+        }
+        let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(Parts {
             id: self.next_client.fetch_add(1, Ordering::AcqRel),
@@ -186,6 +198,7 @@ impl Shared {
             salt,
             ring_bytes,
         })?);
+        client.set_digested(start);
         self.set_slot(slot, &live)?;
         self.register(&client);
         if asker.reach == Reach::InProcess && self.config.connection_continues {

@@ -13,7 +13,7 @@ use crate::gate::{Barrier, OwnReaders};
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
-use crate::recover::{Recovery, RecoveryReport};
+use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
@@ -53,7 +53,24 @@ pub struct DaemonConfig {
     pub supervisor_pid: Option<u32>,
     /// How the NVM tier is mapped (recorder, timing model).
     pub map: MapOptions,
+    /// How the log of a slot is mapped (recorder, timing model).
+    pub log_map: LogMap,
+    /// Logs that a test can make again just so. Never for a volume that is to be kept.
+    pub fixed_logs: Option<FixedLogs>,
 }
+
+/// What is otherwise random or 0 about a new log.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedLogs {
+    /// Salts are counted from here on.
+    pub salt: u64,
+    /// Position of the first record, a multiple of 64 that is less than the ring has bytes: a
+    /// log that begins near the end of its ring soon meets it.
+    pub start: u64,
+}
+
+/// How the log of a slot is mapped.
+pub type LogMap = Arc<dyn Fn(u32) -> MapOptions + Send + Sync>;
 
 impl DaemonConfig {
     /// The defaults for a volume: a thread per processor, digest from 30%, 5 s.
@@ -67,6 +84,8 @@ impl DaemonConfig {
             connection_continues: false,
             supervisor_pid: None,
             map: MapOptions::new(),
+            log_map: Arc::new(|_| MapOptions::new()),
+            fixed_logs: None,
         }
     }
 
@@ -77,6 +96,61 @@ impl DaemonConfig {
             n => n.min(processors.max(1)),
         }
     }
+}
+
+/// A volume that was opened and recovered, and is served by nobody yet.
+struct Opened {
+    map: Arc<Map>,
+    lock: NvmLock,
+    volume: Arc<Volume>,
+    digester: Digester,
+    readers: OwnReaders,
+    recovered: Recovered,
+}
+
+impl Opened {
+    fn new(config: &DaemonConfig, clock: &dyn Clock, barrier: Barrier) -> Result<Opened> {
+        let dir = config.volume.nvm_dir();
+        let map = open_nvm(dir, config.volume.nvm_bytes(), &config.map)?;
+        let lock = NvmLock::take(dir)?;
+        let map = Arc::new(map);
+        let volume = Arc::new(Volume::open(map.clone())?);
+        config.volume.check_superblock(volume.superblock())?;
+        let digester = Digester::new(volume.clone());
+        let readers = OwnReaders::default();
+        let recovered = Recovery {
+            volume: &volume,
+            digester: &digester,
+            readers: &readers,
+            nvm_dir: dir,
+            log_map: &config.log_map,
+            clock,
+            connection: config.connection.filter(|_| config.connection_continues),
+            threads: config.threads(),
+            barrier,
+        }
+        .run()?;
+        Ok(Opened {
+            map,
+            lock,
+            volume,
+            digester,
+            readers,
+            recovered,
+        })
+    }
+}
+
+/// Opens and recovers a volume as [`Daemon::start`] does, and serves nobody.
+///
+/// # Errors
+/// As there.
+pub fn recover_only(
+    config: &DaemonConfig,
+    clock: &dyn Clock,
+) -> Result<(Arc<Volume>, RecoveryReport)> {
+    let opened = Opened::new(config, clock, Barrier::register()?)?;
+    Ok((opened.volume, opened.recovered.report))
 }
 
 /// A running daemon. Dropping it without [`Daemon::shutdown`] stops its threads and
@@ -97,25 +171,15 @@ impl Daemon {
     /// says what to do.
     pub fn start(config: DaemonConfig, clock: Arc<dyn Clock>) -> Result<Arc<Daemon>> {
         let barrier = Barrier::register()?;
+        let Opened {
+            map,
+            lock,
+            volume,
+            digester,
+            readers,
+            recovered,
+        } = Opened::new(&config, &*clock, barrier)?;
         let dir = config.volume.nvm_dir().to_path_buf();
-        let map = open_nvm(&dir, config.volume.nvm_bytes(), &config.map)?;
-        let lock = NvmLock::take(&dir)?;
-        let map = Arc::new(map);
-        let volume = Arc::new(Volume::open(map.clone())?);
-        config.volume.check_superblock(volume.superblock())?;
-        let digester = Digester::new(volume.clone());
-        let readers = OwnReaders::default();
-        let recovered = Recovery {
-            volume: &volume,
-            digester: &digester,
-            readers: &readers,
-            nvm_dir: &dir,
-            clock: &*clock,
-            connection: config.connection.filter(|_| config.connection_continues),
-            threads: config.threads(),
-            barrier,
-        }
-        .run()?;
         let (credits, leases) = (Credits::default(), Leases::new(clock.clone()));
         credits.hold(recovered.left.reserve_bytes);
         leases.give_new(LEFT_LOGS, &recovered.left.inos);

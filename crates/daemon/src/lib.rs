@@ -38,7 +38,7 @@ mod space;
 pub mod stats;
 pub mod volume_file;
 
-pub use daemon::{Daemon, DaemonConfig};
+pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use error::{DaemonError, Result};
 pub use lease::LeaseHook;
 pub use make::{Made, MakeOptions, make_volume};

@@ -24,6 +24,7 @@
 //! the daemon killed again before that, the next one would find them still.
 
 use crate::client::Client;
+use crate::daemon::LogMap;
 use crate::digest::{DigestError, DigestStats, Digester, LogSource, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
@@ -35,7 +36,8 @@ use crate::shared::Shared;
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use serde::Serialize;
-use shale_device::{Access, Clock, Map, MapOptions, Path as CountPath};
+use shale_device::mutants;
+use shale_device::{Access, Clock, Map, Path as CountPath};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_format::{Ino, LogPos};
@@ -108,6 +110,7 @@ pub(crate) struct Recovery<'a> {
     pub(crate) digester: &'a Digester,
     pub(crate) readers: &'a OwnReaders,
     pub(crate) nvm_dir: &'a Path,
+    pub(crate) log_map: &'a LogMap,
     pub(crate) clock: &'a dyn Clock,
     pub(crate) connection: Option<u64>,
     pub(crate) threads: usize,
@@ -153,6 +156,9 @@ impl Recovery<'_> {
         report.logs = logs.len();
         self.end_all(&logs);
         self.survey(&mut logs);
+        if mutants::is_on("slots-freed-first") {
+            self.free_slots(&logs, &mut Kept::default())?;
+        }
         self.digest(&mut logs);
         report.orphans_freed = self.digest_short(&mut logs)?;
         let mut kept = self.collect_requests(&logs);
@@ -165,7 +171,8 @@ impl Recovery<'_> {
         self.free_slots(&logs, &mut kept)?;
         let left = self.left(&logs)?;
         // A log that is left knows more of them than it names: what is below a directory.
-        if self.connection.is_none() && report.logs_left == 0 {
+        let orphans_go = !mutants::is_on("orphans-go");
+        if self.connection.is_none() && report.logs_left == 0 && orphans_go {
             report.orphans_freed += orphans::free_all(self.volume, &HashSet::new())?;
         }
         report.ms = (self.clock.monotonic_ns() - started_ns) / 1_000_000;
@@ -200,7 +207,7 @@ impl Recovery<'_> {
         live.map(|(number, slot)| {
             let number = number as u32;
             let path = self.nvm_dir.join(file_name(number));
-            let opened = MapOptions::new()
+            let opened = (self.log_map)(number)
                 .path(CountPath::Log)
                 .open_files(&[&path], Access::ReadWrite);
             let map = match opened {
@@ -294,7 +301,7 @@ impl Recovery<'_> {
             log.head = found.head.max(log.head);
             for run in found.stolen {
                 // What is not free is not this log's: digest refuses the record.
-                if self.volume.take(run).is_ok() {
+                if !mutants::is_on("survey-takes") && self.volume.take(run).is_ok() {
                     log.taken.insert(run);
                 }
             }

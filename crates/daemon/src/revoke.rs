@@ -16,6 +16,7 @@ use crate::digestion::Halt;
 use crate::lease::{Decision, Grant, Holder, LeaseHook, Wish};
 use crate::shared::Shared;
 use crate::space::LEFT_LOGS;
+use shale_device::mutants;
 use shale_proto::LeaseMode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -133,14 +134,16 @@ impl Shared {
         if hook.is_some() && dropped.is_none() {
             return Ok(Step::DropFirst);
         }
-        victim.daemon_page.bump_generation(ino);
+        if !mutants::is_on("lease-generation") {
+            victim.daemon_page.bump_generation(ino);
+        }
         self.pass_gate(&victim);
         if let (Some(hook), Some(seen)) = (hook, dropped)
             && hook.used_since(ino, seen)
         {
             return Ok(Step::DropFirst);
         }
-        if holder.mode == LeaseMode::Exclusive {
+        if holder.mode == LeaseMode::Exclusive && !mutants::is_on("lease-digest") {
             match self.digest_to(&victim, u64::MAX) {
                 Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(NoLease::Halt(halt)),
                 // What was refused does not count; the rest is in the volume.

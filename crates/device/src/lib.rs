@@ -7,6 +7,7 @@
 //! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
 //! | [`timing`] | models that slow a mapping down to the NVM of Strata §5 or HiNFS §5.1 |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
+//! | [`mutants`] | deliberate mistakes, in test builds only |
 //! | [`sim`] | a recorder of every store, flush and fence, and the images a power cut could leave |
 //!
 //! # What is assumed of NVM
@@ -35,6 +36,7 @@ mod error;
 mod fused;
 mod hooks;
 mod isa;
+pub mod mutants;
 pub mod nvm;
 pub mod sim;
 pub mod timing;

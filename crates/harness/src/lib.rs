@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | [`micro`] | single operations by size, side by side: floor, LibFS, the mount, tmpfs, ext4 |
 //! | [`workload`] | programs' patterns of calls: a mail server, a directory of a million files |
+//! | [`model`] | what a file system should do: a model in memory, compared with kernel and volume |
+//! | [`crash`] | power cuts at every fence, recovered and compared with the model |
 //! | [`scratch`] | a volume for as long as a measurement lasts |
 //! | [`machine`] | on what |
 //!
@@ -11,9 +13,11 @@
 #![forbid(unsafe_code)]
 
 pub mod chance;
+pub mod crash;
 mod error;
 pub mod machine;
 pub mod micro;
+pub mod model;
 pub mod scratch;
 mod timer;
 pub mod workload;

@@ -48,7 +48,7 @@ pub use path::{ListedEntry, ReadDir, Tree};
 pub use ranges::{SEEK_DATA, SEEK_HOLE};
 pub use rename::{RENAME_EXCHANGE, RENAME_NOREPLACE};
 pub use rustix::fs::OFlags;
-pub use session::{Session, SessionOptions};
+pub use session::{Session, SessionMaps, SessionOptions};
 pub use shale_oplog::Recent;
 pub use shale_proto::LeaseMode;
 pub use write::WriteFlags;

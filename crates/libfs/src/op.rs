@@ -7,6 +7,7 @@ use crate::node::{Node, NodeState};
 use crate::room::UNIT;
 use crate::session::Session;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use shale_device::mutants;
 use shale_format::{Ino, LogPos};
 use shale_oplog::{Done, Part, Permit};
 use shale_proto::LeaseMode;
@@ -125,7 +126,7 @@ impl<'s> Op<'s> {
     ) -> std::result::Result<RwLockReadGuard<'n, NodeState>, Stop> {
         loop {
             let state = node.state.read();
-            if state.epoch >= self.epoch {
+            if state.epoch >= self.epoch || mutants::is_on("epoch-read") {
                 return self.usable(node, &state).map(|()| state);
             }
             drop(state);
@@ -244,6 +245,12 @@ impl<'s> Op<'s> {
             part.header.reserve = std::mem::take(&mut reserve);
         }
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
+        if mutants::is_on("call-in-pieces") {
+            let ends = parts
+                .iter_mut()
+                .map(|p| self.session.log.append(permit, p).end);
+            return ends.last().ok_or(Errno::IO.into());
+        }
         let end = self.session.log.append_chain(permit, parts).end;
         self.session.log_goes_on(end)?;
         Ok(end)

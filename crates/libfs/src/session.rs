@@ -20,7 +20,7 @@ use crate::requests::Requests;
 use crate::room::{PIECE_BYTES, Room, UNIT};
 use parking_lot::Mutex;
 use shale_device::clock::Clock;
-use shale_device::nvm::{Access, Map, Piece, SharedWords};
+use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
@@ -41,6 +41,20 @@ pub struct SessionOptions {
     /// The kernel holds references to inodes (FUSE): an inode that loses its last
     /// name lives on until it is forgotten.
     pub kernel_references: bool,
+    /// The session stays for long: all of its log is made present at once, so that no
+    /// call has to wait for a page of it.
+    pub present: bool,
+    /// Whole blocks go through the log too, instead of straight to granted blocks.
+    pub log_all: bool,
+}
+
+/// How a session maps what it is handed (recorder, timing model).
+#[derive(Clone, Default)]
+pub struct SessionMaps {
+    /// The NVM tier.
+    pub nvm: MapOptions,
+    /// Its update log.
+    pub log: MapOptions,
 }
 
 /// A client of a volume.
@@ -102,6 +116,17 @@ impl Session {
         recent: Recent,
         options: SessionOptions,
     ) -> Result<Arc<Self>> {
+        Self::attach_mapped(channel, clock, recent, options, &SessionMaps::default())
+    }
+
+    /// As [`Self::attach`], with maps made as `maps` says.
+    pub fn attach_mapped(
+        channel: Arc<dyn Channel>,
+        clock: Arc<dyn Clock>,
+        recent: Recent,
+        options: SessionOptions,
+        maps: &SessionMaps,
+    ) -> Result<Arc<Self>> {
         register_barriers();
         let ask = Request::Attach {
             version: PROTO_VERSION,
@@ -113,22 +138,21 @@ impl Session {
             other => return Err(refusal(&other)),
         };
         let mut fds = fds.into_iter();
-        let mut map = |bytes: usize, access| -> Result<Arc<Map>> {
+        let mut map = |options: &MapOptions, bytes: usize, access| -> Result<Arc<Map>> {
             let fd = fds.next().ok_or(Errno::PROTO)?;
-            let piece = Piece { fd, bytes };
-            Ok(Arc::new(
-                Map::open(vec![piece], access).map_err(|e| device(&e))?,
-            ))
+            let opened = options.open(vec![Piece { fd, bytes }], access);
+            Ok(Arc::new(opened.map_err(|e| device(&e))?))
         };
+        let plain = MapOptions::new();
         let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
-        let log_map = map(log_bytes, Access::ReadWrite)?;
-        if options.kernel_references {
-            // A mount stays for long, and its first calls should not fault either.
+        let log_map = map(&maps.log, log_bytes, Access::ReadWrite)?;
+        if options.present {
             log_map.populate().map_err(|e| device(&e))?;
         }
-        let daemon_page = map(daemon_page::BYTES, Access::ReadOnly)?;
-        let client_page = map(shale_proto::control::client_page::BYTES, Access::ReadWrite)?;
-        let nvm = Arc::new(map_segments(channel.as_ref(), &attached)?);
+        let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
+        let client_bytes = shale_proto::control::client_page::BYTES;
+        let client_page = map(&plain, client_bytes, Access::ReadWrite)?;
+        let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let offset = shale_proto::control::client_page::COMMITTED;
         let word = CommittedWord {
@@ -136,7 +160,9 @@ impl Session {
             offset,
         };
         let log = Log::open(log_map.clone()).map_err(|e| crate::errno::log(&e))?;
-        let log = Writer::new(Arc::new(log), LogPos(0), word).map_err(|e| crate::errno::log(&e))?;
+        // A new log is empty: its tail is where it begins.
+        let start = LogPos(log.tail_word());
+        let log = Writer::new(Arc::new(log), start, word).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
         Ok(Arc::new(Self {
             channel,
@@ -431,7 +457,7 @@ impl Session {
     /// Takes `blocks` granted blocks, asking for more if needed; `false`: there are
     /// none to be had, so the bytes go through the log.
     pub(crate) fn take_blocks(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
-        if !self.attached.may_steal {
+        if !self.attached.may_steal || self.options.log_all {
             return Ok(false);
         }
         if self.blocks.take(blocks, into) {
@@ -535,7 +561,7 @@ fn refusal(reply: &Reply) -> Errno {
     }
 }
 
-fn map_segments(channel: &dyn Channel, attached: &Attached) -> Result<Map> {
+fn map_segments(channel: &dyn Channel, attached: &Attached, options: &MapOptions) -> Result<Map> {
     let mut pieces = Vec::new();
     while pieces.len() < attached.segments as usize {
         let ask = Request::Segments {
@@ -553,5 +579,6 @@ fn map_segments(channel: &dyn Channel, attached: &Attached) -> Result<Map> {
             bytes: b as usize,
         }));
     }
-    Map::open(pieces, Access::ReadOnly).map_err(|e| device(&e))
+    let map = options.open(pieces, Access::ReadOnly);
+    map.map_err(|e| device(&e))
 }

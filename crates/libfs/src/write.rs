@@ -12,6 +12,7 @@ use crate::op::Op;
 use crate::read::{Piece, pieces, wrong_type};
 use crate::room::content_bytes;
 use crate::session::{Need, Session, final_errno};
+use shale_device::mutants;
 use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
@@ -215,7 +216,9 @@ impl Session {
                 self.nvm.copy_nt(run.addr.byte() as usize, bytes);
                 at += bytes.len();
             }
-            self.nvm.fence();
+            if !mutants::is_on("steal-fence") {
+                self.nvm.fence();
+            }
         }
         Ok(Some(Stolen {
             from: head,

@@ -25,7 +25,7 @@ use crate::fill;
 use crate::log::Log;
 use crate::ring::{Claim, Kept, Permit, Reservation, Ring};
 use parking_lot::Mutex;
-use shale_device::{Map, SharedWords};
+use shale_device::{Map, SharedWords, mutants};
 use shale_format::LogPos;
 use shale_format::record::flag;
 use std::sync::Arc;
@@ -213,7 +213,9 @@ impl Writer {
     fn pad(&self, waste: Claim, middle: u64) {
         fill::pad(&self.log, waste.start, middle);
         fill::pad(&self.log, middle, waste.end);
-        self.log.view().fence();
+        if !mutants::is_on("pad-fence") {
+            self.log.view().fence();
+        }
         self.publish(waste);
     }
 
@@ -244,7 +246,9 @@ impl Writer {
                 fill::covered(&self.log, part);
             }
         }
-        self.log.view().fence();
+        if !mutants::is_on("append-fence") {
+            self.log.view().fence();
+        }
     }
 
     /// All large data, a fence, then the headers that speak of it and the small records.
@@ -253,7 +257,9 @@ impl Writer {
         for part in parts.iter_mut().filter(|part| fill::needs_two_fences(part)) {
             fill::data(&self.log, part);
         }
-        self.log.view().fence();
+        if !mutants::is_on("append-data-fence") {
+            self.log.view().fence();
+        }
         for part in parts {
             if fill::needs_two_fences(part) {
                 fill::header(&self.log, part);

@@ -28,11 +28,21 @@ impl Log {
     /// # Errors
     /// A header that does not decode (its `ring_bytes`), or a mapping that is too short.
     pub fn create(map: Arc<Map>, header: LogHeader) -> Result<Self, OplogError> {
+        Self::create_at(map, header, LogPos(0))
+    }
+
+    /// As [`Self::create`], for a log whose first record will be at `start`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_at(map: Arc<Map>, header: LogHeader, start: LogPos) -> Result<Self, OplogError> {
         let bytes = header.encode();
         let header = LogHeader::decode(&bytes)?;
         check_length(&map, &header)?;
         let view = map.on(Path::Log);
-        view.zero_nt(TAIL_AT, END_AT + LINE_BYTES - TAIL_AT);
+        let mut words = [0; END_AT + LINE_BYTES - TAIL_AT];
+        words[..size_of::<u64>()].copy_from_slice(&start.0.to_le_bytes());
+        view.copy_nt(TAIL_AT, &words);
         view.fence();
         view.copy_nt(0, &bytes);
         view.fence();

@@ -12,6 +12,7 @@ use crate::append::CHAIN_RECORDS_MAX;
 use crate::encode::payload_at;
 use crate::log::{Log, place};
 use shale_device::View;
+use shale_device::mutants;
 use shale_format::checksum::Crc32c;
 use shale_format::record::{Kind, RecordHeader, StealBody, flag};
 use shale_format::{BlockAddr, LogPos};
@@ -160,7 +161,11 @@ impl<'a> Scan<'a> {
                 break;
             }
         }
-        self.ready.clear();
+        if mutants::is_on("scan-chain") {
+            self.head = at;
+        } else {
+            self.ready.clear();
+        }
         self.ended = true;
     }
 
@@ -186,7 +191,8 @@ impl<'a> Scan<'a> {
         crc.update(RecordHeader { crc: 0, ..header }.as_bytes());
         let body_at = at + RecordHeader::BYTES;
         let bytes = self.read_private(&header, body_at, &mut crc);
-        if crc.finish() != header.crc || !self.steal_is_whole(&header, &bytes) {
+        let fits = crc.finish() == header.crc || mutants::is_on("scan-checksum");
+        if !fits || !self.steal_is_whole(&header, &bytes) {
             return None;
         }
         Some(Record { header, bytes })
@@ -228,6 +234,9 @@ impl<'a> Scan<'a> {
         let Some(check) = &mut self.steals else {
             return true;
         };
+        if mutants::is_on("scan-steal") {
+            return true;
+        }
         if header.kind() != Kind::Steal || header.flags & flag::FENCED != 0 {
             return true;
         }

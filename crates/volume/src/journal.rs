@@ -13,6 +13,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
+use shale_device::mutants;
 use shale_format::checksum::crc32c;
 use shale_format::journal::{JOURNAL_MAGIC, JournalEntry, JournalHeader};
 use shale_format::limits::BLOCK_BYTES;
@@ -91,9 +92,13 @@ pub(crate) fn commit(media: &Media, sb: &Superblock, txid: TxId, batch: &Batch) 
     };
     let at = BlockAddr::nvm(sb.journal_block);
     media.write_journal(at.plus(1), 0, &batch.body)?;
-    media.fence();
+    if !mutants::is_on("journal-body-fence") {
+        media.fence();
+    }
     media.write_journal(at, 0, &header.encode())?;
-    media.fence();
+    if !mutants::is_on("journal-header-fence") {
+        media.fence();
+    }
     apply(media, sb, batch.entries, &batch.body)
 }
 
@@ -111,6 +116,9 @@ fn apply(media: &Media, sb: &Superblock, entries: u32, body: &[u8]) -> Result<()
         let addr = BlockAddr::nvm(e.offset / BLOCK_BYTES as u64);
         media.write(addr, in_block, &tail[..n])?;
         rest = &tail[n..];
+    }
+    if mutants::is_on("journal-apply-fence") {
+        return Ok(());
     }
     media.fence();
     Ok(())
@@ -140,6 +148,16 @@ fn damaged(sb: &Superblock, expected: u64, found: u64) -> VolumeError {
     }
 }
 
+/// Removes a header of which only a part was written. The next batch has the same number,
+/// so a part of *its* header could complete this one, which speaks of a body that is gone.
+fn wipe(media: &Media, at: BlockAddr, found: &[u8]) -> Result<()> {
+    if found.iter().any(|&byte| byte != 0) && !mutants::is_on("journal-wipe") {
+        media.write_journal(at, 0, &[0; JournalHeader::BYTES])?;
+        media.fence();
+    }
+    Ok(())
+}
+
 /// Applies the batch that a crash may have left. Gives whether there was one.
 pub(crate) fn replay(media: &Media, sb: &Superblock) -> Result<bool> {
     let at = BlockAddr::nvm(sb.journal_block);
@@ -148,14 +166,18 @@ pub(crate) fn replay(media: &Media, sb: &Superblock) -> Result<bool> {
     // Without a whole header the last batch is applied: a header is only
     // overwritten after that.
     let Some(header) = JournalHeader::decode(&bytes).filter(|h| h.uuid == sb.uuid) else {
+        wipe(media, at, &bytes)?;
         return Ok(false);
     };
+    if mutants::is_on("journal-replay") {
+        return Ok(false);
+    }
     if header.body_bytes > room(sb) {
         return Err(damaged(sb, room(sb), header.body_bytes));
     }
     let mut body = vec![0; header.body_bytes as usize];
     media.load(at.plus(1), 0, &mut body)?;
-    if crc32c(&body) != header.body_crc {
+    if crc32c(&body) != header.body_crc && !mutants::is_on("journal-body-checksum") {
         // The next batch was being written when the power went: this one is applied.
         // The root block proves it.
         let mut root = [0; RootBlock::BYTES];

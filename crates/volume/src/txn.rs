@@ -9,6 +9,7 @@ use crate::view::{Mapping, check_log_slot};
 use crate::volume::{Core, Volume};
 use crate::xattr;
 use parking_lot::MutexGuard;
+use shale_device::mutants;
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::log::LogSlot;
@@ -362,7 +363,9 @@ impl Txn<'_> {
             self.slots
                 .close(&mut core.draft, &mut root, txid.0, &mut batch)?;
         core.draft.close()?;
-        core.draft.bits.journal(txid.0, &mut batch);
+        if !mutants::is_on("bitmap-journal") {
+            core.draft.bits.journal(txid.0, &mut batch);
+        }
         let changes = core.draft.bits.changes();
         for c in &changes {
             root.used_blocks[0] += u64::from(c.now.count_ones());
@@ -378,11 +381,17 @@ impl Txn<'_> {
         let sb = volume.superblock();
         journal::check_room(sb, &batch)?;
 
+        let late = mutants::is_on("nodes-after-commit");
+        if late {
+            journal::commit(&core.draft.media, sb, txid, &batch)?;
+        }
         core.draft.write(txid.0)?;
         for (addr, block) in &new_blocks {
             core.draft.media.write(*addr, 0, &block[..])?;
         }
-        journal::commit(&core.draft.media, sb, txid, &batch)?;
+        if !late {
+            journal::commit(&core.draft.media, sb, txid, &batch)?;
+        }
 
         for (&n, slot) in &self.logs {
             core.logs[n as usize] = LogSlot::decode(&slot.encode(), n)?;

@@ -7,6 +7,7 @@ use super::content::{BLOCK, Source};
 use super::gather::LogSource;
 use super::layout::{CopyRun, From};
 use super::plan::Plan;
+use shale_device::mutants;
 use shale_device::{LINE_BYTES, Path};
 use shale_format::extent::{Extent, UNWRITTEN};
 use shale_format::inode::Inode;
@@ -247,6 +248,12 @@ impl Writer<'_> {
             return Ok(0);
         }
         let map = self.view.map().on(Path::Data);
+        if mutants::is_on("direct-without-flush") {
+            let mut cached = vec![0; bytes as usize];
+            self.log.bytes().load(self.place(pos), &mut cached);
+            map.store((target.byte() + at) as usize, &cached);
+            return Ok(bytes);
+        }
         map.copy_nt_from(
             self.log.bytes(),
             self.place(pos),
@@ -277,6 +284,7 @@ impl Writer<'_> {
         match (from, old) {
             (From::New(Source::Log(_)), _) => self.log.bytes().load(place, into),
             (From::New(Source::Block { addr, byte }), _) => self.view.read_at(addr, byte, into)?,
+            (From::Old(_), Some(_)) if mutants::is_on("old-bytes") => into.fill(0),
             (From::Old(offset), Some(inode)) => read_old(self.view, inode, offset, into)?,
             (From::New(Source::Zero), _) | (From::Old(_), None) => into.fill(0),
         }

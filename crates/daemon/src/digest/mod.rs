@@ -47,6 +47,7 @@ pub use stats::DigestStats;
 use gather::{Batch, Most};
 use image::ChunkImage;
 use parking_lot::RwLock;
+use shale_device::mutants;
 use shale_format::{Ino, LogPos, TxId};
 use shale_volume::{Run, Volume, VolumeError};
 use std::sync::Arc;
@@ -265,8 +266,14 @@ impl Digester {
             return Err(VolumeError::JournalFull { wanted, room }.into());
         }
         let placed = data::allocate(&self.volume, &plan)?;
-        data::write(&self.volume, log, &plan, &placed)?;
+        let late = mutants::is_on("commit-before-data");
+        if !late {
+            data::write(&self.volume, log, &plan, &placed)?;
+        }
         let committed = apply::commit(&self.volume, log, &plan, &placed.extents, from, upto)?;
+        if late {
+            data::write(&self.volume, log, &plan, &placed)?;
+        }
         placed.keep();
         done.txid = Some(committed.txid);
         done.freed = committed.freed;

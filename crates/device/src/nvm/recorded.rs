@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::hooks::{Event, Hooks, Sink, StoreKind};
 use crate::isa::{self, LINE_BYTES};
+use crate::mutants;
 use crate::nvm::view::{Split, View, lines_of};
 
 impl View {
@@ -97,6 +98,9 @@ fn note_store(sink: &mut dyn Sink, kind: StoreKind, offset: usize, bytes: &[u8])
 fn note_partial(sink: &mut dyn Sink, offset: usize, bytes: &[u8]) {
     if !bytes.is_empty() {
         note_store(sink, StoreKind::Copy, offset, bytes);
+        if mutants::is_on("partial-line-flush") {
+            return;
+        }
         let (first, lines) = lines_of(offset, bytes.len());
         sink.note(Event::Flush {
             offset: first,

@@ -79,6 +79,8 @@ struct State {
     media: Vec<Tape>,
     events: Vec<Recorded>,
     threads: HashMap<usize, usize>,
+    /// Contents are somebody else's business: no shadow, no initial images.
+    events_only: bool,
 }
 
 /// A recording of one or several media with one order of events.
@@ -110,6 +112,20 @@ impl Recording {
     /// An empty recording.
     pub fn new() -> Arc<Recording> {
         Arc::default()
+    }
+
+    /// An empty recording that keeps no contents: for who knows them, and looks at so many
+    /// recordings that copies of whole media would cost too much. Its scripts have empty
+    /// initial images, and its media no shadow to verify.
+    pub fn events_only() -> Arc<Recording> {
+        let recording = Recording::default();
+        recording.state.lock().events_only = true;
+        Arc::new(recording)
+    }
+
+    /// Takes out all events so far; the next one is number 0.
+    pub fn take_events(&self) -> Vec<Recorded> {
+        std::mem::take(&mut self.state.lock().events)
     }
 
     /// The medium of that name, new or known.
@@ -194,6 +210,9 @@ impl Medium {
 impl Recorder for Medium {
     fn attached(&self, bytes: usize, read: &dyn Fn(&mut [u8])) {
         let mut state = self.recording.state.lock();
+        if state.events_only {
+            return;
+        }
         let tape = &mut state.media[self.index];
         // A second mapping of the same medium sees what the first did; only what
         // reaches further is new.
@@ -234,8 +253,10 @@ impl Sink for Notes<'_> {
                 offset,
                 bytes,
             } => {
-                let shadow = &mut self.state.media[self.medium].shadow;
-                shadow[offset..offset + bytes.len()].copy_from_slice(bytes);
+                if !self.state.events_only {
+                    let shadow = &mut self.state.media[self.medium].shadow;
+                    shadow[offset..offset + bytes.len()].copy_from_slice(bytes);
+                }
                 Action::Store {
                     kind,
                     offset,

@@ -7,6 +7,7 @@
 //!
 //! The same seed gives the same calls on whatever is measured.
 
+pub mod alphabet;
 mod direct;
 mod directory;
 mod files;

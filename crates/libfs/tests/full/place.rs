@@ -85,6 +85,7 @@ impl Place {
         let options = SessionOptions {
             log_bytes: 0,
             kernel_references,
+            ..SessionOptions::default()
         };
         Session::attach(channel, self.clock.clone(), Default::default(), options)
             .expect("a session")

@@ -86,6 +86,7 @@ impl Place {
         let options = SessionOptions {
             log_bytes: 0,
             kernel_references,
+            ..SessionOptions::default()
         };
         Session::attach(
             channel,

@@ -152,6 +152,52 @@ fn a_cut_leaves_the_state_before_or_after() {
     assert!(cuts >= 4 * 3 * 3, "{cuts} cuts");
 }
 
+/// Commits a transaction on `image` and gives what was recorded, and where its journal
+/// header was stored but not fenced.
+fn recorded_step(image: &[u8], seed: u64) -> (shale_device::sim::Script, usize) {
+    let recording = Recording::new();
+    let map = MapOptions::new()
+        .recorder(recording.medium("nvm"))
+        .anonymous(image.len())
+        .unwrap();
+    map.store(0, image);
+    map.flush(0, image.len());
+    map.fence();
+    let volume = Volume::open(Arc::new(map)).unwrap();
+    step(&volume, &mut Seeded(seed));
+    let script = recording.script();
+    let header = volume.superblock().journal_block as usize * 4096;
+    let stored = script.events().iter().rposition(
+        |e| matches!(e.action, shale_device::sim::Action::Store { offset, .. } if offset == header),
+    );
+    (script, stored.unwrap() + 1)
+}
+
+#[test]
+fn two_commits_cut_in_their_headers() {
+    let map = Arc::new(nvm::Map::anonymous(BYTES).unwrap());
+    let volume = Volume::create(map.clone(), &options()).unwrap();
+    step(&volume, &mut Seeded(1));
+    let mut image = vec![0; BYTES];
+    map.load(0, &mut image);
+    let rules = MediaRules::default();
+    let (first, at) = recorded_step(&image, 2);
+    let mut replay = first.replay();
+    replay.advance_to(at);
+    let cut = replay.cut(&rules);
+    // The number of the batch, which both have in common.
+    let number = volume.superblock().journal_block as usize * 4096 + 8;
+    let but_it: Vec<bool> = cut.units().iter().map(|u| u.offset != number).collect();
+    assert!(but_it.contains(&false), "the number is in the header");
+    let torn = cut.image(0, &Choice::Mask(&but_it));
+    let (second, at) = recorded_step(&torn, 3);
+    let mut replay = second.replay();
+    replay.advance_to(at);
+    let cut = replay.cut(&rules);
+    let only_it: Vec<bool> = cut.units().iter().map(|u| u.offset == number).collect();
+    told(&opened(&cut.image(0, &Choice::Mask(&only_it))));
+}
+
 #[test]
 fn mkfs_cut_short_leaves_no_volume_or_a_whole_one() {
     let recording = Recording::new();

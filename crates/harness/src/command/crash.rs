@@ -1,0 +1,268 @@
+//! `shale-harness crash`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use shale_harness::Result;
+use shale_harness::crash::campaign::{self, Options, Summary};
+use shale_harness::crash::explore::{Depth, Failure};
+use shale_harness::crash::images::Caches;
+use shale_harness::crash::sequences::Kind;
+use shale_harness::workload::alphabet::{Step, Workload, act_at};
+
+const EXAMPLES: &str = "\
+Examples:
+  shale-harness crash                            one minute of everything
+  shale-harness crash --long --minutes 60        all pairs, then as many others as fit
+  shale-harness crash --workload '12 D 40'       one workload, every cut
+
+The same seed gives the same states. Use a release build.";
+
+/// Workloads of each kind in a short run, and in a long one.
+const SHORT: [(Kind, u64); 5] = [
+    (Kind::Ones, u64::MAX),
+    (Kind::Pairs, 400),
+    (Kind::Triples, 100),
+    (Kind::Long, 20),
+    (Kind::Two, 60),
+];
+const LONG: [(Kind, u64); 5] = [
+    (Kind::Ones, u64::MAX),
+    (Kind::Pairs, u64::MAX),
+    (Kind::Triples, 500_000),
+    (Kind::Long, 10_000),
+    (Kind::Two, 20_000),
+];
+
+/// Arguments of `crash`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// All pairs, and many samples of the rest: hours
+    #[arg(long)]
+    long: bool,
+    /// Only these kinds: ones, pairs, triples, long, two
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
+    kinds: Option<Vec<Kind>>,
+    /// How many workloads of each kind at most
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Only this workload: numbers of operations, b before one of the second
+    /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends soon
+    #[arg(long, value_name = "STEPS")]
+    workload: Option<Workload>,
+    /// Seed of workloads and choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Ends after so many seconds
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// Ends after so many minutes
+    #[arg(long, value_name = "N")]
+    minutes: Option<u64>,
+    /// Ends after so many different states
+    #[arg(long, value_name = "N", default_value_t = u64::MAX)]
+    states: u64,
+    /// Part I of N of the workloads, I from 0
+    #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = parse_shard)]
+    shard: (u64, u64),
+    /// Threads [default: one per processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Images at one cut at most, where there are more
+    #[arg(long, value_name = "N", default_value_t = Depth::default().images_per_cut)]
+    images_per_cut: usize,
+    /// Cut again while one in so many images is recovered; 1: each, 0: none
+    #[arg(long, value_name = "N", default_value_t = Depth::default().again_every)]
+    again_every: u64,
+    /// Serve, fill and empty one in so many recovered volumes; 1: each, 0: none
+    #[arg(long, value_name = "N", default_value_t = Depth::default().live_every)]
+    live_every: u64,
+    /// Begin with a tree whose files and directories have trees of two levels; slower
+    #[arg(long)]
+    large: bool,
+    /// Caches survive a power cut (eADR)
+    #[arg(long)]
+    eadr: bool,
+    /// Ends after so many failures
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    failures: usize,
+    /// Directory on tmpfs for volumes
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+    kind.ok_or_else(|| format!("'{text}' is none of ones, pairs, triples, long, two"))
+}
+
+fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String> {
+    let parts = text.split_once('/');
+    let parts = parts.and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    parts
+        .filter(|(i, n)| i < n)
+        .ok_or_else(|| format!("'{text}' is no shard such as 0/4"))
+}
+
+impl Args {
+    fn kinds(&self) -> Vec<(Kind, u64)> {
+        let preset = if self.long { LONG } else { SHORT };
+        let wanted = |kind: &Kind| self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
+        let mut kinds: Vec<(Kind, u64)> = preset.into_iter().filter(|k| wanted(&k.0)).collect();
+        for (kind, count) in &mut kinds {
+            *count = self
+                .count
+                .unwrap_or(*count)
+                .min(kind.count().unwrap_or(u64::MAX));
+        }
+        kinds
+    }
+
+    fn options(&self) -> Options {
+        let default = if self.long { 3_600 } else { 60 };
+        let seconds = self
+            .minutes
+            .map(|m| m * 60)
+            .or(self.seconds)
+            .unwrap_or(default);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            dir: self.dir.clone(),
+            kinds: self.kinds(),
+            only: self.workload.clone(),
+            large: self.large,
+            seed: self.seed,
+            shard: self.shard,
+            threads: self.threads.unwrap_or(processors),
+            time_limit: Duration::from_secs(seconds),
+            states_max: self.states,
+            failures_max: self.failures,
+            minimise: true,
+            mutant: None,
+            depth: Depth {
+                images_per_cut: self.images_per_cut,
+                again_every: self.again_every,
+                live_every: self.live_every,
+                caches: if self.eadr {
+                    Caches::Persistent
+                } else {
+                    Caches::Volatile
+                },
+                ..Depth::default()
+            },
+        }
+    }
+
+    /// The command that shows a failure again.
+    fn again(&self, failure: &Failure) -> String {
+        let mut words = format!(
+            "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --again-every {} --live-every {}",
+            failure.workload, self.seed, self.images_per_cut, self.again_every, self.live_every
+        );
+        for (given, word) in [(self.eadr, " --eadr"), (self.large, " --large")] {
+            words += if given { word } else { "" };
+        }
+        words
+    }
+
+    fn show(&self, summary: &Summary) {
+        if self.json {
+            println!(
+                "{}",
+                serde_json::to_string_pretty(summary).unwrap_or_default()
+            );
+        }
+        let counts = &summary.counts;
+        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        for failure in &summary.failures {
+            eprintln!("\nFAILED: {}", failure.wrong);
+            for (number, step) in steps(&failure.workload).into_iter().enumerate() {
+                eprintln!("    step {number}: {step}");
+            }
+            if let (Some(event), Some((returned, begun))) = (failure.event, failure.window) {
+                eprintln!("    cut at event {event}; steps returned: {returned}, begun: {begun}");
+            }
+            eprintln!("    again: {}", self.again(failure));
+        }
+        eprintln!(
+            "{} states ({} cut again in recovery) of {} cuts in {} workloads; {} volumes checked, {} lived on; \
+             {:.1} s, {:.0} states/s",
+            summary.states,
+            count(&counts.states_again),
+            count(&counts.cuts),
+            count(&counts.workloads),
+            count(&counts.volumes),
+            count(&counts.lived_on),
+            summary.seconds,
+            summary.states_per_second,
+        );
+        let kinds = summary
+            .workloads
+            .iter()
+            .map(|(name, n)| format!("{name} {n}"));
+        eprintln!(
+            "{}; {}; seed {}",
+            kinds.collect::<Vec<_>>().join(", "),
+            if summary.complete {
+                "complete"
+            } else {
+                "ended by a limit"
+            },
+            summary.seed,
+        );
+        println!(
+            "{} passed, {} failed",
+            count(&counts.workloads) - summary.failures.len() as u64,
+            summary.failures.len()
+        );
+    }
+}
+
+/// What the steps of a workload do.
+fn steps(workload: &str) -> Vec<String> {
+    let Ok(Workload { steps, .. }) = workload.parse() else {
+        return Vec::new();
+    };
+    let shown = |(number, step): (usize, Step)| match step {
+        Step::Digest => "digest".to_owned(),
+        Step::Item { client: 0, item } => format!("{:?}", act_at(item, number)),
+        Step::Item { client, item } => format!("client {client}: {:?}", act_at(item, number)),
+    };
+    steps.into_iter().enumerate().map(shown).collect()
+}
+
+/// Runs it; whether nothing is wrong.
+pub fn run(args: &Args) -> Result<bool> {
+    let options = args.options();
+    // A panic of Shale's is caught and told with the workload.
+    std::panic::set_hook(Box::new(|_| ()));
+    let bar = std::io::stderr().is_terminal().then(|| {
+        let seconds = options.time_limit.as_secs();
+        let style = ProgressStyle::with_template("{bar:30} {elapsed}/{len}s {msg}");
+        ProgressBar::new(seconds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    });
+    let begin = std::time::Instant::now();
+    let summary = campaign::run(&options, &|counts, failures| {
+        if let Some(bar) = &bar {
+            bar.set_position(begin.elapsed().as_secs());
+            let (states, workloads) = (&counts.states, &counts.workloads);
+            bar.set_message(format!(
+                "{} states, {} workloads, {failures} failures",
+                states.load(Ordering::Relaxed),
+                workloads.load(Ordering::Relaxed),
+            ));
+        }
+    })?;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    args.show(&summary);
+    Ok(summary.failures.is_empty())
+}

@@ -1,0 +1,5 @@
+//! The verbs.
+
+pub mod crash;
+pub mod model;
+pub mod mutants;

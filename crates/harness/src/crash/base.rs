@@ -1,0 +1,332 @@
+//! The volume that every workload begins with, and directories that hold it.
+//!
+//! Made once, with fixed identity, keys, salts and times: the same workload stores the same
+//! bytes each time. A [`Place`] is a directory with the volume's files, mapped; what was
+//! changed in it is put back page by page.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
+use shale_daemon::{Daemon, DaemonConfig, FixedLogs, VolumeFile};
+use shale_device::clock::ManualClock;
+use shale_device::sim::{Action, Recorded, Recording};
+use shale_device::{Access, Clock, Map, MapOptions};
+use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
+use shale_format::log::{RING_AT, file_name};
+use shale_libfs::{Caller, Recent, Session, SessionMaps, SessionOptions};
+use shale_proto::InProcess;
+use shale_volume::{MkfsOptions, Volume};
+use tempfile::TempDir;
+
+use crate::model::{Memory, Shale, Side};
+use crate::scratch::os_error;
+use crate::workload::alphabet;
+use crate::{HarnessError, Result};
+
+/// Bytes of a page, the unit in which a place is put back.
+pub const PAGE_BYTES: usize = 4096;
+/// Logs that a place has room for: one per client, and one for the look afterwards.
+pub const LOGS: usize = 4;
+/// Time at which everything happens, ns since 1970.
+const NOW_NS: i64 = 1_700_000_000_000_000_000;
+const UUID: [u8; 16] = *b"crash explorer 1";
+const HASH_SEED: [u64; 2] = [0x5eed, 0xca11];
+const SALT_SEED: u64 = 0x5a17_0000_0000;
+/// Bytes before its end at which a log that wraps begins.
+const BEFORE_END: u64 = 448;
+const SEGMENT: &str = "seg-0000";
+const LOG_FILE_BYTES: usize = RING_AT + LOG_BYTES_MIN as usize;
+
+/// The volume before a workload.
+pub struct Base {
+    /// Contents of the NVM tier.
+    pub segment: Vec<u8>,
+    /// The model of it.
+    pub model: Memory,
+    /// Blocks in use when all names are gone.
+    pub empty_blocks: u64,
+}
+
+/// A clock that stands still.
+pub fn clock() -> Arc<dyn Clock> {
+    Arc::new(ManualClock::new(NOW_NS))
+}
+
+/// A client in this process, as the superuser.
+///
+/// # Errors
+/// The daemon refuses.
+pub fn attach(daemon: &Daemon, maps: &SessionMaps, log_all: bool) -> Result<Arc<Session>> {
+    let channel = Arc::new(InProcess(daemon.attach_in_process(0)));
+    let options = SessionOptions {
+        log_all,
+        ..SessionOptions::default()
+    };
+    Session::attach_mapped(channel, clock(), Recent::default(), options, maps)
+        .map_err(|e| HarnessError::call("libfs", "attach")(os_error(e)))
+}
+
+/// The volume's paths, as the superuser.
+pub fn side(session: &Arc<Session>) -> Shale {
+    Shale::new(session.tree(Caller::default()))
+}
+
+impl Base {
+    /// Makes it in a directory in `dir` (on tmpfs), which is removed again. `large`: with
+    /// trees of two levels.
+    ///
+    /// # Errors
+    /// No space; what daemon and client say.
+    pub fn make(dir: &Path, large: bool) -> Result<Arc<Base>> {
+        let place = Place::empty(dir)?;
+        let options = MkfsOptions {
+            uuid: UUID,
+            hash_seed: HASH_SEED,
+            created_ns: NOW_NS,
+            root_mode: 0o755,
+            log_bytes: LOG_BYTES_MIN,
+            ..MkfsOptions::default()
+        };
+        let empty =
+            Volume::create(place.segment.clone(), &options).map_err(|e| HarnessError::Program {
+                program: "mkfs".to_owned(),
+                found: e.to_string(),
+            })?;
+        let empty_blocks = empty.space().used;
+        drop(empty);
+        let daemon = Daemon::start(place.config(false), clock())?;
+        let session = attach(&daemon, &SessionMaps::default(), false)?;
+        let mut shale = side(&session);
+        let mut model = Memory::new(0o755);
+        let more = if large {
+            alphabet::large_tree()
+        } else {
+            Vec::new()
+        };
+        for act in alphabet::tree().into_iter().chain(more) {
+            let (should, did) = (model.act(&act), shale.act(&act));
+            if should.is_err() || should != did {
+                let found = format!("{act:?}: expected {should:?}, found {did:?}");
+                return Err(HarnessError::Program {
+                    program: "the tree".to_owned(),
+                    found,
+                });
+            }
+        }
+        drop(shale);
+        session
+            .detach()
+            .map_err(|e| HarnessError::call("libfs", "detach")(os_error(e)))?;
+        daemon.shutdown()?;
+        let mut segment = vec![0; NVM_BYTES_MIN as usize];
+        place.segment.load(0, &mut segment);
+        Ok(Arc::new(Base {
+            segment,
+            model,
+            empty_blocks,
+        }))
+    }
+}
+
+/// A directory with the volume's files.
+pub struct Place {
+    dir: TempDir,
+    /// The segment file.
+    pub segment: Arc<Map>,
+    logs: Vec<(PathBuf, Map)>,
+    /// Media and pages that may differ from the base.
+    touched: BTreeSet<(usize, usize)>,
+    /// What daemon and clients do here.
+    pub recording: Arc<Recording>,
+}
+
+/// Medium 0 is the segment file, medium `1 + slot` a log.
+pub fn medium_name(medium: usize) -> String {
+    match medium {
+        0 => SEGMENT.to_owned(),
+        n => file_name(n as u32 - 1),
+    }
+}
+
+impl Place {
+    fn empty(dir: &Path) -> Result<Place> {
+        let dir = tempfile::Builder::new()
+            .prefix("shale-crash-")
+            .tempdir_in(dir)
+            .map_err(HarnessError::file(dir, "make a directory in"))?;
+        let nvm = dir.path().join("nvm");
+        std::fs::create_dir(&nvm).map_err(HarnessError::file(&nvm, "make"))?;
+        let segment = map_file(&nvm.join(SEGMENT), NVM_BYTES_MIN as usize)?;
+        let mut logs = Vec::new();
+        for slot in 0..LOGS {
+            let path = dir.path().join(format!("spare-{slot}"));
+            let map = map_file(&path, LOG_FILE_BYTES)?;
+            logs.push((path, map));
+        }
+        let recording = Recording::events_only();
+        for medium in 0..=LOGS {
+            recording.medium(&medium_name(medium));
+        }
+        Ok(Place {
+            dir,
+            segment: Arc::new(segment),
+            logs,
+            touched: BTreeSet::new(),
+            recording,
+        })
+    }
+
+    /// A directory in `dir` with the base in it and no logs.
+    ///
+    /// # Errors
+    /// No space.
+    pub fn new(dir: &Path, base: &Base) -> Result<Place> {
+        let place = Place::empty(dir)?;
+        place.segment.store(0, &base.segment);
+        Ok(place)
+    }
+
+    /// The NVM directory.
+    pub fn nvm_dir(&self) -> PathBuf {
+        self.dir.path().join("nvm")
+    }
+
+    /// How a daemon runs here: every store is recorded, nothing happens by itself.
+    ///
+    /// `wraps`: logs begin shortly before the ends of their rings.
+    pub fn config(&self, wraps: bool) -> DaemonConfig {
+        let volume = VolumeFile {
+            format: FORMAT,
+            name: "crash".to_owned(),
+            uuid: uuid_text(&UUID),
+            durability: "strict".to_owned(),
+            log_bytes: LOG_BYTES_MIN,
+            nvm: vec![NvmEntry {
+                dir: self.nvm_dir(),
+                size_bytes: NVM_BYTES_MIN,
+            }],
+            ssd: vec![],
+            hdd: vec![],
+        };
+        let recording = self.recording.clone();
+        DaemonConfig {
+            digest_threads: 1,
+            map: recorded(&recording, 0),
+            log_map: Arc::new(move |slot| recorded(&recording, 1 + slot as usize)),
+            fixed_logs: Some(FixedLogs {
+                salt: SALT_SEED,
+                start: if wraps { LOG_BYTES_MIN - BEFORE_END } else { 0 },
+            }),
+            ..DaemonConfig::new(volume)
+        }
+    }
+
+    /// How client number `client`, which will get the log of slot `client`, maps what it is
+    /// handed.
+    pub fn maps(&self, client: usize) -> SessionMaps {
+        SessionMaps {
+            nvm: recorded(&self.recording, 0),
+            log: recorded(&self.recording, 1 + client),
+        }
+    }
+
+    /// The mapping of a medium: of the segment file, or of the spare file that
+    /// [`Place::link_logs`] makes a log.
+    pub fn map(&self, medium: usize) -> &Map {
+        match medium {
+            0 => &self.segment,
+            n => &self.logs[n - 1].1,
+        }
+    }
+
+    /// Notes that a page may differ from the base.
+    pub fn touch(&mut self, medium: usize, offset: usize) {
+        self.touched.insert((medium, offset / PAGE_BYTES));
+    }
+
+    /// Notes what events stored to.
+    pub fn touch_all(&mut self, events: &[Recorded]) {
+        for event in events {
+            if let Action::Store { offset, bytes, .. } = &event.action {
+                for page in offset / PAGE_BYTES..=(offset + bytes.len() - 1) / PAGE_BYTES {
+                    self.touched.insert((event.medium, page));
+                }
+            }
+        }
+    }
+
+    /// Pages that may differ from the base, as medium and number.
+    pub fn touched(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.touched.iter().copied()
+    }
+
+    /// Gives the first `logs` spare files the names of logs.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn link_logs(&self, logs: usize) -> Result<()> {
+        for (slot, (spare, _)) in self.logs.iter().enumerate().take(logs) {
+            let path = self.nvm_dir().join(file_name(slot as u32));
+            match std::fs::hard_link(spare, &path) {
+                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(HarnessError::file(path, "link")(e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of files other than segment and lock.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn other_files(&self) -> Result<Vec<String>> {
+        let dir = self.nvm_dir();
+        let entries = std::fs::read_dir(&dir).map_err(HarnessError::file(&dir, "list"))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(HarnessError::file(&dir, "list"))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name != SEGMENT && name != "lock" {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Puts the base back and removes logs.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn reset(&mut self, base: &Base) -> Result<()> {
+        self.touch_all(&self.recording.take_events());
+        for name in self.other_files()? {
+            let path = self.nvm_dir().join(name);
+            std::fs::remove_file(&path).map_err(HarnessError::file(&path, "remove"))?;
+        }
+        for (medium, page) in std::mem::take(&mut self.touched) {
+            let at = page * PAGE_BYTES;
+            match medium {
+                0 => self.segment.store(at, &base.segment[at..at + PAGE_BYTES]),
+                n => self.logs[n - 1].1.store(at, &[0; PAGE_BYTES]),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn recorded(recording: &Arc<Recording>, medium: usize) -> MapOptions {
+    MapOptions::new().recorder(recording.medium(&medium_name(medium)))
+}
+
+/// A sparse file of zeros, mapped.
+fn map_file(path: &Path, bytes: usize) -> Result<Map> {
+    let failed = |e| HarnessError::file(path, "make")(e);
+    let file = std::fs::File::create_new(path).map_err(failed)?;
+    file.set_len(bytes as u64)
+        .map_err(HarnessError::file(path, "make"))?;
+    Ok(Map::open_files(&[path], Access::ReadWrite)?)
+}

@@ -1,0 +1,352 @@
+//! Looks at every state that a power cut in a workload could leave.
+//!
+//! For each workload: run it and note what it stores; at each fence, and whenever a step
+//! has returned, choose what survives; recover each image that was not seen before; check the
+//! volume, and that its tree is one that the model had after a number of steps between those
+//! that had returned and those that had begun. Then the same with cuts while recovery runs:
+//! whatever it had done, doing it again has to give the same tree.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::base::{Base, Place};
+use super::check::{self, Recovered};
+use super::images::{Caches, Cutter, Image};
+use super::record::{Run, run};
+use crate::Result;
+use crate::chance::Chance;
+use crate::workload::alphabet::Workload;
+
+/// How closely to look.
+#[derive(Debug, Clone, Copy)]
+pub struct Depth {
+    /// Images at one point at most, where there are more than that.
+    pub images_per_cut: usize,
+    /// Recover every so manieth new image once more with cuts in between; 0: none.
+    pub again_every: u64,
+    /// Images at one point of a recovery at most.
+    pub images_per_cut_again: usize,
+    /// Serve every so manieth new recovered volume, fill and empty it; 0: none.
+    pub live_every: u64,
+    /// What survives unfenced.
+    pub caches: Caches,
+}
+
+impl Default for Depth {
+    fn default() -> Self {
+        Depth {
+            images_per_cut: 160,
+            again_every: 16,
+            images_per_cut_again: 6,
+            live_every: 64,
+            caches: Caches::Volatile,
+        }
+    }
+}
+
+/// Something wrong, and how to see it again.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Failure {
+    /// The workload, as words.
+    pub workload: String,
+    /// Events before the cut; none: the workload itself went wrong.
+    pub event: Option<usize>,
+    /// Steps that had returned and steps that had begun.
+    pub window: Option<(usize, usize)>,
+    /// Which units survived (`1`), of those that were uncertain.
+    pub survivors: Option<String>,
+    /// What is wrong.
+    pub wrong: String,
+}
+
+/// What was looked at.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct Counts {
+    /// Workloads run.
+    pub workloads: AtomicU64,
+    /// Points at which power was cut.
+    pub cuts: AtomicU64,
+    /// Images, equal ones counted again.
+    pub images: AtomicU64,
+    /// Different images recovered.
+    pub states: AtomicU64,
+    /// Of these, cut in a recovery.
+    pub states_again: AtomicU64,
+    /// Different recovered volumes, each checked in full.
+    pub volumes: AtomicU64,
+    /// Of these, served, filled and emptied.
+    pub lived_on: AtomicU64,
+}
+
+fn add(counter: &AtomicU64) -> u64 {
+    counter.fetch_add(1, Ordering::Relaxed)
+}
+
+const SHARDS: usize = 64;
+
+/// What all threads of an exploration know.
+pub struct Known {
+    /// The tree that each image recovers to.
+    images: Vec<Mutex<HashMap<u128, u64>>>,
+    /// Recovered volumes that were checked.
+    volumes: Vec<Mutex<HashSet<u128>>>,
+    /// What was looked at.
+    pub counts: Counts,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Known {
+            images: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            volumes: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            counts: Counts::default(),
+        }
+    }
+}
+
+impl Known {
+    fn image(&self, hash: u128) -> &Mutex<HashMap<u128, u64>> {
+        &self.images[hash as usize % SHARDS]
+    }
+
+    fn is_new_volume(&self, hash: u128) -> bool {
+        self.volumes[hash as usize % SHARDS].lock().insert(hash)
+    }
+}
+
+/// One explorer: places of its own, knowledge shared.
+pub struct Explorer {
+    base: Arc<Base>,
+    depth: Depth,
+    known: Arc<Known>,
+    /// Where workloads run.
+    stage: Place,
+    /// Where images are recovered.
+    ward: Place,
+}
+
+type Found<T> = std::result::Result<T, String>;
+
+impl Explorer {
+    /// Makes its places in `dir` (on tmpfs).
+    ///
+    /// # Errors
+    /// No space.
+    pub fn new(
+        dir: &std::path::Path,
+        base: Arc<Base>,
+        depth: Depth,
+        known: Arc<Known>,
+    ) -> Result<Self> {
+        Ok(Explorer {
+            stage: Place::new(dir, &base)?,
+            ward: Place::new(dir, &base)?,
+            base,
+            depth,
+            known,
+        })
+    }
+
+    /// Runs a workload and looks at all its cuts. `stop` ends the look early.
+    ///
+    /// # Errors
+    /// The outer error: it could not be looked at. The inner one: what is wrong.
+    pub fn explore(
+        &mut self,
+        workload: &Workload,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<std::result::Result<(), Box<Failure>>> {
+        let failure = |wrong| Failure {
+            workload: workload.to_string(),
+            event: None,
+            window: None,
+            survivors: None,
+            wrong,
+        };
+        add(&self.known.counts.workloads);
+        let run = match run(&mut self.stage, &self.base, workload)? {
+            Ok(run) => run,
+            Err(wrong) => return Ok(Err(Box::new(failure(wrong)))),
+        };
+        let base = Arc::clone(&self.base);
+        let mut cutter = Cutter::new(
+            &run.events,
+            &base.segment,
+            Image::default(),
+            self.depth.caches,
+        );
+        let returns: HashSet<usize> = run.steps.iter().map(|s| s.1).collect();
+        loop {
+            let point = cutter.before_fence() || returns.contains(&cutter.at());
+            if point && !stop() {
+                if let Err(found) = self.look_at(&run, &cutter, seed)? {
+                    let (survivors, wrong) = *found;
+                    return Ok(Err(Box::new(Failure {
+                        event: Some(cutter.at()),
+                        window: Some(run.window(cutter.at())),
+                        survivors: Some(survivors),
+                        ..failure(wrong)
+                    })));
+                }
+            }
+            if !cutter.step() {
+                return Ok(Ok(()));
+            }
+        }
+    }
+
+    /// Looks at what a cut right now could leave.
+    fn look_at(
+        &mut self,
+        run: &Run,
+        cutter: &Cutter<'_>,
+        seed: u64,
+    ) -> Result<std::result::Result<(), Box<(String, String)>>> {
+        add(&self.known.counts.cuts);
+        let (returned, begun) = run.window(cutter.at());
+        let right = &run.digests[returned..=begun];
+        let cut = cutter.cut();
+        let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
+        for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
+            add(&self.known.counts.images);
+            let hash = cut.hash(&mut mask);
+            let known = self.known.image(hash).lock().get(&hash).copied();
+            let wrong = match known {
+                Some(tree) if right.contains(&tree) => continue,
+                _ => self
+                    .look_at_image(run, &cut.image(&mask), seed)?
+                    .and_then(|tree| match right.contains(&tree.digest()) {
+                        true => Ok(()),
+                        false => Err(wrong_tree(run, (returned, begun), &tree)),
+                    }),
+            };
+            if let Err(wrong) = wrong {
+                let bits = mask.iter().map(|&alive| if alive { '1' } else { '0' });
+                return Ok(Err(Box::new((bits.collect(), wrong))));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Recovers an image that was not seen before, and looks at what came out.
+    fn look_at_image(
+        &mut self,
+        run: &Run,
+        image: &Image,
+        seed: u64,
+    ) -> Result<Found<crate::model::Snapshot>> {
+        add(&self.known.counts.states);
+        let recovered = match self.recover(run, image)? {
+            Ok(recovered) => recovered,
+            Err(wrong) => return Ok(Err(wrong)),
+        };
+        if is_chosen(image.hash, self.depth.again_every, seed) {
+            if let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)? {
+                return Ok(Err(wrong));
+            }
+        }
+        Ok(Ok(recovered.tree))
+    }
+
+    /// Recovers one image, checks the volume if it is a new one, and cleans up.
+    fn recover(&mut self, run: &Run, image: &Image) -> Result<Found<Recovered>> {
+        let base = Arc::clone(&self.base);
+        let done = check::recover(&mut self.ward, &base, image, run.logs)?;
+        let done = match done {
+            Ok(recovered) => {
+                let checked = match self.known.is_new_volume(recovered.volume) {
+                    true => self.check_volume(&recovered)?,
+                    false => Ok(()),
+                };
+                checked.map(|()| recovered)
+            }
+            Err(wrong) => Err(wrong),
+        };
+        if let Ok(recovered) = &done {
+            let known = self.known.image(image.hash);
+            known.lock().insert(image.hash, recovered.tree.digest());
+        }
+        self.ward.reset(&base)?;
+        Ok(done)
+    }
+
+    fn check_volume(&mut self, recovered: &Recovered) -> Result<Found<()>> {
+        add(&self.known.counts.volumes);
+        if let Err(wrong) = check::fsck(&self.ward) {
+            return Ok(Err(wrong));
+        }
+        if !is_chosen(recovered.volume, self.depth.live_every, 0) {
+            return Ok(Ok(()));
+        }
+        add(&self.known.counts.lived_on);
+        let base = Arc::clone(&self.base);
+        check::live_on(&mut self.ward, &base, &recovered.tree)
+    }
+
+    /// Cuts power while `image` is recovered: the tree has to be the same in the end.
+    fn cut_recovery(
+        &mut self,
+        run: &Run,
+        image: &Image,
+        whole: &Recovered,
+        seed: u64,
+    ) -> Result<Found<()>> {
+        let right = whole.tree.digest();
+        let base = Arc::clone(&self.base);
+        let mut cutter = Cutter::new(
+            &whole.events,
+            &base.segment,
+            image.clone(),
+            self.depth.caches,
+        );
+        loop {
+            if cutter.before_fence() {
+                let cut = cutter.cut();
+                let mut chance = Chance::new(seed ^ image.hash as u64 ^ cutter.at() as u64);
+                for mut mask in cut.masks(self.depth.images_per_cut_again, &mut chance) {
+                    let hash = cut.hash(&mut mask);
+                    let known = self.known.image(hash).lock().get(&hash).copied();
+                    if known == Some(right) {
+                        continue;
+                    }
+                    add(&self.known.counts.states);
+                    add(&self.known.counts.states_again);
+                    let place = format!("cut again at event {} of recovery", cutter.at());
+                    match self.recover(run, &cut.image(&mask))? {
+                        Err(wrong) => return Ok(Err(format!("{place}: {wrong}"))),
+                        Ok(again) if again.tree != whole.tree => {
+                            let differences = whole.tree.differences(&again.tree).join("; ");
+                            return Ok(Err(format!("{place}: another tree: {differences}")));
+                        }
+                        Ok(_) => {}
+                    }
+                }
+            }
+            if !cutter.step() {
+                return Ok(Ok(()));
+            }
+        }
+    }
+}
+
+/// Whether this is one in `every`: always the same ones, whatever else was looked at.
+fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
+    every > 0 && (Chance::new(hash as u64 ^ seed).next_u64() >> 8).is_multiple_of(every)
+}
+
+fn wrong_tree(
+    run: &Run,
+    (returned, begun): (usize, usize),
+    found: &crate::model::Snapshot,
+) -> String {
+    let digest = found.digest();
+    if let Some(step) = run.digests.iter().position(|&d| d == digest) {
+        return format!("the tree is that after {step} steps, expected {returned} to {begun}");
+    }
+    let right = (returned..=begun).map(|k| (k, Arc::clone(&run.trees[k])));
+    check::explain(found, &right.collect::<Vec<_>>())
+}

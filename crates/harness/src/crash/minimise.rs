@@ -1,0 +1,78 @@
+//! Makes a workload that fails smaller: steps are left out as long as it still fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::explore::{Explorer, Failure, Known};
+use crate::Result;
+use crate::workload::alphabet::{Step, Workload};
+
+/// Longest time for one failure.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Gives the failure of the smallest workload found. `explorer` makes one that knows
+/// nothing yet: what was seen before would hide what is looked for.
+///
+/// # Errors
+/// A workload could not be looked at.
+pub fn minimise(
+    explorer: &mut dyn FnMut(Arc<Known>) -> Result<Explorer>,
+    failure: Failure,
+    seed: u64,
+    begin: Instant,
+) -> Result<Failure> {
+    let until = begin.elapsed() + TIME_MAX;
+    let Ok(mut smallest) = failure.workload.parse::<Workload>() else {
+        return Ok(failure);
+    };
+    let mut best = failure;
+    loop {
+        let mut found = None;
+        for smaller in smaller_ones(&smallest) {
+            if begin.elapsed() > until {
+                return Ok(best);
+            }
+            let mut fresh = explorer(Arc::default())?;
+            if let Err(failure) = fresh.explore(&smaller, seed, &|| begin.elapsed() > until)? {
+                found = Some((smaller, failure));
+                break;
+            }
+        }
+        match found {
+            Some((smaller, failure)) => (smallest, best) = (smaller, *failure),
+            None => return Ok(best),
+        }
+    }
+}
+
+/// Parts of the steps, single steps left out, everything done by one client, nothing special.
+fn smaller_ones(workload: &Workload) -> Vec<Workload> {
+    let steps = &workload.steps;
+    let mut all = Vec::new();
+    let n = steps.len();
+    if n > 3 {
+        all.push(workload.with(steps[..n / 2].to_vec()));
+        all.push(workload.with(steps[n / 2..].to_vec()));
+        for quarter in 0..4 {
+            let (from, to) = (n * quarter / 4, n * (quarter + 1) / 4);
+            all.push(workload.with([&steps[..from], &steps[to..]].concat()));
+        }
+    }
+    for leave_out in (0..n).rev() {
+        let mut fewer = steps.clone();
+        fewer.remove(leave_out);
+        all.push(workload.with(fewer));
+    }
+    if workload.clients() > 1 {
+        let alone = |step: &Step| match *step {
+            Step::Item { item, .. } => Step::Item { client: 0, item },
+            Step::Digest => Step::Digest,
+        };
+        all.push(workload.with(steps.iter().map(alone).collect()));
+    }
+    if workload.log_all || workload.wraps {
+        all.push(Workload::new(steps.clone()));
+    }
+    all.retain(|w| !w.steps.is_empty());
+    all
+}

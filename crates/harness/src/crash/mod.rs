@@ -1,0 +1,27 @@
+//! Power cuts: what they could leave, whether it is recovered, and to what.
+//!
+//! | Module | What it does |
+//! | --- | --- |
+//! | [`base`] | the volume that every workload begins with |
+//! | [`record`] | runs a workload and notes every store, flush and fence |
+//! | [`images`] | the images that a cut could leave |
+//! | [`check`] | recovers one image and looks at everything |
+//! | [`explore`] | all cuts of a workload |
+//! | [`sequences`] | which workloads there are |
+//! | [`campaign`], [`minimise`] | many of them, in threads; failures made small |
+//! | [`mutants`] | deliberate mistakes, each of which has to be found |
+//!
+//! A state is an image that is unlike all others: media are compared unit by unit of 8 bytes.
+
+pub mod base;
+pub mod campaign;
+pub mod check;
+pub mod explore;
+pub mod images;
+pub mod minimise;
+pub mod mutants;
+pub mod record;
+pub mod sequences;
+
+#[cfg(test)]
+mod tests;

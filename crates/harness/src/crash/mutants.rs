@@ -1,0 +1,150 @@
+//! Deliberate mistakes in Shale, and how long the explorer takes to find each.
+
+use std::time::{Duration, Instant};
+
+use super::campaign::{self, Options};
+use crate::Result;
+
+/// A mistake, by the name that the code asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Mutant {
+    /// Its name.
+    pub name: &'static str,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+const fn mutant(name: &'static str, what: &'static str) -> Mutant {
+    Mutant { name, what }
+}
+
+/// All of them.
+pub const MUTANTS: [Mutant; 29] = [
+    mutant(
+        "append-fence",
+        "a record is not fenced before the call returns",
+    ),
+    mutant(
+        "append-data-fence",
+        "large data and its header share one fence",
+    ),
+    mutant("scan-checksum", "a record's checksum is not verified"),
+    mutant("scan-chain", "a transaction whose end is missing counts"),
+    mutant("scan-steal", "stolen blocks are not verified at recovery"),
+    mutant("pad-fence", "a pad at the end of the ring is not fenced"),
+    mutant("slot-before-log", "the table names a log before it is made"),
+    mutant(
+        "call-in-pieces",
+        "the records of one call are not one transaction",
+    ),
+    mutant("steal-fence", "stolen data is not fenced before its record"),
+    mutant(
+        "partial-line-flush",
+        "parts of lines are stored and not flushed",
+    ),
+    mutant(
+        "journal-body-fence",
+        "the journal's body and header share one fence",
+    ),
+    mutant(
+        "journal-header-fence",
+        "ranges are written in place before the commit is durable",
+    ),
+    mutant("journal-apply-fence", "ranges in place are not fenced"),
+    mutant("journal-replay", "a batch that waits is not applied"),
+    mutant(
+        "journal-body-checksum",
+        "the journal's body is not verified",
+    ),
+    mutant("journal-wipe", "a torn header of the journal stays"),
+    mutant(
+        "nodes-after-commit",
+        "tree nodes are written after the commit",
+    ),
+    mutant("bitmap-journal", "the bitmap is not part of the batch"),
+    mutant("commit-before-data", "data is written after the commit"),
+    mutant(
+        "direct-without-flush",
+        "data copied from log to block is not flushed",
+    ),
+    mutant("digested-stored", "the digested position is not stored"),
+    mutant(
+        "digested-early",
+        "the digested position is stored before the digest",
+    ),
+    mutant(
+        "old-bytes",
+        "the rest of a block that is written in part becomes zeros",
+    ),
+    mutant(
+        "survey-takes",
+        "recovery does not take stolen blocks before it allocates",
+    ),
+    mutant("orphans-go", "orphans stay after a crash"),
+    mutant(
+        "lease-generation",
+        "a lease is taken without a new generation",
+    ),
+    mutant(
+        "lease-digest",
+        "a lease is taken without a digest of its holder's log",
+    ),
+    mutant("epoch-read", "a read goes on with roots of an old epoch"),
+    mutant(
+        "slots-freed-first",
+        "recovery frees a log before it is digested",
+    ),
+];
+
+/// What became of a mutant.
+#[derive(Debug, serde::Serialize)]
+pub struct Fate {
+    /// Its name.
+    pub name: &'static str,
+    /// What is wrong with it.
+    pub what: &'static str,
+    /// The failure that showed it; none: it lives.
+    pub killed_by: Option<String>,
+    /// Workload of that failure.
+    pub workload: Option<String>,
+    /// Seconds until then.
+    pub seconds: f64,
+    /// States looked at until then.
+    pub states: u64,
+}
+
+/// Switches on each mutant whose name contains `like` and explores until it is found, each for
+/// at most `limit`. Tells every fate as soon as it is known.
+///
+/// # Errors
+/// It could not be done. Without the feature `mutants` nothing is wrong, and all live.
+pub fn run(
+    options: &Options,
+    limit: Duration,
+    like: &str,
+    tell: &dyn Fn(&Fate),
+) -> Result<Vec<Fate>> {
+    let mut fates = Vec::new();
+    for mutant in MUTANTS.into_iter().filter(|m| m.name.contains(like)) {
+        let begin = Instant::now();
+        let options = Options {
+            time_limit: limit,
+            failures_max: 1,
+            mutant: Some(mutant.name),
+            ..options.clone()
+        };
+        let summary = campaign::run(&options, &|_, _| ())?;
+        let failure = summary.failures.into_iter().next();
+        let fate = Fate {
+            name: mutant.name,
+            what: mutant.what,
+            workload: failure.as_ref().map(|f| f.workload.clone()),
+            killed_by: failure.map(|f| f.wrong.chars().take(160).collect()),
+            seconds: begin.elapsed().as_secs_f64(),
+            states: summary.states,
+        };
+        tell(&fate);
+        fates.push(fate);
+    }
+    Ok(fates)
+}

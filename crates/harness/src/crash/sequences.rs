@@ -1,0 +1,149 @@
+//! Which workloads there are: all of one and two operations, samples of more.
+//!
+//! A workload is a function of kind, number and seed, so a shard needs no list, and a run that
+//! ends early has seen an even sample: numbers of the small kinds are scattered.
+
+use crate::chance::Chance;
+use crate::workload::alphabet::{Step, Workload, alphabet};
+
+/// Clients of the kind with several.
+const CLIENTS: u64 = 2;
+/// A prime, and no divisor of any count: steps through all numbers of a kind.
+const STRIDE: u64 = 7_368_787;
+
+/// What kind of workloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// One operation; digest nowhere or after; blocks stolen or logged; the ring's end met or
+    /// not.
+    Ones,
+    /// Two operations; digest nowhere, between, or after.
+    Pairs,
+    /// Three operations, digests anywhere; sampled.
+    Triples,
+    /// Tens of operations, sampled.
+    Long,
+    /// Two clients that take turns, sampled.
+    Two,
+}
+
+impl Kind {
+    /// All kinds, the smallest first.
+    pub const ALL: [Kind; 5] = [
+        Kind::Ones,
+        Kind::Pairs,
+        Kind::Triples,
+        Kind::Long,
+        Kind::Two,
+    ];
+
+    /// Its name in commands.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ones => "ones",
+            Kind::Pairs => "pairs",
+            Kind::Triples => "triples",
+            Kind::Long => "long",
+            Kind::Two => "two",
+        }
+    }
+
+    /// How many workloads there are; none: as many as one likes.
+    pub fn count(self) -> Option<u64> {
+        let items = alphabet().len() as u64;
+        match self {
+            Kind::Ones => Some(8 * items),
+            Kind::Pairs => Some(3 * items * items),
+            _ => None,
+        }
+    }
+
+    /// Workload number `number`.
+    pub fn workload(self, number: u64, seed: u64) -> Workload {
+        let items = alphabet().len() as u64;
+        let item = |n| Step::Item {
+            client: 0,
+            item: (n % items) as usize,
+        };
+        let number = match self.count() {
+            Some(count) => (number % count).wrapping_mul(STRIDE).wrapping_add(seed) % count,
+            None => number,
+        };
+        let mut chance = Chance::new(seed.rotate_left(24) ^ number ^ (self as u64) << 56);
+        match self {
+            Kind::Ones => {
+                let steps = [item(number / 8), Step::Digest];
+                Workload {
+                    steps: steps[..1 + (number % 2) as usize].to_vec(),
+                    log_all: number / 2 % 2 == 1,
+                    wraps: number / 4 % 2 == 1,
+                }
+            }
+            Kind::Pairs => {
+                let mut steps = vec![item(number / 3 / items), item(number / 3 % items)];
+                if !number.is_multiple_of(3) {
+                    steps.insert((number % 3) as usize, Step::Digest);
+                }
+                sometimes(&mut chance, steps)
+            }
+            Kind::Triples => sampled(&mut chance, 3, 4, 1),
+            Kind::Long => {
+                let length = 8 + chance.below(40);
+                sampled(&mut chance, length, 6, 1)
+            }
+            Kind::Two => {
+                let length = 3 + chance.below(8);
+                sampled(&mut chance, length, 6, CLIENTS)
+            }
+        }
+    }
+}
+
+/// A third without stealing, a third at the end of the ring.
+fn sometimes(chance: &mut Chance, steps: Vec<Step>) -> Workload {
+    Workload {
+        steps,
+        log_all: chance.below(3) == 0,
+        wraps: chance.below(3) == 0,
+    }
+}
+
+/// `length` operations, a digest after one in `digest_every`.
+fn sampled(chance: &mut Chance, length: u64, digest_every: u64, clients: u64) -> Workload {
+    let items = alphabet().len() as u64;
+    let mut steps = Vec::new();
+    for _ in 0..length {
+        steps.push(Step::Item {
+            client: chance.below(clients) as usize,
+            item: chance.below(items) as usize,
+        });
+        if chance.below(digest_every) == 0 {
+            steps.push(Step::Digest);
+        }
+    }
+    sometimes(chance, steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_small_workload_comes_once() {
+        for kind in [Kind::Ones, Kind::Pairs] {
+            let count = kind.count().unwrap();
+            let all = (0..count).map(|n| kind.workload(n, 5));
+            let key = |w: Workload| {
+                (kind == Kind::Ones)
+                    .then(|| w.to_string())
+                    .unwrap_or(format!("{:?}", w.steps))
+            };
+            let all: HashSet<String> = all.map(key).collect();
+            assert_eq!(all.len() as u64, count, "{kind:?}");
+        }
+        assert_eq!(Kind::Long.workload(3, 5), Kind::Long.workload(3, 5));
+        assert_ne!(Kind::Long.workload(3, 5), Kind::Long.workload(3, 6));
+    }
+}

@@ -1,0 +1,194 @@
+//! The whole way: workloads, all cuts, recovery, model. And that wrong things are seen.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use shale_device::StoreKind;
+use shale_device::counters::Path;
+use shale_device::sim::{Action, Choice, MediaRules, Recorded, Recording};
+use shale_device::{LINE_BYTES, MapOptions};
+
+use super::base::{Base, Place};
+use super::campaign::{self, Options};
+use super::check;
+use super::explore::{Depth, Explorer, Known};
+use super::images::{Caches, Cutter, Image};
+use super::record;
+use super::sequences::Kind;
+use crate::chance::Chance;
+
+fn shm() -> &'static std::path::Path {
+    "/dev/shm".as_ref()
+}
+
+#[test]
+fn cuts_of_a_few_workloads() {
+    let base = Base::make(shm(), false).unwrap();
+    let known = Arc::new(Known::default());
+    let mut explorer = Explorer::new(shm(), base, Depth::default(), known.clone()).unwrap();
+    for words in [
+        "0 D",
+        "L 24 17",
+        "W 84 D 13",
+        "b58 89 D b159 b117",
+        "151 D 160",
+    ] {
+        let workload = words.parse().unwrap();
+        let found = explorer.explore(&workload, 1, &|| false).unwrap();
+        assert!(found.is_ok(), "{:#?}", found.unwrap_err());
+    }
+    let counts = &known.counts;
+    assert!(counts.states.load(Ordering::Relaxed) > 1_000, "{counts:?}");
+    assert!(
+        counts.states_again.load(Ordering::Relaxed) > 100,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn a_campaign_keeps_its_limits() {
+    let options = Options {
+        dir: shm().to_path_buf(),
+        kinds: vec![(Kind::Ones, 3), (Kind::Two, 1)],
+        only: None,
+        large: false,
+        seed: 7,
+        shard: (0, 1),
+        threads: 2,
+        time_limit: Duration::from_secs(60),
+        states_max: 100_000,
+        failures_max: 1,
+        minimise: true,
+        mutant: None,
+        depth: Depth {
+            images_per_cut: 12,
+            again_every: 0,
+            ..Depth::default()
+        },
+    };
+    let summary = campaign::run(&options, &|_, _| ()).unwrap();
+    assert!(summary.failures.is_empty(), "{summary:#?}");
+    assert!(summary.complete);
+    assert_eq!(summary.workloads, [("ones", 3), ("two", 1)]);
+}
+
+#[test]
+fn a_volume_that_lost_a_store_is_seen() {
+    let base = Base::make(shm(), false).unwrap();
+    let mut place = Place::new(shm(), &base).unwrap();
+    let run = record::run(&mut place, &base, &"0 D".parse().unwrap())
+        .unwrap()
+        .unwrap();
+    let mut cutter = Cutter::new(
+        &run.events,
+        &base.segment,
+        Image::default(),
+        Caches::Volatile,
+    );
+    while cutter.step() {}
+    let whole = cutter.cut().image(&[]);
+    let recovered = check::recover(&mut place, &base, &whole, 1)
+        .unwrap()
+        .unwrap();
+    assert_eq!(recovered.tree, **run.trees.last().unwrap());
+    assert_eq!(check::fsck(&place), Ok(()));
+    place.reset(&base).unwrap();
+    // Nothing of the log and nothing of the digest: the operation is gone.
+    let before_step = run.steps[0].0;
+    let mut cutter = Cutter::new(
+        &run.events[..before_step],
+        &base.segment,
+        Image::default(),
+        Caches::Volatile,
+    );
+    while cutter.step() {}
+    let lost = cutter.cut().image(&[]);
+    let recovered = check::recover(&mut place, &base, &lost, 1)
+        .unwrap()
+        .unwrap();
+    assert_eq!(recovered.tree, *run.trees[0]);
+    assert_ne!(recovered.tree, **run.trees.last().unwrap());
+}
+
+/// The quick cutter leaves what the one of the device crate leaves.
+#[test]
+fn images_are_those_of_the_device() {
+    const BYTES: usize = 4096;
+    let mut chance = Chance::new(3);
+    for round in 0..60 {
+        let recording = Recording::new();
+        let medium = recording.medium("nvm");
+        let map = MapOptions::new().recorder(medium).anonymous(BYTES).unwrap();
+        for _ in 0..12 {
+            let at = chance.below(200) as usize;
+            match chance.below(5) {
+                0 => map.store_u64(at / 8 * 8, chance.next_u64()),
+                1 => map.store(at, &chance.bytes(1 + at % 20)),
+                2 => map.copy_nt(at, &chance.bytes(1 + at)),
+                3 => map.flush(at, 1 + at),
+                _ => map.fence(),
+            }
+        }
+        let script = recording.script();
+        let base = script.initial(0).to_vec();
+        for (rules, caches) in [
+            (MediaRules::ADR, Caches::Volatile),
+            (MediaRules::EADR, Caches::Persistent),
+        ] {
+            let mut cutter = Cutter::new(script.events(), &base, Image::default(), caches);
+            let mut replay = script.replay();
+            loop {
+                let (quick, slow) = (cutter.cut(), replay.cut(&rules));
+                let same = quick.uncertain() == slow.units().len();
+                assert!(same || caches == Caches::Persistent, "round {round}");
+                for mut mask in quick.masks(20, &mut chance) {
+                    let expected = match mask.first() {
+                        _ if same => slow.image(0, &Choice::Mask(&mask)),
+                        Some(true) if mask.iter().all(|&m| m) => slow.image(0, &Choice::All),
+                        None => slow.image(0, &Choice::None),
+                        _ => continue,
+                    };
+                    let hash = quick.hash(&mut mask);
+                    let image = quick.image(&mask);
+                    assert_eq!(image.hash, hash, "the hash of an image without making it");
+                    let mut found = base.clone();
+                    for (key, value) in image.units() {
+                        found[key.offset()..key.offset() + 8].copy_from_slice(&value);
+                    }
+                    assert!(found == expected, "round {round}, event {}", cutter.at());
+                }
+                if !cutter.step() {
+                    break;
+                }
+                replay.step();
+            }
+        }
+    }
+}
+
+#[test]
+fn small_cuts_are_looked_at_in_full() {
+    let event = |n: u8| Recorded {
+        medium: 0,
+        thread: 0,
+        operation: 0,
+        path: Path::Data,
+        action: Action::Store {
+            kind: StoreKind::Nt,
+            offset: usize::from(n) * LINE_BYTES,
+            bytes: [n + 1; 8].into(),
+        },
+    };
+    let events: Vec<Recorded> = (0..6).map(event).collect();
+    let base = vec![0; 4096];
+    let mut cutter = Cutter::new(&events, &base, Image::default(), Caches::Volatile);
+    while cutter.step() {}
+    let cut = cutter.cut();
+    let mut seen = HashMap::new();
+    for mut mask in cut.masks(100, &mut Chance::new(1)) {
+        seen.insert(cut.hash(&mut mask), mask);
+    }
+    assert_eq!(seen.len(), 64);
+}

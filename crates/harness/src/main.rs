@@ -1,0 +1,45 @@
+//! `shale-harness`: shows that Shale is right.
+//!
+//! One file per verb. A verb that finds something wrong with Shale ends with 1, after a
+//! command that shows it again.
+#![forbid(unsafe_code)]
+
+mod command;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Shows that Shale is right: power cuts, and comparison with a model.
+#[derive(Debug, Parser)]
+#[command(name = "shale-harness", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Cut power at every fence of many workloads, recover, compare with the model
+    Crash(command::crash::Args),
+    /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
+    Model(command::model::Args),
+    /// Switch on deliberate mistakes, one at a time, and see that each is found
+    Mutants(command::mutants::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Crash(args) => command::crash::run(&args),
+        Verb::Model(args) => command::model::run(&args),
+        Verb::Mutants(args) => command::mutants::run(&args),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("shale-harness: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
