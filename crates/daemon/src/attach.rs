@@ -6,6 +6,7 @@
 
 use crate::client::{Client, Parts, Reach};
 use crate::error::{DaemonError, Result};
+use crate::log_bytes::FileBytes;
 use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
@@ -13,7 +14,7 @@ use crate::shared::Shared;
 use shale_device::{Map, MapOptions, Path as CountPath};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
-use shale_oplog::Log;
+use shale_oplog::{Log, LogBytes};
 use shale_proto::message::PROTO_VERSION;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -156,6 +157,17 @@ impl Shared {
         let salt = u64::from_le_bytes(random()?);
         let uid = asker.person.uid;
         let (log, log_path) = self.make_log(slot, uid, salt, ring_bytes)?;
+        let duplicate = || {
+            let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
+            let fd = first.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+            fd.map_err(|e| DaemonError::file(&log_path, "duplicate its descriptor", e))
+        };
+        let log_fd = duplicate()?;
+        let read: Box<dyn LogBytes> = match asker.reach {
+            Reach::InProcess => Box::new(log.on(CountPath::Log).clone()),
+            // Nothing of this process may be mapped from a file that somebody can cut short.
+            Reach::Socket => Box::new(FileBytes::of(duplicate()?, log.bytes())),
+        };
         let connection = match asker.reach {
             Reach::InProcess => self.config.connection.unwrap_or(0),
             Reach::Socket => 0,
@@ -176,7 +188,8 @@ impl Shared {
             pid: asker.pid,
             person: asker.person.clone(),
             may_steal: asker.reach == Reach::InProcess || uid == own_uid,
-            log,
+            log: read,
+            log_fd,
             log_path,
             salt,
             ring_bytes,

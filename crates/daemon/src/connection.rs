@@ -188,9 +188,7 @@ impl Connection {
     }
 
     fn descriptors(&self, client: &Client) -> Result<Vec<OwnedFd>, DaemonError> {
-        let log = client.log.fds().next().map(rustix::io::dup);
-        let log = log
-            .unwrap_or(Err(rustix::io::Errno::BADF))
+        let log = rustix::io::fcntl_dupfd_cloexec(&client.log_fd, 0)
             .map_err(|e| DaemonError::file(&client.log_path, "duplicate its descriptor", e))?;
         Ok(vec![
             log,
@@ -262,7 +260,10 @@ impl Connection {
         let mut fds = Vec::new();
         let all: Vec<_> = self.shared.map.fds().collect();
         for &segment in &segments {
-            let fd = all.get(segment as usize).copied().map(rustix::io::dup);
+            let fd = all
+                .get(segment as usize)
+                .copied()
+                .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
             let fd = fd.unwrap_or(Err(rustix::io::Errno::BADF));
             fds.push(fd.map_err(|e| {
                 (
@@ -306,17 +307,52 @@ impl Connection {
         if !Ino(wish.ino).is_user() {
             return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
         }
+        self.check_there(client, wish.ino)?;
         match self.shared.lease(client, wish) {
-            Ok(Some((grant, used))) => Ok(Reply::Leased {
-                generation: grant.generation,
-                fresh: grant.fresh,
-                mode: grant.mode,
-                used,
-            }),
+            Ok(Some((grant, used))) => {
+                self.note_opened(client, wish.ino)?;
+                Ok(Reply::Leased {
+                    generation: grant.generation,
+                    fresh: grant.fresh,
+                    mode: grant.mode,
+                    used,
+                })
+            }
             Ok(None) => Ok(Reply::NotLeased),
             Err(NoLease::Halt(halt)) => Err(halted(&halt)),
             Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
         }
+    }
+}
+
+impl Connection {
+    /// Nobody gets a lease on what is not there: the table would grow without end.
+    fn check_there(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
+        if client.trusted() || self.shared.leases.knows(ino) || self.inode(ino)?.is_some() {
+            return Ok(());
+        }
+        Err((libc::ENOENT, format!("there is no inode {ino}")))
+    }
+
+    /// Notes that the client's user may write a file of another user, now.
+    fn note_opened(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
+        if client.trusted() || client.person.is_root() {
+            return Ok(());
+        }
+        let Some(inode) = self.inode(ino)? else {
+            return Ok(());
+        };
+        let person = &client.person;
+        if inode.is_file() && !person.owns(&inode) && person.may_write(&inode) {
+            client.opened.lock().insert(ino, inode.generation);
+        }
+        Ok(())
+    }
+
+    fn inode(&self, ino: u64) -> Result<Option<shale_format::inode::Inode>, Refusal> {
+        let _reader = self.shared.readers.enter();
+        let found = self.shared.volume.view().inode(Ino(ino));
+        found.map_err(|e| failed(&e.into()))
     }
 }
 

@@ -5,7 +5,7 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
-use crate::client::Fate;
+use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
@@ -14,6 +14,7 @@ use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovery, RecoveryReport};
+use crate::rights::Person;
 use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
@@ -179,6 +180,20 @@ impl Daemon {
     /// header. Dropping it has its log digested, like `Detach`.
     pub fn attach_in_process(&self, uid: u32) -> Arc<dyn Handler> {
         Arc::new(Connection::new(self.shared.clone(), Asker::in_process(uid)))
+    }
+
+    /// A connection for a client in this process that is trusted no more than one of another
+    /// process which runs as `uid` and `groups`: for tests of what such a client can do.
+    pub fn attach_as(&self, uid: u32, groups: &[u32]) -> Arc<dyn Handler> {
+        let asker = Asker {
+            reach: Reach::Socket,
+            pid: std::process::id() as i32,
+            person: Person {
+                uid,
+                groups: groups.to_vec(),
+            },
+        };
+        Arc::new(Connection::new(self.shared.clone(), asker))
     }
 
     /// Listens at `socket` for clients of other processes.

@@ -5,6 +5,7 @@
 //! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
 //! | [`daemon`] | starting and stopping |
 //! | `attach`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
+//! | `log_bytes` | reading the log of somebody who may cut it short |
 //! | `page`, `gate`, `release` | the two shared pages, and waiting until nobody uses what is freed |
 //! | [`digest`], `digestion` | digesting a log, and when that happens |
 //! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
@@ -25,6 +26,7 @@ mod gate;
 mod grants;
 pub mod lease;
 mod listen;
+mod log_bytes;
 pub mod make;
 pub mod nvm_dir;
 mod orphans;
