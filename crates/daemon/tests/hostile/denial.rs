@@ -1,0 +1,3 @@
+//! x
+use crate::Case;
+pub const CASES: &[Case] = &[];

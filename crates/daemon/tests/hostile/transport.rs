@@ -1,0 +1,1 @@
+//! The socket: messages that are none, floods, descriptors.
