@@ -144,8 +144,12 @@ impl Shared {
 
     /// A client that was cut off loses its leases once its log is in the volume.
     pub(crate) fn after_eviction(&self, client: &Client) {
-        if matches!(*client.fate.lock(), Fate::Evicted(_)) {
+        let evicted = matches!(*client.fate.lock(), Fate::Evicted(_));
+        // Of what a refused record is followed by nothing counts, so nothing is needed for it.
+        let refused = || client.work.lock().refused.is_some();
+        if evicted && (refused() || client.backlog() == 0) {
             self.leases.release_all(client.id);
+            self.credits.close(client.id);
         }
     }
 

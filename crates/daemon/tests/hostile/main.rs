@@ -71,7 +71,10 @@ pub(crate) const fn refused(
     }
 }
 
-pub(crate) const fn harmless(name: &'static str, strike: fn(&Scene<'_>) -> (Attacker, Reply)) -> Case {
+pub(crate) const fn harmless(
+    name: &'static str,
+    strike: fn(&Scene<'_>) -> (Attacker, Reply),
+) -> Case {
     Case {
         name,
         strike,
@@ -79,7 +82,10 @@ pub(crate) const fn harmless(name: &'static str, strike: fn(&Scene<'_>) -> (Atta
     }
 }
 
-pub(crate) const fn either(name: &'static str, strike: fn(&Scene<'_>) -> (Attacker, Reply)) -> Case {
+pub(crate) const fn either(
+    name: &'static str,
+    strike: fn(&Scene<'_>) -> (Attacker, Reply),
+) -> Case {
     Case {
         name,
         strike,
