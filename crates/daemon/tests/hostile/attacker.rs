@@ -126,7 +126,7 @@ pub fn steal(ino: u64, offset: u64, addr: u64, blocks: u32, end: u64) -> Raw {
         end,
     };
     let raw = Raw::new(Kind::Steal, ino, offset, body.as_bytes(), &[]).flags(2);
-    raw.reserve(u64::from(blocks.min(1 << 12)) * 4160 + 8192)
+    raw.reserve(u64::from(blocks.min(64)) * 4160 + 8192)
 }
 
 pub fn truncate(ino: u64, size: u64) -> Raw {
