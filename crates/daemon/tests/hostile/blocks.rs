@@ -14,7 +14,7 @@ fn granted(scene: &Scene<'_>) -> (Attacker, u64, u64) {
     let mut a = scene.stage.same_user();
     let ino = a.number();
     a.take(1);
-    let name = scene.name("f");
+    let name = scene.name(&format!("f{}", a.attached.client));
     a.append(create_as(1, ino, 0o100_644, (0, 0), name.as_bytes(), b""));
     let Reply::Blocks { runs, .. } = a.ask(Request::GrantBlocks { blocks: 64 }) else {
         panic!("no blocks");
