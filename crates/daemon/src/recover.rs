@@ -431,11 +431,16 @@ impl Recovery<'_> {
             let Some(map) = &log.map else { continue };
             let found = survey(&log.source(map), &view, LogPos(log.outcome.end));
             left.reserve_bytes += found.reserve_bytes;
+            let mut to_come = Vec::new();
             for ino in found.named {
-                if view.inode(ino)?.is_some_and(|i| !i.is_dir()) {
-                    left.inos.push(ino.0);
+                match view.inode(ino)? {
+                    Some(inode) if !inode.is_dir() => left.inos.push(ino.0),
+                    None if ino.is_user() => to_come.push(ino),
+                    _ => {}
                 }
             }
+            // What it has yet to make must not be somebody else's by then.
+            self.volume.hold_inodes(&to_come);
         }
         Ok(left)
     }

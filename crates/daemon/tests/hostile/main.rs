@@ -13,6 +13,7 @@ mod authority;
 mod blocks;
 mod denial;
 mod framing;
+mod left;
 mod pairs;
 mod races;
 mod stage;
