@@ -62,8 +62,12 @@ fn is_whole(place: &Place, daemon: &Arc<Daemon>) {
 #[test]
 fn posix_is_asked_again_at_recovery() {
     let evil: [fn(&mut Attacker, u64); 6] = [
-        |a, ino| drop(a.put(write(ino, 0, b"evil"))),
-        |a, ino| drop(a.put(truncate(ino, 0))),
+        |a, ino| {
+            a.put(write(ino, 0, b"evil"));
+        },
+        |a, ino| {
+            a.put(truncate(ino, 0));
+        },
         |a, ino| {
             a.put(set_attr(ino, |b| {
                 b.valid = attr::UID;
@@ -80,7 +84,9 @@ fn posix_is_asked_again_at_recovery() {
             let number = a.number();
             a.put(create_as(1, number, 0o104_755, (0, 0), b"evil", b""));
         },
-        |a, _| drop(a.put(write(1 << 40, 0, b"evil"))),
+        |a, _| {
+            a.put(write(1 << 40, 0, b"evil"));
+        },
     ];
     for evil in evil {
         let (place, daemon) = recovered(evil, |_| ());
