@@ -12,7 +12,7 @@ use shale_format::limits::{
 };
 use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
 use shale_format::record::RecordHeader;
-use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS};
+use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, Superblock};
 use shale_oplog::{Op, Scan};
 
 /// No log comes near it; positions above would overflow.
@@ -157,6 +157,36 @@ impl Checker<'_> {
                 .note(Severity::Info, object, None, what, ("", found));
         }
     }
+}
+
+/// Why a log slot cannot be used, so that what waits in its log is lost.
+pub(super) fn unusable(
+    number: u32,
+    slot: &LogSlot,
+    sb: &Superblock,
+    files: &[LogFile],
+) -> Option<String> {
+    let file = files.iter().find(|f| f.slot == number).map(|f| &f.map);
+    let ring = slot.ring_bytes;
+    let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&ring)
+        && ring.is_multiple_of(BLOCK_BYTES as u64)
+        && slot.digested.is_multiple_of(RECORD_ALIGN as u64)
+        && slot.digested <= POS_MAX;
+    let map = match (slot.state, file) {
+        (slot_state::FREE, _) => return None,
+        (slot_state::LIVE, _) if !legal => return Some("its slot makes no sense".to_owned()),
+        (slot_state::LIVE, None) => return Some("the file is missing".to_owned()),
+        (slot_state::LIVE, Some(Err(why))) => return Some(why.clone()),
+        (slot_state::LIVE, Some(Ok(map))) => map,
+        (other, _) => return Some(format!("its state is {other}")),
+    };
+    if (map.bytes() as u64) < RING_AT as u64 + ring {
+        return Some("the file is too short".to_owned());
+    }
+    let header = LogHeader::decode(&map.load_array::<{ LogHeader::BYTES }>(0));
+    header
+        .is_ok_and(|h| h.uuid != sb.uuid)
+        .then(|| "the file is another volume's".to_owned())
 }
 
 /// Position of the first record that seems to lie behind the end `head` of a log, as

@@ -5,6 +5,7 @@ mod inodes;
 mod logs;
 mod names;
 mod random;
+mod repair;
 mod sample;
 mod spaces;
 
@@ -42,6 +43,7 @@ fn each_is_found(all: &[Damage]) {
             d.what, d.names
         );
         sample.put_back();
+        repair::each_is_mended(d);
     }
     assert_clean(&sample.check());
 }
