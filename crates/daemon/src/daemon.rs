@@ -15,6 +15,7 @@ use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovery, RecoveryReport};
 use crate::rights::Person;
+use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
@@ -25,6 +26,7 @@ use shale_oplog::Recent;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
 use shale_volume::Volume;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -233,6 +235,12 @@ impl Daemon {
     /// them goes. Happens by itself a minute after the start.
     pub fn forget_requests(&self) {
         self.shared.forget_requests();
+    }
+
+    /// Verifies every checksum of the volume's structure while it is in use. `progress` hears
+    /// how far it is, and can end it.
+    pub fn scrub(&self, progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>) -> ScrubReport {
+        self.shared.scrub(progress)
     }
 
     /// The state as JSON.

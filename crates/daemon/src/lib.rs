@@ -11,6 +11,7 @@
 //! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
 //! | `space` | a full volume is found out at the call |
 //! | [`recover`], `orphans` | what a crash left |
+//! | [`check`], [`scrub`] | verifying a volume that is not mounted, or is; repair |
 //! | [`stats`] | what `status` shows |
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ pub mod recover;
 mod release;
 mod revoke;
 mod rights;
+pub mod scrub;
 mod shared;
 mod space;
 pub mod stats;
@@ -46,5 +48,6 @@ pub use lease::LeaseHook;
 pub use make::{Made, MakeOptions, make_volume};
 pub use nvm_dir::{NvmLock, open_nvm};
 pub use recover::RecoveryReport;
+pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
 pub use volume_file::VolumeFile;

@@ -10,7 +10,7 @@ use shale_format::LogPos;
 use shale_format::limits::{
     BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS, RECORD_ALIGN, RECORD_BYTES_MAX,
 };
-use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
+use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
 use shale_format::record::RecordHeader;
 use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, Superblock};
 use shale_oplog::{Op, Scan};
@@ -157,6 +157,49 @@ impl Checker<'_> {
                 .note(Severity::Info, object, None, what, ("", found));
         }
     }
+}
+
+/// Makes a log's file fit its slot. Gives what was done, and whether something is lost by it.
+pub(super) fn mend(
+    number: u32,
+    slot: &LogSlot,
+    sb: &Superblock,
+    view: &View,
+) -> Vec<(String, bool)> {
+    let mut done = Vec::new();
+    let found = LogHeader::decode(&view.load_array::<{ LogHeader::BYTES }>(0)).ok();
+    let header = LogHeader {
+        magic: LOG_MAGIC,
+        uuid: sb.uuid,
+        salt: slot.salt,
+        ring_bytes: slot.ring_bytes,
+        uid: slot.uid,
+        slot: number,
+        created_ns: found.map_or(0, |h| h.created_ns),
+        ..zerocopy::FromZeros::new_zeroed()
+    };
+    if found.is_none_or(|h| h.encode() != header.encode()) {
+        view.copy_nt(0, &header.encode());
+        done.push(("header written anew".to_owned(), false));
+    }
+    let oldest = slot.digested.saturating_sub(slot.ring_bytes);
+    let tail = view.load_u64(TAIL_AT);
+    if !(oldest..=slot.digested).contains(&tail) || !tail.is_multiple_of(RECORD_ALIGN as u64) {
+        view.store_u64(TAIL_AT, slot.digested);
+        view.flush(TAIL_AT, size_of::<u64>());
+        done.push(("tail set right".to_owned(), false));
+    }
+    let from = LogPos(slot.digested);
+    let limit = LogPos(slot.digested + slot.ring_bytes);
+    let mut scan = Scan::new(view, slot.salt, slot.ring_bytes, from).until(limit);
+    let bad = scan.find_map(|r| Op::decode(&r).err().map(|e| (r.pos(), e)));
+    if let Some((pos, e)) = bad {
+        let at = RING_AT + (pos.0 % slot.ring_bytes) as usize;
+        view.zero_nt(at, RecordHeader::BYTES);
+        done.push((format!("its records from position {} on: {e}", pos.0), true));
+    }
+    view.fence();
+    done
 }
 
 /// Why a log slot cannot be used, so that what waits in its log is lost.

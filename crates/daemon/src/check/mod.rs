@@ -39,7 +39,7 @@ mod report;
 mod slots;
 mod tree;
 
-pub use open::{CheckError, check_volume_dir};
+pub use open::{CheckError, check_volume_dir, repair_volume_dir};
 pub use repair::{Mended, RepairReport, repair};
 pub use report::{Finding, Report, Severity, Totals};
 

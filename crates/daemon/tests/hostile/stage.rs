@@ -13,8 +13,8 @@ use shale_proto::{Reply, Request};
 use shale_volume::{Inode, Mapping, View};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// What an attack finds.
@@ -54,8 +54,30 @@ fn body(mode: u32, uid: u32) -> CreateBody {
     }
 }
 
+/// Panics of the daemon's own threads. In its own process the first one ends it.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// Has panics of the daemon's threads counted.
+fn count_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or_default();
+            let own = ["digest-", "release", "listen", "client-"];
+            let place = panic.location().map_or("", |l| l.file());
+            if own.iter().any(|o| name.starts_with(o)) || !place.contains("tests/") {
+                PANICS.fetch_add(1, Ordering::Relaxed);
+            }
+            before(panic);
+        }));
+    });
+}
+
 impl Stage {
     pub fn new() -> Self {
+        count_panics();
         let place = Place::with_owner(64, LOG_BYTES_MIN, MALLORY);
         let mut config = place.config();
         config.gate_timeout = Duration::from_millis(100);
@@ -170,6 +192,7 @@ impl Stage {
             .unwrap()
             .join()
             .expect("honest work goes on");
+        assert_eq!(PANICS.load(Ordering::Relaxed), 0, "the daemon panicked");
         self.unchanged("at the end");
         let view = self.daemon.volume().view();
         let dir = view.inode(Ino(self.things.honest)).unwrap().unwrap();

@@ -182,13 +182,51 @@ pub fn repair(
     let (root, used, bad_logs) = notes.0;
     rebuild.superblocks()?;
     rebuild.commit(root, &used, &bad_logs)?;
+    let mut notes = notes.1;
+    notes.extend(mend_logs(map, &sb, logs));
     let (after, names) = check_named(map.clone(), logs, options, progress, &inos);
-    let mended = notes.1.into_iter().map(|n| n.told(&names)).collect();
+    let mended = notes.into_iter().map(|n| n.told(&names)).collect();
     Ok(RepairReport {
         before,
         mended,
         after,
     })
+}
+
+/// Logs that stay: their headers and tails are made to fit the log table.
+fn mend_logs(map: &Arc<Map>, sb: &Superblock, files: &[LogFile]) -> Vec<Note> {
+    let media = Media::new(map.clone());
+    let mut notes = Vec::new();
+    for (n, slot) in live_slots(&media) {
+        let file = files.iter().find(|f| f.slot == n).map(|f| &f.map);
+        let Some(Ok(log)) = file else { continue };
+        for (what, lost) in super::logs::mend(n, &slot, sb, log.on(shale_device::Path::Log)) {
+            notes.push(Note {
+                ino: None,
+                name: Some(shale_format::log::file_name(n)),
+                what,
+                lost,
+            });
+        }
+    }
+    notes
+}
+
+/// Slots of the log table that are in use and can be read.
+fn live_slots(media: &Media) -> Vec<(u32, LogSlot)> {
+    let mut all = Vec::new();
+    for n in 0..shale_format::limits::LOG_SLOTS {
+        let mut bytes = [0; shale_format::limits::BLOCK_BYTES];
+        let at = n as usize * LogSlot::BYTES;
+        let (block, at) = (at / bytes.len(), at % bytes.len());
+        if media.load(LOG_TABLE_BLOCK + block as u64, &mut bytes)
+            && let Ok(slot) = LogSlot::decode(&bytes[at..at + LogSlot::BYTES], n)
+            && slot.state == shale_format::log::slot_state::LIVE
+        {
+            all.push((n, slot));
+        }
+    }
+    all
 }
 
 /// Makes the tables of a superblock agree with one another: devices are believed.

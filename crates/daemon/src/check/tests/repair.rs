@@ -280,6 +280,94 @@ fn nothing_in_use_is_written_before_the_commit() {
     }
 }
 
+/// Logs: what can be read of them stays, what cannot is given up and told.
+#[test]
+fn damaged_logs_are_mended() {
+    use super::logs::{SLOT, slot, with_log};
+    use shale_format::log::{LogHeader, LogSlot};
+    let at = 2 * BLOCK_BYTES + SLOT as usize * LogSlot::BYTES;
+    type Change = fn(&mut LogSlot);
+    let given_up: [Change; 5] = [
+        |l| l.state = 7,
+        |l| l.ring_bytes = 12345,
+        |l| l.ring_bytes *= 2,
+        |l| l.digested = 100,
+        |l| l.digested = !63,
+    ];
+    let stays: [Change; 2] = [|l| l.uid = 0, |l| l.digested = 1 << 40];
+    for (n, change) in given_up.iter().chain(&stays).enumerate() {
+        let (s, _) = with_log();
+        let mut l = slot();
+        change(&mut l);
+        s.store(at, &l.encode());
+        let report = mended(&s, "slot").unwrap();
+        let lost = report
+            .mended
+            .iter()
+            .any(|m| m.lost && m.object == "log-003");
+        assert_eq!(lost, n < given_up.len(), "{n}: {report}");
+        assert_eq!(report.after.totals.logs, u64::from(!lost), "{n}: {report}");
+    }
+    let (s, _) = with_log();
+    s.store(at + 20, &[1]);
+    assert_eq!(mended(&s, "slot checksum").unwrap().after.totals.logs, 0);
+    type File = fn(&shale_device::Map);
+    let files: [(File, u64); 4] = [
+        (|m| m.store(4, &[1]), 3),
+        (|m| m.store(256, &99u64.to_le_bytes()), 3),
+        (
+            |m| {
+                let mut h = LogHeader::decode(&m.load_array::<128>(0)).unwrap();
+                h.slot = 9;
+                m.store(0, &h.encode());
+            },
+            3,
+        ),
+        (
+            |m| {
+                let mut h = LogHeader::decode(&m.load_array::<128>(0)).unwrap();
+                h.uuid = [8; 16];
+                m.store(0, &h.encode());
+            },
+            0,
+        ),
+    ];
+    for (n, (change, records)) in files.into_iter().enumerate() {
+        let (s, map) = with_log();
+        change(&map);
+        let report = mended(&s, "log file").unwrap();
+        assert_eq!(
+            report.after.totals.records_waiting, records,
+            "{n}: {report}"
+        );
+    }
+}
+
+#[test]
+fn a_volume_in_a_directory_is_repaired_if_it_is_the_right_one() {
+    use crate::check::{check_volume_dir, repair_volume_dir};
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path();
+    let map = crate::nvm_dir::make_nvm(path, BYTES as u64, &Default::default()).unwrap();
+    drop(Volume::create(Arc::new(map), &options()).unwrap());
+    let files = [path.join("seg-0000")];
+    let damage = shale_device::Map::open_files(&files, shale_device::Access::ReadWrite).unwrap();
+    damage.store(2 * BLOCK_BYTES + 5, &[7]);
+    let run = |uuid: &str| repair_volume_dir(path, uuid, &CheckOptions::default(), &mut |_| ());
+    let uuid = check_volume_dir(path, &CheckOptions::default(), &mut |_| ())
+        .unwrap()
+        .uuid
+        .unwrap();
+    let other = run("00000000-0000-0000-0000-000000000000").unwrap_err();
+    assert!(other.to_string().contains("nothing was changed"), "{other}");
+    assert_eq!(damage.load_array::<1>(2 * BLOCK_BYTES + 5), [7]);
+    let lock = crate::nvm_dir::NvmLock::take(path).unwrap();
+    assert!(matches!(run(&uuid), Err(crate::DaemonError::InUse { .. })));
+    drop(lock);
+    let report = run(&uuid).unwrap();
+    assert!(report.clean() && report.mended.len() == 1, "{report}");
+}
+
 /// Seeded damage of every kind: bits flipped, and numbers changed behind fitting checksums.
 fn seeds(range: std::ops::Range<u64>) {
     let mut s = Sample::new();
