@@ -142,16 +142,22 @@ impl Shared {
         Ok((map, path))
     }
 
-    fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
-        let _one_at_a_time = self.attach.lock();
-        self.check_open()?;
+    /// A free slot of the log table for `asker`.
+    fn free_slot(&self, asker: &Asker) -> Result<u32> {
         let slots = self.volume.log_slots();
         let root = asker.reach == Reach::InProcess || asker.person.is_root();
         let open = if root { 0 } else { SLOTS_KEPT };
-        let slot = slots[..slots.len() - open]
+        slots[..slots.len() - open]
             .iter()
             .position(|s| s.state == slot_state::FREE)
-            .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })? as u32;
+            .map(|n| n as u32)
+            .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })
+    }
+
+    fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
+        let _one_at_a_time = self.attach.lock();
+        self.check_open()?;
+        let slot = self.free_slot(asker)?;
         let superblock = self.volume.superblock();
         let wanted = match log_bytes {
             0 => superblock.log_bytes,
