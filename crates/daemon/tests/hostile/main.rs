@@ -13,6 +13,7 @@ mod authority;
 mod blocks;
 mod denial;
 mod framing;
+mod fuzz;
 mod left;
 mod pairs;
 mod races;
