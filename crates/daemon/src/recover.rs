@@ -506,15 +506,19 @@ impl Recovery<'_> {
         for log in gone.iter().filter(|l| l.outcome.refused) {
             // Evidence: what a client wrote that the volume must not have.
             let aside = log.path.with_extension("refused");
-            std::fs::rename(&log.path, &aside)
-                .map_err(|e| crate::error::DaemonError::file(&log.path, "put it aside", e))?;
+            if let Err(e) = std::fs::rename(&log.path, &aside) {
+                tracing::error!("recovery: {}: cannot put it aside: {e}", log.path.display());
+            }
         }
         let slots = self.volume.log_slots();
         for name in volume_files(self.nvm_dir)? {
             let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
             let slot = number.and_then(|n: usize| slots.get(n));
-            if slot.is_some_and(|s| s.state == slot_state::FREE) {
-                remove(&self.nvm_dir.join(&name))?;
+            if slot.is_some_and(|s| s.state == slot_state::FREE)
+                && let Err(e) = remove(&self.nvm_dir.join(&name))
+            {
+                // Nothing of it counts any more, so it keeps nobody from starting.
+                tracing::error!("recovery: {e}");
             }
         }
         Ok(())

@@ -118,7 +118,12 @@ fn what_a_left_log_lies_about_is_not_taken_from_others() {
 
 #[test]
 fn a_log_that_is_cut_gone_or_something_else_stops_no_start() {
-    let meanwhile: [fn(&Attacker); 6] = [
+    let meanwhile: [fn(&Attacker); 7] = [
+        |a| {
+            std::fs::remove_file(&a.log_path).unwrap();
+            std::fs::create_dir(&a.log_path).unwrap();
+            std::fs::write(a.log_path.join("x"), b"not empty").unwrap();
+        },
         |a| rustix::fs::ftruncate(&a.log_fd, 0).unwrap(),
         |a| rustix::fs::ftruncate(&a.log_fd, 4096 + 100).unwrap(),
         |a| std::fs::remove_file(&a.log_path).unwrap(),

@@ -18,6 +18,7 @@ use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use std::ops::Range;
 
 const S_IFREG: u32 = 0o100_000;
+const MODE_MAX: u32 = 0o177_777;
 const NS_MAX: u32 = 999_999_999;
 /// File block behind the last one that a file can have.
 const BLOCK_END: u64 = FILE_BYTES_MAX / BLOCK_BYTES as u64;
@@ -64,7 +65,10 @@ impl Repair {
         let Some(inode) = self.inode_of(ino) else {
             return;
         };
-        if !kind::ALL.contains(&kind_of_mode(inode.mode)) || inode.mode > 0o177_777 {
+        if inode.mode > MODE_MAX {
+            self.mend(ino, "mode set right", false, |i| i.mode &= MODE_MAX);
+        }
+        if !kind::ALL.contains(&kind_of_mode(inode.mode)) {
             self.mend(ino, "made a regular file: its type was none", false, |i| {
                 i.mode = S_IFREG | i.mode & 0o7777 & !0o6000;
                 i.rdev = 0;

@@ -1,6 +1,7 @@
 //! Every kind of damage is found and named; no damage harms the check.
 
 mod heads;
+mod images;
 mod inodes;
 mod logs;
 mod names;

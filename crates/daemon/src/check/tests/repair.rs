@@ -391,11 +391,11 @@ fn seeds(range: std::ops::Range<u64>) {
 
 #[test]
 fn seeded_damage_is_mended() {
-    seeds(0..60);
+    seeds(0..40);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release -p shale-daemon seeded_damage -- --ignored"]
 fn seeded_damage_is_mended_at_length() {
-    seeds(60..3000);
+    seeds(40..6000);
 }
