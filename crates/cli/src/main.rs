@@ -20,6 +20,7 @@ mod mounts;
 mod packet;
 mod process;
 mod run;
+mod scrub;
 mod size;
 mod state;
 mod status;
@@ -39,7 +40,7 @@ Exit codes:
   0  done
   1  the operation failed
   2  the arguments cannot be used
-  3  fsck found damage
+  3  fsck or scrub found damage
   4  no shale volume is mounted there
 
 Example:
@@ -73,8 +74,10 @@ enum Verb {
     Status(status::Args),
     /// Bring everything that is logged into the volume
     Digest(digest::Args),
-    /// Check a volume that is not mounted; changes nothing
+    /// Check a volume that is not mounted, and repair it if asked
     Fsck(fsck::Args),
+    /// Verify the checksums of a volume that is mounted
+    Scrub(scrub::Args),
     /// Look into the update logs
     Log(log::Args),
     /// Measure Shale on this machine
@@ -97,6 +100,7 @@ impl Verb {
             Verb::Status(args) => ("status", status::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
+            Verb::Scrub(args) => ("scrub", scrub::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),
             Verb::Bench(args) => ("bench", bench::run(&args)),
             Verb::Completions(args) => {
