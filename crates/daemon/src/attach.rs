@@ -18,7 +18,8 @@ use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS}
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_oplog::{Log, LogBytes};
 use shale_proto::message::PROTO_VERSION;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -199,17 +200,7 @@ impl Shared {
             self.set_slot(slot, &live)?;
         }
         let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
-        let duplicate = || {
-            let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
-            let fd = first.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
-            fd.map_err(|e| DaemonError::file(&log_path, "duplicate its descriptor", e))
-        };
-        let log_fd = duplicate()?;
-        let read: Box<dyn LogBytes> = match asker.reach {
-            Reach::InProcess => Box::new(log.on(CountPath::Log).clone()),
-            // Nothing of this process may be mapped from a file that somebody can cut short.
-            Reach::Socket => Box::new(FileBytes::of(duplicate()?, log.bytes())),
-        };
+        let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(Parts {
             id: self.next_client.fetch_add(1, Ordering::AcqRel),
@@ -240,6 +231,21 @@ impl Shared {
         );
         Ok(client)
     }
+}
+
+/// The file of a log, for its client, and how the daemon reads it.
+fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn LogBytes>)> {
+    let duplicate = || {
+        let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
+        let fd = first.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        fd.map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
+    };
+    let read: Box<dyn LogBytes> = match reach {
+        Reach::InProcess => Box::new(log.on(CountPath::Log).clone()),
+        // Nothing of this process may be mapped from a file that somebody can cut short.
+        Reach::Socket => Box::new(FileBytes::of(duplicate()?, log.bytes())),
+    };
+    Ok((duplicate()?, read))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ pub mod error;
 mod gate;
 mod grants;
 pub mod lease;
+mod left_log;
 mod listen;
 mod log_bytes;
 pub mod make;

@@ -177,6 +177,8 @@ impl Drop for NvmLock {
     fn drop(&mut self) {
         // A number that is left behind would only mislead; the lock itself goes with the file.
         let _ = self.file.set_len(0);
+        // Closing alone would leave it with a child that was forked and has not called exec yet.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 

@@ -24,25 +24,22 @@
 //! the daemon killed again before that, the next one would find them still.
 
 use crate::client::Client;
-use crate::digest::{
-    Authority, DigestError, DigestStats, Digester, LogSource, Mode, OwnLog, Survey, survey,
-};
+use crate::digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
 use crate::gate::{Barrier, OwnReaders};
 use crate::grants::RunSet;
+use crate::left_log::{Left, Outcome, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
 use crate::nvm_dir::{remove, volume_files};
 use crate::orphans;
 use crate::rights::{LeftRights, Person, groups_of_user};
 use crate::shared::Shared;
 use parking_lot::Mutex;
-use rustix::fs::FallocateFlags;
 use serde::Serialize;
 use shale_device::{Clock, mutants};
-use shale_format::limits::BLOCK_BYTES;
+use shale_format::LogPos;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
-use shale_format::{Ino, LogPos};
 use shale_oplog::{LogBytes, Recent, Scan};
 use shale_volume::Volume;
 use std::collections::HashSet;
@@ -116,37 +113,6 @@ pub(crate) struct Recovery<'a> {
     pub(crate) connection: Option<u64>,
     pub(crate) threads: usize,
     pub(crate) barrier: Barrier,
-}
-
-/// One log on its way.
-struct Left {
-    number: u32,
-    slot: LogSlot,
-    path: PathBuf,
-    map: Option<FileBytes>,
-    /// Who wrote it; `None`: the front end in the daemon's own process, or root.
-    writer: Option<Person>,
-    /// Blocks that its steal records name, as long as no file has them.
-    taken: RunSet,
-    /// Inodes that its records name.
-    named: HashSet<Ino>,
-    /// Where its records end.
-    head: LogPos,
-    outcome: Outcome,
-}
-
-/// How the digest of a log ended.
-#[derive(Default)]
-struct Outcome {
-    stats: DigestStats,
-    end: u64,
-    problem: Option<String>,
-    /// A record was refused: the file is put aside.
-    refused: bool,
-    /// It found too little space.
-    short: bool,
-    /// It cannot be digested now: slot and file stay.
-    keep: bool,
 }
 
 impl Recovery<'_> {
@@ -545,50 +511,6 @@ impl Recovery<'_> {
             }
         }
         Ok(())
-    }
-}
-
-impl Left {
-    /// Tells a client that is still there which of its records count: those before a refused
-    /// one, and what is not digested yet but kept.
-    fn tell_end(&self) {
-        if let Some(map) = &self.map {
-            let counts = match self.outcome.refused {
-                true => self.outcome.end,
-                false => self.head.0,
-            };
-            set_word(map.fd(), END_AT, end::at(counts));
-        }
-    }
-
-    fn source<'a>(&self, map: &'a FileBytes) -> LogSource<'a> {
-        LogSource {
-            bytes: map,
-            salt: self.slot.salt,
-            ring_bytes: self.slot.ring_bytes,
-            slot: self.number,
-        }
-    }
-}
-
-/// Gives back the space of a kept log's file, but for header and `tail..end`.
-fn shrink(map: &FileBytes, ring_bytes: u64, tail: u64, end: u64) {
-    let block = BLOCK_BYTES as u64;
-    let ring = RING_AT as u64;
-    let (first, behind) = (tail % ring_bytes / block * block, end % ring_bytes);
-    // The block in which the log ends stays: a scan looks there.
-    let behind = (behind / block + 1) * block;
-    let holes = match (end - tail).cmp(&(ring_bytes - 2 * block)) {
-        std::cmp::Ordering::Greater => vec![],
-        _ if tail % ring_bytes <= end % ring_bytes => vec![(0, first), (behind, ring_bytes)],
-        _ => vec![(behind, first)],
-    };
-    for (from, to) in holes {
-        if to > from {
-            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // It only saves memory; a file system that cannot do it keeps the bytes.
-            let _ = rustix::fs::fallocate(map.fd(), mode, ring + from, to - from);
-        }
     }
 }
 

@@ -154,15 +154,7 @@ impl Session {
         let client_page = map(&plain, client_bytes, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
-        let offset = shale_proto::control::client_page::COMMITTED;
-        let word = CommittedWord {
-            map: client_page.clone(),
-            offset,
-        };
-        let log = Log::open(log_map.clone()).map_err(|e| crate::errno::log(&e))?;
-        // A new log is empty: its tail is where it begins.
-        let start = LogPos(log.tail_word());
-        let log = Writer::new(Arc::new(log), start, word).map_err(|e| crate::errno::log(&e))?;
+        let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
         Ok(Arc::new(Self {
             channel,
@@ -534,6 +526,20 @@ impl Session {
         self.ask(Request::Detach)?;
         Ok(())
     }
+}
+
+/// The writer of a log that was just made, which is empty: its tail is where it begins.
+fn new_writer(
+    log: &Arc<Map>,
+    client_page: &Arc<Map>,
+) -> std::result::Result<Writer, shale_oplog::OplogError> {
+    let word = CommittedWord {
+        map: client_page.clone(),
+        offset: shale_proto::control::client_page::COMMITTED,
+    };
+    let log = Log::open(log.clone())?;
+    let start = LogPos(log.tail_word());
+    Writer::new(Arc::new(log), start, word)
 }
 
 pub(crate) fn final_errno(stop: Stop) -> Errno {

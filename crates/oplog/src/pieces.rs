@@ -127,6 +127,7 @@ impl Chunk {
 
 /// Sorted pieces.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::vec_box, reason = "a chunk is large and its place changes")]
 pub(crate) struct Pieces {
     heads: Vec<u64>,
     chunks: Vec<Box<Chunk>>,
