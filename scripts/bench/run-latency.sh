@@ -84,6 +84,6 @@ if command -v strace >/dev/null; then
         few=$(counted "$host/open" "$mount/$kind" 10 "$kind")
         rm -f "$mount"/create-*
         many=$(counted "$host/open" "$mount/$kind" 110 "$kind")
-        echo "  $kind: $(((many - few) / 100)) each"
+        echo "  $kind: $(((many - few + 50) / 100)) each"
     done
 fi
