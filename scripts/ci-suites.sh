@@ -101,8 +101,8 @@ for name in "${names[@]}"; do
                 suite=("$here/suites/$name.sh")
                 on_a_mount "$name"
             elif [ -x "$here/suites/${name#run-}.sh" ]; then
-                # The same suite with the library in all its programs.
-                suite=("$SHALE" run -- "$here/suites/${name#run-}.sh")
+                # The same suite with the library in all its programs, and most of them clients.
+                suite=(env SHALE_WARM_CALLS="${SHALE_WARM_CALLS:-8}" "$SHALE" run -- "$here/suites/${name#run-}.sh")
                 on_a_mount "$name"
             else
                 echo "FAILED  there is no suite $name"

@@ -81,7 +81,9 @@ cc -O1 -o "$host/open" "$host/open.c"
 counted() { strace -f -c -o "$host/strace" -E LD_PRELOAD="$library" -E SHALE_WARM_CALLS=0 "$@" && awk '$NF == "total" { print $(NF - 1) == "total" ? $(NF - 2) : $4 }' "$host/strace"; }
 if command -v strace >/dev/null; then
     for kind in existing create; do
-        few=$(counted "$host/open" "$mount/$kind" 10 "$kind"); many=$(counted "$host/open" "$mount/$kind-more" 110 "$kind")
-        echo "  $kind: $(((many - few) / 100)) each"
+        few=$(counted "$host/open" "$mount/$kind" 10 "$kind")
+        rm -f "$mount"/create-*
+        many=$(counted "$host/open" "$mount/$kind" 110 "$kind")
+        echo "  $kind: $(((many - few + 50) / 100)) each"
     done
 fi

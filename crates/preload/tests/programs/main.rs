@@ -98,6 +98,29 @@ fn two_processes_append_to_one_file() {
     }
 }
 
+/// Each has what the other needs to fetch a page: nobody may wait for it inside the gate. The
+/// daemon would cut both off after five seconds.
+#[test]
+fn buffers_in_files_that_others_write_hold_nobody_up() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("mapped");
+    let [a, b] = ["a", "b"].map(|name| m.path().join(name));
+    let start = |own, other| {
+        let run = Run::of(&m, &program).arg(own).arg(other).args(["300"]);
+        let run = run.env("SHALE_WARM_CALLS", "0").stdout(Stdio::piped());
+        run.spawn()
+    };
+    for process in [start(&a, &b), start(&b, &a)] {
+        let done = process.wait_with_output().unwrap();
+        let longest = String::from_utf8(done.stdout).unwrap();
+        assert!(done.status.success(), "{}", done.status);
+        assert!(
+            longest.trim().parse::<u64>().unwrap() < 4000,
+            "{longest} ms"
+        );
+    }
+}
+
 #[test]
 fn nothing_that_returned_is_lost_by_a_kill() {
     let Some(m) = Mounted::new() else { return };
@@ -111,7 +134,11 @@ fn nothing_that_returned_is_lost_by_a_kill() {
             .arg("k")
             .env("SHALE_WARM_CALLS", "0");
         let mut child = run.stdout(Stdio::from(out)).spawn();
-        std::thread::sleep(Duration::from_millis(40 + 23 * round));
+        while fs::metadata(&said).unwrap().len() == 0 {
+            assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(23 * round));
         child.kill().unwrap();
         child.wait().unwrap();
         let done = fs::read_to_string(&said).unwrap().lines().count();
