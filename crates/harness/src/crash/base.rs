@@ -49,6 +49,17 @@ pub struct Base {
     pub empty_blocks: u64,
 }
 
+/// What there is besides the small tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum More {
+    /// Nothing.
+    Nothing,
+    /// A file and a directory with trees of two levels.
+    Large,
+    /// The same tree once more, for a second thread.
+    Twin,
+}
+
 /// A clock that stands still.
 pub fn clock() -> Arc<dyn Clock> {
     Arc::new(ManualClock::new(NOW_NS))
@@ -74,12 +85,12 @@ pub fn side(session: &Arc<Session>) -> Shale {
 }
 
 impl Base {
-    /// Makes it in a directory in `dir` (on tmpfs), which is removed again. `large`: with
-    /// trees of two levels.
+    /// Makes it in a directory in `dir` (on tmpfs), which is removed again. `more`: what
+    /// there is besides the small tree.
     ///
     /// # Errors
     /// No space; what daemon and client say.
-    pub fn make(dir: &Path, large: bool) -> Result<Arc<Base>> {
+    pub fn make(dir: &Path, more: More) -> Result<Arc<Base>> {
         let place = Place::empty(dir)?;
         let options = MkfsOptions {
             uuid: UUID,
@@ -100,10 +111,10 @@ impl Base {
         let session = attach(&daemon, &SessionMaps::default(), false)?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);
-        let more = if large {
-            alphabet::large_tree()
-        } else {
-            Vec::new()
+        let more = match more {
+            More::Nothing => Vec::new(),
+            More::Large => alphabet::large_tree(),
+            More::Twin => alphabet::twin_tree(),
         };
         for act in alphabet::tree().into_iter().chain(more) {
             let (should, did) = (model.act(&act), shale.act(&act));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::base::Base;
+use super::base::{Base, More};
 use super::explore::{Counts, Depth, Explorer, Failure, Known};
 use super::minimise::minimise;
 use super::sequences::Kind;
@@ -188,9 +188,19 @@ impl Drop for Switched {
 /// # Errors
 /// It could not be done; what Shale did wrong is in the summary.
 pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Result<Summary> {
+    let threads = |kind: &(Kind, u64)| kind.0 == Kind::Threads;
+    let twin = match &options.only {
+        Some(workload) => workload.threads,
+        None => options.kinds.iter().any(threads),
+    };
+    let more = match (twin, options.large) {
+        (true, _) => More::Twin,
+        (false, true) => More::Large,
+        (false, false) => More::Nothing,
+    };
     let campaign = Campaign {
         options,
-        base: Base::make(&options.dir, options.large)?,
+        base: Base::make(&options.dir, more)?,
         known: Arc::default(),
         list: List {
             done: options.kinds.iter().map(|_| AtomicU64::new(0)).collect(),
