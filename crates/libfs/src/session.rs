@@ -23,7 +23,7 @@ use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
-use shale_proto::control::{daemon_page, state};
+use shale_proto::control::{client_page, daemon_page, state};
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
@@ -145,14 +145,12 @@ impl Session {
             log_map.populate().map_err(|e| device(&e))?;
         }
         let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
-        let client_bytes = shale_proto::control::client_page::BYTES;
-        let client_page = map(&plain, client_bytes, Access::ReadWrite)?;
+        let client_page = map(&plain, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
-        let offset = shale_proto::control::client_page::COMMITTED;
         let word = CommittedWord {
             map: client_page.clone(),
-            offset,
+            offset: client_page::COMMITTED,
         };
         let log = Log::open(log_map.clone()).map_err(|e| crate::errno::log(&e))?;
         // A new log is empty: its tail is where it begins.

@@ -45,6 +45,20 @@ pub struct Options {
     pub depth: Depth,
 }
 
+impl Options {
+    fn more(&self) -> More {
+        let threads = match &self.only {
+            Some(workload) => workload.threads,
+            None => self.kinds.iter().any(|kind| kind.0 == Kind::Threads),
+        };
+        match (threads, self.large) {
+            (true, _) => More::Twin,
+            (false, true) => More::Large,
+            (false, false) => More::Nothing,
+        }
+    }
+}
+
 /// What came out.
 #[derive(Debug, serde::Serialize)]
 pub struct Summary {
@@ -188,19 +202,9 @@ impl Drop for Switched {
 /// # Errors
 /// It could not be done; what Shale did wrong is in the summary.
 pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Result<Summary> {
-    let threads = |kind: &(Kind, u64)| kind.0 == Kind::Threads;
-    let twin = match &options.only {
-        Some(workload) => workload.threads,
-        None => options.kinds.iter().any(threads),
-    };
-    let more = match (twin, options.large) {
-        (true, _) => More::Twin,
-        (false, true) => More::Large,
-        (false, false) => More::Nothing,
-    };
     let campaign = Campaign {
         options,
-        base: Base::make(&options.dir, more)?,
+        base: Base::make(&options.dir, options.more())?,
         known: Arc::default(),
         list: List {
             done: options.kinds.iter().map(|_| AtomicU64::new(0)).collect(),

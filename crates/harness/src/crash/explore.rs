@@ -187,16 +187,17 @@ impl Explorer {
             .collect();
         loop {
             let point = cutter.before_fence() || returns.contains(&cutter.at());
-            if point && !stop() {
-                if let Err(found) = self.look_at(&run, &cutter, seed)? {
-                    let (survivors, wrong) = *found;
-                    return Ok(Err(Box::new(Failure {
-                        event: Some(cutter.at()),
-                        windows: run.windows(cutter.at()),
-                        survivors: Some(survivors),
-                        ..failure(wrong)
-                    })));
-                }
+            if point
+                && !stop()
+                && let Err(found) = self.look_at(&run, &cutter, seed)?
+            {
+                let (survivors, wrong) = *found;
+                return Ok(Err(Box::new(Failure {
+                    event: Some(cutter.at()),
+                    windows: run.windows(cutter.at()),
+                    survivors: Some(survivors),
+                    ..failure(wrong)
+                })));
             }
             if !cutter.step() {
                 return Ok(Ok(()));
@@ -248,10 +249,10 @@ impl Explorer {
             Ok(recovered) => recovered,
             Err(wrong) => return Ok(Err(wrong)),
         };
-        if is_chosen(image.hash, self.depth.again_every, seed) {
-            if let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)? {
-                return Ok(Err(wrong));
-            }
+        if is_chosen(image.hash, self.depth.again_every, seed)
+            && let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)?
+        {
+            return Ok(Err(wrong));
         }
         Ok(Ok(recovered.tree))
     }
