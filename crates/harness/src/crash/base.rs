@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
-use shale_daemon::{Daemon, DaemonConfig, FixedLogs, VolumeFile};
+use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs, VolumeFile};
 use shale_device::clock::ManualClock;
 use shale_device::sim::{Action, Recorded, Recording};
 use shale_device::{Access, Clock, Map, MapOptions};
@@ -29,6 +30,8 @@ use crate::{HarnessError, Result};
 pub const PAGE_BYTES: usize = 4096;
 /// Logs that a place has room for: one per client, and one for the look afterwards.
 pub const LOGS: usize = 4;
+/// Times that a lock is tried, a millisecond apart.
+const LOCK_TRIES: u32 = 1_000;
 /// Time at which everything happens, ns since 1970.
 const NOW_NS: i64 = 1_700_000_000_000_000_000;
 const UUID: [u8; 16] = *b"crash explorer 1";
@@ -63,6 +66,24 @@ pub enum More {
 /// A clock that stands still.
 pub fn clock() -> Arc<dyn Clock> {
     Arc::new(ManualClock::new(NOW_NS))
+}
+
+/// Starts or recovers with `start`. The lock of a place that was just left may live on for a
+/// moment in a child of this process that another test is starting: then once more.
+///
+/// # Errors
+/// What `start` says.
+pub fn once_free<T>(start: impl Fn() -> shale_daemon::Result<T>) -> shale_daemon::Result<T> {
+    let mut tries = 0;
+    loop {
+        match start() {
+            Err(DaemonError::InUse { .. }) if tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// A client in this process, as the superuser.
@@ -107,7 +128,7 @@ impl Base {
             })?;
         let empty_blocks = empty.space().used;
         drop(empty);
-        let daemon = Daemon::start(place.config(false), clock())?;
+        let daemon = once_free(|| Daemon::start(place.config(false), clock()))?;
         let session = attach(&daemon, &SessionMaps::default(), false)?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);

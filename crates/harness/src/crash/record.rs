@@ -12,7 +12,7 @@ use shale_daemon::Daemon;
 use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
-use super::base::{Base, Place, attach, side};
+use super::base::{Base, Place, attach, clock, once_free, side};
 use crate::Result;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Shale, Side, Snapshot};
@@ -190,7 +190,7 @@ impl Doer {
 /// # Errors
 /// The outer error: it could not run. The inner one: Shale did not do what the model did.
 pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checked<Run>> {
-    let daemon = Daemon::start(place.config(workload.wraps), super::base::clock())?;
+    let daemon = once_free(|| Daemon::start(place.config(workload.wraps), clock()))?;
     let logs = if workload.threads {
         1
     } else {
