@@ -24,7 +24,7 @@ use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
-use shale_proto::control::daemon_page;
+use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
@@ -150,8 +150,7 @@ impl Session {
             log_map.populate().map_err(|e| device(&e))?;
         }
         let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
-        let client_bytes = shale_proto::control::client_page::BYTES;
-        let client_page = map(&plain, client_bytes, Access::ReadWrite)?;
+        let client_page = map(&plain, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
@@ -531,11 +530,11 @@ impl Session {
 /// The writer of a log that was just made, which is empty: its tail is where it begins.
 fn new_writer(
     log: &Arc<Map>,
-    client_page: &Arc<Map>,
+    page: &Arc<Map>,
 ) -> std::result::Result<Writer, shale_oplog::OplogError> {
     let word = CommittedWord {
-        map: client_page.clone(),
-        offset: shale_proto::control::client_page::COMMITTED,
+        map: page.clone(),
+        offset: client_page::COMMITTED,
     };
     let log = Log::open(log.clone())?;
     let start = LogPos(log.tail_word());

@@ -29,6 +29,8 @@ const SHORT: [(Kind, u64); 5] = [
     (Kind::Long, 20),
     (Kind::Two, 60),
 ];
+/// Threads need another tree, so they are never with the others.
+const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
 const LONG: [(Kind, u64); 5] = [
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
@@ -44,14 +46,15 @@ pub struct Args {
     /// All pairs, and many samples of the rest: hours
     #[arg(long)]
     long: bool,
-    /// Only these kinds: ones, pairs, triples, long, two
+    /// Only these kinds: ones, pairs, triples, long, two; or threads alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Only this workload: numbers of operations, b before one of the second
-    /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends soon
+    /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends
+    /// soon, T: both are threads of one client
     #[arg(long, value_name = "STEPS")]
     workload: Option<Workload>,
     /// Seed of workloads and choices
@@ -100,7 +103,7 @@ pub struct Args {
 
 fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text);
-    kind.ok_or_else(|| format!("'{text}' is none of ones, pairs, triples, long, two"))
+    kind.ok_or_else(|| format!("'{text}' is none of ones, pairs, triples, long, two, threads"))
 }
 
 fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String> {
@@ -115,6 +118,9 @@ impl Args {
     fn kinds(&self) -> Vec<(Kind, u64)> {
         let preset = if self.long { LONG } else { SHORT };
         let wanted = |kind: &Kind| self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
+        if self.kinds.as_deref() == Some(&[Kind::Threads]) {
+            return vec![(Kind::Threads, self.count.unwrap_or(THREADS.1))];
+        }
         let mut kinds: Vec<(Kind, u64)> = preset.into_iter().filter(|k| wanted(&k.0)).collect();
         for (kind, count) in &mut kinds {
             *count = self
@@ -186,8 +192,9 @@ impl Args {
             for (number, step) in steps(&failure.workload).into_iter().enumerate() {
                 eprintln!("    step {number}: {step}");
             }
-            if let (Some(event), Some((returned, begun))) = (failure.event, failure.window) {
-                eprintln!("    cut at event {event}; steps returned: {returned}, begun: {begun}");
+            if let Some(event) = failure.event {
+                let windows = &failure.windows;
+                eprintln!("    cut at event {event}; steps returned and begun: {windows:?}");
             }
             eprintln!("    again: {}", self.again(failure));
         }

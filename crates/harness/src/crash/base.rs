@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
-use shale_daemon::{Daemon, DaemonConfig, FixedLogs, VolumeFile};
+use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs, VolumeFile};
 use shale_device::clock::ManualClock;
 use shale_device::sim::{Action, Recorded, Recording};
 use shale_device::{Access, Clock, Map, MapOptions};
@@ -29,6 +30,8 @@ use crate::{HarnessError, Result};
 pub const PAGE_BYTES: usize = 4096;
 /// Logs that a place has room for: one per client, and one for the look afterwards.
 pub const LOGS: usize = 4;
+/// Times that a lock is tried, a millisecond apart.
+const LOCK_TRIES: u32 = 1_000;
 /// Time at which everything happens, ns since 1970.
 const NOW_NS: i64 = 1_700_000_000_000_000_000;
 const UUID: [u8; 16] = *b"crash explorer 1";
@@ -49,9 +52,38 @@ pub struct Base {
     pub empty_blocks: u64,
 }
 
+/// What there is besides the small tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum More {
+    /// Nothing.
+    Nothing,
+    /// A file and a directory with trees of two levels.
+    Large,
+    /// The same tree once more, for a second thread.
+    Twin,
+}
+
 /// A clock that stands still.
 pub fn clock() -> Arc<dyn Clock> {
     Arc::new(ManualClock::new(NOW_NS))
+}
+
+/// Starts or recovers with `start`. The lock of a place that was just left may live on for a
+/// moment in a child of this process that another test is starting: then once more.
+///
+/// # Errors
+/// What `start` says.
+pub fn once_free<T>(start: impl Fn() -> shale_daemon::Result<T>) -> shale_daemon::Result<T> {
+    let mut tries = 0;
+    loop {
+        match start() {
+            Err(DaemonError::InUse { .. }) if tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// A client in this process, as the superuser.
@@ -74,12 +106,12 @@ pub fn side(session: &Arc<Session>) -> Shale {
 }
 
 impl Base {
-    /// Makes it in a directory in `dir` (on tmpfs), which is removed again. `large`: with
-    /// trees of two levels.
+    /// Makes it in a directory in `dir` (on tmpfs), which is removed again. `more`: what
+    /// there is besides the small tree.
     ///
     /// # Errors
     /// No space; what daemon and client say.
-    pub fn make(dir: &Path, large: bool) -> Result<Arc<Base>> {
+    pub fn make(dir: &Path, more: More) -> Result<Arc<Base>> {
         let place = Place::empty(dir)?;
         let options = MkfsOptions {
             uuid: UUID,
@@ -96,14 +128,14 @@ impl Base {
             })?;
         let empty_blocks = empty.space().used;
         drop(empty);
-        let daemon = Daemon::start(place.config(false), clock())?;
+        let daemon = once_free(|| Daemon::start(place.config(false), clock()))?;
         let session = attach(&daemon, &SessionMaps::default(), false)?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);
-        let more = if large {
-            alphabet::large_tree()
-        } else {
-            Vec::new()
+        let more = match more {
+            More::Nothing => Vec::new(),
+            More::Large => alphabet::large_tree(),
+            More::Twin => alphabet::twin_tree(),
         };
         for act in alphabet::tree().into_iter().chain(more) {
             let (should, did) = (model.act(&act), shale.act(&act));

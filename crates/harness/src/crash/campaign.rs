@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::base::Base;
+use super::base::{Base, More};
 use super::explore::{Counts, Depth, Explorer, Failure, Known};
 use super::minimise::minimise;
 use super::sequences::Kind;
@@ -43,6 +43,20 @@ pub struct Options {
     pub mutant: Option<&'static str>,
     /// How closely to look.
     pub depth: Depth,
+}
+
+impl Options {
+    fn more(&self) -> More {
+        let threads = match &self.only {
+            Some(workload) => workload.threads,
+            None => self.kinds.iter().any(|kind| kind.0 == Kind::Threads),
+        };
+        match (threads, self.large) {
+            (true, _) => More::Twin,
+            (false, true) => More::Large,
+            (false, false) => More::Nothing,
+        }
+    }
 }
 
 /// What came out.
@@ -190,7 +204,7 @@ impl Drop for Switched {
 pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Result<Summary> {
     let campaign = Campaign {
         options,
-        base: Base::make(&options.dir, options.large)?,
+        base: Base::make(&options.dir, options.more())?,
         known: Arc::default(),
         list: List {
             done: options.kinds.iter().map(|_| AtomicU64::new(0)).collect(),

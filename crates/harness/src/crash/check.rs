@@ -13,7 +13,7 @@ use shale_format::{BlockAddr, DirKey, FileBlock, Ino};
 use shale_libfs::OFlags;
 use shale_volume::{Inode, View, VolumeError};
 
-use super::base::{Base, PAGE_BYTES, Place, attach, clock, side};
+use super::base::{Base, PAGE_BYTES, Place, attach, clock, once_free, side};
 use super::images::Image;
 use crate::Result;
 use crate::model::snapshot::Facts;
@@ -49,8 +49,8 @@ pub fn recover(
     }
     place.link_logs(logs)?;
     let done = caught(|| {
-        let (volume, report) =
-            recover_only(&place.config(false), &*clock()).map_err(|e| format!("recovery: {e}"))?;
+        let (volume, report) = once_free(|| recover_only(&place.config(false), &*clock()))
+            .map_err(|e| format!("recovery: {e}"))?;
         fine(&report)?;
         let tree = tree(&volume.view()).map_err(|e| format!("the recovered tree: {e}"))?;
         Ok(tree)
@@ -127,7 +127,7 @@ pub fn live_on(
     base: &Base,
     tree: &Snapshot,
 ) -> Result<std::result::Result<(), Wrong>> {
-    let daemon = match Daemon::start(place.config(false), clock()) {
+    let daemon = match once_free(|| Daemon::start(place.config(false), clock())) {
         Ok(daemon) => daemon,
         Err(e) => return Ok(Err(format!("the start after recovery: {e}"))),
     };

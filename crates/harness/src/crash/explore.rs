@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::base::{Base, Place};
 use super::check::{self, Recovered};
 use super::images::{Caches, Cutter, Image};
-use super::record::{Run, run};
+use super::record::{Parts, Run, parts, run};
 use crate::Result;
 use crate::chance::Chance;
 use crate::workload::alphabet::Workload;
@@ -39,7 +39,7 @@ impl Default for Depth {
     fn default() -> Self {
         Depth {
             images_per_cut: 160,
-            again_every: 16,
+            again_every: 64,
             images_per_cut_again: 6,
             live_every: 64,
             caches: Caches::Volatile,
@@ -54,8 +54,8 @@ pub struct Failure {
     pub workload: String,
     /// Events before the cut; none: the workload itself went wrong.
     pub event: Option<usize>,
-    /// Steps that had returned and steps that had begun.
-    pub window: Option<(usize, usize)>,
+    /// Steps that had returned and steps that had begun, of each track.
+    pub windows: Vec<(usize, usize)>,
     /// Which units survived (`1`), of those that were uncertain.
     pub survivors: Option<String>,
     /// What is wrong.
@@ -90,7 +90,7 @@ const SHARDS: usize = 64;
 /// What all threads of an exploration know.
 pub struct Known {
     /// The tree that each image recovers to.
-    images: Vec<Mutex<HashMap<u128, u64>>>,
+    images: Vec<Mutex<HashMap<u128, Parts>>>,
     /// Recovered volumes that were checked.
     volumes: Vec<Mutex<HashSet<u128>>>,
     /// What was looked at.
@@ -108,7 +108,7 @@ impl Default for Known {
 }
 
 impl Known {
-    fn image(&self, hash: u128) -> &Mutex<HashMap<u128, u64>> {
+    fn image(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
         &self.images[hash as usize % SHARDS]
     }
 
@@ -163,7 +163,7 @@ impl Explorer {
         let failure = |wrong| Failure {
             workload: workload.to_string(),
             event: None,
-            window: None,
+            windows: Vec::new(),
             survivors: None,
             wrong,
         };
@@ -179,19 +179,25 @@ impl Explorer {
             Image::default(),
             self.depth.caches,
         );
-        let returns: HashSet<usize> = run.steps.iter().map(|s| s.1).collect();
+        let returns: HashSet<usize> = run
+            .tracks
+            .iter()
+            .flat_map(|t| &t.steps)
+            .map(|s| s.1)
+            .collect();
         loop {
             let point = cutter.before_fence() || returns.contains(&cutter.at());
-            if point && !stop() {
-                if let Err(found) = self.look_at(&run, &cutter, seed)? {
-                    let (survivors, wrong) = *found;
-                    return Ok(Err(Box::new(Failure {
-                        event: Some(cutter.at()),
-                        window: Some(run.window(cutter.at())),
-                        survivors: Some(survivors),
-                        ..failure(wrong)
-                    })));
-                }
+            if point
+                && !stop()
+                && let Err(found) = self.look_at(&run, &cutter, seed)?
+            {
+                let (survivors, wrong) = *found;
+                return Ok(Err(Box::new(Failure {
+                    event: Some(cutter.at()),
+                    windows: run.windows(cutter.at()),
+                    survivors: Some(survivors),
+                    ..failure(wrong)
+                })));
             }
             if !cutter.step() {
                 return Ok(Ok(()));
@@ -207,8 +213,7 @@ impl Explorer {
         seed: u64,
     ) -> Result<std::result::Result<(), Box<(String, String)>>> {
         add(&self.known.counts.cuts);
-        let (returned, begun) = run.window(cutter.at());
-        let right = &run.digests[returned..=begun];
+        let windows = run.windows(cutter.at());
         let cut = cutter.cut();
         let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
         for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
@@ -216,12 +221,12 @@ impl Explorer {
             let hash = cut.hash(&mut mask);
             let known = self.known.image(hash).lock().get(&hash).copied();
             let wrong = match known {
-                Some(tree) if right.contains(&tree) => continue,
+                Some(tree) if run.is_right(&windows, &tree) => continue,
                 _ => self
                     .look_at_image(run, &cut.image(&mask), seed)?
-                    .and_then(|tree| match right.contains(&tree.digest()) {
+                    .and_then(|tree| match run.is_right(&windows, &parts(&tree)) {
                         true => Ok(()),
-                        false => Err(wrong_tree(run, (returned, begun), &tree)),
+                        false => Err(wrong_tree(run, &windows, &tree)),
                     }),
             };
             if let Err(wrong) = wrong {
@@ -244,10 +249,10 @@ impl Explorer {
             Ok(recovered) => recovered,
             Err(wrong) => return Ok(Err(wrong)),
         };
-        if is_chosen(image.hash, self.depth.again_every, seed) {
-            if let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)? {
-                return Ok(Err(wrong));
-            }
+        if is_chosen(image.hash, self.depth.again_every, seed)
+            && let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)?
+        {
+            return Ok(Err(wrong));
         }
         Ok(Ok(recovered.tree))
     }
@@ -268,7 +273,7 @@ impl Explorer {
         };
         if let Ok(recovered) = &done {
             let known = self.known.image(image.hash);
-            known.lock().insert(image.hash, recovered.tree.digest());
+            known.lock().insert(image.hash, parts(&recovered.tree));
         }
         self.ward.reset(&base)?;
         Ok(done)
@@ -295,7 +300,7 @@ impl Explorer {
         whole: &Recovered,
         seed: u64,
     ) -> Result<Found<()>> {
-        let right = whole.tree.digest();
+        let right = parts(&whole.tree);
         let base = Arc::clone(&self.base);
         let mut cutter = Cutter::new(
             &whole.events,
@@ -338,15 +343,21 @@ fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
     every > 0 && (Chance::new(hash as u64 ^ seed).next_u64() >> 8).is_multiple_of(every)
 }
 
-fn wrong_tree(
-    run: &Run,
-    (returned, begun): (usize, usize),
-    found: &crate::model::Snapshot,
-) -> String {
-    let digest = found.digest();
-    if let Some(step) = run.digests.iter().position(|&d| d == digest) {
-        return format!("the tree is that after {step} steps, expected {returned} to {begun}");
+fn wrong_tree(run: &Run, windows: &[(usize, usize)], found: &crate::model::Snapshot) -> String {
+    let tree = parts(found);
+    let mut lines = Vec::new();
+    for (track, &(returned, begun)) in run.tracks.iter().zip(windows) {
+        if (returned..=begun).any(|k| track.is_after(k, &tree)) {
+            continue;
+        }
+        let mut steps = 0..track.trees.len();
+        lines.push(match steps.find(|&k| track.is_after(k, &tree)) {
+            Some(k) => format!("the tree is that after {k} steps, expected {returned} to {begun}"),
+            None => {
+                let right = (returned..=begun).map(|k| (k, Arc::clone(&track.trees[k])));
+                check::explain(found, &right.collect::<Vec<_>>())
+            }
+        });
     }
-    let right = (returned..=begun).map(|k| (k, Arc::clone(&run.trees[k])));
-    check::explain(found, &right.collect::<Vec<_>>())
+    lines.join("; ")
 }

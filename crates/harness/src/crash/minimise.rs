@@ -63,7 +63,7 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
         fewer.remove(leave_out);
         all.push(workload.with(fewer));
     }
-    if workload.clients() > 1 {
+    if workload.clients() > 1 && !workload.threads {
         let alone = |step: &Step| match *step {
             Step::Item { item, .. } => Step::Item { client: 0, item },
             Step::Digest => Step::Digest,
@@ -71,7 +71,10 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
         all.push(workload.with(steps.iter().map(alone).collect()));
     }
     if workload.log_all || workload.wraps {
-        all.push(Workload::new(steps.clone()));
+        all.push(Workload {
+            threads: workload.threads,
+            ..Workload::new(steps.clone())
+        });
     }
     all.retain(|w| !w.steps.is_empty());
     all

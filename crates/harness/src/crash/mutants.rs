@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::campaign::{self, Options};
+use super::sequences::Kind;
 use crate::Result;
 
 /// A mistake, by the name that the code asks for.
@@ -133,7 +134,15 @@ pub fn run(
             mutant: Some(mutant.name),
             ..options.clone()
         };
-        let summary = campaign::run(&options, &|_, _| ())?;
+        let mut summary = campaign::run(&options, &|_, _| ())?;
+        if summary.failures.is_empty() {
+            // What only several threads can show.
+            let threads = Options {
+                kinds: vec![(Kind::Threads, u64::MAX)],
+                ..options
+            };
+            summary = campaign::run(&threads, &|_, _| ())?;
+        }
         let failure = summary.failures.into_iter().next();
         let fate = Fate {
             name: mutant.name,

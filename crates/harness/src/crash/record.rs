@@ -2,63 +2,124 @@
 //!
 //! The model does every step too: what an operation answers has to be the same, and the
 //! model's tree after each step is what a power cut may leave.
+//!
+//! Steps that follow one another are a [`Track`]. Clients that take turns share one; threads of
+//! one client that run at the same time have one each, on a part of the tree of its own.
 
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
-use shale_device::sim::{Recorded, set_operation};
+use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
-use super::base::{Base, Place, attach, side};
+use super::base::{Base, Place, attach, clock, once_free, side};
 use crate::Result;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, Workload, act_at};
+use crate::workload::alphabet::{OPEN, Step, TWIN, Workload, act_at, within};
+
+/// Something of Shale's that is wrong, as found while a workload ran.
+pub type Wrong = String;
+
+type Checked<T> = std::result::Result<T, Wrong>;
+
+/// [`Snapshot::digest`] of what is outside of the twin tree, and of the twin tree.
+pub type Parts = [u64; 2];
+
+/// Both of a tree.
+pub fn parts(tree: &Snapshot) -> Parts {
+    let is_twins = |p: &[u8]| p.first().is_none_or(|&b| b == b'/');
+    let below = |path: &[u8]| path.strip_prefix(TWIN).is_some_and(is_twins);
+    [false, true].map(|twin| tree.digest(|path| below(path) == twin))
+}
+
+/// Steps that follow one another.
+pub struct Track {
+    /// The part of the tree that these steps alone change; none: all of it.
+    part: Option<usize>,
+    /// For each step the numbers of events before it began and when it had returned.
+    pub steps: Vec<(usize, usize)>,
+    /// The tree before the first step and after each one.
+    pub trees: Vec<Arc<Snapshot>>,
+    /// [`parts`] of each of them.
+    parts: Vec<Parts>,
+}
+
+impl Track {
+    fn new(part: Option<usize>, tree: Arc<Snapshot>) -> Self {
+        Track {
+            part,
+            steps: Vec::new(),
+            parts: vec![parts(&tree)],
+            trees: vec![tree],
+        }
+    }
+
+    fn add(&mut self, begun: usize, returned: usize, tree: Option<Arc<Snapshot>>) {
+        self.steps.push((begun, returned));
+        // A digest changes nothing that can be seen.
+        let last = self.trees.len() - 1;
+        let of = tree.as_deref().map_or(self.parts[last], parts);
+        self.parts.push(of);
+        self.trees
+            .push(tree.unwrap_or_else(|| self.trees[last].clone()));
+    }
+
+    /// Steps that had returned, and steps that had begun, when `event` events had happened.
+    pub fn window(&self, event: usize) -> (usize, usize) {
+        let returned = self.steps.iter().filter(|s| s.1 <= event).count();
+        let begun = self.steps.iter().filter(|s| s.0 < event).count();
+        (returned, begun.max(returned))
+    }
+
+    /// Whether a tree is that after `k` steps, as far as these steps go.
+    pub fn is_after(&self, k: usize, tree: &Parts) -> bool {
+        match self.part {
+            Some(part) => self.parts[k][part] == tree[part],
+            None => self.parts[k] == *tree,
+        }
+    }
+}
 
 /// A workload that has run.
 pub struct Run {
     /// What happened to the media, from the first client's attaching on.
     pub events: Vec<Recorded>,
-    /// For each step the numbers of events before it began and when it had returned.
-    pub steps: Vec<(usize, usize)>,
-    /// The tree before the first step and after each one.
-    pub trees: Vec<Arc<Snapshot>>,
-    /// [`Snapshot::digest`] of each of them.
-    pub digests: Vec<u64>,
+    /// Steps that follow one another.
+    pub tracks: Vec<Track>,
     /// Logs that existed.
     pub logs: usize,
 }
 
-/// Something of Shale's that is wrong, as found while a workload ran.
-pub type Wrong = String;
-
-struct Running {
-    daemon: Arc<Daemon>,
-    shales: Vec<Shale>,
-    sessions: Vec<Arc<Session>>,
-    model: Memory,
-}
-
-impl Running {
-    fn start(place: &Place, base: &Base, workload: &Workload) -> Result<Self> {
-        let daemon = Daemon::start(place.config(workload.wraps), super::base::clock())?;
-        let mut running = Running {
-            daemon,
-            shales: Vec::new(),
-            sessions: Vec::new(),
-            model: base.model.clone(),
-        };
-        for client in 0..workload.clients() {
-            let session = attach(&running.daemon, &place.maps(client), workload.log_all)?;
-            running.shales.push(side(&session));
-            running.sessions.push(session);
-        }
-        Ok(running)
+impl Run {
+    /// [`Track::window`] of each track.
+    pub fn windows(&self, event: usize) -> Vec<(usize, usize)> {
+        self.tracks
+            .iter()
+            .map(|track| track.window(event))
+            .collect()
     }
 
-    fn act(&mut self, client: usize, act: &Act) -> std::result::Result<(), Wrong> {
+    /// Whether a tree is right for these windows.
+    pub fn is_right(&self, windows: &[(usize, usize)], tree: &Parts) -> bool {
+        let mut tracks = self.tracks.iter().zip(windows);
+        tracks.all(|(track, &(from, to))| (from..=to).any(|k| track.is_after(k, tree)))
+    }
+}
+
+/// One that does steps, and the model of what it does.
+struct Doer {
+    shales: Vec<Shale>,
+    model: Memory,
+    /// In front of all paths.
+    root: &'static [u8],
+}
+
+impl Doer {
+    fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
+        let act = within(self.root, act.clone());
         self.model.set_client(client);
-        let (should, did) = (self.model.act(act), self.shales[client].act(act));
+        let (should, did) = (self.model.act(&act), self.shales[client].act(&act));
         match should == did {
             true => Ok(()),
             false => Err(format!(
@@ -69,7 +130,7 @@ impl Running {
         }
     }
 
-    fn open_files(&mut self) -> std::result::Result<(), Wrong> {
+    fn open_files(&mut self) -> Checked<()> {
         for client in 0..self.shales.len() {
             for (slot, (path, flags)) in OPEN.into_iter().enumerate() {
                 let path = path.as_bytes().to_vec();
@@ -79,32 +140,46 @@ impl Running {
         Ok(())
     }
 
-    fn step(&mut self, number: usize, step: Step) -> std::result::Result<(), Wrong> {
-        set_operation(number as u64 + 1);
-        let done = match step {
-            Step::Item { client, item } => self.act(client, &act_at(item, number)),
-            Step::Digest => {
-                self.daemon.quiesce();
-                Ok(())
-            }
-        };
-        set_operation(0);
-        done
-    }
-
     fn tree(&mut self) -> Arc<Snapshot> {
         Arc::new(Snapshot::of(&mut self.model).expect("the model's tree can be walked"))
     }
 
-    /// Compares what LibFS shows now with the model.
-    fn compare(&mut self) -> std::result::Result<(), Wrong> {
-        let should = self.tree();
+    /// Does steps one after the other. `client`: which of the shales does a step.
+    fn follow(
+        &mut self,
+        (recording, daemon): (&Recording, &Daemon),
+        steps: &[(usize, Step)],
+        client: impl Fn(usize) -> usize,
+        track: &mut Track,
+    ) -> Checked<()> {
+        for &(number, step) in steps {
+            let before = recording.event_count();
+            set_operation(number as u64 + 1);
+            let done = match step {
+                Step::Item { client: who, item } => self.act(client(who), &act_at(item, number)),
+                Step::Digest => {
+                    daemon.quiesce();
+                    Ok(())
+                }
+            };
+            set_operation(0);
+            let after = recording.event_count();
+            done.map_err(|wrong| format!("step {number}: {wrong}"))?;
+            let tree = (step != Step::Digest).then(|| self.tree());
+            track.add(before, after, tree);
+        }
+        Ok(())
+    }
+
+    /// What LibFS shows now is what the model shows, as far as `track` goes.
+    fn compare(&mut self, track: &Track) -> Checked<()> {
         let did = Snapshot::of(&mut self.shales[0]).map_err(|e| format!("the walk: {e}"))?;
-        match *should == did {
+        let last = track.trees.len() - 1;
+        match track.is_after(last, &parts(&did)) {
             true => Ok(()),
             false => Err(format!(
                 "before any cut: {}",
-                should.differences(&did).join("; ")
+                track.trees[last].differences(&did).join("; ")
             )),
         }
     }
@@ -114,68 +189,108 @@ impl Running {
 ///
 /// # Errors
 /// The outer error: it could not run. The inner one: Shale did not do what the model did.
-pub fn run(
-    place: &mut Place,
-    base: &Base,
-    workload: &Workload,
-) -> Result<std::result::Result<Run, Wrong>> {
-    let mut running = Running::start(place, base, workload)?;
-    let done = record(&mut running, place, workload);
-    // What closing files logs belongs to no workload.
-    drop(running.shales);
-    running.daemon.abandon();
-    drop(running.sessions);
-    drop(running.daemon);
-    if let Ok(run) = &done {
-        place.touch_all(&run.events);
+pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checked<Run>> {
+    let daemon = once_free(|| Daemon::start(place.config(workload.wraps), clock()))?;
+    let logs = if workload.threads {
+        1
+    } else {
+        workload.clients()
+    };
+    let mut sessions = Vec::new();
+    for client in 0..logs {
+        sessions.push(attach(&daemon, &place.maps(client), workload.log_all)?);
     }
-    place.reset(base)?;
-    Ok(done)
-}
-
-fn record(
-    running: &mut Running,
-    place: &Place,
-    workload: &Workload,
-) -> std::result::Result<Run, Wrong> {
-    running.open_files()?;
-    let recording = place.recording.clone();
-    let first = running.tree();
     let mut run = Run {
         events: Vec::new(),
-        steps: Vec::new(),
-        digests: vec![first.digest()],
-        trees: vec![first],
-        logs: workload.clients(),
+        tracks: Vec::new(),
+        logs,
     };
-    for (number, &step) in workload.steps.iter().enumerate() {
-        let before = recording.event_count();
-        let done = running.step(number, step);
-        run.steps.push((before, recording.event_count()));
-        if let Err(wrong) = done {
-            return Err(format!("step {number}: {wrong}"));
-        }
-        if step == Step::Digest {
-            // A digest changes nothing that can be seen.
-            let last = run.trees.len() - 1;
-            run.trees.push(run.trees[last].clone());
-            run.digests.push(run.digests[last]);
-        } else {
-            let tree = running.tree();
-            run.digests.push(tree.digest());
-            run.trees.push(tree);
-        }
-    }
-    run.events = recording.take_events();
-    running.compare()?;
-    Ok(run)
+    let with = (&*place.recording.clone(), &*daemon);
+    let done = match workload.threads {
+        true => at_once(with, &sessions[0], base, workload, &mut run),
+        false => in_turns(with, &sessions, base, workload, &mut run),
+    };
+    // What is stored from here on belongs to no workload.
+    daemon.abandon();
+    drop(sessions);
+    drop(daemon);
+    place.touch_all(&run.events);
+    place.reset(base)?;
+    Ok(done.map(|()| run))
 }
 
-impl Run {
-    /// Steps that had returned, and steps that had begun, when `event` events had happened.
-    pub fn window(&self, event: usize) -> (usize, usize) {
-        let returned = self.steps.iter().filter(|s| s.1 <= event).count();
-        let begun = self.steps.iter().filter(|s| s.0 < event).count();
-        (returned, begun.max(returned))
+fn numbered(workload: &Workload) -> Vec<(usize, Step)> {
+    workload.steps.iter().copied().enumerate().collect()
+}
+
+/// Clients take turns.
+fn in_turns(
+    with: (&Recording, &Daemon),
+    sessions: &[Arc<Session>],
+    base: &Base,
+    workload: &Workload,
+    run: &mut Run,
+) -> Checked<()> {
+    let mut doer = Doer {
+        shales: sessions.iter().map(side).collect(),
+        model: base.model.clone(),
+        root: b"",
+    };
+    doer.open_files()?;
+    let mut track = Track::new(None, doer.tree());
+    let done = doer.follow(with, &numbered(workload), |client| client, &mut track);
+    run.events = with.0.take_events();
+    let done = done.and_then(|()| doer.compare(&track));
+    run.tracks.push(track);
+    done
+}
+
+/// Two threads of one client, each on a tree of its own.
+fn at_once(
+    with: (&Recording, &Daemon),
+    session: &Arc<Session>,
+    base: &Base,
+    workload: &Workload,
+    run: &mut Run,
+) -> Checked<()> {
+    let mut doers = Vec::new();
+    for root in [b"" as &[u8], TWIN] {
+        let mut doer = Doer {
+            shales: vec![side(session)],
+            model: base.model.clone(),
+            root,
+        };
+        doer.open_files()?;
+        let track = Track::new(Some(doers.len()), doer.tree());
+        doers.push((doer, track));
     }
+    let start = std::sync::Barrier::new(doers.len());
+    let done: Vec<Checked<()>> = std::thread::scope(|scope| {
+        let threads = doers.iter_mut().enumerate().map(|(mine, (doer, track))| {
+            let is_mine = |step: &Step| match step {
+                Step::Item { client, .. } => client % 2 == mine,
+                Step::Digest => mine == 0,
+            };
+            let mut steps = numbered(workload);
+            steps.retain(|(_, step)| is_mine(step));
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                doer.follow(with, &steps, |_| 0, track)
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|done| done.unwrap_or_else(|_| Err("a panic".to_owned())))
+            .collect()
+    });
+    run.events = with.0.take_events();
+    for (doer, track) in &mut doers {
+        if done.iter().all(|done| done.is_ok()) {
+            doer.compare(track)?;
+        }
+    }
+    run.tracks = doers.into_iter().map(|(_, track)| track).collect();
+    done.into_iter().collect()
 }

@@ -26,16 +26,19 @@ pub enum Kind {
     Long,
     /// Two clients that take turns, sampled.
     Two,
+    /// Two threads of one client at the same time, sampled. What happens is not the same each time.
+    Threads,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 5] = [
+    pub const ALL: [Kind; 6] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
         Kind::Long,
         Kind::Two,
+        Kind::Threads,
     ];
 
     /// Its name in commands.
@@ -46,6 +49,7 @@ impl Kind {
             Kind::Triples => "triples",
             Kind::Long => "long",
             Kind::Two => "two",
+            Kind::Threads => "threads",
         }
     }
 
@@ -78,6 +82,7 @@ impl Kind {
                     steps: steps[..1 + (number % 2) as usize].to_vec(),
                     log_all: number / 2 % 2 == 1,
                     wraps: number / 4 % 2 == 1,
+                    threads: false,
                 }
             }
             Kind::Pairs => {
@@ -96,6 +101,14 @@ impl Kind {
                 let length = 3 + chance.below(8);
                 sampled(&mut chance, length, 6, CLIENTS)
             }
+            Kind::Threads => {
+                let length = 4 + chance.below(16);
+                let workload = sampled(&mut chance, length, 8, CLIENTS);
+                Workload {
+                    threads: true,
+                    ..workload
+                }
+            }
         }
     }
 }
@@ -106,6 +119,7 @@ fn sometimes(chance: &mut Chance, steps: Vec<Step>) -> Workload {
         steps,
         log_all: chance.below(3) == 0,
         wraps: chance.below(3) == 0,
+        threads: false,
     }
 }
 

@@ -10,7 +10,7 @@ use shale_device::counters::Path;
 use shale_device::sim::{Action, Choice, MediaRules, Recorded, Recording};
 use shale_device::{LINE_BYTES, MapOptions};
 
-use super::base::{Base, Place};
+use super::base::{Base, More, Place};
 use super::campaign::{self, Options};
 use super::check;
 use super::explore::{Depth, Explorer, Known};
@@ -25,7 +25,7 @@ fn shm() -> &'static std::path::Path {
 
 #[test]
 fn cuts_of_a_few_workloads() {
-    let base = Base::make(shm(), false).unwrap();
+    let base = Base::make(shm(), More::Nothing).unwrap();
     let known = Arc::new(Known::default());
     let mut explorer = Explorer::new(shm(), base, Depth::default(), known.clone()).unwrap();
     for words in [
@@ -76,7 +76,7 @@ fn a_campaign_keeps_its_limits() {
 
 #[test]
 fn a_volume_that_lost_a_store_is_seen() {
-    let base = Base::make(shm(), false).unwrap();
+    let base = Base::make(shm(), More::Nothing).unwrap();
     let mut place = Place::new(shm(), &base).unwrap();
     let run = record::run(&mut place, &base, &"0 D".parse().unwrap())
         .unwrap()
@@ -92,11 +92,11 @@ fn a_volume_that_lost_a_store_is_seen() {
     let recovered = check::recover(&mut place, &base, &whole, 1)
         .unwrap()
         .unwrap();
-    assert_eq!(recovered.tree, **run.trees.last().unwrap());
+    assert_eq!(recovered.tree, **run.tracks[0].trees.last().unwrap());
     assert_eq!(check::fsck(&place), Ok(()));
     place.reset(&base).unwrap();
     // Nothing of the log and nothing of the digest: the operation is gone.
-    let before_step = run.steps[0].0;
+    let before_step = run.tracks[0].steps[0].0;
     let mut cutter = Cutter::new(
         &run.events[..before_step],
         &base.segment,
@@ -108,8 +108,8 @@ fn a_volume_that_lost_a_store_is_seen() {
     let recovered = check::recover(&mut place, &base, &lost, 1)
         .unwrap()
         .unwrap();
-    assert_eq!(recovered.tree, *run.trees[0]);
-    assert_ne!(recovered.tree, **run.trees.last().unwrap());
+    assert_eq!(recovered.tree, *run.tracks[0].trees[0]);
+    assert_ne!(recovered.tree, **run.tracks[0].trees.last().unwrap());
 }
 
 /// The quick cutter leaves what the one of the device crate leaves.

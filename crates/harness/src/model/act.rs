@@ -55,7 +55,7 @@ impl Fill {
     /// The bytes. Neighbours differ, and so do blocks, so that any shift is seen.
     pub fn bytes(self) -> Vec<u8> {
         let seed = usize::from(self.seed);
-        let byte = |n: usize| (n.wrapping_mul(7) ^ (n >> 8).wrapping_mul(13) ^ seed * 31) % 251;
+        let byte = |n: usize| (n.wrapping_mul(7) ^ (n >> 8).wrapping_mul(13) ^ (seed * 31)) % 251;
         (0..self.len).map(|n| byte(n) as u8 + 1).collect()
     }
 }

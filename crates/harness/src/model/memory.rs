@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use rustix::io::Errno;
 use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE};
 
-use super::act::{Act, FileAct, Outcome, SLOTS, Said, Side, Stat};
+use super::act::{FileAct, Outcome, SLOTS, Said, Stat};
+
+mod side;
 
 const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
@@ -333,7 +335,10 @@ impl Memory {
     fn truncate(&mut self, path: &[u8], size: u64) -> Result<()> {
         let ino = self.walk(path, true)?.ino()?;
         match self.at(ino).mode & KIND {
-            FILE => Ok(self.resize(ino, size)),
+            FILE => {
+                self.resize(ino, size);
+                Ok(())
+            }
             DIR => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
         }
@@ -557,78 +562,4 @@ impl Memory {
 fn zero(data: &mut [u8], at: u64, end: u64) {
     let size = data.len();
     data[size.min(at as usize)..size.min(end as usize)].fill(0);
-}
-
-impl Side for Memory {
-    fn act(&mut self, act: &Act) -> Outcome {
-        match act {
-            Act::Mkdir(path, mode) => drop(self.make_at(path, DIR | mode)?),
-            Act::Socket(path, mode) => drop(self.make_at(path, SOCKET | mode)?),
-            Act::Symlink(target, path) => {
-                let ino = self.make_at(path, LINK | 0o777)?;
-                self.at_mut(ino).data = target.clone();
-            }
-            Act::Link(old, new) => {
-                let ino = self.walk(old, false)?.ino()?;
-                let place = self.vacant(new)?;
-                self.link(ino, &place)?;
-            }
-            Act::Unlink(path) => self.remove(path, false)?,
-            Act::Rmdir(path) => self.remove(path, true)?,
-            Act::Rename(old, new, flags) => self.rename(old, new, *flags)?,
-            Act::Stat(path, follow) => {
-                let ino = self.walk(path, *follow)?.ino()?;
-                return Ok(Said::Stat(self.at(ino).stat()));
-            }
-            Act::Readlink(path) => {
-                let inode = self.at(self.walk(path, false)?.ino()?);
-                let data = inode.data.clone();
-                return if inode.is(LINK) {
-                    Ok(Said::Bytes(data))
-                } else {
-                    Err(Errno::INVAL)
-                };
-            }
-            Act::List(path) => {
-                let inode = self.at(self.walk(path, true)?.ino()?);
-                if !inode.is(DIR) {
-                    return Err(Errno::NOTDIR);
-                }
-                let kind = |ino: &u64| (self.at(*ino).mode >> 12) as u8;
-                let names = inode
-                    .entries
-                    .iter()
-                    .map(|(name, ino)| (name.clone(), kind(ino)));
-                return Ok(Said::Names(names.collect()));
-            }
-            Act::Chmod(path, mode) => {
-                let ino = self.walk(path, true)?.ino()?;
-                let inode = self.at_mut(ino);
-                inode.mode = inode.mode & KIND | mode & 0o7777;
-            }
-            Act::Chown(path, uid, gid, follow) => self.chown(path, *uid, *gid, *follow)?,
-            Act::Truncate(path, size) => self.truncate(path, *size)?,
-            Act::SetXattr(path, name, fill, flags) => {
-                self.set_xattr(path, name, Some(fill.bytes()), *flags)?;
-            }
-            Act::RemoveXattr(path, name) => self.set_xattr(path, name, None, 0)?,
-            Act::GetXattr(path, name) => {
-                let inode = self.at(self.walk(path, true)?.ino()?);
-                let value = inode.xattrs.get(name).ok_or(Errno::NODATA)?;
-                return Ok(Said::Bytes(value.clone()));
-            }
-            Act::Open(slot, path, flags, mode) => self.open(*slot, path, *flags, *mode)?,
-            Act::File(slot, act) => return self.file(*slot, act),
-        }
-        Ok(Said::Done)
-    }
-
-    fn xattr_names(&mut self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let inode = self.at(self.walk(path, false)?.ino()?);
-        Ok(inode.xattrs.keys().cloned().collect())
-    }
-
-    fn identity(&mut self, path: &[u8]) -> Result<u64> {
-        self.walk(path, false)?.ino()
-    }
 }

@@ -32,6 +32,48 @@ fn fill(seed: u8, len: usize) -> Fill {
     Fill { seed, len }
 }
 
+/// Where the second thread of a workload has a tree of its own.
+pub const TWIN: &[u8] = b"twin";
+
+/// `act` with `root` in front of all its paths, which may be empty.
+pub fn within(root: &[u8], mut act: Act) -> Act {
+    if root.is_empty() {
+        return act;
+    }
+    let move_path = |path: &mut Vec<u8>| *path = [root, b"/", path].concat();
+    match &mut act {
+        Act::Symlink(_, path)
+        | Act::Mkdir(path, _)
+        | Act::Socket(path, _)
+        | Act::Unlink(path)
+        | Act::Rmdir(path)
+        | Act::Stat(path, _)
+        | Act::Readlink(path)
+        | Act::List(path)
+        | Act::Chmod(path, _)
+        | Act::Chown(path, ..)
+        | Act::Truncate(path, _)
+        | Act::SetXattr(path, ..)
+        | Act::GetXattr(path, _)
+        | Act::RemoveXattr(path, _)
+        | Act::Open(_, path, ..)
+        | Act::File(_, FileAct::Link(path)) => move_path(path),
+        Act::Link(old, new) | Act::Rename(old, new, _) => {
+            move_path(old);
+            move_path(new);
+        }
+        Act::File(..) => {}
+    }
+    act
+}
+
+/// The tree once more, in [`TWIN`].
+pub fn twin_tree() -> Vec<Act> {
+    let mut acts = vec![Act::Mkdir(TWIN.to_vec(), 0o755)];
+    acts.extend(tree().into_iter().map(|act| within(TWIN, act)));
+    acts
+}
+
 /// Blocks of `frag` that hold data, each an extent of its own: more than a leaf holds.
 const EXTENTS: u64 = 180;
 /// Names in `m`, more than a leaf holds.
@@ -386,10 +428,13 @@ pub struct Workload {
     pub log_all: bool,
     /// Logs begin shortly before the end of their rings.
     pub wraps: bool,
+    /// The second client is a thread of the first, at the same time, in [`TWIN`].
+    pub threads: bool,
 }
 
 const LOG_ALL: &str = "L";
 const WRAPS: &str = "W";
+const THREADS: &str = "T";
 const DIGEST: &str = "D";
 
 impl Workload {
@@ -416,11 +461,15 @@ impl Workload {
     }
 }
 
-/// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`
-/// and `W` for [`Workload::log_all`] and [`Workload::wraps`].
+/// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`,
+/// `W` and `T` for [`Workload::log_all`], [`Workload::wraps`] and [`Workload::threads`].
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let flags = [(self.log_all, LOG_ALL), (self.wraps, WRAPS)];
+        let flags = [
+            (self.log_all, LOG_ALL),
+            (self.wraps, WRAPS),
+            (self.threads, THREADS),
+        ];
         let flags = flags.into_iter().filter(|flag| flag.0);
         let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
         words.extend(self.steps.iter().map(|step| match step {
@@ -442,6 +491,7 @@ impl std::str::FromStr for Workload {
             match word {
                 LOG_ALL => workload.log_all = true,
                 WRAPS => workload.wraps = true,
+                THREADS => workload.threads = true,
                 DIGEST => workload.steps.push(Step::Digest),
                 _ => workload.steps.push(item_of(word, items)?),
             }
@@ -458,7 +508,7 @@ fn item_of(word: &str, items: usize) -> Result<Step, String> {
     match number.parse() {
         Ok(item) if item < items => Ok(Step::Item { client, item }),
         _ => Err(format!(
-            "'{word}' is no step: a number below {items}, b and such a number, D; or L or W in front"
+            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T in front"
         )),
     }
 }
