@@ -290,10 +290,10 @@ fn seeds(range: std::ops::Range<u64>) {
         for seed in next..range.end.min(next + EACH) {
             log(&stage, seed);
             messages(&stage, seed);
-            stage.unchanged(&format!("seed {seed}"));
+            stage.protected(&format!("seed {seed}"));
         }
+        stage.end_protected(&format!("seeds from {next} on"));
         next += EACH;
-        stage.end();
     }
 }
 

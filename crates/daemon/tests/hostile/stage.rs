@@ -5,6 +5,7 @@ use crate::attacker::{Attacker, MALLORY};
 use crate::served::{Hand, Place, create_body, start};
 use shale_daemon::Daemon;
 use shale_daemon::check::{CheckOptions, check_volume_dir};
+use shale_format::checksum::crc32c;
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::record::CreateBody;
 use shale_format::{DirKey, FileBlock, Ino};
@@ -183,6 +184,24 @@ impl Stage {
         assert_eq!(self.before, now, "{what}");
     }
 
+    /// Nothing has changed of what Mallory may not change by any record that makes sense: she owns
+    /// the root directory, writes to some files of others, and gives others' files names.
+    #[track_caller]
+    pub fn protected(&self, what: &str) {
+        let now = Snapshot::of(&self.daemon.volume().view());
+        for path in ["/secret", "/closed", "/closed/inside", "/sticky"] {
+            let seen = |s: &Snapshot| s.0.get(path).map(|s| (s.0, s.1, s.2, s.4));
+            assert_eq!(seen(&self.before), seen(&now), "{what}: {path}");
+        }
+    }
+
+    /// Ends without a look at what Mallory may change.
+    pub fn end_protected(mut self, what: &str) {
+        self.protected(what);
+        self.before = Snapshot::of(&self.daemon.volume().view());
+        self.end();
+    }
+
     /// The honest client ends; all is as it wrote; the volume is whole.
     pub fn end(mut self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -241,7 +260,7 @@ pub fn read(view: &View, inode: &Inode) -> Vec<u8> {
 }
 
 /// What an inode is to those who look at it.
-type Seen = (u32, u32, u32, u32, Vec<u8>);
+type Seen = (u32, u32, u32, u32, (usize, u32));
 
 /// Everything that is not the attacker's or the honest worker's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,6 +279,7 @@ impl Snapshot {
             };
             // Mallory owns the root directory and makes things in it.
             let nlink = if ino == Ino::ROOT { 0 } else { inode.nlink };
+            let data = (data.len(), crc32c(&data));
             let seen = (inode.mode, inode.uid, inode.gid, nlink, data);
             all.insert(path.clone(), seen);
             if !inode.is_dir() || path == "/mine" || path == "/honest" {
