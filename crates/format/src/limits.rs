@@ -36,6 +36,9 @@ pub const XATTR_TOTAL_BYTES_MAX: usize = 128 << 10;
 pub const FILE_BYTES_MAX: u64 = 16 << 40;
 /// Most hard links to one inode.
 pub const LINKS_MAX: u32 = 65_000;
+/// Most directories between the root and a directory that another one moves into: each is looked
+/// at, for each move.
+pub const DEPTH_MAX: u32 = 4096;
 /// Most tiers of a volume.
 pub const TIERS_MAX: usize = 3;
 /// Most devices of one tier.

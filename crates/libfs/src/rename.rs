@@ -15,7 +15,7 @@ use crate::op::Op;
 use crate::room::TREE_BYTES;
 use crate::session::{Need, Session};
 use shale_format::inode::time;
-use shale_format::limits::LINKS_MAX;
+use shale_format::limits::{DEPTH_MAX, LINKS_MAX};
 use shale_format::record::{RenameBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::encode;
@@ -58,7 +58,8 @@ impl Session {
     ///
     /// Errors: `ENOENT`, `EEXIST` ([`RENAME_NOREPLACE`]), `EISDIR`, `ENOTDIR`,
     /// `ENOTEMPTY`, `EINVAL` (a directory would be below itself; other flags),
-    /// `EMLINK`, `ENAMETOOLONG`, `ENOSPC`.
+    /// `EMLINK`, `ENAMETOOLONG` (also for a directory that would move to more than
+    /// [`DEPTH_MAX`] directories below the root), `ENOSPC`.
     pub fn rename(
         &self,
         caller: &Caller,
@@ -174,14 +175,18 @@ pub(crate) fn no_cycle(
 /// Whether directory `dir` is `top` or below it.
 fn is_below(op: &Op<'_>, dir: u64, top: u64) -> std::result::Result<bool, Stop> {
     let mut at = dir;
-    while at != top {
+    for _ in 0..DEPTH_MAX {
+        if at == top {
+            return Ok(true);
+        }
         if at == Ino::ROOT.0 || at == 0 {
             return Ok(false);
         }
         let node = op.node(at)?;
         at = op.read(&node)?.inode.parent;
     }
-    Ok(true)
+    // Digest would refuse the record.
+    Err(Errno::NAMETOOLONG.into())
 }
 
 fn replace(

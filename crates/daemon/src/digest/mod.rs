@@ -287,6 +287,7 @@ impl Digester {
             match plan::plan(&batch.items[..records], &image, authority) {
                 Ok(plan) => break plan,
                 Err(PlanError::Volume(e)) => return Err(e.into()),
+                Err(PlanError::Enough { keep }) => records = keep,
                 Err(PlanError::Refused { refused: why, keep }) => {
                     refused = Some(why);
                     records = keep;

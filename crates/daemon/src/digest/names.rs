@@ -6,15 +6,12 @@ use super::content::BLOCK;
 use super::net::{At, Entry, Net, Step, bad, need};
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, time};
-use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
+use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, RenameBody, flag};
 use shale_format::{DirKey, Ino};
 
 /// `RENAME_EXCHANGE`.
 const EXCHANGE: u32 = 2;
-/// Most directories between the root and a directory that moves: each is looked at, for
-/// each move.
-const DEPTH_MAX: u32 = 1 << 16;
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -405,6 +402,7 @@ impl Net<'_> {
             if dir == Ino::ROOT {
                 return Ok(());
             }
+            self.steps += 1;
             dir = Ino(self.inode(dir)?.parent);
         }
         bad("the directory lies too deep to be checked")

@@ -205,6 +205,8 @@ pub struct Net<'a> {
     pub stolen: Ranges<u32>,
     /// Granted numbers that were used, also for inodes that are gone again.
     pub created: Vec<Ino>,
+    /// Directories looked at on the way up from others.
+    pub(crate) steps: u64,
 }
 
 impl<'a> Net<'a> {
@@ -216,6 +218,7 @@ impl<'a> Net<'a> {
             inodes: BTreeMap::new(),
             stolen: Ranges::default(),
             created: Vec::new(),
+            steps: 0,
         }
     }
 

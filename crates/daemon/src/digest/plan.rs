@@ -15,6 +15,9 @@ use shale_format::{BlockAddr, DirKey, Ino, LogPos, TxId};
 use shale_oplog::Op;
 use shale_volume::{Run, VolumeError};
 
+/// Directories that one chunk looks at on the way up from others: about a tenth of a second.
+const STEPS_MAX: u64 = 1 << 19;
+
 /// One record to be digested.
 #[derive(Clone, Debug)]
 pub struct Item {
@@ -59,6 +62,12 @@ pub enum PlanError {
         /// Which, and why.
         refused: Refused,
         /// Index of the first record of its transaction.
+        keep: usize,
+    },
+    /// Enough for one chunk: others wait meanwhile. The first `keep` records make one.
+    #[error("the first {keep} records are enough work")]
+    Enough {
+        /// Index of the record behind them.
         keep: usize,
     },
     /// The volume could not be read.
@@ -151,7 +160,8 @@ impl Plan {
 /// Makes the plan of a run of whole transactions.
 ///
 /// # Errors
-/// The first record that must not be digested, or the volume cannot be read.
+/// The first record that must not be digested, so many that they are too much at once, or the
+/// volume cannot be read.
 pub fn plan(
     items: &[Item],
     image: &dyn Image,
@@ -177,6 +187,9 @@ pub fn plan(
         }
         if !item.more() {
             chain = n + 1;
+            if net.steps > STEPS_MAX && chain < items.len() {
+                return Err(PlanError::Enough { keep: chain });
+            }
         }
     }
     Ok(decide(net, items)?)

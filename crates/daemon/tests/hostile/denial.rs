@@ -173,6 +173,42 @@ fn messages(scene: &Scene<'_>) -> (Attacker, Reply) {
     (a, reply)
 }
 
+/// Moves at the bottom of a deep tree: each has its whole way up looked at. Others' digests go on.
+fn deep_moves(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (depth, moves, room) = match scene.alone {
+        true => (600, 1500, 13 << 20),
+        false => (50, 50, 1 << 20),
+    };
+    let ask = Request::Reserve {
+        wanted: room,
+        least: room,
+    };
+    let mut a = scene.attacker();
+    if !matches!(a.ask(ask), Reply::Room { .. }) {
+        assert!(!scene.alone, "there is room");
+        return messages(scene);
+    }
+    let mut way = vec![a.mkdir(1, &scene.name("d"))];
+    for _ in 1..depth {
+        let (dir, ino) = (way[way.len() - 1], a.number());
+        a.append(create(dir, ino, 0o040_755, b"d").reserve(9000));
+        way.push(ino);
+    }
+    let (bottom, other) = (way[way.len() - 1], way[way.len() - 2]);
+    let ino = a.number();
+    a.append(create(bottom, ino, 0o040_755, b"m").reserve(9000));
+    let (mut from, mut to) = (bottom, other);
+    for _ in 0..moves {
+        a.put(rename((from, b"m"), (ino, DIR), (to, b"m"), (0, 0), 0).reserve(4160));
+        (from, to) = (to, from);
+    }
+    a.commit();
+    let begun = std::time::Instant::now();
+    let reply = a.digest();
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+    (a, reply)
+}
+
 /// A log takes memory: nobody gets more of it than the volume's logs have.
 fn large_log(scene: &Scene<'_>) -> (Attacker, Reply) {
     let channel = shale_proto::InProcess(scene.stage.daemon.attach_as(MALLORY, &[]));
@@ -267,6 +303,7 @@ pub const CASES: &[Case] = &[
     harmless("numbers without end", numbers_without_end),
     refused("stopped in a call", stopped, "inside a call"),
     harmless("messages without end", messages),
+    harmless("deep moves", deep_moves),
     harmless("large log", large_log),
     either("slots", slots),
 ];

@@ -300,3 +300,33 @@ fn nothing_is_left_of_what_was_removed() {
         "{before:?} {after:?}"
     );
 }
+
+/// What digest would refuse is refused at the call: nobody is cut off for a deep tree.
+#[test]
+fn directories_move_only_so_far_down() {
+    const DEPTH: usize = shale_format::limits::DEPTH_MAX as usize;
+    let mut place = Place::new();
+    let session = place.attach(false);
+    let me = place::me();
+    let make = |dir, name: &[u8]| {
+        session
+            .mkdir(&me, dir, name, 0o755)
+            .expect("a directory")
+            .ino
+    };
+    let moving = make(1, b"moving");
+    let mut way = vec![1];
+    for _ in 0..DEPTH + 2 {
+        way.push(make(way[way.len() - 1], b"d"));
+    }
+    let to = |level: usize| session.rename(&me, (1, b"moving"), (way[level], b"m"), 0);
+    assert_eq!(to(DEPTH), Err(Errno::NAMETOOLONG));
+    assert_eq!(to(DEPTH - 1), Ok(()));
+    session.sync_all().expect("it is served");
+    session.detach().expect("all of it is in the volume");
+    place.restart(true);
+    let session = place.attach(false);
+    let found = session.getattr(&me, moving).expect("it is there");
+    assert_eq!(found.ino, moving);
+    session.detach().expect("a clean end");
+}
