@@ -81,7 +81,8 @@ impl Place {
 
     /// A client as the kernel's front end is one, or as a program is one.
     pub fn attach(&self, kernel_references: bool) -> Arc<Session> {
-        let channel = Arc::new(InProcess(self.daemon().attach_in_process(0)));
+        // As a client of another process is: each record must keep to what it set aside.
+        let channel = Arc::new(InProcess(self.daemon().attach_as(0, &[0])));
         let options = SessionOptions {
             log_bytes: 0,
             kernel_references,
