@@ -270,6 +270,28 @@ impl Digester {
         }
     }
 
+    /// Plans the first `records` records of a batch, or fewer: so many as come before one that
+    /// must not be digested, or as are enough work.
+    fn plan(
+        &self,
+        batch: &Batch,
+        mut records: usize,
+        authority: &dyn Authority,
+    ) -> Result<(Plan, usize, Option<Refused>), DigestError> {
+        let image = ChunkImage::new(self.volume.view(), &batch.items[..records]);
+        let mut refused = None;
+        loop {
+            match plan::plan(&batch.items[..records], &image, authority) {
+                Ok(plan) => return Ok((plan, records, refused)),
+                Err(PlanError::Volume(e)) => return Err(e.into()),
+                Err(PlanError::Enough { keep }) => (records, refused) = (keep, None),
+                Err(PlanError::Refused { refused: why, keep }) => {
+                    (records, refused) = (keep, Some(why));
+                }
+            }
+        }
+    }
+
     /// Digests the first `records` records of a batch. Gives also the journal bytes
     /// that it was estimated to need.
     fn attempt(
@@ -280,20 +302,7 @@ impl Digester {
         from: LogPos,
         authority: &dyn Authority,
     ) -> Result<(ChunkDone, u64), DigestError> {
-        let image = ChunkImage::new(self.volume.view(), &batch.items[..records]);
-        let mut records = records;
-        let mut refused = None;
-        let plan = loop {
-            match plan::plan(&batch.items[..records], &image, authority) {
-                Ok(plan) => break plan,
-                Err(PlanError::Volume(e)) => return Err(e.into()),
-                Err(PlanError::Enough { keep }) => records = keep,
-                Err(PlanError::Refused { refused: why, keep }) => {
-                    refused = Some(why);
-                    records = keep;
-                }
-            }
-        };
+        let (plan, records, mut refused) = self.plan(batch, records, authority)?;
         let all = refused.is_none() && records == batch.items.len();
         if all {
             refused = batch.refused.clone();
