@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`base`] | the volume that every workload begins with |
 //! | [`record`] | runs a workload and notes every store, flush and fence |
+//! | [`shadow`] | nothing was stored that was not recorded |
 //! | [`images`] | the images that a cut could leave |
 //! | [`check`] | recovers one image and looks at everything |
 //! | [`explore`] | all cuts of a workload |
@@ -22,6 +23,7 @@ pub mod minimise;
 pub mod mutants;
 pub mod record;
 pub mod sequences;
+pub mod shadow;
 
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
+use super::shadow::all_recorded;
 use crate::Result;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Shale, Side, Snapshot};
@@ -210,13 +211,26 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         true => at_once(with, &sessions[0], base, workload, &mut run),
         false => in_turns(with, &sessions, base, workload, &mut run),
     };
-    // What is stored from here on belongs to no workload.
+    // What closing files stored belongs to no workload.
+    let late = place.recording.take_events();
+    let shadow = match is_compared(workload) {
+        true => all_recorded(place, base, &[&run.events, &late], logs),
+        false => Ok(()),
+    };
+    place.touch_all(&late);
     daemon.abandon();
     drop(sessions);
     drop(daemon);
     place.touch_all(&run.events);
     place.reset(base)?;
-    Ok(done.map(|()| run))
+    Ok(done.and(shadow).map(|()| run))
+}
+
+/// Whether what is on the media is compared with what was recorded: it takes as long as
+/// some hundred images, so not each time.
+fn is_compared(workload: &Workload) -> bool {
+    let items = workload.steps.iter().filter(|&&step| step != Step::Digest);
+    !workload.threads && items.count() != 2
 }
 
 fn numbered(workload: &Workload) -> Vec<(usize, Step)> {
