@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`base`] | the volume that every workload begins with |
 //! | [`record`] | runs a workload and notes every store, flush and fence |
+//! | [`unrest`] | threads held up at random |
 //! | [`shadow`] | nothing was stored that was not recorded |
 //! | [`images`] | the images that a cut could leave |
 //! | [`check`] | recovers one image and looks at everything |
@@ -24,6 +25,7 @@ pub mod mutants;
 pub mod record;
 pub mod sequences;
 pub mod shadow;
+pub mod unrest;
 
 #[cfg(test)]
 mod tests;
