@@ -25,7 +25,11 @@ for argument in "$@"; do
         *) names+=("$argument") ;;
     esac
 done
-[ ${#names[@]} -gt 0 ] || names=(pjdfstest fsx sqlite git tar make leveldb stress kill-daemon kill-supervisor fill)
+if [ ${#names[@]} = 0 ]; then
+    names=(pjdfstest fsx sqlite git tar make leveldb stress kill-daemon kill-supervisor fill
+        run-programs run-pjdfstest run-fsx run-sqlite run-git run-tar run-make run-kill-daemon)
+    [ $full = yes ] && names+=(run-python run-leveldb run-databases run-kill-supervisor)
+fi
 
 if [ $full = yes ]; then
     export OPS=${OPS:-1000000} SEEDS=${SEEDS:-10} STRESS_SECONDS=${STRESS_SECONDS:-60} EROFS=${EROFS:-1}
@@ -57,15 +61,15 @@ run() { # run NAME COMMAND …: counts by its line "N passed, N failed"
     record "$name" "${ok:-0}" "$bad" $((SECONDS - begin))
 }
 
-on_a_mount() { # on_a_mount SUITE
-    if ! { volume_begin "$1" "${SIZE:-2GiB}" --durability strict && volume_mount; } >"$logs/$1-mount" 2>&1; then
+on_a_mount() { # on_a_mount SUITE: the command is in suite
+    if ! { volume_begin "${1#run-}" "${SIZE:-2GiB}" --durability strict && volume_mount; } >"$logs/$1-mount" 2>&1; then
         cat "$logs/$1-mount"
         echo "FAILED  $1: no mounted volume to run on"
         record "$1" 0 1 0
         volume_end
         return
     fi
-    run "$1" "$here/suites/$1.sh" "$mount"
+    run "$1" "${suite[@]}" "$mount"
     if volume_umount >"$logs/$1-fsck" 2>&1 && volume_fsck >>"$logs/$1-fsck" 2>&1; then
         record "  umount, fsck" 1 0 ""
     else
@@ -78,7 +82,7 @@ on_a_mount() { # on_a_mount SUITE
 
 if [ ! -x "$SHALE" ]; then
     echo "ci-suites: there is no shale program at $SHALE, so nothing can be mounted or tested."
-    echo "ci-suites: build it with: cargo build --release -p shale-cli"
+    echo "ci-suites: build it with: cargo build --release -p shale-cli -p shale-preload"
     failed=1
     echo "0 passed, 1 failed"
     exit 1
@@ -88,10 +92,17 @@ for name in "${names[@]}"; do
     echo
     case $name in
         kill-daemon) ROUNDS=$kills run "$name" "$here/crash/kill-daemon.sh" ;;
+        run-kill-daemon) ROUNDS=$kills run "$name" "$here/crash/kill-daemon.sh" --run ;;
+        run-kill-supervisor) ROUNDS=$outages run "$name" "$here/crash/kill-daemon.sh" --supervisor --run ;;
         kill-supervisor) ROUNDS=$outages run "$name" "$here/crash/kill-daemon.sh" --supervisor ;;
         fill) ROUNDS=$fills run "$name" "$here/crash/fill.sh" ;;
         *)
             if [ -x "$here/suites/$name.sh" ]; then
+                suite=("$here/suites/$name.sh")
+                on_a_mount "$name"
+            elif [ -x "$here/suites/${name#run-}.sh" ]; then
+                # The same suite with the library in all its programs, and most of them clients.
+                suite=(env SHALE_WARM_CALLS="${SHALE_WARM_CALLS:-8}" "$SHALE" run -- "$here/suites/${name#run-}.sh")
                 on_a_mount "$name"
             else
                 echo "FAILED  there is no suite $name"

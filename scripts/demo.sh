@@ -65,7 +65,7 @@ PY
 
 say "1. What it needs"
 "$here/install-deps.sh"
-cargo build --release --locked --quiet -p shale-cli
+cargo build --release --locked --quiet -p shale-cli -p shale-preload
 echo "    built: ${SHALE#"$root"/}"
 
 say "2. A volume, mounted"

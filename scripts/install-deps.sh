@@ -4,6 +4,7 @@
 #   scripts/install-deps.sh            packages of the distribution
 #   scripts/install-deps.sh --suites   also pjdfstest, fsx, and the sources of the
 #                                      public programs the suites build
+#   scripts/install-deps.sh --long     also what only the long suites run
 #
 # Safe to run again: it does nothing and prints nothing when all is there.
 # SHALE_TOOLS (default ~/.cache/shale-tools) is where the suites' tools live.
@@ -11,10 +12,12 @@ set -euo pipefail
 
 tools=${SHALE_TOOLS:-$HOME/.cache/shale-tools}
 suites=no
+long=no
 for argument in "$@"; do
     case $argument in
         --suites) suites=yes ;;
-        *) echo "usage: $0 [--suites]" >&2; exit 2 ;;
+        --long) long=yes ;;
+        *) echo "usage: $0 [--suites] [--long]" >&2; exit 2 ;;
     esac
 done
 
@@ -55,6 +58,11 @@ packages=(
     dpkg-dev         # apt-get source
     procps util-linux psmisc ca-certificates curl
 )
+# What the long suites run under `shale run`: Python's own tests, and databases.
+if [ $long = yes ]; then
+    python=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)
+    packages+=("libpython$python-testsuite" redis-server redis-tools rocksdb-tools postgresql)
+fi
 missing=()
 for package in "${packages[@]}"; do
     state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)

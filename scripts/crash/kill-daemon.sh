@@ -1,20 +1,29 @@
 #!/usr/bin/env bash
-# Kills the daemon with -9 at random moments under three loads. No load may see an error, and
+# Kills the daemon with -9 at random moments under four loads. No load may see an error, and
 # everything that had returned must be there afterwards.
 #
 #   ROUNDS=10 scripts/crash/kill-daemon.sh                 (in full: ROUNDS=100)
 #   ROUNDS=10 scripts/crash/kill-daemon.sh --supervisor    kills the supervisor too: then the loads
 #       do fail; the volume is mounted anew and must hold everything that had returned
+#   ROUNDS=10 scripts/crash/kill-daemon.sh --run           the loads are clients themselves (`shale run`)
 #   SEED=n repeats the moments of a run, SIZE=1GiB is the volume's, MKFS="…" goes to mkfs
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../volume.sh"
 kill_supervisor=no
-[ "${1:-}" = --supervisor ] && kill_supervisor=yes
+run=()
+for argument in "$@"; do
+    case $argument in
+        --supervisor) kill_supervisor=yes ;;
+        # At once, so that every call is one that a dead daemon could lose.
+        --run) run=(env SHALE_WARM_CALLS=0 "$SHALE" run --) ;;
+        *) echo "usage: $0 [--supervisor] [--run]" >&2; exit 2 ;;
+    esac
+done
 rounds=${ROUNDS:-10}
 seed=${SEED:-$$}
 RANDOM=$seed
-loads=(sqlite tar git)
+read -r -a loads <<<"${LOADS:-sqlite tar git append}"
 declare -A load_process
 passed=0
 failed=0
@@ -39,8 +48,8 @@ trap 'exit 130' INT TERM
 
 load() { # load NAME VERB
     case $1 in
-        sqlite) python3 "$here/load-sqlite.py" "$2" "$mount" "$host" ;;
-        *) "$here/load-$1.sh" "$2" "$mount" "$host" ;;
+        sqlite | append) "${run[@]}" python3 "$here/load-$1.py" "$2" "$mount" "$host" ;;
+        *) "${run[@]}" "$here/load-$1.sh" "$2" "$mount" "$host" ;;
     esac
 }
 
@@ -131,7 +140,7 @@ if [ $? != 0 ]; then
     echo "0 passed, 1 failed"
     exit 1
 fi
-echo "== kill-daemon: $rounds rounds, SEED=$seed, supervisor too: $kill_supervisor"
+echo "== kill-daemon: $rounds rounds, SEED=$seed, supervisor too: $kill_supervisor, ${run[*]:-on the mount}"
 pauses=()
 start_loads
 loads_move_on

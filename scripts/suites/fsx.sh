@@ -11,7 +11,9 @@ ops=${OPS:-100000}
 first=${FIRST_SEED:-1}
 seeds=${SEEDS:-1}
 
-cat >"$host/fsx.toml" <<'TOML'
+# KERNEL_CALLS=0: nothing that only the kernel can do, such as mapping the file.
+kernel=${KERNEL_CALLS:-1}
+cat >"$host/fsx.toml" <<TOML
 flen = 1048576
 [opsize]
 max = 65536
@@ -19,17 +21,17 @@ max = 65536
 close_open = 1
 read = 10
 write = 10
-mapread = 5
-mapwrite = 5
-invalidate = 1
+mapread = $((kernel * 5))
+mapwrite = $((kernel * 5))
+invalidate = $kernel
 truncate = 3
 fsync = 1
 fdatasync = 1
 posix_fallocate = 1
 punch_hole = 2
-sendfile = 1
+sendfile = $kernel
 posix_fadvise = 1
-copy_file_range = 1
+copy_file_range = $kernel
 TOML
 
 one_seed() {

@@ -9,23 +9,41 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
 };
 use serde::{Deserialize, Serialize};
-use shale_daemon::{Daemon, Status};
+use shale_daemon::scrub::Damage;
+use shale_daemon::{Daemon, ScrubProgress, ScrubReport, Status};
 use shale_proto::SocketPeer;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SOCKET: &str = "control";
 /// Between two tries to reach the next daemon.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Between two words about progress.
+const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// What can be ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// Bring everything that is logged now into the volume.
     Digest,
+    /// Verify all checksums. Answered by [`Scrubbing`], again and again.
+    Scrub,
+}
+
+/// What the daemon says while it scrubs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scrubbing {
+    /// How far it is.
+    Progress(ScrubProgress),
+    /// Something is damaged.
+    Found(Damage),
+    /// The end; what was found has been told.
+    Done(ScrubReport),
 }
 
 /// What a [`Order::Digest`] did; what went on beside it is counted with it.
@@ -67,9 +85,12 @@ pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
             let Some(daemon) = daemon.upgrade() else {
                 return;
             };
-            if let Err(failure) = obey(&socket, &daemon) {
-                tracing::warn!("{failure}");
-            }
+            // A scrub takes long, and must not hold up others.
+            thread::spawn(move || {
+                if let Err(failure) = obey(&socket, &daemon) {
+                    tracing::warn!("{failure}");
+                }
+            });
         }
     });
     Ok(())
@@ -89,7 +110,54 @@ fn obey(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
             let done = difference(&before, &daemon.status_values());
             packet::send(socket, &Ok::<_, String>(done), &[])
         }
+        Some((Order::Scrub, _)) => scrub_and_tell(socket, daemon),
         None => Ok(()),
+    }
+}
+
+/// Scrubs as long as somebody listens.
+fn scrub_and_tell(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
+    let mut told = Instant::now();
+    let mut report = daemon.scrub(&mut |progress| {
+        if told.elapsed() < TELL_EVERY {
+            return ControlFlow::Continue(());
+        }
+        told = Instant::now();
+        match packet::send(socket, &Scrubbing::Progress(progress), &[]) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
+    for one in std::mem::take(&mut report.damage) {
+        packet::send(socket, &Scrubbing::Found(one), &[])?;
+    }
+    packet::send(socket, &Scrubbing::Done(report), &[])
+}
+
+/// Has the daemon of a mount scrub; `hear` is told everything that it says.
+///
+/// # Errors
+/// The daemon ends, or refuses.
+pub fn scrub(dir: &StateDir, hear: &mut dyn FnMut(Scrubbing)) -> Result<ScrubReport> {
+    let path = dir.path().join(SOCKET);
+    let failed = || {
+        Failure::new(format!(
+            "{}: the daemon has ended meanwhile",
+            path.display()
+        ))
+    };
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+        .map_err(Failure::because("cannot make a socket"))?;
+    let address = SocketAddrUnix::new(path.clone()).map_err(Failure::because(path.display()))?;
+    connect(&socket, &address).map_err(Failure::because(path.display()))?;
+    packet::send(socket.as_fd(), &Order::Scrub, &[])?;
+    loop {
+        let (word, _) = packet::receive::<Scrubbing>(&socket)?.ok_or_else(failed)?;
+        hear(word.clone());
+        if let Scrubbing::Done(report) = word {
+            return Ok(report);
+        }
     }
 }
 

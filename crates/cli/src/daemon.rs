@@ -76,6 +76,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
         daemon.recent_requests(),
         SessionOptions {
             kernel_references: true,
+            present: true,
             ..SessionOptions::default()
         },
     )

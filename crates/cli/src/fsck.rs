@@ -1,10 +1,11 @@
-//! `shale fsck`: verifies every invariant of a volume that is not mounted. Reads only.
+//! `shale fsck`: verifies every invariant of a volume that is not mounted, and repairs it
+//! if asked; else it only reads.
 
 use crate::failure::{Code, Failure, Result};
 use crate::state::StateDir;
 use crate::terminal::say;
 use indicatif::ProgressBar;
-use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir};
+use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};
 use shale_daemon::{DaemonError, VolumeFile};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -13,8 +14,11 @@ const EXAMPLES: &str = "\
 Examples:
   shale fsck VOLUME.toml
   shale fsck VOLUME.toml --json
+  shale fsck VOLUME.toml --repair
 
-Exit code 0: the volume is as it should be; 3: damage was found. Records that wait in update
+Exit code 0: the volume is as it should be, with --repair: now; 3: damage was found, or could not
+be repaired. A repair tells by path what it repaired and what is lost. What has lost its
+name is in /lost+found afterwards. Records that wait in update
 logs, and a batch that waits in the journal, are no damage: the next mount applies them.";
 
 /// Arguments of `fsck`.
@@ -24,6 +28,9 @@ pub struct Args {
     /// The volume file; the volume must not be mounted
     #[arg(value_name = "VOLUME.toml")]
     volume: PathBuf,
+    /// Repair what is wrong, as far as it can be read
+    #[arg(long)]
+    repair: bool,
     /// The whole report as JSON
     #[arg(long)]
     json: bool,
@@ -40,6 +47,9 @@ pub fn run(args: &Args) -> Result<()> {
         findings_max: args.limit,
     };
     let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
+    if args.repair {
+        return repair(args, &file, &options, bar.as_ref());
+    }
     let report = check_volume_dir(file.nvm_dir(), &options, &mut |p| show(bar.as_ref(), p));
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -58,6 +68,36 @@ pub fn run(args: &Args) -> Result<()> {
             ..Failure::new(format!(
                 "{shown}: {} errors, {} warnings",
                 report.errors, report.warnings
+            ))
+        }),
+    }
+}
+
+fn repair(
+    args: &Args,
+    file: &VolumeFile,
+    options: &CheckOptions,
+    bar: Option<&ProgressBar>,
+) -> Result<()> {
+    let (dir, uuid) = (file.nvm_dir(), &file.uuid);
+    let report = repair_volume_dir(dir, uuid, options, &mut |p| show(bar, p));
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = report.map_err(|error| refused(file, &error))?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&report);
+        say!("{}", text.map_err(Failure::because("the report"))?);
+    } else {
+        say!("{report}");
+    }
+    match report.clean() {
+        true => Ok(()),
+        false => Err(Failure {
+            code: Code::Damaged,
+            ..Failure::new(format!(
+                "{}: not everything could be repaired",
+                args.volume.display()
             ))
         }),
     }

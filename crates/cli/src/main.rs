@@ -19,6 +19,8 @@ mod mount;
 mod mounts;
 mod packet;
 mod process;
+mod run;
+mod scrub;
 mod size;
 mod state;
 mod status;
@@ -38,12 +40,13 @@ Exit codes:
   0  done
   1  the operation failed
   2  the arguments cannot be used
-  3  fsck found damage
+  3  fsck or scrub found damage
   4  no shale volume is mounted there
 
 Example:
   shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G
   shale mount VOLUME.toml /mnt/shale
+  shale run -- sqlite3 /mnt/shale/books.db
   shale status /mnt/shale
   shale umount /mnt/shale
   shale fsck VOLUME.toml";
@@ -65,12 +68,16 @@ enum Verb {
     Mount(mount::Args),
     /// Unmount; returns when everything is in the volume
     Umount(umount::Args),
+    /// Run a command whose calls are served in its own process
+    Run(run::Args),
     /// Show what a mount is doing
     Status(status::Args),
     /// Bring everything that is logged into the volume
     Digest(digest::Args),
-    /// Check a volume that is not mounted; changes nothing
+    /// Check a volume that is not mounted, and repair it if asked
     Fsck(fsck::Args),
+    /// Verify the checksums of a volume that is mounted
+    Scrub(scrub::Args),
     /// Look into the update logs
     Log(log::Args),
     /// Measure Shale on this machine
@@ -89,9 +96,11 @@ impl Verb {
             Verb::Mkfs(args) => ("mkfs", mkfs::run(&args)),
             Verb::Mount(args) => ("mount", mount::run(&args)),
             Verb::Umount(args) => ("umount", umount::run(&args)),
+            Verb::Run(args) => ("run", run::run(&args)),
             Verb::Status(args) => ("status", status::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
+            Verb::Scrub(args) => ("scrub", scrub::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),
             Verb::Bench(args) => ("bench", bench::run(&args)),
             Verb::Completions(args) => {

@@ -6,6 +6,7 @@
 
 use crate::client::{Client, Parts, Reach};
 use crate::error::{DaemonError, Result};
+use crate::log_bytes::FileBytes;
 use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
@@ -15,11 +16,15 @@ use shale_device::{Map, Path as CountPath};
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
-use shale_oplog::Log;
+use shale_oplog::{Log, LogBytes};
 use shale_proto::message::PROTO_VERSION;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Slots of the log table that clients of other processes leave to the front end and to root.
+const SLOTS_KEPT: usize = 16;
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -145,17 +150,27 @@ impl Shared {
         Ok((map, path))
     }
 
+    /// A free slot of the log table for `asker`.
+    fn free_slot(&self, asker: &Asker) -> Result<u32> {
+        let slots = self.volume.log_slots();
+        let root = asker.reach == Reach::InProcess || asker.person.is_root();
+        let open = if root { 0 } else { SLOTS_KEPT };
+        slots[..slots.len() - open]
+            .iter()
+            .position(|s| s.state == slot_state::FREE)
+            .map(|n| n as u32)
+            .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })
+    }
+
     fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
         let _one_at_a_time = self.attach.lock();
         self.check_open()?;
-        let slots = self.volume.log_slots();
-        let slot = slots
-            .iter()
-            .position(|s| s.state == slot_state::FREE)
-            .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })? as u32;
+        let slot = self.free_slot(asker)?;
         let superblock = self.volume.superblock();
         let wanted = match log_bytes {
             0 => superblock.log_bytes,
+            // Its log takes memory of the machine, whatever it writes into it.
+            n if asker.reach == Reach::Socket => n.min(superblock.log_bytes),
             n => n,
         };
         let ring_bytes =
@@ -185,6 +200,7 @@ impl Shared {
             self.set_slot(slot, &live)?;
         }
         let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
+        let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(Parts {
             id: self.next_client.fetch_add(1, Ordering::AcqRel),
@@ -193,7 +209,8 @@ impl Shared {
             pid: asker.pid,
             person: asker.person.clone(),
             may_steal: asker.reach == Reach::InProcess || uid == own_uid,
-            log,
+            log: read,
+            log_fd,
             log_path,
             salt,
             ring_bytes,
@@ -214,6 +231,21 @@ impl Shared {
         );
         Ok(client)
     }
+}
+
+/// The file of a log, for its client, and how the daemon reads it.
+fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn LogBytes>)> {
+    let duplicate = || {
+        let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
+        let fd = first.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        fd.map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
+    };
+    let read: Box<dyn LogBytes> = match reach {
+        Reach::InProcess => Box::new(log.on(CountPath::Log).clone()),
+        // Nothing of this process may be mapped from a file that somebody can cut short.
+        Reach::Socket => Box::new(FileBytes::of(duplicate()?, log.bytes())),
+    };
+    Ok((duplicate()?, read))
 }
 
 #[cfg(test)]

@@ -2,17 +2,20 @@
 //!
 //! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
 
+use crate::gate::Barrier;
 use crate::grants::Grants;
+use crate::log_bytes::{set_word, word};
 use crate::page::{ClientPage, DaemonPage};
 use crate::rights::Person;
 use parking_lot::Mutex;
-use shale_device::Map;
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
-use shale_format::log::TAIL_AT;
+use shale_format::log::{END_AT, TAIL_AT, end};
+use shale_oplog::LogBytes;
 use shale_proto::control::state;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How the client talks to the daemon.
@@ -51,13 +54,19 @@ pub(crate) struct Client {
     pub(crate) pid: i32,
     pub(crate) person: Person,
     pub(crate) may_steal: bool,
-    pub(crate) log: Arc<Map>,
+    /// How its log is read: through a mapping only if the writer is this process.
+    pub(crate) log: Box<dyn LogBytes>,
+    /// The file, for the client.
+    pub(crate) log_fd: OwnedFd,
     pub(crate) log_path: PathBuf,
     pub(crate) salt: u64,
     pub(crate) ring_bytes: u64,
     pub(crate) daemon_page: DaemonPage,
     pub(crate) client_page: ClientPage,
     pub(crate) grants: Mutex<Grants>,
+    /// Files of others that its user could write when it got a lease on them, with their
+    /// generation: it may have them open since.
+    pub(crate) opened: Mutex<HashMap<u64, u32>>,
     pub(crate) work: Mutex<Work>,
     pub(crate) fate: Mutex<Fate>,
     pub(crate) queued: AtomicBool,
@@ -79,7 +88,10 @@ pub(crate) struct Parts {
     pub(crate) pid: i32,
     pub(crate) person: Person,
     pub(crate) may_steal: bool,
-    pub(crate) log: Arc<Map>,
+    /// How its log is read: through a mapping only if the writer is this process.
+    pub(crate) log: Box<dyn LogBytes>,
+    /// The file, for the client.
+    pub(crate) log_fd: OwnedFd,
     pub(crate) log_path: PathBuf,
     pub(crate) salt: u64,
     pub(crate) ring_bytes: u64,
@@ -97,12 +109,14 @@ impl Client {
             person: parts.person,
             may_steal: parts.may_steal,
             log: parts.log,
+            log_fd: parts.log_fd,
             log_path: parts.log_path,
             salt: parts.salt,
             ring_bytes: parts.ring_bytes,
             daemon_page,
             client_page: ClientPage::new()?,
             grants: Mutex::default(),
+            opened: Mutex::default(),
             work: Mutex::default(),
             fate: Mutex::default(),
             queued: AtomicBool::new(false),
@@ -145,13 +159,17 @@ impl Client {
 
     /// What it says is its oldest record; only for people to read.
     pub(crate) fn tail(&self) -> u64 {
-        self.log.load_u64(TAIL_AT).min(self.digested())
+        word(&*self.log, TAIL_AT).min(self.digested())
     }
 
-    /// From now on nothing that the client commits counts.
-    pub(crate) fn cut(&self) {
+    /// From now on nothing that the client commits counts. Whoever is appending finds out
+    /// before the call returns.
+    pub(crate) fn cut(&self, barrier: Barrier) {
+        set_word(&self.log_fd, END_AT, end::SOUGHT);
+        barrier.run();
         let now = self.committed();
-        self.cut.fetch_min(now, Ordering::AcqRel);
+        let cut = self.cut.fetch_min(now, Ordering::AcqRel).min(now);
+        set_word(&self.log_fd, END_AT, end::at(cut));
     }
 
     /// Whether requests are answered.
@@ -168,11 +186,12 @@ impl Client {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use shale_device::{Access, MapOptions, nvm::Piece};
+    use shale_device::{Access, Map, MapOptions, nvm::Piece};
     use shale_proto::control::client_page;
 
     /// A client with a log in memory and no process behind it.
     pub(crate) fn lone(id: u32, reach: Reach) -> Client {
+        let log = MapOptions::new().anonymous(8192).unwrap();
         Client::new(Parts {
             id,
             slot: id,
@@ -183,7 +202,8 @@ pub(crate) mod tests {
                 groups: vec![],
             },
             may_steal: true,
-            log: Arc::new(MapOptions::new().anonymous(8192).unwrap()),
+            log_fd: rustix::io::dup(log.fds().next().unwrap()).unwrap(),
+            log: Box::new(log.on(shale_device::Path::Log).clone()),
             log_path: PathBuf::new(),
             salt: 1,
             ring_bytes: 1 << 20,
@@ -211,7 +231,8 @@ pub(crate) mod tests {
         assert_eq!(client.committed(), 960, "whole units");
         say(u64::MAX);
         assert_eq!(client.committed(), 1 << 20, "at most a ring");
-        client.cut();
+        client.cut(Barrier::register().unwrap());
+        assert_eq!(word(&*client.log, END_AT), end::at(1 << 20));
         client.set_digested(LogPos(1 << 20));
         assert_eq!(client.committed(), 1 << 20, "nothing after the cut");
         assert_eq!(client.backlog(), 0);

@@ -20,6 +20,10 @@ use std::sync::Arc;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Most runs of inode numbers in one grant.
 const INODE_RUNS_MAX: u32 = 64;
+/// Numbers that one client of another process may hold without having used them.
+const INODES_HELD_MAX: usize = 128 << 10;
+/// Part of the tier's blocks that one client of another process may hold likewise.
+const GRANTED_PART: u64 = 4;
 /// Most blocks in one grant.
 const GRANT_BLOCKS_MAX: u64 = 64 << 10;
 /// A grant below this many blocks is not worth its message.
@@ -106,7 +110,7 @@ impl Connection {
         match request {
             Request::Segments { first } => self.segments(first),
             Request::GrantInodes { parent, runs } => {
-                plain(self.grant_inodes(&client, parent, runs))
+                plain(self.grant_inodes(&client, parent, runs)?)
             }
             Request::GrantBlocks { blocks } => self.grant_blocks(&client, blocks.into()),
             Request::ReturnBlocks { runs } => plain(self.return_blocks(&client, &runs)?),
@@ -188,9 +192,7 @@ impl Connection {
     }
 
     fn descriptors(&self, client: &Client) -> Result<Vec<OwnedFd>, DaemonError> {
-        let log = client.log.fds().next().map(rustix::io::dup);
-        let log = log
-            .unwrap_or(Err(rustix::io::Errno::BADF))
+        let log = rustix::io::fcntl_dupfd_cloexec(&client.log_fd, 0)
             .map_err(|e| DaemonError::file(&client.log_path, "duplicate its descriptor", e))?;
         Ok(vec![
             log,
@@ -211,8 +213,17 @@ impl Connection {
         Ok((Reply::Segments { first, bytes }, fds))
     }
 
-    fn grant_inodes(&self, client: &Client, parent: u64, runs: u32) -> Reply {
+    fn grant_inodes(&self, client: &Arc<Client>, parent: u64, runs: u32) -> Result<Reply, Refusal> {
         let mut inos = Vec::new();
+        let many = || client.grants.lock().inos.len() >= INODES_HELD_MAX;
+        if !client.trusted() && many() {
+            // Those of inodes that wait in its log are used as soon as it is digested.
+            let done = self.shared.digest_to(client, u64::MAX);
+            done.map_err(|h| halted(&h))?;
+            if many() {
+                return Ok(Reply::Inodes { inos });
+            }
+        }
         for _ in 0..runs.clamp(1, INODE_RUNS_MAX) {
             let granted = self.shared.volume.grant_inodes(Ino(parent));
             if granted.is_empty() {
@@ -222,7 +233,7 @@ impl Connection {
         }
         client.grants.lock().inos.extend(&inos);
         self.shared.leases.give_new(client.id, &inos);
-        Reply::Inodes { inos }
+        Ok(Reply::Inodes { inos })
     }
 
     fn grant_blocks(&self, client: &Client, blocks: u64) -> Result<Answer, Refusal> {
@@ -235,8 +246,16 @@ impl Connection {
         );
         let volume = &self.shared.volume;
         let supply = || Supply::of(volume);
+        let held = client.grants.lock().blocks.blocks();
+        let most = match client.trusted() {
+            true => u64::MAX,
+            false => (volume.space().total / GRANTED_PART).saturating_sub(held),
+        };
         let granted = self.shared.credits.with_available(supply, |bytes| {
-            let blocks = blocks.min(bytes / BLOCK / 4).min(GRANT_BLOCKS_MAX);
+            let blocks = blocks
+                .min(bytes / BLOCK / 4)
+                .min(GRANT_BLOCKS_MAX)
+                .min(most);
             let worth_it = client.may_steal && blocks >= GRANT_BLOCKS_MIN;
             worth_it.then(|| volume.grant(blocks).ok()).flatten()
         });
@@ -262,7 +281,10 @@ impl Connection {
         let mut fds = Vec::new();
         let all: Vec<_> = self.shared.map.fds().collect();
         for &segment in &segments {
-            let fd = all.get(segment as usize).copied().map(rustix::io::dup);
+            let fd = all
+                .get(segment as usize)
+                .copied()
+                .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
             let fd = fd.unwrap_or(Err(rustix::io::Errno::BADF));
             fds.push(fd.map_err(|e| {
                 (
@@ -306,17 +328,52 @@ impl Connection {
         if !Ino(wish.ino).is_user() {
             return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
         }
+        self.check_there(client, wish.ino)?;
         match self.shared.lease(client, wish) {
-            Ok(Some((grant, used))) => Ok(Reply::Leased {
-                generation: grant.generation,
-                fresh: grant.fresh,
-                mode: grant.mode,
-                used,
-            }),
+            Ok(Some((grant, used))) => {
+                self.note_opened(client, wish.ino)?;
+                Ok(Reply::Leased {
+                    generation: grant.generation,
+                    fresh: grant.fresh,
+                    mode: grant.mode,
+                    used,
+                })
+            }
             Ok(None) => Ok(Reply::NotLeased),
             Err(NoLease::Halt(halt)) => Err(halted(&halt)),
             Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
         }
+    }
+}
+
+impl Connection {
+    /// Nobody gets a lease on what is not there: the table would grow without end.
+    fn check_there(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
+        if client.trusted() || self.shared.leases.knows(ino) || self.inode(ino)?.is_some() {
+            return Ok(());
+        }
+        Err((libc::ENOENT, format!("there is no inode {ino}")))
+    }
+
+    /// Notes that the client's user may write a file of another user, now.
+    fn note_opened(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
+        if client.trusted() || client.person.is_root() {
+            return Ok(());
+        }
+        let Some(inode) = self.inode(ino)? else {
+            return Ok(());
+        };
+        let person = &client.person;
+        if inode.is_file() && !person.owns(&inode) && person.may_write(&inode) {
+            client.opened.lock().insert(ino, inode.generation);
+        }
+        Ok(())
+    }
+
+    fn inode(&self, ino: u64) -> Result<Option<shale_format::inode::Inode>, Refusal> {
+        let _reader = self.shared.readers.enter();
+        let found = self.shared.volume.view().inode(Ino(ino));
+        found.map_err(|e| failed(&e.into()))
     }
 }
 

@@ -5,7 +5,7 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
-use crate::client::Fate;
+use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
@@ -14,6 +14,8 @@ use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
+use crate::rights::Person;
+use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
@@ -24,6 +26,7 @@ use shale_oplog::Recent;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
 use shale_volume::Volume;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -109,7 +112,7 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(config: &DaemonConfig, clock: &dyn Clock) -> Result<Opened> {
+    fn new(config: &DaemonConfig, clock: &dyn Clock, barrier: Barrier) -> Result<Opened> {
         let dir = config.volume.nvm_dir();
         let map = open_nvm(dir, config.volume.nvm_bytes(), &config.map)?;
         let lock = NvmLock::take(dir)?;
@@ -123,10 +126,10 @@ impl Opened {
             digester: &digester,
             readers: &readers,
             nvm_dir: dir,
-            log_map: &config.log_map,
             clock,
             connection: config.connection.filter(|_| config.connection_continues),
             threads: config.threads(),
+            barrier,
         }
         .run()?;
         Ok(Opened {
@@ -148,7 +151,7 @@ pub fn recover_only(
     config: &DaemonConfig,
     clock: &dyn Clock,
 ) -> Result<(Arc<Volume>, RecoveryReport)> {
-    let opened = Opened::new(config, clock)?;
+    let opened = Opened::new(config, clock, Barrier::register()?)?;
     Ok((opened.volume, opened.recovered.report))
 }
 
@@ -177,7 +180,7 @@ impl Daemon {
             digester,
             readers,
             recovered,
-        } = Opened::new(&config, &*clock)?;
+        } = Opened::new(&config, &*clock, barrier)?;
         let dir = config.volume.nvm_dir().to_path_buf();
         let (credits, leases) = (Credits::default(), Leases::new(clock.clone()));
         credits.hold(recovered.left.reserve_bytes);
@@ -245,6 +248,20 @@ impl Daemon {
         Arc::new(Connection::new(self.shared.clone(), Asker::in_process(uid)))
     }
 
+    /// A connection for a client in this process that is trusted no more than one of another
+    /// process which runs as `uid` and `groups`: for tests of what such a client can do.
+    pub fn attach_as(&self, uid: u32, groups: &[u32]) -> Arc<dyn Handler> {
+        let asker = Asker {
+            reach: Reach::Socket,
+            pid: std::process::id() as i32,
+            person: Person {
+                uid,
+                groups: groups.to_vec(),
+            },
+        };
+        Arc::new(Connection::new(self.shared.clone(), asker))
+    }
+
     /// Listens at `socket` for clients of other processes.
     ///
     /// # Errors
@@ -282,6 +299,12 @@ impl Daemon {
     /// them goes. Happens by itself a minute after the start.
     pub fn forget_requests(&self) {
         self.shared.forget_requests();
+    }
+
+    /// Verifies every checksum of the volume's structure while it is in use. `progress` hears
+    /// how far it is, and can end it.
+    pub fn scrub(&self, progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>) -> ScrubReport {
+        self.shared.scrub(progress)
     }
 
     /// The state as JSON.

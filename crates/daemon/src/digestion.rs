@@ -144,8 +144,12 @@ impl Shared {
 
     /// A client that was cut off loses its leases once its log is in the volume.
     pub(crate) fn after_eviction(&self, client: &Client) {
-        if matches!(*client.fate.lock(), Fate::Evicted(_)) {
+        let evicted = matches!(*client.fate.lock(), Fate::Evicted(_));
+        // Of what a refused record is followed by nothing counts, so nothing is needed for it.
+        let refused = || client.work.lock().refused.is_some();
+        if evicted && (refused() || client.backlog() == 0) {
             self.leases.release_all(client.id);
+            self.credits.close(client.id);
         }
     }
 
@@ -190,7 +194,7 @@ impl Shared {
         limit: LogPos,
     ) -> Result<(), Halt> {
         let source = LogSource {
-            map: &client.log,
+            bytes: &*client.log,
             salt: client.salt,
             ring_bytes: client.ring_bytes,
             slot: client.slot,
@@ -198,7 +202,7 @@ impl Shared {
         let digester = &self.digester;
         let (mut tries, mut alone) = (0, false);
         loop {
-            let rights = Rights::new(client, &self.leases);
+            let rights = Rights::new(client, self);
             let reader = self.readers.enter();
             let done = match alone {
                 false => digester.chunk(&source, from, limit, &rights, Mode::Live),
@@ -216,6 +220,10 @@ impl Shared {
                     self.release.wait(self.release.ask(), PASS_WAIT);
                 }
                 Err(e) if is_short(&e) => return Err(self.short(client, &e)),
+                Err(e @ DigestError::Cut { pos, .. }) => {
+                    self.refuse(client, work, (pos, e.to_string()));
+                    return Ok(());
+                }
                 Err(e) => {
                     self.stuck(client, &e);
                     return Ok(());
@@ -258,12 +266,22 @@ impl Shared {
             )),
             None => None,
         };
-        if let Some((pos, why)) = refused {
-            self.totals.refused.fetch_add(1, Ordering::Relaxed);
-            *self.totals.last_error.lock() = Some(why.clone());
-            work.refused = Some((pos, why.clone()));
-            self.evict(client, why);
+        if let Some(refused) = refused {
+            self.refuse(client, work, refused);
         }
+    }
+
+    /// Nothing from this position of the log on counts: the client is cut off.
+    fn refuse(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        work: &mut Work,
+        (pos, why): (LogPos, String),
+    ) {
+        self.totals.refused.fetch_add(1, Ordering::Relaxed);
+        *self.totals.last_error.lock() = Some(why.clone());
+        work.refused = Some((pos, why.clone()));
+        self.evict(client, why);
     }
 
     /// Takes numbers and blocks that digested records used out of the client's grant.

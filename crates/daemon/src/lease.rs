@@ -250,6 +250,11 @@ impl Leases {
         });
     }
 
+    /// Whether anybody has a lease on an inode.
+    pub(crate) fn knows(&self, ino: u64) -> bool {
+        self.table.lock().contains_key(&ino)
+    }
+
     /// What a client holds on an inode.
     pub(crate) fn mode(&self, client: u32, ino: u64) -> Option<LeaseMode> {
         let table = self.table.lock();

@@ -5,11 +5,13 @@
 //! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
 //! | [`daemon`] | starting and stopping |
 //! | `attach`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
+//! | `log_bytes` | reading the log of somebody who may cut it short |
 //! | `page`, `gate`, `release` | the two shared pages, and waiting until nobody uses what is freed |
 //! | [`digest`], `digestion` | digesting a log, and when that happens |
 //! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
 //! | `space` | a full volume is found out at the call |
 //! | [`recover`], `orphans` | what a crash left |
+//! | [`check`], [`scrub`] | verifying a volume that is not mounted, or is; repair |
 //! | [`stats`] | what `status` shows |
 #![forbid(unsafe_code)]
 
@@ -24,7 +26,9 @@ pub mod error;
 mod gate;
 mod grants;
 pub mod lease;
+mod left_log;
 mod listen;
+mod log_bytes;
 pub mod make;
 pub mod nvm_dir;
 mod orphans;
@@ -33,6 +37,7 @@ pub mod recover;
 mod release;
 mod revoke;
 mod rights;
+pub mod scrub;
 mod shared;
 mod space;
 pub mod stats;
@@ -44,5 +49,6 @@ pub use lease::LeaseHook;
 pub use make::{Made, MakeOptions, make_volume};
 pub use nvm_dir::{NvmLock, open_nvm};
 pub use recover::RecoveryReport;
+pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
 pub use volume_file::VolumeFile;

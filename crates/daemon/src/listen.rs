@@ -16,6 +16,8 @@ use std::thread::JoinHandle;
 
 /// Connections that are open at once.
 const CONNECTIONS_MAX: usize = 512;
+/// Of these, connections of one user that is not root.
+const CONNECTIONS_EACH_MAX: usize = CONNECTIONS_MAX / 2;
 /// How long the accept loop sleeps before it looks whether it should stop.
 const ACCEPT_WAIT: Timespec = Timespec {
     tv_sec: 0,
@@ -23,6 +25,7 @@ const ACCEPT_WAIT: Timespec = Timespec {
 };
 
 struct Open {
+    uid: u32,
     /// For shutting the connection down from outside.
     wake: OwnedFd,
     thread: Option<JoinHandle<()>>,
@@ -68,6 +71,11 @@ impl Connections {
             let many = format!("{CONNECTIONS_MAX} connections are open");
             return Err(ProtoError::Io(std::io::Error::other(many)));
         }
+        let same = open.1.values().filter(|o| o.uid == who.uid).count();
+        if who.uid != 0 && same >= CONNECTIONS_EACH_MAX {
+            let many = format!("user {} has {same} connections open", who.uid);
+            return Err(ProtoError::Io(std::io::Error::other(many)));
+        }
         let number = open.0;
         open.0 += 1;
         let (all, shared) = (self.clone(), shared.clone());
@@ -75,13 +83,15 @@ impl Connections {
             .name(format!("client-{}", who.pid))
             .spawn(move || {
                 let asker = Asker::peer(who.pid, who.uid, who.gid);
-                serve(&Connection::new(shared, asker), &peer);
+                let allowed = shared.may_attach(&asker).is_ok();
+                serve(&Connection::new(shared, asker), &peer, allowed);
                 // Dropping the connection above has digested the client's log.
                 all.open.lock().1.remove(&number);
             })?;
         open.1.insert(
             number,
             Open {
+                uid: who.uid,
                 wake,
                 thread: Some(thread),
             },
@@ -110,7 +120,8 @@ impl Connections {
     }
 }
 
-fn serve(connection: &Connection, peer: &SocketPeer) {
+/// Who is not `allowed` anything hears so once, and takes no connection from others.
+fn serve(connection: &Connection, peer: &SocketPeer, allowed: bool) {
     loop {
         let request = match peer.next() {
             Ok(request) => request,
@@ -123,6 +134,9 @@ fn serve(connection: &Connection, peer: &SocketPeer) {
         let (reply, fds) = connection.handle(request);
         if let Err(e) = peer.answer(&reply, &fds) {
             tracing::debug!("connection ends: {e}");
+            return;
+        }
+        if !allowed {
             return;
         }
     }

@@ -13,6 +13,8 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "lock";
+/// Directories in the place of one file that are moved out of the way.
+const ASIDE_MAX: u32 = 1000;
 
 /// Name of the file of segment `n`.
 pub fn segment_name(n: usize) -> String {
@@ -110,9 +112,16 @@ pub fn volume_files(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes a file of the NVM directory; one that is not there is no error.
+/// Removes a file of the NVM directory; one that is not there is no error. A directory that
+/// somebody has put in its place is moved out of the way: it must keep nobody out.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
+            let aside = (0..=ASIDE_MAX).map(|n| path.with_extension(format!("aside-{n}")));
+            let free = aside.into_iter().find(|p| p.symlink_metadata().is_err());
+            let moved = free.map_or(Err(e), |to| std::fs::rename(path, to));
+            moved.map_err(|e| DaemonError::file(path, "move it out of the way", e))
+        }
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(DaemonError::file(path, "remove it", e))
         }
@@ -168,6 +177,8 @@ impl Drop for NvmLock {
     fn drop(&mut self) {
         // A number that is left behind would only mislead; the lock itself goes with the file.
         let _ = self.file.set_len(0);
+        // Closing alone would leave it with a child that was forked and has not called exec yet.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 

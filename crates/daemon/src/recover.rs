@@ -1,8 +1,12 @@
 //! Recovery: every log that the last daemon left is digested before a client is
 //! accepted (DESIGN §12). It is the normal path: a clean stop leaves no logs.
 //!
+//! A client of the last daemon may still be there and append. So every log is *ended* first:
+//! its client is told in the file, and finds out before its call returns. Where it ends is
+//! found once, and told to the client when everything before it counts.
+//!
 //! Steps, each of which may be cut off and is then done again from the start:
-//! 1. read every log in the table; take the blocks that its steal records name, before
+//! 1. end and read every log in the table; take the blocks that its steal records name, before
 //!    anything else is allocated;
 //! 2. digest the logs, several at once; one that finds too little space again alone, after
 //!    the others, and after orphans that no log names have gone;
@@ -20,24 +24,23 @@
 //! the daemon killed again before that, the next one would find them still.
 
 use crate::client::Client;
-use crate::daemon::LogMap;
-use crate::digest::{DigestError, DigestStats, Digester, LogSource, Mode, OwnLog, Survey, survey};
+use crate::digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
-use crate::gate::OwnReaders;
+use crate::gate::{Barrier, OwnReaders};
 use crate::grants::RunSet;
+use crate::left_log::{Left, Outcome, shrink};
+use crate::log_bytes::{FileBytes, set_word, word};
 use crate::nvm_dir::{remove, volume_files};
 use crate::orphans;
+use crate::rights::{LeftRights, Person, groups_of_user};
 use crate::shared::Shared;
 use parking_lot::Mutex;
-use rustix::fs::FallocateFlags;
 use serde::Serialize;
-use shale_device::mutants;
-use shale_device::{Access, Clock, Map, Path as CountPath};
-use shale_format::limits::BLOCK_BYTES;
-use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
-use shale_format::{Ino, LogPos};
-use shale_oplog::{Recent, Scan};
+use shale_device::{Clock, mutants};
+use shale_format::LogPos;
+use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
+use shale_oplog::{LogBytes, Recent, Scan};
 use shale_volume::Volume;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -106,37 +109,10 @@ pub(crate) struct Recovery<'a> {
     pub(crate) digester: &'a Digester,
     pub(crate) readers: &'a OwnReaders,
     pub(crate) nvm_dir: &'a Path,
-    pub(crate) log_map: &'a LogMap,
     pub(crate) clock: &'a dyn Clock,
     pub(crate) connection: Option<u64>,
     pub(crate) threads: usize,
-}
-
-/// One log on its way.
-struct Left {
-    number: u32,
-    slot: LogSlot,
-    path: PathBuf,
-    map: Option<Map>,
-    /// Blocks that its steal records name, as long as no file has them.
-    taken: RunSet,
-    /// Inodes that its records name.
-    named: HashSet<Ino>,
-    outcome: Outcome,
-}
-
-/// How the digest of a log ended.
-#[derive(Default)]
-struct Outcome {
-    stats: DigestStats,
-    end: u64,
-    problem: Option<String>,
-    /// A record was refused: the file is put aside.
-    refused: bool,
-    /// It found too little space.
-    short: bool,
-    /// It cannot be digested now: slot and file stay.
-    keep: bool,
+    pub(crate) barrier: Barrier,
 }
 
 impl Recovery<'_> {
@@ -147,6 +123,7 @@ impl Recovery<'_> {
         let mut report = RecoveryReport::default();
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
+        self.end_all(&logs);
         self.survey(&mut logs);
         if mutants::is_on("slots-freed-first") {
             self.free_slots(&logs, &mut Kept::default())?;
@@ -156,6 +133,7 @@ impl Recovery<'_> {
         let mut kept = self.collect_requests(&logs);
         report.requests = kept.recent.len();
         for log in &mut logs {
+            log.tell_end();
             self.settle(log, &mut report);
         }
         self.release();
@@ -198,10 +176,7 @@ impl Recovery<'_> {
         live.map(|(number, slot)| {
             let number = number as u32;
             let path = self.nvm_dir.join(file_name(number));
-            let opened = (self.log_map)(number)
-                .path(CountPath::Log)
-                .open_files(&[&path], Access::ReadWrite);
-            let map = match opened {
+            let map = match FileBytes::open(&path) {
                 Ok(map) if map.bytes() as u64 >= RING_AT as u64 + slot.ring_bytes => Some(map),
                 Ok(map) => {
                     report.problems.push(format!(
@@ -226,13 +201,20 @@ impl Recovery<'_> {
                 // Salt and length come from the table, so its records can still be told.
                 report.problems.push(format!("{}: {why}", path.display()));
             }
+            // The front end's log names its connection; root may do everything.
+            let foreign = slot.connection == 0 && slot.uid != 0;
             Left {
                 number,
                 slot,
                 path,
                 map,
+                writer: foreign.then(|| Person {
+                    uid: slot.uid,
+                    groups: groups_of_user(slot.uid),
+                }),
                 taken: RunSet::default(),
                 named: HashSet::new(),
+                head: LogPos(slot.digested),
                 outcome: Outcome {
                     end: slot.digested,
                     ..Outcome::default()
@@ -242,8 +224,11 @@ impl Recovery<'_> {
         .collect()
     }
 
-    fn wrong_header(&self, map: &Map, number: u32, slot: &LogSlot) -> Option<String> {
-        let bytes: [u8; LogHeader::BYTES] = map.load_array(0);
+    fn wrong_header(&self, map: &FileBytes, number: u32, slot: &LogSlot) -> Option<String> {
+        let mut bytes = [0; LogHeader::BYTES];
+        if !map.load(0, &mut bytes) {
+            return Some("its header cannot be read".to_owned());
+        }
         let header = match LogHeader::decode(&bytes) {
             Ok(header) => header,
             Err(e) => return Some(e.to_string()),
@@ -253,6 +238,14 @@ impl Recovery<'_> {
             && header.ring_bytes == slot.ring_bytes
             && header.slot == number;
         (!ours).then(|| "the file is another log than the table says".to_owned())
+    }
+
+    /// Tells clients that are still there that their logs end.
+    fn end_all(&self, logs: &[Left]) {
+        for map in logs.iter().filter_map(|l| l.map.as_ref()) {
+            set_word(map.fd(), END_AT, end::SOUGHT);
+        }
+        self.barrier.run();
     }
 
     /// Takes the blocks that steal records name out of the free space.
@@ -280,6 +273,7 @@ impl Recovery<'_> {
         for (log, found) in logs.iter_mut().zip(found) {
             let found = found.into_inner();
             log.named = found.named;
+            log.head = found.head.max(log.head);
             for run in found.stolen {
                 // What is not free is not this log's: digest refuses the record.
                 if !mutants::is_on("survey-takes") && self.volume.take(run).is_ok() {
@@ -290,7 +284,16 @@ impl Recovery<'_> {
     }
 
     fn digest(&self, logs: &mut [Left]) {
-        let jobs: Mutex<Vec<&mut Left>> = Mutex::new(logs.iter_mut().rev().collect());
+        // A log whose writer may have lied about the room it needs comes after the others.
+        let (foreign, own): (Vec<&mut Left>, Vec<&mut Left>) =
+            logs.iter_mut().rev().partition(|l| l.writer.is_some());
+        for jobs in [own, foreign] {
+            self.digest_together(jobs);
+        }
+    }
+
+    fn digest_together(&self, jobs: Vec<&mut Left>) {
+        let jobs = Mutex::new(jobs);
         let threads = self.threads.min(jobs.lock().len());
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -320,6 +323,11 @@ impl Recovery<'_> {
                     alone |= is_short(&e);
                     self.release();
                 }
+                Err(e @ DigestError::Cut { .. }) => {
+                    log.outcome.problem = Some(e.to_string());
+                    log.outcome.refused = true;
+                    break;
+                }
                 Err(e) => {
                     log.outcome.problem = Some(format!("{e}: the log is kept"));
                     log.outcome.short = is_short(&e);
@@ -335,17 +343,25 @@ impl Recovery<'_> {
     fn chunk(
         &self,
         log: &mut Left,
-        map: &Map,
+        map: &FileBytes,
         alone: bool,
     ) -> std::result::Result<bool, DigestError> {
         let source = log.source(map);
-        let authority = OwnLog::new(log.taken.iter().collect());
-        let (from, all) = (LogPos(log.outcome.end), LogPos(u64::MAX));
+        let own = OwnLog::new(log.taken.iter().collect());
+        let left;
+        let authority: &dyn Authority = match log.writer.clone() {
+            None => &own,
+            Some(person) => {
+                left = LeftRights { person, own };
+                &left
+            }
+        };
+        let (from, all) = (LogPos(log.outcome.end), log.head);
         let reader = self.readers.enter();
         let digester = self.digester;
         let done = match alone {
-            false => digester.chunk(&source, from, all, &authority, Mode::Recovery),
-            true => digester.chunk_alone(&source, from, all, &authority, Mode::Recovery),
+            false => digester.chunk(&source, from, all, authority, Mode::Recovery),
+            true => digester.chunk_alone(&source, from, all, authority, Mode::Recovery),
         }?;
         drop(reader);
         let outcome = &mut log.outcome;
@@ -404,11 +420,16 @@ impl Recovery<'_> {
             let Some(map) = &log.map else { continue };
             let found = survey(&log.source(map), &view, LogPos(log.outcome.end));
             left.reserve_bytes += found.reserve_bytes;
+            let mut to_come = Vec::new();
             for ino in found.named {
-                if view.inode(ino)?.is_some_and(|i| !i.is_dir()) {
-                    left.inos.push(ino.0);
+                match view.inode(ino)? {
+                    Some(inode) if !inode.is_dir() => left.inos.push(ino.0),
+                    None if ino.is_user() => to_come.push(ino),
+                    _ => {}
                 }
             }
+            // What it has yet to make must not be somebody else's by then.
+            self.volume.hold_inodes(&to_come);
         }
         Ok(left)
     }
@@ -423,14 +444,9 @@ impl Recovery<'_> {
             let Some(map) = &log.map else { continue };
             let end = log.outcome.end;
             let lowest = end.saturating_sub(log.slot.ring_bytes);
-            let tail = map.load_u64(TAIL_AT).clamp(lowest, end);
+            let tail = word(map, TAIL_AT).clamp(lowest, end);
             let before = kept.recent.len();
-            let scan = Scan::new(
-                map.on(CountPath::Log),
-                log.slot.salt,
-                log.slot.ring_bytes,
-                LogPos(tail),
-            );
+            let scan = Scan::new(map, log.slot.salt, log.slot.ring_bytes, LogPos(tail));
             for record in scan.until(LogPos(end)) {
                 kept.recent.add(&record);
             }
@@ -479,52 +495,22 @@ impl Recovery<'_> {
         for log in gone.iter().filter(|l| l.outcome.refused) {
             // Evidence: what a client wrote that the volume must not have.
             let aside = log.path.with_extension("refused");
-            std::fs::rename(&log.path, &aside)
-                .map_err(|e| crate::error::DaemonError::file(&log.path, "put it aside", e))?;
+            if let Err(e) = std::fs::rename(&log.path, &aside) {
+                tracing::error!("recovery: {}: cannot put it aside: {e}", log.path.display());
+            }
         }
         let slots = self.volume.log_slots();
         for name in volume_files(self.nvm_dir)? {
             let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
             let slot = number.and_then(|n: usize| slots.get(n));
-            if slot.is_some_and(|s| s.state == slot_state::FREE) {
-                remove(&self.nvm_dir.join(&name))?;
+            if slot.is_some_and(|s| s.state == slot_state::FREE)
+                && let Err(e) = remove(&self.nvm_dir.join(&name))
+            {
+                // Nothing of it counts any more, so it keeps nobody from starting.
+                tracing::error!("recovery: {e}");
             }
         }
         Ok(())
-    }
-}
-
-impl Left {
-    fn source<'a>(&self, map: &'a Map) -> LogSource<'a> {
-        LogSource {
-            map,
-            salt: self.slot.salt,
-            ring_bytes: self.slot.ring_bytes,
-            slot: self.number,
-        }
-    }
-}
-
-/// Gives back the space of a kept log's file, but for header and `tail..end`.
-fn shrink(map: &Map, ring_bytes: u64, tail: u64, end: u64) {
-    let block = BLOCK_BYTES as u64;
-    let ring = RING_AT as u64;
-    let (first, behind) = (tail % ring_bytes / block * block, end % ring_bytes);
-    // The block in which the log ends stays: a scan looks there.
-    let behind = (behind / block + 1) * block;
-    let holes = match (end - tail).cmp(&(ring_bytes - 2 * block)) {
-        std::cmp::Ordering::Greater => vec![],
-        _ if tail % ring_bytes <= end % ring_bytes => vec![(0, first), (behind, ring_bytes)],
-        _ => vec![(behind, first)],
-    };
-    for (from, to) in holes {
-        if to > from
-            && let Some(fd) = map.fds().next()
-        {
-            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // It only saves memory; a file system that cannot do it keeps the bytes.
-            let _ = rustix::fs::fallocate(fd, mode, ring + from, to - from);
-        }
     }
 }
 

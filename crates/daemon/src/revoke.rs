@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// Whether another client than `client`, which holds the lease alone, may have the inode open.
-    fn used_by_others(&self, client: &Client, ino: u64) -> bool {
+    pub(crate) fn used_by_others(&self, client: &Client, ino: u64) -> bool {
         let hook = self.hook.read().clone();
         let uses = |other: &Arc<Client>| {
             let kernel = hook.as_ref().filter(|_| other.reach == Reach::InProcess);

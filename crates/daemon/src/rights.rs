@@ -3,16 +3,17 @@
 //!
 //! The in-process client is the FUSE front end: the kernel has checked permissions, and
 //! the daemon is its own code. A client over the socket runs as the volume's owner or
-//! root: it must hold the lease, and for what POSIX decides at each call (names, modes,
-//! owners) its user must have the right. Content is not checked against permission bits:
-//! a descriptor opened before a `chmod` writes on, legally.
+//! root: it must hold the lease on every inode that changes, and its user must have the
+//! right by POSIX, which is decided anew here. A descriptor opened before a `chmod` writes on,
+//! legally: so a client may write what its user could write once, since it has held a lease.
 
 use crate::client::Client;
-use crate::digest::{Act, Authority, Change};
-use crate::lease::Leases;
+use crate::digest::{Act, Authority, Change, OwnLog};
+use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_format::Ino;
-use shale_format::inode::Inode;
+use shale_format::dirent::kind_of_mode;
+use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr};
 use shale_proto::LeaseMode;
 use shale_volume::Run;
@@ -20,6 +21,13 @@ use std::collections::HashSet;
 
 const ROOT_UID: u32 = 0;
 const S_ISVTX: u32 = 0o1000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+/// Right to change entries of a directory: write and search.
+const ENTRIES: u32 = 3;
+const WRITE: u32 = 2;
+/// Types that only root makes: character and block devices.
+const DEVICES: [u8; 2] = [2, 6];
 
 /// Who a process is, for POSIX permission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +37,11 @@ pub(crate) struct Person {
 }
 
 impl Person {
-    fn may_write(&self, inode: &Inode) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == ROOT_UID
+    }
+
+    fn has(&self, inode: &Inode, rights: u32) -> bool {
         let class = if self.uid == inode.uid {
             6
         } else if self.groups.contains(&inode.gid) {
@@ -37,53 +49,159 @@ impl Person {
         } else {
             0
         };
-        self.uid == ROOT_UID || inode.mode >> class & 2 != 0
+        self.is_root() || inode.mode >> class & rights == rights
     }
 
-    fn owns(&self, inode: &Inode) -> bool {
-        self.uid == ROOT_UID || self.uid == inode.uid
+    pub(crate) fn may_write(&self, inode: &Inode) -> bool {
+        self.has(inode, WRITE)
     }
 
-    /// Whether it may change what `body` says of an inode it may write to.
+    pub(crate) fn owns(&self, inode: &Inode) -> bool {
+        self.is_root() || self.uid == inode.uid
+    }
+
+    fn is_in(&self, gid: u32) -> bool {
+        self.is_root() || self.groups.contains(&gid)
+    }
+
+    /// What POSIX says to a change; `opened`: whether it may have the file open for writing
+    /// since before its mode was what it is.
+    fn may_change(
+        &self,
+        change: &Change<'_>,
+        opened: impl FnOnce() -> bool,
+    ) -> Result<(), &'static str> {
+        let inode = change.inode;
+        let need = |holds: bool, why| if holds { Ok(()) } else { Err(why) };
+        match change.act {
+            Act::Content => need(
+                self.may_write(inode) || self.owns(inode) || opened(),
+                "no permission to write the file",
+            ),
+            Act::Attributes(body) => self.may_set(inode, body),
+            Act::Xattr(name) => self.may_set_xattr(inode, name),
+            Act::AddEntry { .. } => need(
+                self.has(inode, ENTRIES),
+                "no permission to write the directory",
+            ),
+            Act::RemoveEntry { child } => {
+                need(
+                    self.has(inode, ENTRIES),
+                    "no permission to write the directory",
+                )?;
+                let sticky = inode.mode & S_ISVTX != 0;
+                need(
+                    !sticky || self.owns(inode) || self.owns(child),
+                    "a sticky directory's entry of another user",
+                )
+            }
+            // Its entry for the parent changes.
+            Act::Name { moves: true } => need(
+                self.may_write(inode),
+                "no permission to write the directory that moves",
+            ),
+            Act::Make { parent } => self.may_make(inode, parent),
+            Act::Name { moves: false } | Act::Free => Ok(()),
+        }
+    }
+
+    /// Whether it may make an inode with this owner, group, type and mode.
+    fn may_make(&self, inode: &Inode, parent: Option<&Inode>) -> Result<(), &'static str> {
+        if self.is_root() {
+            return Ok(());
+        }
+        if inode.uid != self.uid {
+            return Err("made for another user");
+        }
+        let inherits = parent.is_none_or(|p| p.mode & S_ISGID != 0 && p.gid == inode.gid);
+        if !self.is_in(inode.gid) && !inherits {
+            return Err("made for a group that the user is not in");
+        }
+        let runs_as_group = inode.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+        if runs_as_group && !inode.is_dir() && !self.is_in(inode.gid) {
+            return Err("set-group-id of a group that the user is not in");
+        }
+        if DEVICES.contains(&kind_of_mode(inode.mode)) {
+            return Err("a device made by another user than root");
+        }
+        Ok(())
+    }
+
+    /// Whether it may change what `body` says.
     fn may_set(&self, inode: &Inode, body: &SetAttrBody) -> Result<(), &'static str> {
-        if self.uid == ROOT_UID {
+        if self.is_root() {
             return Ok(());
         }
         if body.valid & attr::UID != 0 && body.uid != inode.uid {
             return Err("owner changed by another user than root");
         }
-        let new_group = body.valid & attr::GID != 0 && body.gid != inode.gid;
-        if new_group && !(self.owns(inode) && self.groups.contains(&body.gid)) {
+        let gid = match body.valid & attr::GID {
+            0 => inode.gid,
+            _ => body.gid,
+        };
+        if gid != inode.gid && !(self.owns(inode) && self.is_in(gid)) {
             return Err("group changed to one the user is not in");
         }
-        if body.valid & attr::MODE != 0 && !self.owns(inode) {
-            // Taking set-user-id and set-group-id away is what every writer does.
-            let stripped = inode.mode & 0o7777 & !0o6000;
-            if body.mode & 0o7777 & !0o6000 != stripped || body.mode & !inode.mode & 0o6000 != 0 {
-                return Err("mode changed by another user than the owner");
+        if body.valid & attr::MODE != 0 {
+            self.may_set_mode(inode, body.mode & 0o7777, gid)?;
+        }
+        if body.valid & attr::CTIME != 0 {
+            let which = time::CHANGE;
+            let same = body.time_s[which] == inode.time_s[which]
+                && body.time_ns[which] == inode.time_ns[which];
+            if !same {
+                return Err("change time set");
             }
         }
+        // That somebody has read it is noted for whoever may read it, and changes nothing else.
+        let read = body.valid & !(attr::ATIME | attr::CTIME) == 0;
         let times = attr::ATIME | attr::MTIME;
-        if body.valid & times != 0 && !self.owns(inode) && !self.may_write(inode) {
+        if body.valid & times != 0 && !read && !self.owns(inode) && !self.may_write(inode) {
             return Err("times changed without permission");
         }
         Ok(())
+    }
+
+    fn may_set_mode(&self, inode: &Inode, mode: u32, gid: u32) -> Result<(), &'static str> {
+        if !self.owns(inode) {
+            // Taking set-user-id and set-group-id away is what every writer does.
+            let stripped = inode.mode & 0o7777 & !0o6000;
+            if mode & !0o6000 != stripped || mode & !inode.mode & 0o6000 != 0 {
+                return Err("mode changed by another user than the owner");
+            }
+        }
+        let new = mode & S_ISGID != 0 && (inode.mode & S_ISGID == 0 || gid != inode.gid);
+        if new && !self.is_in(gid) {
+            return Err("set-group-id of a group that the user is not in");
+        }
+        Ok(())
+    }
+
+    fn may_set_xattr(&self, inode: &Inode, name: &[u8]) -> Result<(), &'static str> {
+        let own = |prefix: &[u8]| name.starts_with(prefix) && !self.is_root();
+        if own(b"trusted.") || own(b"security.") || own(b"system.") {
+            return Err("an attribute that only root sets");
+        }
+        match self.owns(inode) || self.may_write(inode) {
+            true => Ok(()),
+            false => Err("no permission to change its attributes"),
+        }
     }
 }
 
 /// Rights of one client during one call of the digester.
 pub(crate) struct Rights<'a> {
     client: &'a Client,
-    leases: &'a Leases,
+    shared: &'a Shared,
     /// Numbers that the digester asked about and that are granted.
     asked_inos: Mutex<HashSet<u64>>,
 }
 
 impl<'a> Rights<'a> {
-    pub(crate) fn new(client: &'a Client, leases: &'a Leases) -> Self {
+    pub(crate) fn new(client: &'a Client, shared: &'a Shared) -> Self {
         Self {
             client,
-            leases,
+            shared,
             asked_inos: Mutex::default(),
         }
     }
@@ -107,35 +225,91 @@ impl Authority for Rights<'_> {
         self.client.may_steal && self.client.grants.lock().blocks.contains(run)
     }
 
+    fn room(&self) -> Option<u64> {
+        let given = || self.shared.credits.of(self.client.id);
+        (!self.client.trusted()).then(given)
+    }
+
+    fn keeps_set_id(&self) -> bool {
+        self.client.trusted() || self.client.person.is_root()
+    }
+
+    fn unused_by_others(&self, ino: Ino) -> bool {
+        self.client.trusted() || !self.shared.used_by_others(self.client, ino.0)
+    }
+
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
         if self.client.trusted() {
             return Ok(());
         }
         let inode = change.inode;
-        let held = self.leases.mode(self.client.id, inode.ino);
+        let held = self.shared.leases.mode(self.client.id, inode.ino);
         if held != Some(LeaseMode::Exclusive) {
             return Err("no lease to write it");
         }
-        let person = &self.client.person;
-        match change.act {
-            Act::Content | Act::Free => Ok(()),
-            Act::Attributes(body) => person.may_set(inode, body),
-            Act::Xattr(_) if person.owns(inode) || person.may_write(inode) => Ok(()),
-            Act::Xattr(_) => Err("no permission to change its attributes"),
-            Act::AddEntry { .. } if person.may_write(inode) => Ok(()),
-            Act::AddEntry { .. } => Err("no permission to write the directory"),
-            Act::RemoveEntry { child } => {
-                if !person.may_write(inode) {
-                    return Err("no permission to write the directory");
-                }
-                let sticky = inode.mode & S_ISVTX != 0;
-                if sticky && !person.owns(inode) && !person.owns(child) {
-                    return Err("a sticky directory's entry of another user");
-                }
-                Ok(())
-            }
+        let opened = || self.client.opened.lock().get(&inode.ino) == Some(&inode.generation);
+        self.client.person.may_change(change, opened)
+    }
+}
+
+/// Rights of whoever wrote a log that a crash left: not its own user's process only, so
+/// POSIX is asked again. Which leases it held is not known any more.
+pub(crate) struct LeftRights {
+    pub(crate) person: Person,
+    /// What every log that is left may do; see there.
+    pub(crate) own: OwnLog,
+}
+
+impl Authority for LeftRights {
+    fn granted_inode(&self, ino: Ino) -> bool {
+        self.own.granted_inode(ino)
+    }
+
+    fn granted_blocks(&self, run: Run) -> bool {
+        self.own.granted_blocks(run)
+    }
+
+    fn passes_over_stale_free(&self) -> bool {
+        true
+    }
+
+    fn keeps_set_id(&self) -> bool {
+        self.person.is_root()
+    }
+
+    fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
+        self.person.may_change(change, || false)
+    }
+}
+
+/// The groups of a user, as the files of this machine say: at recovery its process has
+/// gone. Groups that only a directory service knows are not found.
+pub(crate) fn groups_of_user(uid: u32) -> Vec<u32> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    groups_in(&read("/etc/passwd"), &read("/etc/group"), uid)
+}
+
+fn groups_in(passwd: &str, group: &str, uid: u32) -> Vec<u32> {
+    let mut groups = Vec::new();
+    let mut name = None;
+    for line in passwd.lines() {
+        let mut fields = line.split(':');
+        let (user, id, gid) = (fields.next(), fields.nth(1), fields.next());
+        if id.and_then(|id| id.parse().ok()) == Some(uid) {
+            name = name.or(user);
+            groups.extend(gid.and_then(|gid| gid.parse::<u32>().ok()));
         }
     }
+    for line in group.lines() {
+        let mut fields = line.split(':');
+        let (gid, members) = (fields.nth(2), fields.next().unwrap_or_default());
+        let member = name.is_some_and(|name| members.split(',').any(|m| m == name));
+        groups.extend(
+            gid.filter(|_| member)
+                .and_then(|gid| gid.parse::<u32>().ok()),
+        );
+    }
+    groups
 }
 
 #[cfg(test)]
@@ -190,6 +364,13 @@ mod tests {
         assert!(ann.may_set(&own, &chgrp).is_ok());
         chgrp.gid = 51;
         assert!(ann.may_set(&own, &chgrp).is_err());
+        let mut setgid = set(attr::MODE);
+        setgid.mode = 0o2755;
+        assert!(ann.may_set(&own, &setgid).is_err(), "group 9 is not his");
+        let mut read = set(attr::ATIME | attr::CTIME);
+        assert!(ann.may_set(&inode(0o100_444, 0, 0), &read).is_ok());
+        read.time_s[time::CHANGE] = 5;
+        assert!(ann.may_set(&inode(0o100_444, 0, 0), &read).is_err());
         let other = inode(0o104_777, 1, 1);
         let mut chmod = set(attr::MODE);
         chmod.mode = 0o777;
@@ -202,5 +383,39 @@ mod tests {
         chmod.mode = 0o700;
         assert!(ann.may_set(&other, &chmod).is_err());
         assert!(Person::default().may_set(&other, &chmod).is_ok());
+    }
+
+    #[test]
+    fn who_makes_an_inode_makes_it_for_himself() {
+        let ann = Person {
+            uid: 1000,
+            groups: vec![50],
+        };
+        let may = |mode, uid, gid, parent: Option<&Inode>| {
+            ann.may_make(&inode(mode, uid, gid), parent).is_ok()
+        };
+        let plain = inode(0o040_777, 0, 7);
+        let setgid = inode(0o042_777, 0, 7);
+        assert!(may(0o104_755, 1000, 50, Some(&plain)), "its own");
+        assert!(!may(0o104_755, 0, 50, Some(&plain)), "as root");
+        assert!(!may(0o100_644, 1000, 7, Some(&plain)), "another group");
+        assert!(may(0o100_644, 1000, 7, Some(&setgid)));
+        assert!(may(0o042_755, 1000, 7, Some(&setgid)));
+        assert!(!may(0o102_755, 1000, 7, Some(&setgid)));
+        assert!(!may(0o100_644, 0, 50, None));
+        assert!(!may(0o020_644, 1000, 50, Some(&plain)), "a device");
+        assert!(
+            Person::default()
+                .may_make(&inode(0o060_644, 5, 5), None)
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn groups_come_from_the_files_of_the_machine() {
+        let passwd = "root:x:0:0::/:/bin/sh\nann:x:1000:50::/:/bin/sh\nbad line\n";
+        let group = "staff:x:50:\nwheel:x:10:bob,ann\nann:x:11:bob\nz:x::ann\n";
+        assert_eq!(groups_in(passwd, group, 1000), [50, 10]);
+        assert!(groups_in(passwd, group, 7).is_empty());
     }
 }

@@ -117,7 +117,7 @@ impl Shared {
             if matches!(*fate, Fate::Evicted(_)) {
                 return;
             }
-            client.cut();
+            client.cut(self.barrier);
             client.daemon_page.set_state(state::EVICTED);
             *fate = Fate::Evicted(why.clone());
         }

@@ -15,6 +15,30 @@ pub const RING_AT: usize = BLOCK_BYTES;
 /// oldest record that it still keeps. Alone in its cache line, stored as 8 atomic bytes.
 pub const TAIL_AT: usize = 256;
 
+/// Byte of the log file at which the daemon stores where the log ends, once nothing that
+/// its client appends counts any more; see [`end`]. Alone in its cache line, 8 atomic bytes.
+pub const END_AT: usize = 320;
+
+/// Values of the word at [`END_AT`].
+pub mod end {
+    /// The log goes on.
+    pub const NONE: u64 = 0;
+    /// It ends, and the daemon is finding out where.
+    pub const SOUGHT: u64 = u64::MAX;
+
+    /// It ends at position `pos`, a multiple of a record's unit: records before it count,
+    /// others do not.
+    pub const fn at(pos: u64) -> u64 {
+        pos | 1
+    }
+
+    /// Whether a record that ends at position `record_end` counts in a log that ends at
+    /// `word`, which is neither [`NONE`] nor [`SOUGHT`].
+    pub const fn covers(word: u64, record_end: u64) -> bool {
+        record_end <= word & !1
+    }
+}
+
 /// States of a [`LogSlot`].
 pub mod slot_state {
     /// No log.

@@ -80,6 +80,8 @@ pub mod flag {
     pub const FREE_NOW: u8 = 8;
     /// Unlink: the name is one of a directory. Rename: a directory moves.
     pub const DIRECTORY: u8 = 16;
+    /// All of them; a record with another one is from a program that this one does not know.
+    pub const KNOWN: u8 = MORE | FENCED | KILL_SUID | FREE_NOW | DIRECTORY;
 }
 
 layout! {
@@ -332,6 +334,7 @@ impl RecordHeader {
                 .checked_add(h.payload_bytes as usize)?
         };
         let whole = h.pos == pos
+            && h.flags & !flag::KNOWN == 0
             && total >= RecordHeader::BYTES
             && total <= limit
             && total.is_multiple_of(RECORD_ALIGN)
@@ -375,6 +378,8 @@ mod tests {
             RecordHeader::decode(long.as_bytes(), 640, 4096).is_none(),
             "payload above the record"
         );
+        let flags = RecordHeader { flags: 32, ..h };
+        assert!(RecordHeader::decode(flags.as_bytes(), 640, 4096).is_none());
         let unknown = RecordHeader { kind: 99, ..h };
         assert!(RecordHeader::decode(unknown.as_bytes(), 640, 4096).is_none());
     }

@@ -66,7 +66,10 @@ impl Scratch {
         let daemon = Daemon::start(DaemonConfig::new(made.file), clock.clone())?;
         let uid = rustix::process::geteuid().as_raw();
         let channel = Arc::new(InProcess(daemon.attach_in_process(uid)));
-        let options = SessionOptions::default();
+        let options = SessionOptions {
+            present: true,
+            ..SessionOptions::default()
+        };
         let session = Session::attach(channel, clock, Recent::default(), options)
             .map_err(|e| HarnessError::call("libfs", "attach")(os_error(e)))?;
         Ok(Scratch {

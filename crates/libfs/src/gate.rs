@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The last gate is shared by all threads for which no other is left.
-const SHARED: usize = GATES - 1;
+pub(crate) const SHARED: usize = GATES - 1;
 
 static FREE: parking_lot::Mutex<[bool; GATES - 1]> = parking_lot::Mutex::new([true; GATES - 1]);
 static OVERFLOW: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
@@ -31,8 +31,9 @@ thread_local! {
     static NUMBER: Number = const { Number(Cell::new(None)) };
 }
 
-#[inline]
-fn number() -> usize {
+/// Gate number of the calling thread.
+#[inline(always)]
+pub(crate) fn number() -> usize {
     NUMBER.with(|n| n.0.get().unwrap_or_else(|| take(n)))
 }
 

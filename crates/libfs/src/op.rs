@@ -119,7 +119,7 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for reading, in the call's epoch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read<'n>(
         &self,
         node: &'n Node,
@@ -147,7 +147,7 @@ impl<'s> Op<'s> {
     }
 
     /// The state of a node, for keeping more of what the volume says in memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock<'n>(
         &self,
         node: &'n Node,
@@ -163,20 +163,25 @@ impl<'s> Op<'s> {
     }
 
     /// Whether a call may work with this state now.
-    #[inline]
+    #[inline(always)]
     fn usable(&self, node: &Node, state: &NodeState) -> std::result::Result<(), Stop> {
+        if state.dead || state.shifting {
+            return Err(self.unusable(node, state));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn unusable(&self, node: &Node, state: &NodeState) -> Stop {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
             self.session.nodes.remove(node);
-            return Err(Stop::Lease(node.ino, LeaseMode::Shared));
+            return Stop::Lease(node.ino, LeaseMode::Shared);
         }
         if state.dead {
-            return Err(Errno::NOENT.into());
-        }
-        if state.shifting {
-            Err(Stop::Again)
+            Errno::NOENT.into()
         } else {
-            Ok(())
+            Stop::Again
         }
     }
 
@@ -217,7 +222,9 @@ impl<'s> Op<'s> {
         self.sign(part);
         part.header.reserve = self.take_reserve();
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
-        Ok(self.session.log.append(permit, part).end)
+        let end = self.session.log.append(permit, part).end;
+        self.session.log_goes_on(end)?;
+        Ok(end)
     }
 
     /// Says in a record when and for whom it is made.
@@ -244,16 +251,20 @@ impl<'s> Op<'s> {
                 .map(|p| self.session.log.append(permit, p).end);
             return ends.last().ok_or(Errno::IO.into());
         }
-        let done = self.session.log.append_chain(permit, parts);
-        Ok(done.end)
+        let end = self.session.log.append_chain(permit, parts).end;
+        self.session.log_goes_on(end)?;
+        Ok(end)
     }
 }
 
 impl Drop for Op<'_> {
-    /// Gives back the room that was not used; the permit goes by itself.
+    /// Gives back the room that was not used, and keeps the permit.
     #[inline(always)]
     fn drop(&mut self) {
         self.session.room.add(self.room);
+        if let Some(permit) = self.permit.take() {
+            self.session.permits.put(permit);
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
+use crate::kept::Permits;
 use crate::kernel::Kernel;
 use crate::lease::Turns;
 use crate::node::Nodes;
@@ -23,7 +24,7 @@ use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
-use shale_proto::control::{client_page, daemon_page, state};
+use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
@@ -40,6 +41,9 @@ pub struct SessionOptions {
     /// The kernel holds references to inodes (FUSE): an inode that loses its last
     /// name lives on until it is forgotten.
     pub kernel_references: bool,
+    /// The session stays for long: all of its log is made present at once, so that no
+    /// call has to wait for a page of it.
+    pub present: bool,
     /// Whole blocks go through the log too, instead of straight to granted blocks.
     pub log_all: bool,
 }
@@ -60,10 +64,12 @@ pub struct Session {
     pub(crate) nvm: Arc<Map>,
     pub(crate) view: View,
     pub(crate) log: Writer,
-    daemon_words: SharedWords,
+    pub(crate) daemon_words: SharedWords,
     client_words: SharedWords,
+    pub(crate) log_words: SharedWords,
     client_page: Arc<Map>,
     log_map: Arc<Map>,
+    pub(crate) permits: Permits,
     pub(crate) nodes: Nodes,
     pub(crate) turns: Turns,
     pub(crate) kernel: OnceLock<Kernel>,
@@ -140,22 +146,14 @@ impl Session {
         let plain = MapOptions::new();
         let log_bytes = attached.ring_bytes as usize + shale_format::log::RING_AT;
         let log_map = map(&maps.log, log_bytes, Access::ReadWrite)?;
-        if options.kernel_references {
-            // A mount stays for long, and its first calls should not fault either.
+        if options.present {
             log_map.populate().map_err(|e| device(&e))?;
         }
         let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
         let client_page = map(&plain, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
-        let word = CommittedWord {
-            map: client_page.clone(),
-            offset: client_page::COMMITTED,
-        };
-        let log = Log::open(log_map.clone()).map_err(|e| crate::errno::log(&e))?;
-        // A new log is empty: its tail is where it begins.
-        let start = LogPos(log.tail_word());
-        let log = Writer::new(Arc::new(log), start, word).map_err(|e| crate::errno::log(&e))?;
+        let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
         Ok(Arc::new(Self {
             channel,
@@ -165,8 +163,10 @@ impl Session {
             log,
             daemon_words: SharedWords::new(daemon_page),
             client_words: SharedWords::new(client_page.clone()),
+            log_words: SharedWords::new(log_map.clone()),
             client_page,
             log_map,
+            permits: Permits::new(),
             nodes: Nodes::new(),
             turns: Turns::new(),
             kernel: OnceLock::new(),
@@ -265,7 +265,12 @@ impl Session {
             let result = f(&mut op);
             op.leave();
             match result {
-                Ok(value) => return Ok(value),
+                Ok(value) => {
+                    if need.log == 0 {
+                        self.still_served().map_err(final_errno)?;
+                    }
+                    return Ok(value);
+                }
                 Err(stop) => self.settle(stop, &mut search)?,
             }
         }
@@ -298,7 +303,7 @@ impl Session {
     #[inline(always)]
     fn admit(&self, bytes: u64) -> Result<Permit<'_>> {
         self.reclaim();
-        let Some(permit) = self.log.try_admit(bytes) else {
+        let Some(permit) = self.permits.take(&self.log, bytes) else {
             return self.admit_later(bytes);
         };
         let committed = self.log.committed().0;
@@ -361,15 +366,6 @@ impl Session {
                 .is_ok();
         if mine {
             self.log.set_tail(LogPos(free_below));
-        }
-    }
-
-    /// Whether the daemon still serves this client. What was read from the volume
-    /// must not be returned otherwise: its blocks may have been used again.
-    pub(crate) fn still_served(&self) -> std::result::Result<(), Stop> {
-        match self.daemon_words.load_u32(daemon_page::STATE) {
-            state::EVICTED => Err(Errno::IO.into()),
-            _ => Ok(()),
         }
     }
 
@@ -529,6 +525,20 @@ impl Session {
         self.ask(Request::Detach)?;
         Ok(())
     }
+}
+
+/// The writer of a log that was just made, which is empty: its tail is where it begins.
+fn new_writer(
+    log: &Arc<Map>,
+    page: &Arc<Map>,
+) -> std::result::Result<Writer, shale_oplog::OplogError> {
+    let word = CommittedWord {
+        map: page.clone(),
+        offset: client_page::COMMITTED,
+    };
+    let log = Log::open(log.clone())?;
+    let start = LogPos(log.tail_word());
+    Writer::new(Arc::new(log), start, word)
 }
 
 pub(crate) fn final_errno(stop: Stop) -> Errno {

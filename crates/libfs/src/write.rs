@@ -11,7 +11,7 @@ use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::{Piece, pieces, wrong_type};
 use crate::room::content_bytes;
-use crate::session::{Need, Session};
+use crate::session::{Need, Session, final_errno};
 use shale_device::mutants;
 use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
@@ -133,7 +133,7 @@ impl Session {
                     &*found
                 }
             };
-            let mut state = op.write(node)?;
+            let mut state = op.lock(node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
@@ -206,6 +206,8 @@ impl Session {
             self.blocks.put(&mut runs);
             return Ok(None);
         }
+        // Another daemon may have given them to somebody else.
+        self.still_served().map_err(final_errno)?;
         let fenced = blocks * BLOCK_BYTES > CHECKSUM_BYTES_MAX;
         if fenced {
             let mut at = head;

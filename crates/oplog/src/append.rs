@@ -23,7 +23,7 @@ use crate::encode::Part;
 use crate::error::OplogError;
 use crate::fill;
 use crate::log::Log;
-use crate::ring::{Claim, Permit, Reservation, Ring};
+use crate::ring::{Claim, Kept, Permit, Reservation, Ring};
 use parking_lot::Mutex;
 use shale_device::{Map, SharedWords, mutants};
 use shale_format::LogPos;
@@ -135,6 +135,12 @@ impl Writer {
     #[inline]
     pub fn try_admit(&self, bytes: u64) -> Option<Permit<'_>> {
         self.ring.try_admit(bytes)
+    }
+
+    /// Takes a permit up again that was put aside by [`Permit::keep`], once.
+    #[inline]
+    pub fn resume(&self, kept: Kept) -> Permit<'_> {
+        self.ring.resume(kept)
     }
 
     /// As [`Self::try_admit`]; while there is no room it calls `make_room` again and

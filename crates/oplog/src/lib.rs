@@ -7,7 +7,7 @@
 //! | [`encode`], [`op`] | operations to records and back |
 //! | [`ring`] | who owns which bytes: admit, reserve, publish, release |
 //! | [`append`], `fill`, `reclaim` | the writing end |
-//! | [`scan`] | the reading end: digest and recovery |
+//! | [`scan`], [`source`] | the reading end: digest and recovery |
 //! | [`overlay`] | which bytes of a file are newer here than in the volume |
 //! | [`inflight`], [`recent`] | requests that must be answered exactly once |
 //!
@@ -27,6 +27,7 @@ pub mod recent;
 mod reclaim;
 pub mod ring;
 pub mod scan;
+pub mod source;
 mod sync;
 
 pub use append::{Appended, CommittedWord, Writer};
@@ -37,5 +38,6 @@ pub use log::Log;
 pub use op::Op;
 pub use overlay::{Overlay, Source};
 pub use recent::{Done, Recent};
-pub use ring::Permit;
+pub use ring::{Kept, Permit};
 pub use scan::{Record, Scan};
+pub use source::LogBytes;

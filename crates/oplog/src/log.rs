@@ -8,7 +8,7 @@ use crate::ring::in_ring;
 use shale_device::{LINE_BYTES, Map, Path, View, crc32c};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
-use shale_format::log::{LogHeader, RING_AT, TAIL_AT};
+use shale_format::log::{END_AT, LogHeader, RING_AT, TAIL_AT};
 use shale_format::record::RecordHeader;
 use std::sync::Arc;
 
@@ -40,9 +40,9 @@ impl Log {
         let header = LogHeader::decode(&bytes)?;
         check_length(&map, &header)?;
         let view = map.on(Path::Log);
-        let mut tail = [0; LINE_BYTES];
-        tail[..size_of::<u64>()].copy_from_slice(&start.0.to_le_bytes());
-        view.copy_nt(TAIL_AT, &tail);
+        let mut words = [0; END_AT + LINE_BYTES - TAIL_AT];
+        words[..size_of::<u64>()].copy_from_slice(&start.0.to_le_bytes());
+        view.copy_nt(TAIL_AT, &words);
         view.fence();
         view.copy_nt(0, &bytes);
         view.fence();

@@ -1,8 +1,12 @@
-//! The pieces of an overlay, sorted by first byte: an array of small arrays.
+//! The pieces of an overlay, sorted by first byte: an array of small sorted chunks.
 //!
-//! Most pieces come at the end (appends) or replace one that is there; both touch one
-//! small array. Invariants: no chunk is empty or longer than [`CHUNK`]; `heads` holds
-//! the first byte of each chunk's first piece, ascending; pieces never overlap.
+//! Most pieces come at the end (appends), replace one that is there, or come somewhere in
+//! a large file. So within a chunk only the first bytes and one-byte slot numbers are kept
+//! in order; what else is known of a piece stays in its slot. A search touches few cache
+//! lines, and an insertion moves little.
+//!
+//! Invariants: no chunk is empty; `heads` holds the first byte of each chunk's first
+//! piece, ascending; pieces never overlap.
 
 use crate::overlay::Source;
 use shale_format::LogPos;
@@ -21,12 +25,113 @@ pub(crate) struct Piece {
     pub(crate) record: LogPos,
 }
 
+/// Up to [`CHUNK`] pieces. `slots[n]` is where the piece is that begins at `starts[n]`;
+/// behind the `len`-th come the free slots.
+#[derive(Clone, Debug)]
+struct Chunk {
+    len: usize,
+    starts: [u64; CHUNK],
+    slots: [u8; CHUNK],
+    pieces: Vec<Piece>,
+}
+
+impl Chunk {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            len: 0,
+            starts: [0; CHUNK],
+            slots: std::array::from_fn(|n| n as u8),
+            pieces: Vec::with_capacity(CHUNK),
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        self.len == CHUNK
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> Option<&Piece> {
+        let slot = self.slots[..self.len].get(index)?;
+        self.pieces.get(usize::from(*slot))
+    }
+
+    #[inline]
+    fn last(&self) -> Option<&Piece> {
+        self.get(self.len.checked_sub(1)?)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Piece> {
+        self.slots[..self.len]
+            .iter()
+            .map(|&slot| &self.pieces[usize::from(slot)])
+    }
+
+    /// Number of pieces that begin before `start`.
+    #[inline]
+    fn before(&self, start: u64) -> usize {
+        self.starts[..self.len].partition_point(|&s| s < start)
+    }
+
+    /// Puts a piece into a free slot; there is one.
+    #[inline(always)]
+    fn insert(&mut self, index: usize, piece: Piece) {
+        let slot = self.slots[self.len];
+        self.starts.copy_within(index..self.len, index + 1);
+        self.slots.copy_within(index..self.len, index + 1);
+        self.starts[index] = piece.start;
+        self.slots[index] = slot;
+        self.len += 1;
+        match self.pieces.get_mut(usize::from(slot)) {
+            Some(free) => *free = piece,
+            // Slots are first used in order.
+            None => self.pieces.push(piece),
+        }
+    }
+
+    fn remove(&mut self, index: usize) {
+        let slot = self.slots[index];
+        self.starts.copy_within(index + 1..self.len, index);
+        self.slots.copy_within(index + 1..self.len, index);
+        self.len -= 1;
+        self.slots[self.len] = slot;
+    }
+
+    fn retain(&mut self, keep: &impl Fn(&Piece) -> bool) {
+        let mut index = 0;
+        while let Some(piece) = self.get(index) {
+            if keep(piece) {
+                index += 1;
+            } else {
+                self.remove(index);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+        self.pieces.clear();
+        self.slots = std::array::from_fn(|n| n as u8);
+    }
+
+    /// Moves the upper half out.
+    fn split(&mut self, upper: &mut Chunk) {
+        let middle = self.len / 2;
+        for index in middle..self.len {
+            if let Some(&piece) = self.get(index) {
+                upper.insert(index - middle, piece);
+            }
+        }
+        self.len = middle;
+    }
+}
+
 /// Sorted pieces.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::vec_box, reason = "a chunk is large and its place changes")]
 pub(crate) struct Pieces {
     heads: Vec<u64>,
-    chunks: Vec<Vec<Piece>>,
-    spare: Vec<Vec<Piece>>,
+    chunks: Vec<Box<Chunk>>,
+    spare: Vec<Box<Chunk>>,
 }
 
 /// A place among the pieces: chunk, and index in it.
@@ -36,7 +141,7 @@ struct At(usize, usize);
 impl Pieces {
     /// Number of pieces.
     pub(crate) fn len(&self) -> usize {
-        self.chunks.iter().map(Vec::len).sum()
+        self.chunks.iter().map(|c| c.len).sum()
     }
 
     /// The last piece.
@@ -60,18 +165,17 @@ impl Pieces {
     /// Place of the first piece that begins at or behind `start`.
     fn lower_bound(&self, start: u64) -> At {
         let chunk = self.chunk_of(start);
-        let index = self
-            .chunks
-            .get(chunk)
-            .map_or(0, |c| c.partition_point(|p| p.start < start));
-        At(chunk, index)
+        At(chunk, self.chunks.get(chunk).map_or(0, |c| c.before(start)))
     }
 
-    /// The piece that begins at `start`.
+    /// The piece that begins at `start`. Its first byte must stay what it is.
     pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut Piece> {
         let At(chunk, index) = self.lower_bound(start);
-        let piece = self.chunks.get_mut(chunk)?.get_mut(index)?;
-        (piece.start == start).then_some(piece)
+        let chunk = self.chunks.get_mut(chunk)?;
+        if index >= chunk.len || chunk.starts[index] != start {
+            return None;
+        }
+        chunk.pieces.get_mut(usize::from(chunk.slots[index]))
     }
 
     /// The last piece that begins before `end`.
@@ -86,16 +190,15 @@ impl Pieces {
     /// Pieces that begin at or behind `start`, in order.
     pub(crate) fn from(&self, start: u64) -> impl Iterator<Item = &Piece> {
         let At(chunk, index) = self.lower_bound(start);
-        let first = self.chunks.get(chunk).map_or(&[][..], |c| &c[index..]);
-        let rest = self.chunks.get(chunk + 1..).unwrap_or(&[]);
-        first.iter().chain(rest.iter().flatten())
+        let rest = self.chunks.get(chunk..).unwrap_or(&[]);
+        rest.iter().flat_map(|c| c.iter()).skip(index)
     }
 
     /// Adds a piece behind all others.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, piece: Piece) {
         match self.chunks.last_mut() {
-            Some(chunk) if chunk.len() < CHUNK => chunk.push(piece),
+            Some(chunk) if !chunk.is_full() => chunk.insert(chunk.len, piece),
             _ => self.push_chunk(piece),
         }
     }
@@ -103,7 +206,7 @@ impl Pieces {
     /// Adds a piece; none begins there.
     pub(crate) fn insert(&mut self, piece: Piece) {
         let At(mut chunk, mut index) = self.lower_bound(piece.start);
-        let Some(full) = self.chunks.get(chunk).map(|c| c.len() == CHUNK) else {
+        let Some(full) = self.chunks.get(chunk).map(|c| c.is_full()) else {
             self.push_chunk(piece);
             return;
         };
@@ -112,8 +215,9 @@ impl Pieces {
             return;
         }
         if full {
-            let upper = self.chunks[chunk].split_off(CHUNK / 2);
-            self.heads.insert(chunk + 1, upper[0].start);
+            let mut upper = self.empty_chunk();
+            self.chunks[chunk].split(&mut upper);
+            self.heads.insert(chunk + 1, upper.starts[0]);
             self.chunks.insert(chunk + 1, upper);
             if index > CHUNK / 2 {
                 chunk += 1;
@@ -126,12 +230,14 @@ impl Pieces {
         }
     }
 
+    fn empty_chunk(&mut self) -> Box<Chunk> {
+        self.spare.pop().unwrap_or_else(Chunk::new)
+    }
+
+    #[cold]
     fn push_chunk(&mut self, piece: Piece) {
-        let mut chunk = self
-            .spare
-            .pop()
-            .unwrap_or_else(|| Vec::with_capacity(CHUNK));
-        chunk.push(piece);
+        let mut chunk = self.empty_chunk();
+        chunk.insert(0, piece);
         self.heads.push(piece.start);
         self.chunks.push(chunk);
     }
@@ -142,15 +248,23 @@ impl Pieces {
         let Some(pieces) = self.chunks.get_mut(chunk) else {
             return;
         };
-        if pieces.get(index).is_some_and(|p| p.start == start) {
+        if index < pieces.len && pieces.starts[index] == start {
             pieces.remove(index);
-            match pieces.first() {
-                Some(first) => self.heads[chunk] = first.start,
-                None => {
-                    self.heads.remove(chunk);
-                    self.chunks.remove(chunk);
-                }
+            if pieces.len > 0 {
+                self.heads[chunk] = pieces.starts[0];
+            } else {
+                self.heads.remove(chunk);
+                let emptied = self.chunks.remove(chunk);
+                self.put_by(emptied);
             }
+        }
+    }
+
+    /// Keeps an empty chunk for later.
+    fn put_by(&mut self, mut chunk: Box<Chunk>) {
+        if self.spare.len() < SPARE {
+            chunk.clear();
+            self.spare.push(chunk);
         }
     }
 
@@ -163,22 +277,82 @@ impl Pieces {
 
     /// Keeps the pieces for which `keep` holds.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Piece) -> bool) {
-        for chunk in &mut self.chunks {
-            chunk.retain(&keep);
-        }
-        let spare = &mut self.spare;
-        self.chunks.retain_mut(|chunk| {
-            if chunk.is_empty() && spare.len() < SPARE && chunk.capacity() >= CHUNK {
-                spare.push(std::mem::take(chunk));
-            }
-            !chunk.is_empty()
-        });
         self.heads.clear();
-        self.heads.extend(self.chunks.iter().map(|c| c[0].start));
+        for mut chunk in std::mem::take(&mut self.chunks) {
+            chunk.retain(&keep);
+            if chunk.len > 0 {
+                self.heads.push(chunk.starts[0]);
+                self.chunks.push(chunk);
+            } else {
+                self.put_by(chunk);
+            }
+        }
     }
 
     /// Takes everything away.
     pub(crate) fn clear(&mut self) {
-        self.retain(|_| false);
+        self.heads.clear();
+        for chunk in std::mem::take(&mut self.chunks) {
+            self.put_by(chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(start: u64) -> Piece {
+        Piece {
+            start,
+            end: start + 1,
+            source: Source::Zero,
+            record: LogPos(start * 3),
+        }
+    }
+
+    /// Pieces against a sorted map, by a random walk of all changes.
+    #[test]
+    fn pieces_are_a_sorted_map() {
+        let mut state = 7_u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        let (mut pieces, mut model) = (Pieces::default(), std::collections::BTreeMap::new());
+        for step in 0..60_000_u64 {
+            let start = random(3_000);
+            match random(10) {
+                0..=5 if !model.contains_key(&start) => {
+                    pieces.insert(piece(start));
+                    model.insert(start, start * 3);
+                }
+                6..=8 => {
+                    pieces.remove(start);
+                    model.remove(&start);
+                }
+                _ if step % 4_000 == 0 => {
+                    pieces.retain(|p| p.record.0 % 2 == 0);
+                    model.retain(|_, record| *record % 2 == 0);
+                }
+                _ => {
+                    let behind = model.last_key_value().map_or(0, |(last, _)| last + 1);
+                    pieces.push(piece(behind));
+                    model.insert(behind, behind * 3);
+                }
+            }
+            let at = random(3_000);
+            assert_eq!(
+                pieces.before(at).map(|p| p.start),
+                model.range(..at).next_back().map(|(s, _)| *s)
+            );
+            assert_eq!(pieces.get_mut(at).is_some(), model.contains_key(&at));
+        }
+        assert_eq!(pieces.len(), model.len());
+        let found: Vec<_> = pieces.from(17).map(|p| (p.start, p.record.0)).collect();
+        let expected: Vec<_> = model.range(17..).map(|(s, r)| (*s, *r)).collect();
+        assert_eq!(found, expected);
     }
 }

@@ -100,12 +100,18 @@ impl Queue {
     }
 
     /// Wakes the sleepers. Call after the word that they look at has changed.
+    #[inline]
     fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.changed.notify_all();
-            drop(guard);
+            self.wake_all();
         }
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changed.notify_all();
+        drop(guard);
     }
 }
 
@@ -127,10 +133,31 @@ pub struct Permit<'a> {
     held: u64,
 }
 
+/// A permit that is put aside: numbers, to be kept where a thread finds them again without
+/// a lock, and to be given to [`Ring::resume`] once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Bytes of records that can be appended with it.
+    pub left: u64,
+    /// Bytes of the ring that it holds.
+    pub held: u64,
+}
+
 impl Permit<'_> {
     /// Bytes of records that can still be appended with it.
     pub fn left(&self) -> u64 {
         self.left
+    }
+
+    /// Puts the permit aside for a later append.
+    #[inline]
+    pub fn keep(mut self) -> Kept {
+        let kept = Kept {
+            left: self.left,
+            held: self.held,
+        };
+        self.held = 0;
+        kept
     }
 }
 
@@ -211,6 +238,16 @@ impl Ring {
         None
     }
 
+    /// Takes a permit up again that was put aside.
+    #[inline]
+    pub fn resume(&self, kept: Kept) -> Permit<'_> {
+        Permit {
+            ring: self,
+            left: kept.left,
+            held: kept.held,
+        }
+    }
+
     /// Sleeps until a permit for `bytes` bytes may be had, or `limit` has passed.
     /// Returns whether there seems to be room; another thread may still be faster.
     pub fn wait_room(&self, bytes: u64, limit: Option<Duration>) -> bool {
@@ -262,7 +299,15 @@ impl Ring {
     }
 
     /// Waits until every claim before this one is published.
+    #[inline]
     pub fn wait_turn(&self, claim: Claim) {
+        if self.committed.0.load(Ordering::SeqCst) != claim.start {
+            self.wait_longer(claim);
+        }
+    }
+
+    #[cold]
+    fn wait_longer(&self, claim: Claim) {
         let mine = || self.committed.0.load(Ordering::SeqCst) == claim.start;
         for _ in 0..SPINS {
             if mine() {

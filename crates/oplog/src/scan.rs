@@ -11,7 +11,7 @@
 use crate::append::CHAIN_RECORDS_MAX;
 use crate::encode::payload_at;
 use crate::log::{Log, place};
-use shale_device::View;
+use crate::source::{LogBytes, Window};
 use shale_device::mutants;
 use shale_format::checksum::Crc32c;
 use shale_format::record::{Kind, RecordHeader, StealBody, flag};
@@ -75,7 +75,7 @@ pub type StealCheck<'a> = dyn FnMut(LogPos, BlockAddr, u32, u32) -> bool + 'a;
 
 /// Iterator over the valid records of a log. Pads are passed over.
 pub struct Scan<'a> {
-    view: &'a View,
+    window: Window<'a>,
     salt: u64,
     ring_bytes: u64,
     limit: u64,
@@ -93,15 +93,15 @@ impl<'a> Scan<'a> {
     /// `salt` and `ring_bytes` come from where the caller trusts them.
     ///
     /// # Panics
-    /// If the mapping is shorter than the ring needs.
-    pub fn new(view: &'a View, salt: u64, ring_bytes: u64, from: LogPos) -> Self {
+    /// If the log file was shorter than the ring needs when it was opened.
+    pub fn new(log: &'a dyn LogBytes, salt: u64, ring_bytes: u64, from: LogPos) -> Self {
         assert!(
-            view.bytes() >= place(ring_bytes, ring_bytes - 1),
-            "a mapping of {} bytes cannot hold a ring of {ring_bytes}",
-            view.bytes()
+            log.bytes() >= place(ring_bytes, ring_bytes - 1),
+            "a log file of {} bytes cannot hold a ring of {ring_bytes}",
+            log.bytes()
         );
         Self {
-            view,
+            window: Window::new(log),
             salt,
             ring_bytes,
             limit: u64::MAX,
@@ -176,7 +176,10 @@ impl<'a> Scan<'a> {
         }
         let room = self.ring_bytes - pos % self.ring_bytes;
         let at = place(self.ring_bytes, pos);
-        let line = self.view.load_array::<{ RecordHeader::BYTES }>(at);
+        let mut line = [0; RecordHeader::BYTES];
+        if !self.window.load(at, &mut line) {
+            return None;
+        }
         let header = RecordHeader::decode(&line, pos, room as usize)?;
         if u64::from(header.bytes) > self.limit - pos {
             return None;
@@ -190,7 +193,7 @@ impl<'a> Scan<'a> {
         crc.update(&self.salt.to_le_bytes());
         crc.update(RecordHeader { crc: 0, ..header }.as_bytes());
         let body_at = at + RecordHeader::BYTES;
-        let bytes = self.read_private(&header, body_at, &mut crc);
+        let bytes = self.read_private(&header, body_at, &mut crc)?;
         let fits = crc.finish() == header.crc || mutants::is_on("scan-checksum");
         if !fits || !self.steal_is_whole(&header, &bytes) {
             return None;
@@ -199,7 +202,13 @@ impl<'a> Scan<'a> {
     }
 
     /// Copies what is kept of a record and takes everything that is covered into `crc`.
-    fn read_private(&mut self, header: &RecordHeader, at: usize, crc: &mut Crc32c) -> Box<[u8]> {
+    /// `None`: the file has become shorter than it was.
+    fn read_private(
+        &mut self,
+        header: &RecordHeader,
+        at: usize,
+        crc: &mut Crc32c,
+    ) -> Option<Box<[u8]>> {
         let body_bytes = header.body_bytes as usize;
         let payload_bytes = header.payload_bytes as usize;
         let covered = header.flags & flag::FENCED == 0;
@@ -210,7 +219,9 @@ impl<'a> Scan<'a> {
         let mut bytes = Box::default();
         if kept > 0 {
             bytes = vec![0; kept].into_boxed_slice();
-            self.view.load(at, &mut bytes);
+            if !self.window.load(at, &mut bytes) {
+                return None;
+            }
             crc.update(if covered {
                 &bytes
             } else {
@@ -221,12 +232,14 @@ impl<'a> Scan<'a> {
             let (mut at, end) = (at + kept, at + body_bytes + payload_bytes);
             while at < end {
                 let chunk = &mut self.chunk[..CHUNK_BYTES.min(end - at)];
-                self.view.load(at, chunk);
+                if !self.window.load(at, chunk) {
+                    return None;
+                }
                 crc.update(chunk);
                 at += chunk.len();
             }
         }
-        bytes
+        Some(bytes)
     }
 
     /// Whether the blocks of a steal are there, as far as the caller wants to know.

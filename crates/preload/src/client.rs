@@ -31,8 +31,9 @@ static ATTACHING: Mutex<()> = Mutex::new(());
 static LOG_BYTES: AtomicU64 = AtomicU64::new(16 << 20);
 /// Calls that a process leaves to the kernel before it becomes a client.
 static WARM_CALLS: AtomicU32 = AtomicU32::new(WARM_CALLS_DEFAULT);
-/// To become a client takes as long as some hundred calls by way of the kernel.
-const WARM_CALLS_DEFAULT: u32 = 8;
+/// To become a client takes as long as some hundred calls by way of the kernel: whoever waits
+/// as long as it would take never does worse than twice what is best.
+const WARM_CALLS_DEFAULT: u32 = 256;
 /// Such calls so far.
 static EARLY_CALLS: AtomicU32 = AtomicU32::new(0);
 /// Effective user, and whether it has to be asked for again.
@@ -120,9 +121,11 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     let options = SessionOptions {
         log_bytes: LOG_BYTES.load(Ordering::Relaxed),
         kernel_references: true,
+        ..SessionOptions::default()
     };
     let clock = Arc::new(SystemClock::new());
     let session = Session::attach(link.clone(), clock, Default::default(), options)?;
+    crate::calls::mapping::note_present(place.device);
     crate::report::attached();
     Ok(Client { session, link })
 }

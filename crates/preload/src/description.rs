@@ -193,10 +193,7 @@ impl Description {
         if self.mode.load(Ordering::Relaxed) == mode::FAST {
             let offset = self.offset.load(Ordering::Relaxed);
             raw::lseek(fd, offset as i64, libc::SEEK_SET);
-            // The kernel asks for the size of a file neither when it appends nor when
-            // it maps: it has to know ours. A file that cannot be asked about cannot be
-            // written to either.
-            let _ = crate::mounts::statx(fd, libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE);
+            crate::mounts::settle_size(fd);
         }
         self.mode.store(mode, Ordering::Release);
     }

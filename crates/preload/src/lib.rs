@@ -12,7 +12,7 @@
 //! * `SHALE_REPORT=FILE`: at exit, add a line of JSON to the file ([`report`]).
 //! * `SHALE_LOG_BYTES=N`: bytes of the update log of each process, default 16 MiB.
 //! * `SHALE_WARM_CALLS=N`: calls that a process leaves to the kernel before it becomes a
-//!   client of the volume, default 8; 0: none.
+//!   client of the volume, default 256; 0: none.
 //! * `SHALE_RUN_DIR=DIR`: one more directory with the states of mounts.
 //!
 //! A call that is served is no cancellation point, and is not interrupted by signals.

@@ -21,6 +21,7 @@ pub mod nr {
     pub const READV: u32 = 19;
     pub const WRITEV: u32 = 20;
     pub const SCHED_YIELD: u32 = 24;
+    pub const MREMAP: u32 = 25;
     pub const DUP: u32 = 32;
     pub const DUP2: u32 = 33;
     pub const GETPID: u32 = 39;

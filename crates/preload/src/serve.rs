@@ -60,6 +60,7 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
         nr::SENDFILE | nr::SPLICE | nr::COPY_FILE_RANGE => return transfer::between(number, args),
         nr::SENDMSG | nr::SENDMMSG => return transfer::message(number, args),
         nr::MMAP => return mapping::map(args),
+        nr::MREMAP => return mapping::remap(args),
         nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID => {
             crate::client::forget_user();
             return PASS;
@@ -163,8 +164,9 @@ pub const BY_DESCRIPTOR: [u32; 23] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 25] = [
+pub const ALWAYS: [u32; 26] = [
     nr::MMAP,
+    nr::MREMAP,
     nr::OPEN,
     nr::CREAT,
     nr::OPENAT,

@@ -76,13 +76,13 @@ impl Bits {
         }
     }
 
-    /// Marks a run used. It may have been marked by this transaction before.
+    /// Marks a run used that nothing uses, neither in the volume nor in this transaction.
     /// The caller has checked that it lies in the data area.
     pub(crate) fn mark(&mut self, run: Run) -> Result<()> {
         let mut twice = false;
         for_words(run.addr.index(), run.len, |w, mask| {
-            let (base, word) = self.word(w);
-            twice |= base & word.now & mask != 0;
+            let (_, word) = self.word(w);
+            twice |= word.now & mask != 0;
             word.now |= mask;
             word.freed &= !mask;
         });

@@ -39,6 +39,14 @@ pub enum VolumeError {
         /// Bytes of the journal.
         room: u64,
     },
+    /// The volume would grow by more than the transaction may make it grow.
+    #[error("{wanted} blocks more in use, and room for {room} was set aside")]
+    Growth {
+        /// Blocks.
+        wanted: u64,
+        /// Blocks that it may be.
+        room: u64,
+    },
     /// A directory has an entry with this key already.
     #[error("directory {dir:?} has an entry {key:?} already")]
     Exists {

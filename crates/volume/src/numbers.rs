@@ -90,6 +90,22 @@ impl Numbers {
             .collect()
     }
 
+    /// See [`crate::Volume::hold_inodes`].
+    pub(crate) fn hold(&self, inos: &[Ino]) {
+        let mut state = self.0.lock();
+        for ino in inos {
+            let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
+            let free = match state.is_hole(fb) {
+                true => ALL,
+                false => state.slots.get(&fb).copied().unwrap_or(0),
+            };
+            let granted = state.granted.get(&fb).copied().unwrap_or(0);
+            state.fill_hole(fb);
+            state.set_granted(fb, granted | bit);
+            state.set_free(fb, free & !bit);
+        }
+    }
+
     /// See [`crate::Volume::return_inodes`].
     pub(crate) fn give_back(&self, inos: &[Ino]) {
         let mut state = self.0.lock();
@@ -155,6 +171,11 @@ impl State {
         }
         let after = self.holes.range(near..).next();
         after.or(self.holes.iter().next()).map(|(&start, _)| start)
+    }
+
+    fn is_hole(&self, fb: u64) -> bool {
+        let before = self.holes.range(..=fb).next_back();
+        before.is_some_and(|(&start, &len)| fb < start + len)
     }
 
     /// Takes one block out of the holes.

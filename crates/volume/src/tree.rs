@@ -77,6 +77,9 @@ pub(crate) struct Draft {
     taken: Vec<Run>,
     /// Nodes that the operation in progress added to its tree, less those it removed.
     grown: i64,
+    /// Nodes that the transaction added, less those it removed, which are not counted by
+    /// [`crate::Txn::limit_growth`].
+    uncounted: i64,
 }
 
 /// A subtree after an insertion.
@@ -103,7 +106,13 @@ impl Draft {
             pool: Vec::new(),
             taken: Vec::new(),
             grown: 0,
+            uncounted: 0,
         }
+    }
+
+    /// Nodes that the transaction added and that need no room set aside.
+    pub(crate) fn uncounted(&self) -> u64 {
+        self.uncounted.max(0) as u64
     }
 
     /// Remembers blocks that the transaction took for itself.
@@ -161,6 +170,7 @@ impl Draft {
         self.taken.clear();
         self.extents.clear();
         self.entries.clear();
+        self.uncounted = 0;
         self.bits.settle();
     }
 
@@ -172,6 +182,7 @@ impl Draft {
         self.pool.clear();
         self.extents.clear();
         self.entries.clear();
+        self.uncounted = 0;
         self.bits.reset();
     }
 
@@ -218,14 +229,16 @@ impl Draft {
 
     fn add<T: Kept>(&mut self, owner: Ino, node: Node<T>) -> Result<BlockAddr> {
         let addr = self.new_addr()?;
+        self.uncounted += i64::from(is_uncounted(owner, node.level()));
         self.put(addr, owner, node);
         self.grown += 1;
         Ok(addr)
     }
 
     /// Removes a node from its tree.
-    fn discard<T: Kept>(&mut self, addr: BlockAddr) -> Result<()> {
+    fn discard<T: Kept>(&mut self, addr: BlockAddr, owner: Ino, level: u16) -> Result<()> {
         self.grown -= 1;
+        self.uncounted -= i64::from(is_uncounted(owner, level));
         if T::new_nodes_mut(self).remove(&addr).is_some() {
             self.pool.push(addr);
             return Ok(());
@@ -386,7 +399,7 @@ impl Draft {
                 Node::Inner(_, children) if children.len() == 1 => children[0].addr,
                 _ => break,
             };
-            self.discard::<T>(addr)?;
+            self.discard::<T>(addr, owner, root.level)?;
             root.addr = only;
             root.level -= 1;
         }
@@ -429,7 +442,7 @@ impl Draft {
         let bytes = node.bytes();
         self.put(addr, owner, node);
         if is_empty {
-            self.discard::<T>(addr)?;
+            self.discard::<T>(addr, owner, level)?;
             return Ok(Shrunk {
                 addr: None,
                 bytes: 0,
@@ -461,7 +474,7 @@ impl Draft {
                 continue;
             }
             let tail = self.node::<T>(r, owner, level)?.into_owned();
-            self.discard::<T>(r)?;
+            self.discard::<T>(r, owner, level)?;
             let (addr, mut node) = self.open::<T>(l, owner, level)?;
             match (&mut node, tail) {
                 (Node::Leaf(items), Node::Leaf(tail)) => items.extend(tail),
@@ -498,8 +511,13 @@ impl Draft {
                 self.clear_below::<T>(BlockAddr::from_raw(c.addr), level - 1, owner)?;
             }
         }
-        self.discard::<T>(addr)
+        self.discard::<T>(addr, owner, level)
     }
+}
+
+/// Whether a node is none of those that [`crate::Txn::limit_growth`] counts.
+fn is_uncounted(owner: Ino, level: u16) -> bool {
+    level > 0 || owner == Ino::NONE || owner == Ino::ORPHANS
 }
 
 /// Splits an overfull node: key and node of its right part. At the end of a tree

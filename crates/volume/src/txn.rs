@@ -50,6 +50,7 @@ pub struct Txn<'v> {
     slots: Slots,
     logs: BTreeMap<u32, LogSlot>,
     failed: bool,
+    growth: Option<u64>,
 }
 
 impl Drop for Txn<'_> {
@@ -68,6 +69,7 @@ impl<'v> Txn<'v> {
             slots: Slots::default(),
             logs: BTreeMap::new(),
             failed: false,
+            growth: None,
         }
     }
 }
@@ -82,6 +84,14 @@ impl Txn<'_> {
         );
         self.failed |= failed;
         result
+    }
+
+    /// Has the commit fail with `Growth` if more than `blocks` blocks more than now would be in
+    /// use: data, attributes and leaves of trees. Not counted is what no operation can know
+    /// beforehand and what stays a small part of the tier: inner nodes, and the trees of the
+    /// inode file and of the orphans. `None`: any number.
+    pub fn limit_growth(&mut self, blocks: Option<u64>) {
+        self.growth = blocks;
     }
 
     /// Number that the transaction will have.
@@ -370,6 +380,13 @@ impl Txn<'_> {
         for c in &changes {
             root.used_blocks[0] += u64::from(c.now.count_ones());
             root.used_blocks[0] -= u64::from(c.base.count_ones());
+        }
+        if let Some(room) = self.growth {
+            let grown = root.used_blocks[0].saturating_sub(core.root.used_blocks[0]);
+            let wanted = grown.saturating_sub(core.draft.uncounted());
+            if wanted > room {
+                return Err(VolumeError::Growth { wanted, room });
+            }
         }
         root.txid = txid.0;
         batch.push(BlockAddr::nvm(ROOT_BLOCK).byte(), &root.encode());

@@ -189,6 +189,12 @@ impl Volume {
         self.numbers.grant(near)
     }
 
+    /// Keeps numbers that no inode has from being granted: those that a log names which waits
+    /// for the next start. As long as this volume is open.
+    pub fn hold_inodes(&self, inos: &[Ino]) {
+        self.numbers.hold(inos);
+    }
+
     /// Returns granted numbers that no transaction put: unused ones, and those of
     /// inodes that came and went within one digest.
     pub fn return_inodes(&self, inos: &[Ino]) {

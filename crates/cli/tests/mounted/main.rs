@@ -6,6 +6,7 @@
 mod coherence;
 mod history;
 mod messages;
+mod run;
 mod volume;
 
 use std::fs;

@@ -44,11 +44,21 @@ impl Said {
     }
 }
 
-/// Runs the program; a run that hangs is killed.
+/// The library of `shale run`, which cargo builds beside this test when it builds the
+/// workspace.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.with_file_name("libshale_preload.so")
+}
+
+/// Runs the program; a run that hangs is killed. Commands of `shale run` become clients
+/// at once.
 pub fn shale(args: &[&str]) -> Said {
     let output = Command::new("timeout")
         .args(["--signal=KILL", "60", SHALE])
         .args(args)
+        .env("SHALE_PRELOAD", library())
+        .env("SHALE_WARM_CALLS", "0")
         .output()
         .unwrap();
     let text = [output.stdout, output.stderr].concat();

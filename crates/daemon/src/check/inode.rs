@@ -20,7 +20,7 @@ const NS_PER_S: u32 = 1_000_000_000;
 const BLOCK_END: u64 = FILE_BYTES_MAX / BLOCK_BYTES as u64;
 
 /// Types as in `d_type`.
-pub(super) mod kind {
+pub(in crate::check) mod kind {
     pub const DIRECTORY: u8 = 4;
     pub const FILE: u8 = 8;
     pub const SYMLINK: u8 = 10;

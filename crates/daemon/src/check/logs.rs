@@ -10,9 +10,9 @@ use shale_format::LogPos;
 use shale_format::limits::{
     BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS, RECORD_ALIGN, RECORD_BYTES_MAX,
 };
-use shale_format::log::{LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
+use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
 use shale_format::record::RecordHeader;
-use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS};
+use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, Superblock};
 use shale_oplog::{Op, Scan};
 
 /// No log comes near it; positions above would overflow.
@@ -157,6 +157,79 @@ impl Checker<'_> {
                 .note(Severity::Info, object, None, what, ("", found));
         }
     }
+}
+
+/// Makes a log's file fit its slot. Gives what was done, and whether something is lost by it.
+pub(super) fn mend(
+    number: u32,
+    slot: &LogSlot,
+    sb: &Superblock,
+    view: &View,
+) -> Vec<(String, bool)> {
+    let mut done = Vec::new();
+    let found = LogHeader::decode(&view.load_array::<{ LogHeader::BYTES }>(0)).ok();
+    let header = LogHeader {
+        magic: LOG_MAGIC,
+        uuid: sb.uuid,
+        salt: slot.salt,
+        ring_bytes: slot.ring_bytes,
+        uid: slot.uid,
+        slot: number,
+        created_ns: found.map_or(0, |h| h.created_ns),
+        ..zerocopy::FromZeros::new_zeroed()
+    };
+    if found.is_none_or(|h| h.encode() != header.encode()) {
+        view.copy_nt(0, &header.encode());
+        done.push(("header written anew".to_owned(), false));
+    }
+    let oldest = slot.digested.saturating_sub(slot.ring_bytes);
+    let tail = view.load_u64(TAIL_AT);
+    if !(oldest..=slot.digested).contains(&tail) || !tail.is_multiple_of(RECORD_ALIGN as u64) {
+        view.store_u64(TAIL_AT, slot.digested);
+        view.flush(TAIL_AT, size_of::<u64>());
+        done.push(("tail set right".to_owned(), false));
+    }
+    let from = LogPos(slot.digested);
+    let limit = LogPos(slot.digested + slot.ring_bytes);
+    let mut scan = Scan::new(view, slot.salt, slot.ring_bytes, from).until(limit);
+    let bad = scan.find_map(|r| Op::decode(&r).err().map(|e| (r.pos(), e)));
+    if let Some((pos, e)) = bad {
+        let at = RING_AT + (pos.0 % slot.ring_bytes) as usize;
+        view.zero_nt(at, RecordHeader::BYTES);
+        done.push((format!("its records from position {} on: {e}", pos.0), true));
+    }
+    view.fence();
+    done
+}
+
+/// Why a log slot cannot be used, so that what waits in its log is lost.
+pub(super) fn unusable(
+    number: u32,
+    slot: &LogSlot,
+    sb: &Superblock,
+    files: &[LogFile],
+) -> Option<String> {
+    let file = files.iter().find(|f| f.slot == number).map(|f| &f.map);
+    let ring = slot.ring_bytes;
+    let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&ring)
+        && ring.is_multiple_of(BLOCK_BYTES as u64)
+        && slot.digested.is_multiple_of(RECORD_ALIGN as u64)
+        && slot.digested <= POS_MAX;
+    let map = match (slot.state, file) {
+        (slot_state::FREE, _) => return None,
+        (slot_state::LIVE, _) if !legal => return Some("its slot makes no sense".to_owned()),
+        (slot_state::LIVE, None) => return Some("the file is missing".to_owned()),
+        (slot_state::LIVE, Some(Err(why))) => return Some(why.clone()),
+        (slot_state::LIVE, Some(Ok(map))) => map,
+        (other, _) => return Some(format!("its state is {other}")),
+    };
+    if (map.bytes() as u64) < RING_AT as u64 + ring {
+        return Some("the file is too short".to_owned());
+    }
+    let header = LogHeader::decode(&map.load_array::<{ LogHeader::BYTES }>(0));
+    header
+        .is_ok_and(|h| h.uuid != sb.uuid)
+        .then(|| "the file is another volume's".to_owned())
 }
 
 /// Position of the first record that seems to lie behind the end `head` of a log, as

@@ -9,6 +9,7 @@
 //! | `claims`, `bitmap` | every block used once, and marked used |
 //! | `paths`, `report` | what is told, by path |
 //! | `open` | a volume in a directory |
+//! | `repair` | making a damaged volume whole |
 //!
 //! Walks: all slots (types), all inodes (blocks, entries), all slots (links); and
 //! the second once more if blocks are used twice, to name their first owners.
@@ -33,11 +34,13 @@ mod logs;
 mod media;
 mod open;
 mod paths;
+mod repair;
 mod report;
 mod slots;
 mod tree;
 
-pub use open::{CheckError, check_volume_dir};
+pub use open::{CheckError, check_volume_dir, repair_volume_dir};
+pub use repair::{Mended, RepairReport, repair};
 pub use report::{Finding, Report, Severity, Totals};
 
 use crate::volume_file::uuid_text;
@@ -52,6 +55,7 @@ use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::{BlockAddr, Ino, TierId};
 use slots::{Slot, Slots, state};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -152,6 +156,17 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Report {
+    check_named(map, logs, options, progress, &[]).0
+}
+
+/// Checks, and gives the paths of `inos` besides.
+fn check_named(
+    map: Arc<Map>,
+    logs: &[LogFile],
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+    inos: &[u64],
+) -> (Report, BTreeMap<u64, String>) {
     let mut media = Media::new(map);
     let mut findings = Findings::new(options.findings_max);
     let mut report = Report::default();
@@ -179,18 +194,19 @@ pub fn check(
                 names_missing: false,
                 inode_file_broken: false,
             };
-            checker.run(logs, &mut report);
-            return report;
+            let paths = checker.run(logs, &mut report, inos);
+            return (report, paths);
         }
     }
     let what = "the volume could not be checked any further";
     findings.error(Object::Part("volume"), None, what, ("", ""));
     findings.finish(&Default::default(), &mut report);
-    report
+    (report, BTreeMap::new())
 }
 
 impl Checker<'_> {
-    fn run(mut self, logs: &[LogFile], report: &mut Report) {
+    /// Checks; gives the paths of `inos`.
+    fn run(mut self, logs: &[LogFile], report: &mut Report, inos: &[u64]) -> BTreeMap<u64, String> {
         self.check_logs(logs);
         self.check_inode_file();
         self.each_block(Stage::Slots, Self::check_slots);
@@ -212,7 +228,9 @@ impl Checker<'_> {
         report.totals = self.totals;
         self.name_owners();
         let paths = self.paths(&self.findings.inodes());
+        let wanted = self.paths(inos);
         self.findings.finish(&paths, report);
+        wanted
     }
 
     fn tell(&mut self, stage: Stage, done: u64) {

@@ -3,9 +3,11 @@
 //! Nothing is made and nothing is written there. While the check runs no daemon can
 //! begin to serve the volume, and a volume that is served is not checked.
 
-use super::{CheckOptions, Finding, LogFile, Progress, Report, Severity, check};
+use super::{
+    CheckOptions, Finding, LogFile, Progress, RepairReport, Report, Severity, check, repair,
+};
 use crate::error::DaemonError;
-use crate::nvm_dir::{segment_name, volume_files};
+use crate::nvm_dir::{NvmLock, segment_name, volume_files};
 use rustix::fs::FlockOperation;
 use shale_device::{Access, Map, MapOptions};
 use shale_format::limits::{LOG_SLOTS, SEGMENT_BYTES};
@@ -33,17 +35,8 @@ pub fn check_volume_dir(
 ) -> Result<Report, CheckError> {
     let lock = hold(nvm_dir)?;
     let files = volume_files(nvm_dir)?;
-    let map = segments(nvm_dir, &files)?;
-    let logs: Vec<LogFile> = (0..LOG_SLOTS)
-        .filter(|&slot| files.contains(&file_name(slot)))
-        .map(|slot| LogFile {
-            slot,
-            map: MapOptions::new()
-                .open_files(&[nvm_dir.join(file_name(slot))], Access::ReadOnly)
-                .map(Arc::new)
-                .map_err(|e| e.to_string()),
-        })
-        .collect();
+    let map = segments(nvm_dir, &files, Access::ReadOnly)?;
+    let logs = logs(nvm_dir, &files, Access::ReadOnly);
     let mut report = check(Arc::new(map), &logs, options, progress);
     for name in files.iter().filter(|name| name.starts_with("log-")) {
         if !(0..LOG_SLOTS).any(|slot| *name == file_name(slot)) {
@@ -52,6 +45,53 @@ pub fn check_volume_dir(
     }
     drop(lock);
     Ok(report)
+}
+
+/// Repairs the volume whose NVM directory is `nvm_dir`, if it is the one with this identity.
+///
+/// # Errors
+/// As [`check_volume_dir`]; the volume is another one, or neither superblock can be read; too
+/// few blocks are free for what has to be written. Then nothing was written.
+pub fn repair_volume_dir(
+    nvm_dir: &Path,
+    uuid: &str,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RepairReport, CheckError> {
+    let lock = NvmLock::take(nvm_dir)?;
+    let files = volume_files(nvm_dir)?;
+    let map = Arc::new(segments(nvm_dir, &files, Access::ReadWrite)?);
+    let logs = logs(nvm_dir, &files, Access::ReadWrite);
+    let found = check(
+        map.clone(),
+        &logs,
+        &CheckOptions { findings_max: 0 },
+        progress,
+    )
+    .uuid;
+    if found.as_deref() != Some(uuid) {
+        let found = found.unwrap_or_else(|| "not to be read".to_owned());
+        return Err(wrong(
+            nvm_dir,
+            format!("the volume there is {found}, expected {uuid}: nothing was changed"),
+        ));
+    }
+    let report = repair(&map, &logs, options, progress);
+    drop(lock);
+    report
+}
+
+fn logs(nvm_dir: &Path, files: &[String], access: Access) -> Vec<LogFile> {
+    (0..LOG_SLOTS)
+        .filter(|&slot| files.contains(&file_name(slot)))
+        .map(|slot| LogFile {
+            slot,
+            map: MapOptions::new()
+                .open_files(&[nvm_dir.join(file_name(slot))], access)
+                .map(Arc::new)
+                .map_err(|e| e.to_string()),
+        })
+        .collect()
 }
 
 /// Recovery puts a log aside when one of its records is refused.
@@ -102,7 +142,7 @@ fn hold(dir: &Path) -> Result<Option<File>, CheckError> {
 
 /// Maps the segments side by side. That the last ones are missing shows in the
 /// superblock only.
-fn segments(dir: &Path, files: &[String]) -> Result<Map, CheckError> {
+fn segments(dir: &Path, files: &[String], access: Access) -> Result<Map, CheckError> {
     let count = files.iter().filter(|name| name.starts_with("seg-")).count();
     if count == 0 {
         return Err(wrong(dir, "there are no segments of a volume".to_owned()));
@@ -126,5 +166,5 @@ fn segments(dir: &Path, files: &[String]) -> Result<Map, CheckError> {
         }
         paths.push(path);
     }
-    Ok(MapOptions::new().open_files(&paths, Access::ReadOnly)?)
+    Ok(MapOptions::new().open_files(&paths, access)?)
 }

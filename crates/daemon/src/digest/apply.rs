@@ -19,14 +19,15 @@ use std::ops::Range;
 const BLOCK_END: u64 = FILE_BYTES_MAX / BLOCK_BYTES as u64;
 
 /// Applies the plan and moves the log's digested position from `from` to `upto`.
-/// `extents`: the new blocks of each inode of the plan.
+/// `extents`: the new blocks of each inode of the plan. `growth`: blocks that the volume may
+/// have more afterwards.
 pub(crate) fn commit(
     volume: &Volume,
     log: &LogSource<'_>,
     plan: &Plan,
     extents: &[Vec<Extent>],
-    from: LogPos,
-    upto: LogPos,
+    (from, upto): (LogPos, LogPos),
+    growth: Option<u64>,
 ) -> Result<Committed, DigestError> {
     if mutants::is_on("digested-early") {
         let mut early = volume.begin();
@@ -36,6 +37,7 @@ pub(crate) fn commit(
         early.commit()?;
     }
     let mut txn = volume.begin();
+    txn.limit_growth(growth);
     for (inode, extents) in plan.inodes.iter().zip(extents) {
         apply_inode(&mut txn, inode, extents)?;
     }

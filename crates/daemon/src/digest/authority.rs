@@ -27,6 +27,17 @@ pub enum Act<'a> {
         /// The inode that loses the name.
         child: &'a Inode,
     },
+    /// Give or take a name: its count of names changes.
+    Name {
+        /// It is a directory that gets another parent.
+        moves: bool,
+    },
+    /// Make it, with the owner, group and mode that the record says; `parent`: the directory
+    /// that it gets its first name in.
+    Make {
+        /// `None`: it has no name.
+        parent: Option<&'a Inode>,
+    },
     /// Free an inode that has no name.
     Free,
 }
@@ -56,6 +67,21 @@ pub trait Authority {
     /// inode has it by now, and neither is touched.
     fn passes_over_stale_free(&self) -> bool {
         false
+    }
+    /// Bytes of room that was set aside for this client's records and not given back yet.
+    /// `None`: it need not be checked that they keep to it.
+    fn room(&self) -> Option<u64> {
+        None
+    }
+    /// Whether set-user-id and set-group-id outlive a change of content even though the
+    /// record does not take them away.
+    fn keeps_set_id(&self) -> bool {
+        true
+    }
+    /// Whether nobody but the client itself may have the inode open, so that it can be
+    /// freed with its last name.
+    fn unused_by_others(&self, _: Ino) -> bool {
+        true
     }
     /// Lease and POSIX permission. Error: why not.
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str>;

@@ -22,6 +22,14 @@ pub enum Source {
         /// Byte within it.
         byte: u64,
     },
+    /// The target of the symbolic link that record `by` of the chunk makes, from byte `byte`
+    /// on: the private copy that was checked, not the one that is still in the log.
+    Target {
+        /// Index of the record.
+        by: u32,
+        /// Byte within it.
+        byte: u32,
+    },
     /// Zeros.
     Zero,
 }
@@ -42,6 +50,10 @@ impl Advance for Source {
             Source::Block { addr, byte } => Source::Block {
                 addr: addr.plus((byte + by) / BLOCK),
                 byte: (byte + by) % BLOCK,
+            },
+            Source::Target { by: record, byte } => Source::Target {
+                by: record,
+                byte: byte + by as u32,
             },
             Source::Zero => Source::Zero,
         }
@@ -90,6 +102,12 @@ impl Content {
         let source = Source::Log(from);
         self.pieces
             .insert(offset..offset + bytes, Piece { source, by });
+    }
+
+    /// The target of a symbolic link, of `bytes` bytes.
+    pub fn target(&mut self, bytes: u64, by: u32) {
+        let source = Source::Target { by, byte: 0 };
+        self.pieces.insert(0..bytes, Piece { source, by });
     }
 
     /// Whole blocks from `addr` on; `size`: of the file afterwards. Bytes of the last

@@ -6,7 +6,7 @@ use super::DigestError;
 use super::content::{BLOCK, Source};
 use super::gather::LogSource;
 use super::layout::{CopyRun, From};
-use super::plan::Plan;
+use super::plan::{Item, Plan};
 use shale_device::mutants;
 use shale_device::{LINE_BYTES, Path};
 use shale_format::extent::{Extent, UNWRITTEN};
@@ -14,6 +14,7 @@ use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
 use shale_format::{BlockAddr, FileBlock, LogPos};
+use shale_oplog::Op;
 use shale_volume::{Mapping, Run, View, Volume};
 
 /// Bytes that are put together before they are written: they stay in the caches.
@@ -138,6 +139,7 @@ fn blocks(ranges: &[std::ops::Range<u64>]) -> u64 {
 pub(crate) fn write(
     volume: &Volume,
     log: &LogSource<'_>,
+    items: &[Item],
     plan: &Plan,
     placed: &Placed<'_>,
 ) -> Result<(), DigestError> {
@@ -146,6 +148,7 @@ pub(crate) fn write(
         volume,
         view: &view,
         log,
+        items,
         buffer: vec![0; BUFFER_BYTES].into(),
     };
     for (inode, extents) in plan.inodes.iter().zip(&placed.extents) {
@@ -167,6 +170,7 @@ struct Writer<'a> {
     volume: &'a Volume,
     view: &'a View,
     log: &'a LogSource<'a>,
+    items: &'a [Item],
     buffer: Box<[u8]>,
 }
 
@@ -240,7 +244,7 @@ impl Writer<'_> {
         room: u64,
         empty: bool,
     ) -> Result<u64, DigestError> {
-        let From::New(Source::Log(pos)) = from else {
+        let (From::New(Source::Log(pos)), Some(log)) = (from, self.log.bytes.mapped()) else {
             return Ok(0);
         };
         let bytes = room - room % LINE_BYTES as u64;
@@ -250,12 +254,12 @@ impl Writer<'_> {
         let map = self.view.map().on(Path::Data);
         if mutants::is_on("direct-without-flush") {
             let mut cached = vec![0; bytes as usize];
-            self.log.bytes().load(self.place(pos), &mut cached);
+            let _ = self.log.bytes.load(self.place(pos), &mut cached);
             map.store((target.byte() + at) as usize, &cached);
             return Ok(bytes);
         }
         map.copy_nt_from(
-            self.log.bytes(),
+            log,
             self.place(pos),
             (target.byte() + at) as usize,
             bytes as usize,
@@ -282,7 +286,17 @@ impl Writer<'_> {
         };
         let into = &mut self.buffer[at..at + bytes];
         match (from, old) {
-            (From::New(Source::Log(_)), _) => self.log.bytes().load(place, into),
+            (From::New(Source::Log(pos)), _) => {
+                if !self.log.bytes.load(place, into) {
+                    let slot = self.log.slot;
+                    return Err(DigestError::Cut { slot, pos });
+                }
+            }
+            (From::New(Source::Target { by, byte }), _) => {
+                if let Op::Create { target, .. } = &self.items[by as usize].op {
+                    into.copy_from_slice(&target[byte as usize..][..bytes]);
+                }
+            }
             (From::New(Source::Block { addr, byte }), _) => self.view.read_at(addr, byte, into)?,
             (From::Old(_), Some(_)) if mutants::is_on("old-bytes") => into.fill(0),
             (From::Old(offset), Some(inode)) => read_old(self.view, inode, offset, into)?,

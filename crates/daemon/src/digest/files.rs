@@ -8,7 +8,7 @@ use shale_format::inode::Inode;
 use shale_format::limits::{
     FILE_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
-use shale_format::record::{SetAttrBody, attr};
+use shale_format::record::{SetAttrBody, attr, flag};
 use shale_format::xattr::encoded_bytes;
 use shale_format::{BlockAddr, Ino, LogPos};
 use shale_volume::Run;
@@ -215,7 +215,9 @@ impl Net<'_> {
                 marks.time[which] = at.index;
             }
         }
-        self.kill_set_id(ino, at);
+        if at.has(flag::KILL_SUID) {
+            self.kill_set_id(ino, at);
+        }
         Ok(())
     }
 

@@ -9,31 +9,28 @@ use super::estimate::{FIXED_BYTES, SLOT_BYTES};
 use super::files::shifts;
 use super::plan::{Item, Refused};
 use shale_device::mutants;
-use shale_device::{Map, Path, View as Bytes};
 use shale_format::checksum::Crc32c;
+use shale_format::dirent::kind_of_mode;
 use shale_format::limits::BLOCK_BYTES;
+use shale_format::record::{RenameBody, flag};
 use shale_format::{BlockAddr, Ino, LogPos};
-use shale_oplog::{Op, Record, Scan};
+use shale_oplog::{LogBytes, Op, Record, Scan};
 use shale_volume::{Run, View};
 use std::collections::HashSet;
 
-/// A client's log file as the daemon has it mapped.
+const S_IFDIR: u32 = 0o040_000;
+
+/// A client's log file as the daemon reads it.
 #[derive(Clone, Copy)]
 pub struct LogSource<'a> {
-    /// The mapping: header and ring.
-    pub map: &'a Map,
+    /// The file: header and ring.
+    pub bytes: &'a dyn LogBytes,
     /// Salt of the records' checksums, from the log table.
     pub salt: u64,
     /// Bytes of the ring, from the log table.
     pub ring_bytes: u64,
     /// Slot in the log table.
     pub slot: u32,
-}
-
-impl<'a> LogSource<'a> {
-    pub(crate) fn bytes(&self) -> &'a Bytes {
-        self.map.on(Path::Log)
-    }
 }
 
 /// How far a log is to be believed.
@@ -146,6 +143,14 @@ impl Batch {
         before.or_else(longer).map_or(0, |i| i + 1)
     }
 
+    /// Whether a record brings a directory into another one.
+    pub fn moves_directories(&self) -> bool {
+        self.items.iter().any(|item| match &item.op {
+            Op::Rename { dir, body, .. } => body.new_parent != dir.0 && moves_one(item, body),
+            _ => false,
+        })
+    }
+
     /// Position behind the first `n` records.
     pub fn end(&self, n: usize, from: LogPos) -> LogPos {
         if n == self.items.len() && self.ended {
@@ -176,13 +181,20 @@ fn scan<'a>(
     limit: LogPos,
     mode: Mode,
 ) -> Scan<'a> {
-    let scan = Scan::new(log.bytes(), log.salt, log.ring_bytes, from).until(limit);
+    let scan = Scan::new(log.bytes, log.salt, log.ring_bytes, from).until(limit);
     match mode {
         Mode::Live => scan,
         Mode::Recovery => {
             scan.check_steals(move |_, addr, blocks, crc| steal_is_whole(view, addr, blocks, crc))
         }
     }
+}
+
+fn moves_one(item: &Item, body: &RenameBody) -> bool {
+    let directory = |kind| kind == kind_of_mode(S_IFDIR);
+    item.header.flags & flag::DIRECTORY != 0
+        || directory(body.kind)
+        || directory(body.replaced_kind)
 }
 
 fn shifting(op: &Op) -> bool {

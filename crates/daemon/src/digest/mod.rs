@@ -48,6 +48,7 @@ use gather::{Batch, Most};
 use image::ChunkImage;
 use parking_lot::RwLock;
 use shale_device::mutants;
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, LogPos, TxId};
 use shale_volume::{Run, Volume, VolumeError};
 use std::sync::Arc;
@@ -65,6 +66,14 @@ pub enum DigestError {
     Moved {
         /// The inode.
         ino: Ino,
+    },
+    /// The log file has become shorter while it was digested.
+    #[error("the file of log {slot} was cut short: there is nothing at {}", pos.0)]
+    Cut {
+        /// Slot of the log.
+        slot: u32,
+        /// Position of the bytes that are gone.
+        pos: LogPos,
     },
     /// The chunk does not begin where the log's slot says.
     #[error("log {slot} is digested up to {}, not {}", found.0, expected.0)]
@@ -105,6 +114,30 @@ pub struct ChunkDone {
     pub refused: Option<Refused>,
     /// Counts.
     pub stats: DigestStats,
+}
+
+impl ChunkDone {
+    /// Nothing was digested: the first transaction of the batch must not be.
+    fn refused(batch: &Batch, from: LogPos, why: String) -> Self {
+        let header = batch.items.first().map(|i| &i.header);
+        Self {
+            upto: from,
+            txid: None,
+            at_end: false,
+            reserve_released: 0,
+            freed: Vec::new(),
+            linked: Vec::new(),
+            unused: Vec::new(),
+            created: Vec::new(),
+            refused: Some(Refused {
+                pos: from,
+                kind: header.map(|h| h.kind()),
+                ino: Ino(header.map_or(0, |h| h.ino)),
+                why,
+            }),
+            stats: DigestStats::default(),
+        }
+    }
 }
 
 /// Digests update logs into one volume.
@@ -152,8 +185,15 @@ impl Digester {
         authority: &dyn Authority,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
+        let batch = self.gather(log, from, limit, mode);
+        if batch.moves_directories() {
+            // Whether a directory would come to lie below itself is known only while
+            // nobody else moves one.
+            let _alone = self.turns.write();
+            return self.any_chunk(log, &batch, from, authority);
+        }
         let _together = self.turns.read();
-        self.any_chunk(log, from, limit, authority, mode)
+        self.any_chunk(log, &batch, from, authority)
     }
 
     /// As [`Self::chunk`], while no other chunk holds blocks that it has not committed.
@@ -168,30 +208,36 @@ impl Digester {
         authority: &dyn Authority,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
+        let batch = self.gather(log, from, limit, mode);
         let _alone = self.turns.write();
-        self.any_chunk(log, from, limit, authority, mode)
+        self.any_chunk(log, &batch, from, authority)
+    }
+
+    fn gather(&self, log: &LogSource<'_>, from: LogPos, limit: LogPos, mode: Mode) -> Batch {
+        let most = Most {
+            records: self.guess().min(self.bounds.records_max),
+            bytes: self.bounds.bytes_max,
+            journal_bytes: part_to_fill(self.volume.journal_room()),
+        };
+        gather::gather(log, &self.volume.view(), from, limit, mode, &most)
+    }
+
+    fn guess(&self) -> usize {
+        self.records.load(Ordering::Relaxed)
     }
 
     fn any_chunk(
         &self,
         log: &LogSource<'_>,
+        batch: &Batch,
         from: LogPos,
-        limit: LogPos,
         authority: &dyn Authority,
-        mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        let view = self.volume.view();
-        let guess = self.records.load(Ordering::Relaxed);
-        let most = Most {
-            records: guess.min(self.bounds.records_max),
-            bytes: self.bounds.bytes_max,
-            journal_bytes: part_to_fill(self.volume.journal_room()),
-        };
-        let batch = gather::gather(log, &view, from, limit, mode, &most);
+        let guess = self.guess();
         let mut records = batch.whole(batch.items.len());
         let mut cut = None;
         loop {
-            let error = match self.attempt(log, &batch, records, from, authority) {
+            let error = match self.attempt(log, batch, records, from, authority) {
                 Ok((done, wanted)) => {
                     let fitting = fitting(records, wanted, self.volume.journal_room());
                     let more = (guess + guess / 2 + 1).min(fitting).max(guess);
@@ -201,7 +247,9 @@ impl Digester {
                 Err(error) => error,
             };
             let less = match &error {
-                DigestError::Volume(VolumeError::NoSpace { .. }) => batch.whole(records / 2),
+                DigestError::Volume(VolumeError::NoSpace { .. } | VolumeError::Growth { .. }) => {
+                    batch.whole(records / 2)
+                }
                 DigestError::Volume(VolumeError::JournalFull { wanted, room }) => {
                     let fitting = fitting(records, *wanted, *room).max(1);
                     cut = Some(fitting);
@@ -210,7 +258,12 @@ impl Digester {
                 _ => records,
             };
             if less >= records {
-                return Err(error);
+                return match error {
+                    DigestError::Volume(VolumeError::Growth { .. }) => {
+                        Ok(ChunkDone::refused(batch, from, error.to_string()))
+                    }
+                    other => Err(other),
+                };
             }
             tracing::debug!(log.slot, records, less, %error, "chunk is cut");
             records = less;
@@ -265,14 +318,23 @@ impl Digester {
             let wanted = plan.journal_bytes;
             return Err(VolumeError::JournalFull { wanted, room }.into());
         }
+        // What a record of this client may need was set aside by its own word.
+        let growth = authority
+            .room()
+            .map(|_| plan.reserve_bytes / BLOCK_BYTES as u64);
+        if let Some(room) = growth.filter(|&room| plan.unwritten_blocks() > room) {
+            let wanted = plan.unwritten_blocks();
+            return Err(VolumeError::Growth { wanted, room }.into());
+        }
         let placed = data::allocate(&self.volume, &plan)?;
         let late = mutants::is_on("commit-before-data");
         if !late {
-            data::write(&self.volume, log, &plan, &placed)?;
+            data::write(&self.volume, log, &batch.items, &plan, &placed)?;
         }
-        let committed = apply::commit(&self.volume, log, &plan, &placed.extents, from, upto)?;
+        let (extents, positions) = (&placed.extents, (from, upto));
+        let committed = apply::commit(&self.volume, log, &plan, extents, positions, growth)?;
         if late {
-            data::write(&self.volume, log, &plan, &placed)?;
+            data::write(&self.volume, log, &batch.items, &plan, &placed)?;
         }
         placed.keep();
         done.txid = Some(committed.txid);

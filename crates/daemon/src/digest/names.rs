@@ -8,12 +8,13 @@ use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, time};
 use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, RenameBody, flag};
-use shale_format::{DirKey, Ino, LogPos};
+use shale_format::{DirKey, Ino};
 
 /// `RENAME_EXCHANGE`.
 const EXCHANGE: u32 = 2;
-/// Most directories between the root and a directory that moves.
-const DEPTH_MAX: u32 = 1 << 20;
+/// Most directories between the root and a directory that moves: each is looked at, for
+/// each move.
+const DEPTH_MAX: u32 = 1 << 16;
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -65,14 +66,12 @@ struct Move<'r> {
 
 impl Net<'_> {
     /// `Create`: an inode and its first name; no directory and no name: `O_TMPFILE`.
-    /// `target_at`: where in the log the target of a symbolic link begins.
     pub(crate) fn create(
         &mut self,
         at: &At,
         body: &CreateBody,
         name: &[u8],
         target_bytes: u64,
-        target_at: LogPos,
     ) -> Step<()> {
         let (dir, ino) = (Ino(at.header.ino), Ino(at.header.offset));
         need(
@@ -101,10 +100,15 @@ impl Net<'_> {
                 name.is_empty() && body.mode & S_IFMT == S_IFREG,
                 "only a regular file can begin without a name",
             )?;
+            self.may(at, &inode, Act::Make { parent: None })?;
             return self.make(inode, at.index);
         }
         legal(name)?;
         let parent = self.live_dir(dir)?;
+        let make = Act::Make {
+            parent: Some(&parent),
+        };
+        self.may(at, &inode, make)?;
         self.may(
             at,
             &parent,
@@ -117,7 +121,7 @@ impl Net<'_> {
         self.make(inode, at.index)?;
         if link {
             let content = &mut self.slot(ino)?.content;
-            content.write(0, target_bytes, target_at, at.index);
+            content.target(target_bytes, at.index);
         }
         let kind = kind_of_mode(body.mode);
         self.add(
@@ -174,6 +178,7 @@ impl Net<'_> {
                 fresh: false,
             },
         )?;
+        self.may(at, &child, Act::Name { moves: false })?;
         let key = self.vacant(dir, name, twin)?;
         let (now, marks) = self.now(ino);
         now.nlink += 1;
@@ -205,6 +210,7 @@ impl Net<'_> {
             "the type is another one",
         )?;
         self.may(at, &parent, Act::RemoveEntry { child: &child })?;
+        self.may(at, &child, Act::Name { moves: false })?;
         self.take(at, dir, key, child.is_dir())?;
         self.lose_name(at, ino)
     }
@@ -220,7 +226,7 @@ impl Net<'_> {
             need(child.nlink > 0, "the inode has no name to lose")?;
             child.nlink - 1
         };
-        if names == 0 && at.has(flag::FREE_NOW) {
+        if names == 0 && at.has(flag::FREE_NOW) && self.authority.unused_by_others(ino) {
             self.free(ino, at.index);
             return Ok(());
         }
@@ -250,7 +256,9 @@ impl Net<'_> {
             "the inode still has a name",
         )?;
         self.may(at, &inode, Act::Free)?;
-        self.free(ino, at.index);
+        if self.authority.unused_by_others(ino) {
+            self.free(ino, at.index);
+        }
         Ok(())
     }
 
@@ -289,7 +297,9 @@ impl Net<'_> {
                 fresh: false,
             },
         )?;
-        if child.is_dir() {
+        let moves = child.is_dir() && from != to;
+        self.may(at, &child, Act::Name { moves })?;
+        if moves {
             self.not_below(to, entry.ino)?;
         }
         let ends = Move {
@@ -327,6 +337,7 @@ impl Net<'_> {
                 "a directory and a file cannot replace one another",
             )?;
             self.may(at, &parent, Act::RemoveEntry { child: &child })?;
+            self.may(at, &child, Act::Name { moves: false })?;
             self.take(at, from, key, is_dir)?;
             self.take(at, to, new_key, is_dir)?;
             self.lose_name(at, gone.ino)?;
@@ -359,7 +370,9 @@ impl Net<'_> {
             },
         )?;
         let dir_kind = kind_of_mode(S_IFDIR);
-        if other.kind == dir_kind {
+        let moves = other.kind == dir_kind && from != to;
+        self.may(at, &child, Act::Name { moves })?;
+        if moves {
             self.not_below(from, other.ino)?;
         }
         self.take(at, from, key, entry.kind == dir_kind)?;

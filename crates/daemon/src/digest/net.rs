@@ -304,7 +304,7 @@ impl<'a> Net<'a> {
     /// Takes set-user-id, and set-group-id of what the group may execute, if the
     /// record says so.
     pub(crate) fn kill_set_id(&mut self, ino: Ino, at: &At) {
-        if at.has(flag::KILL_SUID) {
+        if at.has(flag::KILL_SUID) || !self.authority.keeps_set_id() {
             let (now, marks) = self.now(ino);
             let gone = 0o4000 | if now.mode & 0o010 != 0 { 0o2000 } else { 0 };
             if now.mode & gone != 0 {

@@ -5,7 +5,7 @@ use super::authority::Authority;
 use super::estimate::Estimate;
 use super::image::Image;
 use super::layout::{self, FilePlan};
-use super::net::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop};
+use super::net::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop, bad};
 use super::stats::DigestStats;
 use shale_format::inode::{self, Inode};
 use shale_format::limits::BLOCK_BYTES;
@@ -139,6 +139,15 @@ pub struct Plan {
     pub stats: DigestStats,
 }
 
+impl Plan {
+    /// Blocks that files get where they had none, whatever else there is: a record of a few
+    /// bytes can ask for any number of them.
+    pub fn unwritten_blocks(&self) -> u64 {
+        let ranges = self.inodes.iter().flat_map(|i| &i.file.unwritten);
+        ranges.fold(0, |sum: u64, r| sum.saturating_add(r.end - r.start))
+    }
+}
+
 /// Makes the plan of a run of whole transactions.
 ///
 /// # Errors
@@ -149,9 +158,10 @@ pub fn plan(
     authority: &dyn Authority,
 ) -> Result<Plan, PlanError> {
     let mut net = Net::new(image, authority);
-    let mut chain = 0;
+    let (mut chain, mut room) = (0, authority.room());
     for (n, item) in items.iter().enumerate() {
-        if let Err(stop) = take(&mut net, n as u32, item) {
+        let taken = use_room(&mut room, item).and_then(|()| take(&mut net, n as u32, item));
+        if let Err(stop) = taken {
             return Err(match stop {
                 Stop::Volume(e) => PlanError::Volume(e),
                 Stop::Bad(why) => PlanError::Refused {
@@ -172,6 +182,22 @@ pub fn plan(
     Ok(decide(net, items)?)
 }
 
+/// Takes what a record says it has set aside out of the room that its client was given.
+fn use_room(room: &mut Option<u64>, item: &Item) -> Step<()> {
+    if let Some(left) = room {
+        match left.checked_sub(reserved(item)) {
+            Some(less) => *left = less,
+            None => return bad("more room set aside than the client was given"),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that a record says were set aside for it.
+fn reserved(item: &Item) -> u64 {
+    u64::from(item.header.reserve) * 64
+}
+
 /// Takes one record into the net.
 fn take(net: &mut Net<'_>, index: u32, item: &Item) -> Step<()> {
     let header = item.header;
@@ -179,12 +205,7 @@ fn take(net: &mut Net<'_>, index: u32, item: &Item) -> Step<()> {
     match &item.op {
         Op::Create {
             body, name, target, ..
-        } => {
-            let bytes = target.len() as u64;
-            let behind_name = u64::from(header.body_bytes) + name.len() as u64;
-            let target_at = LogPos(header.pos + RecordHeader::BYTES as u64 + behind_name);
-            net.create(at, body, name, bytes, target_at)
-        }
+        } => net.create(at, body, name, target.len() as u64),
         Op::Link {
             kind, twin, name, ..
         } => net.link(at, *kind, *twin, name),
@@ -270,7 +291,7 @@ fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
 fn tally(plan: &mut Plan, items: &[Item], count: &Count) {
     let mut writes = 0;
     for (item, &counts) in items.iter().zip(&count.0) {
-        plan.reserve_bytes += u64::from(item.header.reserve) * 64;
+        plan.reserve_bytes += reserved(item);
         plan.stats.bytes_logged += u64::from(item.header.bytes);
         plan.stats.skipped += u64::from(!counts);
         let bytes = match &item.op {

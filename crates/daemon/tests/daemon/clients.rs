@@ -436,3 +436,40 @@ fn a_forged_commit_word_ends_the_client_only() {
     assert_eq!(names(&daemon.volume().view()), ["good", "other"]);
     daemon.shutdown().unwrap();
 }
+
+#[test]
+fn a_scrub_tells_damage_by_path_while_the_volume_is_used() {
+    let place = Place::new(64);
+    let daemon = place.start();
+    let mut hand = Hand::in_process(&daemon);
+    let ino = hand.make_file("damaged", b"x");
+    for n in 0..40 {
+        hand.make_file(&format!("file {n}"), b"y");
+    }
+    hand.digest();
+    let go = |_| std::ops::ControlFlow::Continue(());
+    let report = daemon.scrub(&mut { go });
+    assert!(report.complete && report.errors == 0, "{report:?}");
+    assert!(report.inodes >= 43 && report.bitmap_blocks == 1 && report.nodes >= 1);
+    let stop = daemon.scrub(&mut |_| std::ops::ControlFlow::Break(()));
+    assert!(!stop.complete);
+    let view = daemon.volume().view();
+    let file = view.root().unwrap().inode_file;
+    let (fb, byte) = shale_format::inode::slot_of(ino);
+    let shale_volume::Mapping::Data { addr, .. } = view.map_block(&file, fb).unwrap() else {
+        panic!("no slot");
+    };
+    let at = addr.byte() as usize + byte + 40;
+    let [old] = daemon.map().load_array::<1>(at);
+    daemon.map().store(at, &[old ^ 4]);
+    let report = daemon.scrub(&mut { go });
+    assert_eq!(report.errors, 1, "{report:?}");
+    assert_eq!(
+        report.damage[0].object,
+        format!("/damaged (inode {})", ino.0)
+    );
+    assert!(report.damage[0].what.contains("inode"), "{report:?}");
+    daemon.map().store(at, &[old]);
+    assert_eq!(hand.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}

@@ -4,7 +4,7 @@ use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
 use shale_device::{Access, Map, SystemClock, nvm::Piece};
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::RING_AT;
-use shale_format::record::{CreateBody, flag};
+use shale_format::record::{CreateBody, Kind, flag};
 use shale_format::{DirKey, Durability, FileBlock, Ino, LogPos};
 use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
 use shale_proto::control::{client_page, daemon_page};
@@ -32,6 +32,11 @@ impl Place {
 
     /// Makes a volume of `mib` MiB with logs of `log_bytes`.
     pub fn with_logs(mib: u64, log_bytes: u64) -> Self {
+        Self::with_owner(mib, log_bytes, 0)
+    }
+
+    /// As [`Self::with_logs`], of another user.
+    pub fn with_owner(mib: u64, log_bytes: u64, uid: u32) -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = Self { dir };
         let options = MakeOptions {
@@ -41,8 +46,8 @@ impl Place {
             nvm_bytes: mib << 20,
             log_bytes,
             durability: Durability::Strict,
-            owner_uid: 0,
-            owner_gid: 0,
+            owner_uid: uid,
+            owner_gid: uid,
             root_mode: 0o755,
             force: false,
         };
@@ -94,18 +99,26 @@ pub struct Hand {
     pub page: Arc<Map>,
     pub daemon_page: Map,
     numbers: Vec<u64>,
+    /// Its records are judged, so they have to say how much room they may need.
+    judged: bool,
 }
 
 impl Hand {
     pub fn in_process(daemon: &Daemon) -> Self {
-        Self::attach(Box::new(InProcess(daemon.attach_in_process(0))))
+        Self::attach(Box::new(InProcess(daemon.attach_in_process(0))), false)
+    }
+
+    /// Of a user whose records are judged.
+    #[allow(dead_code, reason = "not every test program has such clients")]
+    pub fn judged(daemon: &Daemon, uid: u32) -> Self {
+        Self::attach(Box::new(InProcess(daemon.attach_as(uid, &[uid]))), true)
     }
 
     pub fn over(socket: &Path) -> Self {
-        Self::attach(Box::new(SocketChannel::connect(socket).unwrap()))
+        Self::attach(Box::new(SocketChannel::connect(socket).unwrap()), true)
     }
 
-    fn attach(channel: Box<dyn Channel>) -> Self {
+    fn attach(channel: Box<dyn Channel>, judged: bool) -> Self {
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: 0,
@@ -134,6 +147,7 @@ impl Hand {
             page,
             daemon_page,
             numbers: Vec::new(),
+            judged,
         }
     }
 
@@ -148,9 +162,30 @@ impl Hand {
             .try_admit(part.bytes())
             .expect("room in the log");
         part.header.reserve = reserve;
+        if self.judged && reserve == 0 {
+            part.header.reserve = self.need(&part);
+        }
         part.header.request = request;
         part.header.time_ns = 1_700_000_000_000_000_000;
         self.writer.append(&mut permit, &mut part).end
+    }
+
+    /// Asks for the room that a record may need; in units of 64 bytes.
+    fn need(&self, part: &Part<'_>) -> u32 {
+        let blocks = u64::from(part.header.payload_bytes).div_ceil(4096) + 1;
+        let bytes = match part.header.kind() {
+            Kind::Create | Kind::Link | Kind::Rename => 16_512,
+            Kind::Write | Kind::Steal => blocks * (4096 + 64) + 8192,
+            _ => return 0,
+        };
+        let ask = Request::Reserve {
+            wanted: bytes,
+            least: bytes,
+        };
+        match self.ask(ask) {
+            Reply::Room { bytes } => (bytes / 64) as u32,
+            _ => 0,
+        }
     }
 
     pub fn append(&self, part: Part<'_>) -> LogPos {

@@ -56,6 +56,10 @@ pub struct MicroOptions {
     pub round_ops_max: usize,
     /// Bytes written or read in a round, at most, but one operation at least.
     pub round_bytes: u64,
+    /// Rounds of overwriting between two digests; other operations have one after each
+    /// round. A digest writes whole nodes of trees, so what it costs an operation depends on
+    /// how many it brings together. (In use it brings some hundred thousand: 30% of a log.)
+    pub digest_rounds: u32,
     /// A round of one target ends after so many milliseconds.
     pub round_ms_max: u64,
     /// Bytes of the file that is overwritten and read. For times that mean anything it
@@ -91,6 +95,7 @@ impl Default for MicroOptions {
             rounds: 15,
             round_ops_max: 2_000,
             round_bytes: 4 << 20,
+            digest_rounds: 8,
             round_ms_max: 100,
             working_set_bytes: 64 << 20,
             seed: 1,
@@ -109,6 +114,7 @@ impl MicroOptions {
             sizes: vec![128, 4 << 10],
             rounds: 2,
             round_ops_max: 50,
+            digest_rounds: 1,
             round_bytes: 256 << 10,
             working_set_bytes: 2 << 20,
             ext4: vec![],

@@ -65,13 +65,18 @@ pub(crate) fn measure(
             target.settle()?;
         }
     }
+    let every = match op {
+        Op::Overwrite | Op::RandomOverwrite => options.digest_rounds.max(1),
+        _ => 1,
+    };
     for number in 0..=options.rounds {
         let round = plan(op, size, number, options, &mut chance, &buffer[..size]);
         chance.shuffle(&mut order);
         for &which in &order {
             let target = targets[which].as_mut();
             let mut tally = Tally::new();
-            one_round(target, &round, options, timer, &mut tally, &mut into)?;
+            let last = number == options.rounds || (number + 1) % every == 0;
+            one_round(target, &round, options, timer, &mut tally, &mut into, last)?;
             if number > 0 {
                 add(&mut tallies[which], tally);
             }
@@ -116,18 +121,23 @@ fn one_round(
     timer: &Timer,
     tally: &mut Tally,
     into: &mut [u8],
+    settle: bool,
 ) -> Result<()> {
     match round.op {
         Op::Append => target.fresh()?,
         Op::Unlink => round.numbers.clone().try_for_each(|n| target.create(n))?,
         _ => {}
     }
-    target.settle()?;
+    if matches!(round.op, Op::Append | Op::Create | Op::Unlink) {
+        target.settle()?;
+    }
     let before = target.counts();
     let done = timed(target, round, options, timer, tally, into)?;
     let between = target.counts();
     let start = timer.now_ns();
-    target.settle()?;
+    if settle {
+        target.settle()?;
+    }
     tally.settle_ns = timer.now_ns() - start;
     if let (Some(before), Some(between), Some(after)) = (before, between, target.counts()) {
         tally.counted = true;

@@ -4,6 +4,7 @@
 //! `SHALE_SEED=n` runs another sequence, `SHALE_STEPS=n` a longer one.
 
 mod leases;
+mod left;
 mod place;
 mod races;
 mod reference;

@@ -7,6 +7,7 @@
 //! * A new program image knows nothing of descriptions: those that it inherits are handed
 //!   over to the kernel for good, for everybody who shares them.
 
+use crate::calls::mapping;
 use crate::calls::transfer::hand_over;
 use crate::client;
 use crate::description;
@@ -82,6 +83,7 @@ fn in_child() {
     thread::only_this_is_left();
     crate::MEMORY.unlock_all();
     client::forget_all();
+    mapping::begin_anew();
     own::close_all();
     report::begin_anew();
 }

@@ -1,6 +1,7 @@
 //! Calls that move data or descriptors where the library cannot follow.
 
 use crate::description::{self, mode};
+use crate::mounts;
 use crate::raw::{self, Args, nr};
 use crate::report;
 use crate::stubs::PASS;
@@ -30,19 +31,25 @@ pub fn hand_over(fd: i32) {
     }
 }
 
+/// Has the kernel ask for the size of a file of ours: it does not by itself before it reads
+/// pages of it.
+fn refresh(fd: i32) {
+    if matches!(table::get(fd), Entry::File(_)) {
+        mounts::settle_size(fd);
+    }
+}
+
 /// `sendfile`, `splice`, `copy_file_range`: where no offset is given, the kernel uses its own.
 pub fn between(number: u32, args: &Args) -> i64 {
-    if number == nr::SENDFILE {
-        let (out, from, offset) = (args[0] as i32, args[1] as i32, args[2]);
-        lend(out, number);
+    // `sendfile` always writes at the offset of what it writes to.
+    let sides = match number {
+        nr::SENDFILE => [(args[0], 0), (args[1], args[2])],
+        _ => [(args[0], args[1]), (args[2], args[3])],
+    };
+    for (fd, offset) in sides {
+        refresh(fd as i32);
         if offset == 0 {
-            lend(from, number);
-        }
-    } else {
-        for (fd, offset) in [(args[0], args[1]), (args[2], args[3])] {
-            if offset == 0 {
-                lend(fd as i32, number);
-            }
+            lend(fd as i32, number);
         }
     }
     PASS

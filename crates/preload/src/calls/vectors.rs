@@ -3,6 +3,7 @@
 //! The kernel answers a bad pointer with an error; here it would be a crash. What can be told
 //! cheaply is checked: the first page, addresses that are not the program's, lengths.
 
+use crate::calls::mapping;
 use crate::raw;
 
 /// Most bytes that one call moves, as on Linux.
@@ -73,6 +74,12 @@ impl Buffer {
         }
         // SAFETY: as in `data`.
         unsafe { core::slice::from_raw_parts_mut(self.at as *mut u8, self.len()) }
+    }
+
+    /// Whether touching it may be a call to the daemon.
+    #[inline]
+    pub fn may_fault(&self) -> bool {
+        mapping::may_fault(self.at, self.len())
     }
 
     /// Its first `bytes` bytes.

@@ -3,7 +3,8 @@
 use crate::client::{self, Client};
 use crate::clock;
 use crate::description::{self, Description, Held, mode};
-use crate::raw::{self, Args};
+use crate::mounts;
+use crate::raw::{self, Args, nr};
 use crate::report;
 use crate::stubs::PASS;
 use crate::table::{self, Entry};
@@ -155,7 +156,26 @@ impl Call<'_> {
     /// Lets the kernel do the call, now.
     pub fn in_kernel(&self) -> i64 {
         // SAFETY: the program's own call, made for it.
-        unsafe { raw::syscall(self.number, self.args) }
+        let result = unsafe { raw::syscall(self.number, self.args) };
+        let short = matches!(self.number, nr::READ | nr::PREAD)
+            && (0..self.args[2] as i64).contains(&result);
+        match short {
+            true => result + self.rest(result as u64),
+            false => result,
+        }
+    }
+
+    /// What a read that ended early gets when it goes on: it came to the end of the file, or
+    /// to what the kernel took for it.
+    #[cold]
+    fn rest(&self, done: u64) -> i64 {
+        mounts::settle_size(self.fd);
+        let mut rest = *self.args;
+        rest[1] += done;
+        rest[2] -= done;
+        rest[3] = rest[3].wrapping_add(done);
+        // SAFETY: the rest of the program's own call, in what is left of its buffer.
+        unsafe { raw::syscall(self.number, &rest) }.max(0)
     }
 
     /// The result of a served call that failed with `e`: if the session is lost, the
@@ -164,7 +184,8 @@ impl Call<'_> {
     pub fn failed(&self, client: &'static Client, held: Option<Held>, e: Errno) -> i64 {
         let d = self.description();
         let mount = d.mount.load(Ordering::Relaxed);
-        if e != Errno::IO || !client::set_aside_if_lost(mount, client) {
+        if (e != Errno::IO && !client.link.is_broken()) || !client::set_aside_if_lost(mount, client)
+        {
             return raw::fail(e.raw_os_error());
         }
         report::passed(self.number, "session lost");

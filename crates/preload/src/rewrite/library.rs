@@ -53,6 +53,11 @@ unsafe extern "C" fn look(
     // SAFETY: the program headers are mapped as long as the library.
     let headers =
         unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    // Code for newer processors may keep wide registers over a system call: the stubs save
+    // the narrow ones only.
+    if headers.iter().any(|h| wide_registers(info.dlpi_addr, h)) {
+        return 0;
+    }
     let code = headers
         .iter()
         .find(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0);
@@ -62,6 +67,37 @@ unsafe extern "C" fn look(
             text_bytes: code.p_memsz as usize,
             build_id: headers.iter().find_map(|h| build_id(info.dlpi_addr, h)),
         });
+    }
+    0
+}
+
+/// Whether the library's properties say that it needs a processor of level 3 or 4.
+fn wide_registers(base: u64, header: &libc::Elf64_Phdr) -> bool {
+    const PT_GNU_PROPERTY: u32 = 0x6474_e553;
+    if header.p_type != PT_GNU_PROPERTY {
+        return false;
+    }
+    let at = (base + header.p_vaddr) as *const u8;
+    // SAFETY: properties are mapped with the library.
+    let note = unsafe { core::slice::from_raw_parts(at, header.p_memsz as usize) };
+    levels_needed(note) & 0b1100 != 0
+}
+
+/// A bit for each level of processors that a note of properties says are needed.
+fn levels_needed(note: &[u8]) -> u32 {
+    const X86_ISA_1_NEEDED: u32 = 0xc000_8002;
+    /// Lengths, kind and "GNU".
+    const HEAD_BYTES: usize = 16;
+    let word = |at: usize| {
+        let bytes = note.get(at..at + 4)?;
+        Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    };
+    let mut at = HEAD_BYTES;
+    while let (Some(kind), Some(bytes)) = (word(at), word(at + 4)) {
+        if kind == X86_ISA_1_NEEDED {
+            return word(at + 8).unwrap_or(0);
+        }
+        at += 8 + (bytes as usize).next_multiple_of(8);
     }
     0
 }
@@ -94,6 +130,27 @@ fn build_id(base: u64, header: &libc::Elf64_Phdr) -> Option<[u8; 20]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_are_read_from_properties() {
+        let note = |kind: u32, levels: u32| {
+            let words = [
+                4,
+                32,
+                5,
+                u32::from_le_bytes(*b"GNU\0"),
+                0xc000_0002,
+                4,
+                3,
+                0,
+            ];
+            let words = words.into_iter().chain([kind, 4, levels, 0]);
+            words.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()
+        };
+        assert_eq!(levels_needed(&note(0xc000_8002, 0b101)), 0b101);
+        assert_eq!(levels_needed(&note(0xc001_0001, 0b101)), 0);
+        assert_eq!(levels_needed(&[]), 0);
+    }
 
     #[test]
     fn libc_is_found() {

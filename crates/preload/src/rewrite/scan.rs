@@ -9,7 +9,7 @@ use crate::stubs::{CLASS, class};
 use core::sync::atomic::Ordering;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Form of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,16 +173,26 @@ fn jumped_into(code: &[u8], sites: &[usize]) -> Vec<usize> {
     hit
 }
 
+/// Where root keeps what it found. Everybody may read it.
+const SYSTEM: &str = "/run/shale";
+
 /// Where the sites of a library are cached: in a directory of this user's.
 fn cache_file(library: &Library) -> Option<PathBuf> {
-    let id = library.build_id?;
     let base = if rustix::process::geteuid().is_root() {
-        PathBuf::from("/run/shale")
+        PathBuf::from(SYSTEM)
     } else {
         PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("shale")
     };
-    let id: String = id.iter().map(|b| format!("{b:02x}")).collect();
-    Some(base.join(format!("sites-{id}-{:08x}", wanted())))
+    Some(base.join(cache_name(library)?))
+}
+
+fn cache_name(library: &Library) -> Option<String> {
+    let id: String = library
+        .build_id?
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    Some(format!("sites-{id}-{:08x}", wanted()))
 }
 
 /// Stands for the numbers that are looked for: another version of this library may look for
@@ -197,7 +207,11 @@ fn wanted() -> u32 {
 
 /// A line for each site: byte, and number or `d` with the bytes of a dynamic one.
 fn cached(library: &Library) -> Option<Vec<Site>> {
-    let text = std::fs::read_to_string(cache_file(library)?).ok()?;
+    let of_system = || Some(Path::new(SYSTEM).join(cache_name(library)?));
+    let text = [cache_file(library), of_system()]
+        .into_iter()
+        .flatten()
+        .find_map(|file| std::fs::read_to_string(file).ok())?;
     text.lines()
         .map(|line| {
             let (at, form) = line.split_once(' ')?;

@@ -40,6 +40,9 @@ fn data_calls_make_no_system_call() {
         r#""write":1000"#,
         r#""fsync":1000"#,
         r#""pread64":1000"#,
+        r#""pwrite64":1000"#,
+        r#""read":1001"#,
+        r#""lseek":1001"#,
         r#""kernel":{}"#,
     ] {
         assert!(told.contains(counted), "{counted} in {told}");
@@ -53,21 +56,20 @@ fn data_calls_make_no_system_call() {
         eprintln!("SKIPPED: counting system calls needs strace");
         return;
     }
-    let trace = m.beside("trace");
-    let run = Run::of(&m, "strace").args(["-e", "trace=read,write,pread64,lseek,fsync", "-o"]);
-    let run = run
-        .arg(&trace)
-        .args(["-E", &m.preload(), "-E", "SHALE_WARM_CALLS=0"])
-        .arg(&program);
-    run.arg(&file)
-        .args(["1000", "100"])
-        .without_library()
-        .output();
-    let traced = fs::read_to_string(&trace).unwrap();
-    let calls = traced
-        .lines()
-        .filter(|l| l.contains(", 100) = 100") || l.starts_with("fsync"));
-    assert_eq!(calls.count(), 0, "{traced}");
+    // 5,400 calls more, and no system call of whatever kind for them. How many it takes to
+    // start depends a little on where the kernel maps things.
+    let [few, many] = ["100", "1000"].map(|count| {
+        let trace = m.beside("trace");
+        let run = Run::of(&m, "strace").args(["-f", "-o"]).arg(&trace);
+        let run = run
+            .args(["-E", &m.preload(), "-E", "SHALE_WARM_CALLS=0"])
+            .arg(&program);
+        let run = run.arg(&file).args([count, "100"]);
+        run.without_library().output();
+        fs::read_to_string(&trace).unwrap()
+    });
+    let calls = |trace: &str| trace.lines().filter(|l| !l.contains(" +++ ")).count();
+    assert!(calls(&many).abs_diff(calls(&few)) < 50, "{many}");
 }
 
 #[test]
@@ -96,6 +98,29 @@ fn two_processes_append_to_one_file() {
     }
 }
 
+/// Each has what the other needs to fetch a page: nobody may wait for it inside the gate. The
+/// daemon would cut both off after five seconds.
+#[test]
+fn buffers_in_files_that_others_write_hold_nobody_up() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("mapped");
+    let [a, b] = ["a", "b"].map(|name| m.path().join(name));
+    let start = |own, other| {
+        let run = Run::of(&m, &program).arg(own).arg(other).args(["300"]);
+        let run = run.env("SHALE_WARM_CALLS", "0").stdout(Stdio::piped());
+        run.spawn()
+    };
+    for process in [start(&a, &b), start(&b, &a)] {
+        let done = process.wait_with_output().unwrap();
+        let longest = String::from_utf8(done.stdout).unwrap();
+        assert!(done.status.success(), "{}", done.status);
+        assert!(
+            longest.trim().parse::<u64>().unwrap() < 4000,
+            "{longest} ms"
+        );
+    }
+}
+
 #[test]
 fn nothing_that_returned_is_lost_by_a_kill() {
     let Some(m) = Mounted::new() else { return };
@@ -109,7 +134,11 @@ fn nothing_that_returned_is_lost_by_a_kill() {
             .arg("k")
             .env("SHALE_WARM_CALLS", "0");
         let mut child = run.stdout(Stdio::from(out)).spawn();
-        std::thread::sleep(Duration::from_millis(40 + 23 * round));
+        while fs::metadata(&said).unwrap().len() == 0 {
+            assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(23 * round));
         child.kill().unwrap();
         child.wait().unwrap();
         let done = fs::read_to_string(&said).unwrap().lines().count();

@@ -3,21 +3,17 @@
 use shale_daemon::{Daemon, DaemonConfig, LeaseHook, MakeOptions, VolumeFile, make_volume};
 use shale_device::{Clock, SystemClock};
 use shale_format::Durability;
-use shale_fuse::{Inval, Notifier, ServeOptions, ShaleFs};
+use shale_fuse::{Notifier, ServeOptions, ShaleFs};
 use shale_libfs::{Session, SessionOptions};
 use shale_proto::{InProcess, SocketPeer};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 const NVM_BYTES: u64 = 192 << 20;
 const LOG_BYTES: u64 = 16 << 20;
-/// How long the kernel may take to drop what it cached. A read in progress may wait for
-/// the very lease that is being taken, so this must not wait for it without end.
-const DROP_LIMIT: Duration = Duration::from_millis(50);
 
 /// A mount; unmounted when dropped.
 pub struct Mounted {
@@ -27,24 +23,31 @@ pub struct Mounted {
     daemon: Option<Arc<Daemon>>,
 }
 
-struct DropCached(Notifier);
+/// What the kernel keeps goes before a lease does, as in `shale mount`.
+struct KernelCaches {
+    fs: Arc<ShaleFs>,
+    notifier: Notifier,
+}
 
-impl LeaseHook for DropCached {
-    fn before_revoke(&self, ino: u64) {
-        let (done, wait) = mpsc::channel();
-        let notifier = self.0.clone();
-        std::thread::spawn(move || {
-            // An unmounted file system has nothing cached.
-            let _ = notifier.inval_inode(ino, Inval::All);
-            let _ = done.send(());
-        });
-        let _ = wait.recv_timeout(DROP_LIMIT);
+impl LeaseHook for KernelCaches {
+    fn drop_cached(&self, ino: u64) -> u64 {
+        self.fs.drop_cached(&self.notifier, ino)
     }
 
-    fn after_revoke(&self, ino: u64) {
-        let _ = self.0.inval_inode(ino, Inval::Attributes);
-        let notifier = self.0.clone();
-        std::thread::spawn(move || notifier.inval_inode(ino, Inval::All));
+    fn used_since(&self, ino: u64, seen: u64) -> bool {
+        self.fs.used_since(ino, seen)
+    }
+
+    fn holds_back(&self, ino: u64) -> bool {
+        self.fs.holds_back(ino)
+    }
+
+    fn in_use(&self, ino: u64) -> bool {
+        self.fs.in_use(ino)
+    }
+
+    fn others(&self, count: usize) {
+        self.fs.set_others(count);
     }
 }
 
@@ -84,12 +87,16 @@ impl Mounted {
         };
         let session = Session::attach(channel, clock, Default::default(), own).unwrap();
         let mount = shale_fuse::Session::mount(&at("mnt"), &Default::default()).unwrap();
-        daemon.set_lease_hook(Arc::new(DropCached(mount.notifier())));
+        let fs = Arc::new(ShaleFs::new(session, false));
+        daemon.set_lease_hook(Arc::new(KernelCaches {
+            fs: fs.clone(),
+            notifier: mount.notifier(),
+        }));
         let listener = SocketPeer::listen(&at("run/1/socket")).unwrap();
         daemon.serve_listener(listener).unwrap();
         let stopper = mount.stopper();
         let serving = std::thread::spawn(move || {
-            let served = mount.serve(Arc::new(ShaleFs::new(session)), &ServeOptions::default());
+            let served = mount.serve(fs, &ServeOptions::default());
             served.unwrap();
         });
         let device = fs::metadata(at("mnt")).unwrap().dev();

@@ -319,3 +319,79 @@ fn the_fastest_tier_wins() {
     let told: Vec<_> = told.iter().map(|e| (e.file_block, e.len)).collect();
     assert_eq!(told, [(0, 10), (10, 10), (20, 20), (40, 20)]);
 }
+
+#[test]
+fn a_block_in_use_gets_no_second_owner() {
+    let volume = new_volume(64 * MIB);
+    let run = volume.allocate(1, None).unwrap()[0];
+    let extent = |file_block| Extent {
+        file_block,
+        addr: run.addr.raw(),
+        len: 1,
+        flags: 0,
+    };
+    let inode = |ino| Inode {
+        ino,
+        mode: 0o100_644,
+        nlink: 1,
+        ..Inode::free()
+    };
+    let twice = |error| matches!(error, VolumeError::Damaged { .. });
+    let (mut a, mut b) = (inode(20), inode(21));
+    let mut txn = volume.begin();
+    txn.extent_insert(&mut a, NVM, extent(0)).unwrap();
+    assert!(twice(
+        txn.extent_insert(&mut b, NVM, extent(7)).unwrap_err()
+    ));
+    assert!(txn.commit().is_err(), "by one transaction");
+    let run_again = volume.allocate(1, None).unwrap()[0];
+    assert_ne!(run_again, run, "still the caller's");
+    let mut txn = volume.begin();
+    let mut a = inode(20);
+    txn.extent_insert(&mut a, NVM, extent(0)).unwrap();
+    txn.put_inode(&a).unwrap();
+    txn.commit().unwrap();
+    let mut txn = volume.begin();
+    assert!(twice(
+        txn.extent_insert(&mut b, NVM, extent(7)).unwrap_err()
+    ));
+    assert!(
+        twice(txn.extent_insert(&mut a, NVM, extent(1)).unwrap_err()),
+        "of one file"
+    );
+}
+
+#[test]
+fn growth_is_limited_where_it_is_asked_for() {
+    let volume = new_volume(64 * MIB);
+    let grow = |limit| {
+        let run = volume.allocate(3, None).unwrap()[0];
+        let mut file = Inode {
+            ino: 20,
+            mode: 0o100_644,
+            nlink: 1,
+            ..Inode::free()
+        };
+        let extent = Extent {
+            file_block: 0,
+            addr: run.addr.raw(),
+            len: 3,
+            flags: 0,
+        };
+        let mut txn = volume.begin();
+        txn.limit_growth(limit);
+        txn.extent_insert(&mut file, NVM, extent).unwrap();
+        txn.put_inode(&file).unwrap();
+        let done = txn.commit().map(|_| ());
+        if done.is_err() {
+            volume.give_back(run);
+        }
+        done
+    };
+    let before = volume.space();
+    // Three blocks of data, one of the inode file.
+    let error = VolumeError::Growth { wanted: 4, room: 3 };
+    assert_eq!(grow(Some(3)), Err(error));
+    assert_eq!(volume.space(), before);
+    grow(Some(4)).unwrap();
+}

@@ -1,6 +1,32 @@
 //! Inode file, numbers, attributes, log slots.
 
 use super::*;
+
+#[test]
+fn numbers_that_are_held_are_granted_to_nobody() {
+    let volume = new_volume(64 * MIB);
+    let first = volume.grant_inodes(Ino::ROOT);
+    volume.return_inodes(&first);
+    let held = [first[3], Ino(first[0].0 + 16), Ino(first[0].0 + 17)];
+    volume.hold_inodes(&held);
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        seen.extend(volume.grant_inodes(Ino::ROOT));
+    }
+    assert!(seen.iter().all(|ino| !held.contains(ino)), "{seen:?}");
+    assert!(seen.contains(&first[4]) && seen.contains(&Ino(first[0].0 + 18)));
+    // Whoever makes an inode of one all the same takes it.
+    let mut txn = volume.begin();
+    let inode = Inode {
+        ino: held[0].0,
+        mode: 0o100_644,
+        nlink: 1,
+        ..Inode::free()
+    };
+    txn.put_inode(&inode).unwrap();
+    txn.commit().unwrap();
+    assert!(volume.view().inode(held[0]).unwrap().is_some());
+}
 use crate::{VolumeError, Xattrs};
 use shale_format::log::LogSlot;
 

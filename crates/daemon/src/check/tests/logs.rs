@@ -13,9 +13,9 @@ use shale_oplog::{CommittedWord, Log, Writer, encode};
 use shale_volume::Volume;
 use std::sync::Arc;
 
-const SLOT: u32 = 3;
+pub(super) const SLOT: u32 = 3;
 
-fn slot() -> LogSlot {
+pub(super) fn slot() -> LogSlot {
     LogSlot {
         state: slot_state::LIVE,
         uid: 1000,
@@ -30,7 +30,7 @@ fn slot() -> LogSlot {
 }
 
 /// Makes a log of three records in `map`.
-fn write_log(map: &Arc<Map>) {
+pub(super) fn write_log(map: &Arc<Map>) {
     let header = LogHeader {
         magic: LOG_MAGIC,
         uuid: options().uuid,
@@ -63,7 +63,7 @@ fn set_slot(map: &Arc<Map>, slot: &LogSlot) {
     txn.commit().unwrap();
 }
 
-fn with_log() -> (Sample, Arc<Map>) {
+pub(super) fn with_log() -> (Sample, Arc<Map>) {
     let mut s = Sample::new();
     set_slot(&s.map, &slot());
     s.map.store(s.sb().journal_block as usize * 4096, &[0; 64]);

@@ -1,10 +1,12 @@
 //! Every kind of damage is found and named; no damage harms the check.
 
 mod heads;
+mod images;
 mod inodes;
 mod logs;
 mod names;
 mod random;
+mod repair;
 mod sample;
 mod spaces;
 
@@ -42,6 +44,7 @@ fn each_is_found(all: &[Damage]) {
             d.what, d.names
         );
         sample.put_back();
+        repair::each_is_mended(d);
     }
     assert_clean(&sample.check());
 }

@@ -71,6 +71,39 @@ fn wrong_structures_with_fitting_checksums_never_panic() {
     assert_clean(&s.check());
 }
 
+/// One damage: a bit flipped anywhere in the structure, or a number changed in an inode or a
+/// node whose checksum is made to fit.
+pub(super) fn some_damage(s: &Sample, r: &mut Seeded, blocks: &[u64]) {
+    let block = blocks[r.below(blocks.len() as u64) as usize];
+    if r.below(2) == 0 {
+        let part = if r.below(2) == 0 {
+            512
+        } else {
+            BLOCK_BYTES as u64
+        };
+        let at = block as usize * BLOCK_BYTES + r.below(part) as usize;
+        let [old] = s.map.load_array::<1>(at);
+        s.store(at, &[old ^ (1 << r.below(8))]);
+        return;
+    }
+    if s.block(block)[..4] == tree::NODE_MAGIC.to_le_bytes() {
+        s.edit_node(block, |node| scribble(r, &mut node[8..]));
+        return;
+    }
+    let inos = [
+        1, 2, DIR, BIG, FRAGMENTED, DIRECT, ATTRIBUTED, ORPHAN, MANY.start,
+    ];
+    let ino = inos[r.below(9) as usize];
+    // An earlier damage may have made it unreadable.
+    let slot = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| s.slot(ino)));
+    if let Ok(at) = slot
+        && let Ok(mut inode) = Inode::decode(&s.map.load_array::<INODE_BYTES>(at), Ino(ino))
+    {
+        scribble(r, &mut inode.as_mut_bytes()[8..]);
+        s.store(at, &inode.encode());
+    }
+}
+
 /// Changes one number of 1, 2, 4 or 8 bytes to one that may be nasty.
 fn scribble(r: &mut Seeded, bytes: &mut [u8]) {
     let n = 1 << r.below(4);

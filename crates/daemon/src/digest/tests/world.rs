@@ -159,7 +159,7 @@ impl World {
     }
     pub fn source(&self) -> LogSource<'_> {
         LogSource {
-            map: &self.log_map,
+            bytes: self.log_map.on(shale_device::Path::Log),
             salt: SALT,
             ring_bytes: LOG_BYTES_MIN,
             slot: SLOT,

@@ -1,4 +1,4 @@
-/* Appends records, syncs after each, reads them all back. */
+/* Appends records, syncs after each, reads them all back, and overwrites the first one. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +24,8 @@ int main(int argc, char **argv)
             return 4;
         if (pread(fd, buffer, bytes, 0) != bytes || buffer[0] != 'a')
             return 5;
+        if (pwrite(fd, buffer, bytes, 0) != bytes || lseek(fd, 0, SEEK_CUR) != (i + 1L) * bytes)
+            return 6;
     }
     return read(fd, buffer, 1) != 0;
 }

@@ -1,0 +1,253 @@
+//! `shale run`: a command with the library that serves its calls in its own process.
+//!
+//! The library finds the mounted volumes by itself, when the command opens a file. Without
+//! `--report` this process becomes the command, so there is nothing in between.
+
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{ErrorKind, Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+
+const EXAMPLES: &str = "\
+Examples:
+  shale run -- sqlite3 /mnt/shale/books.db
+  shale run --report -- git -C /mnt/shale/repository gc
+  shale run --report=calls.json -- make -j2
+
+The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that
+is static, or whose calls do not go through libc, is served by the mount as without this.
+Settings by the environment: SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=N the size of
+each process's update log, SHALE_WARM_CALLS=N how many calls a process leaves to the mount
+before it becomes a client of the volume (256, since that takes some milliseconds).";
+
+/// File name of the library.
+const LIBRARY: &str = "libshale_preload.so";
+/// Exit codes of a command that did not run, as shells and `env` have them.
+const NOT_RUNNABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Say afterwards, for each call, how often it was served in the process and how often
+    /// and why it was left to the kernel; with FILE, add a line of JSON for each process to it
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    report: Option<Option<PathBuf>>,
+    /// When the command's writes are durable: with strict, when the call returns
+    #[arg(long, value_name = "POLICY", value_parser = ["strict"])]
+    durability: Option<String>,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the command; returns only if that is not possible.
+pub fn run(args: &Args) -> Result<()> {
+    let library = library()?;
+    if !mounts::all()?.iter().any(|m| m.is_shale()) {
+        eprintln!("shale run: no shale volume is mounted: nothing will be served in the process");
+    }
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    command.env(
+        "LD_PRELOAD",
+        preload(&library, std::env::var_os("LD_PRELOAD")),
+    );
+    match &args.report {
+        None => {}
+        Some(Some(file)) => {
+            let file = std::path::absolute(file).map_err(Failure::because(file.display()))?;
+            command.env("SHALE_REPORT", file);
+        }
+        Some(None) => return reported(command),
+    }
+    let error = command.exec();
+    not_run(&command, &error)
+}
+
+/// Runs the command as a child and prints what its processes report.
+fn reported(mut command: Command) -> Result<()> {
+    let failed = |e: std::io::Error| Failure::new(format!("cannot keep a report: {e}"));
+    let place = std::env::temp_dir().join(format!("shale-report-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new()
+        .create_new(true)
+        .read(true)
+        .append(true)
+        .open(&place)
+        .map_err(failed)?;
+    let done = command.env("SHALE_REPORT", &place).status();
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+    // It is not needed any more, whatever has become of it.
+    let _ = fs::remove_file(&place);
+    let status = match done {
+        Ok(status) => status,
+        Err(error) => not_run(&command, &error),
+    };
+    read.map_err(failed)?;
+    eprint!("{}", Summary::of(&text).text());
+    let killed = status.signal().map(|signal| 128 + signal);
+    exit(status.code().or(killed).unwrap_or(1));
+}
+
+fn not_run(command: &Command, error: &std::io::Error) -> ! {
+    let name = Path::new(command.get_program()).display();
+    eprintln!("shale run: {name}: {error}");
+    exit(match error.kind() {
+        ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_RUNNABLE,
+    })
+}
+
+/// The library: named by the environment, or beside this program, or installed with it.
+fn library() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("SHALE_PRELOAD").map(PathBuf::from) {
+        return match named.is_file() {
+            true => Ok(named),
+            false => Err(Failure::new(format!(
+                "SHALE_PRELOAD={}: there is no such file",
+                named.display()
+            ))),
+        };
+    }
+    let own = std::env::current_exe().map_err(Failure::because("cannot find this program"))?;
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let places = ["", "../lib", "../lib/shale", "deps"].map(|d| beside.join(d).join(LIBRARY));
+    let found = places.iter().find(|p| p.is_file()).cloned();
+    found.ok_or_else(|| {
+        let text = format!(
+            "{}: there is no such file, nor in ../lib",
+            places[0].display()
+        );
+        Failure::new(text).advise("cargo build --release -p shale-preload makes it")
+    })
+}
+
+/// The variable that loads the library before what it loads already.
+fn preload(library: &Path, others: Option<OsString>) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    if let Some(others) = others.filter(|o| !o.is_empty()) {
+        all.push(OsStr::new(":"));
+        all.push(others);
+    }
+    all
+}
+
+/// What the processes of a command did, together.
+#[derive(Debug, Default)]
+struct Summary {
+    processes: u64,
+    attached: u64,
+    opened: u64,
+    lost: u64,
+    refused: BTreeSet<i64>,
+    fast: BTreeMap<String, u64>,
+    kernel: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+impl Summary {
+    /// Adds up lines of JSON; what is none is passed over.
+    fn of(text: &str) -> Self {
+        let mut sum = Self::default();
+        for line in text.lines() {
+            if let Ok(process) = serde_json::from_str::<Value>(line) {
+                sum.add(&process);
+            }
+        }
+        sum
+    }
+
+    fn add(&mut self, process: &Value) {
+        let number = |name: &str| process[name].as_u64().unwrap_or(0);
+        self.processes += 1;
+        self.attached += number("attached");
+        self.opened += number("files_opened");
+        self.lost += number("sessions_lost");
+        let errnos = process["attach_errnos"].as_array().into_iter().flatten();
+        self.refused.extend(errnos.filter_map(Value::as_i64));
+        for (call, count) in process["fast"].as_object().into_iter().flatten() {
+            *self.fast.entry(call.clone()).or_default() += count.as_u64().unwrap_or(0);
+        }
+        for (call, reasons) in process["kernel"].as_object().into_iter().flatten() {
+            let all = self.kernel.entry(call.clone()).or_default();
+            for (reason, count) in reasons.as_object().into_iter().flatten() {
+                *all.entry(reason.clone()).or_default() += count.as_u64().unwrap_or(0);
+            }
+        }
+    }
+
+    /// The table, for people.
+    fn text(&self) -> String {
+        let mut text = format!(
+            "shale run: {} program images, {} became clients, {} files of Shale opened\n",
+            self.processes, self.attached, self.opened
+        );
+        for errno in &self.refused {
+            let why = std::io::Error::from_raw_os_error(*errno as i32);
+            text += &format!("shale run: a process could not become a client: {why}\n");
+        }
+        if self.lost > 0 {
+            text += &format!("shale run: {} times the daemon went away\n", self.lost);
+        }
+        let calls: BTreeSet<&String> = self.fast.keys().chain(self.kernel.keys()).collect();
+        if !calls.is_empty() {
+            text += &format!("{:<18} {:>12} {:>12}  why\n", "call", "fast", "kernel");
+        }
+        for call in calls {
+            let none = BTreeMap::new();
+            let reasons = self.kernel.get(call).unwrap_or(&none);
+            let why: Vec<String> = reasons.iter().map(|(r, n)| format!("{r}: {n}")).collect();
+            text += &format!(
+                "{call:<18} {:>12} {:>12}  {}\n",
+                self.fast.get(call).unwrap_or(&0),
+                reasons.values().sum::<u64>(),
+                why.join(", ")
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_processes_add_up() {
+        let text = r#"{"attached":1,"files_opened":2,"fast":{"read":3},"kernel":{}}
+not a report
+{"attached":0,"files_opened":1,"sessions_lost":1,"attach_errnos":[13],"fast":{"read":4,"write":1},
+"#
+        .replace(
+            ",\n",
+            r#","kernel":{"mmap":{"mapped through the mount":2}}}"#,
+        );
+        let told = Summary::of(&text).text();
+        assert!(
+            told.contains("2 program images, 1 became clients, 3 files"),
+            "{told}"
+        );
+        assert!(told.contains("Permission denied") && told.contains("1 times the daemon"));
+        let lines: Vec<Vec<&str>> = told
+            .lines()
+            .map(|l| l.split_whitespace().collect())
+            .collect();
+        assert!(lines.contains(&vec!["read", "7", "0"]), "{told}");
+        assert!(told.contains("mapped through the mount: 2"), "{told}");
+    }
+
+    #[test]
+    fn other_libraries_stay_loaded() {
+        let library = Path::new("/a/b.so");
+        assert_eq!(preload(library, None), "/a/b.so");
+        assert_eq!(preload(library, Some("".into())), "/a/b.so");
+        assert_eq!(preload(library, Some("c.so".into())), "/a/b.so:c.so");
+    }
+}

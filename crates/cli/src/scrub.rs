@@ -1,0 +1,85 @@
+//! `shale scrub`: verifies the checksums of a volume that is mounted.
+
+use crate::ask;
+use crate::control::{self, Scrubbing};
+use crate::failure::{Code, Failure, Result};
+use crate::terminal::say;
+use indicatif::ProgressBar;
+use shale_daemon::ScrubReport;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  shale scrub /mnt/shale
+  shale scrub /mnt/shale --json
+
+Reads every structure of the NVM tier and compares its checksum, while the volume is in use.
+Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damage is repaired by
+shale fsck VOLUME.toml --repair when the volume is not mounted.";
+
+/// Arguments of `scrub`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// The whole report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Scrubs.
+pub fn run(args: &Args) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    let shown = dir.state.mountpoint.display().to_string();
+    let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
+    let mut damage = Vec::new();
+    let done = control::scrub(&dir, &mut |word| match word {
+        Scrubbing::Progress(progress) => {
+            if let Some(bar) = &bar {
+                bar.set_length(progress.of);
+                bar.set_position(progress.done);
+            }
+        }
+        Scrubbing::Found(one) => damage.push(one),
+        Scrubbing::Done(_) => {}
+    });
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    let report = ScrubReport { damage, ..done? };
+    print(args, &report)?;
+    match (report.errors, report.complete) {
+        (0, true) => Ok(()),
+        (0, false) => Err(Failure::new(format!(
+            "{shown}: the scrub was ended before its end"
+        ))),
+        (errors, _) => Err(Failure {
+            code: Code::Damaged,
+            ..Failure::new(format!("{shown}: {errors} checksums do not fit"))
+        }
+        .advise("unmount it, then shale fsck VOLUME.toml --repair")),
+    }
+}
+
+fn print(args: &Args, report: &ScrubReport) -> Result<()> {
+    if args.json {
+        let text = serde_json::to_string_pretty(report);
+        say!("{}", text.map_err(Failure::because("the report"))?);
+        return Ok(());
+    }
+    for one in &report.damage {
+        say!("{}: {}", one.object, one.what);
+    }
+    say!(
+        "{} inodes, {} tree nodes, {} inodes with attributes, {} bitmap blocks: {} errors",
+        report.inodes,
+        report.nodes,
+        report.attributes,
+        report.bitmap_blocks,
+        report.errors
+    );
+    Ok(())
+}

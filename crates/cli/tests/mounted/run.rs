@@ -1,0 +1,81 @@
+//! `shale run`: unmodified programs with the library.
+
+use crate::volume::{Volume, can_mount, library, wait_until};
+use std::fs;
+use std::thread;
+
+/// A mounted volume; `None`, with a word, where there can be none, or no library.
+fn with_library(name: &str) -> Option<Volume> {
+    if !can_mount() {
+        return None;
+    }
+    if !library().exists() {
+        eprintln!("SKIPPED: {} is not built", library().display());
+        return None;
+    }
+    let volume = Volume::new(name);
+    volume.mount();
+    Some(volume)
+}
+
+#[test]
+fn commands_run_are_reported_and_end_with_their_code() {
+    let Some(v) = with_library("run") else { return };
+    let script = format!(
+        "exec 5>>{}/f; for i in 1 2 3 4 5; do echo $i >&5; done; exit 7",
+        v.place()
+    );
+    let told = v.shale(&["run", "--report", "--", "sh", "-c", &script]);
+    assert_eq!(told.code, 7, "{}", told.text);
+    let write = told.text.lines().find(|l| l.starts_with("write "));
+    let fast = write.and_then(|l| l.split_whitespace().nth(1));
+    assert_eq!(fast, Some("5"), "{}", told.text);
+    let file = v.mountpoint().join("f");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "1\n2\n3\n4\n5\n");
+    let json = v.dir().join("report");
+    let report = format!("--report={}", json.display());
+    let cat = file.to_str().unwrap();
+    assert_eq!(
+        v.shale(&["run", &report, "--", "cat", cat]).ok(),
+        "1\n2\n3\n4\n5\n"
+    );
+    assert!(fs::read_to_string(json).unwrap().contains("\"program\""));
+    let missing = v.shale(&["run", "--", "/no/such/command"]);
+    assert_eq!(missing.code, 127, "{}", missing.text);
+    assert_eq!(v.shale(&["run", "--", v.place()]).code, 126);
+    v.umount();
+    v.fsck();
+}
+
+#[test]
+fn a_program_goes_on_when_the_daemon_is_killed_and_loses_nothing() {
+    let Some(v) = with_library("runkill") else {
+        return;
+    };
+    const LINES: usize = 60_000;
+    let file = v.mountpoint().join("f");
+    let script = format!(
+        "exec 5>>{}; i=0; while [ $i -lt {LINES} ]; do echo $i >&5 || exit 1; i=$((i+1)); done",
+        file.display()
+    );
+    let run = ["run", "--", "sh", "-c", &script];
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| v.shale(&run));
+        wait_until("it writes", || {
+            fs::metadata(&file).is_ok_and(|m| m.len() > 0)
+        });
+        let mut kills = 0;
+        while !writer.is_finished() && kills < 4 {
+            v.kill_daemon();
+            kills += 1;
+            thread::sleep(std::time::Duration::from_millis(40));
+        }
+        assert!(kills > 0);
+        let said = writer.join().unwrap();
+        assert_eq!(said.code, 0, "{}", said.text);
+    });
+    let expected: String = (0..LINES).map(|n| format!("{n}\n")).collect();
+    assert!(fs::read_to_string(&file).unwrap() == expected);
+    v.umount();
+    v.fsck();
+}

@@ -1,0 +1,299 @@
+//! `scrub`: verifies every checksum of the NVM tier's structure while the volume is in use.
+//!
+//! Superblocks, root block, log table, bitmap, every inode, every tree node, every run of
+//! extended attributes. Data on NVM has no checksum. What is found is told by path; nothing is
+//! changed: `fsck --repair` does that when the volume is not mounted.
+//!
+//! One inode is read at a time, as a reader of the daemon's own: freed blocks wait for that
+//! one and not for all. An inode that is made or changed meanwhile is looked at as it
+//! was or as it is.
+
+use crate::shared::Shared;
+use serde::{Deserialize, Serialize};
+use shale_format::inode::Inode;
+use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LOG_SLOTS};
+use shale_format::superblock::{SUPER_BLOCK, Superblock};
+use shale_format::{BlockAddr, DirKey, FileBlock, Ino, bitmap};
+use shale_volume::{View, VolumeError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// Damage told at most; the rest is counted.
+const TOLD_MAX: usize = 1000;
+/// Directories on one path.
+const STEPS_MAX: usize = 4096;
+
+/// One thing whose checksum does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// What it is about: a path where one leads there, else an inode number or the name
+    /// of a structure.
+    pub object: String,
+    /// Number of the inode, if it is about one.
+    pub ino: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What a scrub came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// Inodes read.
+    pub inodes: u64,
+    /// Tree nodes read.
+    pub nodes: u64,
+    /// Inodes whose extended attributes were read.
+    pub attributes: u64,
+    /// Blocks of the bitmap read.
+    pub bitmap_blocks: u64,
+    /// Things whose checksum does not fit, listed or not.
+    pub errors: u64,
+    /// The first of them.
+    pub damage: Vec<Damage>,
+    /// Everything was looked at.
+    pub complete: bool,
+}
+
+/// How far a scrub is: blocks of the inode file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubProgress {
+    /// Done.
+    pub done: u64,
+    /// Of so many, about.
+    pub of: u64,
+}
+
+/// A scrub on its way.
+struct Scrub<'a> {
+    shared: &'a Shared,
+    view: View,
+    report: ScrubReport,
+    /// Inodes with damage.
+    bad: BTreeSet<u64>,
+}
+
+impl Shared {
+    /// Scrubs; stops early when the volume is being unmounted, or `progress` says so.
+    pub(crate) fn scrub(
+        &self,
+        progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>,
+    ) -> ScrubReport {
+        let mut scrub = Scrub {
+            shared: self,
+            view: self.volume.view(),
+            report: ScrubReport::default(),
+            bad: BTreeSet::new(),
+        };
+        scrub.heads();
+        scrub.bitmap();
+        scrub.report.complete = scrub.inodes(progress);
+        if !scrub.bad.is_empty() {
+            scrub.name();
+        }
+        scrub.report
+    }
+}
+
+impl Scrub<'_> {
+    fn note(&mut self, object: &str, ino: Option<u64>, what: impl std::fmt::Display) {
+        self.report.errors += 1;
+        self.bad.extend(ino);
+        if self.report.damage.len() < TOLD_MAX {
+            self.report.damage.push(Damage {
+                object: object.to_owned(),
+                ino,
+                what: what.to_string(),
+            });
+        }
+    }
+
+    fn heads(&mut self) {
+        let second = self.view.superblock().second_block();
+        for (name, block) in [
+            ("first superblock", SUPER_BLOCK),
+            ("second superblock", second),
+        ] {
+            let mut bytes = [0; Superblock::BYTES];
+            let read = self.view.read_at(BlockAddr::nvm(block), 0, &mut bytes);
+            let whole = read.and_then(|()| Ok(Superblock::decode(&bytes, block)?));
+            if let Err(e) = whole {
+                self.note(name, None, e);
+            }
+        }
+        if let Err(e) = self.view.root() {
+            self.note("root block", None, e);
+        }
+        for n in 0..LOG_SLOTS {
+            if let Err(e) = self.view.log_slot(n) {
+                self.note("log table", None, e);
+            }
+        }
+    }
+
+    fn bitmap(&mut self) {
+        let (first, blocks) = {
+            let sb = self.view.superblock();
+            (sb.bitmap_block, sb.bitmap_blocks)
+        };
+        for n in 0..blocks {
+            let addr = BlockAddr::nvm(first + n);
+            let mut block = [0; BLOCK_BYTES];
+            // It changes in place, with each transaction.
+            let quiet = self.shared.volume.begin();
+            let read = self.view.read_blocks(addr, &mut block);
+            drop(quiet);
+            let whole = read.and_then(|()| Ok(bitmap::decode(&block, addr)?));
+            if let Err(e) = whole {
+                self.note("bitmap", None, e);
+            }
+            self.report.bitmap_blocks += 1;
+        }
+    }
+
+    /// All inodes; whether it came to the end.
+    fn inodes(&mut self, progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>) -> bool {
+        let (mut fb, mut done) = (0, 0);
+        loop {
+            let of = self.view.root().map_or(0, |r| r.inode_file.blocks);
+            let stop = progress(ScrubProgress { done, of }).is_break();
+            if stop || self.shared.closing.load(Ordering::Acquire) {
+                return false;
+            }
+            match self.next_block(fb) {
+                Ok(Some(at)) => {
+                    for n in 0..INODES_PER_BLOCK {
+                        self.inode(Ino(at * INODES_PER_BLOCK + n));
+                    }
+                    fb = at + 1;
+                    done += 1;
+                }
+                Ok(None) => return true,
+                Err(e) => {
+                    // Its place is told by `fsck`, which knows ways around.
+                    self.note("inode file", None, e);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// First block of the inode file that is mapped, from `fb` on.
+    fn next_block(&self, fb: u64) -> Result<Option<u64>, VolumeError> {
+        let _reader = self.shared.readers.enter();
+        let file = self.view.root()?.inode_file;
+        let mut found = None;
+        self.view.extents(&file, FileBlock(fb), &mut |e| {
+            found = Some(e.file_block);
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    fn inode(&mut self, ino: Ino) {
+        let _reader = self.shared.readers.enter();
+        let inode = match self.view.inode(ino) {
+            Ok(Some(inode)) => inode,
+            Ok(None) => return,
+            Err(e) => return self.note("", Some(ino.0), e),
+        };
+        self.report.inodes += 1;
+        let (mut nodes, mut bad) = (0, Vec::new());
+        // Nothing breaks it off.
+        let _ = self.view.nodes(&inode, &mut |_, read| {
+            match read {
+                Ok(()) => nodes += 1,
+                Err(e) => bad.push(e),
+            }
+            ControlFlow::Continue(())
+        });
+        self.report.nodes += nodes;
+        for e in bad {
+            self.note("", Some(ino.0), e);
+        }
+        if inode.xattr_addr != 0 {
+            self.report.attributes += 1;
+            if let Err(e) = self.view.xattrs(&inode) {
+                self.note("", Some(ino.0), e);
+            }
+        }
+    }
+
+    /// Finds the paths of the inodes with damage: one more walk over all directories.
+    fn name(&mut self) {
+        let mut names: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
+        let mut wanted = self.bad.clone();
+        let mut fb = 0;
+        while let Ok(Some(at)) = self.next_block(fb) {
+            for n in 0..INODES_PER_BLOCK {
+                self.names_in(Ino(at * INODES_PER_BLOCK + n), &wanted, &mut names);
+            }
+            fb = at + 1;
+        }
+        for ino in std::mem::take(&mut wanted) {
+            let path = self.path(ino, &names);
+            let damage = self.report.damage.iter_mut();
+            for one in damage.filter(|d| d.ino == Some(ino)) {
+                one.object.clone_from(&path);
+            }
+        }
+    }
+
+    fn names_in(
+        &self,
+        dir: Ino,
+        wanted: &BTreeSet<u64>,
+        names: &mut BTreeMap<u64, (u64, Vec<u8>)>,
+    ) {
+        let _reader = self.shared.readers.enter();
+        let Ok(Some(inode)) = self.view.inode(dir) else {
+            return;
+        };
+        if !inode.is_dir() || dir == Ino::ORPHANS {
+            return;
+        }
+        // What cannot be read of it has been noted.
+        let _ = self.view.entries(&inode, DirKey(0), &mut |e| {
+            if wanted.contains(&e.ino.0) {
+                names.entry(e.ino.0).or_insert((dir.0, e.name));
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    fn path(&self, ino: u64, names: &BTreeMap<u64, (u64, Vec<u8>)>) -> String {
+        if ino == Ino::ROOT.0 {
+            return "/".to_owned();
+        }
+        let Some((dir, name)) = names.get(&ino) else {
+            return format!("inode {ino}");
+        };
+        let (mut parts, mut at) = (vec![name.escape_ascii().to_string()], *dir);
+        while at != Ino::ROOT.0 && parts.len() < STEPS_MAX {
+            let Some((parent, name)) = self.name_of_dir(at) else {
+                parts.push(format!("(inode {at})"));
+                break;
+            };
+            parts.push(name);
+            at = parent;
+        }
+        parts.reverse();
+        format!("/{} (inode {ino})", parts.join("/"))
+    }
+
+    /// Parent of a directory and its name there.
+    fn name_of_dir(&self, dir: u64) -> Option<(u64, String)> {
+        let _reader = self.shared.readers.enter();
+        let inode: Inode = self.view.inode(Ino(dir)).ok()??;
+        let parent = self.view.inode(Ino(inode.parent)).ok()??;
+        let mut found = None;
+        let read = self.view.entries(&parent, DirKey(0), &mut |e| {
+            if e.ino.0 == dir {
+                found = Some((parent.ino, e.name.escape_ascii().to_string()));
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        read.ok().and(found)
+    }
+}

@@ -1,0 +1,472 @@
+//! Records of what their user may not do, or may not do any more.
+
+use crate::attacker::*;
+use crate::{Case, Scene, harmless, refused};
+use shale_format::Ino;
+use shale_format::record::{attr, flag};
+use shale_proto::control::client_page;
+use shale_proto::{LeaseMode, Reply, Request};
+
+/// Appends what `make` says, under a lease on what it names, and has it digested.
+fn one(scene: &Scene<'_>, leases: &[u64], raw: Raw) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    for &ino in leases {
+        a.take(ino);
+    }
+    a.append(raw);
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn in_dir(scene: &Scene<'_>, dir: u64, mode: u32, ids: (u32, u32)) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    a.take(dir);
+    let ino = a.number();
+    a.append(create_as(
+        dir,
+        ino,
+        mode,
+        ids,
+        scene.name("x").as_bytes(),
+        b"",
+    ));
+    let reply = a.digest();
+    (a, reply)
+}
+
+/// A world-writable file of root under a name that is the attack's; with its root client.
+fn of_root(scene: &Scene<'_>, name: &str, mode: u32) -> (Attacker, u64) {
+    let mut root = Attacker::new(&scene.stage.daemon, &scene.stage.place, 0);
+    root.take(1);
+    let ino = root.number();
+    root.append(create_as(
+        1,
+        ino,
+        0o100_000 | mode,
+        (0, 0),
+        scene.name(name).as_bytes(),
+        b"",
+    ));
+    root.append(write(ino, 0, b"root's"));
+    assert!(matches!(root.digest(), Reply::Digested { .. }));
+    (root, ino)
+}
+
+fn expired(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    let ino = a.make(1, &scene.name("f"), b"mine");
+    a.digest();
+    let b = scene.attacker();
+    b.take(ino);
+    a.append(write(ino, 0, b"late"));
+    let reply = a.digest();
+    assert_eq!(scene.stage.content(ino).unwrap(), b"mine");
+    (a, reply)
+}
+
+fn read_lease(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    let ino = a.make(1, &scene.name("f"), b"mine");
+    a.digest();
+    let b = scene.attacker();
+    b.lease(Ino(ino), LeaseMode::Shared);
+    a.append(write(ino, 0, b"late"));
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn set_id_after_write(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (_root, ino) = of_root(scene, "suid", 0o6777);
+    let (a, reply) = one(scene, &[ino], write(ino, 0, b"evil"));
+    let inode = scene.stage.inode(ino).unwrap();
+    assert_eq!(inode.mode & 0o7777, 0o777, "no set-id outlives the write");
+    (a, reply)
+}
+
+/// A file that the user could write when it was opened; and one opened too late.
+fn after_chmod(scene: &Scene<'_>, opened: bool) -> (Attacker, Reply) {
+    let (mut root, ino) = of_root(scene, "open", 0o666);
+    let mut a = scene.attacker();
+    if opened {
+        a.lease(Ino(ino), LeaseMode::Shared);
+    }
+    root.take(ino);
+    root.append(set_attr(ino, |b| {
+        b.valid = attr::MODE;
+        b.mode = 0o600;
+    }));
+    assert!(matches!(root.digest(), Reply::Digested { .. }));
+    a.take(ino);
+    a.append(write(ino, 0, b"wrote"));
+    let reply = a.digest();
+    let expected = if opened { b"wrotes" } else { b"root's" };
+    assert_eq!(scene.stage.content(ino).unwrap(), expected);
+    (a, reply)
+}
+
+fn number_of_another(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (mut a, mut b) = (scene.attacker(), scene.attacker());
+    a.take(1);
+    let ino = b.number();
+    a.append(create(1, ino, 0o100_644, scene.name("x").as_bytes()));
+    let reply = a.digest();
+    (a, reply)
+}
+
+/// Names of an inode change only under a lease on it: its holder goes on with what it knows.
+fn child_without_lease(scene: &Scene<'_>, raw: fn(u64, &str) -> Raw) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    let name = scene.name("f");
+    let ino = a.make(1, &name, b"mine");
+    a.digest();
+    let b = scene.attacker();
+    b.take(ino);
+    a.take(1);
+    a.append(raw(ino, &name));
+    let reply = a.digest();
+    assert_eq!(scene.stage.inode(ino).unwrap().nlink, 1);
+    (a, reply)
+}
+
+/// An inode that somebody has open is not freed, whatever the record says.
+fn freed_in_use(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    let name = scene.name("f");
+    let ino = a.make(1, &name, b"in use");
+    a.digest();
+    let b = scene.attacker();
+    b.lease(Ino(ino), LeaseMode::Shared);
+    b.page.store_u32(client_page::uses(ino), 1);
+    a.take(ino);
+    a.take(1);
+    a.append(unlink(1, ino, FILE, name.as_bytes()).flags(flag::FREE_NOW));
+    a.append(free(ino));
+    let reply = a.digest();
+    if scene.alone {
+        assert_eq!(scene.stage.inode(ino).unwrap().nlink, 0);
+        assert_eq!(scene.stage.content(ino).unwrap(), b"in use");
+    }
+    b.page.store_u32(client_page::uses(ino), 0);
+    b.take(ino);
+    drop(a);
+    let mut b = b;
+    b.append(free(ino));
+    assert!(matches!(b.digest(), Reply::Digested { .. }));
+    assert!(scene.stage.inode(ino).is_none());
+    (b, reply)
+}
+
+fn returned_for_another(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let a = scene.attacker();
+    let data = scene.stage.daemon.volume().superblock().data_block;
+    let reply = a.ask(Request::ReturnBlocks {
+        runs: vec![shale_proto::message::BlockRun {
+            addr: data,
+            blocks: 4,
+        }],
+    });
+    assert!(matches!(reply, Reply::Refused { .. }));
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn attrs(valid: u32, set: fn(&mut shale_format::record::SetAttrBody)) -> impl Fn(u64) -> Raw {
+    move |ino| {
+        set_attr(ino, |b| {
+            b.valid = valid;
+            set(b);
+        })
+    }
+}
+
+fn own_file(scene: &Scene<'_>, raw: impl Fn(u64) -> Raw) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    let ino = a.make(1, &scene.name("f"), b"mine");
+    a.append(raw(ino));
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn moved_out(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let t = &scene.stage.things;
+    let name = scene.name("x");
+    let raw = rename(
+        (t.sticky, b"stuck"),
+        (t.stuck, FILE),
+        (t.mine, name.as_bytes()),
+        (0, 0),
+        0,
+    );
+    one(scene, &[t.sticky, t.stuck, t.mine], raw)
+}
+
+/// A directory that its mover may not write gets no other parent.
+fn moved_directory(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let t = &scene.stage.things;
+    let name = scene.name("x");
+    let raw = rename(
+        (1, b"closed"),
+        (t.closed, DIR),
+        (t.mine, name.as_bytes()),
+        (0, 0),
+        0,
+    );
+    one(scene, &[1, t.closed, t.mine], raw)
+}
+
+fn over_sticky(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let t = &scene.stage.things;
+    let mut a = scene.attacker();
+    let name = scene.name("f");
+    let ino = a.make(t.mine, &name, b"evil");
+    a.take(t.sticky);
+    a.take(t.stuck);
+    a.append(rename(
+        (t.mine, name.as_bytes()),
+        (ino, FILE),
+        (t.sticky, b"stuck"),
+        (t.stuck, FILE),
+        0,
+    ));
+    let reply = a.digest();
+    (a, reply)
+}
+
+const LEASE: &str = "no lease";
+const FILE_PERMISSION: &str = "no permission to write the file";
+const DIR_PERMISSION: &str = "no permission to write the directory";
+
+pub const CASES: &[Case] = &[
+    refused(
+        "no lease",
+        |s| one(s, &[], write(s.stage.things.suid, 0, b"evil")),
+        LEASE,
+    ),
+    refused("expired lease", expired, LEASE),
+    refused("read lease", read_lease, LEASE),
+    refused(
+        "write to 0400",
+        |s| {
+            one(
+                s,
+                &[s.stage.things.secret],
+                write(s.stage.things.secret, 0, b"evil"),
+            )
+        },
+        FILE_PERMISSION,
+    ),
+    refused(
+        "truncate 0400",
+        |s| {
+            one(
+                s,
+                &[s.stage.things.secret],
+                truncate(s.stage.things.secret, 0),
+            )
+        },
+        FILE_PERMISSION,
+    ),
+    refused(
+        "punch 0400",
+        |s| {
+            one(
+                s,
+                &[s.stage.things.secret],
+                fallocate(s.stage.things.secret, 0, 9, 3),
+            )
+        },
+        FILE_PERMISSION,
+    ),
+    refused(
+        "write to 0644",
+        |s| {
+            one(
+                s,
+                &[s.stage.things.inside],
+                write(s.stage.things.inside, 0, b"evil"),
+            )
+        },
+        FILE_PERMISSION,
+    ),
+    refused(
+        "create in another's directory",
+        |s| in_dir(s, s.stage.things.closed, 0o100_644, (MALLORY, MALLORY)),
+        DIR_PERMISSION,
+    ),
+    refused(
+        "unlink in another's directory",
+        |s| {
+            let t = &s.stage.things;
+            one(
+                s,
+                &[t.closed, t.inside],
+                unlink(t.closed, t.inside, FILE, b"inside"),
+            )
+        },
+        DIR_PERMISSION,
+    ),
+    refused(
+        "link into another's directory",
+        |s| {
+            let t = &s.stage.things;
+            one(
+                s,
+                &[t.closed, t.stuck],
+                link(t.closed, t.stuck, FILE, b"m-x"),
+            )
+        },
+        DIR_PERMISSION,
+    ),
+    refused(
+        "unlink in a sticky directory",
+        |s| {
+            let t = &s.stage.things;
+            one(
+                s,
+                &[t.sticky, t.stuck],
+                unlink(t.sticky, t.stuck, FILE, b"stuck"),
+            )
+        },
+        "sticky",
+    ),
+    refused("rename out of a sticky directory", moved_out, "sticky"),
+    refused("rename over a sticky entry", over_sticky, "sticky"),
+    refused(
+        "another's directory moved",
+        moved_directory,
+        "directory that moves",
+    ),
+    harmless("own file in a sticky directory", |s| {
+        in_dir(s, s.stage.things.sticky, 0o100_644, (MALLORY, MALLORY))
+    }),
+    refused(
+        "chown to root",
+        |s| own_file(s, attrs(attr::UID, |b| b.uid = 0)),
+        "owner changed",
+    ),
+    refused(
+        "chgrp to root",
+        |s| own_file(s, attrs(attr::GID, |b| b.gid = 0)),
+        "group changed",
+    ),
+    refused(
+        "another's file chowned",
+        |s| {
+            let ino = s.stage.things.secret;
+            one(s, &[ino], attrs(attr::UID, |b| b.uid = MALLORY)(ino))
+        },
+        "owner changed",
+    ),
+    refused(
+        "chmod of another's",
+        |s| {
+            let ino = s.stage.things.secret;
+            one(s, &[ino], attrs(attr::MODE, |b| b.mode = 0o666)(ino))
+        },
+        "mode changed",
+    ),
+    refused(
+        "set-user-id on another's",
+        |s| {
+            let ino = s.stage.things.stuck;
+            one(s, &[ino], attrs(attr::MODE, |b| b.mode = 0o4666)(ino))
+        },
+        "mode changed",
+    ),
+    refused(
+        "times of another's",
+        |s| {
+            let ino = s.stage.things.inside;
+            one(s, &[ino], attrs(attr::MTIME, |b| b.time_s[1] = 5)(ino))
+        },
+        "times changed",
+    ),
+    refused(
+        "change time forged",
+        |s| own_file(s, attrs(attr::CTIME, |b| b.time_s[2] = 5)),
+        "change time",
+    ),
+    harmless("set-user-id outlives no write", set_id_after_write),
+    refused(
+        "made for root",
+        |s| in_dir(s, 1, 0o104_755, (0, MALLORY)),
+        "made for another user",
+    ),
+    refused(
+        "made for another group",
+        |s| in_dir(s, 1, 0o102_755, (MALLORY, 0)),
+        "made for a group",
+    ),
+    refused(
+        "a device",
+        |s| in_dir(s, 1, 0o060_666, (MALLORY, MALLORY)),
+        "device",
+    ),
+    refused(
+        "made for root, without a name",
+        |s| {
+            let mut a = s.attacker();
+            let ino = a.number();
+            a.append(create_as(0, ino, 0o104_755, (0, 0), b"", b""));
+            let reply = a.digest();
+            (a, reply)
+        },
+        "made for another user",
+    ),
+    refused(
+        "attribute of root",
+        |s| own_file(s, |ino| set_xattr(ino, b"trusted.x", b"1")),
+        "only root",
+    ),
+    refused(
+        "attribute of a capability",
+        |s| own_file(s, |ino| set_xattr(ino, b"security.capability", b"1")),
+        "only root",
+    ),
+    refused(
+        "attribute of another's",
+        |s| {
+            let ino = s.stage.things.inside;
+            one(s, &[ino], set_xattr(ino, b"user.x", b"1"))
+        },
+        "attributes",
+    ),
+    harmless("opened before a chmod", |s| after_chmod(s, true)),
+    refused(
+        "opened after a chmod",
+        |s| after_chmod(s, false),
+        FILE_PERMISSION,
+    ),
+    refused(
+        "number granted to another",
+        number_of_another,
+        "not granted",
+    ),
+    refused(
+        "unlink without a lease on the file",
+        |s| child_without_lease(s, |ino, name| unlink(1, ino, FILE, name.as_bytes())),
+        LEASE,
+    ),
+    refused(
+        "link without a lease on the file",
+        |s| child_without_lease(s, |ino, _| link(1, ino, FILE, b"m-other")),
+        LEASE,
+    ),
+    refused(
+        "rename without a lease on the file",
+        |s| {
+            child_without_lease(s, |ino, name| {
+                rename(
+                    (1, name.as_bytes()),
+                    (ino, FILE),
+                    (1, b"m-other"),
+                    (0, 0),
+                    0,
+                )
+            })
+        },
+        LEASE,
+    ),
+    harmless("freed while in use", freed_in_use),
+    harmless("blocks of another returned", returned_for_another),
+];

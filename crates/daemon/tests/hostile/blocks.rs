@@ -1,0 +1,214 @@
+//! Steal records that name blocks which are not the client's.
+
+use crate::attacker::*;
+use crate::{Case, Scene, harmless, refused};
+use shale_format::{BlockAddr, Ino, TierId};
+use shale_proto::message::BlockRun;
+use shale_proto::{Reply, Request};
+use shale_volume::Mapping;
+
+const NOT_GRANTED: &str = "not granted";
+
+/// An attacker of the daemon's own user with some granted blocks and a file.
+fn granted(scene: &Scene<'_>) -> (Attacker, u64, u64) {
+    let mut a = scene.stage.same_user();
+    let ino = a.number();
+    a.take(1);
+    let name = scene.name(&format!("f{}", a.attached.client));
+    a.append(create_as(1, ino, 0o100_644, (0, 0), name.as_bytes(), b""));
+    let Reply::Blocks { runs, .. } = a.ask(Request::GrantBlocks { blocks: 64 }) else {
+        panic!("no blocks");
+    };
+    assert!(runs[0].blocks >= 16);
+    (a, ino, runs[0].addr)
+}
+
+/// Steals what `which` chooses, given the first granted block.
+fn stolen(scene: &Scene<'_>, which: impl Fn(&Scene<'_>, u64) -> (u64, u32)) -> (Attacker, Reply) {
+    let (mut a, ino, first) = granted(scene);
+    let (addr, blocks) = which(scene, first);
+    a.append(steal(ino, 0, addr, blocks, 1));
+    let reply = a.digest();
+    assert!(scene.stage.inode(ino).is_none_or(|i| i.blocks == 0));
+    (a, reply)
+}
+
+/// A block of root's file.
+fn of_another(scene: &Scene<'_>, _: u64) -> (u64, u32) {
+    let view = scene.stage.daemon.volume().view();
+    let inode = view.inode(Ino(scene.stage.things.inside)).unwrap().unwrap();
+    match view.map_block(&inode, shale_format::FileBlock(0)).unwrap() {
+        Mapping::Data { addr, .. } => (addr.raw(), 1),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn twice(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (mut a, ino, first) = granted(scene);
+    a.append(steal(ino, 0, first, 4, 1));
+    a.append(steal(ino, 65536, first + 3, 4, 1));
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn twice_later(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (mut a, ino, first) = granted(scene);
+    a.append(steal(ino, 0, first, 4, 1));
+    assert!(matches!(a.digest(), Reply::Digested { .. }));
+    a.append(steal(ino, 65536, first, 1, 1));
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn returned(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (mut a, ino, first) = granted(scene);
+    let run = || Request::ReturnBlocks {
+        runs: vec![BlockRun {
+            addr: first,
+            blocks: 8,
+        }],
+    };
+    assert_eq!(a.ask(run()), Reply::Done);
+    assert!(matches!(a.ask(run()), Reply::Refused { .. }), "only once");
+    a.append(steal(ino, 0, first, 1, 1));
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn of_another_client(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (_holder, _, first) = granted(scene);
+    let (mut a, ino, _) = granted(scene);
+    a.append(steal(ino, 0, first, 1, 1));
+    let reply = a.digest();
+    (a, reply)
+}
+
+/// What was in a block that was never written does not come to light behind the end.
+fn old_bytes(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (mut a, ino, first) = granted(scene);
+    let volume = scene.stage.daemon.volume();
+    let old = [0x5e; 4096];
+    volume
+        .write_at(BlockAddr::from_raw(first), 0, &old)
+        .unwrap();
+    a.append(steal(ino, 0, first, 1, 10));
+    a.append(truncate(ino, 4096));
+    let reply = a.digest();
+    let found = scene.stage.content(ino).unwrap();
+    assert!(found.len() == 4096 && found[10..].iter().all(|&b| b == 0));
+    (a, reply)
+}
+
+/// A user other than the daemon's writes to no block of the volume.
+fn other_user(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    let (reply, fds) = a.ask_for_fds(Request::GrantBlocks { blocks: 64 });
+    let Reply::Blocks { runs, .. } = reply else {
+        panic!("{reply:?}");
+    };
+    assert!(runs.is_empty() && fds.is_empty());
+    let data = scene.stage.daemon.volume().superblock().data_block;
+    let ino = a.make(1, &scene.name("f"), b"mine");
+    a.append(steal(ino, 0, data + 2000, 1, 1));
+    let reply = a.digest();
+    (a, reply)
+}
+
+fn tier_of_many(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let a = scene.stage.same_user();
+    let total = scene.stage.daemon.volume().space().total;
+    let mut held = 0;
+    for _ in 0..50 {
+        match a.ask(Request::GrantBlocks { blocks: 1 << 20 }) {
+            Reply::Blocks { runs, .. } => {
+                held += runs.iter().map(|r| u64::from(r.blocks)).sum::<u64>();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(held <= total / 4 + 1, "{held} of {total}");
+    let reply = a.digest();
+    (a, reply)
+}
+
+pub const CASES: &[Case] = &[
+    refused(
+        "block of another file",
+        |s| stolen(s, of_another),
+        NOT_GRANTED,
+    ),
+    refused(
+        "superblock",
+        |s| stolen(s, |_, _| (BlockAddr::nvm(0).raw(), 1)),
+        "addr",
+    ),
+    refused("root block", |s| stolen(s, |_, _| (1, 1)), NOT_GRANTED),
+    refused(
+        "bitmap",
+        |s| {
+            stolen(s, |s, _| {
+                (s.stage.daemon.volume().superblock().bitmap_block, 1)
+            })
+        },
+        NOT_GRANTED,
+    ),
+    refused(
+        "more than granted",
+        |s| stolen(s, |_, first| (first, 1 << 20)),
+        NOT_GRANTED,
+    ),
+    refused(
+        "before the grant",
+        |s| stolen(s, |_, first| (first - 1, 2)),
+        NOT_GRANTED,
+    ),
+    refused(
+        "all blocks",
+        |s| stolen(s, |_, _| (1, u32::MAX)),
+        NOT_GRANTED,
+    ),
+    refused("no block", |s| stolen(s, |_, first| (first, 0)), "blocks"),
+    refused(
+        "beyond the device",
+        |s| stolen(s, |_, _| (1 << 50, 1)),
+        NOT_GRANTED,
+    ),
+    refused(
+        "at the end of the address",
+        |s| stolen(s, |_, _| ((1 << 56) - 1, 2)),
+        "no such blocks",
+    ),
+    refused("size 2^63", |s| stolen(s, |_, _| (1 << 63, 1)), "addr"),
+    refused(
+        "another tier",
+        |s| stolen(s, |_, first| (BlockAddr::new(TierId::Ssd, first).raw(), 1)),
+        "no such blocks",
+    ),
+    refused("used twice", twice, "used twice"),
+    refused("used twice, later", twice_later, NOT_GRANTED),
+    refused("returned before", returned, NOT_GRANTED),
+    refused("granted to another client", of_another_client, NOT_GRANTED),
+    refused(
+        "not at a block of the file",
+        |s| {
+            let (mut a, ino, first) = granted(s);
+            a.append(steal(ino, 100, first, 1, 1));
+            let reply = a.digest();
+            (a, reply)
+        },
+        "offset",
+    ),
+    refused(
+        "end behind the blocks",
+        |s| {
+            let (mut a, ino, first) = granted(s);
+            a.append(steal(ino, 0, first, 1, 4097));
+            let reply = a.digest();
+            (a, reply)
+        },
+        "end",
+    ),
+    harmless("old bytes behind the end", old_bytes),
+    refused("of another user", other_user, NOT_GRANTED),
+    harmless("grants without end", tier_of_many),
+];
