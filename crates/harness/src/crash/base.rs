@@ -21,6 +21,7 @@ use shale_proto::InProcess;
 use shale_volume::{MkfsOptions, Volume};
 use tempfile::TempDir;
 
+use super::unrest::{Restless, Unrest};
 use crate::model::{Memory, Shale, Side};
 use crate::scratch::os_error;
 use crate::workload::alphabet;
@@ -172,6 +173,8 @@ pub struct Place {
     touched: BTreeSet<(usize, usize)>,
     /// What daemon and clients do here.
     pub recording: Arc<Recording>,
+    /// Makes threads meet in places where they hardly do.
+    pub unrest: Arc<Unrest>,
 }
 
 /// Medium 0 is the segment file, medium `1 + slot` a log.
@@ -207,6 +210,7 @@ impl Place {
             logs,
             touched: BTreeSet::new(),
             recording,
+            unrest: Arc::default(),
         })
     }
 
@@ -242,11 +246,11 @@ impl Place {
             ssd: vec![],
             hdd: vec![],
         };
-        let recording = self.recording.clone();
+        let (recording, unrest) = (self.recording.clone(), self.unrest.clone());
         DaemonConfig {
             digest_threads: 1,
-            map: recorded(&recording, 0),
-            log_map: Arc::new(move |slot| recorded(&recording, 1 + slot as usize)),
+            map: recorded(&recording, &unrest, 0),
+            log_map: Arc::new(move |slot| recorded(&recording, &unrest, 1 + slot as usize)),
             fixed_logs: Some(FixedLogs {
                 salt: SALT_SEED,
                 start: if wraps { LOG_BYTES_MIN - BEFORE_END } else { 0 },
@@ -259,8 +263,8 @@ impl Place {
     /// handed.
     pub fn maps(&self, client: usize) -> SessionMaps {
         SessionMaps {
-            nvm: recorded(&self.recording, 0),
-            log: recorded(&self.recording, 1 + client),
+            nvm: recorded(&self.recording, &self.unrest, 0),
+            log: recorded(&self.recording, &self.unrest, 1 + client),
         }
     }
 
@@ -350,8 +354,11 @@ impl Place {
     }
 }
 
-fn recorded(recording: &Arc<Recording>, medium: usize) -> MapOptions {
-    MapOptions::new().recorder(recording.medium(&medium_name(medium)))
+fn recorded(recording: &Arc<Recording>, unrest: &Arc<Unrest>, medium: usize) -> MapOptions {
+    MapOptions::new().recorder(Arc::new(Restless {
+        medium: recording.medium(&medium_name(medium)),
+        unrest: unrest.clone(),
+    }))
 }
 
 /// A sparse file of zeros, mapped.

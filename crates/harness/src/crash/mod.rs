@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | [`base`] | the volume that every workload begins with |
 //! | [`record`] | runs a workload and notes every store, flush and fence |
+//! | [`unrest`] | threads held up at random |
+//! | [`shadow`] | nothing was stored that was not recorded |
 //! | [`images`] | the images that a cut could leave |
 //! | [`check`] | recovers one image and looks at everything |
 //! | [`explore`] | all cuts of a workload |
@@ -22,6 +24,8 @@ pub mod minimise;
 pub mod mutants;
 pub mod record;
 pub mod sequences;
+pub mod shadow;
+pub mod unrest;
 
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,8 @@ use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
+use super::shadow::all_recorded;
+use super::unrest::Unrest;
 use crate::Result;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Shale, Side, Snapshot};
@@ -207,16 +209,35 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
     };
     let with = (&*place.recording.clone(), &*daemon);
     let done = match workload.threads {
-        true => at_once(with, &sessions[0], base, workload, &mut run),
+        true => at_once(
+            with,
+            (&sessions[0], &place.unrest),
+            base,
+            workload,
+            &mut run,
+        ),
         false => in_turns(with, &sessions, base, workload, &mut run),
     };
-    // What is stored from here on belongs to no workload.
+    // What closing files stored belongs to no workload.
+    let late = place.recording.take_events();
+    let shadow = match is_compared(workload) {
+        true => all_recorded(place, base, &[&run.events, &late], logs),
+        false => Ok(()),
+    };
+    place.touch_all(&late);
     daemon.abandon();
     drop(sessions);
     drop(daemon);
     place.touch_all(&run.events);
     place.reset(base)?;
-    Ok(done.map(|()| run))
+    Ok(done.and(shadow).map(|()| run))
+}
+
+/// Whether what is on the media is compared with what was recorded: it takes as long as
+/// some hundred images, so not each time.
+fn is_compared(workload: &Workload) -> bool {
+    let items = workload.steps.iter().filter(|&&step| step != Step::Digest);
+    !workload.threads && items.count() != 2
 }
 
 fn numbered(workload: &Workload) -> Vec<(usize, Step)> {
@@ -248,7 +269,7 @@ fn in_turns(
 /// Two threads of one client, each on a tree of its own.
 fn at_once(
     with: (&Recording, &Daemon),
-    session: &Arc<Session>,
+    (session, unrest): (&Arc<Session>, &Unrest),
     base: &Base,
     workload: &Workload,
     run: &mut Run,
@@ -265,6 +286,7 @@ fn at_once(
         doers.push((doer, track));
     }
     let start = std::sync::Barrier::new(doers.len());
+    unrest.set(Some(workload.steps.len() as u64 * 0x9e37));
     let done: Vec<Checked<()>> = std::thread::scope(|scope| {
         let threads = doers.iter_mut().enumerate().map(|(mine, (doer, track))| {
             let is_mine = |step: &Step| match step {
@@ -285,6 +307,7 @@ fn at_once(
             .map(|done| done.unwrap_or_else(|_| Err("a panic".to_owned())))
             .collect()
     });
+    unrest.set(None);
     run.events = with.0.take_events();
     for (doer, track) in &mut doers {
         if done.iter().all(|done| done.is_ok()) {

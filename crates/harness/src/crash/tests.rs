@@ -72,6 +72,12 @@ fn a_campaign_keeps_its_limits() {
     assert!(summary.failures.is_empty(), "{summary:#?}");
     assert!(summary.complete);
     assert_eq!(summary.workloads, [("ones", 3), ("two", 1)]);
+    let threads = Options {
+        kinds: vec![(Kind::Threads, 2)],
+        ..options
+    };
+    let summary = campaign::run(&threads, &|_, _| ()).unwrap();
+    assert!(summary.failures.is_empty(), "{summary:#?}");
 }
 
 #[test]
