@@ -32,11 +32,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("{}", varmail(place.as_mut(), &options)?);
             }
             _ => {
-                let options = MillionOptions {
-                    files: count,
-                    ..MillionOptions::default()
-                };
-                println!("{}", million(place.as_mut(), &options)?);
+                // At the speed of the log, and with the digest of each window in its time.
+                for settled in [false, true] {
+                    let options = MillionOptions {
+                        files: count,
+                        settled,
+                        ..MillionOptions::default()
+                    };
+                    println!("{}", million(place.as_mut(), &options)?);
+                }
             }
         }
     }

@@ -246,7 +246,44 @@ const SHARD_NODES_MAX: usize = 4096;
 
 /// Every inode in memory by number.
 pub(crate) struct Nodes {
-    shards: [RwLock<HashMap<u64, Arc<Node>>>; SHARDS],
+    shards: [RwLock<Shard>; SHARDS],
+}
+
+/// The inodes of which the number has one hash.
+struct Shard {
+    nodes: HashMap<u64, Arc<Node>>,
+    /// With so many it is looked for nodes to drop: twice what was left the last time, so
+    /// that looking costs each added node little, also when none can be dropped.
+    shrink_at: usize,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            nodes: HashMap::new(),
+            shrink_at: SHARD_NODES_MAX,
+        }
+    }
+}
+
+impl Shard {
+    /// Makes room for one more: drops nodes of which the volume knows everything and that
+    /// nobody uses, if there are many.
+    fn make_room(&mut self, digested: LogPos) {
+        if self.nodes.len() < self.shrink_at {
+            return;
+        }
+        let mut spare = self.nodes.len().saturating_sub(SHARD_NODES_MAX / 2);
+        self.nodes.retain(|_, node| {
+            let droppable = spare > 0
+                && Arc::strong_count(node) == 1
+                && node.handles.load(Ordering::Relaxed) == 0
+                && node.state.try_read().is_some_and(|s| s.newest <= digested);
+            spare -= usize::from(droppable);
+            !droppable
+        });
+        self.shrink_at = SHARD_NODES_MAX.max(2 * self.nodes.len());
+    }
 }
 
 impl Nodes {
@@ -256,55 +293,36 @@ impl Nodes {
         }
     }
 
-    fn shard(&self, ino: u64) -> &RwLock<HashMap<u64, Arc<Node>>> {
+    fn shard(&self, ino: u64) -> &RwLock<Shard> {
         &self.shards[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS]
     }
 
     /// The node, if it is in memory.
     pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
-        self.shard(ino).read().get(&ino).cloned()
+        self.shard(ino).read().nodes.get(&ino).cloned()
     }
 
     /// Adds a node unless another thread was faster; gives the one that is there.
     pub(crate) fn add(&self, node: Arc<Node>, digested: LogPos) -> Arc<Node> {
         let mut shard = self.shard(node.ino).write();
-        if shard.len() >= SHARD_NODES_MAX {
-            Self::shrink(&mut shard, digested);
-        }
-        shard.entry(node.ino).or_insert(node).clone()
+        shard.make_room(digested);
+        shard.nodes.entry(node.ino).or_insert(node).clone()
     }
 
     /// Puts a node for an inode that was just made in the place of any old one.
     pub(crate) fn replace(&self, node: Arc<Node>, digested: LogPos) {
         let mut shard = self.shard(node.ino).write();
-        if shard.len() >= SHARD_NODES_MAX {
-            Self::shrink(&mut shard, digested);
-        }
-        shard.insert(node.ino, node);
+        shard.make_room(digested);
+        shard.nodes.insert(node.ino, node);
     }
 
     /// Removes a node whose inode is no more, unless another one has its place.
     pub(crate) fn remove(&self, node: &Node) {
         let mut shard = self.shard(node.ino).write();
-        if shard
-            .get(&node.ino)
-            .is_some_and(|n| std::ptr::eq(&**n, node))
-        {
-            shard.remove(&node.ino);
+        let there = shard.nodes.get(&node.ino);
+        if there.is_some_and(|n| std::ptr::eq(&**n, node)) {
+            shard.nodes.remove(&node.ino);
         }
-    }
-
-    /// Drops nodes of which the volume knows everything and that nobody uses.
-    fn shrink(shard: &mut HashMap<u64, Arc<Node>>, digested: LogPos) {
-        let mut spare = shard.len() / 2;
-        shard.retain(|_, node| {
-            let droppable = spare > 0
-                && Arc::strong_count(node) == 1
-                && node.handles.load(Ordering::Relaxed) == 0
-                && node.state.try_read().is_some_and(|s| s.newest <= digested);
-            spare -= usize::from(droppable);
-            !droppable
-        });
     }
 }
 
