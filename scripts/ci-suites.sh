@@ -26,7 +26,7 @@ for argument in "$@"; do
     esac
 done
 if [ ${#names[@]} = 0 ]; then
-    names=(pjdfstest fsx sqlite git tar make leveldb stress kill-daemon kill-supervisor fill
+    names=(pjdfstest fsx sqlite git tar make leveldb stress capi kill-daemon kill-supervisor fill
         run-programs run-pjdfstest run-fsx run-sqlite run-git run-tar run-make run-kill-daemon)
     [ $full = yes ] && names+=(run-python run-leveldb run-databases run-kill-supervisor)
 fi
@@ -82,7 +82,7 @@ on_a_mount() { # on_a_mount SUITE: the command is in suite
 
 if [ ! -x "$SHALE" ]; then
     echo "ci-suites: there is no shale program at $SHALE, so nothing can be mounted or tested."
-    echo "ci-suites: build it with: cargo build --release -p shale-cli -p shale-preload"
+    echo "ci-suites: build it with: cargo build --release -p shale-cli -p shale-preload -p shale-capi"
     failed=1
     echo "0 passed, 1 failed"
     exit 1

@@ -36,7 +36,7 @@ part() { # part "name" COMMAND …: adds the counts of its last line; without th
 parts=()
 part "dependencies" "$here/install-deps.sh" --suites
 part "xtask ci" cargo xtask ci
-part "release build" cargo build --release --locked -p shale-cli -p shale-preload
+part "release build" cargo build --release --locked -p shale-cli -p shale-preload -p shale-capi
 part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60
 part "suites" "$here/ci-suites.sh"
 

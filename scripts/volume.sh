@@ -16,7 +16,7 @@ volume_begin() {
     local name=$1 size=$2
     shift 2
     if [ ! -x "$SHALE" ]; then
-        echo "no shale program at $SHALE; build it with: cargo build --release -p shale-cli -p shale-preload" >&2
+        echo "no shale program at $SHALE; build it with: cargo build --release -p shale-cli -p shale-preload -p shale-capi" >&2
         return 1
     fi
     place=$(mktemp -d "/dev/shm/shale-$name.XXXXXX") || return 1

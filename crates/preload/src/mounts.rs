@@ -110,10 +110,7 @@ pub fn get(number: u32) -> Option<Mount> {
 }
 
 fn look_for(device: u64) -> Option<u32> {
-    let socket = directories().iter().find_map(|base| search(base, device))?;
-    if !is_mounted(device) {
-        return None;
-    }
+    let socket = shale_proto::mounts::socket_of(device)?;
     let mut mounts = MOUNT.lock();
     let same = |m: &Mount| m.device == device && m.socket == socket;
     if let Some(at) = mounts.iter().position(same) {
@@ -124,48 +121,6 @@ fn look_for(device: u64) -> Option<u32> {
     }
     mounts.push(Mount { device, socket });
     Some(mounts.len() as u32 - 1)
-}
-
-/// Whether the table of mounts has the device as a Shale mount: a state file may be left
-/// over, and the number given to another file system. (`statfs` would tell as well, but asks
-/// the daemon.)
-fn is_mounted(device: u64) -> bool {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let wanted = name_of(device);
-    text.split(|&b| b == b'\n').any(|line| {
-        let mut fields = line.split(|&b| b == b' ');
-        fields.nth(2) == Some(wanted.as_bytes())
-            && fields.skip_while(|&f| f != b"-").nth(1) == Some(b"fuse.shale")
-    })
-}
-
-/// A device number as the kernel writes it.
-fn name_of(device: u64) -> String {
-    format!("{}:{}", libc::major(device), libc::minor(device))
-}
-
-/// Where mounts keep their state: root's, this user's, and one given by the environment.
-fn directories() -> Vec<PathBuf> {
-    let given = std::env::var_os("SHALE_RUN_DIR").map(PathBuf::from);
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|d| Path::new(&d).join("shale"));
-    given
-        .into_iter()
-        .chain([PathBuf::from("/run/shale")])
-        .chain(own)
-        .collect()
-}
-
-fn search(base: &Path, device: u64) -> Option<PathBuf> {
-    let wanted = name_of(device);
-    for entry in std::fs::read_dir(base).ok()?.flatten() {
-        let dir = entry.path();
-        let text = std::fs::read(dir.join("state.json")).unwrap_or_default();
-        let state: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-        if state["device"] == wanted.as_str() {
-            return Some(dir.join("socket"));
-        }
-    }
-    None
 }
 
 /// Whether a path cannot lie on a Shale mount, or only by ways that nobody takes for
@@ -181,23 +136,6 @@ pub fn surely_elsewhere(path: &[u8]) -> bool {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
-
-    #[test]
-    fn state_files_are_found_by_device() {
-        let base = tempfile::tempdir().unwrap();
-        let dir = base.path().join("7");
-        std::fs::create_dir(&dir).unwrap();
-        std::fs::write(
-            dir.join("state.json"),
-            r#"{"mountpoint":"/m","device":"0:77"}"#,
-        )
-        .unwrap();
-        assert_eq!(
-            search(base.path(), libc::makedev(0, 77)),
-            Some(dir.join("socket"))
-        );
-        assert_eq!(search(base.path(), libc::makedev(0, 78)), None);
-    }
 
     #[test]
     fn other_file_systems_are_not_ours() {

@@ -2,13 +2,15 @@
 //!
 //! Seldom things are [`message`]s over a Unix socket with descriptors, or a plain
 //! call when both live in one process ([`transport`]). Frequent things are words
-//! in two shared pages per client ([`control`]). The daemon trusts neither.
+//! in two shared pages per client ([`control`]). The daemon trusts neither. Clients find the
+//! daemon of a mount by the mount's device number ([`mounts`]).
 #![forbid(unsafe_code)]
 
 pub mod control;
 pub mod error;
 pub mod lease;
 pub mod message;
+pub mod mounts;
 pub mod transport;
 
 pub use error::ProtoError;
