@@ -45,7 +45,7 @@ one_seed() {
 # fsx never unmaps what it mapped for reading: a long run needs more maps than the kernel allows.
 maps=$(sysctl -n vm.max_map_count)
 if [ "$ops" -gt 200000 ] && [ "$maps" -lt $((ops + 65530)) ]; then
-    sysctl -q vm.max_map_count=$((ops + 65530)) && trap 'sysctl -q vm.max_map_count=$maps' EXIT
+    sysctl -q vm.max_map_count=$((ops + 65530)) && trap 'sysctl -q vm.max_map_count=$maps; suite_clean' EXIT
 fi
 for ((seed = first; seed < first + seeds; seed++)); do
     check "$ops operations, FIRST_SEED=$seed" one_seed "$seed"
