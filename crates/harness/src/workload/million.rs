@@ -243,6 +243,7 @@ mod tests {
             files: 2_050,
             window: 100,
             seed: 3,
+            settled: true,
         }
     }
 
