@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Shows that Shale is right: power cuts, and comparison with a model.
+/// Shows that Shale is right: power cuts, comparison with a model, coherence of many processes.
 #[derive(Debug, Parser)]
 #[command(name = "shale-harness", version)]
 struct Cli {
@@ -20,6 +20,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Many processes on one tree, as clients and on the mount: is what they see coherent?
+    Coherence(command::coherence::Args),
     /// Cut power at every fence of many workloads, recover, compare with the model
     Crash(command::crash::Args),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
@@ -30,6 +32,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
+        Verb::Coherence(args) => command::coherence::run(&args),
         Verb::Crash(args) => command::crash::run(&args),
         Verb::Model(args) => command::model::run(&args),
         Verb::Mutants(args) => command::mutants::run(&args),

@@ -1,5 +1,6 @@
 //! The verbs.
 
+pub mod coherence;
 pub mod crash;
 pub mod model;
 pub mod mutants;
