@@ -99,6 +99,8 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     let info = MountInfo::from_bytes(&start.info).map_err(failed)?;
     let mount = shale_fuse::Session::adopt(mount, info).map_err(failed)?;
     let fs = Arc::new(ShaleFs::new(session.clone(), continues));
+    fs.drop_misplaced(mount.notifier())
+        .map_err(Failure::because("cannot start a thread"))?;
     // Before anybody else can become a client.
     daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), mount.notifier())));
     daemon

@@ -3,7 +3,10 @@
 //! Only words are changed here. What the kernel's request number is for, and why
 //! [`NodeFs::answered`] matters, stands in `libfs::Caller`.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use shale_libfs::{Caller, LeaseMode, Session};
 
@@ -11,7 +14,7 @@ use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, NodeFs, Request, Result, SetAttr,
     SetTime, StatFs, Timestamp, WriteFlags,
 };
-use crate::notify::Notifier;
+use crate::notify::{Inval, Notifier};
 use crate::told::Told;
 
 /// Preferred size of input and output, in bytes.
@@ -23,6 +26,8 @@ const NAME_BYTES_MAX: u32 = 255;
 pub struct ShaleFs {
     session: Arc<Session>,
     told: Told,
+    /// To who drops pages that the kernel filled in the wrong place.
+    misplaced: OnceLock<Sender<u64>>,
 }
 
 impl ShaleFs {
@@ -33,7 +38,22 @@ impl ShaleFs {
         Self {
             session,
             told: Told::new(continues),
+            misplaced: OnceLock::new(),
         }
+    }
+
+    /// From now on has the kernel drop pages that it filled in the wrong place: it puts what
+    /// is appended where it takes the end for, before it asks. Call it once.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn drop_misplaced(&self, notifier: Notifier) -> io::Result<()> {
+        let (misplaced, found) = channel();
+        thread::Builder::new()
+            .name("misplaced".to_owned())
+            .spawn(move || drop_pages(&notifier, &found))?;
+        let _ = self.misplaced.set(misplaced);
+        Ok(())
     }
 
     /// Has the kernel drop everything that it keeps of `ino`. Gives what
@@ -69,6 +89,18 @@ impl ShaleFs {
     /// So many clients are attached besides this one.
     pub fn set_others(&self, count: usize) {
         self.told.set_others(count);
+    }
+}
+
+/// Ends with the file system that tells of pages. A notification waits for the pages of the
+/// request that told of them, so it reaches them right after they were filled.
+fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
+    for ino in found {
+        match notifier.inval_inode(ino, Inval::All) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN)) => return,
+            Err(error) => tracing::error!(ino, %error, "the kernel keeps misplaced pages"),
+            Ok(()) => {}
+        }
     }
 }
 
@@ -301,9 +333,19 @@ impl NodeFs for ShaleFs {
             kill_suidgid: flags.kill_suidgid,
             append: flags.append && !flags.from_cache,
         };
-        self.session
-            .write(&caller(request), ino, offset, data, flags)
-            .map_err(errno)
+        let append = flags.append;
+        let (written, end) = self
+            .session
+            .write_at(&caller(request), ino, offset, data, flags)
+            .map_err(errno)?;
+        if append
+            && end != offset + written as u64
+            && let Some(misplaced) = self.misplaced.get()
+        {
+            // Nobody listens only when the mount is gone.
+            let _ = misplaced.send(ino);
+        }
+        Ok(written)
     }
 
     fn fallocate(

@@ -20,6 +20,8 @@ pub struct Verdict {
     /// Reads and sizes of programs on the mount that ended before an append that had
     /// returned: the kernel's, see LIMITATIONS.md. Not counted as wrong.
     pub short_on_mount: usize,
+    /// Appends across pages of the kernel that another client's came between; likewise.
+    pub split: usize,
 }
 
 /// Judges all calls. One of a worker that was not stopped lasts at most `limit_ns`.
@@ -307,16 +309,23 @@ impl Judge<'_> {
         for (at, call) in calls.iter().enumerate().filter(|(_, c)| c.text(0) == "A") {
             let (first, count) = (call.number(1), call.number(2));
             let start = place.get(&first).copied();
-            let whole = start.is_some_and(|from| {
-                (0..count).all(|n| end.get(from + n as usize) == Some(&(first + n)))
-            });
+            let places: Option<Vec<usize>> = (first..first + count)
+                .map(|s| place.get(&s).copied())
+                .collect();
+            let whole = places.as_ref().is_some_and(|p| p.is_sorted());
+            // The kernel hands on an append page by page.
+            let split = |p: &[usize]| p.windows(2).any(|w| w[0] + 1 != w[1]);
+            if places.as_deref().is_some_and(split) {
+                self.verdict.split += 1;
+            }
             if whole {
                 begun += count;
             } else if call.returned() || start.is_some() {
                 self.wrong("not there as it was appended", APPENDED, &[at]);
             }
-            if let (true, true, Some(start)) = (whole, call.returned(), start) {
-                returned.push((call.end, start + count as usize, at));
+            let last = places.and_then(|p| p.last().copied()).unwrap_or(0);
+            if whole && call.returned() {
+                returned.push((call.end, last + 1, at));
             }
         }
         if begun != end.len() as u64 {

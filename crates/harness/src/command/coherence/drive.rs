@@ -1,5 +1,6 @@
 //! Starts workers, disturbs them, waits for them and has their logs judged.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,6 +16,8 @@ use super::work::{Worker, prepare};
 
 /// The daemon waits 5 s for a client that stands still in a call; the rest is for a busy machine.
 pub const LIMIT_MS: u64 = 12_000;
+/// Contradictions that are printed.
+const SHOWN: usize = 20;
 const SECOND: u64 = 1_000_000_000;
 
 /// Arguments of `drive`.
@@ -211,8 +214,18 @@ pub fn report(logs: &Path, limit_ms: u64) -> io::Result<bool> {
         all.extend(read(&path)?);
     }
     let verdict = check::judge(&calls, &stops, limit_ms * 1_000_000);
-    for wrong in verdict.wrong.iter().take(20) {
+    for wrong in verdict.wrong.iter().take(SHOWN) {
         println!("FAILED  {wrong}");
+    }
+    let mut kinds = BTreeMap::new();
+    for wrong in &verdict.wrong {
+        let first = wrong.lines().next().unwrap_or_default();
+        let (about, how) = first.split_once(": ").unwrap_or((first, ""));
+        let file = about.split(' ').next().unwrap_or_default();
+        *kinds.entry(format!("{file}: {how}")).or_insert(0) += 1;
+    }
+    for (kind, count) in kinds {
+        println!("        {count} times {kind}");
     }
     let mut missed = Vec::new();
     // One lie in each run: judging a log takes seconds.
@@ -225,11 +238,12 @@ pub fn report(logs: &Path, limit_ms: u64) -> io::Result<bool> {
     let by_clients = calls.iter().filter(|c| c.client).count();
     println!(
         "{} calls ({by_clients} of clients), {} observations judged, longest call {} ms, {} short on the mount, \
-         {} wrong; lies not found: {missed:?}",
+         {} appends split, {} wrong; lies not found: {missed:?}",
         verdict.calls,
         verdict.observations,
         verdict.longest_ns / 1_000_000,
         verdict.short_on_mount,
+        verdict.split,
         verdict.wrong.len(),
     );
     Ok(verdict.wrong.is_empty() && missed.is_empty())

@@ -260,7 +260,7 @@ impl Worker {
 
     fn any_name(&mut self) -> &'static str {
         let at = self.chance.below(8) as usize;
-        *NAMES.iter().chain(&RENAMED).nth(at).unwrap_or(&NAMES[0])
+        NAMES.into_iter().chain(RENAMED).nth(at).unwrap_or(NAMES[0])
     }
 
     fn at(&self, name: &str) -> PathBuf {
