@@ -24,7 +24,6 @@ mod flag {
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
@@ -49,7 +48,6 @@ const ASK: u64 = flag::ASYNC_READ
     | flag::PARALLEL_DIROPS
     | flag::MAX_PAGES
     | flag::CACHE_SYMLINKS
-    | flag::NO_OPENDIR_SUPPORT
     | flag::EXPLICIT_INVAL_DATA
     | flag::HANDLE_KILLPRIV_V2
     | flag::INIT_EXT

@@ -1,7 +1,7 @@
 //! From messages to [`NodeFs`] and back: converts, calls, converts back. Holds
 //! no state beyond how long answers stay valid.
 //!
-//! Answers that let the kernel stop asking are `ENOSYS`: to OPEN, OPENDIR, FLUSH,
+//! Answers that let the kernel stop asking are `ENOSYS`: to OPEN, FLUSH,
 //! ACCESS, INTERRUPT, POLL and everything not known here. None of them is a
 //! failure to the program; see the table in [`Adapter::handle`].
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use self::message::{Body, Payload};
 use crate::node::{Errno, NodeFs, Request, Result};
-use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, UNIQUE_RESENT, opcode};
+use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, OpenOut, UNIQUE_RESENT, opcode};
 
 /// How long the kernel may use an answer before it asks again.
 #[derive(Clone, Copy, Debug)]
@@ -155,10 +155,13 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
             opcode::LISTXATTR => self.listxattr(),
             opcode::REMOVEXATTR => self.removexattr(),
             opcode::IOCTL => self.ioctl(),
+            // Opened with nothing set. Without an answer the kernel would keep listings: also
+            // one that was read while a name in it went (found by eight processes at once).
+            opcode::OPENDIR => self.out.put(&OpenOut::default()).map(|()| self.out.used()),
             // Of a file made by CREATE before the first OPEN: nothing was opened here.
             // DESTROY: `NodeFs::destroy` follows when the device says that it is gone.
             opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => Ok(0),
-            // OPEN and OPENDIR: the kernel opens by itself from now on. FLUSH: close needs
+            // OPEN: the kernel opens by itself from now on. FLUSH: close needs
             // no message. ACCESS: `default_permissions` decides. INTERRUPT: requests are
             // short, none is given up half-way. Locks and BMAP: never asked for.
             _ => Err(Errno(libc::ENOSYS)),
