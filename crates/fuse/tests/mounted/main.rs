@@ -288,7 +288,8 @@ fn listing_of_3000_names() {
         names
     };
     assert_eq!(list(), (0..3000).collect::<Vec<_>>());
-    // The listing is cached until told otherwise; attributes came along with it.
+    // Each listing is asked for, lest a name that goes meanwhile stays in one that is kept;
+    // attributes come along with it and are kept.
     let (readdirs, lookups) = (
         m.fs.readdirs.load(Ordering::Relaxed),
         m.fs.lookups.load(Ordering::Relaxed),
@@ -299,7 +300,7 @@ fn listing_of_3000_names() {
             .unwrap()
             .all(|e| e.unwrap().metadata().unwrap().len() == 0)
     );
-    assert_eq!(m.fs.readdirs.load(Ordering::Relaxed), readdirs);
+    assert!(m.fs.readdirs.load(Ordering::Relaxed) >= 3 * readdirs - 3);
     assert_eq!(m.fs.lookups.load(Ordering::Relaxed), lookups);
     m.fs.rename_hidden(b"name-0", b"name-9999");
     m.notifier().inval_inode(1, Inval::All).unwrap();
