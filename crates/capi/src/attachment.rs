@@ -6,6 +6,7 @@ use crate::edge::{Out, status, text};
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{getegid, geteuid};
 use shale_device::SystemClock;
 use shale_libfs::{Caller, Errno, Result, Session, SessionOptions, Tree};
@@ -115,8 +116,11 @@ fn caller() -> Caller {
 }
 
 fn attach(mountpoint: &[u8]) -> Result<Arc<Attachment>> {
-    let device = rustix::fs::stat(Path::new(OsStr::from_bytes(mountpoint)))?.st_dev;
-    let socket = mounts::socket_of(device).ok_or(Errno::NODEV)?;
+    let path = Path::new(OsStr::from_bytes(mountpoint));
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let device = rustix::fs::fstat(&file)?.st_dev;
+    let socket = mounts::socket_of(&file).ok_or(Errno::NODEV)?;
     let channel = SocketChannel::connect(&socket).map_err(|e| no_connection(&e))?;
     Attachment::new(Arc::new(channel), LOG_BYTES, device, caller())
 }

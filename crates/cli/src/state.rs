@@ -45,6 +45,13 @@ impl State {
         !self.supervisor.lives() && !self.daemon.is_some_and(|d| d.lives())
     }
 
+    /// Whether nobody needs this state any more when `new` comes: of a mount that was given
+    /// up, whoever used it is to hear why.
+    fn is_over(&self, new: &Self) -> bool {
+        let replaced = self.mountpoint == new.mountpoint || self.nvm_dir == new.nvm_dir;
+        self.is_stale() && (self.failure.is_none() || replaced)
+    }
+
     /// Why the mount was given up, if it was.
     pub fn given_up(&self) -> Option<String> {
         let why = self.failure.as_ref()?;
@@ -87,11 +94,11 @@ impl StateDir {
         let _lock = lock(&base)?;
         for other in Self::all() {
             other.refuse_same(&state)?;
-            if other.state.is_stale() && !other.state.is_mounted()? {
+            if other.state.is_over(&state) && !other.state.is_mounted()? {
                 other.remove();
             }
         }
-        let path = base.join(format!("{:016x}", state.connection));
+        let path = base.join(shale_proto::mounts::name_of(state.connection));
         let made = fs::DirBuilder::new().mode(0o755).create(&path);
         made.map_err(Failure::because(format!(
             "{}: cannot make it",
@@ -303,5 +310,17 @@ mod tests {
         dir.refuse_same(&state("/other", "/other")).unwrap();
         dir.state.supervisor.started = 1;
         dir.refuse_same(&state("/m", "/n")).unwrap();
+    }
+
+    #[test]
+    fn why_a_mount_was_given_up_is_kept_until_it_is_mounted_again() {
+        let mut old = state("/m", "/n");
+        let other = state("/other", "/other");
+        assert!(!old.is_over(&other), "it lives");
+        old.supervisor.started = 1;
+        assert!(old.is_over(&other));
+        old.failure = Some("why".to_owned());
+        assert!(!old.is_over(&other));
+        assert!(old.is_over(&state("/m", "/other")) && old.is_over(&state("/other", "/n")));
     }
 }

@@ -22,7 +22,8 @@ pub enum Path {
     Structure = 2,
     /// The journal of structure changes.
     Journal = 3,
-    /// Pages that client and daemon talk through.
+    /// Pages that client and daemon talk through, as the daemon uses them. (Clients use
+    /// [`crate::SharedWords`], which counts nothing.)
     Control = 4,
 }
 

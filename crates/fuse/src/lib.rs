@@ -16,11 +16,11 @@
 //! crates answer from stack and heap, and cannot ask for the flags that
 //! [`session`] needs.
 //!
-//! **The kernel does the caching and the checking.** Names, attributes, file
-//! data and directory listings stay cached until they are taken back with
-//! [`Notifier`]; `default_permissions` has the kernel check every permission of
-//! POSIX; opening and closing existing files sends no message at all. So there
-//! is no state per open file anywhere in this crate.
+//! **The kernel does the caching and the checking.** Names, attributes and file
+//! data stay cached until they are taken back with [`Notifier`]; listings of
+//! directories are asked for each time; `default_permissions` has the kernel check
+//! every permission of POSIX; opening and closing existing files sends no message
+//! at all. So there is no state per open file anywhere in this crate.
 #![deny(unsafe_code)]
 
 mod adapter;

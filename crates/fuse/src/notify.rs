@@ -34,7 +34,7 @@ const EXPIRE_ONLY: u32 = 1;
 pub enum Inval {
     /// Attributes only.
     Attributes,
-    /// Attributes and all data (of a directory: its cached listing).
+    /// Attributes and all data.
     All,
     /// Attributes and data of this range, rounded outwards to pages.
     Range {

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use shale_libfs::{Caller, LeaseMode, Session};
+use shale_proto::mounts;
 
 use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, NodeFs, Request, Result, SetAttr,
@@ -26,18 +27,22 @@ const NAME_BYTES_MAX: u32 = 255;
 pub struct ShaleFs {
     session: Arc<Session>,
     told: Told,
+    /// Name of the mount, for who asks one of its files.
+    name: String,
     /// To who drops pages that the kernel filled in the wrong place.
     misplaced: OnceLock<Sender<u64>>,
 }
 
 impl ShaleFs {
     /// Serves `session`, which must have been attached with `kernel_references`.
-    /// `continues`: the mount was served by another process before.
-    pub fn new(session: Arc<Session>, continues: bool) -> Self {
+    /// `number`: that of the mount, see [`mounts`]. `continues`: the mount was served by
+    /// another process before.
+    pub fn new(session: Arc<Session>, number: u64, continues: bool) -> Self {
         session.serve_kernel(continues);
         Self {
             session,
             told: Told::new(continues),
+            name: mounts::name_of(number),
             misplaced: OnceLock::new(),
         }
     }
@@ -462,6 +467,9 @@ impl NodeFs for ShaleFs {
     }
 
     fn getxattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        if name == mounts::NUMBER.as_bytes() {
+            return Ok(self.name.clone().into_bytes());
+        }
         self.session
             .getxattr(&caller(request), ino, name)
             .map_err(errno)

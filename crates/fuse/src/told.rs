@@ -1,7 +1,7 @@
 //! What the kernel was told and keeps, and having it dropped before another client may
 //! change it (DESIGN §9).
 //!
-//! * **Attributes, pages, listings** go with one notification about their inode. Those
+//! * **Attributes and pages** go with one notification about their inode. Those
 //!   that are on their way when it comes are known to the kernel by their age, or held
 //!   under a page's lock that the notification waits for.
 //! * **Names** have to be dropped one by one, so they are noted here before the kernel is
@@ -67,7 +67,7 @@ impl Told {
         &self.directories[(dir.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
     }
 
-    /// Notes a directory whose listing the kernel is told.
+    /// Notes a directory of which the kernel is told a listing: names come along with it.
     pub(crate) fn directory(&self, dir: u64) {
         self.shard(dir).lock().entry(dir).or_default();
     }

@@ -7,19 +7,10 @@
 use crate::clock;
 use crate::own;
 use parking_lot::Mutex;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
-};
-use shale_proto::message::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX, decode, encode};
-use shale_proto::{Channel, ProtoError, Reply, Request};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use shale_proto::{Channel, ProtoError, Reply, Request, SocketChannel};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX));
 
 /// A lease that came anew this often...
 const BOUNCES: u32 = 8;
@@ -38,21 +29,12 @@ struct Watched {
     until_ns: i64,
 }
 
-struct Socket {
-    fd: OwnedFd,
-    buffer: Vec<u8>,
-}
-
 /// A connection.
 pub struct Link {
-    socket: Mutex<Socket>,
+    channel: SocketChannel,
     broken: AtomicBool,
     watched: Mutex<[Watched; WATCHED]>,
     mediated: AtomicU32,
-}
-
-fn os(e: rustix::io::Errno) -> ProtoError {
-    ProtoError::Io(e.into())
 }
 
 impl Link {
@@ -61,17 +43,8 @@ impl Link {
     /// # Errors
     /// What the kernel says.
     pub fn connect(path: &Path) -> Result<Self, ProtoError> {
-        let flags = SocketFlags::CLOEXEC;
-        let fd =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(os)?;
-        let fd = own::hide(fd);
-        let address = SocketAddrUnix::new(path).map_err(os)?;
-        rustix::net::connect(&fd, &address).map_err(os)?;
         Ok(Self {
-            socket: Mutex::new(Socket {
-                fd,
-                buffer: vec![0; MESSAGE_BYTES_MAX + 1],
-            }),
+            channel: SocketChannel::connect_placed(path, own::hide)?,
             broken: AtomicBool::new(false),
             watched: Mutex::new([Watched::default(); WATCHED]),
             mediated: AtomicU32::new(0),
@@ -127,63 +100,22 @@ impl Link {
             self.mediated.store(1, Ordering::Relaxed);
         }
     }
-
-    fn exchange(&self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
-        let bytes = encode(request)?;
-        let mut socket = self.socket.lock();
-        let Socket { fd, buffer } = &mut *socket;
-        let mut none = SendAncillaryBuffer::default();
-        retry(|| {
-            sendmsg(
-                fd.as_fd(),
-                &[IoSlice::new(&bytes)],
-                &mut none,
-                SendFlags::NOSIGNAL,
-            )
-        })?;
-        let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = retry(|| {
-            let into = &mut [IoSliceMut::new(buffer)];
-            recvmsg(fd.as_fd(), into, &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?;
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                fds.extend(received.map(own::hide));
-            }
-        }
-        match got.bytes {
-            0 => Err(ProtoError::Closed),
-            n if n > MESSAGE_BYTES_MAX => Err(ProtoError::TooLong {
-                bytes: n,
-                limit: MESSAGE_BYTES_MAX,
-            }),
-            n => Ok((decode(&buffer[..n])?, fds)),
-        }
-    }
-}
-
-fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, ProtoError> {
-    loop {
-        match call() {
-            Err(rustix::io::Errno::INTR) => {}
-            other => return other.map_err(os),
-        }
-    }
 }
 
 impl Channel for Link {
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
-        let answer = self.exchange(&request);
-        match (&request, &answer) {
+        let lease = match &request {
+            Request::Lease { ino, .. } => Some(*ino),
+            _ => None,
+        };
+        let answer = self.channel.call(request);
+        match (lease, &answer) {
             (_, Err(_)) => self.broken.store(true, Ordering::Release),
-            (Request::Lease { ino, .. }, Ok((Reply::Leased { fresh: true, .. }, _))) => {
-                self.came_anew(*ino);
-            }
+            (Some(ino), Ok((Reply::Leased { fresh: true, .. }, _))) => self.came_anew(ino),
             _ => {}
         }
-        answer
+        let (reply, fds) = answer?;
+        Ok((reply, fds.into_iter().map(own::hide).collect()))
     }
 }
 

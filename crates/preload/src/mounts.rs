@@ -2,13 +2,14 @@
 //!
 //! A mount is known by the kernel's mount number, which is never used again, so an answer
 //! holds for ever, yes or no. The first time a number is met, the file is looked at: is
-//! it served by FUSE, and does a state file of a running mount name its device?
+//! it served by FUSE, and which mount does it say that it is?
 //!
 //! Mounts are numbered in the order in which they are met; a child goes on from its
 //! parent's numbers, so a description that both have means the same mount to both.
 
 use crate::raw::{self, nr};
 use parking_lot::{Mutex, RwLock};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,9 @@ pub fn place(fd: i32) -> Option<Place> {
     let known = KNOWN.read().iter().find(|k| k.id == id).map(|k| k.mount);
     let mount = known.unwrap_or_else(|| {
         let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
-        let mount = look_for(device);
+        // SAFETY: the caller's descriptor, in a call about it.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let mount = look_for(device, file);
         KNOWN.write().push(Known { id, mount });
         mount
     })?;
@@ -109,8 +112,8 @@ pub fn get(number: u32) -> Option<Mount> {
     MOUNT.lock().get(number as usize).cloned()
 }
 
-fn look_for(device: u64) -> Option<u32> {
-    let socket = shale_proto::mounts::socket_of(device)?;
+fn look_for(device: u64, file: BorrowedFd<'_>) -> Option<u32> {
+    let socket = shale_proto::mounts::socket_of(file)?;
     let mut mounts = MOUNT.lock();
     let same = |m: &Mount| m.device == device && m.socket == socket;
     if let Some(at) = mounts.iter().position(same) {

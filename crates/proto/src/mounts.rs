@@ -1,36 +1,55 @@
 //! Which mounts are Shale's, and where their daemons listen.
 //!
-//! A running mount has a directory with its state and its daemon's socket. The state names
-//! the device number of the mount; the kernel's table of mounts says whether that number is
-//! a Shale mount still: a state may be left over, and the number given to another file system.
+//! A running mount has a directory for its daemon's socket, named after the number of the
+//! mount, which is random. The kernel's table of mounts says whether a device number is a
+//! Shale mount, and the mount itself which number it has: as an extended attribute of any
+//! of its files. (What a directory says of a device number would not do: the kernel gives
+//! the number of a mount that has gone to the next one, while the daemon of the first is
+//! still busy.)
 
+use rustix::fs::{AtFlags, StatxFlags, fgetxattr, statx};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// Type of Shale mounts in the kernel's table.
 const KIND: &[u8] = b"fuse.shale";
+/// The extended attribute of every file of a mount that holds [`name_of`] its number. It is
+/// not listed, and cannot be set.
+pub const NUMBER: &str = "system.shale.mount";
+/// Bytes of a mount's name.
+const NAME_BYTES: usize = 16;
 
-/// The daemon's socket of the Shale mount with this device number (`st_dev`); `None`: there is
-/// no such mount, or none that this user can find.
-pub fn socket_of(device: u64) -> Option<PathBuf> {
-    let socket = directories().iter().find_map(|base| search(base, device))?;
-    is_mounted(device).then_some(socket)
+/// The name of a mount's directory.
+pub fn name_of(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+/// The daemon's socket of the Shale mount that a file lies on; `None`: it lies on none, or on
+/// none that this user can find. Asks the mount, if it is one.
+pub fn socket_of(file: impl AsFd) -> Option<PathBuf> {
+    let status = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty()).ok()?;
+    if !is_mounted(&format!(
+        "{}:{}",
+        status.stx_dev_major, status.stx_dev_minor
+    )) {
+        return None;
+    }
+    let mut name = [0u8; NAME_BYTES];
+    let got = rustix::io::retry_on_intr(|| fgetxattr(&file, NUMBER, &mut name[..])).ok()?;
+    let name = std::str::from_utf8(&name).ok()?;
+    let is_name = got == NAME_BYTES && name.bytes().all(|b| b.is_ascii_hexdigit());
+    is_name.then(|| search(&directories(), name)).flatten()
 }
 
 /// Whether the table of mounts has the device as a Shale mount. (`statfs` would tell as well,
 /// but asks the daemon.)
-fn is_mounted(device: u64) -> bool {
+fn is_mounted(device: &str) -> bool {
     let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let wanted = name_of(device);
     text.split(|&b| b == b'\n').any(|line| {
         let mut fields = line.split(|&b| b == b' ');
-        fields.nth(2) == Some(wanted.as_bytes())
+        fields.nth(2) == Some(device.as_bytes())
             && fields.skip_while(|&f| f != b"-").nth(1) == Some(KIND)
     })
-}
-
-/// A device number as the kernel writes it.
-fn name_of(device: u64) -> String {
-    format!("{}:{}", libc::major(device), libc::minor(device))
 }
 
 /// Where mounts keep their state: one given by the environment, root's, this user's.
@@ -44,45 +63,29 @@ fn directories() -> Vec<PathBuf> {
         .collect()
 }
 
-fn search(base: &Path, device: u64) -> Option<PathBuf> {
-    let wanted = name_of(device);
-    for entry in std::fs::read_dir(base).ok()?.flatten() {
-        let dir = entry.path();
-        let text = std::fs::read(dir.join("state.json")).unwrap_or_default();
-        let state: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-        if state["device"] == wanted.as_str() {
-            return Some(dir.join("socket"));
-        }
-    }
-    None
+fn search(bases: &[PathBuf], name: &str) -> Option<PathBuf> {
+    let sockets = bases.iter().map(|base| base.join(name).join("socket"));
+    sockets.into_iter().find(|socket| socket.exists())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn state_files_are_found_by_device() {
-        let base = tempfile::tempdir().unwrap();
-        let dir = base.path().join("7");
+    fn sockets_are_found_by_the_number_of_the_mount() {
+        let (empty, base) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = base.path().join("000000000000004d");
         std::fs::create_dir(&dir).unwrap();
-        std::fs::write(
-            dir.join("state.json"),
-            r#"{"mountpoint":"/m","device":"0:77"}"#,
-        )
-        .unwrap();
-        assert_eq!(
-            search(base.path(), libc::makedev(0, 77)),
-            Some(dir.join("socket"))
-        );
-        assert_eq!(search(base.path(), libc::makedev(0, 78)), None);
+        std::fs::write(dir.join("socket"), "").unwrap();
+        let bases = [empty.path().to_owned(), base.path().to_owned()];
+        assert_eq!(search(&bases, &name_of(77)), Some(dir.join("socket")));
+        assert_eq!(search(&bases, &name_of(78)), None);
     }
 
     #[test]
     fn other_file_systems_are_not_ours() {
-        let root = std::fs::metadata("/").unwrap().dev();
-        assert!(!is_mounted(root));
-        assert_eq!(socket_of(root), None);
+        assert_eq!(socket_of(std::fs::File::open("/").unwrap()), None);
+        assert_eq!(socket_of(tempfile::tempfile().unwrap()), None);
     }
 }

@@ -117,7 +117,16 @@ pub struct SocketChannel {
 impl SocketChannel {
     /// Connects to the daemon that listens at `path`.
     pub fn connect(path: &Path) -> Result<Self, ProtoError> {
-        let socket = seqpacket()?;
+        Self::connect_placed(path, |socket| socket)
+    }
+
+    /// As [`Self::connect`], on the descriptor that `place` makes of the socket's: for who
+    /// must not have one among the low numbers.
+    pub fn connect_placed(
+        path: &Path,
+        place: impl FnOnce(OwnedFd) -> OwnedFd,
+    ) -> Result<Self, ProtoError> {
+        let socket = place(seqpacket()?);
         let address = rustix::net::SocketAddrUnix::new(path).map_err(std::io::Error::from)?;
         rustix::net::connect(&socket, &address).map_err(std::io::Error::from)?;
         Ok(Self {

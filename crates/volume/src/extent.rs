@@ -24,7 +24,7 @@ pub(crate) fn direct(root: &ExtentRoot) -> Extent {
     }
 }
 
-fn direct_root(e: &Extent) -> ExtentRoot {
+pub(crate) fn direct_root(e: &Extent) -> ExtentRoot {
     ExtentRoot {
         addr: e.addr,
         file_block: e.file_block,

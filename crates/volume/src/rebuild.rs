@@ -9,6 +9,7 @@
 
 use crate::bits::words_with;
 use crate::error::{Result, VolumeError};
+use crate::extent::direct_root;
 use crate::journal::{self, Batch};
 use crate::media::Media;
 use crate::node::{Dirent, Item, Node};
@@ -93,14 +94,7 @@ impl Rebuild {
     pub fn extents(&self, owner: Ino, all: &[Extent], free: &mut Free<'_>) -> Result<ExtentRoot> {
         match all {
             [] => Ok(ExtentRoot::EMPTY),
-            [e] => Ok(ExtentRoot {
-                addr: e.addr,
-                file_block: e.file_block,
-                len: e.len,
-                kind: root_kind::DIRECT,
-                flags: e.flags as u8,
-                level: 0,
-            }),
+            [e] => Ok(direct_root(e)),
             _ => self.tree(owner, all, free),
         }
     }

@@ -48,6 +48,26 @@ fn commands_run_are_reported_and_end_with_their_code() {
 }
 
 #[test]
+fn every_file_says_which_mount_it_lies_on() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("number");
+    v.mount();
+    let file = v.mountpoint().join("f");
+    fs::write(&file, b"").unwrap();
+    let number = v.state().unwrap()["connection"].as_u64().unwrap();
+    for path in [v.mountpoint(), &file] {
+        let mut told = [0u8; 64];
+        let got = rustix::fs::getxattr(path, "system.shale.mount", &mut told[..]).unwrap();
+        assert_eq!(told[..got], *format!("{number:016x}").as_bytes());
+    }
+    let mut listed = [0u8; 64];
+    assert_eq!(rustix::fs::listxattr(&file, &mut listed[..]).unwrap(), 0);
+    v.umount();
+}
+
+#[test]
 fn a_program_goes_on_when_the_daemon_is_killed_and_loses_nothing() {
     let Some(v) = with_library("runkill") else {
         return;

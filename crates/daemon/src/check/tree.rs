@@ -41,10 +41,11 @@ pub(super) struct Walked {
     pub(super) broken: bool,
 }
 
-struct Open {
-    addr: BlockAddr,
-    level: u16,
-    keys: Range<u64>,
+/// A node that is still to be looked at.
+pub(super) struct Open {
+    pub(super) addr: BlockAddr,
+    pub(super) level: u16,
+    pub(super) keys: Range<u64>,
 }
 
 /// Entry `i` of the array behind a node's header.
@@ -100,7 +101,10 @@ pub(super) fn walk(
             };
             leaf(&found, claims, findings);
         } else {
-            children(&block, &header, &at, object, findings, &mut open);
+            children(&block, &header, &at, &mut open, |keys, end| {
+                let what = "keys of an inner node out of order";
+                findings.error(object, Some(at.addr.index()), what, (keys, end));
+            });
         }
     }
     walked
@@ -180,14 +184,14 @@ fn object_of(owner: Ino) -> Object {
     .object()
 }
 
-/// Puts the children of an inner node on the stack, the first one on top.
-fn children(
+/// Puts the children of an inner node on the stack, the first one on top; tells `odd` of
+/// each whose keys are out of order, by the range they may be in and the end they say.
+pub(super) fn children(
     block: &Block,
     header: &NodeHeader,
     at: &Open,
-    object: Object,
-    findings: &mut Findings,
     open: &mut Vec<Open>,
+    mut odd: impl FnMut(String, u64),
 ) {
     let all: Vec<ChildEntry> = (0..usize::from(header.count))
         .filter_map(|i| entry(block, i))
@@ -197,10 +201,7 @@ fn children(
     for (i, child) in all.iter().enumerate() {
         let end = all.get(i + 1).map_or(at.keys.end, |next| next.key);
         if end <= start && i + 1 < all.len() || end > at.keys.end {
-            let what = "keys of an inner node out of order";
-            let number = Some(at.addr.index());
-            let range = format!("{start} to {}", at.keys.end);
-            findings.error(object, number, what, (range, end));
+            odd(format!("{start} to {}", at.keys.end), end);
         }
         let end = end.clamp(start, at.keys.end);
         open.push(Open {

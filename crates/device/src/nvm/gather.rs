@@ -103,31 +103,10 @@ impl View {
         sum.0
     }
 
-    /// As [`View::copy_nt_crc32c`] from a line boundary on, and fills the last line up
-    /// with zeros, which the checksum does not cover: so all of it goes past the cache.
-    ///
-    /// # Panics
-    /// Also if `offset` is not a multiple of [`LINE_BYTES`].
-    #[inline]
-    #[track_caller]
-    pub fn copy_nt_crc32c_padded(&self, offset: usize, slices: &[&[u8]], state: u32) -> u32 {
-        let bytes = bytes_of(slices);
-        let padded = bytes.next_multiple_of(LINE_BYTES);
-        assert!(offset.is_multiple_of(LINE_BYTES), "lines at {offset}");
-        self.check_store(offset, padded);
-        self.count_nt(Split::new(offset, padded));
-        if self.hooks.is_some() {
-            return self.recorded_summed(offset, slices, padded, state);
-        }
-        let mut sum = Summed(state);
-        // SAFETY: checked above, to the end of the last line.
-        unsafe { self.raw_gather(offset, slices, End::Padded, &mut sum) };
-        sum.0
-    }
-
-    /// As [`View::copy_nt_crc32c_padded`] from the line **behind** `offset` on, and then
+    /// Writes slices as [`View::copy_nt_crc32c`] does, from the line **behind** `offset` on,
+    /// and fills the last line up with zeros, which the checksum does not cover. Then
     /// writes the line at `offset`, which `first` makes of the state: a header with the
-    /// checksum of all.
+    /// checksum of all. Everything goes past the cache in whole lines.
     ///
     /// # Panics
     /// Also if `offset` is not a multiple of [`LINE_BYTES`].

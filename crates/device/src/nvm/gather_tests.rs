@@ -6,7 +6,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 
 use crate::crc32c::{START, finish, update};
 use crate::sim::Recording;
-use crate::{Map, MapOptions, Path};
+use crate::{LINE_WORDS, Map, MapOptions, Path};
 
 const AREA: usize = 1024;
 const SIZE_MAX: usize = 600;
@@ -73,6 +73,16 @@ fn every_size_and_alignment_equals_memcpy_and_checksum() {
     }
 }
 
+/// Seals slices behind a line of ones; gives the state that the line was made of.
+fn sealed(map: &Map, at: usize, slices: &[&[u8]]) -> u32 {
+    let mut sum = 0;
+    map.copy_nt_sealed(at, slices, START, |state| {
+        sum = state;
+        [!0; LINE_WORDS]
+    });
+    sum
+}
+
 #[test]
 fn padding_is_zeros_outside_the_checksum() {
     let map = Map::anonymous(AREA).unwrap();
@@ -85,12 +95,14 @@ fn padding_is_zeros_outside_the_checksum() {
             let slices = random.split(run);
             map.store(0, &[0xee; AREA]);
             let before = map.counts();
-            let summed = map.copy_nt_crc32c_padded(at, &slices, START);
+            let summed = sealed(&map, at, &slices);
             let spent = (map.counts() - before).path(Path::Data);
-            let end = (at + size).next_multiple_of(64);
+            let behind = at + 64;
+            let end = (behind + size).next_multiple_of(64);
             let mut expected = [0xee; AREA];
-            expected[at..end].fill(0);
-            expected[at..at + size].copy_from_slice(run);
+            expected[at..behind].fill(0xff);
+            expected[behind..end].fill(0);
+            expected[behind..behind + size].copy_from_slice(run);
             map.load(0, &mut found);
             assert!(found == expected, "size {size} at {at}");
             assert_eq!(finish(summed), reference(run), "size {size} at {at}");
@@ -126,14 +138,14 @@ fn a_recorder_hears_what_a_plain_copy_tells_it() {
             let run = &source[..size];
             let mut padded = run.to_vec();
             padded.resize(size.next_multiple_of(64), 0);
-            let pair = |plain: &[u8], summed: &dyn Fn(&Map) -> u32| {
+            let pair = |plain: &dyn Fn(&Map), summed: &dyn Fn(&Map) -> u32| {
                 let events: [Vec<_>; 2] = std::array::from_fn(|side| {
                     let recording = Recording::new();
                     let medium = recording.medium("nvm");
                     let options = MapOptions::new().recorder(medium.clone());
                     let map = options.anonymous(AREA).unwrap();
                     match side {
-                        0 => map.copy_nt(at, plain),
+                        0 => plain(&map),
                         _ => assert_eq!(finish(summed(&map)), reference(run)),
                     }
                     map.fence();
@@ -143,11 +155,15 @@ fn a_recorder_hears_what_a_plain_copy_tells_it() {
                 assert!(events[0] == events[1], "{size} bytes at {at}");
             };
             let slices = [&run[..size / 3], &run[size / 3..]];
-            pair(run, &|map| map.copy_nt_crc32c(at, &slices, START));
+            pair(&|map| map.copy_nt(at, run), &|map| {
+                map.copy_nt_crc32c(at, &slices, START)
+            });
             if at % 64 == 0 {
-                pair(&padded, &|map| {
-                    map.copy_nt_crc32c_padded(at, &slices, START)
-                });
+                let in_turn = |map: &Map| {
+                    map.copy_nt(at + 64, &padded);
+                    map.copy_nt(at, &[0xff; 64]);
+                };
+                pair(&in_turn, &|map| sealed(map, at, &slices));
             }
         }
     }
@@ -157,7 +173,7 @@ fn a_recorder_hears_what_a_plain_copy_tells_it() {
 #[should_panic(expected = "not inside")]
 fn padding_outside_the_mapping_is_a_mistake() {
     let map = Map::anonymous(100).unwrap();
-    map.copy_nt_crc32c_padded(64, &[&[0; 5]], START);
+    sealed(&map, 0, &[&[0; 37]]);
 }
 
 #[test]

@@ -311,7 +311,7 @@ impl Map {
 
     /// Makes memory that stands for NVM what NVM is from the start: present everywhere, and
     /// in no cache. (The system clears a page when it is first touched, through the cache,
-    /// and stores past the cache into such lines are slow once.) About 0.3 s a gigabyte.
+    /// and stores past the cache into such lines are slow once.) Some 0.2 s a gigabyte.
     /// Does nothing to real NVM. The content must not matter yet: it may become zeros.
     ///
     /// # Errors

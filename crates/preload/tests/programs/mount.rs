@@ -7,13 +7,14 @@ use shale_fuse::{Notifier, ServeOptions, ShaleFs};
 use shale_libfs::{Session, SessionOptions};
 use shale_proto::{InProcess, SocketPeer};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 const NVM_BYTES: u64 = 192 << 20;
 const LOG_BYTES: u64 = 16 << 20;
+/// Number of the mount.
+const NUMBER: u64 = 1;
 
 /// A mount; unmounted when dropped.
 pub struct Mounted {
@@ -61,7 +62,8 @@ impl Mounted {
         }
         let base = tempfile::tempdir_in("/dev/shm").unwrap();
         let at = |name: &str| base.path().join(name);
-        for dir in ["mnt", "nvm", "run/1"] {
+        let socket_dir = format!("run/{}", shale_proto::mounts::name_of(NUMBER));
+        for dir in ["mnt", "nvm", "run", &socket_dir] {
             fs::create_dir_all(at(dir)).unwrap();
         }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -87,22 +89,18 @@ impl Mounted {
         };
         let session = Session::attach(channel, clock, Default::default(), own).unwrap();
         let mount = shale_fuse::Session::mount(&at("mnt"), &Default::default()).unwrap();
-        let fs = Arc::new(ShaleFs::new(session, false));
+        let fs = Arc::new(ShaleFs::new(session, NUMBER, false));
         daemon.set_lease_hook(Arc::new(KernelCaches {
             fs: fs.clone(),
             notifier: mount.notifier(),
         }));
-        let listener = SocketPeer::listen(&at("run/1/socket")).unwrap();
+        let listener = SocketPeer::listen(&at(&socket_dir).join("socket")).unwrap();
         daemon.serve_listener(listener).unwrap();
         let stopper = mount.stopper();
         let serving = std::thread::spawn(move || {
             let served = mount.serve(fs, &ServeOptions::default());
             served.unwrap();
         });
-        let device = fs::metadata(at("mnt")).unwrap().dev();
-        let (major, minor) = (libc::major(device), libc::minor(device));
-        let state = format!("{{\"device\":\"{major}:{minor}\"}}");
-        fs::write(at("run/1/state.json"), state).unwrap();
         Some(Self {
             base,
             stopper,

@@ -5,11 +5,11 @@
 
 use super::Repair;
 use crate::check::media::Block;
-use crate::check::tree::entry;
+use crate::check::tree::{Open, children, entry};
 use shale_format::dirent::DirentEntry;
 use shale_format::extent::{Extent, ExtentRoot};
 use shale_format::limits::{BLOCK_BYTES, TREE_LEVELS_MAX};
-use shale_format::tree::{self, ChildEntry, NodeHeader, TreeKind};
+use shale_format::tree::{self, NodeHeader, TreeKind};
 use shale_format::{BlockAddr, DirKey, Ino, TierId};
 use shale_volume::Dirent;
 use std::collections::HashSet;
@@ -40,12 +40,6 @@ impl Walked {
     pub(super) fn is_whole(&self, root: &ExtentRoot) -> bool {
         self.lost.is_empty() && !self.odd && self.nodes.len() as u64 == root.file_block
     }
-}
-
-struct Open {
-    addr: BlockAddr,
-    level: u16,
-    keys: Range<u64>,
 }
 
 impl Repair {
@@ -85,7 +79,7 @@ impl Repair {
             if at.level == 0 {
                 leaf(&block, &header, &at.keys);
             } else {
-                walked.odd |= children(&block, &header, &at, &mut open);
+                children(&block, &header, &at, &mut open, |_, _| walked.odd = true);
             }
         }
         walked
@@ -106,27 +100,6 @@ impl Repair {
         let sane = header.level == at.level && header.count > 0;
         (sane && self.see_txid(header.txid)).then_some(header)
     }
-}
-
-/// Puts the children on the stack, the first one on top; whether their keys are odd.
-fn children(block: &Block, header: &NodeHeader, at: &Open, open: &mut Vec<Open>) -> bool {
-    let all: Vec<ChildEntry> = (0..usize::from(header.count))
-        .filter_map(|i| entry(block, i))
-        .collect();
-    let (first, mut start, mut odd) = (open.len(), at.keys.start, false);
-    for (i, child) in all.iter().enumerate() {
-        let end = all.get(i + 1).map_or(at.keys.end, |next| next.key);
-        odd |= end <= start && i + 1 < all.len() || end > at.keys.end;
-        let end = end.clamp(start, at.keys.end);
-        open.push(Open {
-            addr: BlockAddr::from_raw(child.addr),
-            level: at.level - 1,
-            keys: start..end,
-        });
-        start = end;
-    }
-    open[first..].reverse();
-    odd
 }
 
 /// The extents of a leaf.
