@@ -12,6 +12,7 @@ mod attr;
 mod dir;
 mod entries;
 mod errno;
+mod found;
 mod gate;
 mod grants;
 mod handle;
@@ -41,6 +42,7 @@ mod xattrs;
 
 pub use attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
 pub use errno::{Errno, Result};
+pub use found::Found;
 pub use handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
 pub use list::DirEntry;
 pub use meta::StatFs;

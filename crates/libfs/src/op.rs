@@ -176,6 +176,8 @@ impl<'s> Op<'s> {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
             self.session.nodes.remove(node);
+            // Who still has the node looks the inode up anew.
+            node.lease.clear();
             return Stop::Lease(node.ino, LeaseMode::Shared);
         }
         if state.dead {
