@@ -29,6 +29,7 @@ mod op;
 mod path;
 mod path_cache;
 mod path_xattrs;
+mod present;
 mod ranges;
 mod read;
 mod rename;
