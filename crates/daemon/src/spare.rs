@@ -12,6 +12,9 @@ use shale_device::{Access, Map, Piece, create_unnamed, name_unnamed};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+/// As low as it gets.
+const NICE: i32 = 19;
+
 #[derive(Default)]
 struct State {
     /// Bytes of the file to have ready; 0: none.
@@ -69,6 +72,10 @@ impl Spare {
 
     /// The thread that makes files in `dir`.
     pub(crate) fn make_loop(&self, dir: &Path) {
+        // The program that has just taken one goes first. (A thread's own on Linux.)
+        if let Err(e) = rustix::process::nice(NICE) {
+            tracing::debug!("logs are made ready at full priority: {e}");
+        }
         loop {
             let wanted = {
                 let mut state = self.state.lock();
