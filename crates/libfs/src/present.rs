@@ -27,13 +27,9 @@ pub(crate) struct Present {
 }
 
 impl Present {
-    /// A log that is present.
-    pub(crate) fn everywhere(map: Arc<Map>) -> Self {
-        Self::nowhere(map, 0, 0)
-    }
-
-    /// A log that begins at position `start` and has not been touched.
-    pub(crate) fn nowhere(map: Arc<Map>, start: u64, ring_bytes: u64) -> Self {
+    /// A log that begins at position `start` and has not been touched; `ring_bytes` 0: one that
+    /// is present everywhere.
+    pub(crate) fn new(map: Arc<Map>, start: u64, ring_bytes: u64) -> Self {
         Self {
             map,
             ring_bytes,
@@ -80,7 +76,7 @@ mod tests {
         let ring: u64 = 4 << 20;
         let map = Arc::new(Map::anonymous(RING_AT + ring as usize).unwrap());
         let start = ring - STEP_BYTES / 2;
-        let present = Present::nowhere(map.clone(), start, ring);
+        let present = Present::new(map.clone(), start, ring);
         assert_eq!(in_memory(&map), 0);
         present.look_ahead(start);
         assert_eq!(in_memory(&map), STEP_BYTES / 2, "up to the ring's end");
@@ -93,7 +89,7 @@ mod tests {
         }
         assert_eq!(in_memory(&map), ring, "and not its header");
         let whole = Arc::new(Map::anonymous(RING_AT).unwrap());
-        Present::everywhere(whole.clone()).look_ahead(5);
+        Present::new(whole.clone(), 0, 0).look_ahead(5);
         assert_eq!(in_memory(&whole), 0);
     }
 }

@@ -157,10 +157,8 @@ impl Session {
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
-        let present = match options.present {
-            true => Present::everywhere(log_map.clone()),
-            false => Present::nowhere(log_map.clone(), log.reserved().0, attached.ring_bytes),
-        };
+        let absent = attached.ring_bytes * u64::from(!options.present);
+        let present = Present::new(log_map.clone(), log.reserved().0, absent);
         Ok(Arc::new(Self {
             channel,
             clock,
@@ -310,8 +308,7 @@ impl Session {
         }
     }
 
-    /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed,
-    /// whatever happens.
+    /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed.
     #[inline(always)]
     fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
         self.reclaim();
