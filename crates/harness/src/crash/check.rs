@@ -49,7 +49,7 @@ pub fn recover(
     }
     place.link_logs(logs)?;
     let done = caught(|| {
-        let (volume, report) = once_free(|| recover_only(&place.config(false), &*clock()))
+        let (volume, report) = once_free(|| recover_only(&place.config(false, 0), &*clock()))
             .map_err(|e| format!("recovery: {e}"))?;
         fine(&report)?;
         let tree = tree(&volume.view()).map_err(|e| format!("the recovered tree: {e}"))?;
@@ -127,7 +127,7 @@ pub fn live_on(
     base: &Base,
     tree: &Snapshot,
 ) -> Result<std::result::Result<(), Wrong>> {
-    let daemon = match once_free(|| Daemon::start(place.config(false), clock())) {
+    let daemon = match once_free(|| Daemon::start(place.config(false, 0), clock())) {
         Ok(daemon) => daemon,
         Err(e) => return Ok(Err(format!("the start after recovery: {e}"))),
     };
@@ -213,7 +213,7 @@ fn empty_it(side: &mut dyn Side, tree: &Snapshot) -> std::result::Result<(), Wro
 }
 
 /// What the volume shows, read without LibFS.
-fn tree(view: &View) -> std::result::Result<Snapshot, VolumeError> {
+pub(super) fn tree(view: &View) -> std::result::Result<Snapshot, VolumeError> {
     let mut snapshot = Snapshot::default();
     let mut firsts: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut left = vec![(Vec::new(), Ino::ROOT)];

@@ -6,6 +6,7 @@
 //! Steps that follow one another are a [`Track`]. Clients that take turns share one; threads of
 //! one client that run at the same time have one each, on a part of the tree of its own.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
@@ -14,6 +15,7 @@ use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
 use super::shadow::all_recorded;
+use super::turned;
 use super::unrest::Unrest;
 use crate::Result;
 use crate::model::compare::shown;
@@ -117,11 +119,17 @@ struct Doer {
     root: &'static [u8],
 }
 
+/// How a call of Shale's that panicked begins in [`Wrong`].
+const PANIC: &str = "a panic";
+
 impl Doer {
     fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
         let act = within(self.root, act.clone());
         self.model.set_client(client);
-        let (should, did) = (self.model.act(&act), self.shales[client].act(&act));
+        let should = self.model.act(&act);
+        let shale = &mut self.shales[client];
+        let did = catch_unwind(AssertUnwindSafe(|| shale.act(&act)))
+            .map_err(|_| format!("{PANIC} in client {client}, {act:?}"))?;
         match should == did {
             true => Ok(()),
             false => Err(format!(
@@ -192,7 +200,15 @@ impl Doer {
 /// # Errors
 /// The outer error: it could not run. The inner one: Shale did not do what the model did.
 pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checked<Run>> {
-    let daemon = once_free(|| Daemon::start(place.config(workload.wraps), clock()))?;
+    let before = match workload.turned {
+        true => match turned::last_turn(place, base, workload)? {
+            Ok(logs) => logs,
+            Err(wrong) => return Ok(Err(wrong)),
+        },
+        false => Vec::new(),
+    };
+    let config = || place.config(workload.wraps, workload.turned.into());
+    let daemon = once_free(|| Daemon::start(config(), clock()))?;
     let logs = if workload.threads {
         1
     } else {
@@ -202,6 +218,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
     for client in 0..logs {
         sessions.push(attach(&daemon, &place.maps(client), workload.log_all)?);
     }
+    turned::put(place, &before)?;
     let mut run = Run {
         events: Vec::new(),
         tracks: Vec::new(),
@@ -226,7 +243,10 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
     };
     place.touch_all(&late);
     daemon.abandon();
-    drop(sessions);
+    match has_panicked(&done) {
+        true => std::mem::forget(sessions),
+        false => drop(sessions),
+    }
     drop(daemon);
     place.touch_all(&run.events);
     place.reset(base)?;
@@ -263,7 +283,16 @@ fn in_turns(
     run.events = with.0.take_events();
     let done = done.and_then(|()| doer.compare(&track));
     run.tracks.push(track);
+    if has_panicked(&done) {
+        std::mem::forget(doer);
+    }
     done
+}
+
+/// Whether a call of Shale's panicked. What it was at will never be done, and to wait for it, as
+/// closing a file or a session may, would be for ever.
+fn has_panicked<T>(done: &Checked<T>) -> bool {
+    done.as_ref().is_err_and(|wrong| wrong.contains(PANIC))
 }
 
 /// Two threads of one client, each on a tree of its own.
@@ -304,7 +333,7 @@ fn at_once(
         let threads: Vec<_> = threads.collect();
         let joined = threads.into_iter().map(|thread| thread.join());
         joined
-            .map(|done| done.unwrap_or_else(|_| Err("a panic".to_owned())))
+            .map(|done| done.unwrap_or_else(|_| Err(PANIC.to_owned())))
             .collect()
     });
     unrest.set(None);

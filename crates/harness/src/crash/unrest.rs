@@ -41,6 +41,16 @@ impl Unrest {
     }
 }
 
+/// Holds up whoever is between two steps that take no time; for builds in which there are
+/// such places (feature `mutants`).
+pub fn hold_between() {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    let mut chance = Chance::new(NUMBER.fetch_add(1, Ordering::Relaxed));
+    if chance.below(2) == 0 {
+        std::thread::sleep(Duration::from_micros(chance.below(4 * MICROSECONDS)));
+    }
+}
+
 /// Records, and holds up before.
 pub(super) struct Restless {
     pub(super) medium: Arc<Medium>,
