@@ -28,8 +28,8 @@ const BLOCK_JOURNAL_BYTES: u64 = 48;
 pub(crate) fn load_slot(media: &Media, addr: BlockAddr, ino: Ino) -> Result<Inode> {
     let mut bytes = [0; INODE_BYTES];
     media.load(addr, slot_of(ino).1 as u64, &mut bytes)?;
-    if let Ok(found) = Inode::read_from_bytes(&bytes)
-        && mutants::is_on("inode-checksum")
+    if mutants::is_on("inode-checksum")
+        && let Ok(found) = Inode::read_from_bytes(&bytes)
         && found.ino != 0
     {
         bytes = found.encode();

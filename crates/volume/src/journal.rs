@@ -163,8 +163,8 @@ pub(crate) fn replay(media: &Media, sb: &Superblock) -> Result<bool> {
     let at = BlockAddr::nvm(sb.journal_block);
     let mut bytes = [0; JournalHeader::BYTES];
     media.load(at, 0, &mut bytes)?;
-    if let Ok(found) = JournalHeader::read_from_bytes(&bytes)
-        && mutants::is_on("journal-header-checksum")
+    if mutants::is_on("journal-header-checksum")
+        && let Ok(found) = JournalHeader::read_from_bytes(&bytes)
     {
         bytes = found.encode();
     }

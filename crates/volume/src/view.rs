@@ -120,8 +120,8 @@ impl View {
         for block in [SUPER_BLOCK, blocks.saturating_sub(1)] {
             let mut bytes = [0; Superblock::BYTES];
             media.load(BlockAddr::nvm(block), 0, &mut bytes)?;
-            if let Ok(found) = Superblock::read_from_bytes(&bytes)
-                && mutants::is_on("superblock-checksum")
+            if mutants::is_on("superblock-checksum")
+                && let Ok(found) = Superblock::read_from_bytes(&bytes)
             {
                 bytes = found.encode();
             }
@@ -181,8 +181,8 @@ impl View {
     fn root_at_once(&self) -> Result<RootBlock> {
         let mut bytes = [0; RootBlock::BYTES];
         self.media.load(BlockAddr::nvm(ROOT_BLOCK), 0, &mut bytes)?;
-        if let Ok(found) = RootBlock::read_from_bytes(&bytes)
-            && mutants::is_on("root-checksum")
+        if mutants::is_on("root-checksum")
+            && let Ok(found) = RootBlock::read_from_bytes(&bytes)
         {
             bytes = found.encode();
         }
@@ -232,8 +232,8 @@ impl View {
             check_log_slot(n)?;
             self.media
                 .load(BlockAddr::nvm(LOG_TABLE_BLOCK), at, &mut bytes)?;
-            if let Ok(found) = LogSlot::read_from_bytes(&bytes)
-                && mutants::is_on("slot-checksum")
+            if mutants::is_on("slot-checksum")
+                && let Ok(found) = LogSlot::read_from_bytes(&bytes)
                 && bytes != [0; LogSlot::BYTES]
             {
                 bytes = found.encode();

@@ -10,6 +10,7 @@ use shale_harness::Result;
 use shale_harness::crash::campaign::{self, Options, Summary};
 use shale_harness::crash::explore::{Depth, Failure};
 use shale_harness::crash::images::Caches;
+use shale_harness::crash::mutants::MUTANTS;
 use shale_harness::crash::sequences::Kind;
 use shale_harness::crash::whole::{self, Part};
 use shale_harness::workload::alphabet::{Step, Workload, act_at};
@@ -122,6 +123,9 @@ pub struct Args {
     /// Caches survive a power cut (eADR)
     #[arg(long)]
     eadr: bool,
+    /// Switch on this deliberate mistake, in a program that has them (feature mutants)
+    #[arg(long, value_name = "NAME", value_parser = parse_mutant)]
+    mutant: Option<&'static str>,
     /// Ends after so many failures
     #[arg(long, value_name = "N", default_value_t = 8)]
     failures: usize,
@@ -131,6 +135,15 @@ pub struct Args {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+}
+
+fn parse_mutant(text: &str) -> std::result::Result<&'static str, String> {
+    if !cfg!(feature = "mutants") {
+        return Err("this program has no mutants: build it with --features mutants".to_owned());
+    }
+    let mutant = MUTANTS.into_iter().find(|mutant| mutant.name == text);
+    let found = mutant.map(|mutant| mutant.name);
+    found.ok_or_else(|| format!("'{text}' is none of those that `mutants` switches on"))
 }
 
 fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
@@ -193,7 +206,7 @@ impl Args {
             states_max: self.states,
             failures_max: self.failures,
             minimise: true,
-            mutant: None,
+            mutant: self.mutant,
             depth: self.depth(),
         }
     }
@@ -231,6 +244,9 @@ impl Args {
         );
         for (given, word) in [(self.eadr, " --eadr"), (self.large, " --large")] {
             words += if given { word } else { "" };
+        }
+        if let Some(name) = self.mutant {
+            words += &format!(" --mutant {name}");
         }
         words
     }
@@ -375,4 +391,50 @@ pub fn run(args: &Args) -> Result<bool> {
         eprintln!("FAILED: {found} states, expected {least} at least");
     }
     Ok(summary.failures.is_empty() && whole && enough)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        Line::try_parse_from([&["crash"], words].concat())
+            .unwrap()
+            .args
+    }
+
+    #[test]
+    fn a_failure_is_repeated_by_its_command() {
+        for words in [
+            &["--whole", "--part", "3/16", "--seed", "9"][..],
+            &["--long", "--eadr", "--again-every", "1"],
+        ] {
+            let first = args(words);
+            let failure = Failure {
+                workload: "L W O 3 D b17".to_owned(),
+                event: None,
+                windows: Vec::new(),
+                survivors: None,
+                wrong: String::new(),
+            };
+            let line = first.again(&failure);
+            let (_, rest) = line.split_once("--workload '").unwrap();
+            let (workload, rest) = rest.split_once('\'').unwrap();
+            let words: Vec<&str> = rest.split_whitespace().collect();
+            let again = args(&[&["--workload", workload], &words[..]].concat());
+            assert_eq!(again.workload.as_ref().unwrap().to_string(), workload);
+            assert_eq!(again.seed, first.seed);
+            assert_eq!(
+                format!("{:?}", again.depth()),
+                format!("{:?}", first.depth())
+            );
+        }
+    }
 }

@@ -183,7 +183,10 @@ impl Doer {
 
     /// What LibFS shows now is what the model shows, as far as `track` goes.
     fn compare(&mut self, track: &Track) -> Checked<()> {
-        let did = Snapshot::of(&mut self.shales[0]).map_err(|e| format!("the walk: {e}"))?;
+        let shale = &mut self.shales[0];
+        let did = catch_unwind(AssertUnwindSafe(|| Snapshot::of(shale)))
+            .map_err(|_| format!("{PANIC} in a walk"))?
+            .map_err(|e| format!("the walk: {e}"))?;
         let last = track.trees.len() - 1;
         match track.is_after(last, &parts(&did)) {
             true => Ok(()),
