@@ -22,21 +22,25 @@ Examples:
 The same seed gives the same states. Use a release build.";
 
 /// Workloads of each kind in a short run, and in a long one.
-const SHORT: [(Kind, u64); 5] = [
+const SHORT: [(Kind, u64); 7] = [
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, 400),
     (Kind::Triples, 100),
     (Kind::Long, 20),
     (Kind::Two, 60),
+    (Kind::Requests, 60),
+    (Kind::Clients, 60),
 ];
 /// Threads need another tree, so they are never with the others.
 const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
-const LONG: [(Kind, u64); 5] = [
+const LONG: [(Kind, u64); 7] = [
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
     (Kind::Triples, 500_000),
     (Kind::Long, 10_000),
     (Kind::Two, 20_000),
+    (Kind::Requests, 20_000),
+    (Kind::Clients, 20_000),
 ];
 
 /// Arguments of `crash`.
@@ -46,7 +50,8 @@ pub struct Args {
     /// All pairs, and many samples of the rest: hours
     #[arg(long)]
     long: bool,
-    /// Only these kinds: ones, pairs, triples, long, two; or threads alone
+    /// Only these kinds: ones, pairs, triples, long, two, requests, clients; or threads
+    /// alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -54,7 +59,8 @@ pub struct Args {
     count: Option<u64>,
     /// Only this workload: numbers of operations, b before one of the second
     /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends
-    /// soon, T: both are threads of one client
+    /// soon, T: both are threads of one client, R: the first is a mount that
+    /// survives its daemon, C: clients at the same time
     #[arg(long, value_name = "STEPS")]
     workload: Option<Workload>,
     /// Seed of workloads and choices
@@ -103,7 +109,12 @@ pub struct Args {
 
 fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text);
-    kind.ok_or_else(|| format!("'{text}' is none of ones, pairs, triples, long, two, threads"))
+    kind.ok_or_else(|| {
+        format!(
+            "'{text}' is none of ones, pairs, triples, long, two, threads, requests, \
+             clients"
+        )
+    })
 }
 
 fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String> {

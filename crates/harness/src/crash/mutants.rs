@@ -20,7 +20,7 @@ const fn mutant(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 29] = [
+pub const MUTANTS: [Mutant; 32] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -94,6 +94,18 @@ pub const MUTANTS: [Mutant; 29] = [
     mutant(
         "slots-freed-first",
         "recovery frees a log before it is digested",
+    ),
+    mutant(
+        "requests-unknown",
+        "what requests of a mount that survives did is not looked for",
+    ),
+    mutant(
+        "requests-tail",
+        "a request without an answer does not hold the log's tail",
+    ),
+    mutant(
+        "requests-kept",
+        "a log that knows requests goes with its recovery",
     ),
 ];
 

@@ -28,17 +28,24 @@ pub enum Kind {
     Two,
     /// Two threads of one client at the same time, sampled. What happens is not the same each time.
     Threads,
+    /// The first client is a mount that survives kills of its daemon, sampled.
+    Requests,
+    /// Two to four clients at the same time on one tree, sampled. What happens is not the same
+    /// each time.
+    Clients,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
         Kind::Long,
         Kind::Two,
         Kind::Threads,
+        Kind::Requests,
+        Kind::Clients,
     ];
 
     /// Its name in commands.
@@ -50,6 +57,8 @@ impl Kind {
             Kind::Long => "long",
             Kind::Two => "two",
             Kind::Threads => "threads",
+            Kind::Requests => "requests",
+            Kind::Clients => "clients",
         }
     }
 
@@ -82,7 +91,7 @@ impl Kind {
                     steps: steps[..1 + (number % 2) as usize].to_vec(),
                     log_all: number / 2 % 2 == 1,
                     wraps: number / 4 % 2 == 1,
-                    threads: false,
+                    ..Workload::default()
                 }
             }
             Kind::Pairs => {
@@ -109,6 +118,22 @@ impl Kind {
                     ..workload
                 }
             }
+            Kind::Clients => {
+                let clients = 2 + chance.below(5) / 2;
+                let length = clients + chance.below(8);
+                Workload {
+                    at_once: true,
+                    ..sampled(&mut chance, length, 6, clients)
+                }
+            }
+            Kind::Requests => {
+                let length = 1 + chance.below(8);
+                let clients = 1 + chance.below(4) / 3;
+                Workload {
+                    requests: true,
+                    ..sampled(&mut chance, length, 6, clients)
+                }
+            }
         }
     }
 }
@@ -119,7 +144,7 @@ fn sometimes(chance: &mut Chance, steps: Vec<Step>) -> Workload {
         steps,
         log_all: chance.below(3) == 0,
         wraps: chance.below(3) == 0,
-        threads: false,
+        ..Workload::default()
     }
 }
 

@@ -430,11 +430,17 @@ pub struct Workload {
     pub wraps: bool,
     /// The second client is a thread of the first, at the same time, in [`TWIN`].
     pub threads: bool,
+    /// The first client is a mount, whose operations are requests; it survives its daemon.
+    pub requests: bool,
+    /// All clients run at the same time, on one tree.
+    pub at_once: bool,
 }
 
 const LOG_ALL: &str = "L";
 const WRAPS: &str = "W";
 const THREADS: &str = "T";
+const REQUESTS: &str = "R";
+const AT_ONCE: &str = "C";
 const DIGEST: &str = "D";
 
 impl Workload {
@@ -462,13 +468,16 @@ impl Workload {
 }
 
 /// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`,
-/// `W` and `T` for [`Workload::log_all`], [`Workload::wraps`] and [`Workload::threads`].
+/// `W`, `T`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
+/// [`Workload::requests`] and [`Workload::at_once`].
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags = [
             (self.log_all, LOG_ALL),
             (self.wraps, WRAPS),
             (self.threads, THREADS),
+            (self.requests, REQUESTS),
+            (self.at_once, AT_ONCE),
         ];
         let flags = flags.into_iter().filter(|flag| flag.0);
         let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
@@ -492,6 +501,8 @@ impl std::str::FromStr for Workload {
                 LOG_ALL => workload.log_all = true,
                 WRAPS => workload.wraps = true,
                 THREADS => workload.threads = true,
+                REQUESTS => workload.requests = true,
+                AT_ONCE => workload.at_once = true,
                 DIGEST => workload.steps.push(Step::Digest),
                 _ => workload.steps.push(item_of(word, items)?),
             }
@@ -508,7 +519,7 @@ fn item_of(word: &str, items: usize) -> Result<Step, String> {
     match number.parse() {
         Ok(item) if item < items => Ok(Step::Item { client, item }),
         _ => Err(format!(
-            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T in front"
+            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, R, C in front"
         )),
     }
 }
@@ -538,7 +549,7 @@ mod tests {
 
     #[test]
     fn workloads_are_words() {
-        let text = "L W 3 D b17 D";
+        let text = "L W R C 3 D b17 D";
         let workload: Workload = text.parse().unwrap();
         assert_eq!(
             (workload.to_string().as_str(), workload.clients()),
