@@ -26,7 +26,7 @@ Examples:
 The same seed gives the same states. Use a release build.";
 
 /// Workloads of each kind in a short run, and in a long one.
-const SHORT: [(Kind, u64); 7] = [
+const SHORT: [(Kind, u64); 9] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, 400),
@@ -34,10 +34,12 @@ const SHORT: [(Kind, u64); 7] = [
     (Kind::Near, 60),
     (Kind::Long, 20),
     (Kind::Two, 60),
+    (Kind::Requests, 60),
+    (Kind::Clients, 60),
 ];
 /// Threads need another tree, so they are never with the others.
 const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
-const LONG: [(Kind, u64); 7] = [
+const LONG: [(Kind, u64); 9] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
@@ -45,6 +47,8 @@ const LONG: [(Kind, u64); 7] = [
     (Kind::Near, 20_000),
     (Kind::Long, 10_000),
     (Kind::Two, 20_000),
+    (Kind::Requests, 20_000),
+    (Kind::Clients, 20_000),
 ];
 
 /// How closely `--whole` looks: all workloads fit an hour of two processors.
@@ -64,7 +68,8 @@ pub struct Args {
     /// All pairs, and many samples of the rest: hours
     #[arg(long)]
     long: bool,
-    /// Only these kinds: ones, pairs, triples, near, long, two, mkfs; or threads alone
+    /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients; or
+    /// threads alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -72,8 +77,9 @@ pub struct Args {
     count: Option<u64>,
     /// Only this workload: numbers of operations, b before one of the second
     /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends
-    /// soon, T: both are threads of one client, O: old records are in the logs;
-    /// M alone: a volume is made
+    /// soon, T: both are threads of one client, O: old records are in the logs,
+    /// R: the first is a mount that survives its daemon, C: clients at the same
+    /// time; M alone: a volume is made
     #[arg(long, value_name = "STEPS")]
     workload: Option<Workload>,
     /// Seed of workloads and choices
@@ -149,7 +155,7 @@ fn parse_mutant(text: &str) -> std::result::Result<&'static str, String> {
 fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text);
     kind.ok_or_else(|| {
-        format!("'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads")
+        format!("'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, clients")
     })
 }
 

@@ -59,6 +59,8 @@ pub fn run(args: &Args) -> Result<bool> {
             (Kind::Near, 10_000),
             (Kind::Long, 10_000),
             (Kind::Two, 10_000),
+            (Kind::Requests, 10_000),
+            (Kind::Clients, 5_000),
         ],
         only: None,
         large: false,

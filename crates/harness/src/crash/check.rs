@@ -73,7 +73,9 @@ pub fn recover(
 }
 
 /// A panic is something wrong like any other.
-fn caught<T>(f: impl FnOnce() -> std::result::Result<T, Wrong>) -> std::result::Result<T, Wrong> {
+pub(super) fn caught<T>(
+    f: impl FnOnce() -> std::result::Result<T, Wrong>,
+) -> std::result::Result<T, Wrong> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
@@ -81,7 +83,7 @@ fn caught<T>(f: impl FnOnce() -> std::result::Result<T, Wrong>) -> std::result::
     })
 }
 
-fn fine(report: &RecoveryReport) -> std::result::Result<(), Wrong> {
+pub(super) fn fine(report: &RecoveryReport) -> std::result::Result<(), Wrong> {
     if report.problems.is_empty() && report.logs_left == 0 && report.logs_refused == 0 {
         return Ok(());
     }

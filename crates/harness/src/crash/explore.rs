@@ -87,7 +87,8 @@ pub struct Counts {
     pub flipped: AtomicU64,
 }
 
-fn add(counter: &AtomicU64) -> u64 {
+/// Counts one.
+pub(super) fn add(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -142,13 +143,13 @@ impl Known {
 
 /// One explorer: places of its own, knowledge shared.
 pub struct Explorer {
-    base: Arc<Base>,
-    depth: Depth,
-    known: Arc<Known>,
+    pub(super) base: Arc<Base>,
+    pub(super) depth: Depth,
+    pub(super) known: Arc<Known>,
     /// Where workloads run.
-    stage: Place,
+    pub(super) stage: Place,
     /// Where images are recovered.
-    ward: Place,
+    pub(super) ward: Place,
 }
 
 type Found<T> = std::result::Result<T, String>;
@@ -194,6 +195,9 @@ impl Explorer {
         if workload.mkfs {
             let found = self.explore_mkfs(seed)?;
             return Ok(found.map_err(|wrong| Box::new(failure(wrong))));
+        }
+        if workload.requests {
+            return self.explore_requests(workload, seed, stop);
         }
         let run = match run(&mut self.stage, &self.base, workload)? {
             Ok(run) => run,
@@ -416,6 +420,9 @@ fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
 }
 
 fn wrong_tree(run: &Run, windows: &[(usize, usize)], found: &crate::model::Snapshot) -> String {
+    if let Some(orders) = &run.orders {
+        return orders.explain(windows, found);
+    }
     let tree = parts(found);
     let mut lines = Vec::new();
     for (track, &(returned, begun)) in run.tracks.iter().zip(windows) {

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | [`base`] | the volume that every workload begins with |
 //! | [`record`] | runs a workload and notes every store, flush and fence |
+//! | [`mount`], [`once`] | a mount that survives its daemon: requests sent again |
+//! | [`clients`] | clients at the same time on one tree: every order that is right |
 //! | [`unrest`] | threads held up at random |
 //! | [`shadow`] | nothing was stored that was not recorded |
 //! | [`turned`] | logs that have gone around |
@@ -22,11 +24,14 @@
 pub mod base;
 pub mod campaign;
 pub mod check;
+pub mod clients;
 pub mod explore;
 pub mod images;
 pub mod minimise;
 pub mod mkfs;
+pub mod mount;
 pub mod mutants;
+pub mod once;
 pub mod record;
 pub mod rot;
 pub mod sequences;

@@ -20,7 +20,7 @@ const fn mutant(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 54] = [
+pub const MUTANTS: [Mutant; 57] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -150,6 +150,18 @@ pub const MUTANTS: [Mutant; 54] = [
         "a new volume's superblock is written before its contents are durable",
     ),
     mutant("mkfs-second", "the second superblock is not written"),
+    mutant(
+        "requests-unknown",
+        "what requests of a mount that survives did is not looked for",
+    ),
+    mutant(
+        "requests-tail",
+        "a request without an answer does not hold the log's tail",
+    ),
+    mutant(
+        "requests-kept",
+        "a log that knows requests goes with its recovery",
+    ),
 ];
 
 /// What became of a mutant.

@@ -10,10 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
+use shale_device::Clock;
 use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
+use super::clients::{self, Hours, Orders};
 use super::shadow::all_recorded;
 use super::turned;
 use super::unrest::Unrest;
@@ -50,7 +52,7 @@ pub struct Track {
 }
 
 impl Track {
-    fn new(part: Option<usize>, tree: Arc<Snapshot>) -> Self {
+    pub(super) fn new(part: Option<usize>, tree: Arc<Snapshot>) -> Self {
         Track {
             part,
             steps: Vec::new(),
@@ -59,7 +61,8 @@ impl Track {
         }
     }
 
-    fn add(&mut self, begun: usize, returned: usize, tree: Option<Arc<Snapshot>>) {
+    /// One more step; no tree: it changed nothing.
+    pub(super) fn add(&mut self, begun: usize, returned: usize, tree: Option<Arc<Snapshot>>) {
         self.steps.push((begun, returned));
         // A digest changes nothing that can be seen.
         let last = self.trees.len() - 1;
@@ -93,6 +96,9 @@ pub struct Run {
     pub tracks: Vec<Track>,
     /// Logs that existed.
     pub logs: usize,
+    /// Clients at the same time on one tree: what may come of their calls. Then the tracks tell
+    /// when steps were done, not to what end.
+    pub orders: Option<Orders>,
 }
 
 impl Run {
@@ -106,6 +112,9 @@ impl Run {
 
     /// Whether a tree is right for these windows.
     pub fn is_right(&self, windows: &[(usize, usize)], tree: &Parts) -> bool {
+        if let Some(orders) = &self.orders {
+            return orders.is_right(windows, tree);
+        }
         let mut tracks = self.tracks.iter().zip(windows);
         tracks.all(|(track, &(from, to))| (from..=to).any(|k| track.is_after(k, tree)))
     }
@@ -211,7 +220,11 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         false => Vec::new(),
     };
     let config = || place.config(workload.wraps, workload.turned.into());
-    let daemon = once_free(|| Daemon::start(config(), clock()))?;
+    let time: Arc<dyn Clock> = match workload.at_once {
+        true => Arc::new(Hours::new(clock())),
+        false => clock(),
+    };
+    let daemon = once_free(|| Daemon::start(config(), time.clone()))?;
     let logs = if workload.threads {
         1
     } else {
@@ -226,6 +239,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         events: Vec::new(),
         tracks: Vec::new(),
         logs,
+        orders: None,
     };
     let with = (&*place.recording.clone(), &*daemon);
     let done = match workload.threads {
@@ -236,6 +250,10 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
             workload,
             &mut run,
         ),
+        false if workload.at_once => {
+            let them = (&sessions[..], &*place.unrest);
+            clients::at_once(with, them, base, workload, &mut run)
+        }
         false => in_turns(with, &sessions, base, workload, &mut run),
     };
     // What closing files stored belongs to no workload.
@@ -260,7 +278,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
 /// some hundred images, so not each time.
 fn is_compared(workload: &Workload) -> bool {
     let items = workload.steps.iter().filter(|&&step| step != Step::Digest);
-    !workload.threads && items.count() != 2
+    !workload.threads && !workload.at_once && items.count() != 2
 }
 
 fn numbered(workload: &Workload) -> Vec<(usize, Step)> {

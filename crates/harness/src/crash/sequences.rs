@@ -34,11 +34,16 @@ pub enum Kind {
     Threads,
     /// A volume is made over another one.
     Mkfs,
+    /// The first client is a mount that survives kills of its daemon, sampled.
+    Requests,
+    /// Two to four clients at the same time on one tree, sampled. What happens is not the same
+    /// each time.
+    Clients,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
@@ -47,6 +52,8 @@ impl Kind {
         Kind::Two,
         Kind::Threads,
         Kind::Mkfs,
+        Kind::Requests,
+        Kind::Clients,
     ];
 
     /// Its name in commands.
@@ -60,6 +67,8 @@ impl Kind {
             Kind::Two => "two",
             Kind::Threads => "threads",
             Kind::Mkfs => "mkfs",
+            Kind::Requests => "requests",
+            Kind::Clients => "clients",
         }
     }
 
@@ -143,6 +152,24 @@ impl Kind {
                 mkfs: true,
                 ..Workload::default()
             },
+            Kind::Clients => {
+                let clients = 2 + chance.below(5) / 2;
+                let length = clients + chance.below(8);
+                Workload {
+                    at_once: true,
+                    turned: false,
+                    ..sampled(&mut chance, length, 6, clients)
+                }
+            }
+            Kind::Requests => {
+                let length = 1 + chance.below(8);
+                let clients = 1 + chance.below(4) / 3;
+                Workload {
+                    requests: true,
+                    turned: false,
+                    ..sampled(&mut chance, length, 6, clients)
+                }
+            }
         }
     }
 }

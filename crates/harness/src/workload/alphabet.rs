@@ -458,6 +458,10 @@ pub struct Workload {
     pub turned: bool,
     /// A volume is made over the one that is there; no steps.
     pub mkfs: bool,
+    /// The first client is a mount, whose operations are requests; it survives its daemon.
+    pub requests: bool,
+    /// All clients run at the same time, on one tree.
+    pub at_once: bool,
 }
 
 const LOG_ALL: &str = "L";
@@ -465,6 +469,8 @@ const WRAPS: &str = "W";
 const THREADS: &str = "T";
 const TURNED: &str = "O";
 const MKFS: &str = "M";
+const REQUESTS: &str = "R";
+const AT_ONCE: &str = "C";
 const DIGEST: &str = "D";
 
 impl Workload {
@@ -492,8 +498,9 @@ impl Workload {
 }
 
 /// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`,
-/// `W`, `T` and `O` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`] and
-/// [`Workload::turned`]; `M` alone for [`Workload::mkfs`].
+/// `W`, `T`, `O`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
+/// [`Workload::turned`], [`Workload::requests`] and [`Workload::at_once`]; `M` alone for
+/// [`Workload::mkfs`].
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags = [
@@ -502,6 +509,8 @@ impl std::fmt::Display for Workload {
             (self.threads, THREADS),
             (self.turned, TURNED),
             (self.mkfs, MKFS),
+            (self.requests, REQUESTS),
+            (self.at_once, AT_ONCE),
         ];
         let flags = flags.into_iter().filter(|flag| flag.0);
         let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
@@ -527,6 +536,8 @@ impl std::str::FromStr for Workload {
                 THREADS => workload.threads = true,
                 TURNED => workload.turned = true,
                 MKFS => workload.mkfs = true,
+                REQUESTS => workload.requests = true,
+                AT_ONCE => workload.at_once = true,
                 DIGEST => workload.steps.push(Step::Digest),
                 _ => workload.steps.push(item_of(word, items)?),
             }
@@ -543,7 +554,7 @@ fn item_of(word: &str, items: usize) -> Result<Step, String> {
     match number.parse() {
         Ok(item) if item < items => Ok(Step::Item { client, item }),
         _ => Err(format!(
-            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, O in front"
+            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, O, R, C in front"
         )),
     }
 }
@@ -573,7 +584,7 @@ mod tests {
 
     #[test]
     fn workloads_are_words() {
-        let text = "L W O 3 D b17 D";
+        let text = "L W O R C 3 D b17 D";
         let workload: Workload = text.parse().unwrap();
         assert_eq!(
             (workload.to_string().as_str(), workload.clients()),
