@@ -445,6 +445,9 @@ impl Recovery<'_> {
             let end = log.outcome.end;
             let lowest = end.saturating_sub(log.slot.ring_bytes);
             let tail = word(map, TAIL_AT).clamp(lowest, end);
+            if mutants::is_on("requests-unknown") {
+                continue;
+            }
             let before = kept.recent.len();
             let scan = Scan::new(map, log.slot.salt, log.slot.ring_bytes, LogPos(tail));
             for record in scan.until(LogPos(end)) {
@@ -480,6 +483,9 @@ impl Recovery<'_> {
     }
 
     fn free_slots(&self, logs: &[Left], kept: &mut Kept) -> Result<()> {
+        if mutants::is_on("requests-kept") {
+            kept.logs.clear();
+        }
         let stays = |number| kept.logs.iter().any(|&(n, _)| n == number);
         let gone: Vec<&Left> = logs
             .iter()

@@ -5,6 +5,7 @@
 //! no piece covers is as in the volume below `cut` and reads as zeros from there on.
 
 use super::ranges::{Advance, Ranges};
+use shale_device::mutants;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, LogPos};
 
@@ -131,11 +132,20 @@ impl Content {
         if self.cut.is_none_or(|(lowest, _)| size < lowest) {
             self.cut = Some((size, by));
         }
+        if mutants::is_on("cut-rest") {
+            return;
+        }
         self.zero(size..edge, by);
     }
 
     /// Makes bytes zeros and gives up the blocks that lie wholly inside.
     pub fn punch(&mut self, range: std::ops::Range<u64>, by: u32) {
+        if mutants::is_on("punch-edges") {
+            let whole = range.start.next_multiple_of(BLOCK)..range.end / BLOCK * BLOCK;
+            return if whole.start < whole.end {
+                self.zero(whole, by)
+            };
+        }
         self.zero(range.clone(), by);
         let blocks = range.start.div_ceil(BLOCK)..range.end / BLOCK;
         self.allocated.remove(blocks);
