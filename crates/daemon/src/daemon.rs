@@ -10,6 +10,7 @@ use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
 use crate::gate::{Barrier, OwnReaders};
+use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
@@ -116,9 +117,12 @@ impl Opened {
         let dir = config.volume.nvm_dir();
         let map = open_nvm(dir, config.volume.nvm_bytes(), &config.map)?;
         let lock = NvmLock::take(dir)?;
+        let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
+        let mounts = labels::check(dir, &uuid, segments)?;
         let map = Arc::new(map);
         let volume = Arc::new(Volume::open(map.clone())?);
         config.volume.check_superblock(volume.superblock())?;
+        labels::write(dir, &uuid, segments, mounts);
         let digester = Digester::new(volume.clone());
         let readers = OwnReaders::default();
         let recovered = Recovery {

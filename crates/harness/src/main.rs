@@ -24,6 +24,8 @@ enum Verb {
     Coherence(command::coherence::Args),
     /// Cut power at every fence of many workloads, recover, compare with the model
     Crash(command::crash::Args),
+    /// Let every fault happen with three workloads, and see that what is promised is kept
+    Faults(command::faults::Args),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
     Model(command::model::Args),
     /// Switch on deliberate mistakes, one at a time, and see that each is found
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Coherence(args) => command::coherence::run(&args),
         Verb::Crash(args) => command::crash::run(&args),
+        Verb::Faults(args) => command::faults::run(&args),
         Verb::Model(args) => command::model::run(&args),
         Verb::Mutants(args) => command::mutants::run(&args),
     };

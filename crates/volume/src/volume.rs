@@ -70,7 +70,7 @@ impl Volume {
         ));
         if space.space().used != root.used_blocks[0] {
             return Err(VolumeError::Damaged {
-                what: "count of used blocks in the root block",
+                what: "count of used blocks in bitmap and root block",
                 at: shale_format::superblock::ROOT_BLOCK,
                 expected: space.space().used,
                 found: root.used_blocks[0],
