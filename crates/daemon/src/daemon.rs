@@ -22,7 +22,7 @@ use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
 use crate::volume_file::VolumeFile;
 use parking_lot::Mutex;
-use shale_device::{Clock, Map, MapOptions};
+use shale_device::{Clock, Map, MapOptions, failpoints};
 use shale_oplog::Recent;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
@@ -237,9 +237,9 @@ impl Daemon {
     }
 
     fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(work)
+        let thread = failpoints::io()
+            .map_err(std::io::Error::from)
+            .and_then(|()| std::thread::Builder::new().name(name.clone()).spawn(work))
             .map_err(|e| DaemonError::file(Path::new(&name), "start a thread", e))?;
         self.threads.lock().push(thread);
         Ok(())
@@ -354,6 +354,7 @@ impl Daemon {
             return Ok(());
         }
         self.shared.closing.store(true, Ordering::Release);
+        failpoints::reach("unmount-begin");
         for client in self.shared.clients() {
             client.daemon_page.set_state(state::CLOSING);
         }
@@ -369,12 +370,14 @@ impl Daemon {
                 Ok(()) => {}
             }
         }
+        failpoints::reach("unmount-logs");
         self.shared.release.wait(
             self.shared.release.ask(),
             self.shared.config.gate_timeout * 2,
         );
         self.shared.forget_requests();
         self.join();
+        failpoints::reach("unmount-end");
         match kept.is_empty() {
             true => Ok(()),
             false => Err(DaemonError::NvmDir {

@@ -26,6 +26,12 @@ enum Verb {
     Crash(command::crash::Args),
     /// Let every fault happen with three workloads, and see that what is promised is kept
     Faults(command::faults::Args),
+    /// A daemon that `faults` starts
+    #[command(hide = true)]
+    FaultsDaemon(command::faults::DaemonArgs),
+    /// A client that `faults` starts
+    #[command(hide = true)]
+    FaultsClient(command::faults::ClientArgs),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
     Model(command::model::Args),
     /// Switch on deliberate mistakes, one at a time, and see that each is found
@@ -37,6 +43,8 @@ fn main() -> ExitCode {
         Verb::Coherence(args) => command::coherence::run(&args),
         Verb::Crash(args) => command::crash::run(&args),
         Verb::Faults(args) => command::faults::run(&args),
+        Verb::FaultsDaemon(args) => return command::faults::daemon(&args),
+        Verb::FaultsClient(args) => return command::faults::client(&args),
         Verb::Model(args) => command::model::run(&args),
         Verb::Mutants(args) => command::mutants::run(&args),
     };

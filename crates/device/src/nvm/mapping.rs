@@ -14,6 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::error::DeviceError;
+use crate::failpoints;
 
 /// Pieces must be a multiple of this to lie side by side.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -158,7 +159,9 @@ impl Mapping {
         let (flags, persistence) = match probe(bytes, prot, sync, fd) {
             Ok(()) => (sync, Persistence::Dax),
             Err(_) => {
-                probe(bytes, prot, MapFlags::SHARED, fd).map_err(failed)?;
+                failpoints::io()
+                    .and_then(|()| probe(bytes, prot, MapFlags::SHARED, fd))
+                    .map_err(failed)?;
                 (MapFlags::SHARED, Persistence::Emulated)
             }
         };
@@ -288,7 +291,8 @@ impl Mapping {
     pub(crate) fn read_only_fd(&self, index: usize) -> Result<OwnedFd, DeviceError> {
         let fd = self.pieces[index].fd.as_fd();
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        rustix::fs::open(&link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        failpoints::io()
+            .and_then(|()| rustix::fs::open(&link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
             .map_err(|e| DeviceError::os(path_of(fd), "open it again read-only", e))
     }
 }

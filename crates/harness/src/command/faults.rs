@@ -2,10 +2,12 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_harness::Result;
+use shale_harness::faults::child;
 use shale_harness::faults::load::Load;
 use shale_harness::faults::table::ROWS;
 use shale_harness::faults::{self, Options};
@@ -54,6 +56,34 @@ pub struct Args {
 fn parse_load(text: &str) -> std::result::Result<Load, String> {
     let load = Load::ALL.into_iter().find(|load| load.name() == text);
     load.ok_or_else(|| format!("'{text}' is none of random, mail, records"))
+}
+
+/// Arguments of a child that is a daemon.
+#[derive(Debug, clap::Args)]
+pub struct DaemonArgs {
+    nvm: PathBuf,
+    socket: PathBuf,
+}
+
+/// Arguments of a child that is a client.
+#[derive(Debug, clap::Args)]
+pub struct ClientArgs {
+    socket: PathBuf,
+    counter: PathBuf,
+    #[arg(value_parser = parse_load)]
+    load: Load,
+    seed: u64,
+}
+
+/// Is a daemon.
+pub fn daemon(args: &DaemonArgs) -> ExitCode {
+    ExitCode::from(child::serve(&args.nvm, &args.socket) as u8)
+}
+
+/// Is a client.
+pub fn client(args: &ClientArgs) -> ExitCode {
+    let (load, seed) = (args.load, args.seed);
+    ExitCode::from(child::work(&args.socket, &args.counter, load, seed) as u8)
 }
 
 /// Runs it; whether every promise was kept.

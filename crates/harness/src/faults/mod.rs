@@ -10,6 +10,8 @@
 //! | [`astray`] | metadata of another address, or of another time |
 //! | [`left`] | logs that a crash left |
 //! | [`media`] | media that are missing, others', older; other versions |
+//! | [`child`], [`killed`] | processes killed and stopped at each point |
+//! | [`scarce`] | a system that says no |
 //! | [`full`] | no space, no inode numbers, a log that is full |
 //!
 //! A row passes if the rest of the volume is untouched, the error names what is damaged, and
@@ -17,12 +19,15 @@
 
 pub mod anatomy;
 pub mod astray;
+pub mod child;
 pub mod decay;
 pub mod full;
+pub mod killed;
 pub mod left;
 pub mod load;
 pub mod media;
 pub mod rot;
+pub mod scarce;
 pub mod sight;
 pub mod stage;
 pub mod table;

@@ -98,23 +98,7 @@ impl Stage {
 
     /// How a daemon serves it.
     pub fn config(&self) -> DaemonConfig {
-        let volume = VolumeFile {
-            format: FORMAT,
-            name: "faults".to_owned(),
-            uuid: uuid_text(&self.uuid),
-            durability: "strict".to_owned(),
-            log_bytes: LOG_BYTES_MIN,
-            nvm: vec![NvmEntry {
-                dir: self.nvm(),
-                size_bytes: self.bytes,
-            }],
-            ssd: vec![],
-            hdd: vec![],
-        };
-        DaemonConfig {
-            digest_threads: 1,
-            ..DaemonConfig::new(volume)
-        }
+        config(&self.nvm(), self.bytes, &self.uuid)
     }
 
     /// All segments, one behind the other.
@@ -406,4 +390,29 @@ pub fn fill(stage: &Stage, load: Load, seed: u64, acts: usize) -> Checked<Snapsh
     let mut model = Memory::new(0o755);
     do_all(stage, &mut model, load.acts(seed).take(acts))?;
     tree(&mut model)
+}
+
+/// How a daemon serves a small stage's volume in this NVM directory.
+pub fn config_of(nvm: &Path) -> DaemonConfig {
+    config(nvm, NVM_BYTES_MIN, &UUID)
+}
+
+fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
+    let volume = VolumeFile {
+        format: FORMAT,
+        name: "faults".to_owned(),
+        uuid: uuid_text(uuid),
+        durability: "strict".to_owned(),
+        log_bytes: LOG_BYTES_MIN,
+        nvm: vec![NvmEntry {
+            dir: nvm.to_path_buf(),
+            size_bytes: bytes,
+        }],
+        ssd: vec![],
+        hdd: vec![],
+    };
+    DaemonConfig {
+        digest_threads: 1,
+        ..DaemonConfig::new(volume)
+    }
 }

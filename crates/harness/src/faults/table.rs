@@ -1,7 +1,7 @@
 //! The table of faults.
 
 use super::stage::Checked;
-use super::{Trial, astray, decay, full, left, media};
+use super::{Trial, astray, decay, full, killed, left, media, scarce};
 use crate::Result;
 
 /// Cases of a row in a quick run.
@@ -111,4 +111,39 @@ pub const ROWS: &[Row] = &[
          incompatible or newer: refused, also where one copy has them",
         media::versions,
     ),
+    row(
+        "daemon-killed",
+        "kill -9 in attach, lease, digest, journal, publish, unmount: the next start recovers; what \
+         returned is there, the call in flight whole or absent; clients attach and go on",
+        killed::daemon,
+    ),
+    row(
+        "recovery-killed",
+        "kill -9 in recovery after one in digest: as for one kill",
+        killed::recovery,
+    ),
+    row(
+        "client-killed",
+        "returned calls are kept, the one in flight is whole or absent, its leases go; others wait \
+         no longer than the limit",
+        killed::client,
+    ),
+    row(
+        "client-stopped",
+        "inside a call, with leases: cut off at the limit; what it does after that does not count, \
+         and it is told",
+        killed::stopped,
+    ),
+    row(
+        "request-refused",
+        "the n-th open, map, allocation or thread of the daemon fails, once and for ever after, for \
+         every n: refused by name or served; what returned is there",
+        scarce::requests,
+    ),
+    row(
+        "limits",
+        "few descriptors, little memory: errno, no damage",
+        scarce::limits,
+    ),
+    row("clock-set-back", "nothing depends on it", scarce::clock),
 ];
