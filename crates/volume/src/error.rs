@@ -100,6 +100,12 @@ pub enum VolumeError {
         /// Bytes there.
         found: u64,
     },
+    /// A memory error: the block cannot be read or written.
+    #[error("memory error in block {block}")]
+    Unreadable {
+        /// The block of the NVM tier.
+        block: u64,
+    },
     /// The copies of the superblock belong to two volumes.
     #[error("the superblocks are of two volumes, {} and {}: a segment is another volume's", shown(.first), shown(.second))]
     TwoVolumes {

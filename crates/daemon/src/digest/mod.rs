@@ -247,6 +247,12 @@ impl Digester {
                 }
                 Err(error) => error,
             };
+            if let DigestError::Volume(VolumeError::Unreadable { block }) = &error
+                && self.volume.retire(*block)
+            {
+                tracing::error!(block, "memory error: the block is not used any more");
+                continue;
+            }
             let less = match &error {
                 DigestError::Volume(VolumeError::NoSpace { .. } | VolumeError::Growth { .. }) => {
                     batch.whole(records / 2)

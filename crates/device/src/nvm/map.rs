@@ -327,6 +327,20 @@ impl Map {
         Ok(())
     }
 
+    /// The first byte of the first page of a range that could not be read or written (a memory
+    /// error, or a file that became shorter): what was loaded from it is zeros, what was stored
+    /// to it is gone. To be asked after the access. `None`: all is well.
+    #[inline(always)]
+    pub fn lost(&self, offset: usize, bytes: usize) -> Option<usize> {
+        self.shared.mapping.lost().has(offset, bytes)
+    }
+
+    /// Whether any page could not be read or written so far.
+    #[inline(always)]
+    pub fn any_lost(&self) -> bool {
+        self.shared.mapping.lost().any()
+    }
+
     /// All counts so far.
     pub fn counts(&self) -> Snapshot {
         self.shared.counters.snapshot()

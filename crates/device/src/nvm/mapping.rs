@@ -5,6 +5,7 @@
 //! present mapping allows.
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr;
@@ -15,6 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::error::DeviceError;
 use crate::failpoints;
+use crate::nvm::guard::{Guard, Lost};
 
 /// Pieces must be a multiple of this to lie side by side.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -59,7 +61,6 @@ struct Mapped {
 }
 
 /// All pieces in one address range.
-#[derive(Debug)]
 pub(crate) struct Mapping {
     reservation: *mut c_void,
     reserved_bytes: usize,
@@ -68,6 +69,18 @@ pub(crate) struct Mapping {
     pieces: Vec<Mapped>,
     persistence: Persistence,
     huge_pages: bool,
+    /// Dropped by hand before the range is unmapped.
+    guard: ManuallyDrop<Guard>,
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping")
+            .field("base", &self.base)
+            .field("bytes", &self.bytes)
+            .field("pieces", &self.pieces)
+            .finish_non_exhaustive()
+    }
 }
 
 // SAFETY: the pointers are an address range that is valid until drop and that no
@@ -137,6 +150,7 @@ impl Mapping {
             pieces: Vec::new(),
             persistence: Persistence::Dax,
             huge_pages: false,
+            guard: ManuallyDrop::new(Guard::new(base, bytes)),
         })
     }
 
@@ -262,6 +276,12 @@ impl Mapping {
         kib * 1024
     }
 
+    /// Pages that cannot be read any more.
+    #[inline(always)]
+    pub(crate) fn lost(&self) -> &Lost {
+        self.guard.lost()
+    }
+
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
@@ -299,6 +319,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.guard) };
         // SAFETY: the reservation is ours, pieces included, and views hold this value
         // alive, so nobody uses the range any more.
         let unmapped = unsafe { munmap(self.reservation, self.reserved_bytes) };

@@ -79,16 +79,6 @@ impl May {
     }
 }
 
-/// Whether this build has failpoints; a row that needs them is told so.
-fn armed(trial: &mut Trial<'_>) -> bool {
-    if cfg!(feature = "failpoints") {
-        return true;
-    }
-    trial.cases = 1;
-    trial.seen = "NOT TRIED: built without --features failpoints".to_owned();
-    false
-}
-
 /// Works until the daemon dies, or for `ACTS` operations. Gives what may be there then.
 fn work(stage: &Stage, trial: &Trial<'_>) -> Checked<May> {
     let model = Memory::new(0o755);
@@ -170,7 +160,7 @@ fn kill_daemon(stage: &Stage, trial: &Trial<'_>, point: &Point) -> Result<Checke
 
 /// The daemon is killed at each of its points.
 pub fn daemon(trial: &mut Trial<'_>) -> Result<Checked<()>> {
-    if !armed(trial) {
+    if !trial.armed() {
         return Ok(Ok(()));
     }
     let empty = trial.stage()?.image()?;
@@ -206,7 +196,7 @@ pub fn daemon(trial: &mut Trial<'_>) -> Result<Checked<()>> {
 
 /// The daemon is killed in a digest, the next one while it recovers.
 pub fn recovery(trial: &mut Trial<'_>) -> Result<Checked<()>> {
-    if !armed(trial) {
+    if !trial.armed() {
         return Ok(Ok(()));
     }
     let empty = trial.stage()?.image()?;
@@ -350,7 +340,7 @@ pub fn stopped(trial: &mut Trial<'_>) -> Result<Checked<()>> {
 }
 
 fn clients(trial: &mut Trial<'_>, what: &'static str) -> Result<Checked<()>> {
-    if !armed(trial) {
+    if !trial.armed() {
         return Ok(Ok(()));
     }
     let mut cases = 0;

@@ -12,6 +12,7 @@
 //! | [`media`] | media that are missing, others', older; other versions |
 //! | [`child`], [`killed`] | processes killed and stopped at each point |
 //! | [`scarce`] | a system that says no |
+//! | [`memory`] | pages of NVM that cannot be read any more |
 //! | [`full`] | no space, no inode numbers, a log that is full |
 //!
 //! A row passes if the rest of the volume is untouched, the error names what is damaged, and
@@ -26,6 +27,7 @@ pub mod killed;
 pub mod left;
 pub mod load;
 pub mod media;
+pub mod memory;
 pub mod rot;
 pub mod scarce;
 pub mod sight;
@@ -73,7 +75,9 @@ pub struct Outcome {
     pub cases: u64,
     /// What was seen.
     pub seen: String,
-    /// What is wrong; `None`: the promise was kept.
+    /// This build cannot try it: it has no failpoints.
+    pub untried: bool,
+    /// What is wrong; `None`: the promise was kept, or not tried.
     pub wrong: Option<String>,
     /// Seconds it took.
     pub seconds: f64,
@@ -91,6 +95,8 @@ pub struct Trial<'t> {
     pub cases: u64,
     /// What was seen, for the table.
     pub seen: String,
+    /// This build cannot try it.
+    pub untried: bool,
     until: Instant,
 }
 
@@ -101,6 +107,12 @@ impl Trial<'_> {
     /// No space.
     pub fn stage(&self) -> Result<Stage> {
         Stage::small(&self.options.dir)
+    }
+
+    /// Whether this build has failpoints; else the row is not tried.
+    pub fn armed(&mut self) -> bool {
+        self.untried = !cfg!(feature = "failpoints");
+        !self.untried
     }
 
     /// Counts a case; whether there is time for it.
@@ -145,6 +157,7 @@ fn missed(row: &Row, load: Load, wrong: String) -> Outcome {
         promise: row.promise,
         cases: 0,
         seen: String::new(),
+        untried: false,
         wrong: Some(wrong),
         seconds: 0.0,
     }
@@ -158,11 +171,12 @@ fn one(options: &Options, row: &Row, filled: &Filled) -> Result<Outcome> {
         chance: Chance::new(options.seed ^ row.name.len() as u64),
         cases: 0,
         seen: String::new(),
+        untried: false,
         until: begun + options.row_limit,
     };
     let done: Checked<()> = (row.run)(&mut trial)?;
     let wrong = match done {
-        Ok(()) if trial.cases == 0 => Some("no case could be tried".to_owned()),
+        Ok(()) if trial.cases == 0 && !trial.untried => Some("no case could be tried".to_owned()),
         done => done.err(),
     };
     Ok(Outcome {
@@ -171,6 +185,7 @@ fn one(options: &Options, row: &Row, filled: &Filled) -> Result<Outcome> {
         promise: row.promise,
         cases: trial.cases,
         seen: trial.seen,
+        untried: trial.untried,
         wrong,
         seconds: begun.elapsed().as_secs_f64(),
     })

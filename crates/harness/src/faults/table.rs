@@ -1,7 +1,7 @@
 //! The table of faults.
 
 use super::stage::Checked;
-use super::{Trial, astray, decay, full, killed, left, media, scarce};
+use super::{Trial, astray, decay, full, killed, left, media, memory, scarce};
 use crate::Result;
 
 /// Cases of a row in a quick run.
@@ -86,6 +86,12 @@ pub const ROWS: &[Row] = &[
         "log-file",
         "a log that is missing, cut, or another's is named; what was digested is whole",
         left::file,
+    ),
+    row(
+        "memory-error",
+        "SIGBUS in daemon and client: EIO on what lies there, both live on; the block is not used \
+         again before the next start; what is written meanwhile goes elsewhere and stays",
+        memory::blocks,
     ),
     row(
         "full-volume",
