@@ -3,6 +3,7 @@
 //! | Module | What it holds |
 //! | --- | --- |
 //! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
+//! | `labels` | which segment is which |
 //! | [`daemon`] | starting and stopping |
 //! | `attach`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
@@ -25,6 +26,7 @@ mod digestion;
 pub mod error;
 mod gate;
 mod grants;
+mod labels;
 pub mod lease;
 mod left_log;
 mod listen;

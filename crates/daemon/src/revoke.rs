@@ -16,7 +16,7 @@ use crate::digestion::Halt;
 use crate::lease::{Decision, Grant, Holder, LeaseHook, Wish};
 use crate::shared::Shared;
 use crate::space::LEFT_LOGS;
-use shale_device::mutants;
+use shale_device::{failpoints, mutants};
 use shale_proto::LeaseMode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -137,6 +137,7 @@ impl Shared {
         if !mutants::is_on("lease-generation") {
             victim.daemon_page.bump_generation(ino);
         }
+        failpoints::reach("lease-revoke");
         self.pass_gate(&victim);
         if let (Some(hook), Some(seen)) = (hook, dropped)
             && hook.used_since(ino, seen)

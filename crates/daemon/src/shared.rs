@@ -16,7 +16,7 @@ use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
 use crate::space::Credits;
 use parking_lot::{Mutex, RwLock};
-use shale_device::{Clock, Map, mutants};
+use shale_device::{Clock, Map, failpoints, mutants};
 use shale_format::TxId;
 use shale_format::log::LogSlot;
 use shale_proto::control::state;
@@ -178,6 +178,7 @@ impl Shared {
     pub(crate) fn free_log(&self, slot: u32, path: &Path) -> Result<()> {
         let _nobody_attaches = self.attach.lock();
         self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
+        failpoints::reach("log-freed");
         remove(path)
     }
 

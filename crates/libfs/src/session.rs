@@ -266,6 +266,10 @@ impl Session {
             op.leave();
             match result {
                 Ok(value) => {
+                    if need.log != 0 && self.log_map.any_lost() {
+                        // Whether the record is there nobody knows: nothing more is appended.
+                        return Err(Errno::IO);
+                    }
                     if need.log == 0 {
                         self.still_served().map_err(final_errno)?;
                     }
@@ -302,6 +306,9 @@ impl Session {
     /// Space in the log for `bytes`, waiting for digest while the log is full.
     #[inline(always)]
     fn admit(&self, bytes: u64) -> Result<Permit<'_>> {
+        if self.log_map.any_lost() {
+            return Err(Errno::IO);
+        }
         self.reclaim();
         let Some(permit) = self.permits.take(&self.log, bytes) else {
             return self.admit_later(bytes);
