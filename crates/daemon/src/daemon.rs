@@ -5,11 +5,12 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
+use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod barrier;
 pub mod check;
 mod client;
 mod connection;
@@ -24,10 +25,16 @@ pub mod daemon;
 pub mod digest;
 mod digestion;
 pub mod error;
+mod evict;
 mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod grants;
+mod halt;
 mod labels;
 pub mod lease;
+#[cfg(test)]
+mod lease_tests;
 mod left_log;
 mod listen;
 mod log_bytes;
@@ -35,6 +42,8 @@ pub mod make;
 pub mod nvm_dir;
 mod orphans;
 mod page;
+mod pass;
+mod progress;
 pub mod recover;
 mod release;
 mod revoke;
@@ -43,6 +52,7 @@ pub mod scrub;
 mod shared;
 mod space;
 pub mod stats;
+mod sync;
 pub mod volume_file;
 
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};

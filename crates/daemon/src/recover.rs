@@ -23,11 +23,12 @@
 //! knows such requests is *kept*, digested and small, until they have been answered: were
 //! the daemon killed again before that, the next one would find them still.
 
+use crate::barrier::Barrier;
 use crate::client::Client;
 use crate::digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
 use crate::grants::RunSet;
 use crate::left_log::{Left, Outcome, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
