@@ -17,6 +17,7 @@ use crate::nvm_dir::remove;
 use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
 use crate::space::Credits;
+use crate::spare::Spare;
 use parking_lot::{Mutex, RwLock};
 use shale_device::{Clock, Map, failpoints, mutants};
 use shale_format::TxId;
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) next_client: AtomicU32,
     /// Serialises what is done with log slots and their files.
     pub(crate) attach: Mutex<()>,
+    pub(crate) spare: Spare,
     pub(crate) epoch: Mutex<Epoch>,
     pub(crate) leases: Leases,
     pub(crate) credits: Credits,
