@@ -5,11 +5,13 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
+use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
+use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
@@ -21,7 +23,7 @@ use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
 use crate::volume_file::VolumeFile;
 use parking_lot::Mutex;
-use shale_device::{Clock, Map, MapOptions};
+use shale_device::{Clock, Map, MapOptions, failpoints};
 use shale_format::log::RING_AT;
 use shale_oplog::Recent;
 use shale_proto::control::state;
@@ -120,9 +122,12 @@ impl Opened {
         let dir = config.volume.nvm_dir();
         let map = open_nvm(dir, config.volume.nvm_bytes(), &config.map)?;
         let lock = NvmLock::take(dir)?;
+        let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
+        let mounts = labels::check(dir, &uuid, segments)?;
         let map = Arc::new(map);
         let volume = Arc::new(Volume::open(map.clone())?);
         config.volume.check_superblock(volume.superblock())?;
+        labels::write(dir, &uuid, segments, mounts);
         let digester = Digester::new(volume.clone());
         let readers = OwnReaders::default();
         let recovered = Recovery {
@@ -238,9 +243,9 @@ impl Daemon {
     }
 
     fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(work)
+        let thread = failpoints::io()
+            .map_err(std::io::Error::from)
+            .and_then(|()| std::thread::Builder::new().name(name.clone()).spawn(work))
             .map_err(|e| DaemonError::file(Path::new(&name), "start a thread", e))?;
         self.threads.lock().push(thread);
         Ok(())
@@ -366,6 +371,7 @@ impl Daemon {
             return Ok(());
         }
         self.shared.closing.store(true, Ordering::Release);
+        failpoints::reach("unmount-begin");
         for client in self.shared.clients() {
             client.daemon_page.set_state(state::CLOSING);
         }
@@ -381,12 +387,14 @@ impl Daemon {
                 Ok(()) => {}
             }
         }
+        failpoints::reach("unmount-logs");
         self.shared.release.wait(
             self.shared.release.ask(),
             self.shared.config.gate_timeout * 2,
         );
         self.shared.forget_requests();
         self.join();
+        failpoints::reach("unmount-end");
         match kept.is_empty() {
             true => Ok(()),
             false => Err(DaemonError::NvmDir {

@@ -33,6 +33,7 @@ pub mod clock;
 pub mod counters;
 pub mod crc32c;
 mod error;
+pub mod failpoints;
 mod fused;
 mod hooks;
 mod isa;

@@ -4,7 +4,7 @@
 //! Invariant: the place of a gate number is touched by the thread that has the number
 //! only, so plain loads and stores suffice. The number that threads share has none.
 
-use crate::gate::SHARED;
+use crate::gate_number::SHARED;
 use crate::present::Present;
 use shale_oplog::{Kept, Permit, Writer};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,7 +6,7 @@ use crate::node::{Node, NodeState};
 use crate::room::UNIT;
 use crate::session::Session;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
-use shale_device::mutants;
+use shale_device::{failpoints, mutants};
 use shale_format::{Ino, LogPos};
 use shale_oplog::{Done, Part, Permit};
 use shale_proto::LeaseMode;
@@ -57,6 +57,7 @@ impl<'s> Op<'s> {
         self.epoch = self.session.epoch();
         self.digested = self.session.digested();
         self.now_ns = self.session.clock.realtime_ns();
+        failpoints::reach("call-inside");
     }
 
     /// The inode, loaded and leased. `ENOENT` if there is none.

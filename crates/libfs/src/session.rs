@@ -9,7 +9,8 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
-use crate::gate::{self, Inside};
+use crate::gate::Inside;
+use crate::gate_number;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
 use crate::kept::Permits;
 use crate::kernel::Kernel;
@@ -255,7 +256,7 @@ impl Session {
         need: Need,
         mut f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
-        let thread = gate::number();
+        let thread = gate_number::number();
         let permit = match need.log {
             0 => None,
             bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
@@ -275,6 +276,10 @@ impl Session {
             };
             match result {
                 Ok(value) => {
+                    if need.log != 0 && self.log_map.any_lost() {
+                        // Whether the record is there nobody knows: nothing more is appended.
+                        return Err(Errno::IO);
+                    }
                     if need.log == 0 {
                         self.still_served().map_err(final_errno)?;
                     }
@@ -311,6 +316,9 @@ impl Session {
     /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed.
     #[inline(always)]
     fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
+        if self.log_map.any_lost() {
+            return Err(Errno::IO);
+        }
         self.reclaim();
         let committed = self.log.committed().0;
         let behind = committed.saturating_sub(self.digested().0);

@@ -10,6 +10,7 @@
 //! ever lent out; views keep the mapping alive.
 
 mod gather;
+mod guard;
 mod map;
 mod mapping;
 mod recorded;
