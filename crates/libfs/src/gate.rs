@@ -9,6 +9,14 @@ use super::gate_number::{Overflow, number, overflow};
 use super::sync::{Ordering, SharedWords, compiler_fence};
 use shale_proto::control::client_page::gate;
 
+/// The daemon's barriers have to reach this process: its gates are plain stores.
+pub(crate) fn register_barriers() {
+    let register = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
+    if rustix::thread::membarrier(register).is_err() {
+        tracing::debug!("no expedited barriers: the daemon uses slower ones");
+    }
+}
+
 /// A thread inside a call; leaving on drop.
 pub(crate) struct Inside<'a> {
     page: &'a SharedWords,

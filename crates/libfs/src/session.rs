@@ -9,7 +9,7 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
-use crate::gate::Inside;
+use crate::gate::{self, Inside};
 use crate::gate_number;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
 use crate::kept::Permits;
@@ -130,7 +130,7 @@ impl Session {
         options: SessionOptions,
         maps: &SessionMaps,
     ) -> Result<Arc<Self>> {
-        register_barriers();
+        gate::register_barriers();
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: options.log_bytes,
@@ -562,14 +562,6 @@ pub(crate) fn final_errno(stop: Stop) -> Errno {
     match stop {
         Stop::Errno(e) => e,
         _ => Errno::IO,
-    }
-}
-
-/// The daemon's barriers have to reach this process: its gates are plain stores.
-fn register_barriers() {
-    let register = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
-    if rustix::thread::membarrier(register).is_err() {
-        tracing::debug!("no expedited barriers: the daemon uses slower ones");
     }
 }
 
