@@ -48,13 +48,15 @@ pub struct SessionOptions {
     pub log_all: bool,
 }
 
-/// How a session maps what it is handed (recorder, timing model).
+/// How a session maps what it is handed (recorder, timing model, protection key).
 #[derive(Clone, Default)]
 pub struct SessionMaps {
     /// The NVM tier.
     pub nvm: MapOptions,
     /// Its update log.
     pub log: MapOptions,
+    /// Its control page.
+    pub client_page: MapOptions,
 }
 
 /// A client of a volume.
@@ -150,7 +152,7 @@ impl Session {
             log_map.populate().map_err(|e| device(&e))?;
         }
         let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
-        let client_page = map(&plain, client_page::BYTES, Access::ReadWrite)?;
+        let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;

@@ -14,6 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::error::DeviceError;
+use crate::protect::ProtectionKey;
 
 /// Pieces must be a multiple of this to lie side by side.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -67,6 +68,8 @@ pub(crate) struct Mapping {
     pieces: Vec<Mapped>,
     persistence: Persistence,
     huge_pages: bool,
+    /// What is writable has this key.
+    key: Option<ProtectionKey>,
 }
 
 // SAFETY: the pointers are an address range that is valid until drop and that no
@@ -82,7 +85,11 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
 }
 
 impl Mapping {
-    pub(crate) fn new(pieces: Vec<Piece>, access: Access) -> Result<Mapping, DeviceError> {
+    pub(crate) fn new(
+        pieces: Vec<Piece>,
+        access: Access,
+        key: Option<ProtectionKey>,
+    ) -> Result<Mapping, DeviceError> {
         if pieces.is_empty() {
             return Err(DeviceError::NoPieces);
         }
@@ -93,6 +100,7 @@ impl Mapping {
             bytes += piece.bytes;
         }
         let mut mapping = Mapping::reserve(bytes, &path_of(pieces[0].fd.as_fd()))?;
+        mapping.key = key;
         let mut offset = 0;
         for piece in pieces {
             let persistence = mapping.place(offset, piece.bytes, piece.fd.as_fd(), access)?;
@@ -136,6 +144,7 @@ impl Mapping {
             pieces: Vec::new(),
             persistence: Persistence::Dax,
             huge_pages: false,
+            key: None,
         })
     }
 
@@ -176,6 +185,10 @@ impl Mapping {
             )
         }
         .map_err(failed)?;
+        if let (Some(key), Access::ReadWrite) = (self.key, access) {
+            key.protect(self.base.wrapping_add(offset), bytes)
+                .map_err(failed)?;
+        }
         Ok(persistence)
     }
 
