@@ -11,8 +11,8 @@ use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
-use shale_device::mutants;
-use shale_device::{Map, Path as CountPath};
+use shale_device::{Access, Map, Path as CountPath, Piece};
+use shale_device::{failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
@@ -126,12 +126,19 @@ impl Shared {
         ring_bytes: u64,
     ) -> Result<(Arc<Map>, PathBuf)> {
         let path = self.nvm_dir.join(file_name(slot));
-        remove(&path)?;
-        let map = Arc::new(
-            (self.config.log_map)(slot)
-                .path(CountPath::Log)
-                .create_file(&path, RING_AT + ring_bytes as usize)?,
-        );
+        let options = (self.config.log_map)(slot).path(CountPath::Log);
+        let bytes = RING_AT + ring_bytes as usize;
+        let ready = match reach {
+            Reach::InProcess => None,
+            Reach::Socket => self.spare.take(&path, bytes)?,
+        };
+        let map = Arc::new(match ready {
+            Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
+            None => {
+                remove(&path)?;
+                options.create_file(&path, bytes)?
+            }
+        });
         if reach == Reach::InProcess {
             // For a mount that stays; a program's start must not wait for it.
             map.prepare()?;
@@ -200,6 +207,7 @@ impl Shared {
             self.set_slot(slot, &live)?;
         }
         let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
+        failpoints::reach("attach-log");
         let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(Parts {
@@ -217,6 +225,7 @@ impl Shared {
         })?);
         client.set_digested(start);
         self.set_slot(slot, &live)?;
+        failpoints::reach("attach-slot");
         self.register(&client);
         if asker.reach == Reach::InProcess && self.config.connection_continues {
             self.leases.assume_reader(client.id);
@@ -237,7 +246,9 @@ impl Shared {
 fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn LogBytes>)> {
     let duplicate = || {
         let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
-        let fd = first.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        let fd = failpoints::io()
+            .and(first)
+            .and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
         fd.map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
     };
     let read: Box<dyn LogBytes> = match reach {

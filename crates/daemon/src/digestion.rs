@@ -20,6 +20,7 @@ use crate::halt::Halt;
 use crate::rights::Rights;
 use crate::shared::Shared;
 use parking_lot::{Condvar, Mutex};
+use shale_device::failpoints;
 use shale_format::{Ino, LogPos};
 use shale_volume::VolumeError;
 use std::collections::VecDeque;
@@ -189,8 +190,10 @@ impl Shared {
         if done.upto > from {
             self.use_up(client, rights, done);
             client.set_digested(done.upto);
+            failpoints::reach("publish-digested");
             if let Some(txid) = done.txid {
                 self.publish(txid);
+                failpoints::reach("publish-epoch");
             }
             self.credits.settle(client.id, done.reserve_released);
             self.release.ask();

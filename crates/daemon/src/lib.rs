@@ -3,8 +3,9 @@
 //! | Module | What it holds |
 //! | --- | --- |
 //! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
+//! | `labels` | which segment is which |
 //! | [`daemon`] | starting and stopping |
-//! | `attach`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
+//! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
 //! | `page`, `gate`, `release` | the two shared pages, and waiting until nobody uses what is freed |
 //! | [`digest`], `digestion` | digesting a log, and when that happens |
@@ -30,6 +31,7 @@ mod gate;
 mod gate_tests;
 mod grants;
 mod halt;
+mod labels;
 pub mod lease;
 #[cfg(test)]
 mod lease_tests;
@@ -49,6 +51,7 @@ mod rights;
 pub mod scrub;
 mod shared;
 mod space;
+mod spare;
 pub mod stats;
 mod sync;
 pub mod volume_file;

@@ -38,7 +38,7 @@ use crate::rights::{LeftRights, Person, groups_of_user};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use serde::Serialize;
-use shale_device::{Clock, mutants};
+use shale_device::{Clock, failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_oplog::{LogBytes, Recent, Scan};
@@ -125,11 +125,14 @@ impl Recovery<'_> {
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
         self.end_all(&logs);
+        failpoints::reach("recovery-open");
         self.survey(&mut logs);
         if mutants::is_on("slots-freed-first") {
             self.free_slots(&logs, &mut Kept::default())?;
         }
+        failpoints::reach("recovery-survey");
         self.digest(&mut logs);
+        failpoints::reach("recovery-digest");
         report.orphans_freed = self.digest_short(&mut logs)?;
         let mut kept = self.collect_requests(&logs);
         report.requests = kept.recent.len();
@@ -138,13 +141,16 @@ impl Recovery<'_> {
             self.settle(log, &mut report);
         }
         self.release();
+        failpoints::reach("recovery-settled");
         self.free_slots(&logs, &mut kept)?;
+        failpoints::reach("recovery-slots");
         let left = self.left(&logs)?;
         // A log that is left knows more of them than it names: what is below a directory.
         let orphans_go = !mutants::is_on("orphans-go");
         if self.connection.is_none() && report.logs_left == 0 && orphans_go {
             report.orphans_freed += orphans::free_all(self.volume, &HashSet::new())?;
         }
+        failpoints::reach("recovery-orphans");
         report.ms = (self.clock.monotonic_ns() - started_ns) / 1_000_000;
         kept.since_ns = self.clock.monotonic_ns();
         for problem in &report.problems {
@@ -446,6 +452,9 @@ impl Recovery<'_> {
             let end = log.outcome.end;
             let lowest = end.saturating_sub(log.slot.ring_bytes);
             let tail = word(map, TAIL_AT).clamp(lowest, end);
+            if mutants::is_on("requests-unknown") {
+                continue;
+            }
             let before = kept.recent.len();
             let scan = Scan::new(map, log.slot.salt, log.slot.ring_bytes, LogPos(tail));
             for record in scan.until(LogPos(end)) {
@@ -481,6 +490,9 @@ impl Recovery<'_> {
     }
 
     fn free_slots(&self, logs: &[Left], kept: &mut Kept) -> Result<()> {
+        if mutants::is_on("requests-kept") {
+            kept.logs.clear();
+        }
         let stays = |number| kept.logs.iter().any(|&(n, _)| n == number);
         let gone: Vec<&Left> = logs
             .iter()

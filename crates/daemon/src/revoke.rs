@@ -16,7 +16,7 @@ use super::halt::Halt;
 use super::lease::{Decision, Grant, Holder, LeaseHook, Wish};
 use super::shared::Shared;
 use super::space::LEFT_LOGS;
-use super::sync::{Ordering, mutants};
+use super::sync::{Ordering, failpoints, mutants};
 use shale_proto::LeaseMode;
 use std::sync::Arc;
 
@@ -141,6 +141,7 @@ impl Shared {
         if !mutants::is_on("lease-generation") {
             victim.daemon_page.bump_generation(ino);
         }
+        failpoints::reach("lease-revoke");
         self.pass_gate(&victim);
         if let (Some(hook), Some(seen)) = (hook, dropped)
             && hook.used_since(ino, seen)

@@ -17,8 +17,9 @@ use crate::nvm_dir::remove;
 use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
 use crate::space::Credits;
+use crate::spare::Spare;
 use parking_lot::{Mutex, RwLock};
-use shale_device::{Clock, Map};
+use shale_device::{Clock, Map, failpoints, mutants};
 use shale_format::TxId;
 use shale_format::log::LogSlot;
 use shale_volume::{Run, Volume};
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) next_client: AtomicU32,
     /// Serialises what is done with log slots and their files.
     pub(crate) attach: Mutex<()>,
+    pub(crate) spare: Spare,
     pub(crate) epoch: Mutex<Epoch>,
     pub(crate) leases: Leases,
     pub(crate) credits: Credits,
@@ -98,7 +100,7 @@ impl Shared {
     /// at a time, so that the word in a page never goes back.
     pub(crate) fn publish(&self, txid: TxId) {
         let mut epoch = self.epoch.lock();
-        epoch.number += 1;
+        epoch.number += u64::from(!mutants::is_on("epoch-kept"));
         epoch.txid = epoch.txid.max(txid);
         for client in self.clients.read().values() {
             client.daemon_page.set_epoch(epoch.number);
@@ -159,6 +161,7 @@ impl Shared {
     pub(crate) fn free_log(&self, slot: u32, path: &Path) -> Result<()> {
         let _nobody_attaches = self.attach.lock();
         self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
+        failpoints::reach("log-freed");
         remove(path)
     }
 

@@ -3,7 +3,7 @@
 //! taking them, passing gates, cutting off.
 
 pub(crate) use parking_lot::{Condvar, Mutex};
-pub(crate) use shale_device::mutants;
+pub(crate) use shale_device::{failpoints, mutants};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Turns of waiting for a gate with a pause instruction: most calls last microseconds.

@@ -33,6 +33,7 @@ pub mod clock;
 pub mod counters;
 pub mod crc32c;
 mod error;
+pub mod failpoints;
 mod fused;
 mod hooks;
 mod isa;
@@ -48,7 +49,7 @@ pub use error::DeviceError;
 pub use hooks::{Event, Recorder, Sink, StoreKind};
 pub use nvm::{
     Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
-    SharedWords, Span, View,
+    SharedWords, Span, View, create_unnamed, name_unnamed,
 };
 pub use protect::ProtectionKey;
 pub use timing::{Model, Timing};

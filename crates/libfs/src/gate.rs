@@ -21,7 +21,12 @@ impl<'a> Inside<'a> {
     /// Enters. One call at a time per thread.
     #[inline]
     pub(crate) fn enter(page: &'a SharedWords) -> Self {
-        let n = number();
+        Self::enter_as(page, number())
+    }
+
+    /// As [`Self::enter`]; `n` is the calling thread's number.
+    #[inline(always)]
+    pub(crate) fn enter_as(page: &'a SharedWords, n: usize) -> Self {
         let shared = overflow(n);
         let at = gate(n);
         let sequence = page.load_u64(at) | 1;

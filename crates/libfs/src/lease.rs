@@ -132,6 +132,9 @@ impl Session {
         }
         if !node.lease.was_set() {
             node.reload(&self.view, self.epoch()).map_err(final_errno)?;
+            // Who found it dead may have taken it out meanwhile. There must be no second node
+            // for the inode while this one's lease stands.
+            return Ok(self.nodes.add(node, self.digested()));
         }
         Ok(node)
     }

@@ -30,6 +30,7 @@ pub mod mounts;
 pub mod own;
 mod protect;
 pub mod raw;
+pub mod recent;
 pub mod report;
 pub mod rewrite;
 pub mod serve;
