@@ -18,7 +18,8 @@ static char *end_of_log(void) {
     unsigned long from, to;
     char rights[5];
     while (maps && fgets(line, sizeof line, maps))
-        if (strstr(line, "/log-") && sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && rights[1] == 'w')
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && !strcmp(rights, "rw-s") &&
+            strstr(line, "/nvm/") && !strstr(line, "/seg-"))
             at = (char *)to - 1;
     if (maps) fclose(maps);
     return at;
