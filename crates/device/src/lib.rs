@@ -39,6 +39,7 @@ mod hooks;
 mod isa;
 pub mod mutants;
 pub mod nvm;
+pub mod protect;
 pub mod sim;
 pub mod timing;
 
@@ -50,4 +51,5 @@ pub use nvm::{
     Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
     SharedWords, Span, View, create_unnamed, name_unnamed,
 };
+pub use protect::ProtectionKey;
 pub use timing::{Model, Timing};

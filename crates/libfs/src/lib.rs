@@ -29,6 +29,7 @@ mod meta;
 mod names;
 mod node;
 mod op;
+mod options;
 mod path;
 mod path_cache;
 mod path_xattrs;

@@ -17,6 +17,7 @@ use crate::kernel::Kernel;
 use crate::lease::Turns;
 use crate::node::Nodes;
 use crate::op::Op;
+pub use crate::options::{SessionMaps, SessionOptions};
 use crate::path_cache::PathCache;
 use crate::present::Present;
 use crate::requests::Requests;
@@ -35,30 +36,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// How a session is opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SessionOptions {
-    /// Bytes of the update log; 0: the volume's default.
-    pub log_bytes: u64,
-    /// The kernel holds references to inodes (FUSE): an inode that loses its last
-    /// name lives on until it is forgotten.
-    pub kernel_references: bool,
-    /// The session stays for long: all of its log is made present at once, so that no
-    /// call has to wait for a page of it.
-    pub present: bool,
-    /// Whole blocks go through the log too, instead of straight to granted blocks.
-    pub log_all: bool,
-}
-
-/// How a session maps what it is handed (recorder, timing model).
-#[derive(Clone, Default)]
-pub struct SessionMaps {
-    /// The NVM tier.
-    pub nvm: MapOptions,
-    /// Its update log.
-    pub log: MapOptions,
-}
 
 /// A client of a volume.
 pub struct Session {
@@ -153,7 +130,7 @@ impl Session {
             log_map.populate().map_err(|e| device(&e))?;
         }
         let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
-        let client_page = map(&plain, client_page::BYTES, Access::ReadWrite)?;
+        let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;

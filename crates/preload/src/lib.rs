@@ -28,6 +28,7 @@ pub mod link;
 pub mod memory;
 pub mod mounts;
 pub mod own;
+mod protect;
 pub mod raw;
 pub mod recent;
 pub mod report;

@@ -6,6 +6,7 @@
 //! were not there.
 
 use crate::calls::{attributes, data, descriptors, mapping, names, process, transfer};
+use crate::protect;
 use crate::raw::{self, Args, nr};
 use crate::stack;
 use crate::stubs::{CLASS, PASS, class};
@@ -117,12 +118,14 @@ fn own(number: u32) -> i64 {
 pub fn guarded(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
     guarded_raw(thread, || {
         thread.begin();
+        protect::open();
         // By reference, as all on this way: what is moved is loaded before it is stored.
         let f = &mut f;
         let result = stack::call(thread, || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(&mut *f));
             result.unwrap_or(raw::fail(libc::EIO))
         });
+        protect::close();
         thread.end();
         result
     })

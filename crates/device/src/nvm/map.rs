@@ -15,6 +15,7 @@ use crate::failpoints;
 use crate::hooks::{Hooks, Recorder};
 use crate::nvm::mapping::{Access, Mapping, Persistence, Piece, path_of};
 use crate::nvm::view::View;
+use crate::protect::ProtectionKey;
 use crate::timing::{Model, Timing};
 
 /// What the views of one mapping have in common.
@@ -39,6 +40,7 @@ pub struct MapOptions {
     path: Option<Path>,
     recorder: Option<Arc<dyn Recorder>>,
     timing: Option<Arc<Timing>>,
+    key: Option<ProtectionKey>,
 }
 
 impl MapOptions {
@@ -50,6 +52,12 @@ impl MapOptions {
     /// Sets the path that the map itself counts for.
     pub fn path(mut self, path: Path) -> Self {
         self.path = Some(path);
+        self
+    }
+
+    /// What is writable can be reached only by threads that have opened this key.
+    pub fn protect(mut self, key: Option<ProtectionKey>) -> Self {
+        self.key = key;
         self
     }
 
@@ -119,7 +127,7 @@ impl MapOptions {
     /// A file shorter than its piece, a piece that is not a multiple of a page
     /// (except the last), or what the kernel says.
     pub fn open(&self, pieces: Vec<Piece>, access: Access) -> Result<Map, DeviceError> {
-        let mapping = Mapping::new(pieces, access)?;
+        let mapping = Mapping::new(pieces, access, self.key)?;
         let hooked = self.recorder.is_some() || self.timing.is_some();
         let hooks = hooked.then(|| {
             Arc::new(Hooks {

@@ -17,6 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use crate::error::DeviceError;
 use crate::failpoints;
 use crate::nvm::guard::{Guard, Lost};
+use crate::protect::ProtectionKey;
 
 /// Pieces must be a multiple of this to lie side by side.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -69,6 +70,8 @@ pub(crate) struct Mapping {
     pieces: Vec<Mapped>,
     persistence: Persistence,
     huge_pages: bool,
+    /// What is writable has this key.
+    key: Option<ProtectionKey>,
     /// Dropped by hand before the range is unmapped.
     guard: ManuallyDrop<Guard>,
 }
@@ -96,7 +99,11 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
 }
 
 impl Mapping {
-    pub(crate) fn new(pieces: Vec<Piece>, access: Access) -> Result<Mapping, DeviceError> {
+    pub(crate) fn new(
+        pieces: Vec<Piece>,
+        access: Access,
+        key: Option<ProtectionKey>,
+    ) -> Result<Mapping, DeviceError> {
         if pieces.is_empty() {
             return Err(DeviceError::NoPieces);
         }
@@ -107,6 +114,7 @@ impl Mapping {
             bytes += piece.bytes;
         }
         let mut mapping = Mapping::reserve(bytes, &path_of(pieces[0].fd.as_fd()))?;
+        mapping.key = key;
         let mut offset = 0;
         for piece in pieces {
             let persistence = mapping.place(offset, piece.bytes, piece.fd.as_fd(), access)?;
@@ -150,6 +158,7 @@ impl Mapping {
             pieces: Vec::new(),
             persistence: Persistence::Dax,
             huge_pages: false,
+            key: None,
             guard: ManuallyDrop::new(Guard::new(base, bytes)),
         })
     }
@@ -193,6 +202,10 @@ impl Mapping {
             )
         }
         .map_err(failed)?;
+        if let (Some(key), Access::ReadWrite) = (self.key, access) {
+            key.protect(self.base.wrapping_add(offset), bytes)
+                .map_err(failed)?;
+        }
         Ok(persistence)
     }
 

@@ -295,6 +295,7 @@ impl Place {
         SessionMaps {
             nvm: recorded(&self.recording, &self.unrest, 0),
             log: recorded(&self.recording, &self.unrest, 1 + client),
+            ..SessionMaps::default()
         }
     }
 
