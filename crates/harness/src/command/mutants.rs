@@ -51,16 +51,17 @@ pub fn run(args: &Args) -> Result<bool> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options {
         dir: args.dir.clone(),
+        // Kinds take turns in these proportions: what a single operation shows comes soon.
         kinds: vec![
             (Kind::Mkfs, 1),
             (Kind::Ones, Kind::Ones.count().unwrap_or(0)),
-            (Kind::Pairs, 10_000),
-            (Kind::Triples, 10_000),
-            (Kind::Near, 10_000),
-            (Kind::Long, 10_000),
-            (Kind::Two, 10_000),
-            (Kind::Requests, 10_000),
-            (Kind::Clients, 5_000),
+            (Kind::Pairs, 1_500),
+            (Kind::Triples, 1_500),
+            (Kind::Near, 3_000),
+            (Kind::Long, 1_000),
+            (Kind::Two, 1_500),
+            (Kind::Requests, 1_000),
+            (Kind::Clients, 500),
         ],
         only: None,
         large: false,
