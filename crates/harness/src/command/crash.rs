@@ -87,6 +87,9 @@ pub struct Args {
     /// Begin with a tree whose files and directories have trees of two levels; slower
     #[arg(long)]
     large: bool,
+    /// Begin with a volume in which a dozen blocks are free
+    #[arg(long, conflicts_with = "large")]
+    full: bool,
     /// Caches survive a power cut (eADR)
     #[arg(long)]
     eadr: bool,
@@ -144,6 +147,7 @@ impl Args {
             kinds: self.kinds(),
             only: self.workload.clone(),
             large: self.large,
+            full: self.full,
             seed: self.seed,
             shard: self.shard,
             threads: self.threads.unwrap_or(processors),
@@ -172,7 +176,12 @@ impl Args {
             "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --again-every {} --live-every {}",
             failure.workload, self.seed, self.images_per_cut, self.again_every, self.live_every
         );
-        for (given, word) in [(self.eadr, " --eadr"), (self.large, " --large")] {
+        let more = [
+            (self.eadr, " --eadr"),
+            (self.large, " --large"),
+            (self.full, " --full"),
+        ];
+        for (given, word) in more {
             words += if given { word } else { "" };
         }
         words

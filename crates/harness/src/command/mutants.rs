@@ -51,6 +51,7 @@ pub fn run(args: &Args) -> Result<bool> {
         ],
         only: None,
         large: false,
+        full: false,
         seed: args.seed,
         shard: (0, 1),
         threads: args.threads.unwrap_or(processors),
