@@ -37,7 +37,7 @@ parts=()
 part "dependencies" "$here/install-deps.sh" --suites
 part "xtask ci" cargo xtask ci
 part "release build" cargo build --release --locked -p shale-cli -p shale-preload -p shale-capi
-part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60
+part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60 --at-least 20000
 part "suites" "$here/ci-suites.sh"
 
 printf '\n%-16s %7s %7s %8s\n' part passed failed seconds

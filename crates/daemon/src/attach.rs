@@ -11,7 +11,7 @@ use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
-use shale_device::{Map, Path as CountPath};
+use shale_device::{Access, Map, Path as CountPath, Piece};
 use shale_device::{failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
@@ -126,12 +126,19 @@ impl Shared {
         ring_bytes: u64,
     ) -> Result<(Arc<Map>, PathBuf)> {
         let path = self.nvm_dir.join(file_name(slot));
-        remove(&path)?;
-        let map = Arc::new(
-            (self.config.log_map)(slot)
-                .path(CountPath::Log)
-                .create_file(&path, RING_AT + ring_bytes as usize)?,
-        );
+        let options = (self.config.log_map)(slot).path(CountPath::Log);
+        let bytes = RING_AT + ring_bytes as usize;
+        let ready = match reach {
+            Reach::InProcess => None,
+            Reach::Socket => self.spare.take(&path, bytes)?,
+        };
+        let map = Arc::new(match ready {
+            Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
+            None => {
+                remove(&path)?;
+                options.create_file(&path, bytes)?
+            }
+        });
         if reach == Reach::InProcess {
             // For a mount that stays; a program's start must not wait for it.
             map.prepare()?;

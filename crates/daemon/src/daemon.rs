@@ -5,11 +5,12 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
+use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
@@ -23,6 +24,7 @@ use crate::stats::Status;
 use crate::volume_file::VolumeFile;
 use parking_lot::Mutex;
 use shale_device::{Clock, Map, MapOptions, failpoints};
+use shale_format::log::RING_AT;
 use shale_oplog::Recent;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
@@ -101,6 +103,9 @@ impl DaemonConfig {
         }
     }
 }
+
+/// Bytes of the log that a program under `shale run` asks for, unless told otherwise.
+const USUAL_LOG_BYTES: u64 = 16 << 20;
 
 /// A volume that was opened and recovered, and is served by nobody yet.
 struct Opened {
@@ -201,6 +206,7 @@ impl Daemon {
             clients: Default::default(),
             next_client: AtomicU32::new(1),
             attach: Mutex::default(),
+            spare: Default::default(),
             epoch: Mutex::default(),
             leases,
             clock,
@@ -280,6 +286,17 @@ impl Daemon {
     /// # Errors
     /// No thread can be started.
     pub fn serve_listener(&self, listener: OwnedFd) -> Result<()> {
+        let shared = self.shared.clone();
+        let usual = self
+            .shared
+            .volume
+            .superblock()
+            .log_bytes
+            .min(USUAL_LOG_BYTES);
+        self.shared.spare.expect(RING_AT + usual as usize);
+        self.spawn("spare-log".to_owned(), move || {
+            shared.spare.make_loop(&shared.nvm_dir);
+        })?;
         let (connections, shared) = (self.connections.clone(), self.shared.clone());
         self.spawn("listen".to_owned(), move || {
             connections.accept_loop(&shared, &listener);
@@ -410,6 +427,7 @@ impl Daemon {
     fn join(&self) {
         self.shared.queue.stop();
         self.shared.release.stop();
+        self.shared.spare.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // The last owner of the daemon may be one of them.

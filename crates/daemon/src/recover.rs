@@ -23,11 +23,12 @@
 //! knows such requests is *kept*, digested and small, until they have been answered: were
 //! the daemon killed again before that, the next one would find them still.
 
+use crate::barrier::Barrier;
 use crate::client::Client;
 use crate::digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
 use crate::grants::RunSet;
 use crate::left_log::{Left, Outcome, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
@@ -451,6 +452,9 @@ impl Recovery<'_> {
             let end = log.outcome.end;
             let lowest = end.saturating_sub(log.slot.ring_bytes);
             let tail = word(map, TAIL_AT).clamp(lowest, end);
+            if mutants::is_on("requests-unknown") {
+                continue;
+            }
             let before = kept.recent.len();
             let scan = Scan::new(map, log.slot.salt, log.slot.ring_bytes, LogPos(tail));
             for record in scan.until(LogPos(end)) {
@@ -486,6 +490,9 @@ impl Recovery<'_> {
     }
 
     fn free_slots(&self, logs: &[Left], kept: &mut Kept) -> Result<()> {
+        if mutants::is_on("requests-kept") {
+            kept.logs.clear();
+        }
         let stays = |number| kept.logs.iter().any(|&(n, _)| n == number);
         let gone: Vec<&Left> = logs
             .iter()

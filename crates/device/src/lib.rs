@@ -48,6 +48,6 @@ pub use error::DeviceError;
 pub use hooks::{Event, Recorder, Sink, StoreKind};
 pub use nvm::{
     Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
-    SharedWords, Span, View,
+    SharedWords, Span, View, create_unnamed, name_unnamed,
 };
 pub use timing::{Model, Timing};

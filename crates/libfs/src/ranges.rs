@@ -254,7 +254,8 @@ impl Session {
         }
     }
 
-    /// As `copy_file_range(2)`; returns the bytes copied, 0 at the end of the source.
+    /// As `copy_file_range(2)`; returns the bytes copied, 0 at the end of the source. A copy
+    /// that a crash cut off is gone on with where it ended.
     pub fn copy_file_range(
         &self,
         caller: &Caller,
@@ -263,7 +264,8 @@ impl Session {
         bytes: u64,
     ) -> Result<u64> {
         let mut buffer = vec![0; COPY_BYTES.min(bytes as usize)];
-        let mut done = 0;
+        let before = self.written_before(caller);
+        let mut done = before.map_or(0, |(_, written)| written.min(bytes));
         let flags = WriteFlags {
             kill_suidgid: kills_set_id(caller),
             append: false,
@@ -274,8 +276,9 @@ impl Session {
             if got == 0 {
                 break;
             }
-            match self.write(caller, to.0, to.1 + done, &buffer[..got], flags) {
-                Ok(n) => done += n as u64,
+            let begun = (to.1 + done, 0);
+            match self.write_on(caller, to.0, None, begun, &buffer[..got], flags) {
+                Ok((n, _)) => done += n as u64,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }

@@ -9,6 +9,8 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, volume};
+use crate::gate::Inside;
+use crate::gate_number;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
 use crate::kept::Permits;
 use crate::kernel::Kernel;
@@ -16,6 +18,7 @@ use crate::lease::Turns;
 use crate::node::Nodes;
 use crate::op::Op;
 use crate::path_cache::PathCache;
+use crate::present::Present;
 use crate::requests::Requests;
 use crate::room::{PIECE_BYTES, Room, UNIT};
 use parking_lot::Mutex;
@@ -23,7 +26,7 @@ use shale_device::clock::Clock;
 use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
-use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
+use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
@@ -155,6 +158,10 @@ impl Session {
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
+        let present = match options.present {
+            true => Present::everywhere(log_map.clone()),
+            false => Present::nowhere(log_map.clone(), log.reserved().0, attached.ring_bytes),
+        };
         Ok(Arc::new(Self {
             channel,
             clock,
@@ -166,7 +173,7 @@ impl Session {
             log_words: SharedWords::new(log_map.clone()),
             client_page,
             log_map,
-            permits: Permits::new(),
+            permits: Permits::new(present),
             nodes: Nodes::new(),
             turns: Turns::new(),
             kernel: OnceLock::new(),
@@ -251,19 +258,24 @@ impl Session {
         need: Need,
         mut f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
+        let thread = gate_number::number();
         let permit = match need.log {
             0 => None,
-            bytes => Some(self.admit(bytes)?),
+            bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
         };
         if permit.is_some() && caller.request != 0 {
             self.requests.begin(caller.request, || self.log.reserved());
         }
-        let mut op = Op::new(self, caller, permit);
+        let mut op = Op::new(self, caller, thread, permit);
         let mut search = Search::default();
         loop {
-            op.enter();
-            let result = f(&mut op);
-            op.leave();
+            // Made in its place and never moved: loading together what was stored apart a
+            // moment ago would stall.
+            let result = {
+                let _inside = Inside::enter_as(&self.client_words, thread);
+                op.begin();
+                f(&mut op)
+            };
             match result {
                 Ok(value) => {
                     if need.log != 0 && self.log_map.any_lost() {
@@ -303,22 +315,23 @@ impl Session {
         }
     }
 
-    /// Space in the log for `bytes`, waiting for digest while the log is full.
+    /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed,
+    /// whatever happens.
     #[inline(always)]
-    fn admit(&self, bytes: u64) -> Result<Permit<'_>> {
+    fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
         if self.log_map.any_lost() {
             return Err(Errno::IO);
         }
         self.reclaim();
-        let Some(permit) = self.permits.take(&self.log, bytes) else {
-            return self.admit_later(bytes);
-        };
         let committed = self.log.committed().0;
         let behind = committed.saturating_sub(self.digested().0);
         if behind > self.attached.ring_bytes / 10 * 3 {
             self.ring_bell(committed)?;
         }
-        Ok(permit)
+        match self.permits.take(&self.log, thread, bytes) {
+            Some(kept) => Ok(kept),
+            None => Ok(self.admit_later(bytes)?.keep()),
+        }
     }
 
     #[cold]

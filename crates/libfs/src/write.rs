@@ -83,13 +83,27 @@ impl Session {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<(usize, u64)> {
-        let (mut at, mut done) = match self.written_before(caller) {
+        let begun = match self.written_before(caller) {
             Some((from, bytes)) => (from + bytes, (bytes as usize).min(data.len())),
             None => (offset, 0),
         };
-        if done > 0 && done == data.len() {
-            return Ok((done, at));
+        if begun.1 > 0 && begun.1 == data.len() {
+            return Ok((begun.1, begun.0));
         }
+        self.write_on(caller, ino, known, begun, data, flags)
+    }
+
+    /// Writes what is left of `data` when `done` bytes of it are written, to `at`; whether the
+    /// request was in progress before a crash is not asked. As [`Self::write_at`] else.
+    pub(crate) fn write_on(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        known: Option<&Node>,
+        (mut at, mut done): (u64, usize),
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(usize, u64)> {
         loop {
             let aligned = WRITE_PIECE_BYTES - (at % BLOCK) as usize;
             let piece = &data[done..data.len().min(done + aligned)];

@@ -220,6 +220,7 @@ impl Writer {
             self.log.view().fence();
         }
         self.publish(waste);
+        mutants::between();
     }
 
     #[inline]

@@ -29,6 +29,7 @@ pub mod memory;
 pub mod mounts;
 pub mod own;
 pub mod raw;
+pub mod recent;
 pub mod report;
 pub mod rewrite;
 pub mod serve;

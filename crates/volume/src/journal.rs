@@ -167,6 +167,11 @@ pub(crate) fn replay(media: &Media, sb: &Superblock) -> Result<bool> {
     let at = BlockAddr::nvm(sb.journal_block);
     let mut bytes = [0; JournalHeader::BYTES];
     media.load(at, 0, &mut bytes)?;
+    if mutants::is_on("journal-header-checksum")
+        && let Ok(found) = JournalHeader::read_from_bytes(&bytes)
+    {
+        bytes = found.encode();
+    }
     // Without a whole header the last batch is applied: a header is only
     // overwritten after that.
     let Some(header) = JournalHeader::decode(&bytes).filter(|h| h.uuid == sb.uuid) else {

@@ -376,7 +376,7 @@ fn create(path: &FilePath, bytes: usize) -> Result<OwnedFd, DeviceError> {
     let fd = failpoints::io()
         .and_then(|()| rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR))
         .map_err(|e| DeviceError::os(path, "create it", e))?;
-    let made = allocate(path, &fd, bytes);
+    let made = allocate_named(path, &fd, bytes);
     if made.is_err() {
         // The first failure is the one to report.
         let _ = rustix::fs::unlink(path);
@@ -384,7 +384,15 @@ fn create(path: &FilePath, bytes: usize) -> Result<OwnedFd, DeviceError> {
     made.map(|()| fd)
 }
 
-fn allocate(path: &FilePath, fd: &OwnedFd, bytes: usize) -> Result<(), DeviceError> {
+/// Allocates a new file's space; space and name then survive a power cut, as far as the file
+/// system does.
+fn allocate_named(path: &FilePath, fd: &OwnedFd, bytes: usize) -> Result<(), DeviceError> {
+    allocate(path, fd, bytes)?;
+    sync_directory(path)
+}
+
+/// Allocates and syncs the space of a new file at or in `path`.
+pub(crate) fn allocate(path: &FilePath, fd: &OwnedFd, bytes: usize) -> Result<(), DeviceError> {
     if bytes > 0 {
         failpoints::io()
             .and_then(|()| rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes as u64))
@@ -392,7 +400,11 @@ fn allocate(path: &FilePath, fd: &OwnedFd, bytes: usize) -> Result<(), DeviceErr
     }
     failpoints::io()
         .and_then(|()| rustix::fs::fsync(fd))
-        .map_err(|e| DeviceError::os(path, "sync it", e))?;
+        .map_err(|e| DeviceError::os(path, "sync it", e))
+}
+
+/// Has the name `path` survive a power cut.
+pub(crate) fn sync_directory(path: &FilePath) -> Result<(), DeviceError> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => FilePath::new("."),

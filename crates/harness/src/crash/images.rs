@@ -260,6 +260,20 @@ impl<'e> Cutter<'e> {
         });
     }
 
+    /// A medium is new: zeros, whatever was on it. To be asked between two events.
+    pub fn forget(&mut self, medium: usize) {
+        let here = |key: Key| key.medium() == medium;
+        let gone: Vec<Key> = self.durable.units.keys().copied().collect();
+        for key in gone.into_iter().filter(|key| here(*key)) {
+            self.durable.set(self.base, key, 0);
+        }
+        self.current.retain(|key, _| !here(*key));
+        for versions in self.pending.values_mut() {
+            versions.retain(|version| !here(version.key));
+        }
+        self.pending.retain(|_, versions| !versions.is_empty());
+    }
+
     /// What is uncertain if power fails now.
     pub fn cut(&self) -> Cut<'_> {
         let mut units = Vec::new();

@@ -63,16 +63,19 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
         fewer.remove(leave_out);
         all.push(workload.with(fewer));
     }
-    if workload.clients() > 1 && !workload.threads {
+    if workload.clients() > 1 && !workload.threads && !workload.at_once {
         let alone = |step: &Step| match *step {
             Step::Item { item, .. } => Step::Item { client: 0, item },
             Step::Digest => Step::Digest,
         };
         all.push(workload.with(steps.iter().map(alone).collect()));
     }
-    if workload.log_all || workload.wraps {
+    if workload.log_all || workload.wraps || workload.turned {
         all.push(Workload {
             threads: workload.threads,
+            mkfs: workload.mkfs,
+            requests: workload.requests,
+            at_once: workload.at_once,
             ..Workload::new(steps.clone())
         });
     }

@@ -6,14 +6,18 @@
 //! Steps that follow one another are a [`Track`]. Clients that take turns share one; threads of
 //! one client that run at the same time have one each, on a part of the tree of its own.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
+use shale_device::Clock;
 use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
+use super::clients::{self, Hours, Orders};
 use super::shadow::all_recorded;
+use super::turned;
 use super::unrest::Unrest;
 use crate::Result;
 use crate::model::compare::shown;
@@ -49,7 +53,7 @@ pub struct Track {
 }
 
 impl Track {
-    fn new(part: Option<usize>, tree: Arc<Snapshot>) -> Self {
+    pub(super) fn new(part: Option<usize>, tree: Arc<Snapshot>) -> Self {
         Track {
             part,
             steps: Vec::new(),
@@ -58,7 +62,8 @@ impl Track {
         }
     }
 
-    fn add(&mut self, begun: usize, returned: usize, tree: Option<Arc<Snapshot>>) {
+    /// One more step; no tree: it changed nothing.
+    pub(super) fn add(&mut self, begun: usize, returned: usize, tree: Option<Arc<Snapshot>>) {
         self.steps.push((begun, returned));
         // A digest changes nothing that can be seen.
         let last = self.trees.len() - 1;
@@ -92,6 +97,9 @@ pub struct Run {
     pub tracks: Vec<Track>,
     /// Logs that existed.
     pub logs: usize,
+    /// Clients at the same time on one tree: what may come of their calls. Then the tracks tell
+    /// when steps were done, not to what end.
+    pub orders: Option<Orders>,
 }
 
 impl Run {
@@ -105,6 +113,9 @@ impl Run {
 
     /// Whether a tree is right for these windows.
     pub fn is_right(&self, windows: &[(usize, usize)], tree: &Parts) -> bool {
+        if let Some(orders) = &self.orders {
+            return orders.is_right(windows, tree);
+        }
         let mut tracks = self.tracks.iter().zip(windows);
         tracks.all(|(track, &(from, to))| (from..=to).any(|k| track.is_after(k, tree)))
     }
@@ -138,11 +149,16 @@ struct Doer {
     full: bool,
 }
 
+/// How a call of Shale's that panicked begins in [`Wrong`].
+const PANIC: &str = "a panic";
+
 impl Doer {
     fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
         let act = within(self.root, act.clone());
         self.model.set_client(client);
-        let did = self.shales[client].act(&act);
+        let shale = &mut self.shales[client];
+        let did = catch_unwind(AssertUnwindSafe(|| shale.act(&act)))
+            .map_err(|_| format!("{PANIC} in client {client}, {act:?}"))?;
         if self.full
             && let Some(part) = part_done(&act, &did)
         {
@@ -204,7 +220,10 @@ impl Doer {
 
     /// What LibFS shows now is what the model shows, as far as `track` goes.
     fn compare(&mut self, track: &Track) -> Checked<()> {
-        let did = Snapshot::of(&mut self.shales[0]).map_err(|e| format!("the walk: {e}"))?;
+        let shale = &mut self.shales[0];
+        let did = catch_unwind(AssertUnwindSafe(|| Snapshot::of(shale)))
+            .map_err(|_| format!("{PANIC} in a walk"))?
+            .map_err(|e| format!("the walk: {e}"))?;
         let last = track.trees.len() - 1;
         match track.is_after(last, &parts(&did)) {
             true => Ok(()),
@@ -221,7 +240,19 @@ impl Doer {
 /// # Errors
 /// The outer error: it could not run. The inner one: Shale did not do what the model did.
 pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checked<Run>> {
-    let daemon = once_free(|| Daemon::start(place.config(workload.wraps), clock()))?;
+    let before = match workload.turned {
+        true => match turned::last_turn(place, base, workload)? {
+            Ok(logs) => logs,
+            Err(wrong) => return Ok(Err(wrong)),
+        },
+        false => Vec::new(),
+    };
+    let config = || place.config(workload.wraps, workload.turned.into());
+    let time: Arc<dyn Clock> = match workload.at_once {
+        true => Arc::new(Hours::new(clock())),
+        false => clock(),
+    };
+    let daemon = once_free(|| Daemon::start(config(), time.clone()))?;
     let logs = if workload.threads {
         1
     } else {
@@ -231,10 +262,12 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
     for client in 0..logs {
         sessions.push(attach(&daemon, &place.maps(client), workload.log_all)?);
     }
+    turned::put(place, &before)?;
     let mut run = Run {
         events: Vec::new(),
         tracks: Vec::new(),
         logs,
+        orders: None,
     };
     let with = (&*place.recording.clone(), &*daemon);
     let done = match workload.threads {
@@ -245,6 +278,10 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
             workload,
             &mut run,
         ),
+        false if workload.at_once => {
+            let them = (&sessions[..], &*place.unrest);
+            clients::at_once(with, them, base, workload, &mut run)
+        }
         false => in_turns(with, &sessions, base, workload, &mut run),
     };
     // What closing files stored belongs to no workload.
@@ -255,7 +292,10 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
     };
     place.touch_all(&late);
     daemon.abandon();
-    drop(sessions);
+    match has_panicked(&done) {
+        true => std::mem::forget(sessions),
+        false => drop(sessions),
+    }
     drop(daemon);
     place.touch_all(&run.events);
     place.reset(base)?;
@@ -266,7 +306,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
 /// some hundred images, so not each time.
 fn is_compared(workload: &Workload) -> bool {
     let items = workload.steps.iter().filter(|&&step| step != Step::Digest);
-    !workload.threads && items.count() != 2
+    !workload.threads && !workload.at_once && items.count() != 2
 }
 
 fn numbered(workload: &Workload) -> Vec<(usize, Step)> {
@@ -293,7 +333,16 @@ fn in_turns(
     run.events = with.0.take_events();
     let done = done.and_then(|()| doer.compare(&track));
     run.tracks.push(track);
+    if has_panicked(&done) {
+        std::mem::forget(doer);
+    }
     done
+}
+
+/// Whether a call of Shale's panicked. What it was at will never be done, and to wait for it, as
+/// closing a file or a session may, would be for ever.
+fn has_panicked<T>(done: &Checked<T>) -> bool {
+    done.as_ref().is_err_and(|wrong| wrong.contains(PANIC))
 }
 
 /// Two threads of one client, each on a tree of its own.
@@ -335,7 +384,7 @@ fn at_once(
         let threads: Vec<_> = threads.collect();
         let joined = threads.into_iter().map(|thread| thread.join());
         joined
-            .map(|done| done.unwrap_or_else(|_| Err("a panic".to_owned())))
+            .map(|done| done.unwrap_or_else(|_| Err(PANIC.to_owned())))
             .collect()
     });
     unrest.set(None);

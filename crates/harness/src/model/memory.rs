@@ -27,7 +27,7 @@ const XATTR_REPLACE: u32 = 2;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Hash)]
 struct Inode {
     mode: u32,
     nlink: u32,
@@ -62,7 +62,7 @@ impl Inode {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 struct Open {
     ino: u64,
     flags: OFlags,
@@ -93,7 +93,7 @@ impl Place {
 }
 
 /// A file system in memory.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub struct Memory {
     inodes: BTreeMap<u64, Inode>,
     next: u64,
