@@ -5,6 +5,7 @@ use super::anatomy::{Kind, Part, parts};
 use super::rot::{Damage, rotten, suffer, without_journal};
 use super::stage::{Checked, Stage};
 use crate::Result;
+use crate::chance::Chance;
 
 /// What all of these rows need.
 pub(super) struct Ground {
@@ -25,6 +26,17 @@ impl Ground {
             image,
             parts,
         }))
+    }
+
+    /// Any structure that can be repaired, of two of a kind one.
+    pub(super) fn any(&self, chance: &mut Chance) -> Part {
+        loop {
+            let part = self.parts[chance.below(self.parts.len() as u64) as usize];
+            // With both superblocks gone there is no repair.
+            if part.kind != Kind::Second {
+                return part;
+            }
+        }
     }
 
     pub(super) fn of_kind(&self, kind: Kind) -> Vec<Part> {

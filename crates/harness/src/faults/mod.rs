@@ -9,6 +9,7 @@
 //! | [`anatomy`], [`rot`], [`decay`] | metadata that is not what was written |
 //! | [`astray`] | metadata of another address, or of another time |
 //! | [`left`] | logs that a crash left |
+//! | [`cuts`] | power cuts while repair works |
 //! | [`media`] | media that are missing, others', older; other versions |
 //! | [`child`], [`killed`] | processes killed and stopped at each point |
 //! | [`scarce`] | a system that says no |
@@ -21,6 +22,7 @@
 pub mod anatomy;
 pub mod astray;
 pub mod child;
+pub mod cuts;
 pub mod decay;
 pub mod full;
 pub mod killed;
@@ -115,10 +117,15 @@ impl Trial<'_> {
         !self.untried
     }
 
+    /// Whether there is no time for another case.
+    pub fn is_over(&self) -> bool {
+        let quick_over = self.options.quick && self.cases >= table::QUICK_CASES;
+        quick_over || (self.cases > 0 && Instant::now() >= self.until)
+    }
+
     /// Counts a case; whether there is time for it.
     pub fn next_case(&mut self) -> bool {
-        let quick_over = self.options.quick && self.cases >= table::QUICK_CASES;
-        let over = quick_over || (self.cases > 0 && Instant::now() >= self.until);
+        let over = self.is_over();
         self.cases += u64::from(!over);
         !over
     }

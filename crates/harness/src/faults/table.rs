@@ -1,7 +1,7 @@
 //! The table of faults.
 
 use super::stage::Checked;
-use super::{Trial, astray, decay, full, killed, left, media, memory, scarce};
+use super::{Trial, astray, cuts, decay, full, killed, left, media, memory, scarce};
 use crate::Result;
 
 /// Cases of a row in a quick run.
@@ -50,6 +50,12 @@ pub const ROWS: &[Row] = &[
     row("rot-extent-node", OBJECT, decay::extents),
     row("rot-directory-node", OBJECT, decay::entries),
     row("rot-attributes", OBJECT, decay::attributes),
+    row(
+        "repair-cut",
+        "power fails before any fence of repair: a second one makes the volume whole, with the same \
+         tree as if nothing had happened",
+        cuts::repairs,
+    ),
     row(
         "misdirected-write",
         "as for rot: each structure holds its address or its owner",
