@@ -169,19 +169,23 @@ impl Shared {
             .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })
     }
 
+    /// Bytes of the ring that `asker` gets who wants a log of `log_bytes` bytes.
+    fn ring_bytes(&self, asker: &Asker, log_bytes: u64) -> u64 {
+        let usual = self.volume.superblock().log_bytes;
+        let wanted = match log_bytes {
+            0 => usual,
+            // Its log takes memory of the machine, whatever it writes into it.
+            n if asker.reach == Reach::Socket => n.min(usual),
+            n => n,
+        };
+        wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+    }
+
     fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
         let _one_at_a_time = self.attach.lock();
         self.check_open()?;
         let slot = self.free_slot(asker)?;
-        let superblock = self.volume.superblock();
-        let wanted = match log_bytes {
-            0 => superblock.log_bytes,
-            // Its log takes memory of the machine, whatever it writes into it.
-            n if asker.reach == Reach::Socket => n.min(superblock.log_bytes),
-            n => n,
-        };
-        let ring_bytes =
-            wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let ring_bytes = self.ring_bytes(asker, log_bytes);
         let (salt, start) = match self.config.fixed_logs {
             None => (u64::from_le_bytes(random()?), LogPos(0)),
             Some(fixed) => {

@@ -155,7 +155,6 @@ pub fn segments(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     kept!(moved(&stage, &other, &old)?);
     trial.cases += 5;
     let (image, foreign) = (stage.image()?, other.image()?);
-    let half = SEGMENT_BYTES as usize;
     let resize = |n: usize, bytes: u64| {
         change(stage.segment(n), |path| {
             std::fs::File::options()
@@ -182,8 +181,34 @@ pub fn segments(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         }
         trial.cases += 1;
     }
+    kept!(mixed_up(trial, &stage, &image, &foreign)?);
+    stage.put(&image)?;
+    kept!(as_before(&stage, &tree));
+    let nvm = stage.nvm();
+    let aside = nvm.with_extension("aside");
+    change(nvm.clone(), |path| std::fs::rename(path, &aside))?;
+    kept!(refused(
+        &stage,
+        "the directory is missing",
+        "missing",
+        false
+    )?);
+    change(aside, |path| std::fs::rename(path, &nvm))?;
+    kept!(as_before(&stage, &tree));
+    trial.seen =
+        "two segments: missing, four lengths each, swapped, another volume's, stale".to_owned();
+    Ok(Ok(()))
+}
+
+/// Contents without their labels, of the wrong segment or volume: the superblocks tell.
+fn mixed_up(
+    trial: &mut Trial<'_>,
+    stage: &Stage,
+    image: &[u8],
+    foreign: &[u8],
+) -> Result<Checked<()>> {
+    let half = SEGMENT_BYTES as usize;
     let join = |first: &[u8], second: &[u8]| [first, second].concat();
-    // Contents without their labels: the superblocks tell.
     let uuid = "74776f20-7365-676d-656e-7473206f6e65";
     let mixed = [
         (
@@ -201,28 +226,26 @@ pub fn segments(trial: &mut Trial<'_>) -> Result<Checked<()>> {
             join(&image[..half], &foreign[half..]),
             "two volumes",
         ),
-        ("all of another volume", foreign.clone(), uuid),
+        ("all of another volume", foreign.to_vec(), uuid),
     ];
     for (what, mixed, names) in mixed {
         stage.put(&mixed)?;
-        kept!(refused(&stage, what, names, false)?);
+        kept!(refused(stage, what, names, false)?);
         trial.cases += 1;
     }
-    stage.put(&image)?;
-    kept!(as_before(&stage, &tree));
-    let nvm = stage.nvm();
-    let aside = nvm.with_extension("aside");
-    change(nvm.clone(), |path| std::fs::rename(path, &aside))?;
-    kept!(refused(
-        &stage,
-        "the directory is missing",
-        "missing",
-        false
-    )?);
-    change(aside, |path| std::fs::rename(path, &nvm))?;
-    kept!(as_before(&stage, &tree));
-    trial.seen =
-        "two segments: missing, four lengths each, swapped, another volume's, stale".to_owned();
+    Ok(Ok(()))
+}
+
+/// A volume that may be read only is not mounted, and is checked.
+fn only_read(stage: &Stage) -> Result<Checked<()>> {
+    let what = "read-only-compatible";
+    kept!(refused(stage, what, "only be read", false)?);
+    let found = kept!(stage.fsck());
+    if found.errors > 0 || !found.complete {
+        return Ok(Err(format!(
+            "a volume that can be read is not checked:\n{found}"
+        )));
+    }
     Ok(Ok(()))
 }
 
@@ -256,18 +279,7 @@ pub fn versions(trial: &mut Trial<'_>) -> Result<Checked<()>> {
             ..now
         };
         both(read_only, &[0, last])?;
-        kept!(refused(
-            &stage,
-            "read-only-compatible",
-            "only be read",
-            false
-        )?);
-        let found = kept!(stage.fsck());
-        if found.errors > 0 || !found.complete {
-            return Ok(Err(format!(
-                "a volume that can be read is not checked:\n{found}"
-            )));
-        }
+        kept!(only_read(&stage)?);
         let newer = Superblock {
             incompatible: bit,
             ..now
