@@ -8,7 +8,7 @@
 //! anew, having changed nothing.
 
 use crate::attr::Caller;
-use crate::errno::{Errno, Result, Stop, device, proto, volume};
+use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::gate::Inside;
 use crate::gate_number;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
@@ -71,7 +71,7 @@ pub struct Session {
     client_words: SharedWords,
     pub(crate) log_words: SharedWords,
     client_page: Arc<Map>,
-    log_map: Arc<Map>,
+    pub(crate) log_map: Arc<Map>,
     pub(crate) permits: Permits,
     pub(crate) nodes: Nodes,
     pub(crate) turns: Turns,
@@ -278,12 +278,9 @@ impl Session {
             };
             match result {
                 Ok(value) => {
-                    if need.log != 0 && self.log_map.any_lost() {
-                        // Whether the record is there nobody knows: nothing more is appended.
-                        return Err(Errno::IO);
-                    }
-                    if need.log == 0 {
-                        self.still_served().map_err(final_errno)?;
+                    match need.log {
+                        0 => self.still_served().map_err(final_errno)?,
+                        _ => self.log_is_whole()?,
                     }
                     return Ok(value);
                 }
@@ -319,9 +316,7 @@ impl Session {
     /// whatever happens.
     #[inline(always)]
     fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
-        if self.log_map.any_lost() {
-            return Err(Errno::IO);
-        }
+        self.log_is_whole()?;
         self.reclaim();
         let committed = self.log.committed().0;
         let behind = committed.saturating_sub(self.digested().0);
@@ -573,16 +568,6 @@ fn register_barriers() {
     let register = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
     if rustix::thread::membarrier(register).is_err() {
         tracing::debug!("no expedited barriers: the daemon uses slower ones");
-    }
-}
-
-fn refusal(reply: &Reply) -> Errno {
-    match reply {
-        Reply::Refused { errno, why } => {
-            tracing::error!("attach refused: {why}");
-            Errno::from_raw_os_error(*errno)
-        }
-        _ => Errno::PROTO,
     }
 }
 
