@@ -154,6 +154,7 @@ impl Shared {
             ..zerocopy::FromZeros::new_zeroed()
         };
         Log::create_at(map.clone(), header, start)?;
+        failpoints::reach("attach-log");
         Ok((map, path))
     }
 
@@ -211,7 +212,6 @@ impl Shared {
             self.set_slot(slot, &live)?;
         }
         let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
-        failpoints::reach("attach-log");
         let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(Parts {

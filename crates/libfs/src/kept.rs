@@ -96,3 +96,15 @@ impl Permits {
         }
     }
 }
+
+impl crate::session::Session {
+    /// Nothing is appended to a log with a memory error in it: whether its last record is there
+    /// nobody knows.
+    #[inline(always)]
+    pub(crate) fn log_is_whole(&self) -> crate::errno::Result<()> {
+        match self.log_map.any_lost() {
+            false => Ok(()),
+            true => Err(crate::errno::Errno::IO),
+        }
+    }
+}

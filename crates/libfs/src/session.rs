@@ -8,7 +8,7 @@
 //! anew, having changed nothing.
 
 use crate::attr::Caller;
-use crate::errno::{Errno, Result, Stop, device, proto, volume};
+use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::gate::{self, Inside};
 use crate::gate_number;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
@@ -48,7 +48,7 @@ pub struct Session {
     client_words: SharedWords,
     pub(crate) log_words: SharedWords,
     client_page: Arc<Map>,
-    log_map: Arc<Map>,
+    pub(crate) log_map: Arc<Map>,
     pub(crate) permits: Permits,
     pub(crate) nodes: Nodes,
     pub(crate) turns: Turns,
@@ -253,12 +253,9 @@ impl Session {
             };
             match result {
                 Ok(value) => {
-                    if need.log != 0 && self.log_map.any_lost() {
-                        // Whether the record is there nobody knows: nothing more is appended.
-                        return Err(Errno::IO);
-                    }
-                    if need.log == 0 {
-                        self.still_served().map_err(final_errno)?;
+                    match need.log {
+                        0 => self.still_served().map_err(final_errno)?,
+                        _ => self.log_is_whole()?,
                     }
                     return Ok(value);
                 }
@@ -293,9 +290,7 @@ impl Session {
     /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed.
     #[inline(always)]
     fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
-        if self.log_map.any_lost() {
-            return Err(Errno::IO);
-        }
+        self.log_is_whole()?;
         self.reclaim();
         let committed = self.log.committed().0;
         let behind = committed.saturating_sub(self.digested().0);
@@ -539,16 +534,6 @@ pub(crate) fn final_errno(stop: Stop) -> Errno {
     match stop {
         Stop::Errno(e) => e,
         _ => Errno::IO,
-    }
-}
-
-fn refusal(reply: &Reply) -> Errno {
-    match reply {
-        Reply::Refused { errno, why } => {
-            tracing::error!("attach refused: {why}");
-            Errno::from_raw_os_error(*errno)
-        }
-        _ => Errno::PROTO,
     }
 }
 

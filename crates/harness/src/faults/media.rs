@@ -144,17 +144,8 @@ fn change(path: PathBuf, act: impl FnOnce(&PathBuf) -> std::io::Result<()>) -> R
     act(&path).map_err(HarnessError::file(path, "change"))
 }
 
-/// Segments missing, short, long, swapped, of another volume.
-pub fn segments(trial: &mut Trial<'_>) -> Result<Checked<()>> {
-    let stage = Stage::new(&trial.options.dir, TWO_SEGMENTS, *b"two segments one")?;
-    let other = Stage::new(&trial.options.dir, TWO_SEGMENTS, *b"two segments two")?;
-    let (load, seed) = (trial.filled.load, trial.options.seed);
-    let tree = kept!(fill(&stage, load, seed, ACTS));
-    kept!(fill(&other, load, seed + 1, ACTS));
-    let old = kept!(older(&stage, &tree)?);
-    kept!(moved(&stage, &other, &old)?);
-    trial.cases += 5;
-    let (image, foreign) = (stage.image()?, other.image()?);
+/// Segments missing and of other lengths.
+fn lengths(trial: &mut Trial<'_>, stage: &Stage, image: &[u8]) -> Result<Checked<()>> {
     let resize = |n: usize, bytes: u64| {
         change(stage.segment(n), |path| {
             std::fs::File::options()
@@ -166,49 +157,34 @@ pub fn segments(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let remove = |n| change(stage.segment(n), |path| std::fs::remove_file(path));
     for (n, name) in [(0, "seg-0000"), (1, "seg-0001")] {
         remove(n)?;
-        kept!(refused(&stage, "a segment is missing", name, n == 0)?);
-        stage.put(&image)?;
+        kept!(refused(stage, "a segment is missing", name, n == 0)?);
+        stage.put(image)?;
         for bytes in [0, 4096, SEGMENT_BYTES - 4096, SEGMENT_BYTES + 4096] {
             resize(n, bytes)?;
-            kept!(refused(
-                &stage,
-                "a segment of another length",
-                name,
-                n == 0
-            )?);
-            stage.put(&image)?;
+            kept!(refused(stage, "a segment of another length", name, n == 0)?);
+            stage.put(image)?;
             trial.cases += 1;
         }
         trial.cases += 1;
     }
-    kept!(mixed_up(trial, &stage, &image, &foreign)?);
-    stage.put(&image)?;
-    kept!(as_before(&stage, &tree));
-    let nvm = stage.nvm();
-    let aside = nvm.with_extension("aside");
-    change(nvm.clone(), |path| std::fs::rename(path, &aside))?;
-    kept!(refused(
-        &stage,
-        "the directory is missing",
-        "missing",
-        false
-    )?);
-    change(aside, |path| std::fs::rename(path, &nvm))?;
-    kept!(as_before(&stage, &tree));
-    trial.seen =
-        "two segments: missing, four lengths each, swapped, another volume's, stale".to_owned();
     Ok(Ok(()))
 }
 
-/// Contents without their labels, of the wrong segment or volume: the superblocks tell.
-fn mixed_up(
-    trial: &mut Trial<'_>,
-    stage: &Stage,
-    image: &[u8],
-    foreign: &[u8],
-) -> Result<Checked<()>> {
+/// Segments missing, short, long, swapped, of another volume.
+pub fn segments(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    let stage = Stage::new(&trial.options.dir, TWO_SEGMENTS, *b"two segments one")?;
+    let other = Stage::new(&trial.options.dir, TWO_SEGMENTS, *b"two segments two")?;
+    let (load, seed) = (trial.filled.load, trial.options.seed);
+    let tree = kept!(fill(&stage, load, seed, ACTS));
+    kept!(fill(&other, load, seed + 1, ACTS));
+    let old = kept!(older(&stage, &tree)?);
+    kept!(moved(&stage, &other, &old)?);
+    trial.cases += 5;
+    let (image, foreign) = (stage.image()?, other.image()?);
+    kept!(lengths(trial, &stage, &image)?);
     let half = SEGMENT_BYTES as usize;
     let join = |first: &[u8], second: &[u8]| [first, second].concat();
+    // Contents without their labels: the superblocks tell.
     let uuid = "74776f20-7365-676d-656e-7473206f6e65";
     let mixed = [
         (
@@ -226,26 +202,28 @@ fn mixed_up(
             join(&image[..half], &foreign[half..]),
             "two volumes",
         ),
-        ("all of another volume", foreign.to_vec(), uuid),
+        ("all of another volume", foreign.clone(), uuid),
     ];
     for (what, mixed, names) in mixed {
         stage.put(&mixed)?;
-        kept!(refused(stage, what, names, false)?);
+        kept!(refused(&stage, what, names, false)?);
         trial.cases += 1;
     }
-    Ok(Ok(()))
-}
-
-/// A volume that may be read only is not mounted, and is checked.
-fn only_read(stage: &Stage) -> Result<Checked<()>> {
-    let what = "read-only-compatible";
-    kept!(refused(stage, what, "only be read", false)?);
-    let found = kept!(stage.fsck());
-    if found.errors > 0 || !found.complete {
-        return Ok(Err(format!(
-            "a volume that can be read is not checked:\n{found}"
-        )));
-    }
+    stage.put(&image)?;
+    kept!(as_before(&stage, &tree));
+    let nvm = stage.nvm();
+    let aside = nvm.with_extension("aside");
+    change(nvm.clone(), |path| std::fs::rename(path, &aside))?;
+    kept!(refused(
+        &stage,
+        "the directory is missing",
+        "missing",
+        false
+    )?);
+    change(aside, |path| std::fs::rename(path, &nvm))?;
+    kept!(as_before(&stage, &tree));
+    trial.seen =
+        "two segments: missing, four lengths each, swapped, another volume's, stale".to_owned();
     Ok(Ok(()))
 }
 
@@ -279,7 +257,18 @@ pub fn versions(trial: &mut Trial<'_>) -> Result<Checked<()>> {
             ..now
         };
         both(read_only, &[0, last])?;
-        kept!(only_read(&stage)?);
+        kept!(refused(
+            &stage,
+            "read-only-compatible",
+            "only be read",
+            false
+        )?);
+        let found = kept!(stage.fsck());
+        if found.errors > 0 || !found.complete {
+            return Ok(Err(format!(
+                "a volume that can be read is not checked:\n{found}"
+            )));
+        }
         let newer = Superblock {
             incompatible: bit,
             ..now
@@ -295,11 +284,8 @@ pub fn versions(trial: &mut Trial<'_>) -> Result<Checked<()>> {
             )?);
         }
     }
-    let version = Superblock {
-        version: now.version + 1,
-        ..now
-    };
-    both(version, &[0, last])?;
+    let version = now.version + 1;
+    both(Superblock { version, ..now }, &[0, last])?;
     kept!(refused(
         &stage,
         "a newer version",
