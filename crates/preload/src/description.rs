@@ -45,11 +45,14 @@ pub struct Description {
     pub mount: AtomicU32,
     /// Descriptors of all processes; 0: free.
     pub users: AtomicU32,
+    /// 1: the kernel goes past its pages for now ([`Self::leave_pages`]).
+    pub past_pages: AtomicU32,
     /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
     pub not_before_ns: AtomicI64,
 }
 
 const _: () = assert!(size_of::<Description>() == 64);
+const DIRECT: i64 = libc::O_DIRECT as i64;
 const BYTES: usize = DESCRIPTIONS * size_of::<Description>();
 
 /// Where the table lies; 0 before [`make`].
@@ -188,8 +191,29 @@ impl Description {
         }
     }
 
+    /// Has the kernel's calls on this description go past its pages, where it can: what other
+    /// clients do under their leases and what these calls do is then in one order. The kernel
+    /// fills its pages before, and drops them after, the file system knows. The lock is held.
+    pub fn leave_pages(&self, fd: i32) {
+        let flags = raw::fcntl(fd, libc::F_GETFL, 0);
+        let set = |flags| raw::fcntl(fd, libc::F_SETFL, flags) >= 0;
+        if flags >= 0 && flags & DIRECT == 0 && set((flags | DIRECT) as u64) {
+            self.past_pages.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends what [`Self::leave_pages`] began. The lock is held.
+    pub fn use_pages(&self, fd: i32) {
+        if self.past_pages.swap(0, Ordering::Relaxed) != 0 {
+            let flags = raw::fcntl(fd, libc::F_GETFL, 0);
+            // A descriptor that is gone needs nothing.
+            raw::fcntl(fd, libc::F_SETFL, (flags & !DIRECT) as u64);
+        }
+    }
+
     /// Hands the offset to the kernel. `fd`: a descriptor of this description; the lock is held.
     pub fn to_kernel(&self, fd: i32, mode: u32) {
+        self.use_pages(fd);
         if self.mode.load(Ordering::Relaxed) == mode::FAST {
             let offset = self.offset.load(Ordering::Relaxed);
             raw::lseek(fd, offset as i64, libc::SEEK_SET);
@@ -204,6 +228,7 @@ impl Description {
         if offset < 0 {
             return false;
         }
+        self.use_pages(fd);
         self.offset.store(offset as u64, Ordering::Relaxed);
         self.mode.store(mode::FAST, Ordering::Release);
         true

@@ -70,6 +70,10 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
             // SAFETY: the argument of this command is a number.
             let result = unsafe { raw::syscall(number, args) };
             if result >= 0 {
+                // Whether the kernel uses its pages is what the program says.
+                description::get(index)
+                    .past_pages
+                    .store(0, Ordering::Relaxed);
                 let append = args[2] as u32 & libc::O_APPEND as u32;
                 let flags = &description::get(index).flags;
                 // Two that set flags at once leave one of both, as in the kernel.
@@ -77,6 +81,9 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
                 flags.store(kept | append, Ordering::Relaxed);
             }
             result
+        }
+        libc::F_GETFL if description::get(index).past_pages.load(Ordering::Relaxed) != 0 => {
+            raw::fcntl(args[0] as i32, libc::F_GETFL, 0) & !i64::from(libc::O_DIRECT)
         }
         libc::F_GETFD | libc::F_SETFD | libc::F_GETFL => PASS,
         _ => {

@@ -151,6 +151,7 @@ pub fn map(args: &Args) -> i64 {
         }
         let held = d.lock(tid);
         d.not_before_ns.store(i64::MAX, Ordering::Relaxed);
+        d.use_pages(fd);
         if d.mode.load(Ordering::Relaxed) == mode::FAST {
             d.to_kernel(fd, mode::KERNEL);
         }

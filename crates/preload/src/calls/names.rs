@@ -33,6 +33,7 @@ pub fn opened(fd: i32, number: u32, args: &Args) -> i64 {
     d.mount.store(place.mount, Ordering::Relaxed);
     d.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
     d.offset.store(0, Ordering::Relaxed);
+    d.past_pages.store(0, Ordering::Relaxed);
     let mapped = mapping::is_mapped(place.mount, place.ino);
     d.not_before_ns
         .store(if mapped { i64::MAX } else { 0 }, Ordering::Relaxed);

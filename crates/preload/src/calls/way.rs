@@ -129,6 +129,9 @@ impl Call<'_> {
                 };
                 d.not_before_ns.store(until, Ordering::Relaxed);
                 d.to_kernel(self.fd, mode::KERNEL);
+                if mediated != 0 {
+                    d.leave_pages(self.fd);
+                }
                 return Way::Kernel(held);
             }
             _ => {}
@@ -166,16 +169,32 @@ impl Call<'_> {
     }
 
     /// What a read that ended early gets when it goes on: it came to the end of the file, or
-    /// to what the kernel took for it.
+    /// to what the kernel took for it, which may have been overtaken again when it reads on.
     #[cold]
     fn rest(&self, done: u64) -> i64 {
-        mounts::settle_size(self.fd);
-        let mut rest = *self.args;
-        rest[1] += done;
-        rest[2] -= done;
-        rest[3] = rest[3].wrapping_add(done);
-        // SAFETY: the rest of the program's own call, in what is left of its buffer.
-        unsafe { raw::syscall(self.number, &rest) }.max(0)
+        let (mut rest, mut more) = (*self.args, 0);
+        let mut got = done;
+        for _ in 0..mounts::SIZE_TRIES {
+            rest[1] += got;
+            rest[2] -= got;
+            rest[3] = rest[3].wrapping_add(got);
+            let size = mounts::settle_size(self.fd);
+            let at = match self.number {
+                nr::READ => raw::lseek(self.fd, 0, libc::SEEK_CUR),
+                _ => rest[3] as i64,
+            };
+            if rest[2] == 0 || u64::try_from(at).is_ok_and(|at| at >= size) {
+                break;
+            }
+            // SAFETY: the rest of the program's own call, in what is left of its buffer.
+            let result = unsafe { raw::syscall(self.number, &rest) };
+            if result < 0 {
+                break;
+            }
+            got = result as u64;
+            more += result;
+        }
+        more
     }
 
     /// The result of a served call that failed with `e`: if the session is lost, the
