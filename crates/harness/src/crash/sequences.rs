@@ -119,16 +119,7 @@ impl Kind {
                 sometimes(&mut chance, steps)
             }
             Kind::Triples => sampled(&mut chance, 3, 4, 1),
-            Kind::Near => {
-                let name = NEAR[chance.below(NEAR.len() as u64) as usize];
-                let length = 3 + chance.below(8);
-                let all = alphabet();
-                let near = |item: &usize| concerns(&all[*item], name);
-                let items: Vec<usize> = (0..all.len()).filter(near).collect();
-                let pick = |chance: &mut Chance| items[chance.below(items.len() as u64) as usize];
-                let steps = drawn(&mut chance, length, 3, 1, pick);
-                sometimes(&mut chance, steps)
-            }
+            Kind::Near => near(&mut chance),
             Kind::Long => {
                 let length = 8 + chance.below(40);
                 sampled(&mut chance, length, 6, 1)
@@ -191,6 +182,18 @@ fn sampled(chance: &mut Chance, length: u64, digest_every: u64, clients: u64) ->
     let items = alphabet().len() as u64;
     let any = |chance: &mut Chance| chance.below(items) as usize;
     let steps = drawn(chance, length, digest_every, clients, any);
+    sometimes(chance, steps)
+}
+
+/// Operations on one file and its names.
+fn near(chance: &mut Chance) -> Workload {
+    let name = NEAR[chance.below(NEAR.len() as u64) as usize];
+    let length = 3 + chance.below(8);
+    let all = alphabet();
+    let about = |item: &usize| concerns(&all[*item], name);
+    let items: Vec<usize> = (0..all.len()).filter(about).collect();
+    let pick = |chance: &mut Chance| items[chance.below(items.len() as u64) as usize];
+    let steps = drawn(chance, length, 3, 1, pick);
     sometimes(chance, steps)
 }
 
