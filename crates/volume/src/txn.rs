@@ -366,6 +366,9 @@ impl Txn<'_> {
             return Err(VolumeError::Failed(self.txid));
         }
         let (txid, volume) = (self.txid, self.volume);
+        if volume.broken.load(Ordering::Acquire) {
+            return Err(VolumeError::Failed(txid));
+        }
         let core = &mut *self.core;
         let mut root = core.root;
         let mut batch = Batch::default();
@@ -409,7 +412,10 @@ impl Txn<'_> {
             core.draft.media.write(*addr, 0, &block[..])?;
         }
         if !late {
-            journal::commit(&core.draft.media, sb, txid, &batch)?;
+            let done = journal::commit(&core.draft.media, sb, txid, &batch);
+            // Whether it counts is for the next start to find out.
+            volume.broken.store(done.is_err(), Ordering::Release);
+            done?;
         }
 
         for (&n, slot) in &self.logs {

@@ -126,6 +126,13 @@ impl View {
                 bytes = found.encode();
             }
             match Superblock::decode(&bytes, block) {
+                // Whichever is newer: the other's segment is not this volume's.
+                Ok(found) if best.is_some_and(|b| b.0.uuid != found.0.uuid) => {
+                    return Err(VolumeError::TwoVolumes {
+                        first: best.map_or([0; 16], |b| b.0.uuid),
+                        second: found.0.uuid,
+                    });
+                }
                 Ok(found) if best.is_none_or(|b| b.0.generation < found.0.generation) => {
                     best = Some(found);
                 }

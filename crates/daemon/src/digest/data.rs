@@ -15,7 +15,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
 use shale_format::{BlockAddr, FileBlock, LogPos};
 use shale_oplog::Op;
-use shale_volume::{Mapping, Run, View, Volume};
+use shale_volume::{Mapping, Run, View, Volume, VolumeError};
 
 /// Bytes that are put together before they are written: they stay in the caches.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -264,6 +264,14 @@ impl Writer<'_> {
             (target.byte() + at) as usize,
             bytes as usize,
         );
+        let lost = self
+            .view
+            .map()
+            .lost((target.byte() + at) as usize, bytes as usize);
+        if let Some(page) = lost {
+            let block = (page / BLOCK_BYTES) as u64;
+            return Err(VolumeError::Unreadable { block }.into());
+        }
         Ok(bytes)
     }
 

@@ -126,6 +126,9 @@ pub struct Args {
     /// Begin with a tree whose files and directories have trees of two levels; slower
     #[arg(long)]
     large: bool,
+    /// Begin with a volume in which a dozen blocks are free
+    #[arg(long, conflicts_with = "large")]
+    full: bool,
     /// Caches survive a power cut (eADR)
     #[arg(long)]
     eadr: bool,
@@ -201,6 +204,7 @@ impl Args {
             kinds: self.kinds(),
             only: self.workload.clone(),
             large: self.large,
+            full: self.full,
             seed: self.seed,
             shard: self.shard,
             in_order: self.whole,
@@ -248,7 +252,12 @@ impl Args {
             depth.live_every,
             depth.flip_every,
         );
-        for (given, word) in [(self.eadr, " --eadr"), (self.large, " --large")] {
+        let more = [
+            (self.eadr, " --eadr"),
+            (self.large, " --large"),
+            (self.full, " --full"),
+        ];
+        for (given, word) in more {
             words += if given { word } else { "" };
         }
         if let Some(name) = self.mutant {

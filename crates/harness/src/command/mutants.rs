@@ -65,6 +65,7 @@ pub fn run(args: &Args) -> Result<bool> {
         ],
         only: None,
         large: false,
+        full: false,
         seed: args.seed,
         shard: (0, 1),
         in_order: false,

@@ -22,7 +22,7 @@ use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
 
 use super::unrest::{Restless, Unrest};
-use crate::model::{Memory, Shale, Side, Snapshot};
+use crate::model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 use crate::scratch::os_error;
 use crate::workload::alphabet;
 use crate::{HarnessError, Result};
@@ -55,6 +55,8 @@ pub struct Base {
     pub tree: Snapshot,
     /// Blocks in use when all names are gone.
     pub empty_blocks: u64,
+    /// Some operations may find no space.
+    pub full: bool,
 }
 
 /// What there is besides the small tree.
@@ -66,6 +68,8 @@ pub enum More {
     Large,
     /// The same tree once more, for a second thread.
     Twin,
+    /// A file that has nearly all blocks: some operations find no space.
+    Full,
 }
 
 /// A clock that stands still.
@@ -130,11 +134,14 @@ impl Base {
         let session = attach(&daemon, &SessionMaps::default(), false)?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);
+        let more_is_full = more == More::Full;
         let more = match more {
             More::Nothing => Vec::new(),
             More::Large => alphabet::large_tree(),
             More::Twin => alphabet::twin_tree(),
+            More::Full => Vec::new(),
         };
+        let nearly_full = more_is_full.then_some(&session);
         for act in alphabet::tree().into_iter().chain(more) {
             let (should, did) = (model.act(&act), shale.act(&act));
             if should.is_err() || should != did {
@@ -144,6 +151,9 @@ impl Base {
                     found,
                 });
             }
+        }
+        if let Some(session) = nearly_full {
+            take_nearly_all(&daemon, session, &mut shale, &mut model)?;
         }
         drop(shale);
         session
@@ -159,8 +169,51 @@ impl Base {
             model,
             tree,
             empty_blocks,
+            full: more_is_full,
         }))
     }
+}
+
+/// Blocks that are left free in a volume that is nearly full.
+const LEFT_BLOCKS: u64 = 12;
+
+/// Makes an empty file that all free blocks but [`LEFT_BLOCKS`] are allocated to.
+fn take_nearly_all(
+    daemon: &Daemon,
+    session: &Arc<Session>,
+    shale: &mut Shale,
+    model: &mut Memory,
+) -> Result<()> {
+    const KEEP_SIZE: u32 = 1;
+    let slot = crate::model::snapshot::WALK_SLOT;
+    let space = |session: &Session| {
+        let _ = session.digest();
+        daemon.quiesce();
+        session
+            .space()
+            .map_err(|e| HarnessError::call("libfs", "statfs")(os_error(e)))
+    };
+    let flags = shale_libfs::OFlags::RDWR | shale_libfs::OFlags::CREATE;
+    let open = Act::Open(slot, b"ballast".to_vec(), flags, 0o600);
+    let _ = (model.act(&open), shale.act(&open));
+    let mut end = 0;
+    let mut most = u64::MAX;
+    loop {
+        let more = space(session)?.free.saturating_sub(LEFT_BLOCKS).min(most);
+        if more < 2 {
+            break;
+        }
+        let bytes = more * PAGE_BYTES as u64;
+        // The size stays as it is, so for the model nothing happens.
+        match shale.act(&Act::File(slot, FileAct::Allocate(KEEP_SIZE, end, bytes))) {
+            Ok(_) => end += bytes,
+            // Room that is kept for nodes counts as free.
+            Err(_) => most = more / 2,
+        }
+    }
+    let close = Act::File(slot, FileAct::Close);
+    let _ = (model.act(&close), shale.act(&close));
+    Ok(())
 }
 
 /// Of the volume that every workload begins with.
@@ -295,6 +348,7 @@ impl Place {
         SessionMaps {
             nvm: recorded(&self.recording, &self.unrest, 0),
             log: recorded(&self.recording, &self.unrest, 1 + client),
+            ..SessionMaps::default()
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Options {
     pub only: Option<Workload>,
     /// Begin with trees of two levels.
     pub large: bool,
+    /// Begin with a volume that is nearly full.
+    pub full: bool,
     /// Seed of everything.
     pub seed: u64,
     /// This is shard `.0` of `.1`.
@@ -55,6 +57,7 @@ impl Options {
         };
         match (threads, self.large) {
             (true, _) => More::Twin,
+            (false, _) if self.full => More::Full,
             (false, true) => More::Large,
             (false, false) => More::Nothing,
         }

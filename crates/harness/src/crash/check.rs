@@ -145,8 +145,14 @@ pub fn live_on(
                 tree.differences(&found).join("; ")
             ));
         }
-        use_it(&mut shale)?;
+        if !base.full {
+            use_it(&mut shale)?;
+        }
         empty_it(&mut shale, tree)?;
+        if base.full {
+            // Removing gives the space back at once.
+            use_it(&mut shale)?;
+        }
         drop(shale);
         daemon.quiesce();
         session.detach().map_err(|e| format!("detach: {e}"))?;
@@ -215,7 +221,7 @@ fn empty_it(side: &mut dyn Side, tree: &Snapshot) -> std::result::Result<(), Wro
 }
 
 /// What the volume shows, read without LibFS.
-pub(super) fn tree(view: &View) -> std::result::Result<Snapshot, VolumeError> {
+pub(crate) fn tree(view: &View) -> std::result::Result<Snapshot, VolumeError> {
     let mut snapshot = Snapshot::default();
     let mut firsts: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut left = vec![(Vec::new(), Ino::ROOT)];

@@ -165,6 +165,18 @@ impl Kind {
     }
 }
 
+/// Operations on one name.
+fn near(chance: &mut Chance) -> Workload {
+    let name = NEAR[chance.below(NEAR.len() as u64) as usize];
+    let length = 3 + chance.below(8);
+    let all = alphabet();
+    let near = |item: &usize| concerns(&all[*item], name);
+    let items: Vec<usize> = (0..all.len()).filter(near).collect();
+    let pick = |chance: &mut Chance| items[chance.below(items.len() as u64) as usize];
+    let steps = drawn(chance, length, 3, 1, pick);
+    sometimes(chance, steps)
+}
+
 /// A third without stealing, a third at the end of the ring, a quarter in logs that have gone
 /// around.
 fn sometimes(chance: &mut Chance, steps: Vec<Step>) -> Workload {

@@ -57,6 +57,7 @@ fn a_campaign_keeps_its_limits() {
         kinds: vec![(Kind::Ones, 3), (Kind::Two, 1)],
         only: None,
         large: false,
+        full: false,
         seed: 7,
         shard: (0, 1),
         in_order: false,
