@@ -197,18 +197,6 @@ fn sampled(chance: &mut Chance, length: u64, digest_every: u64, clients: u64) ->
     sometimes(chance, steps)
 }
 
-/// Operations on one file and its names.
-fn near(chance: &mut Chance) -> Workload {
-    let name = NEAR[chance.below(NEAR.len() as u64) as usize];
-    let length = 3 + chance.below(8);
-    let all = alphabet();
-    let about = |item: &usize| concerns(&all[*item], name);
-    let items: Vec<usize> = (0..all.len()).filter(about).collect();
-    let pick = |chance: &mut Chance| items[chance.below(items.len() as u64) as usize];
-    let steps = drawn(chance, length, 3, 1, pick);
-    sometimes(chance, steps)
-}
-
 fn drawn(
     chance: &mut Chance,
     length: u64,
