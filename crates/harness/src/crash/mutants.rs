@@ -203,6 +203,7 @@ impl Fate {
 /// What showed it, in a word or two.
 fn kind_of(wrong: &str) -> &'static str {
     let kinds = [
+        ("before any cut", "the model, without a cut"),
         ("bit rot", "a flipped bit"),
         ("mkfs", "a cut in mkfs"),
         ("cut again", "a second cut"),
@@ -212,7 +213,9 @@ fn kind_of(wrong: &str) -> &'static str {
         ("the recovered tree", "the tree cannot be read"),
         ("fsck", "fsck"),
         ("everything deleted", "space does not come back"),
+        (" again, ", "a request sent again"),
         ("the tree is that after", "another tree"),
+        ("no order of the calls", "another tree"),
         ("as after", "another tree"),
     ];
     let found = kinds.into_iter().find(|kind| wrong.contains(kind.0));
