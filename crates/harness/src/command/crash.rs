@@ -11,7 +11,7 @@ use shale_harness::crash::campaign::{self, Options, Summary};
 use shale_harness::crash::explore::{Depth, Failure};
 use shale_harness::crash::images::Caches;
 use shale_harness::crash::sequences::Kind;
-use shale_harness::workload::alphabet::{Step, Workload, act_at};
+use shale_harness::workload::alphabet::{Step, Workload};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +22,7 @@ Examples:
 The same seed gives the same states. Use a release build.";
 
 /// Workloads of each kind in a short run, and in a long one.
-const SHORT: [(Kind, u64); 7] = [
+const SHORT: [(Kind, u64); 8] = [
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, 400),
     (Kind::Triples, 100),
@@ -30,10 +30,11 @@ const SHORT: [(Kind, u64); 7] = [
     (Kind::Two, 60),
     (Kind::Requests, 60),
     (Kind::Clients, 60),
+    (Kind::Programs, 4),
 ];
 /// Threads need another tree, so they are never with the others.
 const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
-const LONG: [(Kind, u64); 7] = [
+const LONG: [(Kind, u64); 8] = [
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
     (Kind::Triples, 500_000),
@@ -41,6 +42,7 @@ const LONG: [(Kind, u64); 7] = [
     (Kind::Two, 20_000),
     (Kind::Requests, 20_000),
     (Kind::Clients, 20_000),
+    (Kind::Programs, 2_000),
 ];
 
 /// Arguments of `crash`.
@@ -50,7 +52,7 @@ pub struct Args {
     /// All pairs, and many samples of the rest: hours
     #[arg(long)]
     long: bool,
-    /// Only these kinds: ones, pairs, triples, long, two, requests, clients; or threads
+    /// Only these kinds: ones, pairs, triples, long, two, requests, clients, programs; or threads
     /// alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
@@ -60,7 +62,7 @@ pub struct Args {
     /// Only this workload: numbers of operations, b before one of the second
     /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends
     /// soon, T: both are threads of one client, R: the first is a mount that
-    /// survives its daemon, C: clients at the same time
+    /// survives its daemon, C: clients at the same time; P=NAME: operations of a recorded program
     #[arg(long, value_name = "STEPS")]
     workload: Option<Workload>,
     /// Seed of workloads and choices
@@ -112,7 +114,7 @@ fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     kind.ok_or_else(|| {
         format!(
             "'{text}' is none of ones, pairs, triples, long, two, threads, requests, \
-             clients"
+             clients, programs"
         )
     })
 }
@@ -210,7 +212,7 @@ impl Args {
             eprintln!("    again: {}", self.again(failure));
         }
         eprintln!(
-            "{} states ({} cut again in recovery) of {} cuts in {} workloads; {} volumes checked, {} lived on; \
+            "{} states ({} cut again in recovery) of {} cuts in {} workloads; {} volumes checked, {} lived on, {} databases; \
              {:.1} s, {:.0} states/s",
             summary.states,
             count(&counts.states_again),
@@ -218,6 +220,7 @@ impl Args {
             count(&counts.workloads),
             count(&counts.volumes),
             count(&counts.lived_on),
+            count(&counts.databases),
             summary.seconds,
             summary.states_per_second,
         );
@@ -245,15 +248,21 @@ impl Args {
 
 /// What the steps of a workload do.
 fn steps(workload: &str) -> Vec<String> {
-    let Ok(Workload { steps, .. }) = workload.parse() else {
+    let Ok(workload) = workload.parse::<Workload>() else {
         return Vec::new();
     };
     let shown = |(number, step): (usize, Step)| match step {
         Step::Digest => "digest".to_owned(),
-        Step::Item { client: 0, item } => format!("{:?}", act_at(item, number)),
-        Step::Item { client, item } => format!("client {client}: {:?}", act_at(item, number)),
+        Step::Item { client: 0, item } => format!("{:?}", workload.act(item, number)),
+        Step::Item { client, item } => format!("client {client}: {:?}", workload.act(item, number)),
     };
-    steps.into_iter().enumerate().map(shown).collect()
+    workload
+        .steps
+        .iter()
+        .copied()
+        .enumerate()
+        .map(shown)
+        .collect()
 }
 
 /// Runs it; whether nothing is wrong.

@@ -24,7 +24,7 @@ use super::record::{Parts, Run, Track, Wrong, parts};
 use super::unrest::Unrest;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Outcome, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, Workload, act_at};
+use crate::workload::alphabet::{OPEN, Step, Workload};
 
 type Checked<T> = std::result::Result<T, Wrong>;
 
@@ -143,8 +143,9 @@ impl Search<'_> {
     fn may_be_next(&self, done: &[usize], client: usize) -> bool {
         let begun = self.orders.clients[client][done[client]].begun;
         let clients = self.orders.clients.iter().zip(done).zip(self.windows);
-        !clients
-            .filter_map(|((calls, &k), window)| (k < window.0).then(|| calls[k].returned))
+        let waiting = clients.filter(|&((_, &k), window)| k < window.0);
+        !waiting
+            .map(|((calls, &k), _)| calls[k].returned)
             .any(|returned| returned < begun)
     }
 }
@@ -220,14 +221,20 @@ impl Shared<'_> {
     }
 
     /// Does the steps of one client.
-    fn follow(&self, steps: &[(usize, Step)], shale: &mut Shale, track: &mut Track) -> Vec<Call> {
+    fn follow(
+        &self,
+        workload: &Workload,
+        steps: &[(usize, Step)],
+        shale: &mut Shale,
+        track: &mut Track,
+    ) -> Vec<Call> {
         self.start.wait();
         let mut calls = Vec::new();
         for &(number, step) in steps {
             let (before, begun) = (self.recording.event_count(), self.now());
             set_operation(number as u64 + 1);
             let act = match step {
-                Step::Item { item, .. } => Some(act_at(item, number)),
+                Step::Item { item, .. } => Some(workload.act(item, number)),
                 Step::Digest => None,
             };
             let outcome = match &act {
@@ -296,7 +303,7 @@ pub(super) fn at_once(
             let (shared, before) = (&shared, before.clone());
             scope.spawn(move || {
                 let mut track = Track::new(None, before);
-                let calls = shared.follow(&steps, shale, &mut track);
+                let calls = shared.follow(workload, &steps, shale, &mut track);
                 (track, calls)
             })
         });

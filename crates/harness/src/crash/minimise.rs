@@ -75,6 +75,7 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
             threads: workload.threads,
             requests: workload.requests,
             at_once: workload.at_once,
+            program: workload.program,
             ..Workload::new(steps.clone())
         });
     }

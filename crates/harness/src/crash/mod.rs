@@ -10,6 +10,7 @@
 //! | [`shadow`] | nothing was stored that was not recorded |
 //! | [`images`] | the images that a cut could leave |
 //! | [`check`] | recovers one image and looks at everything |
+//! | [`databases`] | recovered databases, opened by their program |
 //! | [`explore`] | all cuts of a workload |
 //! | [`sequences`] | which workloads there are |
 //! | [`campaign`], [`minimise`] | many of them, in threads; failures made small |
@@ -21,6 +22,7 @@ pub mod base;
 pub mod campaign;
 pub mod check;
 pub mod clients;
+pub mod databases;
 pub mod explore;
 pub mod images;
 pub mod minimise;

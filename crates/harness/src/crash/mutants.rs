@@ -109,6 +109,9 @@ pub const MUTANTS: [Mutant; 32] = [
     ),
 ];
 
+/// Mutants that only requests can show.
+const OF_REQUESTS: &str = "requests-";
+
 /// What became of a mutant.
 #[derive(Debug, serde::Serialize)]
 pub struct Fate {
@@ -144,6 +147,10 @@ pub fn run(
             time_limit: limit,
             failures_max: 1,
             mutant: Some(mutant.name),
+            kinds: match mutant.name.starts_with(OF_REQUESTS) {
+                true => vec![(Kind::Requests, 10_000)],
+                false => options.kinds.clone(),
+            },
             ..options.clone()
         };
         let mut summary = campaign::run(&options, &|_, _| ())?;

@@ -20,7 +20,8 @@ use super::unrest::Unrest;
 use crate::Result;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, TWIN, Workload, act_at, within};
+use crate::workload::alphabet::{OPEN, Step, TWIN, Workload, within};
+use crate::workload::programs::Program;
 
 /// Something of Shale's that is wrong, as found while a workload ran.
 pub type Wrong = String;
@@ -97,6 +98,10 @@ pub struct Run {
     /// Clients at the same time on one tree: what may come of their calls. Then the tracks tell
     /// when steps were done, not to what end.
     pub orders: Option<Orders>,
+    /// A program whose operations the steps are, from the first on.
+    pub program: Option<Program>,
+    /// Which steps are operations.
+    items: Vec<bool>,
 }
 
 impl Run {
@@ -106,6 +111,13 @@ impl Run {
             .iter()
             .map(|track| track.window(event))
             .collect()
+    }
+
+    /// Transactions that a program had answered, if this is one.
+    pub fn answered(&self, windows: &[(usize, usize)]) -> Option<u64> {
+        let returned = windows.first()?.0;
+        let done = self.items.get(..returned)?.iter().filter(|&&item| item);
+        self.program.map(|program| program.answered(done.count()))
     }
 
     /// Whether a tree is right for these windows.
@@ -119,14 +131,15 @@ impl Run {
 }
 
 /// One that does steps, and the model of what it does.
-struct Doer {
+struct Doer<'w> {
+    workload: &'w Workload,
     shales: Vec<Shale>,
     model: Memory,
     /// In front of all paths.
     root: &'static [u8],
 }
 
-impl Doer {
+impl Doer<'_> {
     fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
         let act = within(self.root, act.clone());
         self.model.set_client(client);
@@ -167,7 +180,9 @@ impl Doer {
             let before = recording.event_count();
             set_operation(number as u64 + 1);
             let done = match step {
-                Step::Item { client: who, item } => self.act(client(who), &act_at(item, number)),
+                Step::Item { client: who, item } => {
+                    self.act(client(who), &self.workload.act(item, number))
+                }
                 Step::Digest => {
                     daemon.quiesce();
                     Ok(())
@@ -220,6 +235,8 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         tracks: Vec::new(),
         logs,
         orders: None,
+        program: workload.whole_program(),
+        items: workload.steps.iter().map(|&s| s != Step::Digest).collect(),
     };
     let with = (&*place.recording.clone(), &*daemon);
     let done = match workload.threads {
@@ -271,6 +288,7 @@ fn in_turns(
     run: &mut Run,
 ) -> Checked<()> {
     let mut doer = Doer {
+        workload,
         shales: sessions.iter().map(side).collect(),
         model: base.model.clone(),
         root: b"",
@@ -295,6 +313,7 @@ fn at_once(
     let mut doers = Vec::new();
     for root in [b"" as &[u8], TWIN] {
         let mut doer = Doer {
+            workload,
             shales: vec![side(session)],
             model: base.model.clone(),
             root,

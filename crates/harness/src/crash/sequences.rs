@@ -5,6 +5,7 @@
 
 use crate::chance::Chance;
 use crate::workload::alphabet::{Step, Workload, alphabet};
+use crate::workload::programs::{PROGRAMS, Program};
 
 /// Clients of the kind with several.
 const CLIENTS: u64 = 2;
@@ -33,11 +34,13 @@ pub enum Kind {
     /// Two to four clients at the same time on one tree, sampled. What happens is not the same
     /// each time.
     Clients,
+    /// Operations of real programs, recorded; digests anywhere.
+    Programs,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
@@ -46,6 +49,7 @@ impl Kind {
         Kind::Threads,
         Kind::Requests,
         Kind::Clients,
+        Kind::Programs,
     ];
 
     /// Its name in commands.
@@ -59,6 +63,7 @@ impl Kind {
             Kind::Threads => "threads",
             Kind::Requests => "requests",
             Kind::Clients => "clients",
+            Kind::Programs => "programs",
         }
     }
 
@@ -118,6 +123,7 @@ impl Kind {
                     ..workload
                 }
             }
+            Kind::Programs => program(&mut chance, number as usize),
             Kind::Clients => {
                 let clients = 2 + chance.below(5) / 2;
                 let length = clients + chance.below(8);
@@ -135,6 +141,23 @@ impl Kind {
                 }
             }
         }
+    }
+}
+
+/// Program number `number`: the first round without digests, then with more or less of them.
+fn program(chance: &mut Chance, number: usize) -> Workload {
+    let program = Program::numbered(number);
+    let digest_every = 4 + chance.below(40);
+    let mut steps = Vec::new();
+    for item in 0..program.acts().len() {
+        steps.push(Step::Item { client: 0, item });
+        if number >= PROGRAMS && chance.below(digest_every) == 0 {
+            steps.push(Step::Digest);
+        }
+    }
+    Workload {
+        program: Some(program),
+        ..sometimes(chance, steps)
     }
 }
 

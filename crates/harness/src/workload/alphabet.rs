@@ -7,6 +7,7 @@
 
 use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE};
 
+use super::programs::Program;
 use crate::model::{Act, FileAct, Fill};
 
 /// Slots that are open when a workload begins: path, flags.
@@ -434,6 +435,8 @@ pub struct Workload {
     pub requests: bool,
     /// All clients run at the same time, on one tree.
     pub at_once: bool,
+    /// Items are operations of this program, not of the alphabet.
+    pub program: Option<Program>,
 }
 
 const LOG_ALL: &str = "L";
@@ -441,6 +444,7 @@ const WRAPS: &str = "W";
 const THREADS: &str = "T";
 const REQUESTS: &str = "R";
 const AT_ONCE: &str = "C";
+const PROGRAM: &str = "P=";
 const DIGEST: &str = "D";
 
 impl Workload {
@@ -457,6 +461,24 @@ impl Workload {
         Workload { steps, ..*self }
     }
 
+    /// Item `item` as step number `step`.
+    pub fn act(&self, item: usize, step: usize) -> Act {
+        match self.program {
+            Some(program) => program.acts()[item].clone(),
+            None => act_at(item, step),
+        }
+    }
+
+    /// The program whose operations these are, none left out from the first on.
+    pub fn whole_program(&self) -> Option<Program> {
+        let items = self.steps.iter().filter_map(|step| match step {
+            Step::Item { item, .. } => Some(*item),
+            Step::Digest => None,
+        });
+        let whole = items.enumerate().all(|(n, item)| n == item);
+        self.program.filter(|_| whole)
+    }
+
     /// How many clients it needs.
     pub fn clients(&self) -> usize {
         let client = |step: &Step| match step {
@@ -469,7 +491,7 @@ impl Workload {
 
 /// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`,
 /// `W`, `T`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
-/// [`Workload::requests`] and [`Workload::at_once`].
+/// [`Workload::requests`] and [`Workload::at_once`], and `P=` with the name of a program.
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags = [
@@ -481,6 +503,7 @@ impl std::fmt::Display for Workload {
         ];
         let flags = flags.into_iter().filter(|flag| flag.0);
         let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
+        words.extend(self.program.map(|p| format!("{PROGRAM}{}", p.name())));
         words.extend(self.steps.iter().map(|step| match step {
             Step::Digest => DIGEST.to_owned(),
             Step::Item { client: 0, item } => item.to_string(),
@@ -494,9 +517,16 @@ impl std::str::FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let items = alphabet().len();
+        let mut items = alphabet().len();
         let mut workload = Workload::default();
         for word in text.split_whitespace() {
+            if let Some(name) = word.strip_prefix(PROGRAM) {
+                let found = Program::named(name);
+                let program = found.ok_or_else(|| format!("'{name}' is no program"))?;
+                items = program.acts().len();
+                workload.program = Some(program);
+                continue;
+            }
             match word {
                 LOG_ALL => workload.log_all = true,
                 WRAPS => workload.wraps = true,
@@ -519,7 +549,7 @@ fn item_of(word: &str, items: usize) -> Result<Step, String> {
     match number.parse() {
         Ok(item) if item < items => Ok(Step::Item { client, item }),
         _ => Err(format!(
-            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, R, C in front"
+            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, R, C, P=PROGRAM in front"
         )),
     }
 }

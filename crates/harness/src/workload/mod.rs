@@ -3,6 +3,7 @@
 //! | Module | Pattern |
 //! | --- | --- |
 //! | [`varmail`] | mail: small files made, appended to, synced, read and removed (MISSION D5, M8) |
+//! | [`programs`] | what real programs did, recorded |
 //! | [`million`] | one directory of very many names |
 //!
 //! The same seed gives the same calls on whatever is measured.
@@ -12,6 +13,7 @@ mod direct;
 mod directory;
 mod files;
 pub mod million;
+pub mod programs;
 pub mod varmail;
 
 pub use direct::DirectFiles;
