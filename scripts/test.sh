@@ -3,9 +3,10 @@
 #
 #   1. dependencies (nothing to do where they are there)
 #   2. cargo xtask ci: format, tidy, spec, clippy, every test of the workspace
-#   3. the release build
-#   4. shale-harness crash: power cuts of many workloads, for a minute
-#   5. scripts/ci-suites.sh: public suites and crash scripts on real mounts
+#   3. faults at named points of running processes
+#   4. the release build
+#   5. shale-harness crash: power cuts of many workloads, for a minute
+#   6. scripts/ci-suites.sh: public suites and crash scripts on real mounts
 # A part that fails does not keep the next from running.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -36,8 +37,9 @@ part() { # part "name" COMMAND …: adds the counts of its last line; without th
 parts=()
 part "dependencies" "$here/install-deps.sh" --suites
 part "xtask ci" cargo xtask ci
+part "faults" cargo test --locked -p shale-harness --features failpoints --test faults
 part "release build" cargo build --release --locked -p shale-cli -p shale-preload -p shale-capi
-part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60
+part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60 --at-least 20000
 part "suites" "$here/ci-suites.sh"
 
 printf '\n%-16s %7s %7s %8s\n' part passed failed seconds

@@ -52,6 +52,9 @@ struct Micro {
     /// Rounds that count
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
+    /// Operations that a target does before it is the next one's turn
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    turn: Option<u32>,
     /// Seed of offsets and contents
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -101,6 +104,7 @@ fn options(micro: &Micro, mount: Option<PathBuf>) -> MicroOptions {
         ops: micro.ops.clone().unwrap_or(usual.ops),
         sizes: micro.sizes.as_ref().map_or(usual.sizes, sizes),
         rounds: micro.rounds.unwrap_or(usual.rounds),
+        turn_ops: micro.turn.map_or(usual.turn_ops, |n| n as usize),
         seed: micro.seed.unwrap_or(usual.seed),
         dir: micro.dir.clone().unwrap_or(usual.dir),
         ext4: micro.ext4.clone().unwrap_or(usual.ext4),

@@ -12,9 +12,14 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const SYSTEM: &str = "/run/shale";
 const STATE: &str = "state.json";
+/// How long the daemon of a mount that has gone is waited for.
+const ENDING_MAX: Duration = Duration::from_secs(30);
+/// Time between two looks.
+const ENDING_LOOK: Duration = Duration::from_millis(20);
 
 /// State of one mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +63,11 @@ impl State {
         Some(format!("the mount was given up: {why}"))
     }
 
+    /// Whether it was there and is not any more.
+    fn has_gone(&self) -> Result<bool> {
+        Ok(self.device.is_some() && !self.is_mounted()?)
+    }
+
     /// Whether the table of mounts still has it.
     ///
     /// # Errors
@@ -77,7 +87,8 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Takes the mount point and the volume for a new mount.
+    /// Takes the mount point and the volume for a new mount. Waits for a mount of them that
+    /// has gone while its daemon is still busy, or being ended by the system.
     ///
     /// # Errors
     /// One of them is taken already, or the directory cannot be made.
@@ -91,13 +102,17 @@ impl StateDir {
             "{}: cannot make it",
             base.display()
         )))?;
-        let _lock = lock(&base)?;
-        for other in Self::all() {
-            other.refuse_same(&state)?;
-            if other.state.is_over(&state) && !other.state.is_mounted()? {
-                other.remove();
+        let begun = Instant::now();
+        let _lock = loop {
+            let lock = lock(&base)?;
+            match Self::clear(&state)? {
+                None => break lock,
+                Some(failure) if begun.elapsed() > ENDING_MAX => return Err(failure),
+                Some(_) => {}
             }
-        }
+            drop(lock);
+            std::thread::sleep(ENDING_LOOK);
+        };
         let path = base.join(shale_proto::mounts::name_of(state.connection));
         let made = fs::DirBuilder::new().mode(0o755).create(&path);
         made.map_err(Failure::because(format!(
@@ -107,6 +122,21 @@ impl StateDir {
         let dir = Self { path, state };
         dir.save()?;
         Ok(dir)
+    }
+
+    /// Takes away what nobody needs any more when `new` comes. `Some`: what it wants is
+    /// taken by a mount that has gone, and will soon be free.
+    fn clear(new: &State) -> Result<Option<Failure>> {
+        for other in Self::all() {
+            match other.refuse_same(new) {
+                Err(failure) if other.state.has_gone()? => return Ok(Some(failure)),
+                refused => refused?,
+            }
+            if other.state.is_over(new) && !other.state.is_mounted()? {
+                other.remove();
+            }
+        }
+        Ok(None)
     }
 
     fn refuse_same(&self, new: &State) -> Result<()> {

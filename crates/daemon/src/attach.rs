@@ -11,8 +11,8 @@ use crate::make::random;
 use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
-use shale_device::mutants;
-use shale_device::{Map, Path as CountPath};
+use shale_device::{Access, Map, Path as CountPath, Piece};
+use shale_device::{failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
@@ -126,12 +126,19 @@ impl Shared {
         ring_bytes: u64,
     ) -> Result<(Arc<Map>, PathBuf)> {
         let path = self.nvm_dir.join(file_name(slot));
-        remove(&path)?;
-        let map = Arc::new(
-            (self.config.log_map)(slot)
-                .path(CountPath::Log)
-                .create_file(&path, RING_AT + ring_bytes as usize)?,
-        );
+        let options = (self.config.log_map)(slot).path(CountPath::Log);
+        let bytes = RING_AT + ring_bytes as usize;
+        let ready = match reach {
+            Reach::InProcess => None,
+            Reach::Socket => self.spare.take(&path, bytes)?,
+        };
+        let map = Arc::new(match ready {
+            Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
+            None => {
+                remove(&path)?;
+                options.create_file(&path, bytes)?
+            }
+        });
         if reach == Reach::InProcess {
             // For a mount that stays; a program's start must not wait for it.
             map.prepare()?;
@@ -147,6 +154,7 @@ impl Shared {
             ..zerocopy::FromZeros::new_zeroed()
         };
         Log::create_at(map.clone(), header, start)?;
+        failpoints::reach("attach-log");
         Ok((map, path))
     }
 
@@ -162,19 +170,23 @@ impl Shared {
             .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })
     }
 
+    /// Bytes of the ring that `asker` gets who wants a log of `log_bytes` bytes.
+    fn ring_bytes(&self, asker: &Asker, log_bytes: u64) -> u64 {
+        let usual = self.volume.superblock().log_bytes;
+        let wanted = match log_bytes {
+            0 => usual,
+            // Its log takes memory of the machine, whatever it writes into it.
+            n if asker.reach == Reach::Socket => n.min(usual),
+            n => n,
+        };
+        wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+    }
+
     fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
         let _one_at_a_time = self.attach.lock();
         self.check_open()?;
         let slot = self.free_slot(asker)?;
-        let superblock = self.volume.superblock();
-        let wanted = match log_bytes {
-            0 => superblock.log_bytes,
-            // Its log takes memory of the machine, whatever it writes into it.
-            n if asker.reach == Reach::Socket => n.min(superblock.log_bytes),
-            n => n,
-        };
-        let ring_bytes =
-            wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let ring_bytes = self.ring_bytes(asker, log_bytes);
         let (salt, start) = match self.config.fixed_logs {
             None => (u64::from_le_bytes(random()?), LogPos(0)),
             Some(fixed) => {
@@ -217,6 +229,7 @@ impl Shared {
         })?);
         client.set_digested(start);
         self.set_slot(slot, &live)?;
+        failpoints::reach("attach-slot");
         self.register(&client);
         if asker.reach == Reach::InProcess && self.config.connection_continues {
             self.leases.assume_reader(client.id);
@@ -237,7 +250,9 @@ impl Shared {
 fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn LogBytes>)> {
     let duplicate = || {
         let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
-        let fd = first.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        let fd = failpoints::io()
+            .and(first)
+            .and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
         fd.map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
     };
     let read: Box<dyn LogBytes> = match reach {

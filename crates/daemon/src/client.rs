@@ -2,21 +2,20 @@
 //!
 //! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
 
-use crate::gate::Barrier;
 use crate::grants::Grants;
-use crate::log_bytes::{set_word, word};
+use crate::log_bytes::word;
 use crate::page::{ClientPage, DaemonPage};
+use crate::progress::Reached;
 use crate::rights::Person;
 use parking_lot::Mutex;
 use shale_format::LogPos;
-use shale_format::limits::RECORD_ALIGN;
-use shale_format::log::{END_AT, TAIL_AT, end};
+use shale_format::log::TAIL_AT;
 use shale_oplog::LogBytes;
 use shale_proto::control::state;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// How the client talks to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +72,10 @@ pub(crate) struct Client {
     pub(crate) leaving: AtomicBool,
     /// Records digested.
     pub(crate) records: AtomicU64,
-    digested: AtomicU64,
-    /// Highest committed position that was believed.
-    believed: AtomicU64,
-    /// Committed position at the cut; `u64::MAX` while the client is served.
-    cut: AtomicU64,
+    /// Records before this are in the volume.
+    pub(crate) digested: AtomicU64,
+    /// A leaf among the locks.
+    pub(crate) reached: Mutex<Reached>,
 }
 
 /// What a client is made of.
@@ -123,8 +121,7 @@ impl Client {
             leaving: AtomicBool::new(false),
             records: AtomicU64::new(0),
             digested: AtomicU64::new(0),
-            believed: AtomicU64::new(0),
-            cut: AtomicU64::new(u64::MAX),
+            reached: Mutex::default(),
         })
     }
 
@@ -133,60 +130,18 @@ impl Client {
         self.reach == Reach::InProcess
     }
 
-    /// Records before this are in the volume.
-    pub(crate) fn digested(&self) -> u64 {
-        self.digested.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_digested(&self, pos: LogPos) {
-        self.digested.store(pos.0, Ordering::Release);
-        self.daemon_page.set_digested(pos.0);
-    }
-
-    /// How far the client says that its log is complete. What cannot be true is
-    /// not believed: the word never goes back, is a multiple of a record's unit, and never runs
-    /// a ring ahead of what was digested (the client keeps no more than a ring).
-    pub(crate) fn committed(&self) -> u64 {
-        let unit = RECORD_ALIGN as u64;
-        let highest = self.digested() + self.ring_bytes;
-        let said = self.client_page.committed() / unit * unit;
-        let believed = self
-            .believed
-            .fetch_max(said.min(highest), Ordering::AcqRel)
-            .max(said.min(highest));
-        believed.min(self.cut.load(Ordering::Acquire))
-    }
-
     /// What it says is its oldest record; only for people to read.
     pub(crate) fn tail(&self) -> u64 {
         word(&*self.log, TAIL_AT).min(self.digested())
-    }
-
-    /// From now on nothing that the client commits counts. Whoever is appending finds out
-    /// before the call returns.
-    pub(crate) fn cut(&self, barrier: Barrier) {
-        set_word(&self.log_fd, END_AT, end::SOUGHT);
-        barrier.run();
-        let now = self.committed();
-        let cut = self.cut.fetch_min(now, Ordering::AcqRel).min(now);
-        set_word(&self.log_fd, END_AT, end::at(cut));
-    }
-
-    /// Whether requests are answered.
-    pub(crate) fn served(&self) -> bool {
-        *self.fate.lock() == Fate::Served && !self.leaving.load(Ordering::Acquire)
-    }
-
-    /// Bytes of log that wait for digest.
-    pub(crate) fn backlog(&self) -> u64 {
-        self.committed().saturating_sub(self.digested())
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::barrier::Barrier;
     use shale_device::{Access, Map, MapOptions, nvm::Piece};
+    use shale_format::log::{END_AT, end};
     use shale_proto::control::client_page;
 
     /// A client with a log in memory and no process behind it.

@@ -2,8 +2,8 @@
 
 use crate::attach::{Asker, Refusal};
 use crate::client::Client;
-use crate::digestion::Halt;
 use crate::error::DaemonError;
+use crate::halt::Halt;
 use crate::lease::Wish;
 use crate::revoke::NoLease;
 use crate::shared::Shared;
@@ -331,7 +331,11 @@ impl Connection {
         self.check_there(client, wish.ino)?;
         match self.shared.lease(client, wish) {
             Ok(Some((grant, used))) => {
-                self.note_opened(client, wish.ino)?;
+                if let Err((_, why)) = self.note_opened(client, wish.ino) {
+                    // The lease is the client's: an answer that hid it would hide, too, that
+                    // what the client knows is old.
+                    tracing::error!(client = client.id, "what it may write is not known: {why}");
+                }
                 Ok(Reply::Leased {
                     generation: grant.generation,
                     fresh: grant.fresh,

@@ -5,11 +5,13 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
+use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
+use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::nvm_dir::{NvmLock, open_nvm};
@@ -21,7 +23,8 @@ use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
 use crate::volume_file::VolumeFile;
 use parking_lot::Mutex;
-use shale_device::{Clock, Map, MapOptions};
+use shale_device::{Clock, Map, MapOptions, failpoints};
+use shale_format::log::RING_AT;
 use shale_oplog::Recent;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
@@ -101,6 +104,9 @@ impl DaemonConfig {
     }
 }
 
+/// Bytes of the log that a program under `shale run` asks for, unless told otherwise.
+const USUAL_LOG_BYTES: u64 = 16 << 20;
+
 /// A volume that was opened and recovered, and is served by nobody yet.
 struct Opened {
     map: Arc<Map>,
@@ -116,9 +122,12 @@ impl Opened {
         let dir = config.volume.nvm_dir();
         let map = open_nvm(dir, config.volume.nvm_bytes(), &config.map)?;
         let lock = NvmLock::take(dir)?;
+        let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
+        let mounts = labels::check(dir, &uuid, segments)?;
         let map = Arc::new(map);
         let volume = Arc::new(Volume::open(map.clone())?);
         config.volume.check_superblock(volume.superblock())?;
+        labels::write(dir, &uuid, segments, mounts);
         let digester = Digester::new(volume.clone());
         let readers = OwnReaders::default();
         let recovered = Recovery {
@@ -197,6 +206,7 @@ impl Daemon {
             clients: Default::default(),
             next_client: AtomicU32::new(1),
             attach: Mutex::default(),
+            spare: Default::default(),
             epoch: Mutex::default(),
             leases,
             clock,
@@ -233,9 +243,9 @@ impl Daemon {
     }
 
     fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(work)
+        let thread = failpoints::io()
+            .map_err(std::io::Error::from)
+            .and_then(|()| std::thread::Builder::new().name(name.clone()).spawn(work))
             .map_err(|e| DaemonError::file(Path::new(&name), "start a thread", e))?;
         self.threads.lock().push(thread);
         Ok(())
@@ -276,6 +286,17 @@ impl Daemon {
     /// # Errors
     /// No thread can be started.
     pub fn serve_listener(&self, listener: OwnedFd) -> Result<()> {
+        let shared = self.shared.clone();
+        let usual = self
+            .shared
+            .volume
+            .superblock()
+            .log_bytes
+            .min(USUAL_LOG_BYTES);
+        self.shared.spare.expect(RING_AT + usual as usize);
+        self.spawn("spare-log".to_owned(), move || {
+            shared.spare.make_loop(&shared.nvm_dir);
+        })?;
         let (connections, shared) = (self.connections.clone(), self.shared.clone());
         self.spawn("listen".to_owned(), move || {
             connections.accept_loop(&shared, &listener);
@@ -350,6 +371,7 @@ impl Daemon {
             return Ok(());
         }
         self.shared.closing.store(true, Ordering::Release);
+        failpoints::reach("unmount-begin");
         for client in self.shared.clients() {
             client.daemon_page.set_state(state::CLOSING);
         }
@@ -365,12 +387,14 @@ impl Daemon {
                 Ok(()) => {}
             }
         }
+        failpoints::reach("unmount-logs");
         self.shared.release.wait(
             self.shared.release.ask(),
             self.shared.config.gate_timeout * 2,
         );
         self.shared.forget_requests();
         self.join();
+        failpoints::reach("unmount-end");
         match kept.is_empty() {
             true => Ok(()),
             false => Err(DaemonError::NvmDir {
@@ -403,6 +427,7 @@ impl Daemon {
     fn join(&self) {
         self.shared.queue.stop();
         self.shared.release.stop();
+        self.shared.spare.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // The last owner of the daemon may be one of them.

@@ -16,9 +16,11 @@
 
 use crate::client::{Client, Fate, Work};
 use crate::digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
+use crate::halt::Halt;
 use crate::rights::Rights;
 use crate::shared::Shared;
 use parking_lot::{Condvar, Mutex};
+use shale_device::failpoints;
 use shale_format::{Ino, LogPos};
 use shale_volume::VolumeError;
 use std::collections::VecDeque;
@@ -80,27 +82,6 @@ pub(crate) struct Totals {
     pub(crate) last_error: Mutex<Option<String>>,
 }
 
-/// Why a log is not digested any further.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Halt {
-    /// A record was refused; what follows does not count.
-    Refused(String),
-    /// The medium failed; the log is kept.
-    Stuck(String),
-    /// There is no space, although nobody else holds any: the log waits.
-    Short(String),
-}
-
-impl std::fmt::Display for Halt {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Halt::Refused(why) => write!(f, "its log was refused: {why}"),
-            Halt::Stuck(why) => write!(f, "its log cannot be digested and is kept: {why}"),
-            Halt::Short(why) => write!(f, "its log waits for space: {why}"),
-        }
-    }
-}
-
 /// Whether the same chunk may work later: freed blocks come back with the next pass, and
 /// a plan that a commit of another log overtook is made anew.
 pub(crate) fn passes_with_time(error: &DigestError) -> bool {
@@ -142,42 +123,6 @@ impl Shared {
         self.forget_old_requests();
     }
 
-    /// A client that was cut off loses its leases once its log is in the volume.
-    pub(crate) fn after_eviction(&self, client: &Client) {
-        let evicted = matches!(*client.fate.lock(), Fate::Evicted(_));
-        // Of what a refused record is followed by nothing counts, so nothing is needed for it.
-        let refused = || client.work.lock().refused.is_some();
-        if evicted && (refused() || client.backlog() == 0) {
-            self.leases.release_all(client.id);
-            self.credits.close(client.id);
-        }
-    }
-
-    /// Digests a log up to `target`, or to what its client has committed if that is less.
-    pub(crate) fn digest_to(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        target: u64,
-    ) -> Result<(), Halt> {
-        if client.digested() >= target {
-            return Ok(());
-        }
-        let mut work = client.work.lock();
-        loop {
-            if let Some((_, why)) = &work.refused {
-                return Err(Halt::Refused(why.clone()));
-            }
-            if let Fate::Stuck(why) = &*client.fate.lock() {
-                return Err(Halt::Stuck(why.clone()));
-            }
-            let (from, limit) = (client.digested(), client.committed());
-            if from >= target.min(limit) {
-                return Ok(());
-            }
-            self.chunk(client, &mut work, LogPos(from), LogPos(limit))?;
-        }
-    }
-
     /// Digests every log as far as it is committed.
     pub(crate) fn digest_all(self: &Arc<Self>) {
         for client in self.clients() {
@@ -186,7 +131,8 @@ impl Shared {
         }
     }
 
-    fn chunk(
+    /// Digests one chunk. What stops the log for good is noted in `work` or in the fate.
+    pub(crate) fn chunk(
         self: &Arc<Self>,
         client: &Arc<Client>,
         work: &mut Work,
@@ -244,8 +190,10 @@ impl Shared {
         if done.upto > from {
             self.use_up(client, rights, done);
             client.set_digested(done.upto);
+            failpoints::reach("publish-digested");
             if let Some(txid) = done.txid {
                 self.publish(txid);
+                failpoints::reach("publish-epoch");
             }
             self.credits.settle(client.id, done.reserve_released);
             self.release.ask();

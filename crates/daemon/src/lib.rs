@@ -3,8 +3,9 @@
 //! | Module | What it holds |
 //! | --- | --- |
 //! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
+//! | `labels` | which segment is which |
 //! | [`daemon`] | starting and stopping |
-//! | `attach`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
+//! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
 //! | `page`, `gate`, `release` | the two shared pages, and waiting until nobody uses what is freed |
 //! | [`digest`], `digestion` | digesting a log, and when that happens |
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod barrier;
 pub mod check;
 mod client;
 mod connection;
@@ -23,9 +25,16 @@ pub mod daemon;
 pub mod digest;
 mod digestion;
 pub mod error;
+mod evict;
 mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod grants;
+mod halt;
+mod labels;
 pub mod lease;
+#[cfg(test)]
+mod lease_tests;
 mod left_log;
 mod listen;
 mod log_bytes;
@@ -33,6 +42,8 @@ pub mod make;
 pub mod nvm_dir;
 mod orphans;
 mod page;
+mod pass;
+mod progress;
 pub mod recover;
 mod release;
 mod revoke;
@@ -40,7 +51,9 @@ mod rights;
 pub mod scrub;
 mod shared;
 mod space;
+mod spare;
 pub mod stats;
+mod sync;
 pub mod volume_file;
 
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};

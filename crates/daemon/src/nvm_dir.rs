@@ -6,7 +6,7 @@
 
 use crate::error::{DaemonError, Result};
 use rustix::fs::FlockOperation;
-use shale_device::{Access, Map, MapOptions};
+use shale_device::{Access, Map, MapOptions, failpoints};
 use shale_format::limits::SEGMENT_BYTES;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -142,12 +142,11 @@ impl NvmLock {
     /// Another daemon has it, or the directory cannot be written.
     pub fn take(dir: &Path) -> Result<NvmLock> {
         let path = dir.join(LOCK);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = failpoints::io()
+            .map_err(std::io::Error::from)
+            .and_then(|()| options.open(&path))
             .map_err(|e| DaemonError::file(&path, "open the lock", e))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

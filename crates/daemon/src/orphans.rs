@@ -45,18 +45,23 @@ pub(crate) fn free_all(volume: &Volume, named: &HashSet<Ino>) -> Result<u64> {
 fn next(volume: &Volume, from: DirKey, named: &HashSet<Ino>) -> Result<Vec<Dirent>> {
     let view = volume.view();
     let mut batch = Vec::new();
-    if let Some(orphans) = view.inode(Ino::ORPHANS)? {
-        view.entries(&orphans, from, &mut |entry| {
-            if named.contains(&entry.ino) {
-                return ControlFlow::Continue(());
-            }
-            batch.push(entry);
-            match batch.len() {
-                BATCH => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            }
-        })?;
-    }
+    // Without it a file that is removed while it is open could not be digested.
+    let orphans = view.inode(Ino::ORPHANS)?.ok_or(VolumeError::Damaged {
+        what: "directory of orphans, inode",
+        at: Ino::ORPHANS.0,
+        expected: 1,
+        found: 0,
+    })?;
+    view.entries(&orphans, from, &mut |entry| {
+        if named.contains(&entry.ino) {
+            return ControlFlow::Continue(());
+        }
+        batch.push(entry);
+        match batch.len() {
+            BATCH => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    })?;
     Ok(batch)
 }
 

@@ -23,11 +23,12 @@
 //! knows such requests is *kept*, digested and small, until they have been answered: were
 //! the daemon killed again before that, the next one would find them still.
 
+use crate::barrier::Barrier;
 use crate::client::Client;
 use crate::digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
 use crate::grants::RunSet;
 use crate::left_log::{Left, Outcome, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
@@ -37,7 +38,7 @@ use crate::rights::{LeftRights, Person, groups_of_user};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use serde::Serialize;
-use shale_device::{Clock, mutants};
+use shale_device::{Clock, failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_oplog::{LogBytes, Recent, Scan};
@@ -124,11 +125,14 @@ impl Recovery<'_> {
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
         self.end_all(&logs);
+        failpoints::reach("recovery-open");
         self.survey(&mut logs);
         if mutants::is_on("slots-freed-first") {
             self.free_slots(&logs, &mut Kept::default())?;
         }
+        failpoints::reach("recovery-survey");
         self.digest(&mut logs);
+        failpoints::reach("recovery-digest");
         report.orphans_freed = self.digest_short(&mut logs)?;
         let mut kept = self.collect_requests(&logs);
         report.requests = kept.recent.len();
@@ -137,13 +141,16 @@ impl Recovery<'_> {
             self.settle(log, &mut report);
         }
         self.release();
+        failpoints::reach("recovery-settled");
         self.free_slots(&logs, &mut kept)?;
+        failpoints::reach("recovery-slots");
         let left = self.left(&logs)?;
         // A log that is left knows more of them than it names: what is below a directory.
         let orphans_go = !mutants::is_on("orphans-go");
         if self.connection.is_none() && report.logs_left == 0 && orphans_go {
             report.orphans_freed += orphans::free_all(self.volume, &HashSet::new())?;
         }
+        failpoints::reach("recovery-orphans");
         report.ms = (self.clock.monotonic_ns() - started_ns) / 1_000_000;
         kept.since_ns = self.clock.monotonic_ns();
         for problem in &report.problems {

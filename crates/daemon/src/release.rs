@@ -6,13 +6,12 @@
 //! log space below the digested position the client's to overwrite. A client that
 //! does not move in time is cut off, so one sleeper cannot stop the volume.
 
-use crate::client::{Client, Fate, Reach};
+use crate::client::Client;
 use crate::gate::Inside;
 use crate::shared::Shared;
 use parking_lot::{Condvar, Mutex};
 use shale_format::TxId;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[derive(Default)]
@@ -101,44 +100,6 @@ impl Shared {
         }
         for (client, digested) in clients {
             client.daemon_page.set_reclaim(digested);
-        }
-    }
-
-    /// Passes the gates of one client after a change to its page.
-    pub(crate) fn pass_gate(self: &Arc<Self>, client: &Arc<Client>) {
-        self.barrier.run();
-        let mut inside = Inside::look(&client.client_page);
-        self.wait_outside(client, &mut inside);
-    }
-
-    /// Waits until the client has left the calls it was inside of. One that does not is
-    /// cut off, unless it is part of this process: cutting it off would not stop it
-    /// from using what is freed.
-    fn wait_outside(self: &Arc<Self>, client: &Arc<Client>, inside: &mut Inside) {
-        let limit = self.config.gate_timeout;
-        loop {
-            // Whoever was cut off finds out before it returns what it read; whoever has
-            // gone may have died inside a call.
-            let evicted = matches!(*client.fate.lock(), Fate::Evicted(_));
-            let socket = client.reach == Reach::Socket;
-            if client.leaving.load(Ordering::Acquire) || evicted && socket {
-                return;
-            }
-            if inside.wait(&client.client_page, limit) {
-                return;
-            }
-            match client.reach {
-                Reach::Socket => self.evict(
-                    client,
-                    format!("it stayed inside a call for {} ms", limit.as_millis()),
-                ),
-                Reach::InProcess if self.closing.load(Ordering::Acquire) => return,
-                Reach::InProcess => tracing::warn!(
-                    client = client.id,
-                    "a call of this process has not ended for {} ms: freed blocks wait for it",
-                    limit.as_millis()
-                ),
-            }
         }
     }
 }

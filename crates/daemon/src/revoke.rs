@@ -11,15 +11,14 @@
 //! inode between that and its losing the lease, the kernel may keep something again:
 //! then the front end keeps the lease too, and all begins anew.
 
-use crate::client::{Client, Fate, Reach};
-use crate::digestion::Halt;
-use crate::lease::{Decision, Grant, Holder, LeaseHook, Wish};
-use crate::shared::Shared;
-use crate::space::LEFT_LOGS;
-use shale_device::mutants;
+use super::client::{Client, Fate, Reach};
+use super::halt::Halt;
+use super::lease::{Decision, Grant, Holder, LeaseHook, Wish};
+use super::shared::Shared;
+use super::space::LEFT_LOGS;
+use super::sync::{Ordering, failpoints, mutants};
 use shale_proto::LeaseMode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Why a client gets no lease.
 #[derive(Debug)]
@@ -66,7 +65,12 @@ impl Shared {
                     // Before anybody else can get the lease, and open the inode under it.
                     let used =
                         wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
-                    return Ok(Some((self.leases.taken(wish, &from, generation), used)));
+                    let grant = self.leases.taken(wish, &from, generation);
+                    if mutants::is_on("lease-digest-late") {
+                        let holders = from.iter().filter_map(|h| self.client(h.client));
+                        holders.for_each(|holder| drop(self.digest_to(&holder, u64::MAX)));
+                    }
+                    return Ok(Some((grant, used)));
                 }
                 Ok(Step::DropFirst) => {
                     let hook = self.hook.read().clone();
@@ -137,13 +141,15 @@ impl Shared {
         if !mutants::is_on("lease-generation") {
             victim.daemon_page.bump_generation(ino);
         }
+        failpoints::reach("lease-revoke");
         self.pass_gate(&victim);
         if let (Some(hook), Some(seen)) = (hook, dropped)
             && hook.used_since(ino, seen)
         {
             return Ok(Step::DropFirst);
         }
-        if holder.mode == LeaseMode::Exclusive && !mutants::is_on("lease-digest") {
+        let late = mutants::is_on("lease-digest") || mutants::is_on("lease-digest-late");
+        if holder.mode == LeaseMode::Exclusive && !late {
             match self.digest_to(&victim, u64::MAX) {
                 Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(NoLease::Halt(halt)),
                 // What was refused does not count; the rest is in the volume.

@@ -4,22 +4,24 @@
 //! `clients`, then a client's `grants` and `fate`, then the leaves (credits,
 //! leases, queue, release). None is held while gates are passed.
 
-use crate::client::{Client, Fate, Reach};
+use crate::barrier::Barrier;
+use crate::client::{Client, Reach};
 use crate::daemon::DaemonConfig;
 use crate::digest::Digester;
-use crate::digestion::{Halt, Queue, Totals};
+use crate::digestion::{Queue, Totals};
 use crate::error::{DaemonError, Result};
-use crate::gate::{Barrier, OwnReaders};
+use crate::gate::OwnReaders;
+use crate::halt::Halt;
 use crate::lease::{LeaseHook, Leases};
 use crate::nvm_dir::remove;
 use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
 use crate::space::Credits;
+use crate::spare::Spare;
 use parking_lot::{Mutex, RwLock};
-use shale_device::{Clock, Map};
+use shale_device::{Clock, Map, failpoints, mutants};
 use shale_format::TxId;
 use shale_format::log::LogSlot;
-use shale_proto::control::state;
 use shale_volume::{Run, Volume};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) next_client: AtomicU32,
     /// Serialises what is done with log slots and their files.
     pub(crate) attach: Mutex<()>,
+    pub(crate) spare: Spare,
     pub(crate) epoch: Mutex<Epoch>,
     pub(crate) leases: Leases,
     pub(crate) credits: Credits,
@@ -97,7 +100,7 @@ impl Shared {
     /// at a time, so that the word in a page never goes back.
     pub(crate) fn publish(&self, txid: TxId) {
         let mut epoch = self.epoch.lock();
-        epoch.number += 1;
+        epoch.number += u64::from(!mutants::is_on("epoch-kept"));
         epoch.txid = epoch.txid.max(txid);
         for client in self.clients.read().values() {
             client.daemon_page.set_epoch(epoch.number);
@@ -109,28 +112,8 @@ impl Shared {
         self.epoch.lock().txid
     }
 
-    /// Cuts a client off. What its log held at this moment will be digested; then its
-    /// leases go. Its other things wait for its process to end, since it may still be writing to them.
-    pub(crate) fn evict(self: &Arc<Self>, client: &Arc<Client>, why: String) {
-        {
-            let mut fate = client.fate.lock();
-            if matches!(*fate, Fate::Evicted(_)) {
-                return;
-            }
-            client.cut(self.barrier);
-            client.daemon_page.set_state(state::EVICTED);
-            *fate = Fate::Evicted(why.clone());
-        }
-        tracing::error!(
-            client = client.id,
-            pid = client.pid,
-            "client cut off: {why}"
-        );
-        self.remember(client, why);
-        self.queue.push(client);
-    }
-
-    fn remember(&self, client: &Client, why: String) {
+    /// Notes for `status` that a client is gone, and why.
+    pub(crate) fn remember(&self, client: &Client, why: String) {
         let mut departed = self.departed.lock();
         if departed.len() == DEPARTED_MAX {
             departed.remove(0);
@@ -178,6 +161,7 @@ impl Shared {
     pub(crate) fn free_log(&self, slot: u32, path: &Path) -> Result<()> {
         let _nobody_attaches = self.attach.lock();
         self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
+        failpoints::reach("log-freed");
         remove(path)
     }
 

@@ -42,6 +42,9 @@ pub struct Status {
     pub instructions: &'static str,
     /// Space of the NVM tier.
     pub space: SpaceStatus,
+    /// Bytes of the log file that is kept ready for the next client, beside those of the
+    /// clients; 0: none is ready.
+    pub spare_log_bytes: u64,
     /// Number of attached clients.
     pub client_count: usize,
     /// Attached clients; not all of them if there are very many.
@@ -227,6 +230,7 @@ impl Shared {
             huge_pages: self.map.huge_pages(),
             instructions: self.map.instructions(),
             space: self.space_status(),
+            spare_log_bytes: self.spare.bytes(),
             client_count,
             clients,
             departed: departed

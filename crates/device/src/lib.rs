@@ -33,11 +33,13 @@ pub mod clock;
 pub mod counters;
 pub mod crc32c;
 mod error;
+pub mod failpoints;
 mod fused;
 mod hooks;
 mod isa;
 pub mod mutants;
 pub mod nvm;
+pub mod protect;
 pub mod sim;
 pub mod timing;
 
@@ -47,6 +49,7 @@ pub use error::DeviceError;
 pub use hooks::{Event, Recorder, Sink, StoreKind};
 pub use nvm::{
     Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
-    SharedWords, Span, View,
+    SharedWords, Span, View, create_unnamed, name_unnamed,
 };
+pub use protect::ProtectionKey;
 pub use timing::{Model, Timing};

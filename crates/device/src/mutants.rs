@@ -3,6 +3,9 @@
 //! Code that matters asks [`is_on`] at the place where a mistake would be natural. Without the
 //! feature `mutants`, which no program that is shipped has, the answer is a constant `false`
 //! and nothing of it is left in the program. With it a test switches on one at a time.
+//!
+//! [`between`] stands where another thread may come in between two steps that take no time:
+//! a test holds threads up there.
 
 #[cfg(feature = "mutants")]
 mod switch {
@@ -18,10 +21,31 @@ mod switch {
     pub(super) fn is_on(name: &str) -> bool {
         *ON.read() == Some(name)
     }
+
+    static HOLD: RwLock<Option<fn()>> = RwLock::new(None);
+
+    /// Has every thread call `hold` at each [`super::between`]; `None`: nothing.
+    pub fn hold_between(hold: Option<fn()>) {
+        *HOLD.write() = hold;
+    }
+
+    pub(super) fn between() {
+        let hold = *HOLD.read();
+        if let Some(hold) = hold {
+            hold();
+        }
+    }
 }
 
 #[cfg(feature = "mutants")]
-pub use switch::switch_on;
+pub use switch::{hold_between, switch_on};
+
+/// A moment at which another thread may come in between.
+#[inline(always)]
+pub fn between() {
+    #[cfg(feature = "mutants")]
+    switch::between();
+}
 
 /// Whether the mutant of that name is switched on.
 #[inline(always)]

@@ -6,6 +6,7 @@
 //! | [`workload`] | programs' patterns of calls: a mail server, a directory of a million files |
 //! | [`model`] | what a file system should do: a model in memory, compared with kernel and volume |
 //! | [`crash`] | power cuts at every fence, recovered and compared with the model |
+//! | [`faults`] | what is promised of every fault, and whether it is kept |
 //! | [`scratch`] | a volume for as long as a measurement lasts |
 //! | [`machine`] | on what |
 //!
@@ -15,6 +16,7 @@
 pub mod chance;
 pub mod crash;
 mod error;
+pub mod faults;
 pub mod machine;
 pub mod micro;
 pub mod model;

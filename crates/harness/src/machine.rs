@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -95,24 +94,10 @@ pub fn load() -> f64 {
     first.and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }
 
-/// The commit that the program was built from, as far as its sources are still there:
-/// "0123456789ab", with "+changes" behind it if files differ from the commit.
+/// The commit that the program was built from: "0123456789ab", with "+changes" behind it if
+/// files differed from the commit; `None`: there was no repository.
 pub fn commit() -> Option<String> {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git")
-            .args(["-C", env!("CARGO_MANIFEST_DIR")])
-            .args(arguments)
-            .output()
-            .ok()?;
-        let ok = output.status.success();
-        ok.then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
-    Some(match changed.is_empty() {
-        true => commit,
-        false => commit + "+changes",
-    })
+    option_env!("SHALE_COMMIT").map(str::to_owned)
 }
 
 /// Now, as "2026-01-31 23:59 UTC".

@@ -24,6 +24,14 @@ enum Verb {
     Coherence(command::coherence::Args),
     /// Cut power at every fence of many workloads, recover, compare with the model
     Crash(command::crash::Args),
+    /// Let every fault happen with three workloads, and see that what is promised is kept
+    Faults(command::faults::Args),
+    /// A daemon that `faults` starts
+    #[command(hide = true)]
+    FaultsDaemon(command::faults::DaemonArgs),
+    /// A client that `faults` starts
+    #[command(hide = true)]
+    FaultsClient(command::faults::ClientArgs),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
     Model(command::model::Args),
     /// Switch on deliberate mistakes, one at a time, and see that each is found
@@ -34,6 +42,9 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Coherence(args) => command::coherence::run(&args),
         Verb::Crash(args) => command::crash::run(&args),
+        Verb::Faults(args) => command::faults::run(&args),
+        Verb::FaultsDaemon(args) => return command::faults::daemon(&args),
+        Verb::FaultsClient(args) => return command::faults::client(&args),
         Verb::Model(args) => command::model::run(&args),
         Verb::Mutants(args) => command::mutants::run(&args),
     };

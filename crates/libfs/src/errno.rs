@@ -4,7 +4,7 @@ pub use rustix::io::Errno;
 
 use shale_device::DeviceError;
 use shale_oplog::OplogError;
-use shale_proto::{LeaseMode, ProtoError};
+use shale_proto::{LeaseMode, ProtoError, Reply};
 use shale_volume::VolumeError;
 
 /// Result of a file system call.
@@ -65,4 +65,15 @@ pub(crate) fn proto(e: &ProtoError) -> Errno {
 pub(crate) fn log(e: &OplogError) -> Errno {
     tracing::error!("update log: {e}");
     Errno::IO
+}
+
+/// What the daemon refuses, as its errno.
+pub(crate) fn refusal(reply: &Reply) -> Errno {
+    match reply {
+        Reply::Refused { errno, why } => {
+            tracing::error!("attach refused: {why}");
+            Errno::from_raw_os_error(*errno)
+        }
+        _ => Errno::PROTO,
+    }
 }

@@ -5,6 +5,7 @@ use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Runs of inode numbers asked for at once when a directory has none left.
 pub(crate) const INODE_RUNS: u32 = 4;
@@ -69,22 +70,72 @@ impl BlockRun {
 pub(crate) type Runs = SmallVec<[BlockRun; 2]>;
 
 /// Free blocks of the volume that this client may write whole blocks into (steal).
+///
+/// Most calls take one block: the run that they take it from is a single word, its first
+/// block and how many there are, and costs one atomic step. Two words that are equal are
+/// the same run, so it does no harm if the word went away and came back meanwhile.
 #[derive(Default)]
 pub(crate) struct Blocks {
+    front: AtomicU64,
+    /// The runs behind the front, the next one last.
     runs: Mutex<Vec<BlockRun>>,
 }
 
+/// Bits of a word that count blocks; those above are the number of the first one.
+const COUNT_BITS: u32 = 24;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+
+/// A run as a word, if it fits: on NVM, and not longer than [`COUNT_MAX`].
+fn word_of(run: BlockRun) -> Option<u64> {
+    let index = run.addr.index();
+    let fits = run.addr == BlockAddr::nvm(index)
+        && (1..=COUNT_MAX).contains(&run.blocks)
+        && index >> (u64::BITS - COUNT_BITS) == 0;
+    fits.then_some(index << COUNT_BITS | run.blocks)
+}
+
+fn run_of(word: u64) -> BlockRun {
+    BlockRun {
+        addr: BlockAddr::nvm(word >> COUNT_BITS),
+        blocks: word & COUNT_MAX,
+    }
+}
+
 impl Blocks {
-    /// Takes `blocks` blocks in as few runs as the grants allow; `None` and nothing
+    /// Takes `blocks` blocks in as few runs as the grants allow; `false` and nothing
     /// taken when there are fewer.
+    #[inline]
     pub(crate) fn take(&self, blocks: u64, into: &mut Runs) -> bool {
+        let mut word = self.front.load(Ordering::Relaxed);
+        while word & COUNT_MAX >= blocks {
+            let rest = word + (blocks << COUNT_BITS) - blocks;
+            let rest = if rest & COUNT_MAX == 0 { 0 } else { rest };
+            let relaxed = Ordering::Relaxed;
+            match self
+                .front
+                .compare_exchange_weak(word, rest, relaxed, relaxed)
+            {
+                Ok(_) => {
+                    let addr = run_of(word).addr;
+                    into.push(BlockRun { addr, blocks });
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
+        self.take_slowly(blocks, into)
+    }
+
+    #[cold]
+    fn take_slowly(&self, blocks: u64, into: &mut Runs) -> bool {
         let mut runs = self.runs.lock();
+        self.step_back(&mut runs);
         let start = into.len();
         let mut wanted = blocks;
         while wanted > 0 {
             let Some(run) = runs.last_mut() else {
                 runs.extend(into.drain(start..).rev());
-                return false;
+                break;
             };
             let n = run.blocks.min(wanted);
             into.push(BlockRun {
@@ -98,13 +149,15 @@ impl Blocks {
                 runs.pop();
             }
         }
-        true
+        self.step_forward(&mut runs);
+        wanted == 0
     }
 
     /// Puts back what was not used, to be used next.
     pub(crate) fn put(&self, unused: &mut Runs) {
         if !unused.is_empty() {
             let mut runs = self.runs.lock();
+            self.step_back(&mut runs);
             for run in unused.drain(..).rev() {
                 match runs.last_mut() {
                     Some(last) if run.addr.plus(run.blocks) == last.addr => {
@@ -114,6 +167,7 @@ impl Blocks {
                     _ => runs.push(run),
                 }
             }
+            self.step_forward(&mut runs);
         }
     }
 
@@ -127,12 +181,32 @@ impl Blocks {
 
     /// Takes everything, to give it back to the daemon.
     pub(crate) fn drain(&self) -> Vec<BlockRun> {
-        std::mem::take(&mut *self.runs.lock())
+        let mut runs = self.runs.lock();
+        self.step_back(&mut runs);
+        std::mem::take(&mut *runs)
     }
 
     /// Blocks at hand.
     pub(crate) fn count(&self) -> u64 {
-        self.runs.lock().iter().map(|r| r.blocks).sum()
+        let runs = self.runs.lock();
+        let front = self.front.load(Ordering::Relaxed) & COUNT_MAX;
+        front + runs.iter().map(|r| r.blocks).sum::<u64>()
+    }
+
+    /// Puts the front run back among the others.
+    fn step_back(&self, runs: &mut Vec<BlockRun>) {
+        match self.front.swap(0, Ordering::Relaxed) {
+            0 => {}
+            word => runs.push(run_of(word)),
+        }
+    }
+
+    /// Has the next run be the front. (Only who holds the lock puts one there.)
+    fn step_forward(&self, runs: &mut Vec<BlockRun>) {
+        if let Some(word) = runs.last().copied().and_then(word_of) {
+            self.front.store(word, Ordering::Relaxed);
+            runs.pop();
+        }
     }
 }
 

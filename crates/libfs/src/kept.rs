@@ -4,7 +4,8 @@
 //! Invariant: the place of a gate number is touched by the thread that has the number
 //! only, so plain loads and stores suffice. The number that threads share has none.
 
-use crate::gate::{SHARED, number};
+use crate::gate_number::SHARED;
+use crate::present::Present;
 use shale_oplog::{Kept, Permit, Writer};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,32 +39,55 @@ impl Place {
 }
 
 /// The permits that threads keep, by gate number.
-pub(crate) struct Permits(Box<[Place]>);
+pub(crate) struct Permits {
+    places: Box<[Place]>,
+    /// Looked after whenever a thread gets a new permit.
+    present: Present,
+}
 
 impl Permits {
-    pub(crate) fn new() -> Self {
-        Self((0..SHARED).map(|_| Place::default()).collect())
+    pub(crate) fn new(present: Present) -> Self {
+        Self {
+            places: (0..SHARED).map(|_| Place::default()).collect(),
+            present,
+        }
     }
 
-    /// A permit for `bytes` bytes of records, if the ring has room.
+    /// A permit for `bytes` bytes of records, if the ring has room: to be resumed. `thread` is
+    /// the calling thread's gate number. As numbers, so that they stay in registers.
     #[inline(always)]
-    pub(crate) fn take<'w>(&self, log: &'w Writer, bytes: u64) -> Option<Permit<'w>> {
-        let Some(place) = self.0.get(number()) else {
-            return log.try_admit(bytes);
+    pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<Kept> {
+        let Some(place) = self.places.get(thread) else {
+            return log.try_admit(bytes).map(Permit::keep);
         };
         // The place is empty while its permit is in use: a signal handler's call gets its own.
-        let permit = log.resume(place.take());
-        if permit.left() >= bytes {
-            return Some(permit);
+        let kept = place.take();
+        if kept.left >= bytes {
+            return Some(kept);
         }
-        drop(permit);
-        more(log, bytes)
+        self.more(log, place, kept, bytes).then(|| place.take())
+    }
+
+    /// Gives what is left of a permit back and puts a new one in its place; `false`: there
+    /// is no room.
+    #[cold]
+    fn more(&self, log: &Writer, place: &Place, left: Kept, bytes: u64) -> bool {
+        drop(log.resume(left));
+        self.present.look_ahead(log.reserved().0);
+        let ahead = log.try_admit(bytes.max(AHEAD_BYTES));
+        match ahead.or_else(|| log.try_admit(bytes)) {
+            Some(permit) => {
+                place.put(permit.keep());
+                true
+            }
+            None => false,
+        }
     }
 
     /// Keeps what is left of a permit for the thread's next call.
     #[inline(always)]
-    pub(crate) fn put(&self, permit: Permit<'_>) {
-        let place = self.0.get(number());
+    pub(crate) fn put(&self, thread: usize, permit: Permit<'_>) {
+        let place = self.places.get(thread);
         if let Some(place) = place.filter(|_| (1..=AHEAD_BYTES).contains(&permit.left())) {
             // What a signal handler's call has put there meanwhile goes back.
             if place.held.load(Ordering::Relaxed) == 0 {
@@ -73,8 +97,14 @@ impl Permits {
     }
 }
 
-#[cold]
-fn more(log: &Writer, bytes: u64) -> Option<Permit<'_>> {
-    log.try_admit(bytes.max(AHEAD_BYTES))
-        .or_else(|| log.try_admit(bytes))
+impl crate::session::Session {
+    /// Nothing is appended to a log with a memory error in it: whether its last record is there
+    /// nobody knows.
+    #[inline(always)]
+    pub(crate) fn log_is_whole(&self) -> crate::errno::Result<()> {
+        match self.log_map.any_lost() {
+            false => Ok(()),
+            true => Err(crate::errno::Errno::IO),
+        }
+    }
 }

@@ -9,14 +9,13 @@
 //! Invariant: who says that a node's word stands has brought the node up to date. So
 //! asking, loading and setting the word are one step: one thread at a time per inode.
 
-use crate::errno::{Errno, Result};
-use crate::gate::Inside;
-use crate::node::Node;
-use crate::session::{Session, final_errno};
-use parking_lot::Mutex;
+use super::errno::{Errno, Result};
+use super::gate::Inside;
+use super::node::Node;
+use super::session::{Session, final_errno};
+use super::sync::{AtomicU64, Mutex, Ordering};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Generation and mode of the lease on one inode.
 #[derive(Default)]
@@ -133,6 +132,9 @@ impl Session {
         }
         if !node.lease.was_set() {
             node.reload(&self.view, self.epoch()).map_err(final_errno)?;
+            // Who found it dead may have taken it out meanwhile. There must be no second node
+            // for the inode while this one's lease stands.
+            return Ok(self.nodes.add(node, self.digested()));
         }
         Ok(node)
     }
@@ -161,24 +163,5 @@ impl Session {
         } else {
             Ok(None)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use LeaseMode::{Exclusive, Shared};
-
-    #[test]
-    fn a_word_stands_for_its_generation_and_mode() {
-        let word = LeaseWord::default();
-        assert!(!word.was_set() && !word.covers(0, Shared));
-        word.set(0, Shared);
-        assert!(word.covers(0, Shared) && !word.covers(0, Exclusive));
-        word.set(u32::MAX, Exclusive);
-        assert!(word.covers(u32::MAX, Shared) && word.covers(u32::MAX, Exclusive));
-        assert!(!word.covers(0, Shared));
-        word.clear();
-        assert!(!word.covers(u32::MAX, Shared));
     }
 }

@@ -172,6 +172,9 @@ pub(crate) struct Node {
     pub state: RwLock<NodeState>,
     /// Decoded extents; cleared with every refresh.
     leaves: Mutex<Leaves>,
+    /// From this file block on the volume has nothing, as far as the leaves tell: what is
+    /// appended need not look there. Changes back to `u64::MAX` with every refresh.
+    nothing_from: AtomicU64,
     /// Open handles of this process.
     pub handles: AtomicU32,
     /// The lease on it.
@@ -189,6 +192,7 @@ impl Node {
             ino,
             state: RwLock::new(state),
             leaves: Mutex::default(),
+            nothing_from: AtomicU64::new(u64::MAX),
             handles: AtomicU32::new(0),
             lease: LeaseWord::default(),
             used_elsewhere: AtomicBool::new(false),
@@ -201,7 +205,7 @@ impl Node {
         let mut state = self.state.write();
         if state.epoch < epoch {
             state.refresh(view, epoch, digested)?;
-            *self.leaves.lock() = Leaves::default();
+            self.forget_leaves();
         }
         Ok(())
     }
@@ -220,8 +224,14 @@ impl Node {
             }
             None => state.dead = true,
         }
-        *self.leaves.lock() = Leaves::default();
+        self.forget_leaves();
         Ok(())
+    }
+
+    /// The volume's roots are others now. The caller has the state locked for writing.
+    fn forget_leaves(&self) {
+        *self.leaves.lock() = Leaves::default();
+        self.nothing_from.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// What lies at file block `fb` in the volume, the log not considered.
@@ -231,12 +241,17 @@ impl Node {
         state: &NodeState,
         fb: FileBlock,
     ) -> Result<Mapping, Stop> {
-        if !state.in_volume {
-            return Ok(Mapping::Hole {
-                len: u64::MAX / 8192,
-            });
+        const NOTHING: Mapping = Mapping::Hole {
+            len: u64::MAX / 8192,
+        };
+        if !state.in_volume || fb.0 >= self.nothing_from.load(Ordering::Relaxed) {
+            return Ok(NOTHING);
         }
-        self.leaves.lock().map(view, &state.inode, fb)
+        let found = self.leaves.lock().map(view, &state.inode, fb)?;
+        if matches!(found, Mapping::Hole { len } if len >= u64::MAX - fb.0) {
+            self.nothing_from.fetch_min(fb.0, Ordering::Relaxed);
+        }
+        Ok(found)
     }
 }
 

@@ -2,12 +2,11 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Stop};
-use crate::gate::Inside;
 use crate::node::{Node, NodeState};
 use crate::room::UNIT;
 use crate::session::Session;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
-use shale_device::mutants;
+use shale_device::{failpoints, mutants};
 use shale_format::{Ino, LogPos};
 use shale_oplog::{Done, Part, Permit};
 use shale_proto::LeaseMode;
@@ -24,10 +23,11 @@ pub(crate) struct Op<'s> {
     /// Epoch in which the run is.
     pub epoch: u64,
     digested: LogPos,
+    /// The calling thread's gate number.
+    thread: usize,
     permit: Option<Permit<'s>>,
     /// Bytes of room in the volume.
     room: u64,
-    inside: Option<Inside<'s>>,
 }
 
 impl<'s> Op<'s> {
@@ -36,6 +36,7 @@ impl<'s> Op<'s> {
     pub(crate) fn new(
         session: &'s Session,
         caller: &'s Caller,
+        thread: usize,
         permit: Option<Permit<'s>>,
     ) -> Self {
         Self {
@@ -44,25 +45,19 @@ impl<'s> Op<'s> {
             now_ns: 0,
             epoch: 0,
             digested: LogPos(0),
+            thread,
             permit,
             room: 0,
-            inside: None,
         }
     }
 
-    /// Enters the gate, for one run.
+    /// Begins a run: the thread is inside the gate, and stays until the run ends.
     #[inline(always)]
-    pub(crate) fn enter(&mut self) {
-        self.inside = Some(Inside::enter(self.session.client_words()));
+    pub(crate) fn begin(&mut self) {
         self.epoch = self.session.epoch();
         self.digested = self.session.digested();
         self.now_ns = self.session.clock.realtime_ns();
-    }
-
-    /// Leaves the gate.
-    #[inline(always)]
-    pub(crate) fn leave(&mut self) {
-        self.inside = None;
+        failpoints::reach("call-inside");
     }
 
     /// The inode, loaded and leased. `ENOENT` if there is none.
@@ -176,6 +171,8 @@ impl<'s> Op<'s> {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
             self.session.nodes.remove(node);
+            // Who still has the node looks the inode up anew.
+            node.lease.clear();
             return Stop::Lease(node.ino, LeaseMode::Shared);
         }
         if state.dead {
@@ -263,7 +260,7 @@ impl Drop for Op<'_> {
     fn drop(&mut self) {
         self.session.room.add(self.room);
         if let Some(permit) = self.permit.take() {
-            self.session.permits.put(permit);
+            self.session.permits.put(self.thread, permit);
         }
     }
 }

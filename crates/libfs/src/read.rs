@@ -180,6 +180,15 @@ fn volume_pieces(
     Ok(())
 }
 
+/// Bytes of the NVM tier, unless there is a memory error in them.
+fn load(session: &Session, at: usize, into: &mut [u8]) -> std::result::Result<(), Stop> {
+    session.nvm.load(at, into);
+    match session.nvm.lost(at, into.len()) {
+        None => Ok(()),
+        Some(_) => Err(Errno::IO.into()),
+    }
+}
+
 /// Fills `into` with the file's bytes from `offset` on.
 pub(crate) fn copy_out(
     op: &Op<'_>,
@@ -193,11 +202,11 @@ pub(crate) fn copy_out(
     pieces(op, node, state, offset, end, &mut |from, to, piece| {
         let into = &mut into[(from - offset) as usize..(to - offset) as usize];
         match piece {
-            Piece::Volume(byte) => session.nvm.load(byte as usize, into),
+            Piece::Volume(byte) => load(session, byte as usize, into)?,
             Piece::Zero | Piece::Unwritten | Piece::Newer(Source::Zero) => into.fill(0),
             Piece::Newer(Source::Log { at }) => session.log.read(at, 0, into),
             Piece::Newer(Source::Block { addr, skip }) => {
-                session.nvm.load((addr.byte() + skip) as usize, into);
+                load(session, (addr.byte() + skip) as usize, into)?;
             }
         }
         Ok(())

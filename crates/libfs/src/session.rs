@@ -8,14 +8,18 @@
 //! anew, having changed nothing.
 
 use crate::attr::Caller;
-use crate::errno::{Errno, Result, Stop, device, proto, volume};
+use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
+use crate::gate::{self, Inside};
+use crate::gate_number;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
 use crate::kept::Permits;
 use crate::kernel::Kernel;
 use crate::lease::Turns;
 use crate::node::Nodes;
 use crate::op::Op;
+pub use crate::options::{SessionMaps, SessionOptions};
 use crate::path_cache::PathCache;
+use crate::present::Present;
 use crate::requests::Requests;
 use crate::room::{PIECE_BYTES, Room, UNIT};
 use parking_lot::Mutex;
@@ -23,7 +27,7 @@ use shale_device::clock::Clock;
 use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
-use shale_oplog::{CommittedWord, Log, Permit, Recent, Writer};
+use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
@@ -32,30 +36,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// How a session is opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SessionOptions {
-    /// Bytes of the update log; 0: the volume's default.
-    pub log_bytes: u64,
-    /// The kernel holds references to inodes (FUSE): an inode that loses its last
-    /// name lives on until it is forgotten.
-    pub kernel_references: bool,
-    /// The session stays for long: all of its log is made present at once, so that no
-    /// call has to wait for a page of it.
-    pub present: bool,
-    /// Whole blocks go through the log too, instead of straight to granted blocks.
-    pub log_all: bool,
-}
-
-/// How a session maps what it is handed (recorder, timing model).
-#[derive(Clone, Default)]
-pub struct SessionMaps {
-    /// The NVM tier.
-    pub nvm: MapOptions,
-    /// Its update log.
-    pub log: MapOptions,
-}
 
 /// A client of a volume.
 pub struct Session {
@@ -68,7 +48,7 @@ pub struct Session {
     client_words: SharedWords,
     pub(crate) log_words: SharedWords,
     client_page: Arc<Map>,
-    log_map: Arc<Map>,
+    pub(crate) log_map: Arc<Map>,
     pub(crate) permits: Permits,
     pub(crate) nodes: Nodes,
     pub(crate) turns: Turns,
@@ -127,7 +107,7 @@ impl Session {
         options: SessionOptions,
         maps: &SessionMaps,
     ) -> Result<Arc<Self>> {
-        register_barriers();
+        gate::register_barriers();
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: options.log_bytes,
@@ -150,11 +130,13 @@ impl Session {
             log_map.populate().map_err(|e| device(&e))?;
         }
         let daemon_page = map(&plain, daemon_page::BYTES, Access::ReadOnly)?;
-        let client_page = map(&plain, client_page::BYTES, Access::ReadWrite)?;
+        let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let segments = attached.segments as usize;
+        let absent = attached.ring_bytes * u64::from(!options.present);
+        let present = Present::new(log_map.clone(), log.reserved().0, absent);
         Ok(Arc::new(Self {
             channel,
             clock,
@@ -166,7 +148,7 @@ impl Session {
             log_words: SharedWords::new(log_map.clone()),
             client_page,
             log_map,
-            permits: Permits::new(),
+            permits: Permits::new(present),
             nodes: Nodes::new(),
             turns: Turns::new(),
             kernel: OnceLock::new(),
@@ -251,23 +233,29 @@ impl Session {
         need: Need,
         mut f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
+        let thread = gate_number::number();
         let permit = match need.log {
             0 => None,
-            bytes => Some(self.admit(bytes)?),
+            bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
         };
         if permit.is_some() && caller.request != 0 {
             self.requests.begin(caller.request, || self.log.reserved());
         }
-        let mut op = Op::new(self, caller, permit);
+        let mut op = Op::new(self, caller, thread, permit);
         let mut search = Search::default();
         loop {
-            op.enter();
-            let result = f(&mut op);
-            op.leave();
+            // Made in its place and never moved: loading together what was stored apart a
+            // moment ago would stall.
+            let result = {
+                let _inside = Inside::enter_as(&self.client_words, thread);
+                op.begin();
+                f(&mut op)
+            };
             match result {
                 Ok(value) => {
-                    if need.log == 0 {
-                        self.still_served().map_err(final_errno)?;
+                    match need.log {
+                        0 => self.still_served().map_err(final_errno)?,
+                        _ => self.log_is_whole()?,
                     }
                     return Ok(value);
                 }
@@ -299,19 +287,20 @@ impl Session {
         }
     }
 
-    /// Space in the log for `bytes`, waiting for digest while the log is full.
+    /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed.
     #[inline(always)]
-    fn admit(&self, bytes: u64) -> Result<Permit<'_>> {
+    fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
+        self.log_is_whole()?;
         self.reclaim();
-        let Some(permit) = self.permits.take(&self.log, bytes) else {
-            return self.admit_later(bytes);
-        };
         let committed = self.log.committed().0;
         let behind = committed.saturating_sub(self.digested().0);
         if behind > self.attached.ring_bytes / 10 * 3 {
             self.ring_bell(committed)?;
         }
-        Ok(permit)
+        match self.permits.take(&self.log, thread, bytes) {
+            Some(kept) => Ok(kept),
+            None => Ok(self.admit_later(bytes)?.keep()),
+        }
     }
 
     #[cold]
@@ -545,24 +534,6 @@ pub(crate) fn final_errno(stop: Stop) -> Errno {
     match stop {
         Stop::Errno(e) => e,
         _ => Errno::IO,
-    }
-}
-
-/// The daemon's barriers have to reach this process: its gates are plain stores.
-fn register_barriers() {
-    let register = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
-    if rustix::thread::membarrier(register).is_err() {
-        tracing::debug!("no expedited barriers: the daemon uses slower ones");
-    }
-}
-
-fn refusal(reply: &Reply) -> Errno {
-    match reply {
-        Reply::Refused { errno, why } => {
-            tracing::error!("attach refused: {why}");
-            Errno::from_raw_os_error(*errno)
-        }
-        _ => Errno::PROTO,
     }
 }
 

@@ -228,6 +228,14 @@ impl Session {
             for run in &runs {
                 let bytes = &data[at..at + run.bytes()];
                 self.nvm.copy_nt(run.addr.byte() as usize, bytes);
+                if self
+                    .nvm
+                    .lost(run.addr.byte() as usize, bytes.len())
+                    .is_some()
+                {
+                    // The blocks stay with this client: nobody uses them again.
+                    return Err(Errno::IO);
+                }
                 at += bytes.len();
             }
             if !mutants::is_on("steal-fence") {

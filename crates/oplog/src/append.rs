@@ -25,7 +25,7 @@ use crate::fill;
 use crate::log::Log;
 use crate::ring::{Claim, Kept, Permit, Reservation, Ring};
 use parking_lot::Mutex;
-use shale_device::{Map, SharedWords, mutants};
+use shale_device::{Map, SharedWords, failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::record::flag;
 use std::sync::Arc;
@@ -175,6 +175,7 @@ impl Writer {
             return self.append_chain(permit, std::slice::from_mut(part));
         }
         let claim = self.claim(permit, part.bytes());
+        failpoints::reach("append-reserved");
         place(part, claim.start, 0);
         fill::covered(&self.log, part);
         if !mutants::is_on("append-fence") {
@@ -219,10 +220,12 @@ impl Writer {
             self.log.view().fence();
         }
         self.publish(waste);
+        mutants::between();
     }
 
     #[inline]
     fn publish(&self, claim: Claim) -> Appended {
+        failpoints::reach("append-filled");
         self.ring
             .publish(claim, |committed| self.announce(committed));
         Appended {

@@ -44,6 +44,8 @@ pub(crate) fn covered(log: &Log, part: &mut Part<'_>) {
             .copy_nt_crc32c(stolen.at, &[stolen.data], crc32c::START);
         let crc = crc32c::finish(state).to_le_bytes();
         part.body[DATA_CRC_AT..DATA_CRC_AT + crc.len()].copy_from_slice(&crc);
+        let bytes = stolen.data.len();
+        stolen.to.expect(stolen.at + bytes, bytes);
     }
     let (mut words, state) = begin(log, part);
     let body = &part.body[..part.header.body_bytes as usize];

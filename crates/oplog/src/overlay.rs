@@ -194,6 +194,12 @@ impl Overlay {
         range: Range<u64>,
         mut visit: impl FnMut(Range<u64>, Option<Source>) -> Result<(), E>,
     ) -> Result<(), E> {
+        // Mostly one piece has it all.
+        let first = self.pieces.at_or_before(range.start);
+        if let Some(piece) = first.filter(|p| p.end >= range.end && !range.is_empty()) {
+            let source = piece.source.plus(range.start - piece.start);
+            return visit(range, Some(source));
+        }
         let mut at = range.start;
         let before = self.pieces.before(range.start);
         let inside = self.pieces.from(range.start);

@@ -10,6 +10,7 @@
 
 use crate::overlay::Source;
 use shale_format::LogPos;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most pieces in one chunk.
 const CHUNK: usize = 64;
@@ -132,11 +133,36 @@ pub(crate) struct Pieces {
     heads: Vec<u64>,
     chunks: Vec<Box<Chunk>>,
     spare: Vec<Box<Chunk>>,
+    hint: Hint,
 }
 
 /// A place among the pieces: chunk, and index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At(usize, usize);
+
+/// Where the last search ended: the next one mostly goes on from there, and need not look
+/// through everything. It may be wrong, also because others search at the same time.
+#[derive(Debug, Default)]
+struct Hint(AtomicUsize);
+
+impl Hint {
+    #[inline]
+    fn get(&self) -> At {
+        let word = self.0.load(Ordering::Relaxed);
+        At(word / (CHUNK + 1), word % (CHUNK + 1))
+    }
+
+    #[inline]
+    fn set(&self, At(chunk, index): At) {
+        self.0.store(chunk * (CHUNK + 1) + index, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Hint {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
 
 impl Pieces {
     /// Number of pieces.
@@ -163,9 +189,39 @@ impl Pieces {
     }
 
     /// Place of the first piece that begins at or behind `start`.
+    #[inline]
     fn lower_bound(&self, start: u64) -> At {
+        let hint = self.hint.get();
+        for at in [hint, At(hint.0, hint.1 + 1)] {
+            if self.is_lower_bound(at, start) {
+                if at != hint {
+                    self.hint.set(at);
+                }
+                return at;
+            }
+        }
+        let at = self.search(start);
+        self.hint.set(at);
+        at
+    }
+
+    fn search(&self, start: u64) -> At {
         let chunk = self.chunk_of(start);
         At(chunk, self.chunks.get(chunk).map_or(0, |c| c.before(start)))
+    }
+
+    /// Whether [`Self::search`] would come to this place.
+    #[inline]
+    fn is_lower_bound(&self, At(chunk, index): At, start: u64) -> bool {
+        let Some(c) = self.chunks.get(chunk).filter(|c| index <= c.len) else {
+            return false;
+        };
+        let behind_last = index == 0 || c.starts[index - 1] < start;
+        let before_next = index == c.len || start <= c.starts[index];
+        // Only at its ends can another chunk be the right one.
+        let first = index > 0 || chunk == 0 || self.heads[chunk] <= start;
+        let last = index < c.len || self.heads.get(chunk + 1).is_none_or(|&h| start < h);
+        behind_last && before_next && first && last
     }
 
     /// The piece that begins at `start`. Its first byte must stay what it is.
@@ -185,6 +241,12 @@ impl Pieces {
             0 => self.chunks.get(chunk.checked_sub(1)?)?.last(),
             n => self.chunks.get(chunk)?.get(n - 1),
         }
+    }
+
+    /// The last piece that begins at `start` or before.
+    #[inline]
+    pub(crate) fn at_or_before(&self, start: u64) -> Option<&Piece> {
+        self.before(start.checked_add(1)?)
     }
 
     /// Pieces that begin at or behind `start`, in order.
@@ -348,7 +410,15 @@ mod tests {
                 pieces.before(at).map(|p| p.start),
                 model.range(..at).next_back().map(|(s, _)| *s)
             );
+            assert_eq!(
+                pieces.at_or_before(at).map(|p| p.start),
+                model.range(..=at).next_back().map(|(s, _)| *s)
+            );
             assert_eq!(pieces.get_mut(at).is_some(), model.contains_key(&at));
+            // Near what was found last, where the hint may hold.
+            for near in [at, at + 1, at + 2, at.saturating_sub(1), start, start + 1] {
+                assert_eq!(pieces.lower_bound(near), pieces.search(near), "{near}");
+            }
         }
         assert_eq!(pieces.len(), model.len());
         let found: Vec<_> = pieces.from(17).map(|p| (p.start, p.record.0)).collect();

@@ -15,6 +15,7 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use crate::sync::{SPINS, YIELDS, spin, yield_now};
+use shale_device::mutants;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -272,9 +273,11 @@ impl Ring {
         permit.left -= bytes;
         let claim = self.claim(permit, bytes);
         let end_of_ring = claim.start - in_ring(self.bytes, claim.start) + self.bytes;
-        if claim.end <= end_of_ring {
+        if claim.end <= end_of_ring || mutants::is_on("ring-wrap") && claim.end <= end_of_ring + 64
+        {
             return Reservation { pads: None, claim };
         }
+        mutants::between();
         Reservation {
             pads: Some((claim, end_of_ring)),
             claim: self.claim(permit, bytes),

@@ -7,12 +7,13 @@
 use crate::clock;
 use crate::link::Link;
 use crate::mounts::{self, MOUNTS};
+use crate::protect;
 use crate::thread;
 use core::ptr;
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
-use shale_device::SystemClock;
-use shale_libfs::{Caller, Errno, Session, SessionOptions};
+use shale_device::{MapOptions, SystemClock};
+use shale_libfs::{Caller, Errno, Session, SessionMaps, SessionOptions};
 use std::sync::Arc;
 
 /// A session with one mount.
@@ -124,7 +125,14 @@ fn connect(mount: u32) -> Result<Client, Errno> {
         ..SessionOptions::default()
     };
     let clock = Arc::new(SystemClock::new());
-    let session = Session::attach(link.clone(), clock, Default::default(), options)?;
+    let protected = || MapOptions::new().protect(protect::key());
+    let maps = SessionMaps {
+        nvm: protected(),
+        log: protected(),
+        client_page: protected(),
+    };
+    let recent = Default::default();
+    let session = Session::attach_mapped(link.clone(), clock, recent, options, &maps)?;
     crate::calls::mapping::note_present(place.device);
     crate::report::attached();
     Ok(Client { session, link })

@@ -6,6 +6,7 @@
 //! were not there.
 
 use crate::calls::{attributes, data, descriptors, mapping, names, process, transfer};
+use crate::protect;
 use crate::raw::{self, Args, nr};
 use crate::stack;
 use crate::stubs::{CLASS, PASS, class};
@@ -24,7 +25,8 @@ pub static READY: AtomicBool = AtomicBool::new(false);
 /// them are what the program would have told the kernel.
 pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i64 {
     // SAFETY: the stub saved six registers there.
-    let args = unsafe { *args };
+    // Not copied: loading together what was stored apart a moment ago would stall.
+    let args = unsafe { &*args };
     let thread = thread::this();
     if thread.inside.load(Ordering::Relaxed) != 0 || !READY.load(Ordering::Acquire) {
         if number == nr::CLOSE {
@@ -33,22 +35,22 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         return PASS;
     }
     if thread.vfork.load(Ordering::Relaxed) != 0 && process::is_vfork_child(thread) {
-        return guarded_raw(thread, || process::call_of_vfork_child(number, &args));
+        return guarded_raw(thread, || process::call_of_vfork_child(number, args));
     }
     process::notice_fork(thread);
     match number {
         nr::OPEN | nr::CREAT | nr::OPENAT | nr::OPENAT2 | nr::OPEN_BY_HANDLE_AT => {
             // SAFETY: the program's own call, made for it.
-            let fd = unsafe { raw::syscall(number, &args) };
+            let fd = unsafe { raw::syscall(number, args) };
             if fd >= 0 {
-                guarded(thread, || names::opened(fd as i32, number, &args));
+                guarded(thread, || names::opened(fd as i32, number, args));
             }
             fd
         }
-        nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, &args),
-        nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, &args),
+        nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, args),
+        nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, args),
         nr::MMAP if !matches!(table::get(args[4] as i32), Entry::File(_)) => PASS,
-        _ => guarded(thread, || dispatch(thread, number, &args)),
+        _ => guarded(thread, || dispatch(thread, number, args)),
     }
 }
 
@@ -113,13 +115,17 @@ fn own(number: u32) -> i64 {
 /// Runs `f` with the thread marked inside and busy, on a stack of the library's. A panic ends
 /// as `EIO`.
 #[inline]
-pub fn guarded(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
+pub fn guarded(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
     guarded_raw(thread, || {
         thread.begin();
+        protect::open();
+        // By reference, as all on this way: what is moved is loaded before it is stored.
+        let f = &mut f;
         let result = stack::call(thread, || {
-            let result = std::panic::catch_unwind(AssertUnwindSafe(f));
+            let result = std::panic::catch_unwind(AssertUnwindSafe(&mut *f));
             result.unwrap_or(raw::fail(libc::EIO))
         });
+        protect::close();
         thread.end();
         result
     })

@@ -50,15 +50,12 @@ pub fn of_slot(place: &AtomicUsize) -> usize {
 
 /// Runs `f`, which must not panic, on the thread's stack for served calls.
 #[inline]
-pub fn call<F: FnOnce() -> i64>(thread: &Thread, f: F) -> i64 {
+pub fn call<F: FnMut() -> i64>(thread: &Thread, mut f: F) -> i64 {
     let top = thread.stack.load(Ordering::Relaxed);
     if top == 0 {
         return f();
     }
-    let mut job = Job {
-        f: Some(f),
-        result: 0,
-    };
+    let mut job = Job { f, result: 0 };
     // SAFETY: `top` is the upper end of a stack that only this thread uses, and only here:
     // calls from inside do not come here. `run` gets the job that it is made for.
     unsafe { switch(run::<F>, (&raw mut job).cast(), top) };
@@ -66,18 +63,16 @@ pub fn call<F: FnOnce() -> i64>(thread: &Thread, f: F) -> i64 {
 }
 
 struct Job<F> {
-    f: Option<F>,
+    f: F,
     result: i64,
 }
 
 /// # Safety
 /// `job` is a `Job<F>` that nobody else uses.
-unsafe extern "C" fn run<F: FnOnce() -> i64>(job: *mut u8) {
+unsafe extern "C" fn run<F: FnMut() -> i64>(job: *mut u8) {
     // SAFETY: as above.
     let job = unsafe { &mut *job.cast::<Job<F>>() };
-    if let Some(f) = job.f.take() {
-        job.result = f();
-    }
+    job.result = (job.f)();
 }
 
 /// Calls `f(job)` with the stack pointer at `top`, a multiple of 16.

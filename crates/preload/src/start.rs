@@ -1,7 +1,9 @@
 //! The constructor, and what runs when the process exits.
 
 use crate::stubs::{REAL, SITES_LEAD_HERE};
-use crate::{calls, client, description, environment, exports, report, rewrite, serve, thread};
+use crate::{
+    calls, client, description, environment, exports, protect, report, rewrite, serve, thread,
+};
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
 
@@ -38,6 +40,7 @@ fn set_up() {
     find_real();
     if description::make() && calls::process::make_mark() {
         client::configure();
+        protect::configure();
         report::configure();
         environment::keep();
         thread.set_up();

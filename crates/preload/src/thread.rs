@@ -8,8 +8,9 @@
 //! child would never see released. Being busy costs two plain stores and a load.
 
 use crate::raw::{self, nr};
+use crate::recent::{self, Recent};
 use core::arch::asm;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 /// Bytes of a `siginfo_t`.
 pub const SIGINFO_BYTES: usize = 128;
@@ -31,6 +32,8 @@ pub struct Thread {
     pub slot: AtomicU32,
     /// Upper end of the stack for served calls ([`crate::stack`]); 0: none yet.
     pub stack: AtomicUsize,
+    /// The slot's list of inodes used lately ([`crate::recent`]); null: none yet.
+    pub recent: AtomicPtr<Recent>,
     /// Signals to block again when the waiting one has been sent.
     pub mask: core::cell::UnsafeCell<u64>,
     /// What the kernel said of the signal that waits.
@@ -83,6 +86,8 @@ struct Slot {
     busy: AtomicU32,
     /// Upper end of a stack that goes with the slot; 0: none yet.
     stack: AtomicUsize,
+    /// Inodes that its thread has used lately; null: none yet.
+    recent: AtomicPtr<Recent>,
 }
 
 static SLOT: [Slot; SLOTS] = [const {
@@ -90,6 +95,7 @@ static SLOT: [Slot; SLOTS] = [const {
         owner: AtomicI32::new(0),
         busy: AtomicU32::new(0),
         stack: AtomicUsize::new(0),
+        recent: AtomicPtr::new(core::ptr::null_mut()),
     }
 }; SLOTS];
 /// One more than the highest slot ever taken.
@@ -124,6 +130,8 @@ impl Thread {
             self.slot.store(slot as u32 + 1, Ordering::Relaxed);
             let stack = crate::stack::of_slot(&SLOT[slot].stack);
             self.stack.store(stack, Ordering::Relaxed);
+            let recent = recent::of_slot(&SLOT[slot].recent);
+            self.recent.store(recent, Ordering::Relaxed);
         }
     }
 
@@ -249,6 +257,8 @@ pub fn only_this_is_left() {
     for slot in slots() {
         slot.owner.store(0, Ordering::Relaxed);
         slot.busy.store(0, Ordering::Relaxed);
+        // Its thread may have been changing it in the moment that was copied.
+        slot.recent.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
     FORKING.store(0, Ordering::Relaxed);
     let this = this();

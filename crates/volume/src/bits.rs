@@ -7,6 +7,7 @@ use crate::error::{Result, VolumeError};
 use crate::journal::Batch;
 use crate::media::Media;
 use crate::space::{Run, WordChange, for_words};
+use shale_device::mutants;
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::limits::BLOCK_BYTES;
@@ -43,6 +44,12 @@ impl Bits {
         for n in 0..blocks {
             let addr = BlockAddr::nvm(first_block + n);
             media.load_block(addr, &mut block)?;
+            if mutants::is_on("bitmap-checksum") {
+                let words = &block[BLOCK_BYTES - WORDS_PER_BLOCK * 8..];
+                let words = words.as_chunks().0.iter().map(|&w| u64::from_le_bytes(w));
+                used.extend(words);
+                continue;
+            }
             used.extend_from_slice(&bitmap::decode(&block, addr)?[..]);
         }
         Ok(Bits {

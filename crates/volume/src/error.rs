@@ -100,7 +100,25 @@ pub enum VolumeError {
         /// Bytes there.
         found: u64,
     },
+    /// A memory error: the block cannot be read or written.
+    #[error("memory error in block {block}")]
+    Unreadable {
+        /// The block of the NVM tier.
+        block: u64,
+    },
+    /// The copies of the superblock belong to two volumes.
+    #[error("the superblocks are of two volumes, {} and {}: a segment is another volume's", shown(.first), shown(.second))]
+    TwoVolumes {
+        /// Identity in the first copy.
+        first: [u8; 16],
+        /// Identity in the second.
+        second: [u8; 16],
+    },
     /// The volume uses features that this program can only read.
     #[error("the volume may only be read: it uses features this program does not know")]
     ReadOnly,
+}
+
+fn shown(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -9,6 +9,7 @@ use crate::error::{Result, VolumeError};
 use crate::node::is_legal;
 use crate::space::Run;
 use crate::tree::Draft;
+use shale_device::mutants;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
@@ -203,7 +204,7 @@ impl Draft {
             if old.addr == e.addr_of(old.start()).raw() {
                 fresh.push(fresh_from..old.file_block);
                 fresh_from = old.end().0;
-            } else {
+            } else if !mutants::is_on("old-blocks") {
                 self.free(run(&old))?;
             }
         }

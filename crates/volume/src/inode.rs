@@ -10,12 +10,14 @@ use crate::journal::Batch;
 use crate::media::{Block, Media};
 use crate::numbers::BlockSlots;
 use crate::tree::Draft;
+use shale_device::mutants;
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
 use shale_format::superblock::RootBlock;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use std::collections::{BTreeMap, HashMap};
+use zerocopy::FromBytes;
 
 /// Journal bytes that one slot may need.
 const SLOT_JOURNAL_BYTES: u64 = INODE_BYTES as u64 + 16;
@@ -26,6 +28,12 @@ const BLOCK_JOURNAL_BYTES: u64 = 48;
 pub(crate) fn load_slot(media: &Media, addr: BlockAddr, ino: Ino) -> Result<Inode> {
     let mut bytes = [0; INODE_BYTES];
     media.load(addr, slot_of(ino).1 as u64, &mut bytes)?;
+    if mutants::is_on("inode-checksum")
+        && let Ok(found) = Inode::read_from_bytes(&bytes)
+        && found.ino != 0
+    {
+        bytes = found.encode();
+    }
     Ok(Inode::decode(&bytes, ino)?)
 }
 

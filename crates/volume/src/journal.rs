@@ -13,7 +13,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
-use shale_device::mutants;
+use shale_device::{failpoints, mutants};
 use shale_format::checksum::crc32c;
 use shale_format::journal::{JOURNAL_MAGIC, JournalEntry, JournalHeader};
 use shale_format::limits::BLOCK_BYTES;
@@ -91,14 +91,17 @@ pub(crate) fn commit(media: &Media, sb: &Superblock, txid: TxId, batch: &Batch) 
         crc: 0,
     };
     let at = BlockAddr::nvm(sb.journal_block);
+    failpoints::reach("journal-begin");
     media.write_journal(at.plus(1), 0, &batch.body)?;
     if !mutants::is_on("journal-body-fence") {
         media.fence();
     }
+    failpoints::reach("journal-body");
     media.write_journal(at, 0, &header.encode())?;
     if !mutants::is_on("journal-header-fence") {
         media.fence();
     }
+    failpoints::reach("journal-header");
     apply(media, sb, batch.entries, &batch.body)
 }
 
@@ -116,6 +119,7 @@ fn apply(media: &Media, sb: &Superblock, entries: u32, body: &[u8]) -> Result<()
         let addr = BlockAddr::nvm(e.offset / BLOCK_BYTES as u64);
         media.write(addr, in_block, &tail[..n])?;
         rest = &tail[n..];
+        failpoints::reach("journal-apply");
     }
     if mutants::is_on("journal-apply-fence") {
         return Ok(());
@@ -163,6 +167,11 @@ pub(crate) fn replay(media: &Media, sb: &Superblock) -> Result<bool> {
     let at = BlockAddr::nvm(sb.journal_block);
     let mut bytes = [0; JournalHeader::BYTES];
     media.load(at, 0, &mut bytes)?;
+    if mutants::is_on("journal-header-checksum")
+        && let Ok(found) = JournalHeader::read_from_bytes(&bytes)
+    {
+        bytes = found.encode();
+    }
     // Without a whole header the last batch is applied: a header is only
     // overwritten after that.
     let Some(header) = JournalHeader::decode(&bytes).filter(|h| h.uuid == sb.uuid) else {

@@ -49,46 +49,57 @@ impl Media {
         Ok((addr.byte() + byte) as usize)
     }
 
+    /// After an access: whether all of it reached the medium, or came from it.
+    #[inline(always)]
+    fn whole(&self, at: usize, bytes: usize) -> Result<()> {
+        match self.map.lost(at, bytes) {
+            None => Ok(()),
+            Some(page) => Err(VolumeError::Unreadable {
+                block: (page / BLOCK_BYTES) as u64,
+            }),
+        }
+    }
+
     /// Copies out one block of structure.
     pub(crate) fn load_block(&self, addr: BlockAddr, into: &mut Block) -> Result<()> {
         let at = self.offset(addr, 0, BLOCK_BYTES)?;
         self.structure().load(at, into);
-        Ok(())
+        self.whole(at, into.len())
     }
 
     /// Copies out structure.
     pub(crate) fn load(&self, addr: BlockAddr, byte: u64, into: &mut [u8]) -> Result<()> {
         let at = self.offset(addr, byte, into.len())?;
         self.structure().load(at, into);
-        Ok(())
+        self.whole(at, into.len())
     }
 
     /// Copies out file data.
     pub(crate) fn load_data(&self, addr: BlockAddr, byte: u64, into: &mut [u8]) -> Result<()> {
         let at = self.offset(addr, byte, into.len())?;
         self.map.on(Path::Data).load(at, into);
-        Ok(())
+        self.whole(at, into.len())
     }
 
     /// Writes structure past the caches; durable after [`Media::fence`].
     pub(crate) fn write(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
         let at = self.offset(addr, byte, from.len())?;
         self.structure().copy_nt(at, from);
-        Ok(())
+        self.whole(at, from.len())
     }
 
     /// Writes file data past the caches; durable after a fence of the same thread.
     pub(crate) fn write_data(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
         let at = self.offset(addr, byte, from.len())?;
         self.map.on(Path::Data).copy_nt(at, from);
-        Ok(())
+        self.whole(at, from.len())
     }
 
     /// Writes to the journal; durable after [`Media::fence`].
     pub(crate) fn write_journal(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
         let at = self.offset(addr, byte, from.len())?;
         self.map.on(Path::Journal).copy_nt(at, from);
-        Ok(())
+        self.whole(at, from.len())
     }
 
     /// Waits until everything this thread wrote is durable.

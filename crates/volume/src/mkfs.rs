@@ -6,6 +6,7 @@
 use crate::bits::words_with;
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
+use shale_device::mutants;
 use shale_device::nvm::Map;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::extent::{ExtentRoot, root_kind};
@@ -166,7 +167,7 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
     let media = Media::new(Arc::clone(map), blocks);
     let zeros = [0; BLOCK_BYTES];
     let supers = [SUPER_BLOCK, sb.second_block()];
-    for block in supers {
+    for block in supers.into_iter().filter(|_| !mutants::is_on("mkfs-wipe")) {
         media.write(BlockAddr::nvm(block), 0, &zeros)?;
     }
     media.fence();
@@ -176,8 +177,13 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
     media.write(BlockAddr::nvm(sb.journal_block), 0, &zeros)?;
     write_bitmap(&media, &sb)?;
     write_inodes(&media, &sb, options)?;
-    media.fence();
+    if !mutants::is_on("mkfs-fence") {
+        media.fence();
+    }
     for block in supers {
+        if mutants::is_on("mkfs-second") && block != SUPER_BLOCK {
+            break;
+        }
         media.write(BlockAddr::nvm(block), 0, &sb.encode())?;
         media.fence();
     }

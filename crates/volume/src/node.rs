@@ -6,6 +6,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::media::{Block, Media};
+use shale_device::mutants;
 use shale_format::dirent::DirentEntry;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX, TREE_LEVELS_MAX};
@@ -240,7 +241,11 @@ fn check(
     kind: TreeKind,
     level: u16,
 ) -> Result<NodeHeader> {
-    let header = tree::check(block, addr, owner, kind)?;
+    let mut header = tree::check(block, addr, owner, kind);
+    if mutants::is_on("node-checksum") {
+        header = tree::check(&sealed_anew(*block), addr, owner, kind);
+    }
+    let header = header?;
     if header.level != level {
         return Err(field(addr, "level", header.level.into()));
     }
@@ -248,6 +253,12 @@ fn check(
         return Err(field(addr, "count", header.count.into()));
     }
     Ok(header)
+}
+
+/// What is there, with a checksum that fits.
+fn sealed_anew(mut block: Block) -> Block {
+    tree::seal(&mut block);
+    block
 }
 
 /// All items of a leaf, checked for order.

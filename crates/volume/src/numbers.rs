@@ -6,6 +6,7 @@
 //! whole file. A number is granted to one client at a time.
 
 use parking_lot::Mutex;
+use shale_device::mutants;
 use shale_format::limits::INODES_PER_BLOCK;
 use shale_format::{FileBlock, Ino};
 use std::collections::{BTreeMap, HashMap};
@@ -79,7 +80,7 @@ impl Numbers {
                 },
             },
         };
-        if mask == ALL {
+        if mask == ALL && !mutants::is_on("numbers-twice") {
             state.fill_hole(fb);
         }
         state.slots.remove(&fb);

@@ -14,6 +14,7 @@ use crate::inode::load_slot;
 use crate::media::Media;
 use crate::node::{Dirent, Leaf};
 use crate::xattr;
+use shale_device::mutants;
 use shale_device::nvm::Map;
 use shale_format::checksum::name_hash;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
@@ -27,6 +28,7 @@ use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, FileBlock, FormatError, Ino};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use zerocopy::FromBytes;
 
 /// How often something that changes in place is read again before it counts as damaged.
 /// The writer is between two stores for a few microseconds, unless it was stopped there.
@@ -118,7 +120,19 @@ impl View {
         for block in [SUPER_BLOCK, blocks.saturating_sub(1)] {
             let mut bytes = [0; Superblock::BYTES];
             media.load(BlockAddr::nvm(block), 0, &mut bytes)?;
+            if mutants::is_on("superblock-checksum")
+                && let Ok(found) = Superblock::read_from_bytes(&bytes)
+            {
+                bytes = found.encode();
+            }
             match Superblock::decode(&bytes, block) {
+                // Whichever is newer: the other's segment is not this volume's.
+                Ok(found) if best.is_some_and(|b| b.0.uuid != found.0.uuid) => {
+                    return Err(VolumeError::TwoVolumes {
+                        first: best.map_or([0; 16], |b| b.0.uuid),
+                        second: found.0.uuid,
+                    });
+                }
                 Ok(found) if best.is_none_or(|b| b.0.generation < found.0.generation) => {
                     best = Some(found);
                 }
@@ -167,11 +181,19 @@ impl View {
     /// # Errors
     /// Damaged, or its writer was stopped in the middle.
     pub fn root(&self) -> Result<RootBlock> {
-        until_whole(|| {
-            let mut bytes = [0; RootBlock::BYTES];
-            self.media.load(BlockAddr::nvm(ROOT_BLOCK), 0, &mut bytes)?;
-            Ok(RootBlock::decode(&bytes)?)
-        })
+        until_whole(|| self.root_at_once())
+    }
+
+    /// The root block, which may be met half-way.
+    fn root_at_once(&self) -> Result<RootBlock> {
+        let mut bytes = [0; RootBlock::BYTES];
+        self.media.load(BlockAddr::nvm(ROOT_BLOCK), 0, &mut bytes)?;
+        if mutants::is_on("root-checksum")
+            && let Ok(found) = RootBlock::read_from_bytes(&bytes)
+        {
+            bytes = found.encode();
+        }
+        Ok(RootBlock::decode(&bytes)?)
     }
 
     /// The inode `ino`; `None` if there is none.
@@ -183,7 +205,7 @@ impl View {
             return Ok(None);
         }
         until_whole(|| {
-            let file = self.root()?.inode_file;
+            let file = self.root_at_once()?.inode_file;
             let addr = match self.map_block(&file, slot_of(ino).0)? {
                 Mapping::Data { addr, .. } => addr,
                 Mapping::Unwritten { .. } | Mapping::Hole { .. } => return Ok(None),
@@ -217,6 +239,12 @@ impl View {
             check_log_slot(n)?;
             self.media
                 .load(BlockAddr::nvm(LOG_TABLE_BLOCK), at, &mut bytes)?;
+            if mutants::is_on("slot-checksum")
+                && let Ok(found) = LogSlot::read_from_bytes(&bytes)
+                && bytes != [0; LogSlot::BYTES]
+            {
+                bytes = found.encode();
+            }
             Ok(LogSlot::decode(&bytes, n)?)
         })
     }

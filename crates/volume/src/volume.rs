@@ -18,7 +18,7 @@ use shale_format::version::Access;
 use shale_format::{BlockAddr, FileBlock, Ino, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the holder of the transaction lock may change.
 pub(crate) struct Core {
@@ -37,6 +37,8 @@ pub struct Volume {
     pub(crate) core: Mutex<Core>,
     pub(crate) txid: AtomicU64,
     pub(crate) inodes: AtomicU64,
+    /// A commit did not reach the medium as a whole: what is there is what the next start finds.
+    pub(crate) broken: AtomicBool,
 }
 
 impl Volume {
@@ -70,7 +72,7 @@ impl Volume {
         ));
         if space.space().used != root.used_blocks[0] {
             return Err(VolumeError::Damaged {
-                what: "count of used blocks in the root block",
+                what: "count of used blocks in bitmap and root block",
                 at: shale_format::superblock::ROOT_BLOCK,
                 expected: space.space().used,
                 found: root.used_blocks[0],
@@ -83,6 +85,7 @@ impl Volume {
             numbers: free_numbers(&view, &root)?,
             txid: AtomicU64::new(root.txid),
             inodes: AtomicU64::new(root.inodes),
+            broken: AtomicBool::new(false),
             core: Mutex::new(Core {
                 root,
                 logs,
@@ -168,6 +171,16 @@ impl Volume {
     /// `NoSpace`.
     pub fn grant(&self, blocks: u64) -> Result<Vec<Run>> {
         self.space.grant(blocks)
+    }
+
+    /// Takes a block out of use for as long as this volume is open, after a memory error in it.
+    /// `false`: it is in use by the volume, or was taken out already.
+    pub fn retire(&self, block: u64) -> bool {
+        let run = Run {
+            addr: BlockAddr::nvm(block),
+            len: 1,
+        };
+        self.space.take(run).is_ok()
     }
 
     /// How the NVM tier is used.

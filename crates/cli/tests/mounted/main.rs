@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use volume::{Volume, can_mount, kill, wait_until};
+use volume::{Signal, Volume, can_mount, detach, kill, signal, wait_until};
 
 #[test]
 fn what_was_written_is_there_after_the_next_mount() {
@@ -368,6 +368,32 @@ fn a_mount_that_cannot_be_served_any_more_is_given_up() {
     );
     v.mount();
     assert_eq!(fs::read(v.mountpoint().join("kept")).unwrap(), b"kept");
+    v.umount();
+}
+
+#[test]
+fn a_mount_whose_daemon_is_still_ending_is_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("ending");
+    v.mount();
+    for round in 0..5 {
+        let name = v.mountpoint().join(round.to_string());
+        fs::write(&name, b"kept").unwrap();
+        let daemon = v.status()["daemon_pid"].as_u64().unwrap();
+        // It has to see that the mount has gone, digest and end, and cannot yet.
+        signal(daemon, Signal::STOP);
+        detach(v.mountpoint());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(300));
+                signal(daemon, Signal::CONT);
+            });
+            v.mount();
+        });
+        assert_eq!(fs::read(&name).unwrap(), b"kept");
+    }
     v.umount();
 }
 

@@ -1,5 +1,6 @@
 //! One volume in memory with a mount point; everything goes when it is dropped.
 
+pub use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,10 +80,15 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Kills a process of ours; one that is gone is no error.
 pub fn kill(pid: u64) {
+    signal(pid, Signal::KILL);
+}
+
+/// Sends a signal to a process of ours; one that is gone is no error.
+pub fn signal(pid: u64, signal: Signal) {
     let is_ours =
         fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(SHALE));
     if let Some(pid) = rustix::process::Pid::from_raw(pid as i32).filter(|_| is_ours) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process(pid, signal);
     }
 }
 

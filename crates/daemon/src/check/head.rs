@@ -3,6 +3,7 @@
 use super::media::{Block, Media};
 use super::report::{Findings, Object, Severity};
 use super::{Checker, EXPECT_ONE};
+use crate::volume_file::uuid_text;
 use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN, TIERS_MAX};
 use shale_format::superblock::{ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
 use shale_format::version::Access;
@@ -58,6 +59,12 @@ pub(super) fn superblock(media: &Media, findings: &mut Findings) -> Option<Super
     let second = copy(media, SECOND, last, findings);
     let sb = match (first, second) {
         (Copy::Refused, _) | (_, Copy::Refused) => return None,
+        (Copy::Valid(a), Copy::Valid(b)) if a.uuid != b.uuid => {
+            let both = (uuid_text(&a.uuid), uuid_text(&b.uuid));
+            let what = "superblock of another volume: a segment is not this volume's";
+            findings.error(SECOND, None, what, both);
+            return None;
+        }
         (Copy::Valid(a), Copy::Valid(b)) => {
             compare(&a, &b, findings);
             if a.generation < b.generation { *b } else { *a }

@@ -70,11 +70,11 @@ pub fn repair_volume_dir(
     )
     .uuid;
     if found.as_deref() != Some(uuid) {
-        let found = found.unwrap_or_else(|| "not to be read".to_owned());
-        return Err(wrong(
-            nvm_dir,
-            format!("the volume there is {found}, expected {uuid}: nothing was changed"),
-        ));
+        let why = match found {
+            Some(found) => format!("the volume there is {found}, expected {uuid}"),
+            None => "no superblock can be used".to_owned(),
+        };
+        return Err(wrong(nvm_dir, format!("{why}: nothing was changed")));
     }
     let report = repair(&map, &logs, options, progress);
     drop(lock);

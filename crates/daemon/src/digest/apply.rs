@@ -129,7 +129,12 @@ fn apply_file(
         unmap(txn, inode, range.clone())?;
     }
     let links = file.links.iter().flat_map(|l| extents_of(l, 0));
-    let zeroed = file.zeroed.iter().flat_map(|l| extents_of(l, UNWRITTEN));
+    let unwritten = if mutants::is_on("unwritten-flag") {
+        0
+    } else {
+        UNWRITTEN
+    };
+    let zeroed = file.zeroed.iter().flat_map(|l| extents_of(l, unwritten));
     let mut all: Vec<Extent> = links.chain(zeroed).chain(extents.iter().copied()).collect();
     all.sort_by_key(|e| e.file_block);
     for extent in all {

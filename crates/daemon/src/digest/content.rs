@@ -5,6 +5,7 @@
 //! no piece covers is as in the volume below `cut` and reads as zeros from there on.
 
 use super::ranges::{Advance, Ranges};
+use shale_device::mutants;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, LogPos};
 
@@ -119,21 +120,32 @@ impl Content {
         self.zero(size.clamp(offset, end)..end, by);
     }
 
-    /// Cuts the file from `old` to `size` bytes.
+    /// Cuts the file from `old` to `size` bytes. Where that cuts off nothing, nothing changes: an
+    /// earlier cut to the same size has made the rest of its last block zeros.
     pub fn cut(&mut self, old: u64, size: u64, by: u32) {
+        if size >= old {
+            return;
+        }
         let edge = size.next_multiple_of(BLOCK);
         self.pieces.remove(size..u64::MAX);
         self.allocated.remove(edge / BLOCK..u64::MAX);
-        if size < old {
-            if self.cut.is_none_or(|(lowest, _)| size < lowest) {
-                self.cut = Some((size, by));
-            }
-            self.zero(size..edge, by);
+        if self.cut.is_none_or(|(lowest, _)| size < lowest) {
+            self.cut = Some((size, by));
         }
+        if mutants::is_on("cut-rest") {
+            return;
+        }
+        self.zero(size..edge, by);
     }
 
     /// Makes bytes zeros and gives up the blocks that lie wholly inside.
     pub fn punch(&mut self, range: std::ops::Range<u64>, by: u32) {
+        if mutants::is_on("punch-edges") {
+            let whole = range.start.next_multiple_of(BLOCK)..range.end / BLOCK * BLOCK;
+            return if whole.start < whole.end {
+                self.zero(whole, by)
+            };
+        }
         self.zero(range.clone(), by);
         let blocks = range.start.div_ceil(BLOCK)..range.end / BLOCK;
         self.allocated.remove(blocks);

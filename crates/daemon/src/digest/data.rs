@@ -15,7 +15,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
 use shale_format::{BlockAddr, FileBlock, LogPos};
 use shale_oplog::Op;
-use shale_volume::{Mapping, Run, View, Volume};
+use shale_volume::{Mapping, Run, View, Volume, VolumeError};
 
 /// Bytes that are put together before they are written: they stay in the caches.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -264,6 +264,14 @@ impl Writer<'_> {
             (target.byte() + at) as usize,
             bytes as usize,
         );
+        let lost = self
+            .view
+            .map()
+            .lost((target.byte() + at) as usize, bytes as usize);
+        if let Some(page) = lost {
+            let block = (page / BLOCK_BYTES) as u64;
+            return Err(VolumeError::Unreadable { block }.into());
+        }
         Ok(bytes)
     }
 
@@ -300,6 +308,7 @@ impl Writer<'_> {
             (From::New(Source::Block { addr, byte }), _) => self.view.read_at(addr, byte, into)?,
             (From::Old(_), Some(_)) if mutants::is_on("old-bytes") => into.fill(0),
             (From::Old(offset), Some(inode)) => read_old(self.view, inode, offset, into)?,
+            (From::New(Source::Zero), _) if mutants::is_on("zeros-left-out") => {}
             (From::New(Source::Zero), _) | (From::Old(_), None) => into.fill(0),
         }
         Ok(())

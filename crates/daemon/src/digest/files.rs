@@ -4,6 +4,7 @@
 use super::authority::Act;
 use super::content::{BLOCK, Content, Shift};
 use super::net::{At, NOBODY, Net, Step, XattrNet, bad, need};
+use shale_device::mutants;
 use shale_format::inode::Inode;
 use shale_format::limits::{
     FILE_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
@@ -117,8 +118,11 @@ impl Net<'_> {
 
     /// `Truncate`.
     pub(crate) fn truncate(&mut self, at: &At) -> Step<()> {
-        let size = range_end(at.header.offset, 0)?;
+        let mut size = range_end(at.header.offset, 0)?;
         let old = self.file(at)?.size;
+        if mutants::is_on("truncate-longer") {
+            size = size.min(old);
+        }
         self.content(at, size)?.cut(old, size, at.index);
         self.now(Ino(at.header.ino)).1.size = at.index;
         Ok(())
@@ -238,8 +242,8 @@ impl Net<'_> {
         let net = self.slot(ino)?;
         if net.xattrs.is_none() {
             let now = match net.continued() {
-                Some(base) => image.xattrs(base)?,
-                None => Default::default(),
+                Some(base) if !mutants::is_on("xattrs-lost") => image.xattrs(base)?,
+                _ => Default::default(),
             };
             let by = Default::default();
             net.xattrs = Some(XattrNet { now, by });

@@ -47,7 +47,7 @@ pub use stats::DigestStats;
 use gather::{Batch, Most};
 use image::ChunkImage;
 use parking_lot::RwLock;
-use shale_device::mutants;
+use shale_device::{failpoints, mutants};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, LogPos, TxId};
 use shale_volume::{Run, Volume, VolumeError};
@@ -186,6 +186,7 @@ impl Digester {
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
         let batch = self.gather(log, from, limit, mode);
+        failpoints::reach("digest-scan");
         if batch.moves_directories() {
             // Whether a directory would come to lie below itself is known only while
             // nobody else moves one.
@@ -246,6 +247,12 @@ impl Digester {
                 }
                 Err(error) => error,
             };
+            if let DigestError::Volume(VolumeError::Unreadable { block }) = &error
+                && self.volume.retire(*block)
+            {
+                tracing::error!(block, "memory error: the block is not used any more");
+                continue;
+            }
             let less = match &error {
                 DigestError::Volume(VolumeError::NoSpace { .. } | VolumeError::Growth { .. }) => {
                     batch.whole(records / 2)
@@ -303,6 +310,7 @@ impl Digester {
         authority: &dyn Authority,
     ) -> Result<(ChunkDone, u64), DigestError> {
         let (plan, records, mut refused) = self.plan(batch, records, authority)?;
+        failpoints::reach("digest-plan");
         let all = refused.is_none() && records == batch.items.len();
         if all {
             refused = batch.refused.clone();
@@ -341,11 +349,13 @@ impl Digester {
         if !late {
             data::write(&self.volume, log, &batch.items, &plan, &placed)?;
         }
+        failpoints::reach("digest-data");
         let (extents, positions) = (&placed.extents, (from, upto));
         let committed = apply::commit(&self.volume, log, &plan, extents, positions, growth)?;
         if late {
             data::write(&self.volume, log, &batch.items, &plan, &placed)?;
         }
+        failpoints::reach("digest-commit");
         placed.keep();
         done.txid = Some(committed.txid);
         done.freed = committed.freed;

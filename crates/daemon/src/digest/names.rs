@@ -4,6 +4,7 @@
 use super::authority::Act;
 use super::content::BLOCK;
 use super::net::{At, Entry, Net, Step, bad, need};
+use shale_device::mutants;
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};
@@ -223,12 +224,15 @@ impl Net<'_> {
             need(child.nlink > 0, "the inode has no name to lose")?;
             child.nlink - 1
         };
-        if names == 0 && at.has(flag::FREE_NOW) && self.authority.unused_by_others(ino) {
+        let free_now = at.has(flag::FREE_NOW) || mutants::is_on("orphan-freed");
+        if names == 0 && free_now && self.authority.unused_by_others(ino) {
             self.free(ino, at.index);
             return Ok(());
         }
         let (now, marks) = self.now(ino);
-        now.nlink = names;
+        if names == 0 || !mutants::is_on("links-kept") {
+            now.nlink = names;
+        }
         marks.links = at.index;
         if names == 0 {
             now.flags |= inode::flag::ORPHAN;
@@ -387,7 +391,7 @@ impl Net<'_> {
     /// An inode has come to `dir` by a rename.
     fn arrived(&mut self, at: &At, ino: Ino, dir: Ino, is_dir: bool) {
         let (now, marks) = self.now(ino);
-        if is_dir && now.parent != dir.0 {
+        if is_dir && now.parent != dir.0 && !mutants::is_on("rename-parent") {
             now.parent = dir.0;
             marks.parent = at.index;
         }

@@ -11,9 +11,11 @@ use rustix::mm::Advice;
 
 use crate::counters::{Counters, Path, Snapshot};
 use crate::error::DeviceError;
+use crate::failpoints;
 use crate::hooks::{Hooks, Recorder};
 use crate::nvm::mapping::{Access, Mapping, Persistence, Piece, path_of};
 use crate::nvm::view::View;
+use crate::protect::ProtectionKey;
 use crate::timing::{Model, Timing};
 
 /// What the views of one mapping have in common.
@@ -38,6 +40,7 @@ pub struct MapOptions {
     path: Option<Path>,
     recorder: Option<Arc<dyn Recorder>>,
     timing: Option<Arc<Timing>>,
+    key: Option<ProtectionKey>,
 }
 
 impl MapOptions {
@@ -49,6 +52,12 @@ impl MapOptions {
     /// Sets the path that the map itself counts for.
     pub fn path(mut self, path: Path) -> Self {
         self.path = Some(path);
+        self
+    }
+
+    /// What is writable can be reached only by threads that have opened this key.
+    pub fn protect(mut self, key: Option<ProtectionKey>) -> Self {
+        self.key = key;
         self
     }
 
@@ -118,7 +127,7 @@ impl MapOptions {
     /// A file shorter than its piece, a piece that is not a multiple of a page
     /// (except the last), or what the kernel says.
     pub fn open(&self, pieces: Vec<Piece>, access: Access) -> Result<Map, DeviceError> {
-        let mapping = Mapping::new(pieces, access)?;
+        let mapping = Mapping::new(pieces, access, self.key)?;
         let hooked = self.recorder.is_some() || self.timing.is_some();
         let hooks = hooked.then(|| {
             Arc::new(Hooks {
@@ -155,9 +164,11 @@ impl MapOptions {
     /// # Errors
     /// What the kernel says.
     pub fn anonymous(&self, bytes: usize) -> Result<Map, DeviceError> {
-        let fd = rustix::fs::memfd_create("shale", MemfdFlags::CLOEXEC)
+        let fd = failpoints::io()
+            .and_then(|()| rustix::fs::memfd_create("shale", MemfdFlags::CLOEXEC))
             .map_err(|e| DeviceError::os("shale", "create a memory file", e))?;
-        rustix::fs::ftruncate(&fd, bytes as u64).map_err(|e| {
+        let sized = failpoints::io().and_then(|()| rustix::fs::ftruncate(&fd, bytes as u64));
+        sized.map_err(|e| {
             DeviceError::os(
                 path_of(fd.as_fd()),
                 format!("make it {bytes} bytes long"),
@@ -324,6 +335,20 @@ impl Map {
         Ok(())
     }
 
+    /// The first byte of the first page of a range that could not be read or written (a memory
+    /// error, or a file that became shorter): what was loaded from it is zeros, what was stored
+    /// to it is gone. To be asked after the access. `None`: all is well.
+    #[inline(always)]
+    pub fn lost(&self, offset: usize, bytes: usize) -> Option<usize> {
+        self.shared.mapping.lost().has(offset, bytes)
+    }
+
+    /// Whether any page could not be read or written so far.
+    #[inline(always)]
+    pub fn any_lost(&self) -> bool {
+        self.shared.mapping.lost().any()
+    }
+
     /// All counts so far.
     pub fn counts(&self) -> Snapshot {
         self.shared.counters.snapshot()
@@ -356,9 +381,10 @@ impl fmt::Debug for Map {
 /// Creates a file with all its space, durably; removes it again on failure.
 fn create(path: &FilePath, bytes: usize) -> Result<OwnedFd, DeviceError> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+    let fd = failpoints::io()
+        .and_then(|()| rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR))
         .map_err(|e| DeviceError::os(path, "create it", e))?;
-    let made = allocate(path, &fd, bytes);
+    let made = allocate_named(path, &fd, bytes);
     if made.is_err() {
         // The first failure is the one to report.
         let _ = rustix::fs::unlink(path);
@@ -366,12 +392,27 @@ fn create(path: &FilePath, bytes: usize) -> Result<OwnedFd, DeviceError> {
     made.map(|()| fd)
 }
 
-fn allocate(path: &FilePath, fd: &OwnedFd, bytes: usize) -> Result<(), DeviceError> {
+/// Allocates a new file's space; space and name then survive a power cut, as far as the file
+/// system does.
+fn allocate_named(path: &FilePath, fd: &OwnedFd, bytes: usize) -> Result<(), DeviceError> {
+    allocate(path, fd, bytes)?;
+    sync_directory(path)
+}
+
+/// Allocates and syncs the space of a new file at or in `path`.
+pub(crate) fn allocate(path: &FilePath, fd: &OwnedFd, bytes: usize) -> Result<(), DeviceError> {
     if bytes > 0 {
-        rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes as u64)
+        failpoints::io()
+            .and_then(|()| rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes as u64))
             .map_err(|e| DeviceError::os(path, format!("allocate {bytes} bytes"), e))?;
     }
-    rustix::fs::fsync(fd).map_err(|e| DeviceError::os(path, "sync it", e))?;
+    failpoints::io()
+        .and_then(|()| rustix::fs::fsync(fd))
+        .map_err(|e| DeviceError::os(path, "sync it", e))
+}
+
+/// Has the name `path` survive a power cut.
+pub(crate) fn sync_directory(path: &FilePath) -> Result<(), DeviceError> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => FilePath::new("."),
@@ -387,7 +428,8 @@ fn open_whole(path: &FilePath, access: Access) -> Result<Piece, DeviceError> {
         Access::ReadOnly => OFlags::RDONLY,
         Access::ReadWrite => OFlags::RDWR,
     };
-    let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+    let fd = failpoints::io()
+        .and_then(|()| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))
         .map_err(|e| DeviceError::os(path, "open it", e))?;
     let stat =
         rustix::fs::fstat(&fd).map_err(|e| DeviceError::os(path, "read its attributes", e))?;

@@ -5,6 +5,7 @@
 //! present mapping allows.
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr;
@@ -14,6 +15,9 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::error::DeviceError;
+use crate::failpoints;
+use crate::nvm::guard::{Guard, Lost};
+use crate::protect::ProtectionKey;
 
 /// Pieces must be a multiple of this to lie side by side.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -58,7 +62,6 @@ struct Mapped {
 }
 
 /// All pieces in one address range.
-#[derive(Debug)]
 pub(crate) struct Mapping {
     reservation: *mut c_void,
     reserved_bytes: usize,
@@ -67,6 +70,20 @@ pub(crate) struct Mapping {
     pieces: Vec<Mapped>,
     persistence: Persistence,
     huge_pages: bool,
+    /// What is writable has this key.
+    key: Option<ProtectionKey>,
+    /// Dropped by hand before the range is unmapped.
+    guard: ManuallyDrop<Guard>,
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping")
+            .field("base", &self.base)
+            .field("bytes", &self.bytes)
+            .field("pieces", &self.pieces)
+            .finish_non_exhaustive()
+    }
 }
 
 // SAFETY: the pointers are an address range that is valid until drop and that no
@@ -82,7 +99,11 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
 }
 
 impl Mapping {
-    pub(crate) fn new(pieces: Vec<Piece>, access: Access) -> Result<Mapping, DeviceError> {
+    pub(crate) fn new(
+        pieces: Vec<Piece>,
+        access: Access,
+        key: Option<ProtectionKey>,
+    ) -> Result<Mapping, DeviceError> {
         if pieces.is_empty() {
             return Err(DeviceError::NoPieces);
         }
@@ -93,6 +114,7 @@ impl Mapping {
             bytes += piece.bytes;
         }
         let mut mapping = Mapping::reserve(bytes, &path_of(pieces[0].fd.as_fd()))?;
+        mapping.key = key;
         let mut offset = 0;
         for piece in pieces {
             let persistence = mapping.place(offset, piece.bytes, piece.fd.as_fd(), access)?;
@@ -136,6 +158,8 @@ impl Mapping {
             pieces: Vec::new(),
             persistence: Persistence::Dax,
             huge_pages: false,
+            key: None,
+            guard: ManuallyDrop::new(Guard::new(base, bytes)),
         })
     }
 
@@ -158,7 +182,9 @@ impl Mapping {
         let (flags, persistence) = match probe(bytes, prot, sync, fd) {
             Ok(()) => (sync, Persistence::Dax),
             Err(_) => {
-                probe(bytes, prot, MapFlags::SHARED, fd).map_err(failed)?;
+                failpoints::io()
+                    .and_then(|()| probe(bytes, prot, MapFlags::SHARED, fd))
+                    .map_err(failed)?;
                 (MapFlags::SHARED, Persistence::Emulated)
             }
         };
@@ -176,6 +202,10 @@ impl Mapping {
             )
         }
         .map_err(failed)?;
+        if let (Some(key), Access::ReadWrite) = (self.key, access) {
+            key.protect(self.base.wrapping_add(offset), bytes)
+                .map_err(failed)?;
+        }
         Ok(persistence)
     }
 
@@ -259,6 +289,12 @@ impl Mapping {
         kib * 1024
     }
 
+    /// Pages that cannot be read any more.
+    #[inline(always)]
+    pub(crate) fn lost(&self) -> &Lost {
+        self.guard.lost()
+    }
+
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
@@ -288,13 +324,16 @@ impl Mapping {
     pub(crate) fn read_only_fd(&self, index: usize) -> Result<OwnedFd, DeviceError> {
         let fd = self.pieces[index].fd.as_fd();
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        rustix::fs::open(&link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        failpoints::io()
+            .and_then(|()| rustix::fs::open(&link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
             .map_err(|e| DeviceError::os(path_of(fd), "open it again read-only", e))
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.guard) };
         // SAFETY: the reservation is ours, pieces included, and views hold this value
         // alive, so nobody uses the range any more.
         let unmapped = unsafe { munmap(self.reservation, self.reserved_bytes) };

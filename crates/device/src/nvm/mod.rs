@@ -10,11 +10,13 @@
 //! ever lent out; views keep the mapping alive.
 
 mod gather;
+mod guard;
 mod map;
 mod mapping;
 mod recorded;
 mod shared;
 mod span;
+mod unnamed;
 mod view;
 mod words;
 
@@ -23,6 +25,7 @@ pub use map::{Map, MapOptions};
 pub use mapping::{Access, Persistence, Piece};
 pub use shared::SharedWords;
 pub use span::{Clean, Dirty, InFlight, Joined, Span};
+pub use unnamed::{create_unnamed, name_unnamed};
 pub use view::View;
 
 #[cfg(test)]

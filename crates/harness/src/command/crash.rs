@@ -10,7 +10,9 @@ use shale_harness::Result;
 use shale_harness::crash::campaign::{self, Options, Summary};
 use shale_harness::crash::explore::{Depth, Failure};
 use shale_harness::crash::images::Caches;
+use shale_harness::crash::mutants::MUTANTS;
 use shale_harness::crash::sequences::Kind;
+use shale_harness::crash::whole::{self, Part};
 use shale_harness::workload::alphabet::{Step, Workload};
 
 const EXAMPLES: &str = "\
@@ -18,14 +20,18 @@ Examples:
   shale-harness crash                            one minute of everything
   shale-harness crash --long --minutes 60        all pairs, then as many others as fit
   shale-harness crash --workload '12 D 40'       one workload, every cut
+  shale-harness crash --whole                    every workload of one and two operations
+  shale-harness crash --whole --part 3/16 --keep DIR   a part of them; sums of all parts in DIR
 
 The same seed gives the same states. Use a release build.";
 
 /// Workloads of each kind in a short run, and in a long one.
-const SHORT: [(Kind, u64); 8] = [
+const SHORT: [(Kind, u64); 10] = [
+    (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, 400),
     (Kind::Triples, 100),
+    (Kind::Near, 60),
     (Kind::Long, 20),
     (Kind::Two, 60),
     (Kind::Requests, 60),
@@ -34,16 +40,28 @@ const SHORT: [(Kind, u64); 8] = [
 ];
 /// Threads need another tree, so they are never with the others.
 const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
-const LONG: [(Kind, u64); 8] = [
+const LONG: [(Kind, u64); 10] = [
+    (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
     (Kind::Triples, 500_000),
+    (Kind::Near, 20_000),
     (Kind::Long, 10_000),
     (Kind::Two, 20_000),
     (Kind::Requests, 20_000),
     (Kind::Clients, 20_000),
     (Kind::Programs, 2_000),
 ];
+
+/// How closely `--whole` looks: all workloads fit an hour of two processors.
+const WHOLE: Depth = Depth {
+    images_per_cut: 12,
+    again_every: 512,
+    images_per_cut_again: 6,
+    live_every: 512,
+    flip_every: 512,
+    caches: Caches::Volatile,
+};
 
 /// Arguments of `crash`.
 #[derive(Debug, clap::Args)]
@@ -52,8 +70,8 @@ pub struct Args {
     /// All pairs, and many samples of the rest: hours
     #[arg(long)]
     long: bool,
-    /// Only these kinds: ones, pairs, triples, long, two, requests, clients, programs; or threads
-    /// alone
+    /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients,
+    /// programs; or threads alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -61,8 +79,9 @@ pub struct Args {
     count: Option<u64>,
     /// Only this workload: numbers of operations, b before one of the second
     /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends
-    /// soon, T: both are threads of one client, R: the first is a mount that
-    /// survives its daemon, C: clients at the same time; P=NAME: operations of a recorded program
+    /// soon, T: both are threads of one client, O: old records are in the logs,
+    /// R: the first is a mount that survives its daemon, C: clients at the same
+    /// time, P=NAME: operations of a recorded program; M alone: a volume is made
     #[arg(long, value_name = "STEPS")]
     workload: Option<Workload>,
     /// Seed of workloads and choices
@@ -78,26 +97,46 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     states: u64,
     /// Part I of N of the workloads, I from 0
-    #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = parse_shard)]
+    #[arg(long, visible_alias = "part", value_name = "I/N", default_value = "0/1",
+        value_parser = parse_shard)]
     shard: (u64, u64),
+    /// Every workload of one and of two operations, none left out: no limit of time, fewer
+    /// images at a cut than elsewhere; about half an hour of two processors
+    #[arg(long, conflicts_with_all = ["long", "kinds", "count", "workload", "seconds", "minutes", "states"])]
+    whole: bool,
+    /// With --whole: keep what a part finds in this directory, and add up all parts there
+    #[arg(long, value_name = "DIR", requires = "whole")]
+    keep: Option<PathBuf>,
+    /// Fails with fewer different states
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    at_least: u64,
     /// Threads [default: one per processor]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Images at one cut at most, where there are more
-    #[arg(long, value_name = "N", default_value_t = Depth::default().images_per_cut)]
-    images_per_cut: usize,
-    /// Cut again while one in so many images is recovered; 1: each, 0: none
-    #[arg(long, value_name = "N", default_value_t = Depth::default().again_every)]
-    again_every: u64,
-    /// Serve, fill and empty one in so many recovered volumes; 1: each, 0: none
-    #[arg(long, value_name = "N", default_value_t = Depth::default().live_every)]
-    live_every: u64,
+    /// Images at one cut at most, where there are more [default: 160; whole: 12]
+    #[arg(long, value_name = "N")]
+    images_per_cut: Option<usize>,
+    /// Cut again while one in so many images is recovered; 1: each, 0: none [default: 64; whole: 512]
+    #[arg(long, value_name = "N")]
+    again_every: Option<u64>,
+    /// Serve, fill and empty one in so many recovered volumes; 1: each, 0: none [default: 64; whole: 512]
+    #[arg(long, value_name = "N")]
+    live_every: Option<u64>,
+    /// Flip bits in one in so many recovered volumes; 1: each, 0: none [default: 64; whole: 512]
+    #[arg(long, value_name = "N")]
+    flip_every: Option<u64>,
     /// Begin with a tree whose files and directories have trees of two levels; slower
     #[arg(long)]
     large: bool,
+    /// Begin with a volume in which a dozen blocks are free
+    #[arg(long, conflicts_with = "large")]
+    full: bool,
     /// Caches survive a power cut (eADR)
     #[arg(long)]
     eadr: bool,
+    /// Switch on this deliberate mistake, in a program that has them (feature mutants)
+    #[arg(long, value_name = "NAME", value_parser = parse_mutant)]
+    mutant: Option<&'static str>,
     /// Ends after so many failures
     #[arg(long, value_name = "N", default_value_t = 8)]
     failures: usize,
@@ -109,17 +148,26 @@ pub struct Args {
     json: bool,
 }
 
+fn parse_mutant(text: &str) -> std::result::Result<&'static str, String> {
+    if !cfg!(feature = "mutants") {
+        return Err("this program has no mutants: build it with --features mutants".to_owned());
+    }
+    let mutant = MUTANTS.into_iter().find(|mutant| mutant.name == text);
+    let found = mutant.map(|mutant| mutant.name);
+    found.ok_or_else(|| format!("'{text}' is none of those that `mutants` switches on"))
+}
+
 fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text);
     kind.ok_or_else(|| {
         format!(
-            "'{text}' is none of ones, pairs, triples, long, two, threads, requests, \
+            "'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, \
              clients, programs"
         )
     })
 }
 
-fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String> {
+pub(super) fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String> {
     let parts = text.split_once('/');
     let parts = parts.and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
     parts
@@ -129,6 +177,10 @@ fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String> {
 
 impl Args {
     fn kinds(&self) -> Vec<(Kind, u64)> {
+        if self.whole {
+            let kinds = [Kind::Ones, Kind::Pairs];
+            return kinds.map(|k| (k, k.count().unwrap_or(0))).to_vec();
+        }
         let preset = if self.long { LONG } else { SHORT };
         let wanted = |kind: &Kind| self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
         if self.kinds.as_deref() == Some(&[Kind::Threads]) {
@@ -157,36 +209,64 @@ impl Args {
             kinds: self.kinds(),
             only: self.workload.clone(),
             large: self.large,
+            full: self.full,
             seed: self.seed,
             shard: self.shard,
+            in_order: self.whole,
             threads: self.threads.unwrap_or(processors),
-            time_limit: Duration::from_secs(seconds),
+            time_limit: match self.whole {
+                true => Duration::MAX,
+                false => Duration::from_secs(seconds),
+            },
             states_max: self.states,
             failures_max: self.failures,
             minimise: true,
-            mutant: None,
-            depth: Depth {
-                images_per_cut: self.images_per_cut,
-                again_every: self.again_every,
-                live_every: self.live_every,
-                caches: if self.eadr {
-                    Caches::Persistent
-                } else {
-                    Caches::Volatile
-                },
-                ..Depth::default()
+            mutant: self.mutant,
+            depth: self.depth(),
+        }
+    }
+
+    fn depth(&self) -> Depth {
+        let usual = match self.whole {
+            true => WHOLE,
+            false => Depth::default(),
+        };
+        Depth {
+            images_per_cut: self.images_per_cut.unwrap_or(usual.images_per_cut),
+            again_every: self.again_every.unwrap_or(usual.again_every),
+            live_every: self.live_every.unwrap_or(usual.live_every),
+            flip_every: self.flip_every.unwrap_or(usual.flip_every),
+            caches: match self.eadr {
+                true => Caches::Persistent,
+                false => Caches::Volatile,
             },
+            ..usual
         }
     }
 
     /// The command that shows a failure again.
     fn again(&self, failure: &Failure) -> String {
+        let depth = self.depth();
         let mut words = format!(
-            "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --again-every {} --live-every {}",
-            failure.workload, self.seed, self.images_per_cut, self.again_every, self.live_every
+            "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --again-every {} \
+             --live-every {} --flip-every {}",
+            failure.workload,
+            self.seed,
+            depth.images_per_cut,
+            depth.again_every,
+            depth.live_every,
+            depth.flip_every,
         );
-        for (given, word) in [(self.eadr, " --eadr"), (self.large, " --large")] {
+        let more = [
+            (self.eadr, " --eadr"),
+            (self.large, " --large"),
+            (self.full, " --full"),
+        ];
+        for (given, word) in more {
             words += if given { word } else { "" };
+        }
+        if let Some(name) = self.mutant {
+            words += &format!(" --mutant {name}");
         }
         words
     }
@@ -246,6 +326,46 @@ impl Args {
     }
 }
 
+impl Args {
+    /// Whether no workload was left out, in this part or, once all are there, in all parts.
+    fn show_whole(&self, summary: &Summary) -> Result<bool> {
+        let all: u64 = self.kinds().iter().map(|kind| kind.1).sum();
+        let (i, of) = self.shard;
+        let share = |kind: &(Kind, u64)| kind.1 * (i + 1) / of - kind.1 * i / of;
+        let asked: u64 = self.kinds().iter().map(share).sum();
+        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        let counts = &summary.counts;
+        let part = Part {
+            workloads: summary.workloads.iter().map(|kind| kind.1).sum(),
+            cuts: count(&counts.cuts),
+            states: summary.states,
+            states_again: count(&counts.states_again),
+            seconds: summary.seconds as u64,
+        };
+        let none_left = summary.complete && part.workloads == asked;
+        println!("part {i} of {of}: {} of {asked} workloads", part.workloads);
+        let Some(dir) = self.keep.as_ref().filter(|_| none_left) else {
+            return Ok(none_left);
+        };
+        if summary.failures.is_empty() {
+            whole::keep(dir, self.shard, &part, &summary.known)?;
+        }
+        let sum = whole::sum(dir, of)?;
+        println!(
+            "{} of {of} parts: {} of {all} workloads, {} cuts, {} different states ({} cut again), \
+             {} different volumes, {} s",
+            sum.parts.0,
+            sum.part.workloads,
+            sum.part.cuts,
+            sum.states,
+            sum.part.states_again,
+            sum.volumes,
+            sum.part.seconds,
+        );
+        Ok(sum.parts.0 < of || sum.part.workloads == all)
+    }
+}
+
 /// What the steps of a workload do.
 fn steps(workload: &str) -> Vec<String> {
     let Ok(workload) = workload.parse::<Workload>() else {
@@ -270,7 +390,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let options = args.options();
     // A panic of Shale's is caught and told with the workload.
     std::panic::set_hook(Box::new(|_| ()));
-    let bar = std::io::stderr().is_terminal().then(|| {
+    let bar = (std::io::stderr().is_terminal() && !args.whole).then(|| {
         let seconds = options.time_limit.as_secs();
         let style = ProgressStyle::with_template("{bar:30} {elapsed}/{len}s {msg}");
         ProgressBar::new(seconds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
@@ -291,5 +411,57 @@ pub fn run(args: &Args) -> Result<bool> {
         bar.finish_and_clear();
     }
     args.show(&summary);
-    Ok(summary.failures.is_empty())
+    let whole = !args.whole || args.show_whole(&summary)?;
+    let enough = summary.states >= args.at_least;
+    if !enough {
+        let (found, least) = (summary.states, args.at_least);
+        eprintln!("FAILED: {found} states, expected {least} at least");
+    }
+    Ok(summary.failures.is_empty() && whole && enough)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        Line::try_parse_from([&["crash"], words].concat())
+            .unwrap()
+            .args
+    }
+
+    #[test]
+    fn a_failure_is_repeated_by_its_command() {
+        for words in [
+            &["--whole", "--part", "3/16", "--seed", "9"][..],
+            &["--long", "--eadr", "--again-every", "1"],
+        ] {
+            let first = args(words);
+            let failure = Failure {
+                workload: "L W O 3 D b17".to_owned(),
+                event: None,
+                windows: Vec::new(),
+                survivors: None,
+                wrong: String::new(),
+            };
+            let line = first.again(&failure);
+            let (_, rest) = line.split_once("--workload '").unwrap();
+            let (workload, rest) = rest.split_once('\'').unwrap();
+            let words: Vec<&str> = rest.split_whitespace().collect();
+            let again = args(&[&["--workload", workload], &words[..]].concat());
+            assert_eq!(again.workload.as_ref().unwrap().to_string(), workload);
+            assert_eq!(again.seed, first.seed);
+            assert_eq!(
+                format!("{:?}", again.depth()),
+                format!("{:?}", first.depth())
+            );
+        }
+    }
 }

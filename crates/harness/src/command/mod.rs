@@ -2,5 +2,6 @@
 
 pub mod coherence;
 pub mod crash;
+pub mod faults;
 pub mod model;
 pub mod mutants;

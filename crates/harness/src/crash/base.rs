@@ -14,15 +14,15 @@ use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs, VolumeFile};
 use shale_device::clock::ManualClock;
 use shale_device::sim::{Action, Recorded, Recording};
 use shale_device::{Access, Clock, Map, MapOptions};
-use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
+use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::{RING_AT, file_name};
 use shale_libfs::{Caller, Recent, Session, SessionMaps, SessionOptions};
 use shale_proto::InProcess;
-use shale_volume::{MkfsOptions, Volume};
+use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
 
 use super::unrest::{Restless, Unrest};
-use crate::model::{Memory, Shale, Side};
+use crate::model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 use crate::scratch::os_error;
 use crate::workload::alphabet;
 use crate::{HarnessError, Result};
@@ -41,6 +41,8 @@ const SALT_SEED: u64 = 0x5a17_0000_0000;
 /// Bytes before its end at which a log that wraps begins.
 const BEFORE_END: u64 = 448;
 const SEGMENT: &str = "seg-0000";
+/// What free blocks are filled with.
+const POISON: u8 = 0xa5;
 const LOG_FILE_BYTES: usize = RING_AT + LOG_BYTES_MIN as usize;
 
 /// The volume before a workload.
@@ -49,8 +51,12 @@ pub struct Base {
     pub segment: Vec<u8>,
     /// The model of it.
     pub model: Memory,
+    /// Its tree.
+    pub tree: Snapshot,
     /// Blocks in use when all names are gone.
     pub empty_blocks: u64,
+    /// Some operations may find no space.
+    pub full: bool,
 }
 
 /// What there is besides the small tree.
@@ -62,6 +68,8 @@ pub enum More {
     Large,
     /// The same tree once more, for a second thread.
     Twin,
+    /// A file that has nearly all blocks: some operations find no space.
+    Full,
 }
 
 /// A clock that stands still.
@@ -114,30 +122,26 @@ impl Base {
     /// No space; what daemon and client say.
     pub fn make(dir: &Path, more: More) -> Result<Arc<Base>> {
         let place = Place::empty(dir)?;
-        let options = MkfsOptions {
-            uuid: UUID,
-            hash_seed: HASH_SEED,
-            created_ns: NOW_NS,
-            root_mode: 0o755,
-            log_bytes: LOG_BYTES_MIN,
-            ..MkfsOptions::default()
+        let failed = |program: &str, e: &dyn std::fmt::Display| HarnessError::Program {
+            program: program.to_owned(),
+            found: e.to_string(),
         };
-        let empty =
-            Volume::create(place.segment.clone(), &options).map_err(|e| HarnessError::Program {
-                program: "mkfs".to_owned(),
-                found: e.to_string(),
-            })?;
+        let empty = Volume::create(place.segment.clone(), &mkfs_options())
+            .map_err(|e| failed("mkfs", &e))?;
         let empty_blocks = empty.space().used;
         drop(empty);
-        let daemon = once_free(|| Daemon::start(place.config(false), clock()))?;
+        let daemon = once_free(|| Daemon::start(place.config(false, 0), clock()))?;
         let session = attach(&daemon, &SessionMaps::default(), false)?;
         let mut shale = side(&session);
         let mut model = Memory::new(0o755);
+        let more_is_full = more == More::Full;
         let more = match more {
             More::Nothing => Vec::new(),
             More::Large => alphabet::large_tree(),
             More::Twin => alphabet::twin_tree(),
+            More::Full => Vec::new(),
         };
+        let nearly_full = more_is_full.then_some(&session);
         for act in alphabet::tree().into_iter().chain(more) {
             let (should, did) = (model.act(&act), shale.act(&act));
             if should.is_err() || should != did {
@@ -148,19 +152,94 @@ impl Base {
                 });
             }
         }
+        if let Some(session) = nearly_full {
+            take_nearly_all(&daemon, session, &mut shale, &mut model)?;
+        }
         drop(shale);
         session
             .detach()
             .map_err(|e| HarnessError::call("libfs", "detach")(os_error(e)))?;
         daemon.shutdown()?;
+        poison(&place.segment).map_err(|e| failed("the volume", &e))?;
         let mut segment = vec![0; NVM_BYTES_MIN as usize];
         place.segment.load(0, &mut segment);
+        let tree = Snapshot::of(&mut model).map_err(|e| failed("the model", &e))?;
         Ok(Arc::new(Base {
             segment,
             model,
+            tree,
             empty_blocks,
+            full: more_is_full,
         }))
     }
+}
+
+/// Blocks that are left free in a volume that is nearly full.
+const LEFT_BLOCKS: u64 = 12;
+
+/// Makes an empty file that all free blocks but [`LEFT_BLOCKS`] are allocated to.
+fn take_nearly_all(
+    daemon: &Daemon,
+    session: &Arc<Session>,
+    shale: &mut Shale,
+    model: &mut Memory,
+) -> Result<()> {
+    const KEEP_SIZE: u32 = 1;
+    let slot = crate::model::snapshot::WALK_SLOT;
+    let space = |session: &Session| {
+        let _ = session.digest();
+        daemon.quiesce();
+        session
+            .space()
+            .map_err(|e| HarnessError::call("libfs", "statfs")(os_error(e)))
+    };
+    let flags = shale_libfs::OFlags::RDWR | shale_libfs::OFlags::CREATE;
+    let open = Act::Open(slot, b"ballast".to_vec(), flags, 0o600);
+    let _ = (model.act(&open), shale.act(&open));
+    let mut end = 0;
+    let mut most = u64::MAX;
+    loop {
+        let more = space(session)?.free.saturating_sub(LEFT_BLOCKS).min(most);
+        if more < 2 {
+            break;
+        }
+        let bytes = more * PAGE_BYTES as u64;
+        // The size stays as it is, so for the model nothing happens.
+        match shale.act(&Act::File(slot, FileAct::Allocate(KEEP_SIZE, end, bytes))) {
+            Ok(_) => end += bytes,
+            // Room that is kept for nodes counts as free.
+            Err(_) => most = more / 2,
+        }
+    }
+    let close = Act::File(slot, FileAct::Close);
+    let _ = (model.act(&close), shale.act(&close));
+    Ok(())
+}
+
+/// Of the volume that every workload begins with.
+pub fn mkfs_options() -> MkfsOptions {
+    MkfsOptions {
+        uuid: UUID,
+        hash_seed: HASH_SEED,
+        created_ns: NOW_NS,
+        root_mode: 0o755,
+        log_bytes: LOG_BYTES_MIN,
+        ..MkfsOptions::default()
+    }
+}
+
+/// Fills free blocks: what is read from one of them is seen.
+fn poison(segment: &Arc<Map>) -> std::result::Result<(), VolumeError> {
+    let (view, _) = View::open(segment.clone())?;
+    let mut at = view.superblock().data_block;
+    let end = view.superblock().second_block();
+    for run in view.used_runs()? {
+        for block in at..run.addr.index().min(end) {
+            segment.store(block as usize * BLOCK_BYTES, &[POISON; BLOCK_BYTES]);
+        }
+        at = at.max(run.addr.index() + run.len);
+    }
+    Ok(())
 }
 
 /// A directory with the volume's files.
@@ -231,8 +310,9 @@ impl Place {
 
     /// How a daemon runs here: every store is recorded, nothing happens by itself.
     ///
-    /// `wraps`: logs begin shortly before the ends of their rings.
-    pub fn config(&self, wraps: bool) -> DaemonConfig {
+    /// `wraps`: logs begin shortly before the ends of their rings; `turns`: that often they
+    /// have gone around before.
+    pub fn config(&self, wraps: bool, turns: u64) -> DaemonConfig {
         let volume = VolumeFile {
             format: FORMAT,
             name: "crash".to_owned(),
@@ -253,7 +333,10 @@ impl Place {
             log_map: Arc::new(move |slot| recorded(&recording, &unrest, 1 + slot as usize)),
             fixed_logs: Some(FixedLogs {
                 salt: SALT_SEED,
-                start: if wraps { LOG_BYTES_MIN - BEFORE_END } else { 0 },
+                start: match wraps {
+                    true => LOG_BYTES_MIN - BEFORE_END,
+                    false => 0,
+                } + turns * LOG_BYTES_MIN,
             }),
             ..DaemonConfig::new(volume)
         }
@@ -265,6 +348,7 @@ impl Place {
         SessionMaps {
             nvm: recorded(&self.recording, &self.unrest, 0),
             log: recorded(&self.recording, &self.unrest, 1 + client),
+            ..SessionMaps::default()
         }
     }
 

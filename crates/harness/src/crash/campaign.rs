@@ -25,10 +25,14 @@ pub struct Options {
     pub only: Option<Workload>,
     /// Begin with trees of two levels.
     pub large: bool,
+    /// Begin with a volume that is nearly full.
+    pub full: bool,
     /// Seed of everything.
     pub seed: u64,
     /// This is shard `.0` of `.1`.
     pub shard: (u64, u64),
+    /// Kinds one after the other, each in order, and shards of workloads that follow one another.
+    pub in_order: bool,
     /// Threads.
     pub threads: usize,
     /// Ends after so long.
@@ -53,6 +57,7 @@ impl Options {
         };
         match (threads, self.large) {
             (true, _) => More::Twin,
+            (false, _) if self.full => More::Full,
             (false, true) => More::Large,
             (false, false) => More::Nothing,
         }
@@ -80,6 +85,9 @@ pub struct Summary {
     pub counts: Counts,
     /// What is wrong.
     pub failures: Vec<Failure>,
+    /// What was met.
+    #[serde(skip)]
+    pub known: Known,
 }
 
 /// The list that threads take workloads from.
@@ -88,15 +96,34 @@ struct List {
     /// How many of each kind were given out.
     given: Mutex<Vec<u64>>,
     shard: (u64, u64),
+    in_order: bool,
     seed: u64,
     done: Vec<AtomicU64>,
 }
 
 impl List {
+    /// First number of a kind in this shard, in order.
+    fn first(&self, kind: usize) -> u64 {
+        self.kinds[kind].1 * self.shard.0 / self.shard.1
+    }
+
+    /// Number behind the last one.
+    fn end(&self, kind: usize) -> u64 {
+        self.kinds[kind].1 * (self.shard.0 + 1) / self.shard.1
+    }
+
     /// The kinds take turns in proportion to their counts, so that each has had its part
     /// whenever time is up.
     fn take(&self) -> Option<(usize, Workload)> {
         let mut given = self.given.lock();
+        if self.in_order {
+            let (kind, number) = (0..self.kinds.len()).find_map(|kind| {
+                let number = self.first(kind) + given[kind];
+                (number < self.end(kind)).then_some((kind, number))
+            })?;
+            given[kind] += 1;
+            return Some((kind, self.kinds[kind].0.in_order(number, self.seed)));
+        }
         loop {
             let left = (0..self.kinds.len()).filter(|&kind| given[kind] < self.kinds[kind].1);
             let part = |kind: &usize| given[*kind] as f64 / self.kinds[*kind].1 as f64;
@@ -185,8 +212,12 @@ fn switch(mutant: Option<&'static str>) {
 }
 
 impl Switched {
-    fn on(mutant: Option<&'static str>) -> Switched {
+    /// `threads`: those of one client run at the same time.
+    fn on(mutant: Option<&'static str>, threads: bool) -> Switched {
         switch(mutant);
+        #[cfg(feature = "mutants")]
+        shale_device::mutants::hold_between(threads.then_some(super::unrest::hold_between));
+        let _ = threads;
         Switched
     }
 }
@@ -194,6 +225,8 @@ impl Switched {
 impl Drop for Switched {
     fn drop(&mut self) {
         switch(None);
+        #[cfg(feature = "mutants")]
+        shale_device::mutants::hold_between(None);
     }
 }
 
@@ -211,6 +244,7 @@ pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Res
             kinds: options.kinds.clone(),
             given: Mutex::new(vec![0; options.kinds.len()]),
             shard: options.shard,
+            in_order: options.in_order,
             seed: options.seed,
         },
         begin: Instant::now(),
@@ -218,7 +252,7 @@ pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Res
         failures: Mutex::default(),
         errors: Mutex::default(),
     };
-    let switched = Switched::on(options.mutant);
+    let switched = Switched::on(options.mutant, options.more() == More::Twin);
     let threads = if options.only.is_some() {
         1
     } else {
@@ -248,6 +282,7 @@ pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Res
     let seconds = campaign.begin.elapsed().as_secs_f64();
     let states = campaign.known.counts.states.load(Ordering::Relaxed);
     let done = options.kinds.iter().zip(&campaign.list.done);
+    let mut known = Arc::into_inner(campaign.known).unwrap_or_default();
     Ok(Summary {
         seed: options.seed,
         shard: options.shard,
@@ -258,9 +293,8 @@ pub fn run(options: &Options, progress: &(dyn Fn(&Counts, usize) + Sync)) -> Res
             .map(|(k, n)| (k.0.name(), n.load(Ordering::Relaxed)))
             .collect(),
         complete: !campaign.over.load(Ordering::Relaxed),
-        counts: Arc::into_inner(campaign.known)
-            .map(|known| known.counts)
-            .unwrap_or_default(),
+        counts: std::mem::take(&mut known.counts),
         failures: campaign.failures.into_inner(),
+        known,
     })
 }

@@ -49,7 +49,7 @@ pub fn recover(
     }
     place.link_logs(logs)?;
     let done = caught(|| {
-        let (volume, report) = once_free(|| recover_only(&place.config(false), &*clock()))
+        let (volume, report) = once_free(|| recover_only(&place.config(false, 0), &*clock()))
             .map_err(|e| format!("recovery: {e}"))?;
         fine(&report)?;
         let tree = tree(&volume.view()).map_err(|e| format!("the recovered tree: {e}"))?;
@@ -129,7 +129,7 @@ pub fn live_on(
     base: &Base,
     tree: &Snapshot,
 ) -> Result<std::result::Result<(), Wrong>> {
-    let daemon = match once_free(|| Daemon::start(place.config(false), clock())) {
+    let daemon = match once_free(|| Daemon::start(place.config(false, 0), clock())) {
         Ok(daemon) => daemon,
         Err(e) => return Ok(Err(format!("the start after recovery: {e}"))),
     };
@@ -145,8 +145,14 @@ pub fn live_on(
                 tree.differences(&found).join("; ")
             ));
         }
-        use_it(&mut shale)?;
+        if !base.full {
+            use_it(&mut shale)?;
+        }
         empty_it(&mut shale, tree)?;
+        if base.full {
+            // Removing gives the space back at once.
+            use_it(&mut shale)?;
+        }
         drop(shale);
         daemon.quiesce();
         session.detach().map_err(|e| format!("detach: {e}"))?;
@@ -215,7 +221,7 @@ fn empty_it(side: &mut dyn Side, tree: &Snapshot) -> std::result::Result<(), Wro
 }
 
 /// What the volume shows, read without LibFS.
-pub(super) fn tree(view: &View) -> std::result::Result<Snapshot, VolumeError> {
+pub(crate) fn tree(view: &View) -> std::result::Result<Snapshot, VolumeError> {
     let mut snapshot = Snapshot::default();
     let mut firsts: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut left = vec![(Vec::new(), Ino::ROOT)];

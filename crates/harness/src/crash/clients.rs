@@ -143,10 +143,9 @@ impl Search<'_> {
     fn may_be_next(&self, done: &[usize], client: usize) -> bool {
         let begun = self.orders.clients[client][done[client]].begun;
         let clients = self.orders.clients.iter().zip(done).zip(self.windows);
-        let waiting = clients.filter(|&((_, &k), window)| k < window.0);
-        !waiting
-            .map(|((calls, &k), _)| calls[k].returned)
-            .any(|returned| returned < begun)
+        !clients
+            .filter(|((_, k), window)| **k < window.0)
+            .any(|((calls, &k), _)| calls[k].returned < begun)
     }
 }
 

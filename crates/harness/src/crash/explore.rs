@@ -18,6 +18,7 @@ use super::check::{self, Recovered};
 use super::databases;
 use super::images::{Caches, Cutter, Image};
 use super::record::{Parts, Run, parts, run};
+use super::{mkfs, rot};
 use crate::Result;
 use crate::chance::Chance;
 use crate::workload::alphabet::Workload;
@@ -33,6 +34,8 @@ pub struct Depth {
     pub images_per_cut_again: usize,
     /// Serve every so manieth new recovered volume, fill and empty it; 0: none.
     pub live_every: u64,
+    /// Flip bits in every so manieth new recovered volume; 0: none.
+    pub flip_every: u64,
     /// What survives unfenced.
     pub caches: Caches,
 }
@@ -44,6 +47,7 @@ impl Default for Depth {
             again_every: 64,
             images_per_cut_again: 6,
             live_every: 64,
+            flip_every: 64,
             caches: Caches::Volatile,
         }
     }
@@ -83,6 +87,8 @@ pub struct Counts {
     pub lived_on: AtomicU64,
     /// Recovered databases that were opened by their program.
     pub databases: AtomicU64,
+    /// Of these, damaged bit by bit.
+    pub flipped: AtomicU64,
 }
 
 /// Counts one.
@@ -93,6 +99,7 @@ pub(super) fn add(counter: &AtomicU64) -> u64 {
 const SHARDS: usize = 64;
 
 /// What all threads of an exploration know.
+#[derive(Debug)]
 pub struct Known {
     /// The tree that each image recovers to.
     images: Vec<Mutex<HashMap<u128, Parts>>>,
@@ -118,6 +125,22 @@ impl Default for Known {
 impl Known {
     fn image(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
         &self.images[hash as usize % SHARDS]
+    }
+
+    /// Hashes of all images that were recovered.
+    pub fn images(&self) -> Vec<u128> {
+        let hashes = |images: &Mutex<HashMap<u128, Parts>>| -> Vec<u128> {
+            images.lock().keys().copied().collect()
+        };
+        self.images.iter().flat_map(hashes).collect()
+    }
+
+    /// Hashes of all volumes that came out.
+    pub fn volumes(&self) -> Vec<u128> {
+        let hashes = |volumes: &Mutex<HashSet<u128>>| -> Vec<u128> {
+            volumes.lock().iter().copied().collect()
+        };
+        self.volumes.iter().flat_map(hashes).collect()
     }
 
     fn is_new_volume(&self, hash: u128) -> bool {
@@ -181,6 +204,10 @@ impl Explorer {
             wrong,
         };
         add(&self.known.counts.workloads);
+        if workload.mkfs {
+            let found = self.explore_mkfs(seed)?;
+            return Ok(found.map_err(|wrong| Box::new(failure(wrong))));
+        }
         if workload.requests {
             return self.explore_requests(workload, seed, stop);
         }
@@ -214,6 +241,39 @@ impl Explorer {
                     survivors: Some(survivors),
                     ..failure(wrong)
                 })));
+            }
+            if !cutter.step() {
+                return Ok(Ok(()));
+            }
+        }
+    }
+
+    /// Cuts power while a volume is made.
+    fn explore_mkfs(&mut self, seed: u64) -> Result<Found<()>> {
+        let base = Arc::clone(&self.base);
+        let events = match mkfs::record(&mut self.stage, &base)? {
+            Ok(events) => events,
+            Err(wrong) => return Ok(Err(wrong)),
+        };
+        let image = Image::default();
+        let mut seen = HashSet::new();
+        let mut cutter = Cutter::new(&events, &base.segment, image, self.depth.caches);
+        loop {
+            let done = cutter.at() == events.len();
+            if cutter.before_fence() || done {
+                add(&self.known.counts.cuts);
+                let cut = cutter.cut();
+                let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
+                for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
+                    add(&self.known.counts.images);
+                    if seen.insert((cut.hash(&mut mask), done)) {
+                        add(&self.known.counts.states);
+                    }
+                    let image = cut.image(&mask);
+                    if let Err(wrong) = mkfs::look_at(&mut self.ward, &base, &image, done)? {
+                        return Ok(Err(format!("cut at event {}: {wrong}", cutter.at())));
+                    }
+                }
             }
             if !cutter.step() {
                 return Ok(Ok(()));
@@ -304,8 +364,7 @@ impl Explorer {
         image: &Image,
         seed: u64,
     ) -> Result<Found<crate::model::Snapshot>> {
-        add(&self.known.counts.states);
-        let recovered = match self.recover(run, image)? {
+        let recovered = match self.recover(run, image, false)? {
             Ok(recovered) => recovered,
             Err(wrong) => return Ok(Err(wrong)),
         };
@@ -317,8 +376,9 @@ impl Explorer {
         Ok(Ok(recovered.tree))
     }
 
-    /// Recovers one image, checks the volume if it is a new one, and cleans up.
-    fn recover(&mut self, run: &Run, image: &Image) -> Result<Found<Recovered>> {
+    /// Recovers one image, checks the volume if it is a new one, and cleans up. `again`: it was
+    /// left by a cut in a recovery.
+    fn recover(&mut self, run: &Run, image: &Image, again: bool) -> Result<Found<Recovered>> {
         let base = Arc::clone(&self.base);
         let done = check::recover(&mut self.ward, &base, image, run.logs)?;
         let done = match done {
@@ -332,8 +392,14 @@ impl Explorer {
             Err(wrong) => Err(wrong),
         };
         if let Ok(recovered) = &done {
-            let known = self.known.image(image.hash);
-            known.lock().insert(image.hash, parts(&recovered.tree));
+            let known = self.known.image(image.hash).lock();
+            let before = { known }.insert(image.hash, parts(&recovered.tree));
+            if before.is_none() {
+                add(&self.known.counts.states);
+                if again {
+                    add(&self.known.counts.states_again);
+                }
+            }
         }
         self.ward.reset(&base)?;
         Ok(done)
@@ -343,6 +409,14 @@ impl Explorer {
         add(&self.known.counts.volumes);
         if let Err(wrong) = check::fsck(&self.ward) {
             return Ok(Err(wrong));
+        }
+        if is_chosen(recovered.volume, self.depth.flip_every, 1) {
+            add(&self.known.counts.flipped);
+            let mut chance = Chance::new(recovered.volume as u64);
+            let found = rot::flip_bits(&self.ward, &recovered.tree, &mut chance);
+            if let Err(wrong) = found {
+                return Ok(Err(wrong));
+            }
         }
         if !is_chosen(recovered.volume, self.depth.live_every, 0) {
             return Ok(Ok(()));
@@ -378,10 +452,8 @@ impl Explorer {
                     if known == Some(right) {
                         continue;
                     }
-                    add(&self.known.counts.states);
-                    add(&self.known.counts.states_again);
                     let place = format!("cut again at event {} of recovery", cutter.at());
-                    match self.recover(run, &cut.image(&mask))? {
+                    match self.recover(run, &cut.image(&mask), true)? {
                         Err(wrong) => return Ok(Err(format!("{place}: {wrong}"))),
                         Ok(again) if again.tree != whole.tree => {
                             let differences = whole.tree.differences(&again.tree).join("; ");

@@ -70,9 +70,10 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
         };
         all.push(workload.with(steps.iter().map(alone).collect()));
     }
-    if workload.log_all || workload.wraps {
+    if workload.log_all || workload.wraps || workload.turned {
         all.push(Workload {
             threads: workload.threads,
+            mkfs: workload.mkfs,
             requests: workload.requests,
             at_once: workload.at_once,
             program: workload.program,

@@ -8,12 +8,16 @@
 //! | [`clients`] | clients at the same time on one tree: every order that is right |
 //! | [`unrest`] | threads held up at random |
 //! | [`shadow`] | nothing was stored that was not recorded |
+//! | [`turned`] | logs that have gone around |
 //! | [`images`] | the images that a cut could leave |
 //! | [`check`] | recovers one image and looks at everything |
 //! | [`databases`] | recovered databases, opened by their program |
+//! | [`rot`] | bits that flip in a recovered volume |
+//! | [`mkfs`] | cuts while a volume is made |
 //! | [`explore`] | all cuts of a workload |
 //! | [`sequences`] | which workloads there are |
 //! | [`campaign`], [`minimise`] | many of them, in threads; failures made small |
+//! | [`whole`] | all small workloads, in parts |
 //! | [`mutants`] | deliberate mistakes, each of which has to be found |
 //!
 //! A state is an image that is unlike all others: media are compared unit by unit of 8 bytes.
@@ -26,13 +30,17 @@ pub mod databases;
 pub mod explore;
 pub mod images;
 pub mod minimise;
+pub mod mkfs;
 pub mod mount;
 pub mod mutants;
 pub mod once;
 pub mod record;
+pub mod rot;
 pub mod sequences;
 pub mod shadow;
+pub mod turned;
 pub mod unrest;
+pub mod whole;
 
 #[cfg(test)]
 mod tests;

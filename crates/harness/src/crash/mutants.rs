@@ -20,7 +20,7 @@ const fn mutant(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 32] = [
+pub const MUTANTS: [Mutant; 57] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -95,6 +95,61 @@ pub const MUTANTS: [Mutant; 32] = [
         "slots-freed-first",
         "recovery frees a log before it is digested",
     ),
+    mutant("ring-wrap", "a record may go one line over the ring's end"),
+    mutant(
+        "record-position",
+        "a record's position is not verified: one of the turn before counts",
+    ),
+    mutant("links-kept", "digest does not lower the count of names"),
+    mutant(
+        "orphan-freed",
+        "an inode is freed with its last name, though it is open",
+    ),
+    mutant(
+        "rename-parent",
+        "a directory that is moved keeps its old parent",
+    ),
+    mutant("truncate-longer", "truncate does not make a file longer"),
+    mutant(
+        "cut-rest",
+        "what a cut leaves of the last block is not zeroed",
+    ),
+    mutant(
+        "punch-edges",
+        "parts of blocks at the ends of a hole are not zeroed",
+    ),
+    mutant("zeros-left-out", "zeros of a new block are not written"),
+    mutant(
+        "unwritten-flag",
+        "blocks that become zeros are not marked unwritten",
+    ),
+    mutant(
+        "xattrs-lost",
+        "an attribute that is set replaces all others",
+    ),
+    mutant("epoch-kept", "the epoch is not raised after a digest"),
+    mutant("numbers-twice", "inode numbers are granted to two clients"),
+    mutant("old-blocks", "blocks that are replaced stay marked used"),
+    mutant("used-count", "the count of used blocks is not lowered"),
+    mutant(
+        "journal-header-checksum",
+        "the journal's header is not verified",
+    ),
+    mutant("superblock-checksum", "a superblock is not verified"),
+    mutant("root-checksum", "the root block is not verified"),
+    mutant("slot-checksum", "slots of the log table are not verified"),
+    mutant("bitmap-checksum", "the bitmap is not verified"),
+    mutant("inode-checksum", "inodes are not verified"),
+    mutant("node-checksum", "nodes of trees are not verified"),
+    mutant(
+        "mkfs-wipe",
+        "the old superblocks stay while a volume is made",
+    ),
+    mutant(
+        "mkfs-fence",
+        "a new volume's superblock is written before its contents are durable",
+    ),
+    mutant("mkfs-second", "the second superblock is not written"),
     mutant(
         "requests-unknown",
         "what requests of a mount that survives did is not looked for",
@@ -113,12 +168,12 @@ pub const MUTANTS: [Mutant; 32] = [
 const OF_REQUESTS: &str = "requests-";
 
 /// What became of a mutant.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Fate {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// What is wrong with it.
-    pub what: &'static str,
+    pub what: String,
     /// The failure that showed it; none: it lives.
     pub killed_by: Option<String>,
     /// Workload of that failure.
@@ -129,8 +184,46 @@ pub struct Fate {
     pub states: u64,
 }
 
+impl Fate {
+    /// One row of the table in docs/TESTING.md.
+    pub fn row(&self) -> String {
+        const WORKLOAD_CHARS: usize = 40;
+        let (name, what) = (&self.name, &self.what);
+        let (Some(wrong), Some(workload)) = (&self.killed_by, &self.workload) else {
+            return format!("| {name} | {what} | lives | |");
+        };
+        let mut words = workload.clone();
+        if words.len() > WORKLOAD_CHARS {
+            words.truncate(WORKLOAD_CHARS);
+            words.truncate(words.rfind(' ').unwrap_or(0));
+            words += " …";
+        }
+        let (by, seconds) = (kind_of(wrong), self.seconds);
+        format!("| {name} | {what} | `{words}`: {by} | {seconds:.1} |")
+    }
+}
+
+/// What showed it, in a word or two.
+fn kind_of(wrong: &str) -> &'static str {
+    let kinds = [
+        ("bit rot", "a flipped bit"),
+        ("mkfs", "a cut in mkfs"),
+        ("cut again", "a second cut"),
+        ("a panic", "a panic"),
+        ("after recovery", "what is done after recovery"),
+        ("recovery:", "recovery refuses"),
+        ("the recovered tree", "the tree cannot be read"),
+        ("fsck", "fsck"),
+        ("everything deleted", "space does not come back"),
+        ("the tree is that after", "another tree"),
+        ("as after", "another tree"),
+    ];
+    let found = kinds.into_iter().find(|kind| wrong.contains(kind.0));
+    found.map_or("the model, without a cut", |kind| kind.1)
+}
+
 /// Switches on each mutant whose name contains `like` and explores until it is found, each for
-/// at most `limit`. Tells every fate as soon as it is known.
+/// at most `limit`. Tells every fate as soon as it is known. `part`: of these, part `.0` of `.1`.
 ///
 /// # Errors
 /// It could not be done. Without the feature `mutants` nothing is wrong, and all live.
@@ -138,10 +231,13 @@ pub fn run(
     options: &Options,
     limit: Duration,
     like: &str,
+    part: (u64, u64),
     tell: &dyn Fn(&Fate),
 ) -> Result<Vec<Fate>> {
     let mut fates = Vec::new();
-    for mutant in MUTANTS.into_iter().filter(|m| m.name.contains(like)) {
+    let mine = |n: usize| n as u64 % part.1 == part.0;
+    let chosen = MUTANTS.into_iter().filter(|m| m.name.contains(like));
+    for (_, mutant) in chosen.enumerate().filter(|(n, _)| mine(*n)) {
         let begin = Instant::now();
         let options = Options {
             time_limit: limit,
@@ -164,8 +260,8 @@ pub fn run(
         }
         let failure = summary.failures.into_iter().next();
         let fate = Fate {
-            name: mutant.name,
-            what: mutant.what,
+            name: mutant.name.to_owned(),
+            what: mutant.what.to_owned(),
             workload: failure.as_ref().map(|f| f.workload.clone()),
             killed_by: failure.map(|f| f.wrong.chars().take(160).collect()),
             seconds: begin.elapsed().as_secs_f64(),

@@ -77,7 +77,7 @@ struct Moment {
 }
 
 fn config(place: &Place, wraps: bool, generation: u64) -> DaemonConfig {
-    let mut config = place.config(wraps);
+    let mut config = place.config(wraps, 0);
     config.connection = Some(CONNECTION);
     config.connection_continues = generation > 0;
     if let Some(fixed) = &mut config.fixed_logs {

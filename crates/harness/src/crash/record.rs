@@ -6,6 +6,7 @@
 //! Steps that follow one another are a [`Track`]. Clients that take turns share one; threads of
 //! one client that run at the same time have one each, on a part of the tree of its own.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
@@ -16,12 +17,14 @@ use shale_libfs::Session;
 use super::base::{Base, Place, attach, clock, once_free, side};
 use super::clients::{self, Hours, Orders};
 use super::shadow::all_recorded;
+use super::turned;
 use super::unrest::Unrest;
 use crate::Result;
 use crate::model::compare::shown;
-use crate::model::{Act, Memory, Shale, Side, Snapshot};
+use crate::model::{Act, FileAct, Fill, Memory, Outcome, Said, Shale, Side, Snapshot};
 use crate::workload::alphabet::{OPEN, Step, TWIN, Workload, within};
 use crate::workload::programs::Program;
+use rustix::io::Errno;
 
 /// Something of Shale's that is wrong, as found while a workload ran.
 pub type Wrong = String;
@@ -130,6 +133,24 @@ impl Run {
     }
 }
 
+/// What an operation did that met with a full volume: a part of it, or nothing. `None`: it did
+/// not meet with one.
+fn part_done(act: &Act, did: &Outcome) -> Option<Option<Act>> {
+    let less = |fill: &Fill, n: usize| Fill { len: n, ..*fill };
+    let part = |slot: &usize, part| Some(Some(Act::File(*slot, part)));
+    match (act, did) {
+        (Act::Open(slot, ..), Err(Errno::NOSPC)) => part(slot, FileAct::Close),
+        (_, Err(Errno::NOSPC)) => Some(None),
+        (Act::File(slot, FileAct::Write(at, fill)), Ok(Said::Count(n))) if *n < fill.len => {
+            part(slot, FileAct::Write(*at, less(fill, *n)))
+        }
+        (Act::File(slot, FileAct::WriteNext(fill)), Ok(Said::Count(n))) if *n < fill.len => {
+            part(slot, FileAct::WriteNext(less(fill, *n)))
+        }
+        _ => None,
+    }
+}
+
 /// One that does steps, and the model of what it does.
 struct Doer<'w> {
     workload: &'w Workload,
@@ -137,13 +158,28 @@ struct Doer<'w> {
     model: Memory,
     /// In front of all paths.
     root: &'static [u8],
+    /// The volume has little space.
+    full: bool,
 }
+
+/// How a call of Shale's that panicked begins in [`Wrong`].
+const PANIC: &str = "a panic";
 
 impl Doer<'_> {
     fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
         let act = within(self.root, act.clone());
         self.model.set_client(client);
-        let (should, did) = (self.model.act(&act), self.shales[client].act(&act));
+        let shale = &mut self.shales[client];
+        let did = catch_unwind(AssertUnwindSafe(|| shale.act(&act)))
+            .map_err(|_| format!("{PANIC} in client {client}, {act:?}"))?;
+        if self.full
+            && let Some(part) = part_done(&act, &did)
+        {
+            // There was no space, or not enough: that much was done.
+            let _ = part.map(|part| self.model.act(&part));
+            return Ok(());
+        }
+        let should = self.model.act(&act);
         match should == did {
             true => Ok(()),
             false => Err(format!(
@@ -199,7 +235,10 @@ impl Doer<'_> {
 
     /// What LibFS shows now is what the model shows, as far as `track` goes.
     fn compare(&mut self, track: &Track) -> Checked<()> {
-        let did = Snapshot::of(&mut self.shales[0]).map_err(|e| format!("the walk: {e}"))?;
+        let shale = &mut self.shales[0];
+        let did = catch_unwind(AssertUnwindSafe(|| Snapshot::of(shale)))
+            .map_err(|_| format!("{PANIC} in a walk"))?
+            .map_err(|e| format!("the walk: {e}"))?;
         let last = track.trees.len() - 1;
         match track.is_after(last, &parts(&did)) {
             true => Ok(()),
@@ -216,11 +255,19 @@ impl Doer<'_> {
 /// # Errors
 /// The outer error: it could not run. The inner one: Shale did not do what the model did.
 pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checked<Run>> {
+    let before = match workload.turned {
+        true => match turned::last_turn(place, base, workload)? {
+            Ok(logs) => logs,
+            Err(wrong) => return Ok(Err(wrong)),
+        },
+        false => Vec::new(),
+    };
+    let config = || place.config(workload.wraps, workload.turned.into());
     let time: Arc<dyn Clock> = match workload.at_once {
         true => Arc::new(Hours::new(clock())),
         false => clock(),
     };
-    let daemon = once_free(|| Daemon::start(place.config(workload.wraps), time.clone()))?;
+    let daemon = once_free(|| Daemon::start(config(), time.clone()))?;
     let logs = if workload.threads {
         1
     } else {
@@ -230,6 +277,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
     for client in 0..logs {
         sessions.push(attach(&daemon, &place.maps(client), workload.log_all)?);
     }
+    turned::put(place, &before)?;
     let mut run = Run {
         events: Vec::new(),
         tracks: Vec::new(),
@@ -261,7 +309,10 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
     };
     place.touch_all(&late);
     daemon.abandon();
-    drop(sessions);
+    match has_panicked(&done) {
+        true => std::mem::forget(sessions),
+        false => drop(sessions),
+    }
     drop(daemon);
     place.touch_all(&run.events);
     place.reset(base)?;
@@ -292,6 +343,7 @@ fn in_turns(
         shales: sessions.iter().map(side).collect(),
         model: base.model.clone(),
         root: b"",
+        full: base.full,
     };
     doer.open_files()?;
     let mut track = Track::new(None, doer.tree());
@@ -299,7 +351,16 @@ fn in_turns(
     run.events = with.0.take_events();
     let done = done.and_then(|()| doer.compare(&track));
     run.tracks.push(track);
+    if has_panicked(&done) {
+        std::mem::forget(doer);
+    }
     done
+}
+
+/// Whether a call of Shale's panicked. What it was at will never be done, and to wait for it, as
+/// closing a file or a session may, would be for ever.
+fn has_panicked<T>(done: &Checked<T>) -> bool {
+    done.as_ref().is_err_and(|wrong| wrong.contains(PANIC))
 }
 
 /// Two threads of one client, each on a tree of its own.
@@ -317,6 +378,7 @@ fn at_once(
             shales: vec![side(session)],
             model: base.model.clone(),
             root,
+            full: base.full,
         };
         doer.open_files()?;
         let track = Track::new(Some(doers.len()), doer.tree());
@@ -341,7 +403,7 @@ fn at_once(
         let threads: Vec<_> = threads.collect();
         let joined = threads.into_iter().map(|thread| thread.join());
         joined
-            .map(|done| done.unwrap_or_else(|_| Err("a panic".to_owned())))
+            .map(|done| done.unwrap_or_else(|_| Err(PANIC.to_owned())))
             .collect()
     });
     unrest.set(None);

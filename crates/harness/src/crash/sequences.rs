@@ -4,11 +4,13 @@
 //! ends early has seen an even sample: numbers of the small kinds are scattered.
 
 use crate::chance::Chance;
-use crate::workload::alphabet::{Step, Workload, alphabet};
+use crate::workload::alphabet::{Step, Workload, alphabet, concerns};
 use crate::workload::programs::{PROGRAMS, Program};
 
 /// Clients of the kind with several.
 const CLIENTS: u64 = 2;
+/// Files that workloads of the kind `near` are about.
+const NEAR: [&str; 4] = ["d/f", "d/g", "d/e", "big"];
 /// A prime, and no divisor of any count: steps through all numbers of a kind.
 const STRIDE: u64 = 7_368_787;
 
@@ -17,18 +19,22 @@ const STRIDE: u64 = 7_368_787;
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// One operation; digest nowhere or after; blocks stolen or logged; the ring's end met or
-    /// not.
+    /// not; old records in the log or not.
     Ones,
     /// Two operations; digest nowhere, between, or after.
     Pairs,
     /// Three operations, digests anywhere; sampled.
     Triples,
+    /// Three to ten operations on one file and its names, sampled: they meet.
+    Near,
     /// Tens of operations, sampled.
     Long,
     /// Two clients that take turns, sampled.
     Two,
     /// Two threads of one client at the same time, sampled. What happens is not the same each time.
     Threads,
+    /// A volume is made over another one.
+    Mkfs,
     /// The first client is a mount that survives kills of its daemon, sampled.
     Requests,
     /// Two to four clients at the same time on one tree, sampled. What happens is not the same
@@ -40,13 +46,15 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
+        Kind::Near,
         Kind::Long,
         Kind::Two,
         Kind::Threads,
+        Kind::Mkfs,
         Kind::Requests,
         Kind::Clients,
         Kind::Programs,
@@ -58,9 +66,11 @@ impl Kind {
             Kind::Ones => "ones",
             Kind::Pairs => "pairs",
             Kind::Triples => "triples",
+            Kind::Near => "near",
             Kind::Long => "long",
             Kind::Two => "two",
             Kind::Threads => "threads",
+            Kind::Mkfs => "mkfs",
             Kind::Requests => "requests",
             Kind::Clients => "clients",
             Kind::Programs => "programs",
@@ -71,31 +81,38 @@ impl Kind {
     pub fn count(self) -> Option<u64> {
         let items = alphabet().len() as u64;
         match self {
-            Kind::Ones => Some(8 * items),
+            Kind::Ones => Some(16 * items),
             Kind::Pairs => Some(3 * items * items),
+            Kind::Mkfs => Some(1),
             _ => None,
         }
     }
 
-    /// Workload number `number`.
+    /// Workload number `number`; numbers that follow one another are far from each other.
     pub fn workload(self, number: u64, seed: u64) -> Workload {
+        let number = match self.count() {
+            Some(count) => (number % count).wrapping_mul(STRIDE).wrapping_add(seed) % count,
+            None => number,
+        };
+        self.in_order(number, seed)
+    }
+
+    /// Workload number `number`; those of the small kinds that follow one another begin alike.
+    pub fn in_order(self, number: u64, seed: u64) -> Workload {
         let items = alphabet().len() as u64;
         let item = |n| Step::Item {
             client: 0,
             item: (n % items) as usize,
         };
-        let number = match self.count() {
-            Some(count) => (number % count).wrapping_mul(STRIDE).wrapping_add(seed) % count,
-            None => number,
-        };
         let mut chance = Chance::new(seed.rotate_left(24) ^ number ^ (self as u64) << 56);
         match self {
             Kind::Ones => {
-                let steps = [item(number / 8), Step::Digest];
+                let steps = [item(number / 16), Step::Digest];
                 Workload {
                     steps: steps[..1 + (number % 2) as usize].to_vec(),
                     log_all: number / 2 % 2 == 1,
                     wraps: number / 4 % 2 == 1,
+                    turned: number / 8 % 2 == 1,
                     ..Workload::default()
                 }
             }
@@ -107,6 +124,7 @@ impl Kind {
                 sometimes(&mut chance, steps)
             }
             Kind::Triples => sampled(&mut chance, 3, 4, 1),
+            Kind::Near => near(&mut chance),
             Kind::Long => {
                 let length = 8 + chance.below(40);
                 sampled(&mut chance, length, 6, 1)
@@ -120,15 +138,23 @@ impl Kind {
                 let workload = sampled(&mut chance, length, 8, CLIENTS);
                 Workload {
                     threads: true,
+                    // Two threads at the end of a ring are met nowhere else.
+                    wraps: number.is_multiple_of(2),
+                    turned: false,
                     ..workload
                 }
             }
             Kind::Programs => program(&mut chance, number as usize),
+            Kind::Mkfs => Workload {
+                mkfs: true,
+                ..Workload::default()
+            },
             Kind::Clients => {
                 let clients = 2 + chance.below(5) / 2;
                 let length = clients + chance.below(8);
                 Workload {
                     at_once: true,
+                    turned: false,
                     ..sampled(&mut chance, length, 6, clients)
                 }
             }
@@ -137,6 +163,7 @@ impl Kind {
                 let clients = 1 + chance.below(4) / 3;
                 Workload {
                     requests: true,
+                    turned: false,
                     ..sampled(&mut chance, length, 6, clients)
                 }
             }
@@ -161,12 +188,26 @@ fn program(chance: &mut Chance, number: usize) -> Workload {
     }
 }
 
-/// A third without stealing, a third at the end of the ring.
+/// Operations on one name.
+fn near(chance: &mut Chance) -> Workload {
+    let name = NEAR[chance.below(NEAR.len() as u64) as usize];
+    let length = 3 + chance.below(8);
+    let all = alphabet();
+    let near = |item: &usize| concerns(&all[*item], name);
+    let items: Vec<usize> = (0..all.len()).filter(near).collect();
+    let pick = |chance: &mut Chance| items[chance.below(items.len() as u64) as usize];
+    let steps = drawn(chance, length, 3, 1, pick);
+    sometimes(chance, steps)
+}
+
+/// A third without stealing, a third at the end of the ring, a quarter in logs that have gone
+/// around.
 fn sometimes(chance: &mut Chance, steps: Vec<Step>) -> Workload {
     Workload {
         steps,
         log_all: chance.below(3) == 0,
         wraps: chance.below(3) == 0,
+        turned: chance.below(4) == 0,
         ..Workload::default()
     }
 }
@@ -174,17 +215,29 @@ fn sometimes(chance: &mut Chance, steps: Vec<Step>) -> Workload {
 /// `length` operations, a digest after one in `digest_every`.
 fn sampled(chance: &mut Chance, length: u64, digest_every: u64, clients: u64) -> Workload {
     let items = alphabet().len() as u64;
+    let any = |chance: &mut Chance| chance.below(items) as usize;
+    let steps = drawn(chance, length, digest_every, clients, any);
+    sometimes(chance, steps)
+}
+
+fn drawn(
+    chance: &mut Chance,
+    length: u64,
+    digest_every: u64,
+    clients: u64,
+    pick: impl Fn(&mut Chance) -> usize,
+) -> Vec<Step> {
     let mut steps = Vec::new();
     for _ in 0..length {
         steps.push(Step::Item {
             client: chance.below(clients) as usize,
-            item: chance.below(items) as usize,
+            item: pick(chance),
         });
         if chance.below(digest_every) == 0 {
             steps.push(Step::Digest);
         }
     }
-    sometimes(chance, steps)
+    steps
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::explore::{Depth, Explorer, Known};
 use super::images::{Caches, Cutter, Image};
 use super::record;
 use super::sequences::Kind;
+use super::{rot, whole};
 use crate::chance::Chance;
 
 fn shm() -> &'static std::path::Path {
@@ -31,6 +32,8 @@ fn cuts_of_a_few_workloads() {
     for words in [
         "0 D",
         "L 24 17",
+        "O 24 17",
+        "M",
         "W 84 D 13",
         "b58 89 D b159 b117",
         "151 D 160",
@@ -54,8 +57,10 @@ fn a_campaign_keeps_its_limits() {
         kinds: vec![(Kind::Ones, 3), (Kind::Two, 1)],
         only: None,
         large: false,
+        full: false,
         seed: 7,
         shard: (0, 1),
+        in_order: false,
         threads: 2,
         time_limit: Duration::from_secs(60),
         states_max: 100_000,
@@ -68,6 +73,18 @@ fn a_campaign_keeps_its_limits() {
             ..Depth::default()
         },
     };
+    // In order, the two halves are all of them.
+    let halves = [0, 1].map(|half| {
+        let kinds = vec![(Kind::Ones, 5)];
+        let options = Options {
+            kinds,
+            in_order: true,
+            shard: (half, 2),
+            ..options.clone()
+        };
+        campaign::run(&options, &|_, _| ()).unwrap().workloads[0].1
+    });
+    assert_eq!(halves, [2, 3]);
     let summary = campaign::run(&options, &|_, _| ()).unwrap();
     assert!(summary.failures.is_empty(), "{summary:#?}");
     assert!(summary.complete);
@@ -78,6 +95,50 @@ fn a_campaign_keeps_its_limits() {
     };
     let summary = campaign::run(&threads, &|_, _| ()).unwrap();
     assert!(summary.failures.is_empty(), "{summary:#?}");
+}
+
+/// What two parts met counts once, and a part that is missing is missed.
+#[test]
+fn parts_are_added_up() {
+    let base = Base::make(shm(), More::Nothing).unwrap();
+    let dir = tempfile::tempdir_in(shm()).unwrap();
+    let depth = Depth {
+        images_per_cut: 12,
+        again_every: 0,
+        ..Depth::default()
+    };
+    let mut each = Vec::new();
+    for (i, words) in ["0", "0 D"].into_iter().enumerate() {
+        assert_eq!(whole::sum(dir.path(), 2).unwrap().parts, (i as u64, 2));
+        let known = Arc::new(Known::default());
+        let mut explorer = Explorer::new(shm(), base.clone(), depth, known.clone()).unwrap();
+        let found = explorer.explore(&words.parse().unwrap(), 1, &|| false);
+        assert!(found.unwrap().is_ok());
+        let part = whole::Part {
+            workloads: 1,
+            states: known.counts.states.load(Ordering::Relaxed),
+            ..whole::Part::default()
+        };
+        assert_eq!(part.states, known.images().len() as u64);
+        whole::keep(dir.path(), (i as u64, 2), &part, &known).unwrap();
+        each.push(part.states);
+    }
+    let sum = whole::sum(dir.path(), 2).unwrap();
+    assert_eq!((sum.parts, sum.part.workloads), ((2, 2), 2));
+    assert!(sum.states < each[0] + each[1] && sum.states >= each[1]);
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_put_back() {
+    let base = Base::make(shm(), More::Large).unwrap();
+    let place = Place::new(shm(), &base).unwrap();
+    for seed in 0..8 {
+        let found = rot::flip_bits(&place, &base.tree, &mut Chance::new(seed));
+        assert_eq!(found, Ok(()));
+    }
+    let mut after = vec![0; base.segment.len()];
+    place.segment.load(0, &mut after);
+    assert!(after == base.segment);
 }
 
 #[test]

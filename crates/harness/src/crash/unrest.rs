@@ -16,6 +16,9 @@ const ONE_IN: u64 = 8;
 /// For so long at most.
 const MICROSECONDS: u64 = 120;
 
+/// The same between two steps, of which there are few: another thread's call has to fit in.
+const MICROSECONDS_BETWEEN: u64 = 4_000;
+
 /// Whether and how threads are held up. As made: not at all.
 #[derive(Debug, Default)]
 pub struct Unrest {
@@ -38,6 +41,16 @@ impl Unrest {
         if chance.below(ONE_IN) == 0 {
             std::thread::sleep(Duration::from_micros(chance.below(MICROSECONDS)));
         }
+    }
+}
+
+/// Holds up whoever is between two steps that take no time; for builds in which there are
+/// such places (feature `mutants`).
+pub fn hold_between() {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    let mut chance = Chance::new(NUMBER.fetch_add(1, Ordering::Relaxed));
+    if chance.below(2) == 0 {
+        std::thread::sleep(Duration::from_micros(chance.below(MICROSECONDS_BETWEEN)));
     }
 }
 

@@ -60,6 +60,8 @@ pub struct MicroOptions {
     /// round. A digest writes whole nodes of trees, so what it costs an operation depends on
     /// how many it brings together. (In use it brings some hundred thousand: 30% of a log.)
     pub digest_rounds: u32,
+    /// Operations of a round that a target does before it is the next one's turn, 1 or more.
+    pub turn_ops: usize,
     /// A round of one target ends after so many milliseconds.
     pub round_ms_max: u64,
     /// Bytes of the file that is overwritten and read. For times that mean anything it
@@ -96,6 +98,7 @@ impl Default for MicroOptions {
             round_ops_max: 2_000,
             round_bytes: 4 << 20,
             digest_rounds: 8,
+            turn_ops: 50,
             round_ms_max: 100,
             working_set_bytes: 64 << 20,
             seed: 1,
@@ -141,8 +144,9 @@ impl MicroOptions {
         if set == 0 || !set.is_multiple_of(4_096) {
             return bad("working_set_bytes", "a multiple of 4096", set.to_string());
         }
-        match self.round_ops_max {
-            0 => bad("round_ops_max", "at least 1", "0".to_owned()),
+        match (self.round_ops_max, self.turn_ops) {
+            (0, _) => bad("round_ops_max", "at least 1", "0".to_owned()),
+            (_, 0) => bad("turn_ops", "at least 1", "0".to_owned()),
             _ => Ok(()),
         }
     }

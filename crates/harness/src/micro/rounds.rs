@@ -1,11 +1,17 @@
 //! Interleaved rounds: every target in turn, again and again, so that whatever the
 //! machine does meanwhile hits all alike.
 //!
+//! Within a round the targets take turns every [`MicroOptions::turn_ops`] operations: memory can
+//! have more than one speed, and change it every millisecond or so (on a virtual machine 4 KiB
+//! past the cache took 205 or 290 ns). With whole rounds in turn, a median is that of the speed
+//! that was the more frequent one in the target's few rounds.
+//!
 //! Invariant: within a round every target gets the same operations: the same offsets, the
 //! same numbers, the same bytes from the same buffer. Round 0 is for warming up and
 //! is not counted. Work that a target puts off is waited for after each round.
 
 use hdrhistogram::Histogram;
+use std::ops::Range;
 
 use super::MicroOptions;
 use super::report::{Counts, Row};
@@ -20,13 +26,14 @@ struct Round<'b> {
     size: usize,
     ops: usize,
     offsets: Vec<u64>,
-    numbers: std::ops::Range<u64>,
+    numbers: Range<u64>,
     data: &'b [u8],
 }
 
 /// What one target did so far.
 struct Tally {
     times: Histogram<u64>,
+    spent_ns: u64,
     settle_ns: u64,
     calls: DeviceCounts,
     after: DeviceCounts,
@@ -37,6 +44,7 @@ impl Tally {
     fn new() -> Self {
         Tally {
             times: histogram(),
+            spent_ns: 0,
             settle_ns: 0,
             calls: DeviceCounts::default(),
             after: DeviceCounts::default(),
@@ -72,13 +80,11 @@ pub(crate) fn measure(
     for number in 0..=options.rounds {
         let round = plan(op, size, number, options, &mut chance, &buffer[..size]);
         chance.shuffle(&mut order);
-        for &which in &order {
-            let target = targets[which].as_mut();
-            let mut tally = Tally::new();
-            let last = number == options.rounds || (number + 1) % every == 0;
-            one_round(target, &round, options, timer, &mut tally, &mut into, last)?;
-            if number > 0 {
-                add(&mut tallies[which], tally);
+        let last = number == options.rounds || (number + 1) % every == 0;
+        let tally = one_round(targets, &order, &round, options, timer, &mut into, last)?;
+        if number > 0 {
+            for (sum, one) in tallies.iter_mut().zip(tally) {
+                add(sum, one);
             }
         }
     }
@@ -114,37 +120,70 @@ fn plan<'b>(
     }
 }
 
+/// One round of all targets; what each did, in the order of `targets`.
 fn one_round(
-    target: &mut dyn Target,
+    targets: &mut [Box<dyn Target>],
+    order: &[usize],
     round: &Round<'_>,
     options: &MicroOptions,
     timer: &Timer,
-    tally: &mut Tally,
     into: &mut [u8],
     settle: bool,
-) -> Result<()> {
+) -> Result<Vec<Tally>> {
+    for &which in order {
+        prepare(targets[which].as_mut(), round)?;
+    }
+    let mut tallies: Vec<Tally> = targets.iter().map(|_| Tally::new()).collect();
+    let before: Vec<_> = targets.iter().map(|t| t.counts()).collect();
+    let limit_ns = options.round_ms_max * 1_000_000;
+    let mut done = vec![0; targets.len()];
+    for from in (0..round.ops).step_by(options.turn_ops) {
+        let turn = from..round.ops.min(from + options.turn_ops);
+        for &which in order {
+            let tally = &mut tallies[which];
+            // A slow one stops early, after a whole turn.
+            if tally.spent_ns <= limit_ns {
+                timed(targets[which].as_mut(), round, &turn, timer, tally, into)?;
+                done[which] = turn.end;
+            }
+        }
+    }
+    for &which in order {
+        let (target, tally) = (targets[which].as_mut(), &mut tallies[which]);
+        let between = target.counts();
+        let start = timer.now_ns();
+        if settle {
+            target.settle()?;
+        }
+        tally.settle_ns = timer.now_ns() - start;
+        if let (Some(before), Some(between), Some(after)) =
+            (before[which], between, target.counts())
+        {
+            tally.counted = true;
+            tally.calls = between.calls - before.calls;
+            tally.after = after.calls - before.calls;
+            tally.after += after.background - before.background;
+        }
+        tidy_up(target, round, done[which])?;
+    }
+    Ok(tallies)
+}
+
+/// What a round needs before its first operation.
+fn prepare(target: &mut dyn Target, round: &Round<'_>) -> Result<()> {
     match round.op {
         Op::Append => target.fresh()?,
         Op::Unlink => round.numbers.clone().try_for_each(|n| target.create(n))?,
         _ => {}
     }
-    if matches!(round.op, Op::Append | Op::Create | Op::Unlink) {
-        target.settle()?;
+    match round.op {
+        Op::Append | Op::Create | Op::Unlink => target.settle(),
+        _ => Ok(()),
     }
-    let before = target.counts();
-    let done = timed(target, round, options, timer, tally, into)?;
-    let between = target.counts();
-    let start = timer.now_ns();
-    if settle {
-        target.settle()?;
-    }
-    tally.settle_ns = timer.now_ns() - start;
-    if let (Some(before), Some(between), Some(after)) = (before, between, target.counts()) {
-        tally.counted = true;
-        tally.calls = between.calls - before.calls;
-        tally.after = after.calls - before.calls;
-        tally.after += after.background - before.background;
-    }
+}
+
+/// Takes away the names that are left after `done` operations.
+fn tidy_up(target: &mut dyn Target, round: &Round<'_>, done: usize) -> Result<()> {
     let done = round.numbers.start + done as u64;
     match round.op {
         Op::Create => (round.numbers.start..done).try_for_each(|n| target.unlink(n)),
@@ -153,19 +192,18 @@ fn one_round(
     }
 }
 
-/// Runs the operations of a round and takes each one's time; stops early when the round
-/// lasts too long. Returns how many were done.
+/// Runs some of the operations of a round and takes each one's time.
 fn timed(
     target: &mut dyn Target,
     round: &Round<'_>,
-    options: &MicroOptions,
+    turn: &Range<usize>,
     timer: &Timer,
     tally: &mut Tally,
     into: &mut [u8],
-) -> Result<usize> {
-    let limit_ns = options.round_ms_max * 1_000_000;
-    let mut spent_ns = 0;
-    for (done, (&offset, number)) in round.offsets.iter().zip(round.numbers.clone()).enumerate() {
+) -> Result<()> {
+    debug_assert!(round.size == 0 || into.len() == round.size);
+    for index in turn.clone() {
+        let (offset, number) = (round.offsets[index], round.numbers.start + index as u64);
         let start = timer.now_ns();
         match round.op {
             Op::Append => target.append(round.data)?,
@@ -176,13 +214,9 @@ fn timed(
         }
         let ns = timer.now_ns() - start;
         tally.times.saturating_record(ns);
-        spent_ns += ns;
-        if spent_ns > limit_ns {
-            return Ok(done + 1);
-        }
+        tally.spent_ns += ns;
     }
-    debug_assert!(round.size == 0 || into.len() == round.size);
-    Ok(round.ops)
+    Ok(())
 }
 
 fn add(to: &mut Tally, round: Tally) {

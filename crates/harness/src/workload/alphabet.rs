@@ -406,6 +406,30 @@ fn large(acts: &mut Vec<Act>) {
     ]);
 }
 
+/// Whether an operation is about the file `name`, by name or by one of the slots of [`OPEN`].
+pub fn concerns(act: &Act, name: &str) -> bool {
+    let is = |path: &Vec<u8>| path == name.as_bytes();
+    match act {
+        Act::Symlink(_, path)
+        | Act::Mkdir(path, _)
+        | Act::Socket(path, _)
+        | Act::Unlink(path)
+        | Act::Rmdir(path)
+        | Act::Stat(path, _)
+        | Act::Readlink(path)
+        | Act::List(path)
+        | Act::Chmod(path, _)
+        | Act::Chown(path, ..)
+        | Act::Truncate(path, _)
+        | Act::SetXattr(path, ..)
+        | Act::GetXattr(path, _)
+        | Act::RemoveXattr(path, _)
+        | Act::Open(_, path, ..) => is(path),
+        Act::Link(old, new) | Act::Rename(old, new, _) => is(old) || is(new),
+        Act::File(slot, _) => OPEN.get(*slot).is_some_and(|open| open.0 == name),
+    }
+}
+
 /// One step of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
@@ -431,6 +455,10 @@ pub struct Workload {
     pub wraps: bool,
     /// The second client is a thread of the first, at the same time, in [`TWIN`].
     pub threads: bool,
+    /// Logs have gone around once: the records of this workload's last turn are still there.
+    pub turned: bool,
+    /// A volume is made over the one that is there; no steps.
+    pub mkfs: bool,
     /// The first client is a mount, whose operations are requests; it survives its daemon.
     pub requests: bool,
     /// All clients run at the same time, on one tree.
@@ -442,6 +470,8 @@ pub struct Workload {
 const LOG_ALL: &str = "L";
 const WRAPS: &str = "W";
 const THREADS: &str = "T";
+const TURNED: &str = "O";
+const MKFS: &str = "M";
 const REQUESTS: &str = "R";
 const AT_ONCE: &str = "C";
 const PROGRAM: &str = "P=";
@@ -490,14 +520,17 @@ impl Workload {
 }
 
 /// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`,
-/// `W`, `T`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
-/// [`Workload::requests`] and [`Workload::at_once`], and `P=` with the name of a program.
+/// `W`, `T`, `O`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
+/// [`Workload::turned`], [`Workload::requests`] and [`Workload::at_once`]; `M` alone for
+/// [`Workload::mkfs`], and `P=` with the name of a program ([`Workload::program`]).
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags = [
             (self.log_all, LOG_ALL),
             (self.wraps, WRAPS),
             (self.threads, THREADS),
+            (self.turned, TURNED),
+            (self.mkfs, MKFS),
             (self.requests, REQUESTS),
             (self.at_once, AT_ONCE),
         ];
@@ -531,6 +564,8 @@ impl std::str::FromStr for Workload {
                 LOG_ALL => workload.log_all = true,
                 WRAPS => workload.wraps = true,
                 THREADS => workload.threads = true,
+                TURNED => workload.turned = true,
+                MKFS => workload.mkfs = true,
                 REQUESTS => workload.requests = true,
                 AT_ONCE => workload.at_once = true,
                 DIGEST => workload.steps.push(Step::Digest),
@@ -549,7 +584,7 @@ fn item_of(word: &str, items: usize) -> Result<Step, String> {
     match number.parse() {
         Ok(item) if item < items => Ok(Step::Item { client, item }),
         _ => Err(format!(
-            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, R, C, P=PROGRAM in front"
+            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, O, R, C, P=PROGRAM in front"
         )),
     }
 }
@@ -579,7 +614,7 @@ mod tests {
 
     #[test]
     fn workloads_are_words() {
-        let text = "L W R C 3 D b17 D";
+        let text = "L W O R C 3 D b17 D";
         let workload: Workload = text.parse().unwrap();
         assert_eq!(
             (workload.to_string().as_str(), workload.clients()),

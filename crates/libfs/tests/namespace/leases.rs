@@ -3,7 +3,7 @@
 //! all the time.
 
 use crate::place::{Place, me, tree};
-use shale_libfs::{Errno, OFlags, Session};
+use shale_libfs::{Errno, Found, OFlags, Session, WriteFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -228,4 +228,48 @@ fn a_lock_file_keeps_others_out() {
 #[test]
 fn a_lock_file_goes_to_and_fro() {
     lock_file(true);
+}
+
+/// A short way to an inode number leads to what the number means now, whoever wrote,
+/// removed, or made a file of that number meanwhile.
+#[test]
+fn a_short_way_never_leads_to_what_was() {
+    let place = Place::new();
+    let a = place.attach(true);
+    let read = |found: &mut Found| {
+        let mut back = [0; 16];
+        let n = a.read_found(&me(), found, 0, &mut back)?;
+        Ok(String::from_utf8_lossy(&back[..n]).into_owned())
+    };
+    let mut met_again = 0;
+    let mut found: Vec<Found> = Vec::new();
+    for round in 0..20 {
+        // A new client is granted the numbers that the last one gave back.
+        let b = place.attach(false);
+        let text = format!("round {round}");
+        let file = tree(&b).open(b"/f", NEW, 0o644).unwrap();
+        let ino = file.ino();
+        file.write(text.as_bytes()).unwrap();
+        match found.iter_mut().find(|f| f.ino() == ino) {
+            Some(_) => met_again += 1,
+            None => found.push(Found::new(ino)),
+        }
+        let way = found.iter_mut().find(|f| f.ino() == ino).unwrap();
+        assert_eq!(read(way), Ok(text), "inode {ino}");
+        // Written through the short way, seen by the other, and the other way round.
+        let flags = WriteFlags::default();
+        assert_eq!(a.write_found(&me(), way, 0, b"ROUND", flags), Ok((5, 5)));
+        let mut back = [0; 5];
+        assert_eq!(file.pread(0, &mut back), Ok(5));
+        assert_eq!(&back, b"ROUND");
+        file.pwrite(0, b"again").unwrap();
+        assert_eq!(read(way), Ok(format!("again {round}")));
+        drop(file);
+        tree(&b).unlink(b"/f").unwrap();
+        b.digest().unwrap();
+        assert_eq!(read(way), Err(Errno::NOENT), "removed");
+        assert_eq!(a.read(&me(), ino, 0, &mut [0; 4]), Err(Errno::NOENT));
+        b.detach().unwrap();
+    }
+    assert!(met_again > 0, "no number was ever used again");
 }

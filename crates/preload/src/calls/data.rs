@@ -6,6 +6,7 @@ use crate::calls::way::{Call, Way};
 use crate::client::{Client, caller};
 use crate::description::Held;
 use crate::raw::{self, Args, nr};
+use crate::recent;
 use crate::report;
 use crate::stubs::PASS;
 use crate::thread::Thread;
@@ -179,9 +180,10 @@ fn read(call: &Call<'_>, client: &Client, offset: u64, into: &Buffers) -> Result
             return read_around(client, ino, at, buffer);
         }
         // SAFETY: the program gave the buffer for this call.
-        client
-            .session
-            .read(&caller, ino, at, unsafe { buffer.space() })
+        let into = unsafe { buffer.space() };
+        recent::with(call.thread, client, ino, |found| {
+            client.session.read_found(&caller, found, at, into)
+        })
     };
     let all = match into {
         Buffers::One(buffer) => return one(offset, *buffer),
@@ -263,10 +265,11 @@ fn write(
             &gathered
         }
     };
-    client
-        .session
-        .write_at(&caller, call.ino(), offset, data, flags)
-        .map(Some)
+    let done = recent::with(call.thread, client, call.ino(), |found| {
+        let session = &client.session;
+        session.write_found(&caller, found, offset, data, flags)
+    });
+    done.map(Some)
 }
 
 /// `lseek`.

@@ -17,11 +17,14 @@ fn descriptors_children_and_signals_are_as_posix_says() {
     let Some(m) = Mounted::new() else { return };
     let program = compiled("semantics");
     for calls in WARM_CALLS {
-        let dir = m.dir(calls);
-        let run = Run::of(&m, &program)
-            .arg(&dir)
-            .env("SHALE_WARM_CALLS", calls);
-        assert_eq!(run.output(), "", "warm calls {calls}");
+        for protect in ["off", "on"] {
+            let dir = m.dir(&format!("{calls}{protect}"));
+            let run = Run::of(&m, &program)
+                .arg(&dir)
+                .env("SHALE_WARM_CALLS", calls)
+                .env("SHALE_PROTECT", protect);
+            assert_eq!(run.output(), "", "warm calls {calls}, protect {protect}");
+        }
     }
 }
 
@@ -70,6 +73,24 @@ fn data_calls_make_no_system_call() {
     });
     let calls = |trace: &str| trace.lines().filter(|l| !l.contains(" +++ ")).count();
     assert!(calls(&many).abs_diff(calls(&few)) < 50, "{many}");
+}
+
+#[test]
+fn stray_stores_do_not_reach_the_log() {
+    let Some(m) = Mounted::new() else { return };
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap();
+    if !cpu.split_whitespace().any(|word| word == "ospke") {
+        eprintln!("SKIPPED: this processor has no protection keys");
+        return;
+    }
+    let program = compiled("protect");
+    let file = m.path().join("protected");
+    for (setting, killed_by) in [("on", 11), ("off", 0)] {
+        let run = Run::of(&m, &program).arg(&file);
+        let run = run.env("SHALE_WARM_CALLS", "0");
+        let said = run.env("SHALE_PROTECT", setting).output();
+        assert_eq!(said, format!("{killed_by} mthc {killed_by}\n"), "{setting}");
+    }
 }
 
 #[test]

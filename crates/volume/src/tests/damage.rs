@@ -45,6 +45,20 @@ fn walk(view: &View, inode: &Inode) -> crate::Result<()> {
     view.extents(inode, FileBlock(0), &mut |_| ControlFlow::Continue(()))
 }
 
+/// Looking again and again does not multiply: an inode is looked up with as many reads as one.
+#[test]
+fn a_damaged_root_block_is_an_error_soon() {
+    let (volume, a, _) = with_trees();
+    let view = volume.view();
+    let at = BlockAddr::nvm(shale_format::superblock::ROOT_BLOCK).byte() as usize + 100;
+    let [old] = view.map().load_array::<1>(at);
+    view.map().store(at, &[old ^ 1]);
+    let before = view.map().counts();
+    assert!(view.inode(Ino(a.ino)).is_err());
+    let loaded = (view.map().counts() - before).total().bytes_loaded;
+    assert!(loaded < 4 << 20, "{loaded} bytes were read");
+}
+
 #[test]
 fn every_flipped_byte_of_a_node_is_found() {
     let (volume, a, dir) = with_trees();

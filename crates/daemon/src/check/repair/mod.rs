@@ -33,16 +33,18 @@ use super::{CheckOptions, LogFile, Progress, check_named, head};
 use crate::error::{DaemonError, Result};
 use serde::Serialize;
 use shale_device::Map;
-use shale_format::Ino;
+use shale_format::bitmap::{self, BitmapHeader};
 use shale_format::extent::Extent;
 use shale_format::inode::Inode;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, RootBlock, Superblock};
+use shale_format::{BlockAddr, Ino};
 use shale_volume::{Dirent, Rebuild};
 use space::Space;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use zerocopy::FromBytes;
 
 /// One thing that was repaired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -348,14 +350,39 @@ impl Repair {
     /// The root block, or one that stands for it: then the inode file is looked for.
     fn find_root(&mut self) {
         let mut findings = Findings::new(0);
-        if let Some(root) = head::root(&self.media, &mut findings) {
-            self.root = root;
-            self.see_txid(root.txid);
-            return;
-        }
+        let root = head::root(&self.media, &mut findings);
+        let newest = self.newest_bitmap();
+        let what = match root {
+            Some(root) if root.txid >= newest => {
+                self.root = root;
+                self.see_txid(root.txid);
+                return;
+            }
+            Some(_) => "older than the bitmap: made anew",
+            None => "made anew",
+        };
         self.root.magic = shale_format::superblock::ROOT_MAGIC;
         self.slots_changed = true;
-        self.note_part("root block", "made anew", false);
+        self.see_txid(newest);
+        self.note_part("root block", what, false);
+    }
+
+    /// The last batch that a block of the bitmap tells of. The root block is written with every
+    /// batch: one that is older is not what was written last.
+    fn newest_bitmap(&self) -> u64 {
+        let mut newest = 0;
+        let mut bytes = [0; shale_format::limits::BLOCK_BYTES];
+        for n in 0..self.sb.bitmap_blocks {
+            let addr = BlockAddr::nvm(self.sb.bitmap_block + n);
+            if self.media.load(addr.index(), &mut bytes)
+                && bitmap::decode(&bytes, addr).is_ok()
+                && let Ok((header, _)) = BitmapHeader::read_from_prefix(&bytes)
+                && header.txid < 1 << 62
+            {
+                newest = newest.max(header.txid);
+            }
+        }
+        newest
     }
 
     /// Slots of the log table that cannot be used: their logs are lost.
@@ -369,15 +396,20 @@ impl Repair {
                 true => LogSlot::decode(&bytes[at..at + LogSlot::BYTES], n),
                 false => continue,
             };
-            let why = match slot {
-                Ok(slot) => super::logs::unusable(n, &slot, &self.sb, files),
-                Err(e) => Some(e.to_string()),
+            // A slot that names no file any more was free.
+            let file = || files.iter().any(|file| file.slot == n);
+            let (why, lost) = match slot {
+                Ok(slot) => (super::logs::unusable(n, &slot, &self.sb, files), true),
+                Err(e) => (Some(e.to_string()), file()),
             };
             if let Some(why) = why {
                 self.bad_logs.push(n);
                 let name = shale_format::log::file_name(n);
-                let what = format!("given up, with the records that were not digested: {why}");
-                self.note_part(&name, what, true);
+                let what = match lost {
+                    true => "given up, with the records that were not digested",
+                    false => "slot made anew",
+                };
+                self.note_part(&name, format!("{what}: {why}"), lost);
             }
         }
     }

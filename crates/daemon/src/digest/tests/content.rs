@@ -98,6 +98,13 @@ fn what_is_cut_off_never_comes_back() {
     w.digest();
     assert_eq!(w.content(100)[4096..], pattern(1904, 2));
     assert_eq!(w.extents(100), [(0, 2, false)]);
+    // Cut twice to the same size in one chunk; what was there shows only when the file grows.
+    w.truncate(100, 5000);
+    w.truncate(100, 5000);
+    w.digest();
+    w.truncate(100, 6000);
+    w.digest();
+    assert_eq!(w.content(100)[5000..], [0; 1000]);
 }
 
 #[test]

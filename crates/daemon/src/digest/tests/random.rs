@@ -244,7 +244,11 @@ impl Run {
         let Some(ino) = self.random.of(&files) else {
             return;
         };
-        let size = self.random.place(FILE_BYTES);
+        let size = match self.random.below(4) {
+            // Nothing is cut off: what was before must not come back.
+            0 => self.tree.at(ino).data.len() as u64,
+            _ => self.random.place(FILE_BYTES),
+        };
         self.each(|w| w.truncate(ino, size));
         self.tree.at(ino).data.resize(size as usize, 0);
     }

@@ -1,0 +1,54 @@
+//! Tests of passing gates.
+
+use crate::barrier::Barrier;
+use crate::gate::*;
+use crate::page::ClientPage;
+use shale_device::{Access, Map, nvm::Piece};
+use shale_proto::control::client_page::{self, GATES};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn client_side(page: &ClientPage) -> Map {
+    let piece = Piece {
+        fd: page.fd().unwrap(),
+        bytes: client_page::BYTES,
+    };
+    Map::open(vec![piece], Access::ReadWrite).unwrap()
+}
+
+#[test]
+fn waits_for_who_is_inside_and_for_nobody_else() {
+    let barrier = Barrier::register().unwrap();
+    let page = ClientPage::new().unwrap();
+    let client = client_side(&page);
+    let last = client_page::gate(GATES - 1);
+    client.store_u64(client_page::gate(3), 8);
+    barrier.run();
+    assert!(Inside::look(&page).passed(&page), "even: outside");
+    client.store_u64(last, 5);
+    barrier.run();
+    let mut inside = Inside::look(&page);
+    assert!(!inside.wait(&page, Duration::from_millis(5)), "odd: inside");
+    client.store_u64(last, 7);
+    assert!(inside.passed(&page), "inside of another call: passed");
+}
+
+#[test]
+fn own_readers_hold_back_only_who_came_after() {
+    let readers = Arc::new(OwnReaders::default());
+    let first = readers.enter();
+    let before = readers.entered();
+    let later = readers.enter();
+    let passed = Arc::new(AtomicBool::new(false));
+    let (r, p) = (readers.clone(), passed.clone());
+    let waiter = std::thread::spawn(move || {
+        r.wait_for(before);
+        p.store(true, Ordering::SeqCst);
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!passed.load(Ordering::SeqCst));
+    drop(first);
+    waiter.join().unwrap();
+    drop(later);
+}

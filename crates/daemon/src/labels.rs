@@ -1,0 +1,174 @@
+//! Labels of segment files: which volume, which segment, how often mounted.
+//!
+//! An extended attribute beside the contents, so that a segment of another volume, in another's
+//! place or from a backup is named at the start and not discovered later. A file system without
+//! such attributes, a copy that left them out, and a device that is no file have none: what
+//! has no label is believed.
+//!
+//! A start counts twice, each time from the first segment to the last. So a crash on the way
+//! leaves counts of which the later ones are less by one, and a segment that missed a whole
+//! start is behind by two or more.
+
+use crate::error::{DaemonError, Result};
+use crate::nvm_dir::segment_name;
+use crate::volume_file::uuid_text;
+use rustix::fs::XattrFlags;
+use std::path::Path;
+
+const NAME: &str = "user.shale.segment";
+
+/// What a label says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Label {
+    uuid: String,
+    segment: usize,
+    count: u64,
+}
+
+impl Label {
+    fn parse(text: &str) -> Option<Label> {
+        let mut words = text.split(' ');
+        Some(Label {
+            uuid: words.next()?.to_owned(),
+            segment: words.next()?.parse().ok()?,
+            count: words.next()?.parse().ok()?,
+        })
+    }
+
+    fn text(&self) -> String {
+        format!("{} {} {}", self.uuid, self.segment, self.count)
+    }
+}
+
+fn read(path: &Path) -> Option<Label> {
+    let mut bytes = [0; 128];
+    let len = rustix::fs::getxattr(path, NAME, &mut bytes).ok()?;
+    Label::parse(std::str::from_utf8(bytes.get(..len)?).ok()?)
+}
+
+/// Checks the labels of the first `segments` segments of `dir`. Gives their count.
+///
+/// # Errors
+/// A segment of another volume, in another's place, or older than the others; it is named.
+pub(crate) fn check(dir: &Path, uuid: &[u8; 16], segments: usize) -> Result<u64> {
+    let wrong = |n: usize, why: String| DaemonError::NvmDir {
+        dir: dir.to_path_buf(),
+        why: format!("{}: {why}", segment_name(n)),
+    };
+    let ours = uuid_text(uuid);
+    let mut counts = Vec::new();
+    for n in 0..segments {
+        let Some(label) = read(&dir.join(segment_name(n))) else {
+            continue;
+        };
+        if label.uuid != ours {
+            let why = format!("it is of volume {}, expected {ours}", label.uuid);
+            return Err(wrong(n, why));
+        }
+        if label.segment != n {
+            let other = segment_name(label.segment);
+            return Err(wrong(
+                n,
+                format!("it was made as {other}: are files swapped?"),
+            ));
+        }
+        counts.push((n, label.count));
+    }
+    let newest = counts.iter().map(|c| c.1).max().unwrap_or(0);
+    let mut last = u64::MAX;
+    for (n, count) in counts {
+        if count + 1 < newest || count > last {
+            let why = format!(
+                "it is older than the others (label {count}, expected {newest}): was it put back from a backup?"
+            );
+            return Err(wrong(n, why));
+        }
+        last = count;
+    }
+    Ok(newest)
+}
+
+/// Notes one more start. `count` is what [`check`] gave.
+pub(crate) fn write(dir: &Path, uuid: &[u8; 16], segments: usize, count: u64) {
+    for count in [count + 1, count + 2] {
+        for segment in 0..segments {
+            let label = Label {
+                uuid: uuid_text(uuid),
+                segment,
+                count,
+            };
+            let (path, text) = (dir.join(segment_name(segment)), label.text());
+            // Where there are no such attributes there are no labels.
+            let _ = rustix::fs::setxattr(&path, NAME, text.as_bytes(), XattrFlags::empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: [u8; 16] = [7; 16];
+
+    fn set(dir: &Path, n: usize, label: &Label) {
+        let path = dir.join(segment_name(n));
+        let flags = XattrFlags::empty();
+        rustix::fs::setxattr(&path, NAME, label.text().as_bytes(), flags).unwrap();
+    }
+
+    #[test]
+    fn what_a_crash_leaves_is_believed_and_what_is_older_is_named() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        for n in 0..3 {
+            std::fs::write(dir.path().join(segment_name(n)), b"").unwrap();
+        }
+        if rustix::fs::setxattr(dir.path(), NAME, b"x", XattrFlags::empty()).is_err() {
+            eprintln!("skipped: no extended attributes on /dev/shm");
+            return;
+        }
+        let counts = |counts: [u64; 3]| {
+            for (segment, count) in counts.into_iter().enumerate() {
+                let uuid = uuid_text(&UUID);
+                set(
+                    dir.path(),
+                    segment,
+                    &Label {
+                        uuid,
+                        segment,
+                        count,
+                    },
+                );
+            }
+            check(dir.path(), &UUID, 3)
+        };
+        assert_eq!(check(dir.path(), &UUID, 3).unwrap(), 0, "no labels");
+        write(dir.path(), &UUID, 3, 0);
+        assert_eq!(check(dir.path(), &UUID, 3).unwrap(), 2);
+        for whole in [[5, 5, 5], [6, 5, 5], [6, 6, 5]] {
+            assert!(counts(whole).is_ok(), "{whole:?}");
+        }
+        for (stale, name) in [
+            ([5, 6, 6], "seg-0001"),
+            ([6, 4, 6], "seg-0001"),
+            ([9, 9, 7], "seg-0002"),
+        ] {
+            let text = counts(stale).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains("older"), "{text}");
+        }
+        counts([5, 5, 5]).unwrap();
+        let text = check(dir.path(), &[8; 16], 3).unwrap_err().to_string();
+        assert!(text.contains("seg-0000: it is of volume"), "{text}");
+        let (uuid, segment) = (uuid_text(&UUID), 2);
+        set(
+            dir.path(),
+            1,
+            &Label {
+                uuid,
+                segment,
+                count: 5,
+            },
+        );
+        let text = check(dir.path(), &UUID, 3).unwrap_err().to_string();
+        assert!(text.contains("seg-0001: it was made as seg-0002"), "{text}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Tests of the table of leases.
+
+use crate::lease::*;
+use LeaseMode::{Exclusive, Shared};
+use shale_device::SystemClock;
+use shale_proto::{Insist, LeaseMode};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn leases() -> Leases {
+    Leases::new(Arc::new(SystemClock::new()))
+}
+
+fn wish(client: u32, ino: u64, mode: LeaseMode) -> Wish {
+    let insist = Insist::Yes;
+    Wish {
+        client,
+        ino,
+        mode,
+        insist,
+    }
+}
+
+fn granted(fresh: bool, mode: LeaseMode) -> Decision {
+    Decision::Granted(Grant {
+        generation: 7,
+        fresh,
+        mode,
+    })
+}
+
+#[test]
+fn readers_share_a_writer_does_not() {
+    let leases = leases();
+    let ask = |client, mode| leases.ask(&wish(client, 20, mode), || 7);
+    assert_eq!(ask(1, Shared), granted(true, Shared));
+    assert_eq!(ask(2, Shared), granted(true, Shared));
+    assert_eq!(ask(1, Shared), granted(false, Shared), "held all the time");
+    let one = Holder {
+        client: 1,
+        mode: Shared,
+    };
+    assert_eq!(ask(2, Exclusive), Decision::TakeFrom(vec![one]));
+    let upgraded = leases.taken(&wish(2, 20, Exclusive), &[one], || 7);
+    assert!(!upgraded.fresh, "an upgrade loses nothing");
+    assert_eq!(leases.mode(1, 20), None);
+    assert_eq!(ask(2, Shared), granted(false, Exclusive), "it has more");
+    leases.release_all(2);
+    assert_eq!(
+        ask(1, Exclusive),
+        granted(true, Exclusive),
+        "it had lost it"
+    );
+    leases.give_new(2, &[32, 33]);
+    assert_eq!(leases.mode(2, 33), Some(Exclusive));
+    assert_eq!((leases.counts()[&1], leases.counts()[&2]), (1, 2));
+    assert_eq!(leases.moves(9), (1, vec![]), "its entry has gone meanwhile");
+}
+
+#[test]
+fn a_reader_leaves_the_writer_a_shared_lease() {
+    let leases = leases();
+    leases.ask(&wish(1, 5, Exclusive), || 7);
+    let reader = wish(2, 5, Shared);
+    let Decision::TakeFrom(from) = leases.ask(&reader, || 7) else {
+        panic!("a writer is in the way");
+    };
+    leases.taken(&reader, &from, || 7);
+    assert_eq!(leases.mode(1, 5), Some(Shared));
+    let again = leases.ask(&wish(1, 5, Shared), || 7);
+    assert_eq!(
+        again,
+        granted(false, Shared),
+        "what it wrote it still knows"
+    );
+    assert_eq!(leases.moves(9), (1, vec![(5, 1)]));
+    let gentle = Wish {
+        insist: Insist::No,
+        ..wish(1, 5, Exclusive)
+    };
+    assert_eq!(leases.ask(&gentle, || 7), Decision::Refused);
+    assert_eq!(leases.mode(2, 5), Some(Shared));
+}
+
+#[test]
+fn who_holds_on_is_left_alone_for_a_moment() {
+    let leases = leases();
+    let hold = Wish {
+        insist: Insist::Hold,
+        ..wish(1, 5, Exclusive)
+    };
+    leases.ask(&hold, || 7);
+    let begun = std::time::Instant::now();
+    let taking = leases.ask(&wish(2, 5, Shared), || 7);
+    assert!(matches!(taking, Decision::TakeFrom(_)));
+    assert!(begun.elapsed() >= Duration::from_nanos(HOLD_NS));
+}
+
+#[test]
+fn a_kernel_from_before_is_taken_for_a_reader() {
+    let leases = leases();
+    leases.assume_reader(1);
+    let kernel = Holder {
+        client: 1,
+        mode: Shared,
+    };
+    let writer = wish(2, 5, Exclusive);
+    assert_eq!(leases.ask(&writer, || 7), Decision::TakeFrom(vec![kernel]));
+    leases.taken(&writer, &[kernel], || 7);
+    assert_eq!(leases.mode(1, 5), None);
+    leases.release_all(1);
+    assert_eq!(
+        leases.ask(&wish(2, 6, Exclusive), || 7),
+        granted(true, Exclusive)
+    );
+}
+
+#[test]
+fn nobody_overtakes_while_a_lease_is_being_taken() {
+    let leases = Arc::new(leases());
+    leases.ask(&wish(1, 5, Shared), || 0);
+    let writer = wish(2, 5, Exclusive);
+    let Decision::TakeFrom(from) = leases.ask(&writer, || 0) else {
+        panic!("a reader is in the way");
+    };
+    let other = leases.clone();
+    let late = std::thread::spawn(move || other.ask(&wish(3, 5, Shared), || 0));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!late.is_finished());
+    leases.taken(&writer, &from, || 0);
+    let two = Holder {
+        client: 2,
+        mode: Exclusive,
+    };
+    assert_eq!(late.join().unwrap(), Decision::TakeFrom(vec![two]));
+    leases.give_up(&writer, &[two]);
+    let fresh = leases.ask(&wish(1, 5, Shared), || 0);
+    assert!(matches!(
+        fresh,
+        Decision::Granted(Grant { fresh: true, .. })
+    ));
+}

@@ -1,0 +1,86 @@
+//! How far a client's log goes: what it says, what is believed, where it was cut off.
+
+use super::barrier::Barrier;
+use super::client::{Client, Fate};
+use super::log_bytes::set_word;
+use super::sync::{Ordering, mutants};
+use shale_format::LogPos;
+use shale_format::limits::RECORD_ALIGN;
+use shale_format::log::{END_AT, end};
+
+/// How far a log was believed to be complete, and where it was cut off.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    /// Highest committed position that was believed.
+    believed: u64,
+    /// Nothing from here on counts; `u64::MAX` while the client is served.
+    cut: u64,
+}
+
+impl Default for Reached {
+    fn default() -> Self {
+        Self {
+            believed: 0,
+            cut: u64::MAX,
+        }
+    }
+}
+
+impl Client {
+    /// Records before this are in the volume.
+    pub(crate) fn digested(&self) -> u64 {
+        self.digested.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_digested(&self, pos: LogPos) {
+        self.digested.store(pos.0, Ordering::Release);
+        self.daemon_page.set_digested(pos.0);
+    }
+
+    /// How far the client says that its log is complete. What cannot be true is
+    /// not believed: the word never goes back, is a multiple of a record's unit, and never runs
+    /// a ring ahead of what was digested (the client keeps no more than a ring).
+    pub(crate) fn committed(&self) -> u64 {
+        let mut reached = self.reached.lock();
+        self.look_at_log(&mut reached);
+        reached.believed.min(reached.cut)
+    }
+
+    fn look_at_log(&self, reached: &mut Reached) {
+        let unit = RECORD_ALIGN as u64;
+        let highest = self.digested() + self.ring_bytes;
+        let said = self.client_page.committed() / unit * unit;
+        reached.believed = reached.believed.max(said.min(highest));
+    }
+
+    /// From now on nothing that the client commits counts. Whoever is appending finds out
+    /// before the call returns. Exact: the end is what is believed at one moment, and nobody
+    /// believes more afterwards.
+    pub(crate) fn cut(&self, barrier: Barrier) {
+        let early = mutants::is_on("cut-early").then(|| self.committed());
+        set_word(&self.log_fd, END_AT, end::SOUGHT);
+        if !mutants::is_on("cut-barrier") {
+            barrier.run();
+        }
+        let early = early.or_else(|| mutants::is_on("cut-in-pieces").then(|| self.committed()));
+        let mut reached = self.reached.lock();
+        let now = early.unwrap_or_else(|| {
+            self.look_at_log(&mut reached);
+            reached.believed
+        });
+        reached.cut = reached.cut.min(now);
+        let cut = reached.cut;
+        drop(reached);
+        set_word(&self.log_fd, END_AT, end::at(cut));
+    }
+
+    /// Whether requests are answered.
+    pub(crate) fn served(&self) -> bool {
+        *self.fate.lock() == Fate::Served && !self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Bytes of log that wait for digest.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.committed().saturating_sub(self.digested())
+    }
+}

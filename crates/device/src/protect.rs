@@ -1,0 +1,146 @@
+//! Protection keys: memory that a thread can reach only while it has opened the key.
+//!
+//! A stray store of a program that LibFS is part of must not reach what LibFS writes. The
+//! processor has 16 keys; each page has one, each thread a register that says what
+//! it may do with the pages of each key. To change the register costs some nanoseconds and no
+//! system call. New threads have their maker's register, signal handlers one that
+//! closes all keys but the first, and a return from the handler puts the old one back.
+
+use rustix::io::Errno;
+use std::arch::asm;
+
+/// A key, until the process ends: keys are few, and nobody gives one back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProtectionKey {
+    number: u32,
+}
+
+impl ProtectionKey {
+    /// A new key, open for the calling thread. `None`: the processor or the kernel has none
+    /// (left).
+    pub fn alloc() -> Option<Self> {
+        // SAFETY: takes no pointers; a key that nobody uses yet protects nothing.
+        let number = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
+        let number = u32::try_from(number).ok()?;
+        (1..16).contains(&number).then_some(Self { number })
+    }
+
+    /// The key of a number that [`Self::number`] gave.
+    ///
+    /// # Panics
+    /// The number is none of a key that can be allocated (1 to 15).
+    #[inline(always)]
+    pub fn of(number: u32) -> Self {
+        assert!((1..16).contains(&number), "protection key {number}");
+        Self { number }
+    }
+
+    /// Its number, 1 to 15.
+    pub fn number(self) -> u32 {
+        self.number
+    }
+
+    /// Bits in the register: neither loads nor stores.
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        3 << (2 * self.number)
+    }
+
+    /// From here on the thread reaches the memory of this key.
+    #[inline(always)]
+    pub fn open(self) {
+        let bits = self.bits();
+        set_register(register() & !bits);
+    }
+
+    /// From here on it does not: what touches it is SIGSEGV (`SEGV_PKUERR`).
+    #[inline(always)]
+    pub fn close(self) {
+        let bits = self.bits();
+        set_register(register() | bits);
+    }
+
+    /// Gives pages this key, readable and writable for whoever has opened it.
+    pub(crate) fn protect(self, base: *mut u8, bytes: usize) -> Result<(), Errno> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the caller's own mapping, which is readable and writable already: nothing
+        // becomes reachable by it that was not.
+        let result =
+            unsafe { libc::syscall(libc::SYS_pkey_mprotect, base, bytes, prot, self.number) };
+        match result {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()
+                .raw_os_error()
+                .map_or(Errno::IO, Errno::from_raw_os_error)),
+        }
+    }
+}
+
+#[inline(always)]
+fn register() -> u32 {
+    let value: u32;
+    // SAFETY: a `ProtectionKey` exists, so the processor has the register; reading it
+    // touches eax, ecx and edx only.
+    unsafe {
+        asm!(
+            "rdpkru",
+            in("ecx") 0,
+            out("eax") value,
+            out("edx") _,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    value
+}
+
+#[inline(always)]
+fn set_register(value: u32) {
+    // SAFETY: a `ProtectionKey` exists, so the processor has the register. Rights of this key
+    // alone change, which no memory but that of protected mappings has. Without `nomem`: the
+    // compiler moves no access to memory across it.
+    unsafe {
+        asm!(
+            "wrpkru",
+            in("eax") value,
+            in("ecx") 0,
+            in("edx") 0,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, MapOptions, Piece};
+
+    #[test]
+    fn pages_are_reached_while_the_key_is_open() {
+        let Some(key) = ProtectionKey::alloc() else {
+            eprintln!("SKIPPED: no protection keys here");
+            return;
+        };
+        assert_eq!(ProtectionKey::of(key.number()), key);
+        let fd = rustix::fs::memfd_create("protected", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 8192).unwrap();
+        let piece = Piece { fd, bytes: 8192 };
+        let options = MapOptions::new().protect(Some(key));
+        let map = options.open(vec![piece], Access::ReadWrite).unwrap();
+        key.open();
+        map.store_u64(4096, 7);
+        key.close();
+        let closed = register() & key.bits();
+        key.open();
+        assert_eq!((closed, map.load_u64(4096)), (key.bits(), 7));
+        // What the kernel does for a thread goes by the thread's register as well.
+        let at = map.base.cast_const();
+        key.close();
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        // SAFETY: the kernel reads the page or refuses; the page is mapped.
+        let written = unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&to), at.cast(), 8) };
+        let error = std::io::Error::last_os_error();
+        key.open();
+        drop(from);
+        assert_eq!((written, error.raw_os_error()), (-1, Some(libc::EFAULT)));
+    }
+}

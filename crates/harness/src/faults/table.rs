@@ -1,0 +1,161 @@
+//! The table of faults.
+
+use super::stage::Checked;
+use super::{Trial, astray, cuts, decay, full, killed, left, media, memory, scarce};
+use crate::Result;
+
+/// Cases of a row in a quick run.
+pub const QUICK_CASES: u64 = 6;
+
+/// One fault.
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// What is promised.
+    pub promise: &'static str,
+    /// Tries it; the inner error is what is wrong with Shale.
+    pub run: fn(&mut Trial<'_>) -> Result<Checked<()>>,
+}
+
+const fn row(
+    name: &'static str,
+    promise: &'static str,
+    run: fn(&mut Trial<'_>) -> Result<Checked<()>>,
+) -> Row {
+    Row { name, promise, run }
+}
+
+const OBJECT: &str = "fsck tells; EIO on that object only, never wrong data; the rest is as before \
+                      and can be written; repair mends it and loses that object at most";
+const VOLUME: &str = "fsck tells; the start is refused with the structure's name; repair makes it again \
+                      from the rest, nothing is lost";
+
+/// Every fault that one tier can have.
+pub const ROWS: &[Row] = &[
+    row(
+        "rot-superblock",
+        "fsck tells; the other copy serves; repair writes it again",
+        decay::superblock,
+    ),
+    row(
+        "superblock-copies",
+        "every subset of the copies, old and new mixed: the newest valid one counts; none: refused \
+         by name, nothing written",
+        decay::copies,
+    ),
+    row("rot-root-block", VOLUME, decay::root),
+    row("rot-log-table", VOLUME, decay::log_table),
+    row("rot-bitmap", VOLUME, decay::bitmap),
+    row("rot-inode", OBJECT, decay::inodes),
+    row("rot-extent-node", OBJECT, decay::extents),
+    row("rot-directory-node", OBJECT, decay::entries),
+    row("rot-attributes", OBJECT, decay::attributes),
+    row(
+        "repair-cut",
+        "power fails before any fence of repair: a second one makes the volume whole, with the same \
+         tree as if nothing had happened",
+        cuts::repairs,
+    ),
+    row(
+        "misdirected-write",
+        "as for rot: each structure holds its address or its owner",
+        astray::misdirected,
+    ),
+    row(
+        "lost-write",
+        "an older root block, bitmap block or tree node is found: as for rot",
+        astray::lost,
+    ),
+    row(
+        "lost-write-inode",
+        "nothing in a slot says that it is old: that file may show its older state; the rest is as \
+         before, repair makes the volume whole",
+        astray::lost_inodes,
+    ),
+    row(
+        "rot-journal",
+        "a batch that is in its place needs no journal: nothing is lost",
+        astray::journal,
+    ),
+    row(
+        "rot-log-header",
+        "told; salt and length are in the log table: nothing is lost",
+        left::header,
+    ),
+    row(
+        "rot-log-record",
+        "the log ends before that record's call (as after a crash): what comes before is kept, no \
+         call is there in part",
+        left::records,
+    ),
+    row(
+        "log-file",
+        "a log that is missing, cut, or another's is named; what was digested is whole",
+        left::file,
+    ),
+    row(
+        "memory-error",
+        "SIGBUS in daemon and client: EIO on what lies there, both live on; the block is not used \
+         again before the next start; what is written meanwhile goes elsewhere and stays",
+        memory::blocks,
+    ),
+    row(
+        "full-volume",
+        "ENOSPC at the call (or a short write), never at digest; what returned is there after \
+         unmount; removing always works, and the space comes back",
+        full::volume,
+    ),
+    row(
+        "full-inodes",
+        "as for data: inode numbers end with the blocks",
+        full::inodes,
+    ),
+    row("full-log", "the writer waits, no call fails", full::log),
+    row(
+        "segments",
+        "a segment missing, of another length, swapped, of another volume, older: the start is refused by \
+         name, nothing is written",
+        media::segments,
+    ),
+    row(
+        "versions",
+        "unknown compatible bits: served and kept; read-only-compatible: not served, but checked; \
+         incompatible or newer: refused, also where one copy has them",
+        media::versions,
+    ),
+    row(
+        "daemon-killed",
+        "kill -9 in attach, lease, digest, journal, publish, unmount: the next start recovers; what \
+         returned is there, the call in flight whole or absent; clients attach and go on",
+        killed::daemon,
+    ),
+    row(
+        "recovery-killed",
+        "kill -9 in recovery after one in digest: as for one kill",
+        killed::recovery,
+    ),
+    row(
+        "client-killed",
+        "returned calls are kept, the one in flight is whole or absent, its leases go; others wait \
+         no longer than the limit",
+        killed::client,
+    ),
+    row(
+        "client-stopped",
+        "inside a call, with leases: cut off at the limit; what it does after that does not count, \
+         and it is told",
+        killed::stopped,
+    ),
+    row(
+        "request-refused",
+        "the n-th open, map, allocation or thread of the daemon fails, once and for ever after, for \
+         every n: refused by name or served; what returned is there",
+        scarce::requests,
+    ),
+    row(
+        "limits",
+        "few descriptors, little memory: errno, no damage",
+        scarce::limits,
+    ),
+    row("clock-set-back", "nothing depends on it", scarce::clock),
+];

@@ -1,0 +1,267 @@
+//! The lease protocol under a model checker: the very sources of daemon and LibFS that
+//! decide and act (the table of leases, taking them, passing gates, cutting off, how far a log
+//! goes; gate, lease words, getting leases, whether a client is still served), with locks,
+//! atomics and shared memory that explore interleavings. What stands for the rest is a
+//! volume of one number per inode and calls that add one or look.
+//!
+//! Checked in each schedule: never two writers of an inode inside of calls, nor a reader and a
+//! writer, but for clients that were cut off; every write sees the one before it; a call sees what
+//! had been returned when it began; in the end the volume has exactly the writes that
+//! returned; no record comes to digest without its lease; nobody waits for ever, also when a
+//! thread is stopped inside a call until all others are done. A failure prints the
+//! schedule; `shuttle::replay` runs it again.
+//!
+//! `SHALE_SCHEDULES=N`: so many schedules instead of the short set.
+
+mod client_side;
+mod daemon_side;
+mod memory;
+mod sync;
+mod world;
+
+use client_side::session::Session;
+use daemon_side::client::Client;
+use daemon_side::shared::Shared;
+use shale_proto::LeaseMode;
+use shale_proto::control::daemon_page::bucket;
+use shuttle::rand::{Rng, thread_rng};
+use std::time::Duration;
+use world::World;
+
+/// Of each of the two kinds.
+const SCHEDULES: usize = 1_000;
+/// A mistake that is not found in so many is not found.
+const SCHEDULES_MUTANT: usize = 20_000;
+/// Threads of each client.
+const CLIENTS: [usize; 3] = [2, 1, 1];
+const CALLS: usize = 3;
+
+fn schedules(short: usize) -> usize {
+    let asked = std::env::var("SHALE_SCHEDULES").ok();
+    asked.and_then(|n| n.parse().ok()).unwrap_or(short)
+}
+
+/// Two inodes; of the same generation word, or not.
+fn inodes(together: bool) -> [u64; 2] {
+    let first = 100;
+    let same = |ino: &u64| (bucket(*ino) == bucket(first)) == together;
+    [
+        first,
+        (101..)
+            .find(same)
+            .expect("there are more inodes than words"),
+    ]
+}
+
+fn calls(world: &World, session: &Session, inos: [u64; 2]) {
+    for _ in 0..CALLS {
+        let ino = inos[thread_rng().gen_range(0..inos.len())];
+        let floor = world.floor(ino);
+        let done = match thread_rng().gen_range(0..10) {
+            0 => session.give_back(ino).map(|()| None),
+            1 => session.lease(ino, LeaseMode::Shared).map(|()| None),
+            2..=4 => session.read(ino).map(Some),
+            _ => session.write(ino).map(|value| {
+                world.wrote(ino);
+                Some(value)
+            }),
+        };
+        match done {
+            Ok(Some(value)) => world.returned(&session.client, ino, value, floor),
+            Ok(None) => {}
+            // It was cut off: its calls go by way of the mount now.
+            Err(_) => return,
+        }
+        if thread_rng().gen_range(0..4) == 0 {
+            world.shared.queue.push(&session.client);
+        }
+    }
+}
+
+/// A client writes while the daemon cuts it off and while its log is digested.
+fn cut_meanwhile() {
+    memory::reset();
+    let shared = Shared::new(Duration::ZERO);
+    let world = World::new(shared.clone(), 0);
+    let client = Client::new(1);
+    shared.register(&client);
+    let session = Session::new(&world, &client);
+    let mut threads = Vec::new();
+    for gate in 0..2 {
+        let (world, session) = (world.clone(), session.clone());
+        threads.push(shuttle::thread::spawn(move || {
+            memory::use_gate(gate);
+            while session.write(100).is_ok() {
+                world.wrote(100);
+            }
+        }));
+    }
+    let digester = {
+        let (shared, client) = (shared.clone(), client.clone());
+        shuttle::thread::spawn(move || {
+            while !client.log_fd.is_cut() {
+                shared
+                    .digest_to(&client, u64::MAX)
+                    .expect("nothing is refused");
+            }
+        })
+    };
+    memory::fence();
+    for _ in 0..thread_rng().gen_range(0..60) {
+        memory::step();
+    }
+    shared.evict(&client, "it is told to".to_owned());
+    for thread in threads.into_iter().chain([digester]) {
+        thread.join().expect("its own words say what is wrong");
+    }
+    shared
+        .digest_to(&client, u64::MAX)
+        .expect("nothing is refused");
+    world.check_end(&[100]);
+}
+
+fn run() {
+    memory::reset();
+    let limits = [
+        Duration::ZERO,
+        Duration::from_millis(1),
+        Duration::from_millis(40),
+    ];
+    let shared = Shared::new(limits[thread_rng().gen_range(0..limits.len())]);
+    let world = World::new(shared.clone(), thread_rng().gen_range(0..3));
+    let inos = inodes(thread_rng().gen_bool(0.5));
+    let mut threads = Vec::new();
+    for (id, count) in (1..).zip(CLIENTS) {
+        let client = Client::new(id);
+        shared.register(&client);
+        let session = Session::new(&world, &client);
+        for gate in 0..count {
+            world.begin(id);
+            let (world, session) = (world.clone(), session.clone());
+            threads.push(shuttle::thread::spawn(move || {
+                memory::use_gate(gate);
+                calls(&world, &session, inos);
+                memory::fence();
+                world.end(id);
+            }));
+        }
+    }
+    memory::fence();
+    let digester = {
+        let shared = shared.clone();
+        shuttle::thread::spawn(move || shared.digest_loop())
+    };
+    for thread in threads {
+        thread.join().expect("its own words say what is wrong");
+    }
+    shared.queue.stop();
+    digester.join().expect("its own words say what is wrong");
+    for client in shared.clients() {
+        shared
+            .digest_to(&client, u64::MAX)
+            .expect("nothing is refused");
+    }
+    world.check_end(&inos);
+}
+
+fn config() -> shuttle::Config {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 18;
+    config.max_steps = shuttle::MaxSteps::FailAfter(200_000);
+    config
+}
+
+fn explore(schedules: usize, scenario: fn()) {
+    let scheduler = shuttle::scheduler::RandomScheduler::new(schedules);
+    shuttle::Runner::new(scheduler, config()).run(scenario);
+}
+
+#[test]
+fn random_schedules() {
+    explore(schedules(SCHEDULES), run);
+}
+
+#[test]
+fn a_cut_is_exact() {
+    explore(schedules(SCHEDULES), cut_meanwhile);
+}
+
+#[test]
+fn priority_schedules() {
+    let scheduler = shuttle::scheduler::PctScheduler::new(3, schedules(SCHEDULES));
+    shuttle::Runner::new(scheduler, config()).run(run);
+}
+
+/// Each deliberate mistake, and where it shows.
+const MISTAKES: &[(&str, &str, fn())] = &[
+    ("lease-generation", "the generation is not raised", run),
+    ("lease-gate", "the gates are not passed", run),
+    (
+        "lease-barrier",
+        "no barrier before the look at the gates",
+        run,
+    ),
+    (
+        "gate-after-look",
+        "a call looks at the lease before it is inside",
+        run,
+    ),
+    ("lease-digest", "the holder's log is not digested", run),
+    (
+        "lease-digest-late",
+        "it is digested after the lease has moved",
+        run,
+    ),
+    (
+        "lease-busy",
+        "others get at a lease that is being taken",
+        run,
+    ),
+    ("lease-fresh", "who had lost a lease is not told", run),
+    (
+        "cut-early",
+        "the log's end is found before the client can know",
+        run,
+    ),
+    (
+        "cut-barrier",
+        "no barrier before the look for the log's end",
+        cut_meanwhile,
+    ),
+    (
+        "cut-in-pieces",
+        "the log may grow between that look and the cut",
+        cut_meanwhile,
+    ),
+    (
+        "append-unasked",
+        "a write does not look whether its log goes on",
+        run,
+    ),
+    (
+        "read-unasked",
+        "a read does not look whether it is still served",
+        run,
+    ),
+];
+
+#[test]
+fn each_mistake_is_found() {
+    let mut lives = Vec::new();
+    for &(mutant, what, scenario) in MISTAKES {
+        let found = std::thread::spawn(move || {
+            memory::switch_on(mutant);
+            explore(SCHEDULES_MUTANT, scenario);
+        });
+        match found.join() {
+            Err(why) => {
+                let why = why.downcast_ref::<String>().cloned();
+                let why = why.unwrap_or_else(|| "?".to_owned());
+                let first = why.lines().next().unwrap_or_default().to_owned();
+                println!("{mutant} ({what}): {first}");
+            }
+            Ok(()) => lives.push(mutant),
+        }
+    }
+    assert!(lives.is_empty(), "not found: {lives:?}");
+}

@@ -1,0 +1,95 @@
+//! Pages of the update log that are present before they are stored to.
+//!
+//! A store to a page that is not costs a fault, a microsecond or so, and 21 records of 128 bytes
+//! fill a page. So while the log is gone through for the first time, the kernel is asked for
+//! the next part of it at once, which costs a third of that. A program that writes little
+//! pays for little.
+
+use shale_device::Map;
+use shale_format::log::RING_AT;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Made present at a time.
+const STEP_BYTES: u64 = 512 << 10;
+/// The next step is made when this much or less is left of the last one. It may be less than
+/// what many threads write in the time that takes: then they fault, as they would.
+const AHEAD_BYTES: u64 = 64 << 10;
+
+/// How far a log is present.
+pub(crate) struct Present {
+    map: Arc<Map>,
+    ring_bytes: u64,
+    /// Log position up to which it was made present.
+    upto: AtomicU64,
+    /// Log position from which on it is so everywhere: a turn of the ring from its begin.
+    all: u64,
+}
+
+impl Present {
+    /// A log that begins at position `start` and has not been touched; `ring_bytes` 0: one that
+    /// is present everywhere.
+    pub(crate) fn new(map: Arc<Map>, start: u64, ring_bytes: u64) -> Self {
+        Self {
+            map,
+            ring_bytes,
+            upto: AtomicU64::new(start),
+            all: start + ring_bytes,
+        }
+    }
+
+    /// Somebody will soon write at position `at`.
+    #[inline]
+    pub(crate) fn look_ahead(&self, at: u64) {
+        let upto = self.upto.load(Ordering::Relaxed);
+        if upto < self.all && at + AHEAD_BYTES >= upto {
+            self.step(upto);
+        }
+    }
+
+    #[cold]
+    fn step(&self, from: u64) {
+        let place = from % self.ring_bytes;
+        let bytes = STEP_BYTES.min(self.all - from).min(self.ring_bytes - place);
+        let mine =
+            self.upto
+                .compare_exchange(from, from + bytes, Ordering::Relaxed, Ordering::Relaxed);
+        if mine.is_ok() {
+            let at = RING_AT + place as usize;
+            self.map.expect_stores(at, bytes as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the map that are in memory: it has none to begin with.
+    fn in_memory(map: &Map) -> u64 {
+        let fd = map.fds().next().unwrap();
+        rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
+    }
+
+    #[test]
+    fn one_turn_is_made_present_step_by_step() {
+        let ring: u64 = 4 << 20;
+        let map = Arc::new(Map::anonymous(RING_AT + ring as usize).unwrap());
+        let start = ring - STEP_BYTES / 2;
+        let present = Present::new(map.clone(), start, ring);
+        assert_eq!(in_memory(&map), 0);
+        present.look_ahead(start);
+        assert_eq!(in_memory(&map), STEP_BYTES / 2, "up to the ring's end");
+        present.look_ahead(start + AHEAD_BYTES);
+        assert_eq!(in_memory(&map), STEP_BYTES / 2, "enough for now");
+        present.look_ahead(start + STEP_BYTES / 2 - AHEAD_BYTES);
+        assert_eq!(in_memory(&map), STEP_BYTES * 3 / 2);
+        for at in (start..start + 3 * ring).step_by(4096) {
+            present.look_ahead(at);
+        }
+        assert_eq!(in_memory(&map), ring, "and not its header");
+        let whole = Arc::new(Map::anonymous(RING_AT).unwrap());
+        Present::new(whole.clone(), 0, 0).look_ahead(5);
+        assert_eq!(in_memory(&whole), 0);
+    }
+}

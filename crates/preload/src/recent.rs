@@ -1,0 +1,75 @@
+//! Inodes that a thread has used lately, each with its short way ([`Found`]).
+//!
+//! A list goes with the thread's slot, so nobody else touches it and it needs no lock; the
+//! next thread of the slot goes on with it. An entry is found by client and inode number.
+//! Clients are never freed, so none is taken for another one; and with a number that has
+//! become another inode's a [`Found`] finds that one. So nothing has to be taken out when a
+//! file is closed or a client is set aside: an entry stays until another one needs its place.
+
+use crate::client::Client;
+use crate::thread::Thread;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use shale_libfs::Found;
+
+/// Inodes of one thread. Two that share a place are looked up in turns.
+const ENTRIES: usize = 16;
+
+struct Entry {
+    /// Only compared.
+    client: *const Client,
+    found: Found,
+}
+
+/// The list of one thread.
+pub struct Recent([Entry; ENTRIES]);
+
+impl Recent {
+    fn new() -> Self {
+        Self(core::array::from_fn(|_| Entry {
+            client: ptr::null(),
+            found: Found::default(),
+        }))
+    }
+
+    #[inline]
+    fn get(&mut self, client: &Client, ino: u64) -> &mut Found {
+        let place = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+        let entry = &mut self.0[place as usize % ENTRIES];
+        if entry.client != ptr::from_ref(client) || entry.found.ino() != ino {
+            entry.begin(client, ino);
+        }
+        &mut entry.found
+    }
+}
+
+impl Entry {
+    #[cold]
+    fn begin(&mut self, client: &Client, ino: u64) {
+        self.client = client;
+        self.found = Found::new(ino);
+    }
+}
+
+/// The list of a slot, made if there is none.
+pub fn of_slot(place: &AtomicPtr<Recent>) -> *mut Recent {
+    let there = place.load(Ordering::Acquire);
+    if !there.is_null() {
+        return there;
+    }
+    let made = Box::into_raw(Box::new(Recent::new()));
+    place.store(made, Ordering::Release);
+    made
+}
+
+/// Calls `f` with the thread's short way to an inode. The thread is busy, and `f` does not
+/// come back here.
+#[inline]
+pub fn with<T>(thread: &Thread, client: &Client, ino: u64, f: impl FnOnce(&mut Found) -> T) -> T {
+    // SAFETY: the list came from a box that is never freed and goes with the slot, which only
+    // this thread has. Calls from inside of a call pass, so this is the only reference.
+    match unsafe { thread.recent.load(Ordering::Relaxed).as_mut() } {
+        Some(recent) => f(recent.get(client, ino)),
+        None => f(&mut Found::new(ino)),
+    }
+}
