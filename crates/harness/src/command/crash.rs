@@ -13,7 +13,7 @@ use shale_harness::crash::images::Caches;
 use shale_harness::crash::mutants::MUTANTS;
 use shale_harness::crash::sequences::Kind;
 use shale_harness::crash::whole::{self, Part};
-use shale_harness::workload::alphabet::{Step, Workload};
+use shale_harness::workload::words::{Step, Workload};
 
 const EXAMPLES: &str = "\
 Examples:

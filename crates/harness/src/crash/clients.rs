@@ -24,7 +24,8 @@ use super::record::{Parts, Run, Track, Wrong, parts};
 use super::unrest::Unrest;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Outcome, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, Workload};
+use crate::workload::alphabet::OPEN;
+use crate::workload::words::{Step, Workload};
 
 type Checked<T> = std::result::Result<T, Wrong>;
 

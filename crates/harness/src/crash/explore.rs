@@ -21,7 +21,7 @@ use super::record::{Parts, Run, parts, run};
 use super::{mkfs, rot};
 use crate::Result;
 use crate::chance::Chance;
-use crate::workload::alphabet::Workload;
+use crate::workload::words::Workload;
 
 /// How closely to look.
 #[derive(Debug, Clone, Copy)]

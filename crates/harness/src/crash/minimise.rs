@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::explore::{Explorer, Failure, Known};
 use crate::Result;
-use crate::workload::alphabet::{Step, Workload};
+use crate::workload::words::{Step, Workload};
 
 /// Longest time for one failure.
 const TIME_MAX: Duration = Duration::from_secs(60);

@@ -28,7 +28,8 @@ use super::record::{Track, Wrong, parts};
 use crate::chance::Chance;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, Workload};
+use crate::workload::alphabet::OPEN;
+use crate::workload::words::{Step, Workload};
 use crate::{HarnessError, Result, scratch::os_error};
 
 /// The connection that the mount is.

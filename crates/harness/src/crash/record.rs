@@ -22,8 +22,9 @@ use super::unrest::Unrest;
 use crate::Result;
 use crate::model::compare::shown;
 use crate::model::{Act, FileAct, Fill, Memory, Outcome, Said, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, TWIN, Workload, within};
+use crate::workload::alphabet::{OPEN, TWIN, within};
 use crate::workload::programs::Program;
+use crate::workload::words::{Step, Workload};
 use rustix::io::Errno;
 
 /// Something of Shale's that is wrong, as found while a workload ran.

@@ -4,8 +4,9 @@
 //! ends early has seen an even sample: numbers of the small kinds are scattered.
 
 use crate::chance::Chance;
-use crate::workload::alphabet::{Step, Workload, alphabet, concerns};
+use crate::workload::alphabet::{alphabet, concerns};
 use crate::workload::programs::{PROGRAMS, Program};
+use crate::workload::words::{Step, Workload};
 
 /// Clients of the kind with several.
 const CLIENTS: u64 = 2;
@@ -133,17 +134,7 @@ impl Kind {
                 let length = 3 + chance.below(8);
                 sampled(&mut chance, length, 6, CLIENTS)
             }
-            Kind::Threads => {
-                let length = 4 + chance.below(16);
-                let workload = sampled(&mut chance, length, 8, CLIENTS);
-                Workload {
-                    threads: true,
-                    // Two threads at the end of a ring are met nowhere else.
-                    wraps: number.is_multiple_of(2),
-                    turned: false,
-                    ..workload
-                }
-            }
+            Kind::Threads => threads(&mut chance, number),
             Kind::Programs => program(&mut chance, number as usize),
             Kind::Mkfs => Workload {
                 mkfs: true,
@@ -168,6 +159,17 @@ impl Kind {
                 }
             }
         }
+    }
+}
+
+/// Two threads; every second time at the end of a ring, where they meet nowhere else.
+fn threads(chance: &mut Chance, number: u64) -> Workload {
+    let length = 4 + chance.below(16);
+    Workload {
+        threads: true,
+        wraps: number.is_multiple_of(2),
+        turned: false,
+        ..sampled(chance, length, 8, CLIENTS)
     }
 }
 
