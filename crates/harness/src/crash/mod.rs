@@ -5,7 +5,7 @@
 //! | [`base`] | the volume that every workload begins with |
 //! | [`record`] | runs a workload and notes every store, flush and fence |
 //! | [`mount`], [`once`] | a mount that survives its daemon: requests sent again |
-//! | [`clients`] | clients at the same time on one tree: every order that is right |
+//! | [`clients`], [`orders`] | clients at the same time on one tree: every order that is right |
 //! | [`unrest`] | threads held up at random |
 //! | [`shadow`] | nothing was stored that was not recorded |
 //! | [`turned`] | logs that have gone around |
@@ -34,6 +34,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod mutants;
 pub mod once;
+pub mod orders;
 pub mod record;
 pub mod rot;
 pub mod sequences;

@@ -217,6 +217,9 @@ fn kind_of(wrong: &str) -> &'static str {
         ("everything deleted", "space does not come back"),
         ("the tree is that after", "another tree"),
         ("as after", "another tree"),
+        ("no order", "no order of the calls"),
+        ("is not known", "a request sent again"),
+        (" again, ", "a request sent again"),
     ];
     let found = kinds.into_iter().find(|kind| wrong.contains(kind.0));
     found.map_or("the model, without a cut", |kind| kind.1)

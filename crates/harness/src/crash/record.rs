@@ -15,7 +15,8 @@ use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
-use super::clients::{self, Hours, Orders};
+use super::clients::{self, Hours};
+use super::orders::Orders;
 use super::shadow::all_recorded;
 use super::turned;
 use super::unrest::Unrest;

@@ -407,7 +407,14 @@ fn large(acts: &mut Vec<Act>) {
 
 /// Whether an operation is about the file `name`, by name or by one of the slots of [`OPEN`].
 pub fn concerns(act: &Act, name: &str) -> bool {
-    let is = |path: &Vec<u8>| path == name.as_bytes();
+    match act {
+        Act::File(slot, _) => OPEN.get(*slot).is_some_and(|open| open.0 == name),
+        _ => paths_of(act).contains(&name.as_bytes()),
+    }
+}
+
+/// The paths that an operation walks.
+pub fn paths_of(act: &Act) -> Vec<&[u8]> {
     match act {
         Act::Symlink(_, path)
         | Act::Mkdir(path, _)
@@ -423,9 +430,10 @@ pub fn concerns(act: &Act, name: &str) -> bool {
         | Act::SetXattr(path, ..)
         | Act::GetXattr(path, _)
         | Act::RemoveXattr(path, _)
-        | Act::Open(_, path, ..) => is(path),
-        Act::Link(old, new) | Act::Rename(old, new, _) => is(old) || is(new),
-        Act::File(slot, _) => OPEN.get(*slot).is_some_and(|open| open.0 == name),
+        | Act::Open(_, path, ..)
+        | Act::File(_, FileAct::Link(path)) => vec![path],
+        Act::Link(old, new) | Act::Rename(old, new, _) => vec![old, new],
+        Act::File(..) => Vec::new(),
     }
 }
 
