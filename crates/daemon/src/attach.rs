@@ -139,8 +139,8 @@ impl Shared {
                 options.create_file(&path, bytes)?
             }
         });
-        if reach == Reach::InProcess {
-            // For a mount that stays; a program's start must not wait for it.
+        if reach == Reach::InProcess && self.config.fixed_logs.is_none() {
+            // For a mount that stays; a program's start must not wait for it, nor a test's.
             map.prepare()?;
         }
         let header = LogHeader {

@@ -13,7 +13,7 @@ use shale_harness::crash::images::Caches;
 use shale_harness::crash::mutants::MUTANTS;
 use shale_harness::crash::sequences::Kind;
 use shale_harness::crash::whole::{self, Part};
-use shale_harness::workload::alphabet::{Step, Workload, act_at};
+use shale_harness::workload::words::{Step, Workload};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ Examples:
 The same seed gives the same states. Use a release build.";
 
 /// Workloads of each kind in a short run, and in a long one.
-const SHORT: [(Kind, u64); 9] = [
+const SHORT: [(Kind, u64); 10] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, 400),
@@ -36,10 +36,11 @@ const SHORT: [(Kind, u64); 9] = [
     (Kind::Two, 60),
     (Kind::Requests, 60),
     (Kind::Clients, 60),
+    (Kind::Programs, 4),
 ];
 /// Threads need another tree, so they are never with the others.
 const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
-const LONG: [(Kind, u64); 9] = [
+const LONG: [(Kind, u64); 10] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
@@ -49,6 +50,7 @@ const LONG: [(Kind, u64); 9] = [
     (Kind::Two, 20_000),
     (Kind::Requests, 20_000),
     (Kind::Clients, 20_000),
+    (Kind::Programs, 2_000),
 ];
 
 /// How closely `--whole` looks: all workloads fit an hour of two processors.
@@ -68,8 +70,8 @@ pub struct Args {
     /// All pairs, and many samples of the rest: hours
     #[arg(long)]
     long: bool,
-    /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients; or
-    /// threads alone
+    /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients,
+    /// programs; or threads alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -79,7 +81,7 @@ pub struct Args {
     /// client, D a digest; in front L: nothing is stolen, W: the log's ring ends
     /// soon, T: both are threads of one client, O: old records are in the logs,
     /// R: the first is a mount that survives its daemon, C: clients at the same
-    /// time; M alone: a volume is made
+    /// time, P=NAME: operations of a recorded program; M alone: a volume is made
     #[arg(long, value_name = "STEPS")]
     workload: Option<Workload>,
     /// Seed of workloads and choices
@@ -158,7 +160,10 @@ fn parse_mutant(text: &str) -> std::result::Result<&'static str, String> {
 fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text);
     kind.ok_or_else(|| {
-        format!("'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, clients")
+        format!(
+            "'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, \
+             clients, programs"
+        )
     })
 }
 
@@ -287,7 +292,7 @@ impl Args {
             eprintln!("    again: {}", self.again(failure));
         }
         eprintln!(
-            "{} states ({} cut again in recovery) of {} cuts in {} workloads; {} volumes checked, {} lived on; \
+            "{} states ({} cut again in recovery) of {} cuts in {} workloads; {} volumes checked, {} lived on, {} databases; \
              {:.1} s, {:.0} states/s",
             summary.states,
             count(&counts.states_again),
@@ -295,6 +300,7 @@ impl Args {
             count(&counts.workloads),
             count(&counts.volumes),
             count(&counts.lived_on),
+            count(&counts.databases),
             summary.seconds,
             summary.states_per_second,
         );
@@ -362,15 +368,21 @@ impl Args {
 
 /// What the steps of a workload do.
 fn steps(workload: &str) -> Vec<String> {
-    let Ok(Workload { steps, .. }) = workload.parse() else {
+    let Ok(workload) = workload.parse::<Workload>() else {
         return Vec::new();
     };
     let shown = |(number, step): (usize, Step)| match step {
         Step::Digest => "digest".to_owned(),
-        Step::Item { client: 0, item } => format!("{:?}", act_at(item, number)),
-        Step::Item { client, item } => format!("client {client}: {:?}", act_at(item, number)),
+        Step::Item { client: 0, item } => format!("{:?}", workload.act(item, number)),
+        Step::Item { client, item } => format!("client {client}: {:?}", workload.act(item, number)),
     };
-    steps.into_iter().enumerate().map(shown).collect()
+    workload
+        .steps
+        .iter()
+        .copied()
+        .enumerate()
+        .map(shown)
+        .collect()
 }
 
 /// Runs it; whether nothing is wrong.

@@ -11,7 +11,7 @@ use super::base::{Base, More};
 use super::explore::{Counts, Depth, Explorer, Failure, Known};
 use super::minimise::minimise;
 use super::sequences::Kind;
-use crate::workload::alphabet::Workload;
+use crate::workload::words::Workload;
 use crate::{HarnessError, Result};
 
 /// What to look at, and how long.

@@ -7,6 +7,7 @@
 //! whatever it had done, doing it again has to give the same tree.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,12 +15,13 @@ use parking_lot::Mutex;
 
 use super::base::{Base, Place};
 use super::check::{self, Recovered};
+use super::databases;
 use super::images::{Caches, Cutter, Image};
 use super::record::{Parts, Run, parts, run};
 use super::{mkfs, rot};
 use crate::Result;
 use crate::chance::Chance;
-use crate::workload::alphabet::Workload;
+use crate::workload::words::Workload;
 
 /// How closely to look.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +85,8 @@ pub struct Counts {
     pub volumes: AtomicU64,
     /// Of these, served, filled and emptied.
     pub lived_on: AtomicU64,
+    /// Recovered databases that were opened by their program.
+    pub databases: AtomicU64,
     /// Of these, damaged bit by bit.
     pub flipped: AtomicU64,
 }
@@ -101,6 +105,8 @@ pub struct Known {
     images: Vec<Mutex<HashMap<u128, Parts>>>,
     /// Recovered volumes that were checked.
     volumes: Vec<Mutex<HashSet<u128>>>,
+    /// How many transactions the database in each tree has.
+    databases: Mutex<HashMap<Parts, u64>>,
     /// What was looked at.
     pub counts: Counts,
 }
@@ -110,6 +116,7 @@ impl Default for Known {
         Known {
             images: (0..SHARDS).map(|_| Mutex::default()).collect(),
             volumes: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            databases: Mutex::default(),
             counts: Counts::default(),
         }
     }
@@ -150,6 +157,9 @@ pub struct Explorer {
     pub(super) stage: Place,
     /// Where images are recovered.
     pub(super) ward: Place,
+    dir: PathBuf,
+    /// The program that opens databases is here.
+    open_databases: bool,
 }
 
 type Found<T> = std::result::Result<T, String>;
@@ -168,6 +178,8 @@ impl Explorer {
         Ok(Explorer {
             stage: Place::new(dir, &base)?,
             ward: Place::new(dir, &base)?,
+            dir: dir.to_path_buf(),
+            open_databases: databases::can_be_opened(),
             base,
             depth,
             known,
@@ -285,13 +297,19 @@ impl Explorer {
             let hash = cut.hash(&mut mask);
             let known = self.known.image(hash).lock().get(&hash).copied();
             let wrong = match known {
-                Some(tree) if run.is_right(&windows, &tree) => continue,
-                _ => self
-                    .look_at_image(run, &cut.image(&mask), seed)?
-                    .and_then(|tree| match run.is_right(&windows, &parts(&tree)) {
-                        true => Ok(()),
-                        false => Err(wrong_tree(run, &windows, &tree)),
-                    }),
+                Some(tree)
+                    if run.is_right(&windows, &tree)
+                        && self.has_transactions(run, &windows, &tree) =>
+                {
+                    continue;
+                }
+                _ => match self.look_at_image(run, &cut.image(&mask), seed)? {
+                    Ok(tree) if !run.is_right(&windows, &parts(&tree)) => {
+                        Err(wrong_tree(run, &windows, &tree))
+                    }
+                    Ok(tree) => self.open_database(run, &windows, &tree)?,
+                    Err(wrong) => Err(wrong),
+                },
             };
             if let Err(wrong) = wrong {
                 let bits = mask.iter().map(|&alive| if alive { '1' } else { '0' });
@@ -299,6 +317,44 @@ impl Explorer {
             }
         }
         Ok(Ok(()))
+    }
+
+    /// Whether a tree is known to have all transactions that had been answered.
+    fn has_transactions(&self, run: &Run, windows: &[(usize, usize)], tree: &Parts) -> bool {
+        let known = || self.known.databases.lock().get(tree).copied();
+        let answered = run.answered(windows);
+        !self.open_databases || answered.is_none_or(|n| known().is_some_and(|found| found >= n))
+    }
+
+    /// Has the program of `run` open what it wrote, unless that was done.
+    fn open_database(
+        &self,
+        run: &Run,
+        windows: &[(usize, usize)],
+        tree: &crate::model::Snapshot,
+    ) -> Result<Found<()>> {
+        let Some(answered) = run.answered(windows).filter(|_| self.open_databases) else {
+            return Ok(Ok(()));
+        };
+        let of = parts(tree);
+        let known = self.known.databases.lock().get(&of).copied();
+        let found = match known {
+            Some(found) => found,
+            None => {
+                add(&self.known.counts.databases);
+                match databases::transactions(tree, &self.dir)? {
+                    Ok(found) => found,
+                    Err(wrong) => return Ok(Err(wrong)),
+                }
+            }
+        };
+        self.known.databases.lock().insert(of, found);
+        match found >= answered {
+            true => Ok(Ok(())),
+            false => Ok(Err(format!(
+                "{answered} transactions were answered, {found} are there"
+            ))),
+        }
     }
 
     /// Recovers an image that was not seen before, and looks at what came out.

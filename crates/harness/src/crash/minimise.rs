@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::explore::{Explorer, Failure, Known};
 use crate::Result;
-use crate::workload::alphabet::{Step, Workload};
+use crate::workload::words::{Step, Workload};
 
 /// Longest time for one failure.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -76,6 +76,7 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
             mkfs: workload.mkfs,
             requests: workload.requests,
             at_once: workload.at_once,
+            program: workload.program,
             ..Workload::new(steps.clone())
         });
     }

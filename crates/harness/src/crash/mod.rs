@@ -5,12 +5,13 @@
 //! | [`base`] | the volume that every workload begins with |
 //! | [`record`] | runs a workload and notes every store, flush and fence |
 //! | [`mount`], [`once`] | a mount that survives its daemon: requests sent again |
-//! | [`clients`] | clients at the same time on one tree: every order that is right |
+//! | [`clients`], [`orders`] | clients at the same time on one tree: every order that is right |
 //! | [`unrest`] | threads held up at random |
 //! | [`shadow`] | nothing was stored that was not recorded |
 //! | [`turned`] | logs that have gone around |
 //! | [`images`] | the images that a cut could leave |
 //! | [`check`] | recovers one image and looks at everything |
+//! | [`databases`] | recovered databases, opened by their program |
 //! | [`rot`] | bits that flip in a recovered volume |
 //! | [`mkfs`] | cuts while a volume is made |
 //! | [`explore`] | all cuts of a workload |
@@ -25,6 +26,7 @@ pub mod base;
 pub mod campaign;
 pub mod check;
 pub mod clients;
+pub mod databases;
 pub mod explore;
 pub mod images;
 pub mod minimise;
@@ -32,6 +34,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod mutants;
 pub mod once;
+pub mod orders;
 pub mod record;
 pub mod rot;
 pub mod sequences;

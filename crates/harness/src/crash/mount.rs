@@ -282,7 +282,11 @@ impl Mount {
             }
             Act::Open(slot, path, flags, mode) => return self.opening(*slot, path, *flags, *mode),
             Act::File(slot, act) => return self.file(*slot, act),
-            Act::Stat(..) | Act::Readlink(_) | Act::List(_) | Act::GetXattr(..) => {
+            Act::Stat(path, follow) => {
+                let attr = self.inode(path, *follow)?;
+                return Ok(Way::Known(Ok(crate::model::shale::stat(&attr))));
+            }
+            Act::Readlink(_) | Act::List(_) | Act::GetXattr(..) => {
                 return Err(Errno::OPNOTSUPP);
             }
         };
@@ -358,16 +362,17 @@ impl Mount {
         }
         let open = self.open[slot].clone().ok_or(Errno::BADF)?;
         let append = open.flags.contains(OFlags::APPEND);
-        let write = |at: u64, fill: &crate::model::Fill, next| match open.writes() {
+        let write = |at: u64, bytes: Vec<u8>, next| match open.writes() {
             true => {
-                let ask = Ask::Write(open.ino, at, fill.bytes(), append);
+                let ask = Ask::Write(open.ino, at, bytes, append);
                 Ok(Way::Ask(ask, After::Wrote(next)))
             }
             false => Err(Errno::BADF),
         };
         let ask = match act {
-            FileAct::Write(at, fill) => return write(*at, fill, None),
-            FileAct::WriteNext(fill) => return write(open.offset, fill, Some(slot)),
+            FileAct::Write(at, fill) => return write(*at, fill.bytes(), None),
+            FileAct::WriteBytes(at, bytes) => return write(*at, bytes.clone(), None),
+            FileAct::WriteNext(fill) => return write(open.offset, fill.bytes(), Some(slot)),
             FileAct::Truncate(_) if !open.writes() => return Err(Errno::INVAL),
             FileAct::Truncate(size) => {
                 let set = SetAttr {

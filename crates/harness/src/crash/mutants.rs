@@ -164,6 +164,9 @@ pub const MUTANTS: [Mutant; 57] = [
     ),
 ];
 
+/// Mutants that only requests can show.
+const OF_REQUESTS: &str = "requests-";
+
 /// What became of a mutant.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Fate {
@@ -217,6 +220,9 @@ fn kind_of(wrong: &str) -> &'static str {
         ("the tree is that after", "another tree"),
         ("no order of the calls", "another tree"),
         ("as after", "another tree"),
+        ("no order", "no order of the calls"),
+        ("is not known", "a request sent again"),
+        (" again, ", "a request sent again"),
     ];
     let found = kinds.into_iter().find(|kind| wrong.contains(kind.0));
     found.map_or("the model, without a cut", |kind| kind.1)
@@ -243,6 +249,10 @@ pub fn run(
             time_limit: limit,
             failures_max: 1,
             mutant: Some(mutant.name),
+            kinds: match mutant.name.starts_with(OF_REQUESTS) {
+                true => vec![(Kind::Requests, 10_000)],
+                false => options.kinds.clone(),
+            },
             ..options.clone()
         };
         let mut summary = campaign::run(&options, &|_, _| ())?;

@@ -28,7 +28,8 @@ use super::record::{Track, Wrong, parts};
 use crate::chance::Chance;
 use crate::model::compare::shown;
 use crate::model::{Act, Memory, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, Workload, act_at};
+use crate::workload::alphabet::OPEN;
+use crate::workload::words::{Step, Workload};
 use crate::{HarnessError, Result, scratch::os_error};
 
 /// The connection that the mount is.
@@ -171,7 +172,7 @@ impl Doer {
                     None
                 }
                 Step::Item { client, item } => self
-                    .act(client, &act_at(item, number))
+                    .act(client, &workload.act(item, number))
                     .map_err(|wrong| format!("step {number}: {wrong}"))?,
             };
             let after = place.recording.event_count();

@@ -15,14 +15,17 @@ use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
-use super::clients::{self, Hours, Orders};
+use super::clients::{self, Hours};
+use super::orders::Orders;
 use super::shadow::all_recorded;
 use super::turned;
 use super::unrest::Unrest;
 use crate::Result;
 use crate::model::compare::shown;
 use crate::model::{Act, FileAct, Fill, Memory, Outcome, Said, Shale, Side, Snapshot};
-use crate::workload::alphabet::{OPEN, Step, TWIN, Workload, act_at, within};
+use crate::workload::alphabet::{OPEN, TWIN, within};
+use crate::workload::programs::Program;
+use crate::workload::words::{Step, Workload};
 use rustix::io::Errno;
 
 /// Something of Shale's that is wrong, as found while a workload ran.
@@ -100,6 +103,10 @@ pub struct Run {
     /// Clients at the same time on one tree: what may come of their calls. Then the tracks tell
     /// when steps were done, not to what end.
     pub orders: Option<Orders>,
+    /// A program whose operations the steps are, from the first on.
+    pub program: Option<Program>,
+    /// Which steps are operations.
+    items: Vec<bool>,
 }
 
 impl Run {
@@ -109,6 +116,13 @@ impl Run {
             .iter()
             .map(|track| track.window(event))
             .collect()
+    }
+
+    /// Transactions that a program had answered, if this is one.
+    pub fn answered(&self, windows: &[(usize, usize)]) -> Option<u64> {
+        let returned = windows.first()?.0;
+        let done = self.items.get(..returned)?.iter().filter(|&&item| item);
+        self.program.map(|program| program.answered(done.count()))
     }
 
     /// Whether a tree is right for these windows.
@@ -140,7 +154,8 @@ fn part_done(act: &Act, did: &Outcome) -> Option<Option<Act>> {
 }
 
 /// One that does steps, and the model of what it does.
-struct Doer {
+struct Doer<'w> {
+    workload: &'w Workload,
     shales: Vec<Shale>,
     model: Memory,
     /// In front of all paths.
@@ -152,7 +167,7 @@ struct Doer {
 /// How a call of Shale's that panicked begins in [`Wrong`].
 const PANIC: &str = "a panic";
 
-impl Doer {
+impl Doer<'_> {
     fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
         let act = within(self.root, act.clone());
         self.model.set_client(client);
@@ -203,7 +218,9 @@ impl Doer {
             let before = recording.event_count();
             set_operation(number as u64 + 1);
             let done = match step {
-                Step::Item { client: who, item } => self.act(client(who), &act_at(item, number)),
+                Step::Item { client: who, item } => {
+                    self.act(client(who), &self.workload.act(item, number))
+                }
                 Step::Digest => {
                     daemon.quiesce();
                     Ok(())
@@ -268,6 +285,8 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         tracks: Vec::new(),
         logs,
         orders: None,
+        program: workload.whole_program(),
+        items: workload.steps.iter().map(|&s| s != Step::Digest).collect(),
     };
     let with = (&*place.recording.clone(), &*daemon);
     let done = match workload.threads {
@@ -322,6 +341,7 @@ fn in_turns(
     run: &mut Run,
 ) -> Checked<()> {
     let mut doer = Doer {
+        workload,
         shales: sessions.iter().map(side).collect(),
         model: base.model.clone(),
         root: b"",
@@ -356,6 +376,7 @@ fn at_once(
     let mut doers = Vec::new();
     for root in [b"" as &[u8], TWIN] {
         let mut doer = Doer {
+            workload,
             shales: vec![side(session)],
             model: base.model.clone(),
             root,

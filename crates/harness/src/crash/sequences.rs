@@ -4,7 +4,9 @@
 //! ends early has seen an even sample: numbers of the small kinds are scattered.
 
 use crate::chance::Chance;
-use crate::workload::alphabet::{Step, Workload, alphabet, concerns};
+use crate::workload::alphabet::{alphabet, concerns};
+use crate::workload::programs::{PROGRAMS, Program};
+use crate::workload::words::{Step, Workload};
 
 /// Clients of the kind with several.
 const CLIENTS: u64 = 2;
@@ -39,11 +41,13 @@ pub enum Kind {
     /// Two to four clients at the same time on one tree, sampled. What happens is not the same
     /// each time.
     Clients,
+    /// Operations of real programs, recorded; digests anywhere.
+    Programs,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
@@ -54,6 +58,7 @@ impl Kind {
         Kind::Mkfs,
         Kind::Requests,
         Kind::Clients,
+        Kind::Programs,
     ];
 
     /// Its name in commands.
@@ -69,6 +74,7 @@ impl Kind {
             Kind::Mkfs => "mkfs",
             Kind::Requests => "requests",
             Kind::Clients => "clients",
+            Kind::Programs => "programs",
         }
     }
 
@@ -128,17 +134,8 @@ impl Kind {
                 let length = 3 + chance.below(8);
                 sampled(&mut chance, length, 6, CLIENTS)
             }
-            Kind::Threads => {
-                let length = 4 + chance.below(16);
-                let workload = sampled(&mut chance, length, 8, CLIENTS);
-                Workload {
-                    threads: true,
-                    // Two threads at the end of a ring are met nowhere else.
-                    wraps: number.is_multiple_of(2),
-                    turned: false,
-                    ..workload
-                }
-            }
+            Kind::Threads => threads(&mut chance, number),
+            Kind::Programs => program(&mut chance, number as usize),
             Kind::Mkfs => Workload {
                 mkfs: true,
                 ..Workload::default()
@@ -162,6 +159,34 @@ impl Kind {
                 }
             }
         }
+    }
+}
+
+/// Two threads; every second time at the end of a ring, where they meet nowhere else.
+fn threads(chance: &mut Chance, number: u64) -> Workload {
+    let length = 4 + chance.below(16);
+    Workload {
+        threads: true,
+        wraps: number.is_multiple_of(2),
+        turned: false,
+        ..sampled(chance, length, 8, CLIENTS)
+    }
+}
+
+/// Program number `number`: the first round without digests, then with more or less of them.
+fn program(chance: &mut Chance, number: usize) -> Workload {
+    let program = Program::numbered(number);
+    let digest_every = 4 + chance.below(40);
+    let mut steps = Vec::new();
+    for item in 0..program.acts().len() {
+        steps.push(Step::Item { client: 0, item });
+        if number >= PROGRAMS && chance.below(digest_every) == 0 {
+            steps.push(Step::Digest);
+        }
+    }
+    Workload {
+        program: Some(program),
+        ..sometimes(chance, steps)
     }
 }
 

@@ -10,7 +10,7 @@ use shale_format::log::RING_AT;
 use super::base::{Base, Place, medium_name};
 use super::record::{Wrong, run};
 use crate::Result;
-use crate::workload::alphabet::Workload;
+use crate::workload::words::Workload;
 
 /// Bytes of a line of a log, by place in its file.
 const LINE: usize = 64;

@@ -69,6 +69,8 @@ pub enum FileAct {
     Read(u64, usize),
     /// `pwrite` at an offset.
     Write(u64, Fill),
+    /// `pwrite` of these bytes at an offset.
+    WriteBytes(u64, Vec<u8>),
     /// `write` at the file's own offset.
     WriteNext(Fill),
     /// `ftruncate`.

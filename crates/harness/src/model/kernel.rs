@@ -66,6 +66,10 @@ impl Kernel {
                 let n = file.write_at(&fill.bytes(), *at).map_err(errno)?;
                 return Ok(Said::Count(n));
             }
+            FileAct::WriteBytes(at, bytes) => {
+                let n = file.write_at(bytes, *at).map_err(errno)?;
+                return Ok(Said::Count(n));
+            }
             FileAct::WriteNext(fill) => {
                 let n = std::io::Write::write(&mut file, &fill.bytes()).map_err(errno)?;
                 return Ok(Said::Count(n));

@@ -452,6 +452,10 @@ impl Memory {
                 self.write(&open, *at, &fill.bytes())?;
                 return Ok(Said::Count(fill.len));
             }
+            FileAct::WriteBytes(at, bytes) => {
+                self.write(&open, *at, bytes)?;
+                return Ok(Said::Count(bytes.len()));
+            }
             FileAct::WriteNext(fill) => {
                 let end = self.write(&open, open.offset, &fill.bytes())?;
                 if let Some(open) = self.slot(slot) {

@@ -15,7 +15,8 @@ pub struct Shale {
     tree: Tree,
 }
 
-fn stat(a: &Attr) -> Said {
+/// What attributes say.
+pub(crate) fn stat(a: &Attr) -> Said {
     Said::Stat(Stat {
         mode: a.mode,
         nlink: a.nlink,
@@ -49,6 +50,7 @@ impl Shale {
                 return Ok(Said::Bytes(into));
             }
             FileAct::Write(at, fill) => return file.pwrite(*at, &fill.bytes()).map(Said::Count),
+            FileAct::WriteBytes(at, bytes) => return file.pwrite(*at, bytes).map(Said::Count),
             FileAct::WriteNext(fill) => return file.write(&fill.bytes()).map(Said::Count),
             FileAct::Truncate(size) => file.truncate(*size)?,
             FileAct::Allocate(mode, at, len) => file.fallocate(*mode, *at, *len)?,

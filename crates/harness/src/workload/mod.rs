@@ -3,6 +3,8 @@
 //! | Module | Pattern |
 //! | --- | --- |
 //! | [`varmail`] | mail: small files made, appended to, synced, read and removed (MISSION D5, M8) |
+//! | [`alphabet`], [`words`] | operations on a small tree, and sequences of them |
+//! | [`programs`] | what real programs did, recorded |
 //! | [`million`] | one directory of very many names |
 //!
 //! The same seed gives the same calls on whatever is measured.
@@ -12,7 +14,9 @@ mod direct;
 mod directory;
 mod files;
 pub mod million;
+pub mod programs;
 pub mod varmail;
+pub mod words;
 
 pub use direct::DirectFiles;
 pub use directory::Directory;

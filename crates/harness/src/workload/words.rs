@@ -1,0 +1,181 @@
+//! Workloads: sequences of operations of the alphabet, or of a recorded program, as words that a
+//! command can be given.
+
+use super::alphabet::{act_at, alphabet};
+use super::programs::Program;
+use crate::model::Act;
+
+/// One step of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// A client does an item of the alphabet.
+    Item {
+        /// Which client, from 0.
+        client: usize,
+        /// Which item.
+        item: usize,
+    },
+    /// All logs are digested, and freed space is given out again.
+    Digest,
+}
+
+/// A sequence of steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Workload {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Whole blocks go through the log, never straight to granted blocks.
+    pub log_all: bool,
+    /// Logs begin shortly before the end of their rings.
+    pub wraps: bool,
+    /// The second client is a thread of the first, at the same time, in [`TWIN`].
+    pub threads: bool,
+    /// Logs have gone around once: the records of this workload's last turn are still there.
+    pub turned: bool,
+    /// A volume is made over the one that is there; no steps.
+    pub mkfs: bool,
+    /// The first client is a mount, whose operations are requests; it survives its daemon.
+    pub requests: bool,
+    /// All clients run at the same time, on one tree.
+    pub at_once: bool,
+    /// Items are operations of this program, not of the alphabet.
+    pub program: Option<Program>,
+}
+
+const LOG_ALL: &str = "L";
+const WRAPS: &str = "W";
+const THREADS: &str = "T";
+const TURNED: &str = "O";
+const MKFS: &str = "M";
+const REQUESTS: &str = "R";
+const AT_ONCE: &str = "C";
+const PROGRAM: &str = "P=";
+const DIGEST: &str = "D";
+
+impl Workload {
+    /// These steps, nothing special.
+    pub fn new(steps: Vec<Step>) -> Self {
+        Workload {
+            steps,
+            ..Workload::default()
+        }
+    }
+
+    /// Other steps, the rest the same.
+    pub fn with(&self, steps: Vec<Step>) -> Self {
+        Workload { steps, ..*self }
+    }
+
+    /// Item `item` as step number `step`.
+    pub fn act(&self, item: usize, step: usize) -> Act {
+        match self.program {
+            Some(program) => program.acts()[item].clone(),
+            None => act_at(item, step),
+        }
+    }
+
+    /// The program whose operations these are, none left out from the first on.
+    pub fn whole_program(&self) -> Option<Program> {
+        let items = self.steps.iter().filter_map(|step| match step {
+            Step::Item { item, .. } => Some(*item),
+            Step::Digest => None,
+        });
+        let whole = items.enumerate().all(|(n, item)| n == item);
+        self.program.filter(|_| whole)
+    }
+
+    /// How many clients it needs.
+    pub fn clients(&self) -> usize {
+        let client = |step: &Step| match step {
+            Step::Item { client, .. } => client + 1,
+            Step::Digest => 1,
+        };
+        self.steps.iter().map(client).max().unwrap_or(1)
+    }
+}
+
+/// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`,
+/// `W`, `T`, `O`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
+/// [`Workload::turned`], [`Workload::requests`] and [`Workload::at_once`]; `M` alone for
+/// [`Workload::mkfs`], and `P=` with the name of a program ([`Workload::program`]).
+impl std::fmt::Display for Workload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let flags = [
+            (self.log_all, LOG_ALL),
+            (self.wraps, WRAPS),
+            (self.threads, THREADS),
+            (self.turned, TURNED),
+            (self.mkfs, MKFS),
+            (self.requests, REQUESTS),
+            (self.at_once, AT_ONCE),
+        ];
+        let flags = flags.into_iter().filter(|flag| flag.0);
+        let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
+        words.extend(self.program.map(|p| format!("{PROGRAM}{}", p.name())));
+        words.extend(self.steps.iter().map(|step| match step {
+            Step::Digest => DIGEST.to_owned(),
+            Step::Item { client: 0, item } => item.to_string(),
+            Step::Item { client, item } => format!("{}{item}", char::from(b'a' + *client as u8)),
+        }));
+        f.write_str(&words.join(" "))
+    }
+}
+
+impl std::str::FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut items = alphabet().len();
+        let mut workload = Workload::default();
+        for word in text.split_whitespace() {
+            if let Some(name) = word.strip_prefix(PROGRAM) {
+                let found = Program::named(name);
+                let program = found.ok_or_else(|| format!("'{name}' is no program"))?;
+                items = program.acts().len();
+                workload.program = Some(program);
+                continue;
+            }
+            match word {
+                LOG_ALL => workload.log_all = true,
+                WRAPS => workload.wraps = true,
+                THREADS => workload.threads = true,
+                TURNED => workload.turned = true,
+                MKFS => workload.mkfs = true,
+                REQUESTS => workload.requests = true,
+                AT_ONCE => workload.at_once = true,
+                DIGEST => workload.steps.push(Step::Digest),
+                _ => workload.steps.push(item_of(word, items)?),
+            }
+        }
+        Ok(workload)
+    }
+}
+
+fn item_of(word: &str, items: usize) -> Result<Step, String> {
+    let (client, number) = match word.as_bytes()[0] {
+        letter @ b'a'..=b'd' => (usize::from(letter - b'a'), &word[1..]),
+        _ => (0, word),
+    };
+    match number.parse() {
+        Ok(item) if item < items => Ok(Step::Item { client, item }),
+        _ => Err(format!(
+            "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, O, R, C, P=PROGRAM in front"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_are_words() {
+        let text = "L W O R C 3 D b17 D";
+        let workload: Workload = text.parse().unwrap();
+        assert_eq!(
+            (workload.to_string().as_str(), workload.clients()),
+            (text, 2)
+        );
+        assert!("999".parse::<Workload>().is_err() && "x".parse::<Workload>().is_err());
+    }
+}
