@@ -17,10 +17,10 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::images::findings;
 use super::{Input, USER, users_volume};
+use crate::HarnessError;
 use crate::Result;
 use crate::crash::base::{Base, Place, attach, clock, once_free};
 use crate::model::Snapshot;
-use crate::{HarnessError, model::Shale};
 
 /// Flag of the input: the length is another eight bytes of it.
 const OWN_LENGTH: u8 = 1 << 7;
@@ -80,8 +80,9 @@ impl Left {
     }
 
     /// The user's paths.
-    fn side(&self) -> Shale {
-        Shale::new(self.session.tree(Caller {
+    #[cfg(test)]
+    fn side(&self) -> crate::model::Shale {
+        crate::model::Shale::new(self.session.tree(Caller {
             uid: USER,
             gid: USER,
             ..Caller::default()
@@ -97,6 +98,7 @@ impl Left {
     fn kill(self) -> Result<Stage> {
         let log = self.log()?;
         self.daemon.abandon();
+        drop(self.session);
         let header = LogHeader::decode(&log).map_err(|e| HarnessError::Program {
             program: "the daemon".to_owned(),
             found: e.to_string(),
