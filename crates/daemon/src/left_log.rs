@@ -7,6 +7,7 @@ use crate::rights::Person;
 use rustix::fs::FallocateFlags;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogSlot, RING_AT, end};
+use shale_format::record::RecordHeader;
 use shale_format::{Ino, LogPos};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -65,10 +66,19 @@ impl Left {
     }
 }
 
-/// Gives back the space of a kept log's file, but for header and `tail..end`.
+/// Makes the end of a kept log final, and gives back the space of its file, but for header and
+/// `tail..end`.
 pub(crate) fn shrink(map: &FileBytes, ring_bytes: u64, tail: u64, end: u64) {
     let block = BLOCK_BYTES as u64;
     let ring = RING_AT as u64;
+    if end - tail < ring_bytes {
+        // A record that lacked only its stolen blocks would be whole as soon as they hold the
+        // same bytes again: when its request is sent again, and done.
+        let nothing = [0; RecordHeader::BYTES];
+        if let Err(e) = rustix::io::pwrite(map.fd(), &nothing, ring + end % ring_bytes) {
+            tracing::error!("a log that is kept cannot be ended: {e}");
+        }
+    }
     let (first, behind) = (tail % ring_bytes / block * block, end % ring_bytes);
     // The block in which the log ends stays: a scan looks there.
     let behind = (behind / block + 1) * block;

@@ -7,6 +7,7 @@
 //! | [`model`] | what a file system should do: a model in memory, compared with kernel and volume |
 //! | [`crash`] | power cuts at every fence, recovered and compared with the model |
 //! | [`faults`] | what is promised of every fault, and whether it is kept |
+//! | [`fuzz`] | bytes that anybody could have written |
 //! | [`scratch`] | a volume for as long as a measurement lasts |
 //! | [`machine`] | on what |
 //!
@@ -17,6 +18,7 @@ pub mod chance;
 pub mod crash;
 mod error;
 pub mod faults;
+pub mod fuzz;
 pub mod machine;
 pub mod micro;
 pub mod model;

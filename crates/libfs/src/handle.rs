@@ -59,6 +59,8 @@ impl Session {
         if flags.contains(OFlags::TMPFILE) {
             return self.open_unnamed(&caller, path, flags, mode);
         }
+        // A directory that was gone when a file was to be made in it.
+        let mut gone = None;
         loop {
             let opening = self.run(&caller, Need::default(), |op| {
                 let create = flags.contains(OFlags::CREATE);
@@ -80,6 +82,10 @@ impl Session {
                             None => continue,
                         },
                         Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => continue,
+                        Err(Errno::NOENT) if gone != Some(dir) => {
+                            gone = Some(dir);
+                            continue;
+                        }
                         Err(e) => return Err(e),
                     }
                 }

@@ -57,6 +57,24 @@ impl Tree {
         self.session.run(&self.caller, Need::default(), f)
     }
 
+    /// Does `act` with what `find` comes to. If that is gone by then, another client may have put
+    /// something in its place, and a name that leads somewhere all the time must not lead
+    /// nowhere: then it is looked for once more, as long as it is found elsewhere each time.
+    pub(crate) fn settled<P: Clone + PartialEq, T>(
+        &self,
+        find: impl Fn() -> Result<P>,
+        act: impl Fn(&P) -> Result<T>,
+    ) -> Result<T> {
+        let mut gone = None;
+        loop {
+            let place = find()?;
+            match act(&place) {
+                Err(Errno::NOENT) if gone.as_ref() != Some(&place) => gone = Some(place),
+                done => return done,
+            }
+        }
+    }
+
     /// Walks to where a name is to be made. `slash_ok`: for a directory.
     fn vacant(&self, path: &[u8], slash_ok: bool) -> Result<(u64, Vec<u8>)> {
         self.look(|op| {
@@ -100,52 +118,58 @@ impl Tree {
 
     /// Makes a directory. Errors: as [`Session::mkdir`] and of the walk.
     pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
-        let (dir, name) = self.vacant(path, true)?;
-        self.session
-            .mkdir(&self.caller, dir, &name, mode)
-            .map(|_| ())
+        self.settled(
+            || self.vacant(path, true),
+            |(dir, name)| self.session.mkdir(&self.caller, *dir, name, mode),
+        )?;
+        Ok(())
     }
 
     /// Makes a file, FIFO, socket or (superuser only, `EPERM`) device node.
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
-        let (dir, name) = self.vacant(path, false)?;
         let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK);
-        if device && self.caller.uid != 0 {
-            return Err(Errno::PERM);
-        }
-        self.session
-            .mknod(&self.caller, dir, &name, mode, rdev)
-            .map(|_| ())
+        let make = |(dir, name): &(u64, Vec<u8>)| match device && self.caller.uid != 0 {
+            true => Err(Errno::PERM),
+            false => self.session.mknod(&self.caller, *dir, name, mode, rdev),
+        };
+        self.settled(|| self.vacant(path, false), make)?;
+        Ok(())
     }
 
     /// Makes a symbolic link at `path` to `target`.
     pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
-        let (dir, name) = self.vacant(path, false)?;
-        self.session
-            .symlink(&self.caller, dir, &name, target)
-            .map(|_| ())
+        self.settled(
+            || self.vacant(path, false),
+            |(dir, name)| self.session.symlink(&self.caller, *dir, name, target),
+        )?;
+        Ok(())
     }
 
     /// Target of a symbolic link. Errors: `EINVAL` for anything else.
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let ino = self.look(|op| Ok(walk(op, path, false)?.ino()?))?;
-        self.session.readlink(&self.caller, ino)
+        self.settled(
+            || self.look(|op| Ok(walk(op, path, false)?.ino()?)),
+            |ino| self.session.readlink(&self.caller, *ino),
+        )
     }
 
     /// Gives the file at `old` (a symbolic link is not followed) the name `new`.
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
-        let ino = self.look(|op| Ok(walk(op, old, false)?.ino()?))?;
-        self.link_ino(ino, new)
+        let find = || self.look(|op| Ok(walk(op, old, false)?.ino()?));
+        self.settled(find, |ino| self.link_ino(*ino, new))
     }
 
     pub(crate) fn link_ino(&self, ino: u64, new: &[u8]) -> Result<()> {
-        let (dir, name) = self.vacant(new, false)?;
-        self.session.link(&self.caller, ino, dir, &name).map(|_| ())
+        self.settled(
+            || self.vacant(new, false),
+            |(dir, name)| self.session.link(&self.caller, ino, *dir, name),
+        )?;
+        Ok(())
     }
 
     /// Removes a name. Errors: `EISDIR`, `EPERM` in a sticky directory.
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.look(|op| {
+        let find = |op: &mut Op<'_>| {
             let target = walk_bare(op, path)?;
             let name = name_of(&target, Errno::ISDIR)?;
             let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
@@ -159,14 +183,17 @@ impl Tree {
             }
             may_take(op, target.dir, ino)?;
             Ok((target.dir, name))
-        })?;
-        self.session.unlink(&self.caller, dir, &name)
+        };
+        self.settled(
+            || self.look(find),
+            |(dir, name)| self.session.unlink(&self.caller, *dir, name),
+        )
     }
 
     /// Removes an empty directory. Errors: `ENOTEMPTY`, `ENOTDIR`, `EINVAL` for `.`,
     /// `EBUSY` for the root.
     pub fn rmdir(&self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.look(|op| {
+        let find = |op: &mut Op<'_>| {
             let target = walk_bare(op, path)?;
             let name = match &target.last {
                 Last::Name(_) => name_of(&target, Errno::INVAL)?,
@@ -177,8 +204,11 @@ impl Tree {
             let (ino, _) = target.found.ok_or(Errno::NOENT)?;
             may_take(op, target.dir, ino)?;
             Ok((target.dir, name))
-        })?;
-        self.session.rmdir(&self.caller, dir, &name)
+        };
+        self.settled(
+            || self.look(find),
+            |(dir, name)| self.session.rmdir(&self.caller, *dir, name),
+        )
     }
 
     /// Moves a name; `flags` as [`Session::rename`], which tells the errors too.
@@ -186,7 +216,7 @@ impl Tree {
         if !matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE) {
             return Err(Errno::INVAL);
         }
-        let (from, to) = self.look(|op| {
+        let find = |op: &mut Op<'_>| {
             let old = walk_bare(op, old)?;
             let new = walk_bare(op, new)?;
             let dots = if flags == RENAME_NOREPLACE {
@@ -200,9 +230,14 @@ impl Tree {
             check_length(&names.1)?;
             may_rename(op, source, &old, &new, flags)?;
             Ok(((old.dir, names.0), (new.dir, names.1)))
-        })?;
-        self.session
-            .rename(&self.caller, (from.0, &from.1), (to.0, &to.1), flags)
+        };
+        self.settled(
+            || self.look(find),
+            |(from, to)| {
+                let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+                self.session.rename(&self.caller, from, to, flags)
+            },
+        )
     }
 
     /// Sets the permission bits.
@@ -258,18 +293,22 @@ impl Tree {
     }
 
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
-        let (ino, set) = self.look(|op| {
+        let find = |op: &mut Op<'_>| {
             let ino = walk(op, path, follow)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node).map_err(again)?;
             Ok((ino, may_set(op.caller, &state.inode, set)?))
-        })?;
-        self.session.setattr(&self.caller, ino, &set).map(|_| ())
+        };
+        self.settled(
+            || self.look(find),
+            |(ino, set)| self.session.setattr(&self.caller, *ino, set),
+        )?;
+        Ok(())
     }
 
     /// Sets the size of the file at `path`.
     pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
-        let ino = self.look(|op| {
+        let find = |op: &mut Op<'_>| {
             let ino = walk(op, path, true)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node).map_err(again)?;
@@ -278,9 +317,12 @@ impl Tree {
             }
             may(op.caller, &state.inode, WRITE)?;
             Ok(ino)
-        })?;
-        self.session
-            .truncate(&self.caller, ino, size, self.caller.uid != 0)
+        };
+        let kill = self.caller.uid != 0;
+        self.settled(
+            || self.look(find),
+            |ino| self.session.truncate(&self.caller, *ino, size, kill),
+        )
     }
 
     /// Checks permissions as access(2): bits 4 read, 2 write, 1 execute; 0: existence.

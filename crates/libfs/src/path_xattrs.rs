@@ -18,27 +18,38 @@ impl Tree {
         flags: u32,
         follow: bool,
     ) -> Result<()> {
-        let ino = self.permitted_xattr(path, name, WRITE, follow)?;
-        self.session.setxattr(&self.caller, ino, name, value, flags)
+        self.settled(
+            || self.permitted_xattr(path, name, WRITE, follow),
+            |ino| {
+                self.session
+                    .setxattr(&self.caller, *ino, name, value, flags)
+            },
+        )
     }
 
     /// Value of an extended attribute. Errors: `ENODATA` if there is none that the
     /// caller may see.
     pub fn getxattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
-        let ino = self.permitted_xattr(path, name, READ, follow)?;
-        self.session.getxattr(&self.caller, ino, name)
+        self.settled(
+            || self.permitted_xattr(path, name, READ, follow),
+            |ino| self.session.getxattr(&self.caller, *ino, name),
+        )
     }
 
     /// Removes an extended attribute. Errors: as [`Self::setxattr`].
     pub fn removexattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
-        let ino = self.permitted_xattr(path, name, WRITE, follow)?;
-        self.session.removexattr(&self.caller, ino, name)
+        self.settled(
+            || self.permitted_xattr(path, name, WRITE, follow),
+            |ino| self.session.removexattr(&self.caller, *ino, name),
+        )
     }
 
     /// Names of all extended attributes, each ended by a zero byte.
     pub fn listxattr(&self, path: &[u8], follow: bool) -> Result<Vec<u8>> {
-        let ino = self.look(|op| Ok(walk(op, path, follow)?.ino()?))?;
-        self.session.listxattr(&self.caller, ino)
+        self.settled(
+            || self.look(|op| Ok(walk(op, path, follow)?.ino()?)),
+            |ino| self.session.listxattr(&self.caller, *ino),
+        )
     }
 
     fn permitted_xattr(&self, path: &[u8], name: &[u8], want: u32, follow: bool) -> Result<u64> {

@@ -167,3 +167,76 @@ pub(super) fn at_once(
     run.orders = Some(orders);
     wrong.map_or(Ok(()), Err)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::base::{More, Place, attach, clock, once_free};
+    use super::*;
+    use crate::model::{Fill, Said};
+    use rustix::io::Errno;
+    use shale_libfs::OFlags;
+    use std::sync::atomic::AtomicBool;
+
+    const ROUNDS: usize = 600;
+
+    fn path(text: &str) -> Vec<u8> {
+        text.as_bytes().to_vec()
+    }
+
+    /// One client puts another file, another directory, in place of `f` and `x`, again and
+    /// again. Both names lead somewhere all the time, so no call of the other's may miss.
+    #[test]
+    fn a_name_that_is_replaced_is_found_all_the_time() {
+        let shm = "/dev/shm".as_ref();
+        let base = Base::make(shm, More::Nothing).unwrap();
+        let place = Place::new(shm, &base).unwrap();
+        let time: Arc<dyn Clock> = Arc::new(Hours::new(clock()));
+        let daemon = once_free(|| Daemon::start(place.config(false, 0), time.clone())).unwrap();
+        let sessions = [0, 1].map(|n| attach(&daemon, &place.maps(n), true).unwrap());
+        let [mut one, mut other] = sessions.each_ref().map(side);
+        place.unrest.set(Some(7));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let make = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+                while !over.load(Ordering::Relaxed) {
+                    for act in [
+                        Act::Open(0, path("new"), make, 0o644),
+                        Act::File(0, crate::model::FileAct::Close),
+                        Act::Rename(path("new"), path("d/f"), 0),
+                        Act::Mkdir(path("new"), 0o755),
+                        Act::Rename(path("new"), path("x"), 0),
+                    ] {
+                        match one.act(&act) {
+                            Ok(_) => {}
+                            // The other has just put something into it.
+                            Err(Errno::NOTEMPTY) => drop(one.act(&Act::Rmdir(path("new")))),
+                            Err(e) => panic!("{act:?}: {e}"),
+                        }
+                    }
+                }
+            });
+            let fill = Fill { seed: 1, len: 3 };
+            let acts = [
+                Act::Link(path("d/f"), path("l")),
+                Act::Unlink(path("l")),
+                Act::Chmod(path("d/f"), 0o600),
+                Act::Truncate(path("d/f"), 9),
+                Act::SetXattr(path("d/f"), path("user.a"), fill, 0),
+                Act::Mkdir(path("x/n"), 0o755),
+                Act::Rmdir(path("x/n")),
+                Act::Open(0, path("x/n"), OFlags::CREATE | OFlags::RDWR, 0o644),
+                Act::Unlink(path("x/n")),
+            ];
+            let missed = (0..ROUNDS).find_map(|round| {
+                let mut done = acts.iter().map(|act| (act, other.act(act)));
+                let failed = done.find(|(_, done)| done.is_err());
+                failed.map(|(act, done)| (round, act.clone(), done))
+            });
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(missed, None);
+        });
+        assert!(matches!(one.act(&Act::List(path("x"))), Ok(Said::Names(_))));
+        daemon.abandon();
+    }
+}

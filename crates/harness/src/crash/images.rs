@@ -260,6 +260,24 @@ impl<'e> Cutter<'e> {
         });
     }
 
+    /// What units of a medium are known to hold is this now, for certain. To be asked between two
+    /// events.
+    pub fn is_now(&mut self, medium: usize, bytes: &[u8]) {
+        let known = self.current.keys().chain(self.durable.units.keys());
+        let known: Vec<Key> = known
+            .copied()
+            .filter(|key| key.medium() == medium)
+            .collect();
+        for key in known {
+            let found = bytes.get(key.offset()..key.offset() + UNIT);
+            let found = found.and_then(|unit| unit.try_into().ok());
+            let value = found.map_or(0, u64::from_le_bytes);
+            self.durable.set(self.base, key, value);
+            self.current.insert(key, value);
+            self.pending.remove(&key.line());
+        }
+    }
+
     /// A medium is new: zeros, whatever was on it. To be asked between two events.
     pub fn forget(&mut self, medium: usize) {
         let here = |key: Key| key.medium() == medium;

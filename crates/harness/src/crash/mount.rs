@@ -344,7 +344,11 @@ impl Mount {
                     };
                     return Ok(Way::Ask(Ask::SetAttr(found.ino, set), after));
                 }
-                FILE => {}
+                FILE => {
+                    // The kernel holds a reference to what is open.
+                    let (dir, name) = self.place(&path)?;
+                    self.session.lookup(&Caller::default(), dir, &name)?;
+                }
                 DIR if create || opened.writes() => return Err(Errno::ISDIR),
                 DIR => {}
                 _ => return Err(Errno::NXIO),

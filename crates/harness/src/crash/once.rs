@@ -10,16 +10,16 @@
 //! that had begun, and each answer the first one's. Then again with the second daemon killed
 //! anywhere, before it had answered anything.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
 
-use shale_daemon::{Daemon, DaemonConfig};
+use shale_daemon::{Daemon, DaemonConfig, LeaseHook};
 use shale_device::sim::Recorded;
 use shale_format::log::slot_state;
 use shale_libfs::{Caller, Errno, Session, SessionOptions};
 use shale_proto::InProcess;
 
-use super::base::{Base, LOGS, Place, clock, once_free, side};
+use super::base::{Base, LOGS, Place, clock, medium_name, once_free, side};
 use super::check;
 use super::explore::{Explorer, Failure, add};
 use super::images::{Cutter, Image};
@@ -95,6 +95,23 @@ fn next_slot(daemon: &Daemon) -> usize {
     free.unwrap_or(0)
 }
 
+/// What the daemon asks a kernel. It keeps nothing that it would have to drop.
+struct Kernel(Weak<Session>);
+
+impl LeaseHook for Kernel {
+    fn drop_cached(&self, ino: u64) -> u64 {
+        self.0.upgrade().map_or(0, |session| session.uses_of(ino))
+    }
+
+    fn used_since(&self, ino: u64, seen: u64) -> bool {
+        self.0.upgrade().is_some_and(|s| s.uses_of(ino) != seen)
+    }
+
+    fn in_use(&self, ino: u64) -> bool {
+        self.0.upgrade().is_some_and(|s| s.kernel_refers_to(ino))
+    }
+}
+
 fn attach_mount(
     daemon: &Daemon,
     place: &Place,
@@ -112,6 +129,7 @@ fn attach_mount(
     let session = Session::attach_mapped(channel, clock(), recent, options, &maps)
         .map_err(|e| HarnessError::call("libfs", "attach")(os_error(e)))?;
     session.serve_kernel(again);
+    daemon.set_lease_hook(Arc::new(Kernel(Arc::downgrade(&session))));
     Ok(session)
 }
 
@@ -271,16 +289,24 @@ impl Run {
 }
 
 impl Asked {
-    /// Sends it to the next daemon and compares the answers.
-    fn send_again(&self, session: &Session, known: bool, returned: bool) -> Checked<()> {
+    /// Sends it to the next daemon and compares the answers; gives the new one. `before`: what a
+    /// daemon after the first one answered.
+    fn send_again(
+        &self,
+        session: &Session,
+        before: Option<&Answer>,
+        known: bool,
+        returned: bool,
+    ) -> Checked<Answer> {
         let Sent {
             request,
             ask,
             answer,
         } = &self.sent;
-        let shown = |what: &str| Err(format!("request {request} again, {ask:?}: {what}"));
+        let answer = before.unwrap_or(answer);
+        let shown = |what: String| Err(format!("request {request} again, {ask:?}: {what}"));
         if returned && self.changes && !known {
-            return shown("what it did is not known");
+            return shown("what it did is not known".to_owned());
         }
         let found = ask.send(session, *request);
         let same = match (answer, &found) {
@@ -293,11 +319,15 @@ impl Asked {
             (first, second) => first == second,
         };
         match same {
-            true => Ok(()),
-            false => shown(&format!("answered {answer:?} first, now {found:?}")),
+            true => Ok(found),
+            false => shown(format!("answered {answer:?} first, now {found:?}")),
         }
     }
 }
+
+type Answer = std::result::Result<Told, Errno>;
+/// By request.
+type Answers = HashMap<u64, Answer>;
 
 /// What the next daemon did until all requests were answered.
 struct Survived {
@@ -312,7 +342,10 @@ struct Marks {
     /// The medium of the log that it got.
     log: usize,
     /// All answers were known, and none had gone out.
-    answers: usize,
+    answered: usize,
+    answers: Answers,
+    /// What was in the logs by then besides what was recorded: recovery writes to their files.
+    logs: Vec<(usize, Vec<u8>)>,
 }
 
 impl Explorer {
@@ -359,6 +392,8 @@ impl Explorer {
                     begun,
                     generation: 1,
                 };
+                let before = Answers::new();
+                let image = (image, &before);
                 if let Err(wrong) = self.survive(&run, workload, image, moment, &mut chance)? {
                     return Ok(Err(Box::new(Failure {
                         event: Some(at),
@@ -380,7 +415,7 @@ impl Explorer {
         &mut self,
         run: &Run,
         workload: &Workload,
-        image: Image,
+        (image, before): (Image, &Answers),
         moment: Moment,
         chance: &mut Chance,
     ) -> Result<Checked<()>> {
@@ -396,7 +431,10 @@ impl Explorer {
         let logs = run.logs + moment.generation as usize - 1;
         self.ward.link_logs(logs.min(LOGS))?;
         let whole = chance.below(4) == 0;
-        let done = check::caught(|| self.serve_again(run, workload, moment, whole, chance));
+        let again = moment.generation < GENERATIONS - 1 && chance.below(AGAIN_ONE_IN) == 0;
+        let how = (whole, again);
+        let served = || self.serve_again(run, workload, (moment, before), how, chance);
+        let done = check::caught(served);
         let events = self.ward.recording.take_events();
         self.ward.touch_all(&events);
         let base = Arc::clone(&self.base);
@@ -408,7 +446,6 @@ impl Explorer {
                 return Ok(Err(format!("daemon {daemon}: {wrong}")));
             }
         };
-        let again = moment.generation < GENERATIONS - 1 && chance.below(AGAIN_ONE_IN) == 0;
         match again {
             true => {
                 let survived = Survived { events, marks };
@@ -418,13 +455,14 @@ impl Explorer {
         }
     }
 
-    /// Recovers, sends again, compares. `whole`: stops cleanly and checks the volume.
+    /// Recovers, sends again, compares. `whole`: stops cleanly and checks the volume. `again`:
+    /// notes what the next recovery finds in the logs.
     fn serve_again(
         &self,
         run: &Run,
         workload: &Workload,
-        moment: Moment,
-        whole: bool,
+        (moment, before): (Moment, &Answers),
+        (whole, again): (bool, bool),
         chance: &mut Chance,
     ) -> Checked<Marks> {
         let place = &self.ward;
@@ -432,19 +470,29 @@ impl Explorer {
         let daemon = once_free(start).map_err(|e| format!("the start: {e}"))?;
         check::fine(daemon.recovery())?;
         let (attached, log) = (place.recording.event_count(), 1 + next_slot(&daemon));
+        let logs = match again {
+            true => logs_of(place).map_err(|e| e.to_string())?,
+            false => Vec::new(),
+        };
         let session = attach_mount(&daemon, place, workload.log_all, true)
             .map_err(|e| format!("attaching: {e}"))?;
         let recent = daemon.recent_requests();
         let mut unanswered = run.unanswered(moment);
         chance.shuffle(&mut unanswered);
+        let mut answers = before.clone();
         for asked in unanswered {
-            let known = recent.get(asked.sent.request).is_some();
-            asked.send_again(&session, known, asked.step < moment.returned)?;
+            let request = asked.sent.request;
+            let (known, before) = (recent.get(request).is_some(), before.get(&request));
+            let returned = asked.step < moment.returned;
+            let answer = asked.send_again(&session, before, known, returned)?;
+            answers.insert(request, answer);
         }
         let marks = Marks {
             attached,
             log,
-            answers: place.recording.event_count(),
+            answered: place.recording.event_count(),
+            answers,
+            logs,
         };
         let mut shale = side(&session);
         let tree = Snapshot::of(&mut shale).map_err(|e| format!("the walk: {e}"))?;
@@ -477,7 +525,7 @@ impl Explorer {
         let base = Arc::clone(&self.base);
         let caches = self.depth.caches;
         let marks = &survived.marks;
-        let events = &survived.events[..marks.answers];
+        let events = &survived.events[..marks.answered];
         let mut cutter = Cutter::new(events, &base.segment, image, caches);
         let part = events.len() as u64 / 24 + 1;
         let moment = Moment {
@@ -487,12 +535,16 @@ impl Explorer {
         loop {
             if cutter.at() == marks.attached {
                 // Its log is another file than the one of that name in the image.
+                for (medium, bytes) in &marks.logs {
+                    cutter.is_now(*medium, bytes);
+                }
                 cutter.forget(marks.log);
             }
             if chance.below(part) == 0 {
                 let images = if cutter.before_fence() { 2 } else { 0 };
                 for (_, image) in images_of(&cutter, images, chance) {
                     let at = cutter.at();
+                    let image = (image, &marks.answers);
                     if let Err(wrong) = self.survive(run, workload, image, moment, chance)? {
                         return Ok(Err(format!("killed again at event {at}: {wrong}")));
                     }
@@ -507,6 +559,18 @@ impl Explorer {
 
 #[cfg(test)]
 mod tests;
+
+/// The logs that are there, by medium, as far as workloads fill them.
+fn logs_of(place: &Place) -> Result<Vec<(usize, Vec<u8>)>> {
+    let mut logs = Vec::new();
+    for name in place.other_files()? {
+        let medium = (1..=LOGS).find(|&medium| medium_name(medium) == name);
+        let path = place.nvm_dir().join(&name);
+        let bytes = std::fs::read(&path).map_err(HarnessError::file(path, "read"))?;
+        logs.extend(medium.map(|medium| (medium, bytes)));
+    }
+    Ok(logs)
+}
 
 /// The image with all stores, which is what a kill leaves, and some that a power cut could leave.
 fn images_of(cutter: &Cutter<'_>, cuts: usize, chance: &mut Chance) -> Vec<(String, Image)> {

@@ -4,21 +4,16 @@
 //! before another began comes first), and in which the model answers each call that had returned
 //! as the volume did. At a cut, calls in progress may have been done or not. For each moment the
 //! trees of all such orders are searched, and what is recovered has to be one of them.
-//!
-//! A path is not walked in one step, on Linux neither: a call that ran while a directory on its
-//! way was moved, or another put in its place, may have found nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::record::{Parts, parts};
 use crate::model::compare::shown;
-use crate::model::{Act, FileAct, Memory, Outcome, Side, Snapshot};
-use crate::workload::alphabet::paths_of;
+use crate::model::{Act, Memory, Outcome, Side, Snapshot};
 
 /// Nodes of one search at most: beyond, a moment is not looked at.
 const NODES_MAX: usize = 60_000;
@@ -95,12 +90,16 @@ impl Search<'_> {
                 continue;
             }
             let call = &self.orders.clients[client][k];
-            let known = (k < returned).then_some(&call.outcome);
-            for next in self.orders.ends(call, client, &model, known) {
-                done[client] += 1;
-                self.visit(done, next);
-                done[client] -= 1;
+            let mut next = model.clone();
+            if let Some(act) = &call.act {
+                next.set_client(client);
+                if next.act(act) != call.outcome && k < returned {
+                    continue;
+                }
             }
+            done[client] += 1;
+            self.visit(done, next);
+            done[client] -= 1;
         }
     }
 
@@ -114,26 +113,6 @@ impl Search<'_> {
     }
 }
 
-impl Call {
-    /// Whether `other`, at the same time, moved or replaced what was on this call's way.
-    fn is_crossed_by(&self, other: &Call) -> bool {
-        let together = self.begun < other.returned && other.begun < self.returned;
-        let (Some(act), Some(Act::Rename(old, new, _))) = (&self.act, &other.act) else {
-            return false;
-        };
-        let is_above = |dir: &[u8], path: &[u8]| {
-            let rest = path.strip_prefix(dir);
-            rest.is_some_and(|rest| rest.first() == Some(&b'/'))
-        };
-        let crosses = |path: &[u8]| is_above(old, path) || is_above(new, path);
-        let paths = paths_of(act);
-        // `t` leads to `d`.
-        let through =
-            |path: &[u8]| path.starts_with(b"t/") && crosses(&[b"d", &path[1..]].concat());
-        together && paths.iter().any(|path| crosses(path) || through(path))
-    }
-}
-
 impl Orders {
     /// Of clients that began with `model`.
     pub fn new(clients: Vec<Vec<Call>>, model: Memory) -> Orders {
@@ -142,36 +121,6 @@ impl Orders {
             model,
             known: Mutex::default(),
         }
-    }
-
-    /// What may be in place of `model` after a call. `known`: its answer, if it had returned.
-    fn ends(
-        &self,
-        call: &Call,
-        client: usize,
-        model: &Memory,
-        known: Option<&Outcome>,
-    ) -> Vec<Memory> {
-        let mut next = model.clone();
-        next.set_client(client);
-        let Some(act) = &call.act else {
-            return vec![next];
-        };
-        let mut ends = Vec::new();
-        let mut others = self.clients.iter().flatten();
-        if known == Some(&Err(Errno::NOENT)) && others.any(|other| call.is_crossed_by(other)) {
-            let mut missed = next.clone();
-            if let Act::Open(slot, ..) = act {
-                // Closing what was open there cannot fail.
-                let _ = missed.act(&Act::File(*slot, FileAct::Close));
-            }
-            ends.push(missed);
-        }
-        let outcome = next.act(act);
-        if known.is_none_or(|known| *known == outcome) {
-            ends.push(next);
-        }
-        ends
     }
 
     fn trees(&self, windows: &[(usize, usize)]) -> Arc<Trees> {
@@ -234,6 +183,7 @@ impl Orders {
 mod tests {
     use super::*;
     use crate::model::Said;
+    use rustix::io::Errno;
 
     fn call(number: usize, path: &str, outcome: Outcome, (begun, returned): (u64, u64)) -> Call {
         Call {
@@ -279,22 +229,5 @@ mod tests {
         assert!(both((1, 3)).is_right(&cut, &tree(&[])));
         assert!(both((1, 3)).is_right(&cut, &tree(&["n"])));
         assert!(!both((1, 3)).is_right(&cut, &tree(&["m"])));
-    }
-
-    #[test]
-    fn a_walk_that_is_crossed_may_find_nothing() {
-        let found = |second: (u64, u64)| {
-            let made = |path, times| call(0, path, Ok(Said::Done), times);
-            let replaces = Call {
-                act: Some(Act::Rename(b"y".to_vec(), b"x".to_vec(), 0)),
-                ..made("", (4, 7))
-            };
-            let first = vec![made("x", (0, 1)), made("y", (2, 3)), replaces];
-            let nothing = call(1, "x/n", Err(Errno::NOENT), second);
-            let orders = orders(vec![first, vec![nothing]]);
-            orders.is_right(&[(3, 3), (1, 1)], &tree(&["x"]))
-        };
-        assert!(found((5, 6)), "at the same time");
-        assert!(!found((8, 9)), "afterwards");
     }
 }

@@ -74,6 +74,14 @@ fn chosen(ranges: &[Range<usize>], chance: &mut Chance) -> Option<usize> {
     Some(range.start + chance.below(range.len().max(1) as u64) as usize)
 }
 
+/// Bytes of the structure of a volume, by kind.
+///
+/// # Errors
+/// The volume cannot be read.
+pub(crate) fn structure(view: &View) -> Result<Vec<Vec<Range<usize>>>, VolumeError> {
+    Ok(parts(view)?.into_iter().map(|part| part.bytes).collect())
+}
+
 /// Where a volume has structure, by kind.
 fn parts(view: &View) -> Result<Vec<Part>, VolumeError> {
     let sb = view.superblock();
