@@ -32,6 +32,8 @@ enum Verb {
     /// A client that `faults` starts
     #[command(hide = true)]
     FaultsClient(command::faults::ClientArgs),
+    /// Clients that lie: every case alone, and each with each
+    Hostile(command::hostile::Args),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
     Model(command::model::Args),
     /// Switch on deliberate mistakes, one at a time, and see that each is found
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Verb::Faults(args) => command::faults::run(&args),
         Verb::FaultsDaemon(args) => return command::faults::daemon(&args),
         Verb::FaultsClient(args) => return command::faults::client(&args),
+        Verb::Hostile(args) => command::hostile::run(&args),
         Verb::Model(args) => command::model::run(&args),
         Verb::Mutants(args) => command::mutants::run(&args),
     };
