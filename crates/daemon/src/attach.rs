@@ -181,6 +181,7 @@ impl Shared {
         let slot = self.free_slot(asker)?;
         let ring_bytes = self.ring_bytes(asker, log_bytes);
         let (salt, start) = match self.config.fixed_logs {
+            None if mutants::is_on("record-salt") => (0, LogPos(0)),
             None => (u64::from_le_bytes(random()?), LogPos(0)),
             Some(fixed) => {
                 let number = self.next_client.load(Ordering::Acquire);

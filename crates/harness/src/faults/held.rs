@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shale_daemon::Daemon;
-use shale_device::{Access, Map, Piece};
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::{BlockAddr, FileBlock, LogPos};
+use shale_format::{BlockAddr, FileBlock, Ino};
 use shale_libfs::{OFlags, Session};
-use shale_proto::control::{client_page, daemon_page};
-use shale_proto::message::PROTO_VERSION;
-use shale_proto::{Channel, InProcess, Reply, Request};
+use shale_oplog::encode;
+use shale_proto::Request;
+use shale_proto::control::daemon_page;
 use shale_volume::View;
 
 use super::Trial;
 use super::anatomy::{Kind, parts};
 use super::decay::kept;
 use super::sight::{unlink, use_it};
-use super::stage::{Checked, Filled, Stage, attach_to, close_all, side};
+use super::stage::{Checked, Filled, Stage, attach_to, caught, close_all, side};
 use crate::Result;
+use crate::hostile::served::{Hand, ROOT, eventually};
 use crate::model::{Act, FileAct, Fill, Side};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -31,56 +31,69 @@ const GATE: usize = 3;
 /// Nobody is cut off while this is looked at.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Blocks that stay free: what a digest needs for a moment, and that it need not wait.
-const LEFT_FREE: u64 = 600;
+const LEFT_FREE: u64 = 160;
 /// Each new file.
 const FILE_BYTES: usize = 256 << 10;
 
-/// A client that does nothing but stay inside a call.
+/// A client that stays inside a call. What it logs there is digested meanwhile.
 struct Inside {
-    channel: InProcess,
-    page: Map,
-    daemon_page: Map,
+    hand: Hand,
+    ino: Ino,
+    /// Where its log begins as long as it stays.
+    kept: u64,
 }
 
 impl Inside {
-    fn enter(daemon: &Daemon) -> Checked<Inside> {
-        let channel = InProcess(daemon.attach_in_process(0));
-        let ask = Request::Attach {
-            version: PROTO_VERSION,
-            log_bytes: 0,
-        };
-        let (reply, fds) = channel.call(ask).map_err(|e| e.to_string())?;
-        if !matches!(reply, Reply::Attached(_)) {
-            return Err(format!("attach: {reply:?}"));
-        }
-        // The log, which it does not use; the two pages.
-        let mut fds = fds.into_iter().skip(1);
-        let mut map = |bytes, access| {
-            let fd = fds.next().ok_or("a page is missing")?;
-            Map::open(vec![Piece { fd, bytes }], access).map_err(|e| e.to_string())
-        };
-        let daemon_page = map(daemon_page::BYTES, Access::ReadOnly)?;
-        let page = map(client_page::BYTES, Access::ReadWrite)?;
-        page.store_u64(client_page::gate(GATE), 1);
-        Ok(Inside {
-            channel,
-            page,
-            daemon_page,
-        })
+    fn enter(daemon: &Daemon) -> Inside {
+        let mut hand = Hand::in_process(daemon);
+        let ino = hand.make_file("fault-inside", b"from before");
+        hand.digest();
+        hand.ask(Request::Unlease { ino: ROOT.0 });
+        let kept = hand.writer.committed().0;
+        let mut inside = Inside { hand, ino, kept };
+        eventually("log space comes back", || inside.reclaim() == kept);
+        let hand = &mut inside.hand;
+        hand.set_gate(GATE, 1);
+        hand.append(encode::write(ino, 0, b"from inside"));
+        // A request for a digest would wait for this very call.
+        hand.ask(Request::Doorbell);
+        let upto = hand.writer.committed().0;
+        let digested = || hand.daemon_page.load_u64(daemon_page::DIGESTED);
+        eventually("it is digested", || digested() == upto);
+        inside
     }
 
     /// Up to where it may use its log again.
-    fn reclaim(&self) -> LogPos {
-        LogPos(self.daemon_page.load_u64(daemon_page::RECLAIM))
+    fn reclaim(&self) -> u64 {
+        self.hand.daemon_page.load_u64(daemon_page::RECLAIM)
     }
 
-    fn leave(&self) {
-        self.page.store_u64(client_page::gate(GATE), 2);
+    /// Logs more, which is not digested, and leaves: the space of what is digested comes back.
+    fn leave(&self) -> Checked<()> {
+        let digested = || self.hand.daemon_page.load_u64(daemon_page::DIGESTED);
+        let upto = digested();
+        self.hand
+            .append(encode::write(self.ino, 0, b"not digested"));
+        self.hand.set_gate(GATE, 2);
+        eventually("log space comes back", || self.reclaim() >= upto);
+        let reclaim = self.reclaim();
+        match reclaim <= digested() {
+            true => Ok(()),
+            false => Err(format!(
+                "log space up to {reclaim} was given back, not digested"
+            )),
+        }
     }
 
-    fn end(self) -> Checked<()> {
-        let done = self.channel.call(Request::Detach);
-        done.map(|_| ()).map_err(|e| e.to_string())
+    fn end(self) {
+        self.hand.ask(Request::Detach);
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // Nobody has to wait until it is cut off.
+        self.hand.set_gate(GATE, 4);
     }
 }
 
@@ -170,13 +183,14 @@ fn hold(stage: &Stage, filled: &Filled) -> Checked<usize> {
     let mut config = stage.config();
     config.gate_timeout = PATIENCE;
     let daemon: Arc<Daemon> = stage.start_with(config)?;
+    let inside = Inside::enter(&daemon);
     let before = blocks(&daemon.volume().view())?;
-    let inside = Inside::enter(&daemon)?;
     let session = attach_to(&daemon)?;
     let mut shale = side(&session);
+    let used = daemon.volume().space().used;
     remove_all(&mut shale, filled)?;
     session.digest().map_err(|e| format!("digest: {e}"))?;
-    let freed = daemon.volume().space().pending;
+    let freed = used.saturating_sub(daemon.volume().space().used);
     let made = fill_up(&mut shale, &session)?;
     if freed == 0 || made.is_empty() {
         return Err(format!("{freed} blocks freed, {} files made", made.len()));
@@ -192,10 +206,11 @@ fn hold(stage: &Stage, filled: &Filled) -> Checked<usize> {
             ));
         }
     }
-    if inside.reclaim() > LogPos(0) {
+    if inside.reclaim() > inside.kept {
         return Err("log space was given back while a call could see it".to_owned());
     }
-    inside.leave();
+    inside.leave()?;
+    unlink(&mut shale, b"fault-inside")?;
     for path in &made {
         unlink(&mut shale, path)?;
     }
@@ -204,7 +219,7 @@ fn hold(stage: &Stage, filled: &Filled) -> Checked<usize> {
     use_it(&mut shale, b"fault-after")?;
     close_all(&mut shale);
     drop(shale);
-    inside.end()?;
+    inside.end();
     session.detach().map_err(|e| format!("detach: {e}"))?;
     daemon.shutdown().map_err(|e| format!("shutdown: {e}"))?;
     if pending > 0 {
@@ -222,7 +237,7 @@ pub fn calls(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let stage = trial.stage()?;
     while trial.next_case() {
         stage.put(&trial.filled.image)?;
-        let held = kept!(hold(&stage, trial.filled));
+        let held = kept!(caught(|| hold(&stage, trial.filled)));
         trial.seen = format!("{held} blocks stayed as they were");
     }
     Ok(Ok(()))

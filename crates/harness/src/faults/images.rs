@@ -109,7 +109,10 @@ impl<'p> Gallery<'p> {
         let mut shale = side(&session);
         let walked = match whole {
             true => Snapshot::of(&mut shale).map(|_| ()),
-            false => Ok(glance(&mut shale)),
+            false => {
+                glance(&mut shale);
+                Ok(())
+            }
         };
         let walked = walked.map_err(|e| format!("the walk: {e}"));
         let used = use_it(&mut shale, b"fault-new");
@@ -289,10 +292,10 @@ mod tests {
         stage.put(&filled.image).unwrap();
         let is_file = |ino: &u64| filled.reach(*ino).iter().any(|path| path.contains(&b'.'));
         let all = parts(&stage.view().unwrap()).unwrap();
-        let of_files = all
+        let mut of_files = all
             .iter()
             .filter(|p| p.kind == Kind::Inode && is_file(&p.ino));
-        let part = *of_files.last().unwrap();
+        let part = *of_files.next_back().unwrap();
         let mut inode = Inode::read_from_bytes(part.of(&filled.image)).unwrap();
         inode.flags |= flag::ORPHAN;
         stage.store(part.at, &inode.encode()).unwrap();

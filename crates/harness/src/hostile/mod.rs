@@ -27,7 +27,8 @@ mod races;
 // Also what tests of the daemon stand on.
 #[path = "../../../daemon/tests/daemon/served.rs"]
 #[allow(dead_code, reason = "each program uses a part of it")]
-mod served;
+#[allow(missing_docs, reason = "as in tests")]
+pub(crate) mod served;
 mod stage;
 mod transport;
 mod tree;
