@@ -271,10 +271,7 @@ impl File {
     /// Writes at the file's offset, or with `APPEND` at the end of the file, and moves
     /// the offset behind it. Durable on return with the strict policy.
     pub fn write(&self, data: &[u8]) -> Result<usize> {
-        let mut offset = self.offset.lock();
-        let (n, end) = self.write_at(*offset, data)?;
-        *offset = end;
-        Ok(n)
+        self.write_at(&mut self.offset.lock(), data)
     }
 
     /// Reads at byte `offset`. Errors: `EBADF` if not open for reading, `EISDIR`, `EINVAL`.
@@ -295,16 +292,17 @@ impl File {
     /// Writes at byte `offset`; with `APPEND` at the end of the file instead, as on
     /// Linux. Errors: `EBADF` if not open for writing, `EFBIG`, `ENOSPC`, `EINVAL`.
     pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        Ok(self.write_at(offset, data)?.0)
+        self.write_at(&mut { offset }, data)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(usize, u64)> {
+    /// Writes at `at`, which is then where the write ended.
+    fn write_at(&self, at: &mut u64, data: &[u8]) -> Result<usize> {
         if !writes(self.flags) {
             return Err(Errno::BADF);
         }
-        check_range(offset, data.len())?;
+        check_range(*at, data.len())?;
         if data.is_empty() {
-            return Ok((0, offset));
+            return Ok(0);
         }
         let append = self.flags.contains(OFlags::APPEND);
         let flags = WriteFlags {
@@ -313,7 +311,7 @@ impl File {
         };
         let (ino, known) = (self.node.ino, Some(&*self.node));
         self.session
-            .write_known(&self.caller, ino, known, offset, data, flags)
+            .write_known(&self.caller, ino, known, at, data, flags)
     }
 
     /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells
