@@ -73,6 +73,9 @@ pub struct FixedLogs {
     /// Position of the first record, a multiple of 64 that is less than the ring has bytes: a
     /// log that begins near the end of its ring soon meets it.
     pub start: u64,
+    /// A file that has a new log's name and length is taken as it is, with what it holds: the
+    /// space of logs is made once for many daemons.
+    pub there: bool,
 }
 
 /// How the log of a slot is mapped.

@@ -40,6 +40,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use shale_device::{Clock, failpoints, mutants};
 use shale_format::LogPos;
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_oplog::{LogBytes, Recent, Scan};
 use shale_volume::Volume;
@@ -125,6 +126,11 @@ impl Recovery<'_> {
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
         self.end_all(&logs);
+        let space = self.volume.space();
+        let room_bytes = (space.free + space.pending) * BLOCK_BYTES as u64;
+        for log in &mut logs {
+            log.room_bytes = room_bytes;
+        }
         failpoints::reach("recovery-open");
         self.survey(&mut logs);
         if mutants::is_on("slots-freed-first") {
@@ -219,6 +225,7 @@ impl Recovery<'_> {
                     uid: slot.uid,
                     groups: groups_of_user(slot.uid),
                 }),
+                room_bytes: 0,
                 taken: RunSet::default(),
                 named: HashSet::new(),
                 head: LogPos(slot.digested),
@@ -359,7 +366,8 @@ impl Recovery<'_> {
         let authority: &dyn Authority = match log.writer.clone() {
             None => &own,
             Some(person) => {
-                left = LeftRights { person, own };
+                let room = log.room_bytes;
+                left = LeftRights { person, own, room };
                 &left
             }
         };

@@ -44,7 +44,7 @@ const LONG: [(Kind, u64); 10] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
-    (Kind::Triples, 500_000),
+    (Kind::Triples, u64::MAX),
     (Kind::Near, 20_000),
     (Kind::Long, 10_000),
     (Kind::Two, 20_000),

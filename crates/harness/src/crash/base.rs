@@ -337,6 +337,7 @@ impl Place {
                     true => LOG_BYTES_MIN - BEFORE_END,
                     false => 0,
                 } + turns * LOG_BYTES_MIN,
+                there: false,
             }),
             ..DaemonConfig::new(volume)
         }

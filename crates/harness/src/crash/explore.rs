@@ -21,6 +21,7 @@ use super::record::{Parts, Run, parts, run};
 use super::{mkfs, rot};
 use crate::Result;
 use crate::chance::Chance;
+use crate::model::Snapshot;
 use crate::workload::words::Workload;
 
 /// How closely to look.
@@ -103,8 +104,8 @@ const SHARDS: usize = 64;
 pub struct Known {
     /// The tree that each image recovers to.
     images: Vec<Mutex<HashMap<u128, Parts>>>,
-    /// Recovered volumes that were checked.
-    volumes: Vec<Mutex<HashSet<u128>>>,
+    /// Recovered volumes that were checked, and the tree of each.
+    volumes: Vec<Mutex<HashMap<u128, Parts>>>,
     /// How many transactions the database in each tree has.
     databases: Mutex<HashMap<Parts, u64>>,
     /// What was looked at.
@@ -137,14 +138,14 @@ impl Known {
 
     /// Hashes of all volumes that came out.
     pub fn volumes(&self) -> Vec<u128> {
-        let hashes = |volumes: &Mutex<HashSet<u128>>| -> Vec<u128> {
-            volumes.lock().iter().copied().collect()
+        let hashes = |volumes: &Mutex<HashMap<u128, Parts>>| -> Vec<u128> {
+            volumes.lock().keys().copied().collect()
         };
         self.volumes.iter().flat_map(hashes).collect()
     }
 
-    fn is_new_volume(&self, hash: u128) -> bool {
-        self.volumes[hash as usize % SHARDS].lock().insert(hash)
+    fn volume(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
+        &self.volumes[hash as usize % SHARDS]
     }
 }
 
@@ -303,13 +304,7 @@ impl Explorer {
                 {
                     continue;
                 }
-                _ => match self.look_at_image(run, &cut.image(&mask), seed)? {
-                    Ok(tree) if !run.is_right(&windows, &parts(&tree)) => {
-                        Err(wrong_tree(run, &windows, &tree))
-                    }
-                    Ok(tree) => self.open_database(run, &windows, &tree)?,
-                    Err(wrong) => Err(wrong),
-                },
+                _ => self.look_at_image(run, &windows, &cut.image(&mask), seed)?,
             };
             if let Err(wrong) = wrong {
                 let bits = mask.iter().map(|&alive| if alive { '1' } else { '0' });
@@ -331,7 +326,7 @@ impl Explorer {
         &self,
         run: &Run,
         windows: &[(usize, usize)],
-        tree: &crate::model::Snapshot,
+        tree: &Snapshot,
     ) -> Result<Found<()>> {
         let Some(answered) = run.answered(windows).filter(|_| self.open_databases) else {
             return Ok(Ok(()));
@@ -361,9 +356,10 @@ impl Explorer {
     fn look_at_image(
         &mut self,
         run: &Run,
+        windows: &[(usize, usize)],
         image: &Image,
         seed: u64,
-    ) -> Result<Found<crate::model::Snapshot>> {
+    ) -> Result<Found<()>> {
         let recovered = match self.recover(run, image, false)? {
             Ok(recovered) => recovered,
             Err(wrong) => return Ok(Err(wrong)),
@@ -373,27 +369,53 @@ impl Explorer {
         {
             return Ok(Err(wrong));
         }
-        Ok(Ok(recovered.tree))
+        let right = run.is_right(windows, &recovered.parts);
+        if right && run.program.is_none() {
+            return Ok(Ok(()));
+        }
+        let tree = match recovered.tree {
+            Some(tree) => tree,
+            None => match self.tree_of(run, image)? {
+                Ok(tree) => tree,
+                Err(wrong) => return Ok(Err(wrong)),
+            },
+        };
+        match right {
+            true => self.open_database(run, windows, &tree),
+            false => Ok(Err(wrong_tree(run, windows, &tree))),
+        }
+    }
+
+    /// The tree that an image is recovered to.
+    fn tree_of(&mut self, run: &Run, image: &Image) -> Result<Found<Snapshot>> {
+        let base = Arc::clone(&self.base);
+        let done = check::recover(&mut self.ward, &base, image, run.logs, &|_| None)?;
+        self.ward.reset(&base)?;
+        Ok(done.map(|recovered| recovered.tree.unwrap_or_default()))
     }
 
     /// Recovers one image, checks the volume if it is a new one, and cleans up. `again`: it was
     /// left by a cut in a recovery.
     fn recover(&mut self, run: &Run, image: &Image, again: bool) -> Result<Found<Recovered>> {
         let base = Arc::clone(&self.base);
-        let done = check::recover(&mut self.ward, &base, image, run.logs)?;
+        let knows = Arc::clone(&self.known);
+        let known = |volume| knows.volume(volume).lock().get(&volume).copied();
+        let done = check::recover(&mut self.ward, &base, image, run.logs, &known)?;
         let done = match done {
             Ok(recovered) => {
-                let checked = match self.known.is_new_volume(recovered.volume) {
-                    true => self.check_volume(&recovered)?,
-                    false => Ok(()),
+                let volume = recovered.volume;
+                let checked = match &recovered.tree {
+                    Some(tree) => self.check_volume(volume, tree)?,
+                    None => Ok(()),
                 };
+                knows.volume(volume).lock().insert(volume, recovered.parts);
                 checked.map(|()| recovered)
             }
             Err(wrong) => Err(wrong),
         };
         if let Ok(recovered) = &done {
             let known = self.known.image(image.hash).lock();
-            let before = { known }.insert(image.hash, parts(&recovered.tree));
+            let before = { known }.insert(image.hash, recovered.parts);
             if before.is_none() {
                 add(&self.known.counts.states);
                 if again {
@@ -405,25 +427,25 @@ impl Explorer {
         Ok(done)
     }
 
-    fn check_volume(&mut self, recovered: &Recovered) -> Result<Found<()>> {
+    fn check_volume(&mut self, volume: u128, tree: &Snapshot) -> Result<Found<()>> {
         add(&self.known.counts.volumes);
         if let Err(wrong) = check::fsck(&self.ward) {
             return Ok(Err(wrong));
         }
-        if is_chosen(recovered.volume, self.depth.flip_every, 1) {
+        if is_chosen(volume, self.depth.flip_every, 1) {
             add(&self.known.counts.flipped);
-            let mut chance = Chance::new(recovered.volume as u64);
-            let found = rot::flip_bits(&self.ward, &recovered.tree, &mut chance);
+            let mut chance = Chance::new(volume as u64);
+            let found = rot::flip_bits(&self.ward, tree, &mut chance);
             if let Err(wrong) = found {
                 return Ok(Err(wrong));
             }
         }
-        if !is_chosen(recovered.volume, self.depth.live_every, 0) {
+        if !is_chosen(volume, self.depth.live_every, 0) {
             return Ok(Ok(()));
         }
         add(&self.known.counts.lived_on);
         let base = Arc::clone(&self.base);
-        check::live_on(&mut self.ward, &base, &recovered.tree)
+        check::live_on(&mut self.ward, &base, tree)
     }
 
     /// Cuts power while `image` is recovered: the tree has to be the same in the end.
@@ -434,7 +456,7 @@ impl Explorer {
         whole: &Recovered,
         seed: u64,
     ) -> Result<Found<()>> {
-        let right = parts(&whole.tree);
+        let right = whole.parts;
         let base = Arc::clone(&self.base);
         let mut cutter = Cutter::new(
             &whole.events,
@@ -453,13 +475,17 @@ impl Explorer {
                         continue;
                     }
                     let place = format!("cut again at event {} of recovery", cutter.at());
-                    match self.recover(run, &cut.image(&mask), true)? {
+                    let twice = cut.image(&mask);
+                    match self.recover(run, &twice, true)? {
                         Err(wrong) => return Ok(Err(format!("{place}: {wrong}"))),
-                        Ok(again) if again.tree != whole.tree => {
-                            let differences = whole.tree.differences(&again.tree).join("; ");
-                            return Ok(Err(format!("{place}: another tree: {differences}")));
+                        Ok(again) if again.parts == right => {}
+                        Ok(_) => {
+                            let (one, two) =
+                                (self.tree_of(run, image)?, self.tree_of(run, &twice)?);
+                            let differences = one.and_then(|one| Ok(one.differences(&two?)));
+                            let shown = differences.map_or_else(|e| e, |all| all.join("; "));
+                            return Ok(Err(format!("{place}: another tree: {shown}")));
                         }
-                        Ok(_) => {}
                     }
                 }
             }
@@ -475,7 +501,7 @@ fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
     every > 0 && (Chance::new(hash as u64 ^ seed).next_u64() >> 8).is_multiple_of(every)
 }
 
-fn wrong_tree(run: &Run, windows: &[(usize, usize)], found: &crate::model::Snapshot) -> String {
+fn wrong_tree(run: &Run, windows: &[(usize, usize)], found: &Snapshot) -> String {
     if let Some(orders) = &run.orders {
         return orders.explain(windows, found);
     }

@@ -9,6 +9,7 @@
 //! exclusive or of its units' hashes, so equal images have equal hashes however they came
 //! about.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -295,7 +296,7 @@ impl<'e> Cutter<'e> {
     /// What is uncertain if power fails now.
     pub fn cut(&self) -> Cut<'_> {
         let mut units = Vec::new();
-        let mut kept = self.durable.clone();
+        let mut kept = Cow::Borrowed(&self.durable);
         for versions in self.pending.values() {
             for version in versions {
                 let alone = versions.iter().filter(|v| v.key == version.key).count() == 1;
@@ -303,7 +304,7 @@ impl<'e> Cutter<'e> {
                     continue;
                 }
                 if self.caches == Caches::Persistent && version.kind != StoreKind::Nt {
-                    kept.set(self.base, version.key, version.value);
+                    kept.to_mut().set(self.base, version.key, version.value);
                     // What it was before can no longer be there.
                     units.retain(|unit: &Version| unit.key != version.key);
                 } else {
@@ -319,7 +320,7 @@ impl<'e> Cutter<'e> {
 /// The moment of a power cut.
 pub struct Cut<'c> {
     base: &'c [u8],
-    durable: Image,
+    durable: Cow<'c, Image>,
     /// In the order in which they were stored.
     units: Vec<Version>,
     /// What the hash changes by if the unit survives; none: it has several values.
@@ -329,7 +330,7 @@ pub struct Cut<'c> {
 }
 
 impl<'c> Cut<'c> {
-    fn new(cutter: &'c Cutter<'_>, durable: Image, units: Vec<Version>) -> Self {
+    fn new(cutter: &'c Cutter<'_>, durable: Cow<'c, Image>, units: Vec<Version>) -> Self {
         let base = cutter.base;
         let mut counts: HashMap<Key, usize, BuildHasherDefault<Mix>> = HashMap::default();
         for unit in &units {
@@ -406,7 +407,7 @@ impl<'c> Cut<'c> {
 
     /// The image that `mask`, closed by [`Cut::hash`], leaves.
     pub fn image(&self, mask: &[bool]) -> Image {
-        let mut image = self.durable.clone();
+        let mut image = self.durable.clone().into_owned();
         for (unit, _) in self.units.iter().zip(mask).filter(|x| *x.1) {
             image.set(self.base, unit.key, unit.value);
         }

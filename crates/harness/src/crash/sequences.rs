@@ -12,6 +12,8 @@ use crate::workload::words::{Step, Workload};
 const CLIENTS: u64 = 2;
 /// Files that workloads of the kind `near` are about.
 const NEAR: [&str; 4] = ["d/f", "d/g", "d/e", "big"];
+/// Third operations that each pair is followed by, one at a time.
+pub const THIRDS: u64 = 16;
 /// A prime, and no divisor of any count: steps through all numbers of a kind.
 const STRIDE: u64 = 7_368_787;
 
@@ -24,7 +26,7 @@ pub enum Kind {
     Ones,
     /// Two operations; digest nowhere, between, or after.
     Pairs,
-    /// Three operations, digests anywhere; sampled.
+    /// Three operations, digests anywhere: each pair with [`THIRDS`] third ones.
     Triples,
     /// Three to ten operations on one file and its names, sampled: they meet.
     Near,
@@ -84,6 +86,7 @@ impl Kind {
         match self {
             Kind::Ones => Some(16 * items),
             Kind::Pairs => Some(3 * items * items),
+            Kind::Triples => Some(THIRDS * items * items),
             Kind::Mkfs => Some(1),
             _ => None,
         }
@@ -124,7 +127,7 @@ impl Kind {
                 }
                 sometimes(&mut chance, steps)
             }
-            Kind::Triples => sampled(&mut chance, 3, 4, 1),
+            Kind::Triples => triple(number, seed),
             Kind::Near => near(&mut chance),
             Kind::Long => {
                 let length = 8 + chance.below(40);
@@ -160,6 +163,29 @@ impl Kind {
             }
         }
     }
+}
+
+/// All with one pair follow one another and begin alike: what they store until their third
+/// operation is the same, and looked at once.
+fn triple(number: u64, seed: u64) -> Workload {
+    let items = alphabet().len() as u64;
+    let (pair, nth) = (number / THIRDS, number % THIRDS);
+    let mut chance = Chance::new(seed.rotate_left(24) ^ pair ^ (Kind::Triples as u64) << 56);
+    let first = chance.below(items);
+    let third = (first + nth * (items / THIRDS)) % items;
+    let mut steps = Vec::new();
+    let digest = |chance: &mut Chance| chance.below(4) == 0;
+    for item in [pair / items % items, pair % items] {
+        let item = item as usize;
+        steps.push(Step::Item { client: 0, item });
+        steps.extend(digest(&mut chance).then_some(Step::Digest));
+    }
+    let workload = sometimes(&mut chance, Vec::new());
+    let item = third as usize;
+    steps.push(Step::Item { client: 0, item });
+    let mut chance = Chance::new(seed.rotate_left(24) ^ number ^ (Kind::Triples as u64) << 48);
+    steps.extend(digest(&mut chance).then_some(Step::Digest));
+    workload.with(steps)
 }
 
 /// Two threads; every second time at the end of a ring, where they meet nowhere else.
@@ -260,6 +286,17 @@ mod tests {
             let all: HashSet<String> = all.map(key).collect();
             assert_eq!(all.len() as u64, count, "{kind:?}");
         }
+        let (count, some) = (Kind::Triples.count().unwrap(), 40 * THIRDS);
+        let all = (0..some).map(|n| Kind::Triples.in_order(n, 5));
+        let without_digests = |w: Workload| {
+            let items = w.steps.into_iter().filter(|&step| step != Step::Digest);
+            items.collect::<Vec<_>>()
+        };
+        let all: HashSet<_> = all.map(without_digests).collect();
+        assert_eq!(all.len() as u64, some);
+        let last = without_digests(Kind::Triples.in_order(count - 1, 5));
+        let item = alphabet().len() - 1;
+        assert_eq!(last[..2], [Step::Item { client: 0, item }; 2]);
         assert_eq!(Kind::Long.workload(3, 5), Kind::Long.workload(3, 5));
         assert_ne!(Kind::Long.workload(3, 5), Kind::Long.workload(3, 6));
     }

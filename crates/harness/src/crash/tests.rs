@@ -156,10 +156,13 @@ fn a_volume_that_lost_a_store_is_seen() {
     );
     while cutter.step() {}
     let whole = cutter.cut().image(&[]);
-    let recovered = check::recover(&mut place, &base, &whole, 1)
+    let recovered = check::recover(&mut place, &base, &whole, 1, &|_| None)
         .unwrap()
         .unwrap();
-    assert_eq!(recovered.tree, **run.tracks[0].trees.last().unwrap());
+    assert_eq!(
+        recovered.tree.as_ref().unwrap(),
+        &**run.tracks[0].trees.last().unwrap()
+    );
     assert_eq!(check::fsck(&place), Ok(()));
     place.reset(&base).unwrap();
     // Nothing of the log and nothing of the digest: the operation is gone.
@@ -172,11 +175,14 @@ fn a_volume_that_lost_a_store_is_seen() {
     );
     while cutter.step() {}
     let lost = cutter.cut().image(&[]);
-    let recovered = check::recover(&mut place, &base, &lost, 1)
+    let recovered = check::recover(&mut place, &base, &lost, 1, &|_| None)
         .unwrap()
         .unwrap();
-    assert_eq!(recovered.tree, *run.tracks[0].trees[0]);
-    assert_ne!(recovered.tree, **run.tracks[0].trees.last().unwrap());
+    assert_eq!(recovered.tree.as_ref().unwrap(), &*run.tracks[0].trees[0]);
+    assert_ne!(
+        recovered.tree.as_ref().unwrap(),
+        &**run.tracks[0].trees.last().unwrap()
+    );
 }
 
 /// The quick cutter leaves what the one of the device crate leaves.

@@ -139,6 +139,7 @@ impl Stage {
         self.put(RING_AT, &ring);
         self.place.link_logs(1)?;
         let recovered = once_free(|| recover_only(&self.place.config(false, 0), &*clock()))?;
+        assert_eq!(recovered.1.logs_left, 0, "{:?}", recovered.1.problems);
         drop(recovered);
         assert_eq!(findings(&self.place), Vec::<String>::new());
         self.place.reset(&self.base)

@@ -15,6 +15,7 @@ pub mod decoders;
 pub mod images;
 pub mod logs;
 pub mod messages;
+mod served;
 
 #[cfg(test)]
 mod tests;
