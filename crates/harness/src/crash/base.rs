@@ -247,6 +247,8 @@ pub struct Place {
     dir: TempDir,
     /// The segment file.
     pub segment: Arc<Map>,
+    /// The same, as daemons see it: what they store is recorded.
+    watched: Arc<Map>,
     logs: Vec<(PathBuf, Map)>,
     /// Media and pages that may differ from the base.
     touched: BTreeSet<(usize, usize)>,
@@ -283,13 +285,17 @@ impl Place {
         for medium in 0..=LOGS {
             recording.medium(&medium_name(medium));
         }
+        let unrest = Arc::default();
+        let watched =
+            recorded(&recording, &unrest, 0).open_files(&[nvm.join(SEGMENT)], Access::ReadWrite)?;
         Ok(Place {
             dir,
             segment: Arc::new(segment),
+            watched: Arc::new(watched),
             logs,
             touched: BTreeSet::new(),
             recording,
-            unrest: Arc::default(),
+            unrest,
         })
     }
 
@@ -329,7 +335,7 @@ impl Place {
         let (recording, unrest) = (self.recording.clone(), self.unrest.clone());
         DaemonConfig {
             digest_threads: 1,
-            map: recorded(&recording, &unrest, 0),
+            mapped: Some(self.watched.clone()),
             log_map: Arc::new(move |slot| recorded(&recording, &unrest, 1 + slot as usize)),
             fixed_logs: Some(FixedLogs {
                 salt: SALT_SEED,

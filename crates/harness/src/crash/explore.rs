@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::base::{Base, Place};
 use super::check::{self, Recovered};
 use super::databases;
-use super::images::{Caches, Cutter, Image};
+use super::images::{ALL_SUBSETS, Caches, Cutter, Image};
 use super::record::{Parts, Run, parts, run};
 use super::{mkfs, rot};
 use crate::Result;
@@ -29,6 +29,8 @@ use crate::workload::words::Workload;
 pub struct Depth {
     /// Images at one point at most, where there are more than that.
     pub images_per_cut: usize,
+    /// All subsets of what is uncertain where they are no more than so many.
+    pub all_subsets: usize,
     /// Recover every so manieth new image once more with cuts in between; 0: none.
     pub again_every: u64,
     /// Images at one point of a recovery at most.
@@ -45,6 +47,7 @@ impl Default for Depth {
     fn default() -> Self {
         Depth {
             images_per_cut: 160,
+            all_subsets: ALL_SUBSETS,
             again_every: 64,
             images_per_cut_again: 6,
             live_every: 64,
@@ -265,7 +268,11 @@ impl Explorer {
                 add(&self.known.counts.cuts);
                 let cut = cutter.cut();
                 let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
-                for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
+                for mut mask in cut.masks(
+                    self.depth.images_per_cut,
+                    self.depth.all_subsets,
+                    &mut chance,
+                ) {
                     add(&self.known.counts.images);
                     if seen.insert((cut.hash(&mut mask), done)) {
                         add(&self.known.counts.states);
@@ -293,7 +300,11 @@ impl Explorer {
         let windows = run.windows(cutter.at());
         let cut = cutter.cut();
         let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
-        for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
+        for mut mask in cut.masks(
+            self.depth.images_per_cut,
+            self.depth.all_subsets,
+            &mut chance,
+        ) {
             add(&self.known.counts.images);
             let hash = cut.hash(&mut mask);
             let known = self.known.image(hash).lock().get(&hash).copied();
@@ -468,7 +479,11 @@ impl Explorer {
             if cutter.before_fence() {
                 let cut = cutter.cut();
                 let mut chance = Chance::new(seed ^ image.hash as u64 ^ cutter.at() as u64);
-                for mut mask in cut.masks(self.depth.images_per_cut_again, &mut chance) {
+                for mut mask in cut.masks(
+                    self.depth.images_per_cut_again,
+                    self.depth.all_subsets,
+                    &mut chance,
+                ) {
                     let hash = cut.hash(&mut mask);
                     let known = self.known.image(hash).lock().get(&hash).copied();
                     if known == Some(right) {

@@ -414,12 +414,13 @@ impl<'c> Cut<'c> {
         image
     }
 
-    /// What could survive: all of it where that is little, else a sample of at most about
-    /// `most` masks: none, all, each store alone and missing, prefixes and suffixes of stores, the
-    /// same by lines and units, pairs and their complements, and random ones.
-    pub fn masks(&self, most: usize, chance: &mut Chance) -> Vec<Vec<bool>> {
+    /// What could survive: all of it where that is no more than `all` or `most` masks, else a
+    /// sample of at most about `most`: none, all, each store alone and missing, prefixes and
+    /// suffixes of stores, the same by lines and units, pairs and their complements, and random
+    /// ones.
+    pub fn masks(&self, most: usize, all: usize, chance: &mut Chance) -> Vec<Vec<bool>> {
         let n = self.units.len();
-        if n <= EXHAUSTIVE && 1 << n <= most.max(1 << 6) {
+        if n <= EXHAUSTIVE && 1 << n <= most.max(all) {
             let bits = |set: usize| (0..n).map(|k| set >> k & 1 == 1).collect();
             return (0..1usize << n).map(bits).collect();
         }
@@ -451,6 +452,8 @@ impl<'c> Cut<'c> {
     }
 }
 
+/// All subsets are looked at where they are no more than this, unless told otherwise.
+pub const ALL_SUBSETS: usize = 1 << 6;
 /// Up to so many uncertain units every subset is looked at.
 const EXHAUSTIVE: usize = 12;
 

@@ -22,7 +22,7 @@ use shale_proto::InProcess;
 use super::base::{Base, LOGS, Place, clock, medium_name, once_free, side};
 use super::check;
 use super::explore::{Explorer, Failure, add};
-use super::images::{Cutter, Image};
+use super::images::{ALL_SUBSETS, Cutter, Image};
 use super::mount::{Mount, Sent, Told};
 use super::record::{Track, Wrong, parts};
 use crate::chance::Chance;
@@ -577,7 +577,7 @@ fn images_of(cutter: &Cutter<'_>, cuts: usize, chance: &mut Chance) -> Vec<(Stri
     let cut = cutter.cut();
     let mut masks = vec![vec![true; cut.uncertain()]];
     if cuts > 0 {
-        let mut more = cut.masks(cuts.max(16), chance);
+        let mut more = cut.masks(cuts.max(16), ALL_SUBSETS, chance);
         chance.shuffle(&mut more);
         masks.extend(more.into_iter().take(cuts));
     }

@@ -14,10 +14,11 @@ use super::base::{Base, More, Place};
 use super::campaign::{self, Options};
 use super::check;
 use super::explore::{Depth, Explorer, Known};
-use super::images::{Caches, Cutter, Image};
+use super::images::{ALL_SUBSETS, Caches, Cutter, Image};
 use super::record;
+use super::rot;
 use super::sequences::Kind;
-use super::{rot, whole};
+use super::whole::{self, Set};
 use crate::chance::Chance;
 
 fn shm() -> &'static std::path::Path {
@@ -109,7 +110,10 @@ fn parts_are_added_up() {
     };
     let mut each = Vec::new();
     for (i, words) in ["0", "0 D"].into_iter().enumerate() {
-        assert_eq!(whole::sum(dir.path(), 2).unwrap().parts, (i as u64, 2));
+        assert_eq!(
+            whole::sum(dir.path(), Set::Whole, 2).unwrap().parts,
+            (i as u64, 2)
+        );
         let known = Arc::new(Known::default());
         let mut explorer = Explorer::new(shm(), base.clone(), depth, known.clone()).unwrap();
         let found = explorer.explore(&words.parse().unwrap(), 1, &|| false);
@@ -120,10 +124,10 @@ fn parts_are_added_up() {
             ..whole::Part::default()
         };
         assert_eq!(part.states, known.images().len() as u64);
-        whole::keep(dir.path(), (i as u64, 2), &part, &known).unwrap();
+        whole::keep(dir.path(), Set::Whole, (i as u64, 2), &part, &known).unwrap();
         each.push(part.states);
     }
-    let sum = whole::sum(dir.path(), 2).unwrap();
+    let sum = whole::sum(dir.path(), Set::Whole, 2).unwrap();
     assert_eq!((sum.parts, sum.part.workloads), ((2, 2), 2));
     assert!(sum.states < each[0] + each[1] && sum.states >= each[1]);
 }
@@ -216,7 +220,7 @@ fn images_are_those_of_the_device() {
                 let (quick, slow) = (cutter.cut(), replay.cut(&rules));
                 let same = quick.uncertain() == slow.units().len();
                 assert!(same || caches == Caches::Persistent, "round {round}");
-                for mut mask in quick.masks(20, &mut chance) {
+                for mut mask in quick.masks(20, ALL_SUBSETS, &mut chance) {
                     let expected = match mask.first() {
                         _ if same => slow.image(0, &Choice::Mask(&mask)),
                         Some(true) if mask.iter().all(|&m| m) => slow.image(0, &Choice::All),
@@ -260,7 +264,7 @@ fn small_cuts_are_looked_at_in_full() {
     while cutter.step() {}
     let cut = cutter.cut();
     let mut seen = HashMap::new();
-    for mut mask in cut.masks(100, &mut Chance::new(1)) {
+    for mut mask in cut.masks(100, ALL_SUBSETS, &mut Chance::new(1)) {
         seen.insert(cut.hash(&mut mask), mask);
     }
     assert_eq!(seen.len(), 64);
