@@ -268,22 +268,24 @@ impl Recovery<'_> {
         let next = AtomicUsize::new(0);
         let logs_now = &*logs;
         let found: Vec<Mutex<Survey>> = logs.iter().map(|_| Mutex::default()).collect();
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads.min(logs_now.len()) {
-                scope.spawn(|| {
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(log) = logs_now.get(index) else {
-                            break;
-                        };
-                        if let Some(map) = &log.map {
-                            let from = LogPos(log.slot.digested);
-                            *found[index].lock() = survey(&log.source(map), &view, from);
-                        }
-                    }
-                });
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(log) = logs_now.get(index) else {
+                    break;
+                };
+                if let Some(map) = &log.map {
+                    let from = LogPos(log.slot.digested);
+                    *found[index].lock() = survey(&log.source(map), &view, from);
+                }
             }
-        });
+        };
+        match self.threads.min(logs_now.len()) {
+            0 | 1 => work(),
+            threads => std::thread::scope(|scope| {
+                (0..threads).for_each(|_| drop(scope.spawn(work)));
+            }),
+        }
         for (log, found) in logs.iter_mut().zip(found) {
             let found = found.into_inner();
             log.named = found.named;
@@ -307,6 +309,9 @@ impl Recovery<'_> {
     }
 
     fn digest_together(&self, jobs: Vec<&mut Left>) {
+        if self.threads.min(jobs.len()) <= 1 {
+            return jobs.into_iter().rev().for_each(|log| self.digest_log(log));
+        }
         let jobs = Mutex::new(jobs);
         let threads = self.threads.min(jobs.lock().len());
         std::thread::scope(|scope| {

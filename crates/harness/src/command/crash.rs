@@ -29,7 +29,7 @@ Examples:
 The same seed gives the same states. Use a release build.";
 
 /// Workloads of each kind in a short run, and in a long one.
-const SHORT: [(Kind, u64); 10] = [
+const SHORT: [(Kind, u64); 11] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, 400),
@@ -40,10 +40,11 @@ const SHORT: [(Kind, u64); 10] = [
     (Kind::Requests, 60),
     (Kind::Clients, 60),
     (Kind::Programs, 4),
+    (Kind::Runs, 4),
 ];
 /// Threads need another tree, so they are never with the others.
 const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
-const LONG: [(Kind, u64); 10] = [
+const LONG: [(Kind, u64); 11] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
@@ -54,9 +55,10 @@ const LONG: [(Kind, u64); 10] = [
     (Kind::Requests, 20_000),
     (Kind::Clients, 20_000),
     (Kind::Programs, 2_000),
+    (Kind::Runs, 10_000),
 ];
 
-/// How closely `--triples` looks: the states of each pair are those of `--whole`, and there are
+/// How closely `--triples` and `--runs` look: the states of each pair are those of `--whole`, and there are
 /// five times as many workloads.
 const TRIPLES: Depth = Depth {
     images_per_cut: 6,
@@ -83,7 +85,7 @@ pub struct Args {
     #[arg(long)]
     long: bool,
     /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients,
-    /// programs; or threads alone
+    /// programs, runs; or threads alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -119,7 +121,10 @@ pub struct Args {
     /// Every pair of operations with 16 third ones each: 559,504 workloads
     #[arg(long, conflicts_with_all = ["whole", "long", "kinds", "count", "workload", "states"])]
     triples: bool,
-    /// With --whole or --triples: keep what a part finds in this directory, and add up all
+    /// 10,000 runs of 1,000 operations of two to four clients, with faults after which they go on
+    #[arg(long, conflicts_with_all = ["whole", "triples", "long", "kinds", "count", "workload", "states"])]
+    runs: bool,
+    /// With --whole, --triples or --runs: keep what a part finds in this directory, and add up all
     /// parts there
     #[arg(long, value_name = "DIR")]
     pub(super) keep: Option<PathBuf>,
@@ -186,7 +191,7 @@ fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     kind.ok_or_else(|| {
         format!(
             "'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, \
-             clients, programs"
+             clients, programs, runs"
         )
     })
 }
@@ -202,11 +207,12 @@ pub(super) fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String>
 impl Args {
     /// The set of workloads that was asked for, none left out.
     fn set(&self) -> Option<Set> {
-        match (self.whole, self.triples) {
-            (true, _) => Some(Set::Whole),
-            (_, true) => Some(Set::Triples),
-            _ => None,
-        }
+        let sets = [
+            (self.whole, Set::Whole),
+            (self.triples, Set::Triples),
+            (self.runs, Set::Runs),
+        ];
+        sets.into_iter().find(|set| set.0).map(|set| set.1)
     }
 
     fn kinds(&self) -> Vec<(Kind, u64)> {
@@ -257,7 +263,7 @@ impl Args {
     fn depth(&self) -> Depth {
         let usual = match self.set() {
             Some(Set::Whole) => WHOLE,
-            Some(Set::Triples) => TRIPLES,
+            Some(Set::Triples | Set::Runs) => TRIPLES,
             None => Depth::default(),
         };
         Depth {
@@ -364,6 +370,9 @@ fn steps(workload: &str) -> Vec<String> {
     };
     let shown = |(number, step): (usize, Step)| match step {
         Step::Digest => "digest".to_owned(),
+        Step::Cut => "power fails in the step before".to_owned(),
+        Step::Stop => "unmounted and mounted".to_owned(),
+        Step::Kill(client) => format!("client {client} dies"),
         Step::Item { client: 0, item } => format!("{:?}", workload.act(item, number)),
         Step::Item { client, item } => format!("client {client}: {:?}", workload.act(item, number)),
     };

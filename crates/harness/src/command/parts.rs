@@ -17,6 +17,8 @@ fn part_of(summary: &Summary) -> Part {
         cuts: count(&counts.cuts),
         states: summary.states,
         states_again: count(&counts.states_again),
+        steps: count(&counts.steps),
+        faults: count(&counts.faults),
         seconds: summary.seconds as u64,
     }
 }
@@ -57,6 +59,10 @@ fn show_sum(args: &Args, set: Set, of: u64) -> Result<bool> {
         sum.volumes,
         sum.part.seconds,
     );
+    if sum.part.steps > 0 {
+        let (steps, faults) = (sum.part.steps, sum.part.faults);
+        println!("{steps} steps of long runs, {faults} faults after which they went on");
+    }
     Ok(sum.parts.0 < of || sum.part.workloads == all)
 }
 

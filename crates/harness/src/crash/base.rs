@@ -21,6 +21,7 @@ use shale_proto::InProcess;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
 
+use super::images::Ground;
 use super::unrest::{Restless, Unrest};
 use crate::model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 use crate::scratch::os_error;
@@ -57,6 +58,10 @@ pub struct Base {
     pub empty_blocks: u64,
     /// Some operations may find no space.
     pub full: bool,
+    /// What logs hold; one that is not there is zeros. Only while a run is looked at.
+    pub logs: Vec<Vec<u8>>,
+    /// Equal for equal bases only.
+    pub id: u128,
 }
 
 /// What there is besides the small tree.
@@ -170,7 +175,37 @@ impl Base {
             tree,
             empty_blocks,
             full: more_is_full,
+            logs: Vec::new(),
+            id: 0,
         }))
+    }
+
+    /// What images are differences to.
+    pub fn ground(&self) -> Ground<'_> {
+        Ground {
+            segment: &self.segment,
+            logs: &self.logs,
+        }
+    }
+
+    /// The same, which can be changed.
+    pub fn moving(&self) -> Base {
+        Base {
+            segment: self.segment.clone(),
+            model: self.model.clone(),
+            tree: self.tree.clone(),
+            logs: vec![vec![0; LOG_FILE_BYTES]; LOGS],
+            ..*self
+        }
+    }
+
+    /// A page of a medium.
+    pub fn page_mut(&mut self, medium: usize, page: usize) -> &mut [u8] {
+        let at = page * PAGE_BYTES;
+        match medium {
+            0 => &mut self.segment[at..at + PAGE_BYTES],
+            n => &mut self.logs[n - 1][at..at + PAGE_BYTES],
+        }
     }
 }
 
@@ -438,7 +473,11 @@ impl Place {
             let at = page * PAGE_BYTES;
             match medium {
                 0 => self.segment.store(at, &base.segment[at..at + PAGE_BYTES]),
-                n => self.logs[n - 1].1.store(at, &[0; PAGE_BYTES]),
+                n => {
+                    let before = base.logs.get(n - 1).map(|log| &log[at..at + PAGE_BYTES]);
+                    let zeros = &[0; PAGE_BYTES][..];
+                    self.logs[n - 1].1.store(at, before.unwrap_or(zeros));
+                }
             }
         }
         Ok(())

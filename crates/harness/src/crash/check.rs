@@ -305,7 +305,7 @@ fn content(view: &View, inode: &Inode) -> std::result::Result<Vec<u8>, VolumeErr
 
 /// Hash of all pages of the NVM tier that differ from the base.
 fn volume_hash(place: &Place, base: &Base) -> u128 {
-    let mut hash = 0;
+    let mut hash = base.id;
     let mut page = [0; PAGE_BYTES];
     for (_, number) in place.touched().filter(|p| p.0 == 0) {
         let at = number * PAGE_BYTES;

@@ -85,6 +85,8 @@ pub struct Counts {
     pub states: AtomicU64,
     /// Of these, cut in a recovery.
     pub states_again: AtomicU64,
+    /// Of these, cut in a recovery of what a cut in a recovery had left.
+    pub states_third: AtomicU64,
     /// Different recovered volumes, each checked in full.
     pub volumes: AtomicU64,
     /// Of these, served, filled and emptied.
@@ -93,6 +95,10 @@ pub struct Counts {
     pub databases: AtomicU64,
     /// Of these, damaged bit by bit.
     pub flipped: AtomicU64,
+    /// Steps of long runs.
+    pub steps: AtomicU64,
+    /// Power cuts, unmounts and deaths of clients in long runs, after which they went on.
+    pub faults: AtomicU64,
 }
 
 /// Counts one.
@@ -127,7 +133,7 @@ impl Default for Known {
 }
 
 impl Known {
-    fn image(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
+    pub(super) fn image(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
         &self.images[hash as usize % SHARDS]
     }
 
@@ -166,7 +172,7 @@ pub struct Explorer {
     open_databases: bool,
 }
 
-type Found<T> = std::result::Result<T, String>;
+pub(super) type Found<T> = std::result::Result<T, String>;
 
 impl Explorer {
     /// Makes its places in `dir` (on tmpfs).
@@ -211,6 +217,9 @@ impl Explorer {
         if workload.mkfs {
             let found = self.explore_mkfs(seed)?;
             return Ok(found.map_err(|wrong| Box::new(failure(wrong))));
+        }
+        if workload.run {
+            return self.explore_run(workload, seed, stop);
         }
         if workload.requests {
             return self.explore_requests(workload, seed, stop);
@@ -290,7 +299,7 @@ impl Explorer {
     }
 
     /// Looks at what a cut right now could leave.
-    fn look_at(
+    pub(super) fn look_at(
         &mut self,
         run: &Run,
         cutter: &Cutter<'_>,
@@ -371,12 +380,12 @@ impl Explorer {
         image: &Image,
         seed: u64,
     ) -> Result<Found<()>> {
-        let recovered = match self.recover(run, image, false)? {
+        let recovered = match self.recover(run, image, 1)? {
             Ok(recovered) => recovered,
             Err(wrong) => return Ok(Err(wrong)),
         };
         if is_chosen(image.hash, self.depth.again_every, seed)
-            && let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)?
+            && let Err(wrong) = self.cut_recovery(run, image, &recovered, (2, seed))?
         {
             return Ok(Err(wrong));
         }
@@ -398,16 +407,21 @@ impl Explorer {
     }
 
     /// The tree that an image is recovered to.
-    fn tree_of(&mut self, run: &Run, image: &Image) -> Result<Found<Snapshot>> {
+    pub(super) fn tree_of(&mut self, run: &Run, image: &Image) -> Result<Found<Snapshot>> {
         let base = Arc::clone(&self.base);
         let done = check::recover(&mut self.ward, &base, image, run.logs, &|_| None)?;
         self.ward.reset(&base)?;
         Ok(done.map(|recovered| recovered.tree.unwrap_or_default()))
     }
 
-    /// Recovers one image, checks the volume if it is a new one, and cleans up. `again`: it was
-    /// left by a cut in a recovery.
-    fn recover(&mut self, run: &Run, image: &Image, again: bool) -> Result<Found<Recovered>> {
+    /// Recovers one image, checks the volume if it is a new one, and cleans up. `failures`: that
+    /// often power had failed; all but the first time in a recovery.
+    pub(super) fn recover(
+        &mut self,
+        run: &Run,
+        image: &Image,
+        failures: u64,
+    ) -> Result<Found<Recovered>> {
         let base = Arc::clone(&self.base);
         let knows = Arc::clone(&self.known);
         let known = |volume| knows.volume(volume).lock().get(&volume).copied();
@@ -429,8 +443,11 @@ impl Explorer {
             let before = { known }.insert(image.hash, recovered.parts);
             if before.is_none() {
                 add(&self.known.counts.states);
-                if again {
+                if failures > 1 {
                     add(&self.known.counts.states_again);
+                }
+                if failures > 2 {
+                    add(&self.known.counts.states_third);
                 }
             }
         }
@@ -458,61 +475,10 @@ impl Explorer {
         let base = Arc::clone(&self.base);
         check::live_on(&mut self.ward, &base, tree)
     }
-
-    /// Cuts power while `image` is recovered: the tree has to be the same in the end.
-    fn cut_recovery(
-        &mut self,
-        run: &Run,
-        image: &Image,
-        whole: &Recovered,
-        seed: u64,
-    ) -> Result<Found<()>> {
-        let right = whole.parts;
-        let base = Arc::clone(&self.base);
-        let mut cutter = Cutter::new(
-            &whole.events,
-            &base.segment,
-            image.clone(),
-            self.depth.caches,
-        );
-        loop {
-            if cutter.before_fence() {
-                let cut = cutter.cut();
-                let mut chance = Chance::new(seed ^ image.hash as u64 ^ cutter.at() as u64);
-                for mut mask in cut.masks(
-                    self.depth.images_per_cut_again,
-                    self.depth.all_subsets,
-                    &mut chance,
-                ) {
-                    let hash = cut.hash(&mut mask);
-                    let known = self.known.image(hash).lock().get(&hash).copied();
-                    if known == Some(right) {
-                        continue;
-                    }
-                    let place = format!("cut again at event {} of recovery", cutter.at());
-                    let twice = cut.image(&mask);
-                    match self.recover(run, &twice, true)? {
-                        Err(wrong) => return Ok(Err(format!("{place}: {wrong}"))),
-                        Ok(again) if again.parts == right => {}
-                        Ok(_) => {
-                            let (one, two) =
-                                (self.tree_of(run, image)?, self.tree_of(run, &twice)?);
-                            let differences = one.and_then(|one| Ok(one.differences(&two?)));
-                            let shown = differences.map_or_else(|e| e, |all| all.join("; "));
-                            return Ok(Err(format!("{place}: another tree: {shown}")));
-                        }
-                    }
-                }
-            }
-            if !cutter.step() {
-                return Ok(Ok(()));
-            }
-        }
-    }
 }
 
 /// Whether this is one in `every`: always the same ones, whatever else was looked at.
-fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
+pub(super) fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
     every > 0 && (Chance::new(hash as u64 ^ seed).next_u64() >> 8).is_multiple_of(every)
 }
 

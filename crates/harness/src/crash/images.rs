@@ -88,7 +88,15 @@ pub struct Image {
 }
 
 impl Image {
-    fn set(&mut self, base: &[u8], key: Key, value: u64) {
+    /// No difference to a base whose hash is `id`.
+    pub fn of(id: u128) -> Image {
+        Image {
+            units: Units::default(),
+            hash: id,
+        }
+    }
+
+    fn set(&mut self, base: Ground<'_>, key: Key, value: u64) {
         let before = base_unit(base, key);
         if let Some(old) = self.units.remove(&key) {
             self.hash ^= unit_hash(key, old);
@@ -99,7 +107,7 @@ impl Image {
         }
     }
 
-    fn get(&self, base: &[u8], key: Key) -> u64 {
+    fn get(&self, base: Ground<'_>, key: Key) -> u64 {
         let known = self.units.get(&key);
         known.copied().unwrap_or_else(|| base_unit(base, key))
     }
@@ -112,13 +120,36 @@ impl Image {
     }
 }
 
-/// A log is zeros before it is used.
-fn base_unit(base: &[u8], key: Key) -> u64 {
-    if key.medium() != 0 {
-        return 0;
+/// What media hold that images are differences to.
+#[derive(Debug, Clone, Copy)]
+pub struct Ground<'b> {
+    /// The NVM tier.
+    pub segment: &'b [u8],
+    /// Logs; one that is not there is zeros, as before it is used.
+    pub logs: &'b [Vec<u8>],
+}
+
+impl<'b> From<&'b [u8]> for Ground<'b> {
+    fn from(segment: &'b [u8]) -> Self {
+        Ground { segment, logs: &[] }
     }
+}
+
+impl<'b> From<&'b Vec<u8>> for Ground<'b> {
+    fn from(segment: &'b Vec<u8>) -> Self {
+        segment[..].into()
+    }
+}
+
+fn base_unit(base: Ground<'_>, key: Key) -> u64 {
     let at = key.offset();
-    u64::from_le_bytes(std::array::from_fn(|n| base[at + n]))
+    let medium = match key.medium() {
+        0 => Some(base.segment),
+        n => base.logs.get(n - 1).map(|log| &log[..]),
+    };
+    medium.map_or(0, |bytes| {
+        u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]))
+    })
 }
 
 /// A value of a unit that is not certain.
@@ -159,7 +190,7 @@ pub enum Caches {
 #[derive(Clone)]
 pub struct Cutter<'e> {
     events: &'e [Recorded],
-    base: &'e [u8],
+    base: Ground<'e>,
     caches: Caches,
     at: usize,
     durable: Image,
@@ -170,15 +201,48 @@ pub struct Cutter<'e> {
 
 impl<'e> Cutter<'e> {
     /// Before the first of `events`, with `image` on the media.
-    pub fn new(events: &'e [Recorded], base: &'e [u8], image: Image, caches: Caches) -> Self {
+    pub fn new(
+        events: &'e [Recorded],
+        base: impl Into<Ground<'e>>,
+        image: Image,
+        caches: Caches,
+    ) -> Self {
         Cutter {
             events,
-            base,
+            base: base.into(),
             caches,
             at: 0,
             current: image.units.clone(),
             durable: image,
             pending: BTreeMap::new(),
+        }
+    }
+
+    /// Stops here for a while.
+    pub fn pause(self) -> Paused {
+        Paused {
+            at: self.at,
+            durable: self.durable,
+            current: self.current,
+            pending: self.pending,
+        }
+    }
+
+    /// Goes on where `paused` stopped, with the same events and what is on the media by now.
+    pub fn resume(
+        events: &'e [Recorded],
+        base: Ground<'e>,
+        paused: Paused,
+        caches: Caches,
+    ) -> Self {
+        Cutter {
+            events,
+            base,
+            caches,
+            at: paused.at,
+            durable: paused.durable,
+            current: paused.current,
+            pending: paused.pending,
         }
     }
 
@@ -317,9 +381,27 @@ impl<'e> Cutter<'e> {
     }
 }
 
+/// A [`Cutter`] that looks at nothing for a while, so that what it differs from can change.
+pub struct Paused {
+    at: usize,
+    durable: Image,
+    current: Units,
+    pending: BTreeMap<u64, Vec<Version>>,
+}
+
+impl Paused {
+    /// Takes what is certain by now, to be put on the media. Hashes stay what they were.
+    pub fn settle(&mut self) -> Image {
+        let id = self.durable.hash;
+        let uncertain = |key: &Key| self.pending.contains_key(&key.line());
+        self.current.retain(|key, _| uncertain(key));
+        std::mem::replace(&mut self.durable, Image::of(id))
+    }
+}
+
 /// The moment of a power cut.
 pub struct Cut<'c> {
-    base: &'c [u8],
+    base: Ground<'c>,
     durable: Cow<'c, Image>,
     /// In the order in which they were stored.
     units: Vec<Version>,

@@ -185,13 +185,13 @@ impl Doer {
         for (number, &step) in workload.steps.iter().enumerate() {
             let before = place.recording.event_count();
             let sent = match step {
-                Step::Digest => {
-                    daemon.quiesce();
-                    None
-                }
                 Step::Item { client, item } => self
                     .act(client, &workload.act(item, number))
                     .map_err(|wrong| format!("step {number}: {wrong}"))?,
+                _ => {
+                    daemon.quiesce();
+                    None
+                }
             };
             let after = place.recording.event_count();
             let tree = (step != Step::Digest).then(|| self.tree());

@@ -108,7 +108,7 @@ pub struct Run {
     /// A program whose operations the steps are, from the first on.
     pub program: Option<Program>,
     /// Which steps are operations.
-    items: Vec<bool>,
+    pub(super) items: Vec<bool>,
 }
 
 impl Run {
@@ -156,21 +156,21 @@ fn part_done(act: &Act, did: &Outcome) -> Option<Option<Act>> {
 }
 
 /// One that does steps, and the model of what it does.
-struct Doer<'w> {
-    workload: &'w Workload,
-    shales: Vec<Shale>,
-    model: Memory,
+pub(super) struct Doer<'w> {
+    pub(super) workload: &'w Workload,
+    pub(super) shales: Vec<Shale>,
+    pub(super) model: Memory,
     /// In front of all paths.
-    root: &'static [u8],
+    pub(super) root: &'static [u8],
     /// The volume has little space.
-    full: bool,
+    pub(super) full: bool,
 }
 
 /// How a call of Shale's that panicked begins in [`Wrong`].
 const PANIC: &str = "a panic";
 
 impl Doer<'_> {
-    fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
+    pub(super) fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
         let act = within(self.root, act.clone());
         self.model.set_client(client);
         let shale = &mut self.shales[client];
@@ -194,7 +194,7 @@ impl Doer<'_> {
         }
     }
 
-    fn open_files(&mut self) -> Checked<()> {
+    pub(super) fn open_files(&mut self) -> Checked<()> {
         for client in 0..self.shales.len() {
             for (slot, (path, flags)) in OPEN.into_iter().enumerate() {
                 let path = path.as_bytes().to_vec();
@@ -204,7 +204,7 @@ impl Doer<'_> {
         Ok(())
     }
 
-    fn tree(&mut self) -> Arc<Snapshot> {
+    pub(super) fn tree(&mut self) -> Arc<Snapshot> {
         Arc::new(Snapshot::of(&mut self.model).expect("the model's tree can be walked"))
     }
 
@@ -223,7 +223,7 @@ impl Doer<'_> {
                 Step::Item { client: who, item } => {
                     self.act(client(who), &self.workload.act(item, number))
                 }
-                Step::Digest => {
+                _ => {
                     daemon.quiesce();
                     Ok(())
                 }
@@ -238,7 +238,7 @@ impl Doer<'_> {
     }
 
     /// What LibFS shows now is what the model shows, as far as `track` goes.
-    fn compare(&mut self, track: &Track) -> Checked<()> {
+    pub(super) fn compare(&mut self, track: &Track) -> Checked<()> {
         let shale = &mut self.shales[0];
         let did = catch_unwind(AssertUnwindSafe(|| Snapshot::of(shale)))
             .map_err(|_| format!("{PANIC} in a walk"))?
@@ -382,7 +382,7 @@ fn in_turns(
 
 /// Whether a call of Shale's panicked. What it was at will never be done, and to wait for it, as
 /// closing a file or a session may, would be for ever.
-fn has_panicked<T>(done: &Checked<T>) -> bool {
+pub(super) fn has_panicked<T>(done: &Checked<T>) -> bool {
     done.as_ref().is_err_and(|wrong| wrong.contains(PANIC))
 }
 
@@ -413,7 +413,7 @@ fn at_once(
         let threads = doers.iter_mut().enumerate().map(|(mine, (doer, track))| {
             let is_mine = |step: &Step| match step {
                 Step::Item { client, .. } => client % 2 == mine,
-                Step::Digest => mine == 0,
+                _ => mine == 0,
             };
             let mut steps = numbered(workload);
             steps.retain(|(_, step)| is_mine(step));

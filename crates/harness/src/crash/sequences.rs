@@ -4,9 +4,10 @@
 //! ends early has seen an even sample: numbers of the small kinds are scattered.
 
 use crate::chance::Chance;
-use crate::workload::alphabet::{alphabet, concerns};
+use crate::model::{Act, Memory, Side};
+use crate::workload::alphabet::{OPEN, alphabet, concerns, tree};
 use crate::workload::programs::{PROGRAMS, Program};
-use crate::workload::words::{Step, Workload};
+use crate::workload::words::{RANDOM_END, RANDOM_FROM, Step, Workload};
 
 /// Clients of the kind with several.
 const CLIENTS: u64 = 2;
@@ -45,11 +46,14 @@ pub enum Kind {
     Clients,
     /// Operations of real programs, recorded; digests anywhere.
     Programs,
+    /// A thousand operations of two to four clients in turns, with power cuts, unmounts and
+    /// deaths of clients, after which it goes on.
+    Runs,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
@@ -61,6 +65,7 @@ impl Kind {
         Kind::Requests,
         Kind::Clients,
         Kind::Programs,
+        Kind::Runs,
     ];
 
     /// Its name in commands.
@@ -77,6 +82,7 @@ impl Kind {
             Kind::Requests => "requests",
             Kind::Clients => "clients",
             Kind::Programs => "programs",
+            Kind::Runs => "runs",
         }
     }
 
@@ -138,6 +144,7 @@ impl Kind {
                 sampled(&mut chance, length, 6, CLIENTS)
             }
             Kind::Threads => threads(&mut chance, number),
+            Kind::Runs => long_run(&mut chance),
             Kind::Programs => program(&mut chance, number as usize),
             Kind::Mkfs => Workload {
                 mkfs: true,
@@ -212,6 +219,83 @@ fn program(chance: &mut Chance, number: usize) -> Workload {
     }
     Workload {
         program: Some(program),
+        ..sometimes(chance, steps)
+    }
+}
+
+/// Operations of a run.
+const RUN_LENGTH: usize = 1_000;
+/// In a run, one operation in so many is followed by that.
+const DIGEST_ONE_IN: u64 = 40;
+const CUT_ONE_IN: u64 = 160;
+const STOP_ONE_IN: u64 = 330;
+const KILL_ONE_IN: u64 = 330;
+
+/// Operations that are tried until one is not refused.
+const TRIES: usize = 6;
+
+/// After a fault the files of a client are closed, and those that it begins with are opened.
+pub(super) fn open_anew(model: &mut Memory, step: Step, clients: usize) {
+    let who = match step {
+        Step::Cut | Step::Stop => 0..clients,
+        Step::Kill(client) => client..client + 1,
+        _ => return,
+    };
+    for client in who {
+        super::legs::close_all(model, client);
+        if matches!(step, Step::Kill(_)) {
+            continue;
+        }
+        for (slot, (path, flags)) in OPEN.into_iter().enumerate() {
+            let _ = model.act(&Act::Open(slot, path.as_bytes().to_vec(), flags, 0));
+        }
+    }
+}
+
+/// Half of the operations are the alphabet's, half are random ones; most of them are not refused.
+fn long_run(chance: &mut Chance) -> Workload {
+    let items = alphabet().len() as u64;
+    let random = (RANDOM_END - RANDOM_FROM) as u64;
+    let clients = 2 + chance.below(3);
+    let mut model = Memory::new(0o755);
+    for act in tree() {
+        let _ = model.act(&act);
+    }
+    let run = Workload {
+        run: true,
+        ..Workload::default()
+    };
+    let mut steps = Vec::new();
+    open_anew(&mut model, Step::Stop, clients as usize);
+    for _ in 0..RUN_LENGTH {
+        let client = chance.below(clients) as usize;
+        model.set_client(client);
+        for left in (0..TRIES).rev() {
+            let item = match chance.below(2) {
+                0 => chance.below(items) as usize,
+                _ => RANDOM_FROM + chance.below(random) as usize,
+            };
+            if model.act(&run.act(item, steps.len())).is_ok() || left == 0 {
+                steps.push(Step::Item { client, item });
+                break;
+            }
+        }
+        let more = [
+            (DIGEST_ONE_IN, Step::Digest),
+            (KILL_ONE_IN, Step::Kill(chance.below(clients) as usize)),
+            (STOP_ONE_IN, Step::Stop),
+            (CUT_ONE_IN, Step::Cut),
+        ];
+        for (one_in, step) in more {
+            if chance.below(one_in) == 0 {
+                open_anew(&mut model, step, clients as usize);
+                steps.push(step);
+            }
+        }
+    }
+    Workload {
+        run: true,
+        turned: false,
         ..sometimes(chance, steps)
     }
 }

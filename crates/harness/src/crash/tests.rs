@@ -49,6 +49,10 @@ fn cuts_of_a_few_workloads() {
         counts.states_again.load(Ordering::Relaxed) > 100,
         "{counts:?}"
     );
+    assert!(
+        counts.states_third.load(Ordering::Relaxed) > 0,
+        "{counts:?}"
+    );
 }
 
 #[test]
@@ -268,4 +272,34 @@ fn small_cuts_are_looked_at_in_full() {
         seen.insert(cut.hash(&mut mask), mask);
     }
     assert_eq!(seen.len(), 64);
+}
+
+#[test]
+fn long_runs_go_on_after_faults() {
+    let base = Base::make(shm(), More::Nothing).unwrap();
+    let known = Arc::new(Known::default());
+    let depth = Depth {
+        images_per_cut: 6,
+        all_subsets: 16,
+        ..Depth::default()
+    };
+    let mut explorer = Explorer::new(shm(), base, depth, known.clone()).unwrap();
+    let mut whole = Kind::Runs.workload(1, 1);
+    whole.steps.truncate(450);
+    let words = ["N 3 b5 Xa 1017 K b40 U 17 D K", &whole.to_string()];
+    for words in words {
+        let workload = words.parse().unwrap();
+        let found = explorer.explore(&workload, 1, &|| false).unwrap();
+        assert!(found.is_ok(), "{:#?}", found.unwrap_err());
+    }
+    let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+    let counts = &known.counts;
+    assert_eq!(count(&counts.steps), 10 + whole.steps.len() as u64);
+    assert!(count(&counts.faults) > 5, "{counts:?}");
+    assert!(count(&counts.states) > 200, "{counts:?}");
+    // The places hold their base again.
+    let found = explorer
+        .explore(&"0 D".parse().unwrap(), 1, &|| false)
+        .unwrap();
+    assert!(found.is_ok(), "{:#?}", found.unwrap_err());
 }

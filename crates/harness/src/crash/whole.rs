@@ -19,7 +19,12 @@ pub enum Set {
     Whole,
     /// All pairs, each with several third operations.
     Triples,
+    /// Ten thousand long runs.
+    Runs,
 }
+
+/// Long runs in their set.
+const RUNS: u64 = 10_000;
 
 impl Set {
     /// Its name in commands and files.
@@ -27,6 +32,7 @@ impl Set {
         match self {
             Set::Whole => "whole",
             Set::Triples => "triples",
+            Set::Runs => "runs",
         }
     }
 
@@ -35,8 +41,9 @@ impl Set {
         let kinds: &[Kind] = match self {
             Set::Whole => &[Kind::Ones, Kind::Pairs],
             Set::Triples => &[Kind::Triples],
+            Set::Runs => &[Kind::Runs],
         };
-        let counted = |kind: &Kind| (*kind, kind.count().unwrap_or(0));
+        let counted = |kind: &Kind| (*kind, kind.count().unwrap_or(RUNS));
         kinds.iter().map(counted).collect()
     }
 
@@ -67,6 +74,12 @@ pub struct Part {
     pub states: u64,
     /// Of these, cut in a recovery.
     pub states_again: u64,
+    /// Steps of long runs.
+    #[serde(default)]
+    pub steps: u64,
+    /// Faults after which long runs went on.
+    #[serde(default)]
+    pub faults: u64,
     /// Seconds it took.
     pub seconds: u64,
 }
@@ -129,6 +142,8 @@ pub fn sum(dir: &Path, set: Set, of: u64) -> Result<Sum> {
         sum.part.cuts += part.cuts;
         sum.part.states += part.states;
         sum.part.states_again += part.states_again;
+        sum.part.steps += part.steps;
+        sum.part.faults += part.faults;
         sum.part.seconds += part.seconds;
         let hashes = |bytes: Vec<u8>| {
             let (hashes, _) = bytes.as_chunks::<HASH_BYTES>();

@@ -106,6 +106,8 @@ impl Left {
         let mut segment = vec![0; self.base.segment.len()];
         self.place.segment.load(0, &mut segment);
         let base = Base {
+            logs: Vec::new(),
+            id: 0,
             segment,
             model: self.base.model.clone(),
             tree: self.base.tree.clone(),
