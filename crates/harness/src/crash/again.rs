@@ -12,7 +12,7 @@ use crate::chance::Chance;
 /// Power fails so often at most.
 const FAILURES: u64 = 3;
 /// Of the images that a second cut leaves, one in so many is cut a third time.
-const THIRD_ONE_IN: u64 = 32;
+const THIRD_ONE_IN: u64 = 128;
 
 impl Explorer {
     /// Cuts power while `image` is recovered: the tree has to be the same in the end. It is the

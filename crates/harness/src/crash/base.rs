@@ -384,6 +384,17 @@ impl Place {
         }
     }
 
+    /// The same, and logs that [`Place::link_logs`] put there are taken. `daemons` were here before.
+    pub fn config_with_logs(&self, wraps: bool, turns: u64, daemons: u64) -> DaemonConfig {
+        let mut config = self.config(wraps, turns);
+        if let Some(fixed) = &mut config.fixed_logs {
+            fixed.there = true;
+            // Salts of two daemons are never the same.
+            fixed.salt += daemons << 16;
+        }
+        config
+    }
+
     /// How client number `client`, which will get the log of slot `client`, maps what it is
     /// handed.
     pub fn maps(&self, client: usize) -> SessionMaps {

@@ -18,6 +18,8 @@ type Checked<T> = std::result::Result<T, Wrong>;
 
 /// One step in so many is looked at closely, besides those in which power fails.
 const LOOK_ONE_IN: u64 = 25;
+/// One unmount in so many: each has many fences.
+const UNMOUNT_ONE_IN: u64 = 4;
 
 /// A step that is looked at.
 pub(super) struct Look {
@@ -181,15 +183,7 @@ pub(super) fn run(
     seed: u64,
 ) -> Result<Checked<Leg>> {
     let clients = workload.clients();
-    let config = || {
-        let mut config = place.config(workload.wraps, 0);
-        if let Some(fixed) = &mut config.fixed_logs {
-            // Salts of two daemons are never the same.
-            fixed.salt += leg << 16;
-            fixed.there = true;
-        }
-        config
-    };
+    let config = || place.config_with_logs(workload.wraps, 0, leg);
     let daemon = match once_free(|| Daemon::start(config(), clock())) {
         Ok(daemon) => daemon,
         Err(e) => return Ok(Err(format!("the start of leg {leg}: {e}"))),
@@ -216,7 +210,8 @@ pub(super) fn run(
     let followed = followed.and_then(|()| crew.follow(place, steps, seed));
     let after = crew.doer.model.clone();
     let mut events = place.recording.take_events();
-    let unmounts = (followed.is_ok() && !is_cut).then(|| {
+    let chosen = Chance::new(seed ^ leg << 16).below(UNMOUNT_ONE_IN) == 0;
+    let unmounts = (followed.is_ok() && !is_cut && chosen).then(|| {
         let track = Track::new(None, crew.doer.tree());
         crew.look(track, (events.len(), events.len()))
     });

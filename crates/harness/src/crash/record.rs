@@ -266,13 +266,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         },
         false => Vec::new(),
     };
-    let config = || {
-        let mut config = place.config(workload.wraps, workload.turned.into());
-        if let Some(fixed) = &mut config.fixed_logs {
-            fixed.there = true;
-        }
-        config
-    };
+    let config = || place.config_with_logs(workload.wraps, workload.turned.into(), 0);
     let time: Arc<dyn Clock> = match workload.at_once {
         true => Arc::new(Hours::new(clock())),
         false => clock(),
