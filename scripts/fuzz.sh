@@ -26,11 +26,17 @@ if ! cargo "$toolchain" fuzz --version >/dev/null 2>&1; then
     cargo install cargo-fuzz --locked || exit 2
 fi
 
+# A process that ends leaves its volumes.
+SHALE_FUZZ_DIR=$(mktemp -d /dev/shm/shale-fuzz-XXXXXX) || exit 2
+export SHALE_FUZZ_DIR
+trap 'rm -rf "$SHALE_FUZZ_DIR"' EXIT
+
 # Inputs whose names are left out of what is printed are in the log.
 shown='ERROR|panicked|^SUMMARY|stat::|^Done|Test unit|^==|cov: .* (INITED|pulse|DONE)|#.*(INITED|DONE)'
 passed=0 failed=0
 for target in "${targets[@]}"; do
     mkdir -p "fuzz/found/$target"
+    rm -rf "$SHALE_FUZZ_DIR"/*
     echo "== $target, $seconds s, sanitizer $sanitizer"
     if cargo "$toolchain" fuzz run --sanitizer "$sanitizer" "$target" \
         "fuzz/found/$target" "fuzz/corpus/$target" -- \

@@ -43,7 +43,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Result<Stage> {
-        let dir = "/dev/shm".as_ref();
+        let dir = &super::dir();
         let base = Base::make(dir, More::Large)?;
         let place = Place::new(dir, &base)?;
         let (view, _) = View::open(place.segment.clone()).expect("a whole volume");
@@ -234,6 +234,11 @@ pub fn run(data: &[u8]) {
     }
     let served = data.first().is_some_and(|kind| kind & SERVED != 0);
     stage.use_it(served).expect("a place in /dev/shm");
+}
+
+/// Removes the volume.
+pub fn finish() {
+    *STAGE.lock() = None;
 }
 
 /// One change of each kind of structure, with right and with wrong checksums.

@@ -72,16 +72,19 @@ fn decoders_stand_anything() {
 fn a_daemon_stands_any_messages() {
     run_all("messages", 150, messages::run);
     messages::check();
+    messages::finish();
 }
 
 #[test]
 fn recovery_stands_any_log() {
     run_all("logs", 400, logs::run);
+    logs::finish();
 }
 
 #[test]
 fn repair_stands_any_image() {
     run_all("images", 60, images::run);
+    images::finish();
 }
 
 /// Structures of a volume and messages, each behind the number of its kind.
