@@ -5,3 +5,4 @@ pub mod crash;
 pub mod faults;
 pub mod model;
 pub mod mutants;
+mod parts;
