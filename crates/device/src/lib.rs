@@ -41,6 +41,7 @@ mod hooks;
 mod isa;
 pub mod mutants;
 pub mod nvm;
+mod peer;
 pub mod protect;
 pub mod sim;
 pub mod timing;
@@ -53,5 +54,6 @@ pub use nvm::{
     Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
     SharedWords, Span, View, create_unnamed, name_unnamed,
 };
+pub use peer::peer_groups;
 pub use protect::{LibraryKey, ProtectionKey};
 pub use timing::{Model, Timing};

@@ -7,7 +7,7 @@ use crate::errno::{Errno, Result, Stop};
 use crate::node::Node;
 use crate::op::Op;
 use crate::ranges::{SEEK_DATA, SEEK_HOLE};
-use crate::session::{Need, Session};
+use crate::session::{AGAIN_MAX, Need, Session};
 use crate::walk::{Target, walk, walk_to_create};
 use crate::write::WriteFlags;
 use parking_lot::Mutex;
@@ -63,6 +63,7 @@ impl Session {
         }
         // A directory that was gone when a file was to be made in it.
         let mut gone = None;
+        let mut spoiled = 0;
         loop {
             let opening = self.run(&caller, Need::default(), |op| {
                 let create = flags.contains(OFlags::CREATE);
@@ -83,7 +84,14 @@ impl Session {
                             Some(node) => (node, true),
                             None => continue,
                         },
-                        Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => continue,
+                        Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
+                            // A damaged directory can have a name that is not found in it.
+                            spoiled += 1;
+                            match spoiled < AGAIN_MAX {
+                                true => continue,
+                                false => return Err(Errno::IO),
+                            }
+                        }
                         Err(Errno::NOENT) if gone != Some(dir) => {
                             gone = Some(dir);
                             continue;

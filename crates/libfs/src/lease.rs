@@ -13,7 +13,7 @@ use super::errno::{Errno, Result};
 use super::gate::Inside;
 use super::node::Node;
 use super::session::{Session, final_errno};
-use super::sync::{AtomicU64, Mutex, Ordering};
+use super::sync::{AtomicU64, Mutex, Ordering, failpoints};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
 use std::sync::Arc;
 
@@ -115,6 +115,7 @@ impl Session {
                 Reply::NotLeased => return Ok(false),
                 _ => return Err(Errno::PROTO),
             };
+        failpoints::reach("lease-given");
         let _inside = Inside::enter(self.client_words());
         let node = match self.nodes.get(ino) {
             Some(node) => self.up_to_date(node, fresh)?,

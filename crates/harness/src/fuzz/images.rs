@@ -9,6 +9,7 @@ use std::ops::{ControlFlow, Range};
 
 use parking_lot::Mutex;
 use shale_daemon::check::{CheckOptions, Severity, check, repair};
+use shale_device::Map;
 use shale_format::bitmap::{self, BITMAP_MAGIC, BitmapHeader, WORDS_PER_BLOCK};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
@@ -25,8 +26,10 @@ use crate::Result;
 use crate::crash::base::{Base, More, Place};
 use crate::crash::rot::structure;
 
-const CHANGES_MAX: usize = 16;
-const BYTES_MAX: u64 = 64;
+/// Changes of one input.
+pub(crate) const CHANGES_MAX: usize = 16;
+/// Bytes of one change.
+pub(crate) const BYTES_MAX: u64 = 64;
 /// The checksum stays as it was.
 const STALE: u64 = 1 << 15;
 /// The volume is served before it is repaired.
@@ -52,28 +55,9 @@ impl Stage {
     }
 
     fn change(&mut self, input: &mut Input<'_>) {
-        let kind = (input.number(1) as u8 & !SERVED) as usize % self.parts.len();
-        let (which, place) = (input.number(2) as usize, input.number(2));
-        let bytes = input.number(1) % BYTES_MAX;
-        let bytes = input.take(bytes as usize);
-        let ranges = &self.parts[kind];
-        if ranges.is_empty() || bytes.is_empty() {
-            return;
+        if let Some((at, bytes)) = change(&self.place.segment, &self.parts, input) {
+            self.put(at, &bytes[..]);
         }
-        let range = ranges[which % ranges.len()].clone();
-        let at = range.start + (place & !STALE) as usize % range.len();
-        let block = at / BLOCK_BYTES * BLOCK_BYTES;
-        let end = range.end.min(block + BLOCK_BYTES);
-        let bytes = &bytes[..bytes.len().min(end - at)];
-        let mut whole = Box::new([0; BLOCK_BYTES]);
-        self.place.segment.load(block, &mut whole[..]);
-        // Its magic number tells what it was, whatever becomes of it.
-        let was = whole.clone();
-        whole[at % BLOCK_BYTES..][..bytes.len()].copy_from_slice(bytes);
-        if place & STALE == 0 {
-            seal(&was, &mut whole, block / BLOCK_BYTES);
-        }
-        self.put(block, &whole[..]);
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -119,6 +103,36 @@ impl Stage {
             }
         }
     }
+}
+
+/// The next change of a volume whose bytes of structure, by kind, are `parts`: a block, and where.
+pub(crate) fn change(
+    map: &Map,
+    parts: &[Vec<Range<usize>>],
+    input: &mut Input<'_>,
+) -> Option<(usize, Box<[u8; BLOCK_BYTES]>)> {
+    let kind = (input.number(1) as u8 & !SERVED) as usize % parts.len();
+    let (which, place) = (input.number(2) as usize, input.number(2));
+    let bytes = input.number(1) % BYTES_MAX;
+    let bytes = input.take(bytes as usize);
+    let ranges = &parts[kind];
+    if ranges.is_empty() || bytes.is_empty() {
+        return None;
+    }
+    let range = ranges[which % ranges.len()].clone();
+    let at = range.start + (place & !STALE) as usize % range.len();
+    let block = at / BLOCK_BYTES * BLOCK_BYTES;
+    let end = range.end.min(block + BLOCK_BYTES);
+    let bytes = &bytes[..bytes.len().min(end - at)];
+    let mut whole = Box::new([0; BLOCK_BYTES]);
+    map.load(block, &mut whole[..]);
+    // Its magic number tells what it was, whatever becomes of it.
+    let was = whole.clone();
+    whole[at % BLOCK_BYTES..][..bytes.len()].copy_from_slice(bytes);
+    if place & STALE == 0 {
+        seal(&was, &mut whole, block / BLOCK_BYTES);
+    }
+    Some((block, whole))
 }
 
 /// Sets the checksums of what `was` in a block.
