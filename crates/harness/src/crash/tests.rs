@@ -286,7 +286,12 @@ fn long_runs_go_on_after_faults() {
     let mut explorer = Explorer::new(shm(), base, depth, known.clone()).unwrap();
     let mut whole = Kind::Runs.workload(1, 1);
     whole.steps.truncate(450);
-    let words = ["N 3 b5 Xa 1017 K b40 U 17 D K", &whole.to_string()];
+    let words = [
+        "N 3 b5 Xa 1017 K b40 U 17 D K",
+        // A file without a name gets one, loses it, and gets none any more.
+        "N 160 166 97 166",
+        &whole.to_string(),
+    ];
     for words in words {
         let workload = words.parse().unwrap();
         let found = explorer.explore(&workload, 1, &|| false).unwrap();
@@ -294,7 +299,7 @@ fn long_runs_go_on_after_faults() {
     }
     let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
     let counts = &known.counts;
-    assert_eq!(count(&counts.steps), 10 + whole.steps.len() as u64);
+    assert_eq!(count(&counts.steps), 14 + whole.steps.len() as u64);
     assert!(count(&counts.faults) > 5, "{counts:?}");
     assert!(count(&counts.states) > 200, "{counts:?}");
     // The places hold their base again.
