@@ -344,6 +344,7 @@ impl Connection {
                 })
             }
             Ok(None) => Ok(Reply::NotLeased),
+            Err(NoLease::Elsewhere(ns)) => Ok(Reply::Elsewhere { ns }),
             Err(NoLease::Halt(halt)) => Err(halted(&halt)),
             Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
         }

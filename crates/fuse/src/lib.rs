@@ -31,6 +31,7 @@ mod notify;
 mod shale;
 mod told;
 mod transport;
+mod users;
 mod wire;
 
 pub mod node;

@@ -54,6 +54,10 @@ pub struct Request {
     /// File mode creation mask. Only set for calls that create something, which
     /// have to apply it themselves.
     pub umask: u32,
+    /// The kernel reads or writes past its pages (`O_DIRECT`).
+    pub direct: bool,
+    /// It asks for attributes because an open file is read or written, not for a program.
+    pub opened: bool,
 }
 
 /// A point in time since 1970-01-01 UTC.

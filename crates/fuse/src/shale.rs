@@ -7,6 +7,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use shale_libfs::{Caller, LeaseMode, Session};
 use shale_proto::mounts;
@@ -17,6 +18,7 @@ use crate::node::{
 };
 use crate::notify::{Inval, Notifier};
 use crate::told::Told;
+use crate::users::Users;
 
 /// Preferred size of input and output, in bytes.
 const IO_BYTES: u32 = 4096;
@@ -27,6 +29,7 @@ const NAME_BYTES_MAX: u32 = 255;
 pub struct ShaleFs {
     session: Arc<Session>,
     told: Told,
+    users: Users,
     /// Name of the mount, for who asks one of its files.
     name: String,
     /// To who drops pages that the kernel filled in the wrong place.
@@ -42,6 +45,7 @@ impl ShaleFs {
         Self {
             session,
             told: Told::new(continues),
+            users: Users::default(),
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
         }
@@ -84,6 +88,19 @@ impl ShaleFs {
     /// Whether the kernel may hold back what a program writes to `ino` by a shared mapping.
     pub fn holds_back(&self, ino: u64) -> bool {
         self.told.is_mapped(ino)
+    }
+
+    /// For how long programs on the mount, other than the processes `besides`, should keep
+    /// `ino`: they read or wrote it a moment ago, or tried to.
+    pub fn used_for(&self, ino: u64, besides: &[i32]) -> Option<Duration> {
+        self.users.besides(ino, besides)
+    }
+
+    /// A request is about the contents of `ino`.
+    fn note_use(&self, request: &Request, ino: u64) {
+        if !request.direct && !self.told.alone() {
+            self.users.note(ino, request.pid);
+        }
     }
 
     /// Whether the kernel may have references to `ino`.
@@ -200,12 +217,17 @@ impl NodeFs for ShaleFs {
             return;
         }
         self.told.forget(ino);
+        self.users.forget(ino);
         if let Err(error) = self.session.forget(ino) {
             tracing::error!(ino, %error, "an inode without a name could not be freed");
         }
     }
 
     fn getattr(&self, request: &Request, ino: u64) -> Result<Attr> {
+        if request.opened {
+            // Somebody reads beyond the end that the kernel knows.
+            self.note_use(request, ino);
+        }
         self.session
             .getattr(&caller(request), ino)
             .map(attr)
@@ -312,6 +334,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.note_use(request, ino);
         if self.told.is_mapped(ino) {
             // A program may change the pages without a word: nobody else may read meanwhile.
             self.session
@@ -331,6 +354,7 @@ impl NodeFs for ShaleFs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
+        self.note_use(request, ino);
         if flags.from_cache {
             self.told.written_mapped(ino);
         }

@@ -125,6 +125,10 @@ message! {
     AttrOut, 104 { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: AttrWire }
 }
 message! {
+    /// Which attributes are asked for, and why.
+    GetattrIn, 16 { getattr_flags: u32, dummy: u32, fh: u64 }
+}
+message! {
     /// Number of references returned.
     ForgetIn, 8 { nlookup: u64 }
 }

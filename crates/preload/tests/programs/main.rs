@@ -119,6 +119,35 @@ fn two_processes_append_to_one_file() {
     }
 }
 
+/// A program on the mount reads on at the end of a file that a client makes longer: it finds
+/// all that was there when it began, and nothing but what was written.
+#[test]
+fn who_follows_a_growing_file_misses_nothing() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("follow");
+    let (file, count) = (m.path().join("growing"), m.beside("count"));
+    for pace in ["r", "rs"] {
+        fs::write(&file, "").unwrap();
+        fs::write(&count, [0; 4096]).unwrap();
+        let start = |role: &str| {
+            let run = Run::of(&m, &program).arg(role).arg(&file).arg(&count);
+            let run = run.arg("1.5").env("SHALE_WARM_CALLS", "0");
+            let run = if role == "w" {
+                run
+            } else {
+                run.without_library()
+            };
+            run.stdout(Stdio::piped()).spawn()
+        };
+        let followed = ["w", pace, pace].map(start);
+        for process in followed {
+            let ended = process.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success(), "{pace}: {:?} {said}", ended.status);
+        }
+    }
+}
+
 /// Each has what the other needs to fetch a page: nobody may wait for it inside the gate. The
 /// daemon would cut both off after five seconds.
 #[test]
