@@ -467,6 +467,26 @@ pub trait NodeFs: Send + Sync {
         Err(Errno(libc::ENOTTY))
     }
 
+    /// Before attributes of `ino` are asked for: whether the kernel may know its size too
+    /// small, so that it has to be told another way before it gets the answer
+    /// ([`last_byte`](Self::last_byte), then [`size_known`](Self::size_known)).
+    fn size_is_old(&self, ino: u64) -> bool {
+        let _ = ino;
+        false
+    }
+
+    /// The byte at `size` − 1; `None`: the kernel knows the size by now, or nothing of
+    /// the file can be read there.
+    fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
+        let _ = (ino, size);
+        None
+    }
+
+    /// The kernel was told a size, and the answer; `false`: there was no answer.
+    fn size_known(&self, ino: u64, told: bool) {
+        let _ = (ino, told);
+    }
+
     /// The answer to request `unique` has reached the kernel: it will not be sent again.
     fn answered(&self, unique: u64) {
         let _ = unique;

@@ -17,6 +17,7 @@ use crate::node::{
     SetTime, StatFs, Timestamp, WriteFlags,
 };
 use crate::notify::{Inval, Notifier};
+use crate::sizes::Sizes;
 use crate::told::Told;
 use crate::users::Users;
 
@@ -30,6 +31,7 @@ pub struct ShaleFs {
     session: Arc<Session>,
     told: Told,
     users: Users,
+    sizes: Sizes,
     /// Name of the mount, for who asks one of its files.
     name: String,
     /// To who drops pages that the kernel filled in the wrong place.
@@ -46,6 +48,7 @@ impl ShaleFs {
             session,
             told: Told::new(continues),
             users: Users::default(),
+            sizes: Sizes::new(continues),
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
         }
@@ -69,6 +72,7 @@ impl ShaleFs {
     /// [`Self::used_since`] is asked with. Waits for requests: not from a thread that serves
     /// them, nor with anything held that one could wait for.
     pub fn drop_cached(&self, notifier: &Notifier, ino: u64) -> u64 {
+        self.sizes.leaves(ino);
         let seen = self.session.uses_of(ino);
         match self.told.drop_all(notifier, ino) {
             // The mount is gone, or nobody has used it yet.
@@ -218,6 +222,7 @@ impl NodeFs for ShaleFs {
         }
         self.told.forget(ino);
         self.users.forget(ino);
+        self.sizes.forget(ino);
         if let Err(error) = self.session.forget(ino) {
             tracing::error!(ino, %error, "an inode without a name could not be freed");
         }
@@ -507,6 +512,24 @@ impl NodeFs for ShaleFs {
         self.session
             .removexattr(&caller(request), ino, name)
             .map_err(errno)
+    }
+
+    fn size_is_old(&self, ino: u64) -> bool {
+        self.sizes.hold_back(ino)
+    }
+
+    fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
+        let at = size.checked_sub(1).filter(|_| self.sizes.is_away(ino))?;
+        let mut byte = [0];
+        let read = self.session.read(&Caller::default(), ino, at, &mut byte);
+        (read == Ok(1)).then_some(byte[0])
+    }
+
+    fn size_known(&self, ino: u64, told: bool) {
+        match told {
+            true => self.sizes.known(ino),
+            false => self.sizes.given_up(ino),
+        }
     }
 
     fn answered(&self, unique: u64) {

@@ -17,11 +17,6 @@ pub struct Verdict {
     pub observations: usize,
     pub wrong: Vec<String>,
     pub longest_ns: u64,
-    /// Reads and sizes of programs on the mount that ended before an append that had
-    /// returned: the kernel's, see LIMITATIONS.md. Not counted as wrong.
-    pub short_on_mount: usize,
-    /// Appends across pages of the kernel that another client's came between; likewise.
-    pub split: usize,
 }
 
 /// Judges all calls. One of a worker that was not stopped lasts at most `limit_ns`.
@@ -308,23 +303,18 @@ impl Judge<'_> {
         let mut returned: Vec<(u64, usize, usize)> = Vec::new();
         for (at, call) in calls.iter().enumerate().filter(|(_, c)| c.text(0) == "A") {
             let (first, count) = (call.number(1), call.number(2));
-            let start = place.get(&first).copied();
-            let places: Option<Vec<usize>> = (first..first + count)
-                .map(|s| place.get(&s).copied())
-                .collect();
-            let whole = places.as_ref().is_some_and(|p| p.is_sorted());
-            // The kernel hands on an append page by page.
-            let split = |p: &[usize]| p.windows(2).any(|w| w[0] + 1 != w[1]);
-            if places.as_deref().is_some_and(split) {
-                self.verdict.split += 1;
-            }
-            if whole {
-                begun += count;
-            } else if call.returned() || start.is_some() {
+            let place_of = |s| place.get(&s).copied();
+            let places: Vec<usize> = (first..first + count).map_while(place_of).collect();
+            // A write that was ended by a kill may have done a part, from the beginning on.
+            let rest = first + places.len() as u64..first + count;
+            let all = rest.is_empty() || !call.returned() && rest.filter_map(place_of).count() == 0;
+            if all && places.windows(2).all(|w| w[0] + 1 == w[1]) {
+                begun += places.len() as u64;
+            } else {
                 self.wrong("not there as it was appended", APPENDED, &[at]);
+                continue;
             }
-            let last = places.and_then(|p| p.last().copied()).unwrap_or(0);
-            if whole && call.returned() {
+            if let Some(last) = places.last().filter(|_| call.returned()) {
                 returned.push((call.end, last + 1, at));
             }
         }
@@ -392,15 +382,11 @@ impl Judge<'_> {
         self.verdict.observations += 1;
         let asked = if call.text(0) == "R" { from } else { 0 };
         if reaches < sure.0 as u64 && asked < sure.0 as u64 {
-            if call.client {
-                self.wrong(
-                    "ends before an append that had returned",
-                    APPENDED,
-                    &[sure.1, at],
-                );
-            } else {
-                self.verdict.short_on_mount += 1;
-            }
+            self.wrong(
+                "ends before an append that had returned",
+                APPENDED,
+                &[sure.1, at],
+            );
         }
     }
 

@@ -247,13 +247,11 @@ pub fn report(logs: &Path, limit_ms: u64) -> io::Result<bool> {
     }
     let by_clients = calls.iter().filter(|c| c.client).count();
     println!(
-        "{} calls ({by_clients} of clients), {} observations judged, longest call {} ms, {} short on the mount, \
-         {} appends split, {} wrong; lies not found: {missed:?}",
+        "{} calls ({by_clients} of clients), {} observations judged, longest call {} ms, \
+         {} wrong; lies not found: {missed:?}",
         verdict.calls,
         verdict.observations,
         verdict.longest_ns / 1_000_000,
-        verdict.short_on_mount,
-        verdict.split,
         verdict.wrong.len(),
     );
     Ok(verdict.wrong.is_empty() && missed.is_empty())
