@@ -439,3 +439,56 @@ impl Call {
         self.result().parse().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::read;
+    use super::*;
+
+    fn judged(lines: &[&str]) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount-0.log");
+        std::fs::write(&path, format!("pid 1\n{}\n", lines.join("\n"))).unwrap();
+        judge(&read(&path).unwrap(), &[], u64::MAX).wrong
+    }
+
+    #[test]
+    fn an_append_is_there_as_a_whole_unless_a_kill_ended_it() {
+        let last = ["B 90 R a0 0 9", "E 91 1536 21 22 31"];
+        let whole = ["B 10 A 21 2", "E 11 1024", "B 20 A 31 1", "E 21 512"];
+        assert_eq!(judged(&[&whole[..], &last].concat()), [""; 0]);
+        let lost = ["B 10 A 21 3", "E 11 1536", "B 20 A 31 1", "E 21 512"];
+        let told = judged(&[&lost[..], &last].concat());
+        assert!(told[0].contains("not there as it was appended"), "{told:?}");
+        // Of one that never returned a part may be there, but not its end without its beginning.
+        let killed = |first: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            std::fs::write(at("run-0.log"), format!("pid 1\nB 10 A {first} 3\n")).unwrap();
+            let rest = [&whole[2..], &last].concat().join("\n");
+            std::fs::write(at("run-1.log"), format!("pid 2\n{rest}\n")).unwrap();
+            let calls = ["run-0.log", "run-1.log"].map(|log| read(&at(log)).unwrap());
+            judge(&calls.concat(), &[], u64::MAX).wrong.len()
+        };
+        assert_eq!(killed("21"), 0);
+        assert_ne!(killed("20"), 0);
+    }
+
+    #[test]
+    fn a_read_on_the_mount_may_not_end_early_either() {
+        let calls = |early: &str| {
+            let whole = "B 10 A 21 2\nE 11 1024\nB 20 A 31 1\nE 21 512";
+            let lines = [
+                whole,
+                "B 30 R a0 1 9",
+                early,
+                "B 90 R a0 0 9",
+                "E 91 1536 21 22 31",
+            ];
+            judged(&lines)
+        };
+        assert_eq!(calls("E 31 1024 22 31"), [""; 0]);
+        let told = calls("E 31 512 22");
+        assert!(told[0].contains("ends before an append"), "{told:?}");
+    }
+}
