@@ -17,12 +17,17 @@ use std::sync::Arc;
 pub struct Found {
     ino: u64,
     node: Option<Arc<Node>>,
+    /// Where the last read ended.
+    next: u64,
 }
 
 impl Found {
     /// Inode `ino`, not looked up yet.
     pub fn new(ino: u64) -> Self {
-        Self { ino, node: None }
+        Self {
+            ino,
+            ..Self::default()
+        }
     }
 
     /// Its number.
@@ -57,8 +62,11 @@ impl Session {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
-        let ino = found.ino;
-        self.read_known(caller, ino, found.node(self), offset, into)
+        let (ino, goes_on) = (found.ino, found.next == offset);
+        let node = found.node(self);
+        let n = self.read_known(caller, ino, node, goes_on, offset, into)?;
+        found.next = offset + n as u64;
+        Ok(n)
     }
 
     /// As [`Session::write_at`].

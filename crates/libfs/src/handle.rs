@@ -13,7 +13,7 @@ use crate::write::WriteFlags;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `lseek` from the start.
 pub const SEEK_SET: u32 = 0;
@@ -29,6 +29,8 @@ pub struct File {
     caller: Caller,
     flags: OFlags,
     offset: Mutex<u64>,
+    /// Where the last read ended: a guess of where the next one begins.
+    next_read: AtomicU64,
 }
 
 /// What looking for the file to open came to.
@@ -127,6 +129,7 @@ impl Session {
             caller,
             flags,
             offset: Mutex::new(0),
+            next_read: AtomicU64::new(0),
         }
     }
 
@@ -280,8 +283,13 @@ impl File {
             return Err(Errno::BADF);
         }
         check_range(offset, into.len())?;
-        self.session
-            .read_known(&self.caller, self.node.ino, Some(&self.node), offset, into)
+        let goes_on = self.next_read.load(Ordering::Relaxed) == offset;
+        let (ino, node) = (self.node.ino, Some(&*self.node));
+        let n = self
+            .session
+            .read_known(&self.caller, ino, node, goes_on, offset, into)?;
+        self.next_read.store(offset + n as u64, Ordering::Relaxed);
+        Ok(n)
     }
 
     /// Writes at byte `offset`; with `APPEND` at the end of the file instead, as on

@@ -391,6 +391,9 @@ pub(crate) fn missing_blocks(
         // Most writes are within one block, and most of those within one just written.
         match state.overlay.last_in(first.byte()..last.byte()) {
             Some(Source::Log { .. } | Source::Block { .. }) => return Ok(0),
+            None if state.overlay.is_cut(first.byte()) => {
+                return Ok(1 - state.allocated.count(first.0..last.0));
+            }
             None => {
                 let hole = matches!(
                     node.map_block(&op.session.view, state, first)?,
