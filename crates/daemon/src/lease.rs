@@ -68,6 +68,8 @@ const BOUNCES: u32 = 16;
 const BOUNCE_NS: u64 = 100_000_000;
 /// For so long then.
 const ELSEWHERE_NS: u64 = 500_000_000;
+/// Who wanted to write within this time is a writer.
+const WRITES_NS: u64 = 2_000_000_000;
 /// Calls that the kernel was doing when that time was over have ended after this.
 const ENDING_NS: u64 = 20_000_000;
 
@@ -99,6 +101,8 @@ struct Entry {
     elsewhere_until: u64,
     /// Since when they wanted it from others, and how often.
     wanted: (u64, u32),
+    /// The last two of them that wanted to write, and when.
+    writers: [(u32, u64); 2],
 }
 
 /// A lease as its new holder hears of it; see [`shale_proto::Reply::Leased`].
@@ -111,6 +115,13 @@ pub(crate) struct Grant {
     pub(crate) mode: LeaseMode,
 }
 
+/// A lease that a client does not get; see [`shale_proto::Reply::Elsewhere`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    pub(crate) ns: u64,
+    pub(crate) alone: bool,
+}
+
 /// What to do for a client that asks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -120,8 +131,8 @@ pub(crate) enum Decision {
     TakeFrom(Vec<Holder>),
     /// Others have it, and the client did not insist.
     Refused,
-    /// It is elsewhere, for so many nanoseconds.
-    Elsewhere(u64),
+    /// It is elsewhere.
+    Elsewhere(Elsewhere),
 }
 
 /// All leases of a volume.
@@ -169,8 +180,8 @@ impl Leases {
                 let now = self.clock.monotonic_ns();
                 wait = entry.held_for(&conflicts, now);
                 if wish.insist == Insist::Yield {
-                    if let Some(left) = entry.elsewhere(now) {
-                        return Decision::Elsewhere(left);
+                    if let Some(elsewhere) = entry.elsewhere(wish, now) {
+                        return Decision::Elsewhere(elsewhere);
                     }
                     wait = wait.max(entry.ending(now));
                 }
@@ -344,7 +355,13 @@ impl Entry {
     }
 
     /// How long it is elsewhere yet, if it is; somebody wants it who would yield.
-    fn elsewhere(&mut self, now_ns: u64) -> Option<u64> {
+    fn elsewhere(&mut self, wish: &Wish, now_ns: u64) -> Option<Elsewhere> {
+        if wish.mode == LeaseMode::Exclusive {
+            if self.writers[0].0 != wish.client {
+                self.writers.swap(0, 1);
+            }
+            self.writers[0] = (wish.client, now_ns);
+        }
         if now_ns - self.wanted.0.min(now_ns) > BOUNCE_NS {
             self.wanted = (now_ns, 0);
         }
@@ -352,7 +369,13 @@ impl Entry {
             self.wanted.1 = 0;
             self.elsewhere_until = self.elsewhere_until.max(now_ns + ELSEWHERE_NS);
         }
-        (self.elsewhere_until > now_ns).then(|| self.elsewhere_until - now_ns)
+        let writes = |w: &(u32, u64)| w.1 != 0 && w.1 + WRITES_NS > now_ns;
+        let others = self.writers.iter().filter(|w| w.0 != wish.client);
+        let alone = others.filter(|w| writes(w)).count() == 0;
+        (self.elsewhere_until > now_ns).then(|| Elsewhere {
+            ns: self.elsewhere_until - now_ns,
+            alone,
+        })
     }
 
     /// How long calls of the kernel may last yet, now that it is not elsewhere any more.

@@ -159,7 +159,7 @@ fn what_goes_to_and_fro_is_elsewhere_for_those_who_can_go_there() {
         leases.give_up(&writer, &[]);
     }
     let left = |decision| match decision {
-        Decision::Elsewhere(ns) => ns,
+        Decision::Elsewhere(elsewhere) => elsewhere.ns,
         other => panic!("{other:?}"),
     };
     let first = left(leases.ask(&writer, || 7));
@@ -186,10 +186,17 @@ fn what_the_kernel_is_doing_ends_before_clients_have_a_file_again() {
     let elsewhere = Duration::from_millis(30);
     leases.leave(5, elsewhere.as_nanos() as u64);
     let writer = yielding(2, 5, Exclusive);
-    let Decision::Elsewhere(left) = leases.ask(&writer, || 7) else {
-        panic!("the kernel has it");
+    let elsewhere_for = |wish: Wish| match leases.ask(&wish, || 7) {
+        Decision::Elsewhere(elsewhere) => elsewhere,
+        other => panic!("the kernel has it: {other:?}"),
     };
-    std::thread::sleep(Duration::from_nanos(left));
+    assert!(elsewhere_for(writer).alone);
+    assert!(elsewhere_for(yielding(3, 5, Shared)).ns > 0);
+    let left = elsewhere_for(writer);
+    assert!(left.alone, "a reader is no writer");
+    assert!(!elsewhere_for(yielding(3, 5, Exclusive)).alone);
+    assert!(!elsewhere_for(writer).alone);
+    std::thread::sleep(Duration::from_nanos(left.ns));
     let taking = leases.ask(&writer, || 7);
     assert!(matches!(taking, Decision::TakeFrom(_)));
     assert!(begun.elapsed() >= elsewhere + Duration::from_millis(20));

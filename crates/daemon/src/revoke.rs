@@ -13,7 +13,7 @@
 
 use super::client::{Client, Fate, Reach};
 use super::halt::Halt;
-use super::lease::{Decision, Grant, Holder, LeaseHook, Wish};
+use super::lease::{Decision, Elsewhere, Grant, Holder, LeaseHook, Wish};
 use super::shared::Shared;
 use super::space::LEFT_LOGS;
 use super::sync::{Ordering, failpoints, mutants};
@@ -27,8 +27,8 @@ pub(crate) enum NoLease {
     Halt(Halt),
     /// The number was granted to another client, which has not made an inode of it.
     NotMade,
-    /// The client yields: for so many nanoseconds everybody goes by way of the mount.
-    Elsewhere(u64),
+    /// The client yields: everybody goes by way of the mount.
+    Elsewhere(Elsewhere),
 }
 
 /// What came of taking a lease from one holder.
@@ -61,7 +61,7 @@ impl Shared {
                     return Ok(Some((grant, used)));
                 }
                 Decision::Refused => return Ok(None),
-                Decision::Elsewhere(ns) => return Err(NoLease::Elsewhere(ns)),
+                Decision::Elsewhere(elsewhere) => return Err(NoLease::Elsewhere(elsewhere)),
                 Decision::TakeFrom(from) => from,
             };
             match self.take_all(wish, &from, dropped) {

@@ -20,6 +20,7 @@ const REMEMBERED: usize = 64;
 struct Elsewhere {
     ino: u64,
     until_ns: i64,
+    alone: bool,
 }
 
 /// A connection.
@@ -72,12 +73,22 @@ impl Link {
             .map_or(0, |f| f.until_ns)
     }
 
+    /// Whether this is the only client that writes a file which is elsewhere, as far as is known.
+    pub fn writes_alone(&self, ino: u64) -> bool {
+        let files = self.elsewhere.lock();
+        files.iter().any(|f| f.ino == ino && f.alone)
+    }
+
     /// The daemon has said that a file is elsewhere. One that is forgotten for another's sake
     /// is asked for again.
-    fn leave(&self, ino: u64, ns: u64) {
+    fn leave(&self, ino: u64, ns: u64, alone: bool) {
         let until_ns = clock::now_ns() + ns as i64;
         let at = (ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % REMEMBERED;
-        self.elsewhere.lock()[at] = Elsewhere { ino, until_ns };
+        self.elsewhere.lock()[at] = Elsewhere {
+            ino,
+            until_ns,
+            alone,
+        };
         self.any.store(1, Ordering::Relaxed);
     }
 }
@@ -91,7 +102,7 @@ impl Channel for Link {
         let answer = self.channel.call(request);
         match (lease, &answer) {
             (_, Err(_)) => self.broken.store(true, Ordering::Release),
-            (Some(ino), Ok((Reply::Elsewhere { ns }, _))) => self.leave(ino, *ns),
+            (Some(ino), Ok((Reply::Elsewhere { ns, alone }, _))) => self.leave(ino, *ns, *alone),
             _ => {}
         }
         let (reply, fds) = answer?;
@@ -110,10 +121,12 @@ mod tests {
         let _listener = shale_proto::SocketPeer::listen(&path).unwrap();
         let link = Link::connect(&path).unwrap();
         assert_eq!(link.mediated_until(20), 0);
-        link.leave(20, 60_000_000_000);
+        link.leave(20, 60_000_000_000, true);
+        assert!(link.writes_alone(20) && !link.writes_alone(21));
         assert!(link.mediated_until(20) > clock::now_ns());
         assert_eq!(link.mediated_until(21), 0);
-        link.leave(20, 0);
+        link.leave(20, 0, false);
+        assert!(!link.writes_alone(20));
         assert_eq!(link.mediated_until(20), 0);
         assert_eq!(link.any.load(Ordering::Relaxed), 0);
     }

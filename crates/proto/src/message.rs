@@ -170,6 +170,8 @@ pub enum Reply {
     Elsewhere {
         /// Nanoseconds from now.
         ns: u64,
+        /// No other client that could go past the mount wants to write the file.
+        alone: bool,
     },
     /// Space of the volume.
     Space(Space),

@@ -164,7 +164,14 @@ impl Call<'_> {
             nr::PWRITE | nr::PWRITEV | nr::PWRITEV2 => self.args[3] as i64,
             _ => return d.place_write(self.fd, false),
         };
-        let behind = || u64::try_from(at).is_ok_and(|at| at >= mounts::kept_size(self.fd));
+        // Of two that write behind one end, the second writes within the file, where others
+        // must not see it before it is done.
+        let alone = || {
+            let client = client::get(d.mount.load(Ordering::Relaxed));
+            client.is_some_and(|c| c.link.writes_alone(self.ino()))
+        };
+        let behind =
+            || alone() && u64::try_from(at).is_ok_and(|at| at >= mounts::kept_size(self.fd));
         d.place_write(self.fd, self.flags() & libc::O_APPEND != 0 || behind());
     }
 
