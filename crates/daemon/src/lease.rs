@@ -297,6 +297,8 @@ impl Leases {
             .compare_exchange(gone, u64::MAX, Ordering::AcqRel, Ordering::Relaxed);
         table.retain(|_, entry| {
             entry.holders.retain(|h| h.client != client);
+            let of_gone = entry.writers.iter_mut().filter(|w| w.0 == client);
+            of_gone.for_each(|w| *w = (0, 0));
             !entry.holders.is_empty() || entry.busy
         });
     }

@@ -196,6 +196,8 @@ fn what_the_kernel_is_doing_ends_before_clients_have_a_file_again() {
     assert!(left.alone, "a reader is no writer");
     assert!(!elsewhere_for(yielding(3, 5, Exclusive)).alone);
     assert!(!elsewhere_for(writer).alone);
+    leases.release_all(3);
+    assert!(elsewhere_for(writer).alone, "the other one has gone");
     std::thread::sleep(Duration::from_nanos(left.ns));
     let taking = leases.ask(&writer, || 7);
     assert!(matches!(taking, Decision::TakeFrom(_)));

@@ -60,7 +60,9 @@ fn data_calls_make_no_system_call() {
         return;
     }
     // 5,400 calls more, and no system call of whatever kind for them. How many it takes to
-    // start depends a little on where the kernel maps things.
+    // start depends a little on where the kernel maps things. The file is another one: what this
+    // process has read on the mount a moment ago would be left to the kernel.
+    let file = m.path().join("traced");
     let [few, many] = ["100", "1000"].map(|count| {
         let trace = m.beside("trace");
         let run = Run::of(&m, "strace").args(["-f", "-o"]).arg(&trace);
