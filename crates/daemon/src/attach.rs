@@ -17,6 +17,7 @@ use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_oplog::{Log, LogBytes};
+use shale_proto::PeerIdentity;
 use shale_proto::message::PROTO_VERSION;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -47,27 +48,19 @@ impl Asker {
         }
     }
 
-    /// The process at the other end of a socket.
-    pub(crate) fn peer(pid: i32, uid: u32, gid: u32) -> Self {
-        let mut groups = groups_of(pid).unwrap_or_default();
-        groups.push(gid);
+    /// The process at the other end of a socket, as the kernel noted it when it connected. Its
+    /// number is told to people and decides nothing: it may be another's by now.
+    pub(crate) fn peer(who: PeerIdentity, mut groups: Vec<u32>) -> Self {
+        groups.push(who.gid);
         Self {
             reach: Reach::Socket,
-            pid,
-            person: Person { uid, groups },
+            pid: who.pid,
+            person: Person {
+                uid: who.uid,
+                groups,
+            },
         }
     }
-}
-
-/// Supplementary groups of a process.
-fn groups_of(pid: i32) -> Option<Vec<u32>> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("Groups:"))?;
-    Some(
-        line.split_whitespace()
-            .filter_map(|g| g.parse().ok())
-            .collect(),
-    )
 }
 
 /// Why a process may not become a client: errno and sentence.
@@ -134,6 +127,9 @@ impl Shared {
         };
         let map = Arc::new(match ready {
             Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
+            None if self.is_there(&path, bytes) => {
+                options.open_files(&[&path], Access::ReadWrite)?
+            }
             None => {
                 remove(&path)?;
                 options.create_file(&path, bytes)?
@@ -156,6 +152,12 @@ impl Shared {
         Log::create_at(map.clone(), header, start)?;
         failpoints::reach("attach-log");
         Ok((map, path))
+    }
+
+    /// Whether a test has put a log's file in its place.
+    fn is_there(&self, path: &Path, bytes: usize) -> bool {
+        let may = self.config.fixed_logs.is_some_and(|fixed| fixed.there);
+        may && std::fs::metadata(path).is_ok_and(|found| found.len() == bytes as u64)
     }
 
     /// A free slot of the log table for `asker`.
@@ -188,6 +190,7 @@ impl Shared {
         let slot = self.free_slot(asker)?;
         let ring_bytes = self.ring_bytes(asker, log_bytes);
         let (salt, start) = match self.config.fixed_logs {
+            None if mutants::is_on("record-salt") => (0, LogPos(0)),
             None => (u64::from_le_bytes(random()?), LogPos(0)),
             Some(fixed) => {
                 let number = self.next_client.load(Ordering::Acquire);
@@ -290,7 +293,8 @@ mod tests {
         let made = make_volume(&options, &*clock).unwrap();
         let daemon = Daemon::start(DaemonConfig::new(made.file), clock).unwrap();
         let ask = |uid, version| {
-            let asker = Asker::peer(1, uid, uid);
+            let gid = uid;
+            let asker = Asker::peer(PeerIdentity { pid: 1, uid, gid }, vec![]);
             let connection = Connection::new(daemon.shared().clone(), asker);
             let attach = Request::Attach {
                 version,

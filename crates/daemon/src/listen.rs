@@ -66,6 +66,8 @@ impl Connections {
         let peer = SocketPeer::accept(listener.as_fd())?;
         let who = peer.identity()?;
         let wake = peer.duplicate()?;
+        let groups = shale_device::peer_groups(wake.as_fd());
+        let groups = groups.map_err(std::io::Error::from)?;
         let mut open = self.open.lock();
         if open.1.len() >= CONNECTIONS_MAX {
             let many = format!("{CONNECTIONS_MAX} connections are open");
@@ -82,7 +84,7 @@ impl Connections {
         let thread = std::thread::Builder::new()
             .name(format!("client-{}", who.pid))
             .spawn(move || {
-                let asker = Asker::peer(who.pid, who.uid, who.gid);
+                let asker = Asker::peer(who, groups);
                 let allowed = shared.may_attach(&asker).is_ok();
                 serve(&Connection::new(shared, asker), &peer, allowed);
                 // Dropping the connection above has digested the client's log.

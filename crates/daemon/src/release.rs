@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::gate::Inside;
 use crate::shared::Shared;
 use parking_lot::{Condvar, Mutex};
+use shale_device::mutants;
 use shale_format::TxId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +86,14 @@ impl Shared {
                 (c, digested)
             })
             .collect();
+        if mutants::is_on("freed-early") {
+            self.volume.release_up_to(txid);
+        }
+        if mutants::is_on("reclaim-gate") {
+            for (client, digested) in &clients {
+                client.daemon_page.set_reclaim(*digested);
+            }
+        }
         self.barrier.run();
         let inside: Vec<Inside> = clients
             .iter()
@@ -99,7 +108,9 @@ impl Shared {
             self.volume.give_back(run);
         }
         for (client, digested) in clients {
-            client.daemon_page.set_reclaim(digested);
+            let early = mutants::is_on("reclaim-early");
+            let upto = if early { client.committed() } else { digested };
+            client.daemon_page.set_reclaim(upto);
         }
     }
 }

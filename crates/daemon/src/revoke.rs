@@ -56,6 +56,7 @@ impl Shared {
         loop {
             let from = match self.leases.ask(wish, generation) {
                 Decision::Granted(grant) => {
+                    failpoints::reach("lease-grant");
                     let used =
                         wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
                     return Ok(Some((grant, used)));
@@ -69,6 +70,7 @@ impl Shared {
                     // Before anybody else can get the lease, and open the inode under it.
                     let used =
                         wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
+                    failpoints::reach("lease-taken");
                     let grant = self.leases.taken(wish, &from, generation);
                     if mutants::is_on("lease-digest-late") {
                         let holders = from.iter().filter_map(|h| self.client(h.client));

@@ -8,6 +8,7 @@
 //! | [`crash`] | power cuts at every fence, recovered and compared with the model |
 //! | [`faults`] | what is promised of every fault, and whether it is kept |
 //! | [`fuzz`] | bytes that anybody could have written |
+//! | [`hostile`] | clients that lie |
 //! | [`scratch`] | a volume for as long as a measurement lasts |
 //! | [`machine`] | on what |
 //!
@@ -19,6 +20,7 @@ pub mod crash;
 mod error;
 pub mod faults;
 pub mod fuzz;
+pub mod hostile;
 pub mod machine;
 pub mod micro;
 pub mod model;

@@ -23,7 +23,7 @@ enum Verb {
     /// Many processes on one tree, as clients and on the mount: is what they see coherent?
     Coherence(command::coherence::Args),
     /// Cut power at every fence of many workloads, recover, compare with the model
-    Crash(command::crash::Args),
+    Crash(Box<command::crash::Args>),
     /// Let every fault happen with three workloads, and see that what is promised is kept
     Faults(command::faults::Args),
     /// A daemon that `faults` starts
@@ -32,6 +32,17 @@ enum Verb {
     /// A client that `faults` starts
     #[command(hide = true)]
     FaultsClient(command::faults::ClientArgs),
+    /// A client for a moment that `faults` starts
+    #[command(hide = true)]
+    FaultsGuest(command::faults::GuestArgs),
+    /// What looks at damaged images for `faults`
+    #[command(hide = true)]
+    FaultsImages(command::faults::ImagesArgs),
+    /// Make images of this release's format for `faults`, where there are none yet
+    #[command(hide = true)]
+    GoldenMake(command::faults::GoldenArgs),
+    /// Clients that lie: every case alone, and each with each
+    Hostile(command::hostile::Args),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
     Model(command::model::Args),
     /// Switch on deliberate mistakes, one at a time, and see that each is found
@@ -45,6 +56,10 @@ fn main() -> ExitCode {
         Verb::Faults(args) => command::faults::run(&args),
         Verb::FaultsDaemon(args) => return command::faults::daemon(&args),
         Verb::FaultsClient(args) => return command::faults::client(&args),
+        Verb::FaultsGuest(args) => return command::faults::guest(&args),
+        Verb::FaultsImages(args) => return command::faults::images(&args),
+        Verb::GoldenMake(args) => command::faults::golden(&args),
+        Verb::Hostile(args) => command::hostile::run(&args),
         Verb::Model(args) => command::model::run(&args),
         Verb::Mutants(args) => command::mutants::run(&args),
     };

@@ -68,7 +68,8 @@ impl Attr {
             nsec: inode.time_ns[which],
         };
         let size = if inode.is_dir() {
-            inode.size * DIR_ENTRY_BYTES
+            // Whatever a damaged inode says.
+            inode.size.saturating_mul(DIR_ENTRY_BYTES)
         } else {
             inode.size
         };
@@ -76,7 +77,7 @@ impl Attr {
             ino: inode.ino,
             generation: inode.generation,
             size,
-            blocks: blocks * 8,
+            blocks: blocks.saturating_mul(8),
             mode: inode.mode,
             nlink: inode.nlink,
             uid: inode.uid,

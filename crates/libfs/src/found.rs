@@ -69,16 +69,16 @@ impl Session {
         Ok(n)
     }
 
-    /// As [`Session::write_at`].
+    /// As [`Session::write_at`]; `at` is where to begin, then where the write ended.
     pub fn write_found(
         &self,
         caller: &Caller,
         found: &mut Found,
-        offset: u64,
+        at: &mut u64,
         data: &[u8],
         flags: WriteFlags,
-    ) -> Result<(usize, u64)> {
+    ) -> Result<usize> {
         let ino = found.ino;
-        self.write_known(caller, ino, found.node(self), offset, data, flags)
+        self.write_known(caller, ino, found.node(self), at, data, flags)
     }
 }

@@ -7,7 +7,7 @@ use crate::errno::{Errno, Result, Stop};
 use crate::node::Node;
 use crate::op::Op;
 use crate::ranges::{SEEK_DATA, SEEK_HOLE};
-use crate::session::{Need, Session};
+use crate::session::{AGAIN_MAX, Need, Session};
 use crate::walk::{Target, walk, walk_to_create};
 use crate::write::WriteFlags;
 use parking_lot::Mutex;
@@ -63,6 +63,7 @@ impl Session {
         }
         // A directory that was gone when a file was to be made in it.
         let mut gone = None;
+        let mut spoiled = 0;
         loop {
             let opening = self.run(&caller, Need::default(), |op| {
                 let create = flags.contains(OFlags::CREATE);
@@ -83,7 +84,14 @@ impl Session {
                             Some(node) => (node, true),
                             None => continue,
                         },
-                        Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => continue,
+                        Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
+                            // A damaged directory can have a name that is not found in it.
+                            spoiled += 1;
+                            match spoiled < AGAIN_MAX {
+                                true => continue,
+                                false => return Err(Errno::IO),
+                            }
+                        }
                         Err(Errno::NOENT) if gone != Some(dir) => {
                             gone = Some(dir);
                             continue;
@@ -271,10 +279,7 @@ impl File {
     /// Writes at the file's offset, or with `APPEND` at the end of the file, and moves
     /// the offset behind it. Durable on return with the strict policy.
     pub fn write(&self, data: &[u8]) -> Result<usize> {
-        let mut offset = self.offset.lock();
-        let (n, end) = self.write_at(*offset, data)?;
-        *offset = end;
-        Ok(n)
+        self.write_at(&mut self.offset.lock(), data)
     }
 
     /// Reads at byte `offset`. Errors: `EBADF` if not open for reading, `EISDIR`, `EINVAL`.
@@ -295,16 +300,17 @@ impl File {
     /// Writes at byte `offset`; with `APPEND` at the end of the file instead, as on
     /// Linux. Errors: `EBADF` if not open for writing, `EFBIG`, `ENOSPC`, `EINVAL`.
     pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        Ok(self.write_at(offset, data)?.0)
+        self.write_at(&mut { offset }, data)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(usize, u64)> {
+    /// Writes at `at`, which is then where the write ended.
+    fn write_at(&self, at: &mut u64, data: &[u8]) -> Result<usize> {
         if !writes(self.flags) {
             return Err(Errno::BADF);
         }
-        check_range(offset, data.len())?;
+        check_range(*at, data.len())?;
         if data.is_empty() {
-            return Ok((0, offset));
+            return Ok(0);
         }
         let append = self.flags.contains(OFlags::APPEND);
         let flags = WriteFlags {
@@ -313,7 +319,7 @@ impl File {
         };
         let (ino, known) = (self.node.ino, Some(&*self.node));
         self.session
-            .write_known(&self.caller, ino, known, offset, data, flags)
+            .write_known(&self.caller, ino, known, at, data, flags)
     }
 
     /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells

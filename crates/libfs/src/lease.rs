@@ -13,7 +13,7 @@ use super::errno::{ELSEWHERE, Errno, Result};
 use super::gate::Inside;
 use super::node::Node;
 use super::session::{Session, final_errno};
-use super::sync::{AtomicU64, Mutex, Ordering};
+use super::sync::{AtomicU64, Mutex, Ordering, failpoints};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
 use std::sync::Arc;
 
@@ -116,6 +116,7 @@ impl Session {
                 Reply::Elsewhere { .. } => return Err(ELSEWHERE),
                 _ => return Err(Errno::PROTO),
             };
+        failpoints::reach("lease-given");
         let _inside = Inside::enter(self.client_words());
         let node = match self.nodes.get(ino) {
             Some(node) => self.up_to_date(node, fresh)?,

@@ -279,9 +279,9 @@ impl Session {
             if got == 0 {
                 break;
             }
-            let begun = (to.1 + done, 0);
+            let begun = (&mut { to.1 + done }, 0);
             match self.write_on(caller, to.0, None, begun, &buffer[..got], flags) {
-                Ok((n, _)) => done += n as u64,
+                Ok(n) => done += n as u64,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }

@@ -25,11 +25,11 @@ use crate::room::{PIECE_BYTES, Room, UNIT};
 use parking_lot::Mutex;
 use shale_device::clock::Clock;
 use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
-use shale_format::limits::BLOCK_BYTES;
+use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
-use shale_proto::message::{Attached, PROTO_VERSION, Space};
+use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
 use std::os::fd::OwnedFd;
@@ -69,6 +69,8 @@ pub struct Session {
 
 /// A call that had to stop for so many leases loses them again and again.
 const PATIENCE: u32 = 8;
+/// Runs of a call that others may spoil by changing names. It takes some tenths of a second.
+pub(crate) const AGAIN_MAX: u32 = 100_000;
 
 /// What a call has met with on its way to the leases it needs.
 #[derive(Default)]
@@ -78,6 +80,22 @@ struct Search {
     last_try: bool,
     /// The inode that did not exist.
     missing: Option<u64>,
+    /// Runs that found something changed since it was looked up.
+    again: u32,
+}
+
+impl Search {
+    /// Something has changed since it was looked up. Where that is so again and again nobody changes
+    /// it: what a name leads to is not what the name says, in a volume that is damaged.
+    fn once_more(&mut self) -> Result<()> {
+        self.again += 1;
+        if self.again > AGAIN_MAX {
+            tracing::error!("a name does not lead to what it says: the volume needs fsck");
+            return Err(Errno::IO);
+        }
+        std::thread::yield_now();
+        Ok(())
+    }
 }
 
 /// What a call may need at most.
@@ -119,7 +137,8 @@ impl Session {
         };
         let mut fds = fds.into_iter();
         let mut map = |options: &MapOptions, bytes: usize, access| -> Result<Arc<Map>> {
-            let fd = fds.next().ok_or(Errno::PROTO)?;
+            // The kernel leaves out what this process has no numbers for.
+            let fd = fds.next().ok_or(Errno::MFILE)?;
             let opened = options.open(vec![Piece { fd, bytes }], access);
             Ok(Arc::new(opened.map_err(|e| device(&e))?))
         };
@@ -269,10 +288,7 @@ impl Session {
     fn settle(&self, stop: Stop, search: &mut Search) -> Result<()> {
         match stop {
             Stop::Errno(e) => Err(e),
-            Stop::Again => {
-                std::thread::yield_now();
-                Ok(())
-            }
+            Stop::Again => search.once_more(),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Inodes(parent) => self.get_numbers(parent),
             Stop::Room(bytes) => match self.get_room(bytes) {
@@ -422,7 +438,7 @@ impl Session {
         for some in runs.chunks(1024) {
             let runs = some
                 .iter()
-                .map(|r| shale_proto::message::BlockRun {
+                .map(|r| GrantedRun {
                     addr: r.addr.raw(),
                     blocks: r.blocks as u32,
                 })
@@ -453,6 +469,11 @@ impl Session {
             return Ok(false);
         };
         self.open_segments(&segments, fds)?;
+        let (runs, closed) = self.writable_runs(runs);
+        if !closed.is_empty() {
+            // No descriptor, or no memory, for their segments: the bytes go through the log.
+            self.ask(Request::ReturnBlocks { runs: closed })?;
+        }
         for run in &runs {
             let at = BlockAddr::from_raw(run.addr).byte() as usize;
             self.nvm
@@ -465,18 +486,30 @@ impl Session {
         Ok(self.blocks.take(blocks, into))
     }
 
+    /// Makes segments writable, as far as there are descriptors for them (the kernel leaves out
+    /// those that this process has no numbers for) and memory.
     fn open_segments(&self, segments: &[u32], fds: Vec<OwnedFd>) -> Result<()> {
         let mut writable = self.segments_writable.lock();
         for (&segment, fd) in segments.iter().zip(fds) {
             let done = writable.get_mut(segment as usize).ok_or(Errno::PROTO)?;
             if !*done {
-                self.nvm
-                    .remap_piece_writable(segment as usize, fd)
-                    .map_err(|e| device(&e))?;
-                *done = true;
+                match self.nvm.remap_piece_writable(segment as usize, fd) {
+                    Ok(()) => *done = true,
+                    Err(e) => tracing::warn!("segment {segment} stays read-only: {e}"),
+                }
             }
         }
         Ok(())
+    }
+
+    /// Parts granted runs by whether they can be written to.
+    fn writable_runs(&self, runs: Vec<GrantedRun>) -> (Vec<GrantedRun>, Vec<GrantedRun>) {
+        let writable = self.segments_writable.lock();
+        let opened = |run: &GrantedRun| {
+            let segment = BlockAddr::from_raw(run.addr).byte() / SEGMENT_BYTES;
+            writable.get(segment as usize) == Some(&true)
+        };
+        runs.into_iter().partition(opened)
     }
 
     /// Has everything that was logged so far brought into the volume.
@@ -549,8 +582,11 @@ fn map_segments(channel: &dyn Channel, attached: &Attached, options: &MapOptions
         let Reply::Segments { bytes, .. } = reply else {
             return Err(refusal(&reply));
         };
-        if fds.is_empty() || fds.len() != bytes.len() {
+        if bytes.is_empty() || fds.len() > bytes.len() {
             return Err(Errno::PROTO);
+        }
+        if fds.len() < bytes.len() {
+            return Err(Errno::MFILE);
         }
         pieces.extend(fds.into_iter().zip(bytes).map(|(fd, b)| Piece {
             fd,

@@ -85,33 +85,33 @@ impl Overlay {
 
     /// Bytes `range` are now in `source`, by the record at `record`. Older pieces
     /// are cut to what is left of them.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, range: Range<u64>, source: Source, record: LogPos) {
         self.newest = self.newest.max(Some(record));
         if range.is_empty() {
             return;
         }
+        let Range { start, end } = range;
         let piece = Piece {
-            start: range.start,
-            end: range.end,
+            start,
+            end,
             source,
             record,
         };
         // The most frequent cases first: behind everything, and the same range again.
-        let behind = self
-            .pieces
-            .last()
-            .is_none_or(|last| last.end <= range.start);
+        let behind = self.pieces.last().is_none_or(|last| last.end <= start);
         if behind {
             return self.pieces.push(piece);
         }
-        match self.pieces.get_mut(range.start) {
-            Some(old) if old.end == range.end => {
-                *old = piece;
-                return;
-            }
-            _ => self.forget(range),
+        match self.pieces.get_mut(start) {
+            Some(old) if old.end == end => *old = piece,
+            _ => self.replace(piece),
         }
+    }
+
+    #[inline(never)]
+    fn replace(&mut self, piece: Piece) {
+        self.forget(piece.start..piece.end);
         self.pieces.insert(piece);
     }
 

@@ -16,4 +16,4 @@ pub mod transport;
 pub use error::ProtoError;
 pub use lease::LeaseMode;
 pub use message::{Insist, Reply, Request};
-pub use transport::{Channel, Handler, InProcess, SocketChannel, SocketPeer};
+pub use transport::{Channel, Handler, InProcess, PeerIdentity, SocketChannel, SocketPeer};

@@ -77,13 +77,14 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Copies a block of data.
+    /// Copies the first `bytes` bytes of a block of data; the rest becomes zeros.
     ///
     /// # Errors
     /// Outside the tier.
-    pub fn copy(&self, from: BlockAddr, to: BlockAddr) -> Result<()> {
+    pub fn copy(&self, from: BlockAddr, to: BlockAddr, bytes: usize) -> Result<()> {
         let mut block = [0; BLOCK_BYTES];
         self.media.load_block(from, &mut block)?;
+        block[bytes.min(BLOCK_BYTES)..].fill(0);
         self.media.write(to, 0, &block)
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Mapped {
 struct Walk<'a> {
     media: &'a Media,
     ino: u64,
+    /// Bytes of the file.
+    size: u64,
     /// File block behind the last one with bytes of the file.
     eof: u64,
     /// File block behind the last one that there can be.
@@ -112,7 +114,32 @@ impl Walk<'_> {
         if claimed == Claimed::Whole && end > self.eof && !e.is_unwritten() {
             self.beyond(e, addr, object, findings);
         }
+        if claimed == Claimed::Whole && !e.is_unwritten() {
+            self.rest(e, addr, object, findings);
+        }
         claimed
+    }
+
+    /// Bytes of the last block behind the end of the file are zeros: whoever makes the file
+    /// longer relies on it.
+    fn rest(&self, e: &Extent, addr: BlockAddr, object: Object, findings: &mut Findings) {
+        let used = (self.size % BLOCK_BYTES as u64) as usize;
+        let last = self.size / BLOCK_BYTES as u64;
+        let inside = (e.file_block..e.end().0).contains(&last);
+        if findings.quiet || addr.tier() != Some(TierId::Nvm) || used == 0 || !inside {
+            return;
+        }
+        let at = addr.index() + (last - e.file_block);
+        let mut block = [0; BLOCK_BYTES];
+        if !self.media.load(at, &mut block) {
+            return;
+        }
+        if let Some(n) = block[used..].iter().position(|&b| b != 0) {
+            let what = "data behind the end of the file";
+            let byte = last * BLOCK_BYTES as u64 + (used + n) as u64;
+            let expected = format!("zeros from byte {}", self.size);
+            findings.error(object, Some(at), what, (expected, format!("byte {byte}")));
+        }
     }
 
     /// Blocks behind the end of the file that read as zeros are harmless. Anything else
@@ -155,6 +182,7 @@ pub(super) fn extents(
     let mut walk = Walk {
         media,
         ino: inode.ino,
+        size: inode.size,
         eof: FileBlock::at_or_after(inode.size).0,
         limit,
         tier: TierId::Nvm,

@@ -75,6 +75,45 @@ pub struct ClientArgs {
     seed: u64,
 }
 
+/// Arguments of a child that is a client for a moment.
+#[derive(Debug, clap::Args)]
+pub struct GuestArgs {
+    socket: PathBuf,
+}
+
+/// Arguments of a child that looks at damaged images.
+#[derive(Debug, clap::Args)]
+pub struct ImagesArgs {
+    nvm: PathBuf,
+    image: PathBuf,
+    from: u64,
+    to: u64,
+}
+
+/// Arguments of `golden-make`.
+#[derive(Debug, clap::Args)]
+pub struct GoldenArgs {
+    /// Directory on tmpfs for volumes
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    dir: PathBuf,
+}
+
+/// Makes the images that are not there yet.
+pub fn golden(args: &GoldenArgs) -> Result<bool> {
+    shale_harness::faults::golden::make(&args.dir).map(|()| true)
+}
+
+/// Is a client for a moment.
+pub fn guest(args: &GuestArgs) -> ExitCode {
+    ExitCode::from(child::visit(&args.socket) as u8)
+}
+
+/// Looks at damaged images.
+pub fn images(args: &ImagesArgs) -> ExitCode {
+    let seeds = args.from..args.to;
+    ExitCode::from(shale_harness::faults::images::look(&args.nvm, &args.image, seeds) as u8)
+}
+
 /// Is a daemon.
 pub fn daemon(args: &DaemonArgs) -> ExitCode {
     ExitCode::from(child::serve(&args.nvm, &args.socket) as u8)

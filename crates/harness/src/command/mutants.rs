@@ -1,11 +1,13 @@
 //! `shale-harness mutants`.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use shale_harness::crash::campaign::Options;
 use shale_harness::crash::explore::Depth;
-use shale_harness::crash::mutants::{self, Fate};
+use shale_harness::crash::mutants::{self, Fate, Mutant};
 use shale_harness::crash::sequences::Kind;
 use shale_harness::{HarnessError, Result};
 
@@ -13,7 +15,7 @@ use shale_harness::{HarnessError, Result};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Seconds for each at most
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", default_value_t = 300)]
     seconds: u64,
     /// Only those whose name contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -24,6 +26,9 @@ pub struct Args {
     /// Run nothing: print the table of docs/TESTING.md from what --json printed
     #[arg(long, value_name = "FILE", num_args = 1..)]
     table: Vec<PathBuf>,
+    /// This one, in this process
+    #[arg(long, value_name = "NAME", hide = true)]
+    one: Option<String>,
     /// Seed of workloads and choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -47,9 +52,103 @@ pub fn run(args: &Args) -> Result<bool> {
         eprintln!("this program has no mutants: build it with --features mutants");
         return Ok(false);
     }
+    if let Some(name) = &args.one {
+        return one(args, name);
+    }
+    let mine = |n: usize| n as u64 % args.part.1 == args.part.0;
+    let chosen = mutants::MUTANTS.into_iter();
+    let chosen = chosen.filter(|m| m.name.contains(&args.only)).enumerate();
+    let mut fates = Vec::new();
+    for (_, mutant) in chosen.filter(|(n, _)| mine(*n)) {
+        let fate = apart(args, mutant)?;
+        let found = match (&fate.killed_by, &fate.workload) {
+            (Some(wrong), Some(workload)) => format!("killed: '{workload}': {wrong}"),
+            _ => "LIVES".to_owned(),
+        };
+        eprintln!(
+            "{:<22} {:>6.1} s {:>9} states  {found}",
+            fate.name, fate.seconds, fate.states
+        );
+        fates.push(fate);
+    }
+    if args.json {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&fates).unwrap_or_default()
+        );
+    }
+    let alive = fates.iter().filter(|fate| fate.killed_by.is_none()).count();
+    if !args.json {
+        println!("{HEAD}");
+        fates.iter().for_each(|fate| println!("{}", fate.row()));
+    }
+    println!("{} passed, {alive} failed", fates.len() - alive);
+    Ok(alive == 0 && !fates.is_empty())
+}
+
+/// Hunts a mutant in a process of its own: what it does may end that process, or hang.
+fn apart(args: &Args, mutant: Mutant) -> Result<Fate> {
+    let failed = |e: std::io::Error| HarnessError::Program {
+        program: "a child process".to_owned(),
+        found: e.to_string(),
+    };
+    let begun = Instant::now();
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(["mutants", "--one", mutant.name]);
+    command.args(["--seconds", &args.seconds.to_string()]);
+    command.args(["--seed", &args.seed.to_string()]);
+    if let Some(threads) = args.threads {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    command.arg("--dir").arg(&args.dir);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    // Looking for it ends by itself in twice the time.
+    let limit = Duration::from_secs(args.seconds) * 2 + SLACK;
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > limit => break None,
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let Some(status) = status else {
+        child.kill().and_then(|()| child.wait()).map_err(failed)?;
+        return Ok(Fate::of_process(mutant, begun, "it hangs".to_owned()));
+    };
+    let output = child.wait_with_output().map_err(failed)?;
+    let fate = serde_json::from_slice(&output.stdout).ok();
+    match fate {
+        Some(fate) => Ok(fate),
+        None if status.signal().is_some() => {
+            Ok(Fate::of_process(mutant, begun, status.to_string()))
+        }
+        None => Err(HarnessError::Program {
+            program: format!("mutants --one {}", mutant.name),
+            found: status.to_string(),
+        }),
+    }
+}
+
+/// Hunts a mutant in this process and prints what became of it, as JSON.
+fn one(args: &Args, name: &str) -> Result<bool> {
     std::panic::set_hook(Box::new(|_| ()));
+    let mutant = mutants::MUTANTS.into_iter().find(|m| m.name == name);
+    let mutant = mutant.ok_or_else(|| HarnessError::Program {
+        program: name.to_owned(),
+        found: "there is no such mutant".to_owned(),
+    })?;
+    let fate = mutants::hunt(&options(args), Duration::from_secs(args.seconds), mutant)?;
+    println!("{}", serde_json::to_string(&fate).unwrap_or_default());
+    Ok(fate.killed_by.is_some())
+}
+
+fn options(args: &Args) -> Options {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = Options {
+    Options {
         dir: args.dir.clone(),
         // Kinds take turns in these proportions: what a single operation shows comes soon.
         kinds: vec![
@@ -76,28 +175,13 @@ pub fn run(args: &Args) -> Result<bool> {
         minimise: false,
         mutant: None,
         depth: Depth::default(),
-    };
-    let limit = Duration::from_secs(args.seconds);
-    let fates = mutants::run(&options, limit, &args.only, args.part, &|fate| {
-        let found = match (&fate.killed_by, &fate.workload) {
-            (Some(wrong), Some(workload)) => format!("killed: '{workload}': {wrong}"),
-            _ => "LIVES".to_owned(),
-        };
-        eprintln!(
-            "{:<22} {:>6.1} s {:>9} states  {found}",
-            fate.name, fate.seconds, fate.states
-        );
-    })?;
-    if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&fates).unwrap_or_default()
-        );
     }
-    let alive = fates.iter().filter(|fate| fate.killed_by.is_none()).count();
-    println!("{} passed, {alive} failed", fates.len() - alive);
-    Ok(alive == 0)
 }
+
+/// Time that a process may take beyond its own limits.
+const SLACK: Duration = Duration::from_secs(120);
+
+const HEAD: &str = "| Mutant | What is wrong | Killed by | Seconds |\n| --- | --- | --- | --- |";
 
 /// Prints what runs found as one table; whether each mutant is in it and was killed.
 fn table(files: &[PathBuf]) -> Result<bool> {
@@ -113,7 +197,7 @@ fn table(files: &[PathBuf]) -> Result<bool> {
         let found = found.next().transpose().map_err(|e| failed(&e))?;
         fates.extend(found.unwrap_or_default());
     }
-    println!("| Mutant | What is wrong | Killed by | Seconds |\n| --- | --- | --- | --- |");
+    println!("{HEAD}");
     let mut killed = 0;
     for mutant in mutants::MUTANTS {
         let fate = fates.iter().find(|fate| fate.name == mutant.name);

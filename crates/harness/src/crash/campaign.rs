@@ -203,7 +203,7 @@ impl Campaign<'_> {
 }
 
 /// A mutant that is switched on until this is dropped.
-struct Switched;
+pub(super) struct Switched;
 
 fn switch(mutant: Option<&'static str>) {
     #[cfg(feature = "mutants")]
@@ -213,7 +213,7 @@ fn switch(mutant: Option<&'static str>) {
 
 impl Switched {
     /// `threads`: those of one client run at the same time.
-    fn on(mutant: Option<&'static str>, threads: bool) -> Switched {
+    pub(super) fn on(mutant: Option<&'static str>, threads: bool) -> Switched {
         switch(mutant);
         #[cfg(feature = "mutants")]
         shale_device::mutants::hold_between(threads.then_some(super::unrest::hold_between));

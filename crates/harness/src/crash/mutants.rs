@@ -1,10 +1,13 @@
-//! Deliberate mistakes in Shale, and how long the explorer takes to find each.
+//! Deliberate mistakes in Shale, and how long it takes to find each: by power cuts, by the table
+//! of faults, by hostile clients.
 
 use std::time::{Duration, Instant};
 
-use super::campaign::{self, Options};
+use super::campaign::{self, Options, Switched};
 use super::sequences::Kind;
 use crate::Result;
+use crate::faults::{self, load::Load};
+use crate::hostile::campaign as hostile;
 
 /// A mistake, by the name that the code asks for.
 #[derive(Debug, Clone, Copy)]
@@ -13,14 +16,40 @@ pub struct Mutant {
     pub name: &'static str,
     /// What is wrong with it.
     pub what: &'static str,
+    /// Who has to find it.
+    pub hunter: Hunter,
+}
+
+/// Who looks for a mutant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hunter {
+    /// The explorer of power cuts.
+    Crash,
+    /// The same, where a dozen blocks are free.
+    Full,
+    /// The row of faults whose name contains this.
+    Faults(&'static str),
+    /// The hostile case whose name contains this; all of them.
+    Hostile(&'static str),
 }
 
 const fn mutant(name: &'static str, what: &'static str) -> Mutant {
-    Mutant { name, what }
+    let hunter = Hunter::Crash;
+    Mutant { name, what, hunter }
+}
+
+const fn of_faults(name: &'static str, what: &'static str, row: &'static str) -> Mutant {
+    let hunter = Hunter::Faults(row);
+    Mutant { name, what, hunter }
+}
+
+const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Hostile("");
+    Mutant { name, what, hunter }
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 57] = [
+pub const MUTANTS: [Mutant; 68] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -162,8 +191,40 @@ pub const MUTANTS: [Mutant; 57] = [
         "requests-kept",
         "a log that knows requests goes with its recovery",
     ),
+    of_faults(
+        "freed-early",
+        "blocks are given out before all have left the calls that see them",
+        "call-goes-on",
+    ),
+    of_faults(
+        "reclaim-gate",
+        "log space is given back before all have left the calls that see it",
+        "call-goes-on",
+    ),
+    of_faults(
+        "reclaim-early",
+        "log space is given back before its records are digested",
+        "call-goes-on",
+    ),
+    Mutant {
+        name: "room-forgotten",
+        what: "room that was given out is not counted",
+        hunter: Hunter::Full,
+    },
+    of_hostile("record-salt", "all logs have the same salt"),
+    of_hostile("lease-unchecked", "records need no lease"),
+    of_hostile("permission-unchecked", "anybody may write any file"),
+    of_hostile("sticky-unchecked", "sticky directories are not"),
+    of_hostile("grant-unchecked", "any block can be stolen"),
+    of_hostile("ring-unchecked", "a directory may be moved below itself"),
+    of_hostile(
+        "growth-unchecked",
+        "records may add more to the volume than they set aside",
+    ),
 ];
 
+/// As much of what is wrong is kept.
+const WRONG_CHARS: usize = 160;
 /// Mutants that only requests can show.
 const OF_REQUESTS: &str = "requests-";
 
@@ -206,6 +267,9 @@ impl Fate {
 /// What showed it, in a word or two.
 fn kind_of(wrong: &str) -> &'static str {
     let kinds = [
+        ("process: ", "the process ends"),
+        ("faults: ", "faults"),
+        ("hostile: ", "hostile"),
         ("before any cut", "the model, without a cut"),
         ("bit rot", "a flipped bit"),
         ("mkfs", "a cut in mkfs"),
@@ -228,53 +292,120 @@ fn kind_of(wrong: &str) -> &'static str {
     found.map_or("the model, without a cut", |kind| kind.1)
 }
 
-/// Switches on each mutant whose name contains `like` and explores until it is found, each for
-/// at most `limit`. Tells every fate as soon as it is known. `part`: of these, part `.0` of `.1`.
+/// Switches on a mutant and hunts it until it is found, for at most `limit` (twice that, where
+/// threads have to be tried, too).
 ///
 /// # Errors
 /// It could not be done. Without the feature `mutants` nothing is wrong, and all live.
-pub fn run(
-    options: &Options,
-    limit: Duration,
-    like: &str,
-    part: (u64, u64),
-    tell: &dyn Fn(&Fate),
-) -> Result<Vec<Fate>> {
-    let mut fates = Vec::new();
-    let mine = |n: usize| n as u64 % part.1 == part.0;
-    let chosen = MUTANTS.into_iter().filter(|m| m.name.contains(like));
-    for (_, mutant) in chosen.enumerate().filter(|(n, _)| mine(*n)) {
-        let begin = Instant::now();
-        let options = Options {
-            time_limit: limit,
-            failures_max: 1,
-            mutant: Some(mutant.name),
-            kinds: match mutant.name.starts_with(OF_REQUESTS) {
-                true => vec![(Kind::Requests, 10_000)],
-                false => options.kinds.clone(),
-            },
+pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> {
+    match mutant.hunter {
+        Hunter::Crash | Hunter::Full => by_crash(options, limit, mutant),
+        Hunter::Faults(row) => by_faults(options, limit, mutant, row),
+        Hunter::Hostile(case) => Ok(by_hostile(limit, mutant, case)),
+    }
+}
+
+impl Fate {
+    /// The process in which a mutant was hunted has come to an end of another kind.
+    pub fn of_process(mutant: Mutant, begun: Instant, end: String) -> Fate {
+        fate(
+            mutant,
+            begun,
+            0,
+            Some(("any".to_owned(), format!("process: {end}"))),
+        )
+    }
+}
+
+/// What it came to, `begun` so long ago; `found`: workload and what is wrong.
+fn fate(mutant: Mutant, begun: Instant, states: u64, found: Option<(String, String)>) -> Fate {
+    Fate {
+        name: mutant.name.to_owned(),
+        what: mutant.what.to_owned(),
+        workload: found.as_ref().map(|f| f.0.clone()),
+        killed_by: found.map(|f| f.1.chars().take(WRONG_CHARS).collect()),
+        seconds: begun.elapsed().as_secs_f64(),
+        states,
+    }
+}
+
+/// The row of faults breaks its promise with it.
+fn by_faults(options: &Options, limit: Duration, mutant: Mutant, row: &str) -> Result<Fate> {
+    let begun = Instant::now();
+    let loads = Load::ALL;
+    let options = faults::Options {
+        dir: options.dir.clone(),
+        only: row.to_owned(),
+        loads: loads.to_vec(),
+        seed: options.seed,
+        row_limit: limit / loads.len() as u32,
+        time_limit: limit,
+        quick: false,
+    };
+    let (mut cases, mut found) = (0, None);
+    for load in loads {
+        let options = faults::Options {
+            loads: vec![load],
             ..options.clone()
         };
-        let mut summary = campaign::run(&options, &|_, _| ())?;
-        if summary.failures.is_empty() {
-            // What only several threads can show.
-            let threads = Options {
-                kinds: vec![(Kind::Threads, 100_000)],
-                ..options
-            };
-            summary = campaign::run(&threads, &|_, _| ())?;
+        let switched = Switched::on(Some(mutant.name), false);
+        let outcomes = faults::run(&options, &|_| ());
+        drop(switched);
+        for outcome in outcomes? {
+            cases += outcome.cases;
+            let wrong = outcome.wrong.map(|wrong| format!("faults: {wrong}"));
+            let workload = format!("{} with {}", outcome.fault, load.name());
+            found = found.or(wrong.map(|wrong| (workload, wrong)));
         }
-        let failure = summary.failures.into_iter().next();
-        let fate = Fate {
-            name: mutant.name.to_owned(),
-            what: mutant.what.to_owned(),
-            workload: failure.as_ref().map(|f| f.workload.clone()),
-            killed_by: failure.map(|f| f.wrong.chars().take(160).collect()),
-            seconds: begin.elapsed().as_secs_f64(),
-            states: summary.states,
-        };
-        tell(&fate);
-        fates.push(fate);
+        if found.is_some() {
+            break;
+        }
     }
-    Ok(fates)
+    Ok(fate(mutant, begun, cases, found))
+}
+
+/// A hostile case does harm with it.
+fn by_hostile(limit: Duration, mutant: Mutant, case: &str) -> Fate {
+    let begun = Instant::now();
+    let options = hostile::Options {
+        only: case.to_owned(),
+        pairs: hostile::Pairs::None,
+        time_limit: limit,
+        first: true,
+    };
+    let switched = Switched::on(Some(mutant.name), false);
+    let summary = hostile::run(&options, &|_| ());
+    drop(switched);
+    let tried = summary.sum().tried;
+    let found = summary.failures.into_iter().next();
+    let found = found.map(|f| (f.cases.join(" and "), format!("hostile: {}", f.wrong)));
+    fate(mutant, begun, tried, found)
+}
+
+/// A workload is not recovered to what it has to be with it.
+fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> {
+    let begun = Instant::now();
+    let options = Options {
+        time_limit: limit,
+        failures_max: 1,
+        mutant: Some(mutant.name),
+        full: mutant.hunter == Hunter::Full,
+        kinds: match mutant.name.starts_with(OF_REQUESTS) {
+            true => vec![(Kind::Requests, 10_000)],
+            false => options.kinds.clone(),
+        },
+        ..options.clone()
+    };
+    let mut summary = campaign::run(&options, &|_, _| ())?;
+    if summary.failures.is_empty() {
+        // What only several threads can show.
+        let threads = Options {
+            kinds: vec![(Kind::Threads, 100_000)],
+            ..options
+        };
+        summary = campaign::run(&threads, &|_, _| ())?;
+    }
+    let found = summary.failures.into_iter().next();
+    let found = found.map(|f| (f.workload, f.wrong));
+    Ok(fate(mutant, begun, summary.states, found))
 }

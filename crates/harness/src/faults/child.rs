@@ -5,6 +5,7 @@
 //! returned.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use shale_libfs::Session;
 use shale_proto::SocketChannel;
 
 use super::load::Load;
+use super::sight::use_it;
 use super::stage::{Checked, Stage, attach, both, config_of, side};
 use crate::model::Memory;
 use crate::{HarnessError, Result};
@@ -112,11 +114,17 @@ impl Process {
         Process::start(stage, point, limits, &words)
     }
 
-    /// A client that does a workload.
+    /// A client that does a workload. `limits`: as of a daemon.
     ///
     /// # Errors
     /// No process can be started.
-    pub fn client(stage: &Stage, point: Option<&Point>, load: Load, seed: u64) -> Result<Process> {
+    pub fn client(
+        stage: &Stage,
+        point: Option<&Point>,
+        limits: &str,
+        load: Load,
+        seed: u64,
+    ) -> Result<Process> {
         let words = [
             "faults-client".to_owned(),
             socket(stage).display().to_string(),
@@ -124,7 +132,54 @@ impl Process {
             load.name().to_owned(),
             seed.to_string(),
         ];
-        Process::start(stage, point, "", &words)
+        Process::start(stage, point, limits, &words)
+    }
+
+    /// A client that makes one file, says that it is ready, and leaves when its standard input
+    /// ends.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn guest(stage: &Stage) -> Result<Process> {
+        let words = [
+            "faults-guest".to_owned(),
+            socket(stage).display().to_string(),
+        ];
+        Process::start(stage, None, "", &words)
+    }
+
+    /// Looks at the damaged images `from` to `to` of the whole one in `image`.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn images(stage: &Stage, limits: &str, image: &Path, seeds: Range<u64>) -> Result<Process> {
+        let words = [
+            "faults-images".to_owned(),
+            stage.nvm().display().to_string(),
+            image.display().to_string(),
+            seeds.start.to_string(),
+            seeds.end.to_string(),
+        ];
+        Process::start(stage, None, limits, &words)
+    }
+
+    /// Its process number.
+    pub fn number(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it writes to standard output from now on, to its end.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn output(&mut self) -> Result<String> {
+        let mut text = String::new();
+        if let Some(output) = self.child.stdout.as_mut() {
+            output
+                .read_to_string(&mut text)
+                .map_err(failed("read from"))?;
+        }
+        Ok(text)
     }
 
     /// Waits until it says that it is ready; `false`: it has ended instead.
@@ -248,6 +303,33 @@ pub fn serve(nvm: &Path, socket: &Path) -> i32 {
     }
 }
 
+/// What a guest does. Gives its exit status.
+pub fn visit(stage_socket: &Path) -> i32 {
+    let done = || -> Checked<()> {
+        let channel = SocketChannel::connect(stage_socket).map_err(|e| format!("connect: {e}"))?;
+        let session = attach(Arc::new(channel))?;
+        let mut shale = side(&session);
+        use_it(&mut shale, b"fault-guest")?;
+        println!("ready");
+        // Nobody may be listening any more.
+        let _ = std::io::stdout().flush();
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        drop(shale);
+        session.detach().map_err(|e| format!("detach: {e}"))
+    };
+    told(done())
+}
+
+pub(super) fn told(done: Checked<()>) -> i32 {
+    match done {
+        Ok(()) => 0,
+        Err(wrong) => {
+            eprintln!("refused: {wrong}");
+            REFUSED
+        }
+    }
+}
+
 /// What a child client does: operations, until one fails. Gives its exit status.
 pub fn work(stage_socket: &Path, counter: &Path, load: Load, seed: u64) -> i32 {
     let done = || -> Checked<()> {
@@ -263,11 +345,5 @@ pub fn work(stage_socket: &Path, counter: &Path, load: Load, seed: u64) -> i32 {
         }
         Ok(())
     };
-    match done() {
-        Ok(()) => 0,
-        Err(wrong) => {
-            eprintln!("refused: {wrong}");
-            REFUSED
-        }
-    }
+    told(done())
 }

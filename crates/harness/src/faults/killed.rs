@@ -1,17 +1,13 @@
-//! Processes that are killed or stopped at each point that matters, and a system that says no.
-
-use std::time::{Duration, Instant};
+//! Daemons that are killed at each point that matters.
 
 use rustix::io::Errno;
-use rustix::process::Signal;
 
 use super::Trial;
-use super::child::{GATE, Point, Process, counter, join, returned, was_killed, was_refused};
+use super::child::{Point, Process, join, was_killed};
 use super::decay::kept;
-use super::sight::{Sight, use_it};
 use super::stage::{Checked, Stage, attach_to, both, close_all, side, tree};
 use crate::Result;
-use crate::model::{Act, Memory, Shale, Side, Snapshot};
+use crate::model::{Act, Memory, Side};
 
 /// Operations that a client does before it gives up waiting for a fault.
 const ACTS: usize = 400;
@@ -20,9 +16,11 @@ const DIGEST_EVERY: usize = 12;
 /// Times that each point is tried at.
 const NUMBERS: [u64; 5] = [1, 2, 3, 7, 20];
 
-const DAEMON_POINTS: [&str; 17] = [
+const DAEMON_POINTS: [&str; 19] = [
     "attach-log",
     "attach-slot",
+    "lease-grant",
+    "lease-taken",
     "lease-revoke",
     "digest-scan",
     "digest-plan",
@@ -51,17 +49,15 @@ const RECOVERY_POINTS: [&str; 8] = [
     "journal-apply",
 ];
 
-const CLIENT_POINTS: [&str; 3] = ["call-inside", "append-reserved", "append-filled"];
-
 /// What the tree may be: the model after what returned, or with the call that did not.
-struct May {
-    before: Memory,
-    after: Memory,
+pub(super) struct May {
+    pub(super) before: Memory,
+    pub(super) after: Memory,
 }
 
 impl May {
     /// Compares with what there is; gives the model that it is.
-    fn be(mut self, side: &mut dyn Side) -> Checked<Memory> {
+    pub(super) fn be(mut self, side: &mut dyn Side) -> Checked<Memory> {
         close_all(&mut self.before);
         close_all(&mut self.after);
         let found = tree(side)?;
@@ -236,148 +232,4 @@ pub fn recovery(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     }
     trial.seen = format!("{killed} recoveries killed");
     Ok(Ok(()))
-}
-
-/// A client that dies or stops while another one is there.
-struct Meeting {
-    stage: Stage,
-    client: Process,
-    daemon: std::sync::Arc<shale_daemon::Daemon>,
-}
-
-impl Meeting {
-    fn new(trial: &Trial<'_>, point: &Point) -> Result<Checked<Meeting>> {
-        let stage = trial.stage()?;
-        let mut config = stage.config();
-        config.gate_timeout = GATE;
-        let daemon = kept!(stage.start_with(config));
-        let listening = daemon.listen(&super::child::socket(&stage));
-        kept!(listening.map_err(|e| format!("listen: {e}")));
-        let _ = std::fs::remove_file(counter(&stage));
-        let (load, seed) = (trial.filled.load, trial.options.seed);
-        let client = Process::client(&stage, Some(point), load, seed)?;
-        Ok(Ok(Meeting {
-            stage,
-            client,
-            daemon,
-        }))
-    }
-
-    /// What the client had done: the model after what returned, and with one more.
-    fn may(&self, trial: &Trial<'_>) -> May {
-        let mut model = Memory::new(0o755);
-        let mut acts = trial.filled.load.acts(trial.options.seed);
-        for act in acts.by_ref().take(returned(&self.stage)) {
-            // What it answered was compared by the client itself.
-            let _ = model.act(&act);
-        }
-        let before = model.clone();
-        if let Some(act) = acts.next() {
-            let _ = model.act(&act);
-        }
-        May {
-            before,
-            after: model,
-        }
-    }
-
-    /// Another client looks at everything and writes; within a time that is bounded.
-    fn look(&self, may: May) -> Checked<(Shale, Memory)> {
-        let begun = Instant::now();
-        let session = attach_to(&self.daemon)?;
-        let mut shale = side(&session);
-        let mut model = may.be(&mut shale)?;
-        use_it(&mut shale, b"fault-new")?;
-        let fill = crate::model::Fill {
-            seed: 77,
-            len: 6_000,
-        };
-        let create = shale_libfs::OFlags::RDWR | shale_libfs::OFlags::CREATE;
-        for act in [
-            Act::Open(0, b"fault-new".to_vec(), create, 0o600),
-            Act::File(0, crate::model::FileAct::WriteNext(fill)),
-        ] {
-            let _ = model.act(&act);
-        }
-        let took = begun.elapsed();
-        match took < GATE * 4 + Duration::from_secs(2) {
-            true => Ok((shale, model)),
-            false => Err(format!("the others waited {took:?}")),
-        }
-    }
-
-    fn end(self, shale: Shale, mut model: Memory) -> Checked<()> {
-        close_all(&mut model);
-        let expected: Snapshot = tree(&mut model)?;
-        drop(shale);
-        drop(self.client);
-        self.daemon
-            .shutdown()
-            .map_err(|e| format!("shutdown: {e}"))?;
-        let report = self.stage.fsck()?;
-        if !report.clean() {
-            return Err(format!("fsck:\n{report}"));
-        }
-        let daemon = self.stage.start()?;
-        let session = attach_to(&daemon)?;
-        let mut shale = side(&session);
-        let sight = Sight::of(&mut shale, &expected);
-        drop(shale);
-        session.detach().map_err(|e| format!("detach: {e}"))?;
-        daemon.shutdown().map_err(|e| format!("shutdown: {e}"))?;
-        sight.within(&[])
-    }
-}
-
-/// A client is killed at a point of a call.
-pub fn client(trial: &mut Trial<'_>) -> Result<Checked<()>> {
-    clients(trial, "kill")
-}
-
-/// A client is stopped at a point of a call, and goes on when others have gone past it.
-pub fn stopped(trial: &mut Trial<'_>) -> Result<Checked<()>> {
-    clients(trial, "stop")
-}
-
-fn clients(trial: &mut Trial<'_>, what: &'static str) -> Result<Checked<()>> {
-    if !trial.armed() {
-        return Ok(Ok(()));
-    }
-    let mut cases = 0;
-    loop {
-        for name in CLIENT_POINTS {
-            let number = 1 + trial.chance.below(300);
-            if !trial.next_case() {
-                trial.seen = format!("{cases} clients");
-                return Ok(Ok(()));
-            }
-            let point = Point { name, number, what };
-            let done = meet(trial, &point)?;
-            kept!(done.map_err(|wrong| format!("{point}: {wrong}")));
-            cases += 1;
-        }
-    }
-}
-
-fn meet(trial: &Trial<'_>, point: &Point) -> Result<Checked<()>> {
-    let mut meeting = kept!(Meeting::new(trial, point)?);
-    let begun = Instant::now();
-    while !meeting.client.is_stopped() && !meeting.client.has_ended() {
-        if begun.elapsed() > Duration::from_secs(30) {
-            return Ok(Err("the point was not reached".to_owned()));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let may = meeting.may(trial);
-    let (shale, model) = kept!(meeting.look(may));
-    if point.what == "stop" {
-        // It goes on with what it was doing: nothing of that may count.
-        meeting.client.signal(Signal::CONT);
-        let status = kept!(meeting.client.status());
-        if !was_refused(status) {
-            let errors = meeting.client.errors();
-            return Ok(Err(format!("the client ended with {status}: {errors}")));
-        }
-    }
-    Ok(meeting.end(shale, model))
 }

@@ -148,6 +148,13 @@ fn records(chance: &mut Chance, group: u64) -> Vec<Act> {
             Act::Rename(older(0), older(1), 0),
             Act::Rename(b"db/log".to_vec(), older(0), 0),
             Act::Open(0, b"db/log".to_vec(), create | OFlags::APPEND, 0o644),
+            Act::SetXattr(
+                b"db/pages".to_vec(),
+                b"user.turn".to_vec(),
+                fill(chance, 700),
+                0,
+            ),
+            Act::SetXattr(older(0), b"user.sum".to_vec(), fill(chance, 6_000), 0),
         ];
     }
     match chance.below(8) {

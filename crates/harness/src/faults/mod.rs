@@ -11,7 +11,9 @@
 //! | [`left`] | logs that a crash left |
 //! | [`cuts`] | power cuts while repair works |
 //! | [`media`] | media that are missing, others', older; other versions |
-//! | [`child`], [`killed`] | processes killed and stopped at each point |
+//! | [`images`], [`golden`] | images damaged in many places; images of each release |
+//! | [`child`], [`killed`], [`clients`] | processes killed and stopped at each point |
+//! | [`held`] | calls that go on while others free what they see |
 //! | [`scarce`] | a system that says no |
 //! | [`memory`] | pages of NVM that cannot be read any more |
 //! | [`full`] | no space, no inode numbers, a log that is full |
@@ -22,9 +24,13 @@
 pub mod anatomy;
 pub mod astray;
 pub mod child;
+pub mod clients;
 pub mod cuts;
 pub mod decay;
 pub mod full;
+pub mod golden;
+pub mod held;
+pub mod images;
 pub mod killed;
 pub mod left;
 pub mod load;

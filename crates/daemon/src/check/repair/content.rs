@@ -31,6 +31,8 @@ struct Found {
     altered: bool,
     /// Parts that another one had before.
     shared: Vec<Extent>,
+    /// The last block of the file, if not all is zeros in it behind the end.
+    tail: Option<Extent>,
     /// File blocks whose data is lost.
     lost: Vec<Range<u64>>,
 }
@@ -209,7 +211,8 @@ impl Repair {
             self.note_inode(ino, "blocks of an inode that has no content", true);
         }
         let begins = |e: &Extent| e.file_block == 0 && !e.is_unwritten();
-        let target = found.tiers.iter().flatten().chain(&found.shared);
+        let copied = found.shared.iter().chain(&found.tail);
+        let target = found.tiers.iter().flatten().chain(copied);
         let legal = (1..=SYMLINK_BYTES_MAX as u64).contains(&inode.size);
         if inode.is_symlink() && !(legal && target.into_iter().any(begins)) {
             self.inodes.remove(&ino);
@@ -247,6 +250,7 @@ impl Repair {
         for part in &found.shared {
             self.shared.push((inode.ino, *part));
         }
+        self.tails.extend(found.tail.map(|tail| (inode.ino, tail)));
         if let Some(kept) = self.inodes.get_mut(&inode.ino) {
             kept.changed = true;
             kept.inode.blocks = blocks;
@@ -287,7 +291,6 @@ impl Repair {
 
     fn read_extents(&mut self, inode: &Inode, tier: TierId, found: &mut Found) {
         let root = inode.root[tier as usize];
-        let eof = FileBlock::at_or_after(inode.size).0;
         let mut end = 0;
         for (mut e, in_keys) in self.extents_in(inode, &root, found) {
             let addr = BlockAddr::from_raw(e.addr);
@@ -310,25 +313,49 @@ impl Repair {
             }
             end = e.end().0;
             if tier == TierId::Nvm {
-                self.claim_extent(&e, eof, found);
+                self.claim_extent(&e, inode.size, found);
             } else {
                 found.tiers[tier as usize].push(e);
             }
         }
     }
 
-    /// Takes an extent in as far as its blocks are nobody else's.
-    fn claim_extent(&mut self, e: &Extent, eof: u64, found: &mut Found) {
+    /// Takes an extent of a file of `size` bytes in: what lies behind the end has to be zeros.
+    fn claim_extent(&mut self, e: &Extent, size: u64, found: &mut Found) {
+        let eof = FileBlock::at_or_after(size).0;
         let mut e = *e;
-        let mut len = u64::from(e.len);
         if e.end().0 > eof && !e.is_unwritten() && self.has_data_behind(&e, eof) {
             found.altered = true;
-            len = eof.saturating_sub(e.file_block);
+            let len = eof.saturating_sub(e.file_block);
             if len == 0 {
                 return;
             }
             e.len = len as u32;
         }
+        if !self.has_data_in_tail(&e, size) {
+            return self.claim_part(&e, found);
+        }
+        // That block is copied without it.
+        found.altered = true;
+        let part = |from: u64, to: u64| Extent {
+            file_block: from,
+            addr: e.addr_of(FileBlock(from)).raw(),
+            len: (to - from) as u32,
+            flags: e.flags,
+        };
+        let last = size / BLOCK_BYTES as u64;
+        found.tail = Some(part(last, last + 1));
+        for (from, to) in [(e.file_block, last), (last + 1, e.end().0)] {
+            if from < to {
+                self.claim_part(&part(from, to), found);
+            }
+        }
+    }
+
+    /// Takes an extent in as far as its blocks are nobody else's.
+    fn claim_part(&mut self, e: &Extent, found: &mut Found) {
+        let e = *e;
+        let len = u64::from(e.len);
         let addr = BlockAddr::from_raw(e.addr);
         if self.space.claim_run(addr, len) {
             found.tiers[0].push(e);
@@ -371,41 +398,76 @@ impl Repair {
         })
     }
 
-    /// Gives those who share blocks with others copies of their own.
+    /// Whether there is anything but zeros behind the end of the file in its last block.
+    fn has_data_in_tail(&self, e: &Extent, size: u64) -> bool {
+        let used = (size % BLOCK_BYTES as u64) as usize;
+        let last = size / BLOCK_BYTES as u64;
+        if used == 0 || e.is_unwritten() || !(e.file_block..e.end().0).contains(&last) {
+            return false;
+        }
+        let mut block = [0; BLOCK_BYTES];
+        let at = e.addr_of(FileBlock(last)).index();
+        self.media.load(at, &mut block) && block[used..].iter().any(|&b| b != 0)
+    }
+
+    /// Gives those who share blocks with others copies of their own, and files whose last block
+    /// holds something behind the end a copy without it.
     pub(super) fn copy_shared(
         &mut self,
         rebuild: &shale_volume::Rebuild,
     ) -> crate::error::Result<()> {
-        for (ino, part) in std::mem::take(&mut self.shared) {
-            let mut copied = 0;
-            for n in 0..u64::from(part.len) {
-                let Some(to) = self.space.take() else {
-                    let what = format!("file block {}: no space for a copy", part.file_block + n);
-                    self.note_inode(ino, what, true);
-                    continue;
-                };
-                rebuild.copy(BlockAddr::from_raw(part.addr).plus(n), to)?;
-                let one = Extent {
-                    file_block: part.file_block + n,
-                    addr: to.raw(),
-                    len: 1,
-                    flags: 0,
-                };
-                copied += 1;
-                if let Some(Kept {
-                    inode,
-                    extents: Some(tiers),
-                    ..
-                }) = self.inodes.get_mut(&ino)
-                {
-                    tiers[0].push(one);
-                    inode.blocks += 1;
-                }
+        let tails = std::mem::take(&mut self.tails);
+        for (ino, tail) in &tails {
+            let end = self
+                .inode_of(*ino)
+                .map_or(0, |i| i.size % BLOCK_BYTES as u64);
+            if self.copy_part(rebuild, (*ino, *tail), end as usize)? > 0 {
+                let what = "bytes behind the end of the file made zeros";
+                self.note_inode(*ino, what, false);
             }
+        }
+        for (ino, part) in std::mem::take(&mut self.shared) {
+            let copied = self.copy_part(rebuild, (ino, part), BLOCK_BYTES)?;
             let what = format!("{copied} blocks copied that another one has, too");
             self.note_inode(ino, what, false);
         }
         Ok(())
+    }
+
+    /// Copies the blocks of an extent, of each the first `bytes` bytes; how many there was
+    /// space for.
+    fn copy_part(
+        &mut self,
+        rebuild: &shale_volume::Rebuild,
+        (ino, part): (u64, Extent),
+        bytes: usize,
+    ) -> crate::error::Result<u64> {
+        let mut copied = 0;
+        for n in 0..u64::from(part.len) {
+            let Some(to) = self.space.take() else {
+                let what = format!("file block {}: no space for a copy", part.file_block + n);
+                self.note_inode(ino, what, true);
+                continue;
+            };
+            rebuild.copy(BlockAddr::from_raw(part.addr).plus(n), to, bytes)?;
+            let one = Extent {
+                file_block: part.file_block + n,
+                addr: to.raw(),
+                len: 1,
+                flags: 0,
+            };
+            copied += 1;
+            if let Some(Kept {
+                inode,
+                extents: Some(tiers),
+                ..
+            }) = self.inodes.get_mut(&ino)
+            {
+                tiers[0].push(one);
+                inode.blocks += 1;
+            }
+        }
+        Ok(copied)
     }
 }
 

@@ -142,6 +142,8 @@ struct Repair {
     bad_logs: Vec<u32>,
     /// Parts of files whose blocks somebody else had before.
     shared: Vec<(u64, Extent)>,
+    /// Last blocks of files that hold something behind the end: to be copied without it.
+    tails: Vec<(u64, Extent)>,
 }
 
 /// Checks a volume and repairs what is wrong. `map` holds the NVM tier, mapped for writing.
@@ -290,6 +292,7 @@ impl Repair {
             txid: 0,
             bad_logs: Vec::new(),
             shared: Vec::new(),
+            tails: Vec::new(),
         };
         repair.find_root();
         repair.find_logs(logs);

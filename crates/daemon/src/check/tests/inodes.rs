@@ -203,6 +203,16 @@ const EXTENTS: &[Damage] = &[
         "file block 9",
     ),
     damage(
+        |s| s.edit(DIRECT, |i| i.size = 4096 * 9 + 77),
+        "data behind the end of the file",
+        "byte 36941",
+    ),
+    damage(
+        |s| s.edit(FRAGMENTED, |i| i.size -= 96),
+        "data behind the end of the file",
+        "zeros from byte",
+    ),
+    damage(
         |s| s.edit(LINK, |i| i.root[0].flags = 1),
         "symbolic link without its target",
         "link",

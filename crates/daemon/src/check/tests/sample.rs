@@ -93,6 +93,15 @@ fn fill(volume: &Volume, txn: &mut Txn<'_>, inode: &mut Inode, fb: u64, len: u64
     }
 }
 
+/// Sets the size of a file of one extent, and makes what is behind it in its last block zeros.
+fn cut(volume: &Volume, inode: &mut Inode, size: u64) {
+    inode.size = size;
+    let (block, used) = (size / BLOCK_BYTES as u64, size % BLOCK_BYTES as u64);
+    let addr = BlockAddr::from_raw(inode.root[0].addr).plus(block);
+    let zeros = vec![0; BLOCK_BYTES - used as usize];
+    volume.write_at(addr, used, &zeros).unwrap();
+}
+
 fn directories(volume: &Volume) {
     let view = volume.view();
     let mut txn = volume.begin();
@@ -134,7 +143,7 @@ fn files(volume: &Volume) {
     all[1].1 = "fragmented too";
     let mut f = inode(DIRECT, 0o100_644, 1);
     fill(volume, &mut txn, &mut f, 0, 10, 0);
-    f.size = 10 * BLOCK_BYTES as u64 - 100;
+    cut(volume, &mut f, 10 * BLOCK_BYTES as u64 - 100);
     all.push((f, "direct"));
     let mut f = inode(SPARSE, 0o100_644, 1);
     fill(volume, &mut txn, &mut f, 100, 2, 0);
@@ -143,7 +152,7 @@ fn files(volume: &Volume) {
     all.push((f, "sparse"));
     let mut f = inode(LINK, 0o120_777, 1);
     fill(volume, &mut txn, &mut f, 0, 1, 0);
-    f.size = 17;
+    cut(volume, &mut f, 17);
     all.push((f, "link"));
     all.push((inode(PIPE, 0o010_644, 1), "pipe"));
     all.push((inode(DEVICE, 0o020_644, 1), "device"));

@@ -1,7 +1,7 @@
 //! Records of what their user may not do, or may not do any more.
 
-use crate::attacker::*;
-use crate::{Case, Scene, harmless, refused};
+use super::attacker::*;
+use super::{Case, Scene, harmless, refused};
 use shale_format::Ino;
 use shale_format::record::{attr, flag};
 use shale_proto::control::client_page;

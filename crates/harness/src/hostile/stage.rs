@@ -1,8 +1,9 @@
 //! A volume with things of several users, an honest client at work, and what must hold
 //! after an attack.
 
-use crate::attacker::{Attacker, MALLORY};
-use crate::served::{Hand, Place, create_body, start};
+use super::attacker::{Attacker, MALLORY};
+use super::served::{Hand, Place, create_body, start};
+use parking_lot::Mutex;
 use shale_daemon::Daemon;
 use shale_daemon::check::{CheckOptions, check_volume_dir};
 use shale_format::checksum::crc32c;
@@ -14,7 +15,8 @@ use shale_proto::{Reply, Request};
 use shale_volume::{Inode, Mapping, View};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -44,6 +46,7 @@ pub struct Stage {
     before: Snapshot,
     worker: Option<std::thread::JoinHandle<Hand>>,
     stop: Arc<AtomicBool>,
+    listens: Mutex<bool>,
 }
 
 fn body(mode: u32, uid: u32) -> CreateBody {
@@ -56,7 +59,7 @@ fn body(mode: u32, uid: u32) -> CreateBody {
 }
 
 /// Panics of the daemon's own threads. In its own process the first one ends it.
-static PANICS: AtomicUsize = AtomicUsize::new(0);
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Has panics of the daemon's threads counted.
 fn count_panics() {
@@ -68,8 +71,10 @@ fn count_panics() {
             let name = thread.name().unwrap_or_default();
             let own = ["digest-", "release", "listen", "client-"];
             let place = panic.location().map_or("", |l| l.file());
-            if own.iter().any(|o| name.starts_with(o)) || !place.contains("tests/") {
-                PANICS.fetch_add(1, Ordering::Relaxed);
+            if own.iter().any(|o| name.starts_with(o))
+                || !place.contains("hostile/") && !place.ends_with("served.rs")
+            {
+                PANICS.lock().push(panic.to_string());
             }
             before(panic);
         }));
@@ -119,6 +124,7 @@ impl Stage {
             before,
             worker: None,
             stop: Arc::default(),
+            listens: Mutex::default(),
         };
         stage.work(root);
         stage
@@ -156,6 +162,20 @@ impl Stage {
         }));
     }
 
+    /// A socket at which the daemon listens, for everybody.
+    pub fn socket(&self) -> PathBuf {
+        let path = self.place.socket();
+        let mut listens = self.listens.lock();
+        if !std::mem::replace(&mut *listens, true) {
+            self.daemon.listen(&path).unwrap();
+            for place in [&path, path.parent().unwrap()] {
+                let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+                std::fs::set_permissions(place, all).unwrap();
+            }
+        }
+        path
+    }
+
     pub fn attacker(&self) -> Attacker {
         Attacker::new(&self.daemon, &self.place, MALLORY)
     }
@@ -186,6 +206,7 @@ impl Stage {
 
     /// Nothing has changed of what Mallory may not change by any record that makes sense: she owns
     /// the root directory, writes to some files of others, and gives others' files names.
+    #[cfg(test)]
     #[track_caller]
     pub fn protected(&self, what: &str) {
         let now = Snapshot::of(&self.daemon.volume().view());
@@ -196,6 +217,7 @@ impl Stage {
     }
 
     /// Ends without a look at what Mallory may change.
+    #[cfg(test)]
     pub fn end_protected(mut self, what: &str) {
         self.protected(what);
         self.before = Snapshot::of(&self.daemon.volume().view());
@@ -211,7 +233,8 @@ impl Stage {
             .unwrap()
             .join()
             .expect("honest work goes on");
-        assert_eq!(PANICS.load(Ordering::Relaxed), 0, "the daemon panicked");
+        let panics = std::mem::take(&mut *PANICS.lock());
+        assert!(panics.is_empty(), "the daemon panicked: {panics:?}");
         self.unchanged("at the end");
         let view = self.daemon.volume().view();
         let dir = view.inode(Ino(self.things.honest)).unwrap().unwrap();

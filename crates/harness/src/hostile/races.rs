@@ -1,7 +1,7 @@
 //! Bytes that change while the daemon looks.
 
-use crate::attacker::{Attacker, MALLORY, create_as, write};
-use crate::{Case, Scene, either, harmless, refused};
+use super::attacker::{Attacker, MALLORY, create_as, write};
+use super::{Case, Scene, either, harmless, refused};
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::TAIL_AT;
 use shale_format::record::flag;

@@ -1,7 +1,7 @@
 //! Records that would make the tree of names something else than a tree.
 
-use crate::attacker::*;
-use crate::{Case, Scene, either, harmless, refused};
+use super::attacker::*;
+use super::{Case, Scene, either, harmless, refused};
 use shale_format::limits::LINKS_MAX;
 use shale_format::record::flag;
 use shale_proto::{Reply, Request};
@@ -101,6 +101,16 @@ fn too_many_names(scene: &Scene<'_>) -> (Attacker, Reply) {
     a.commit();
     let reply = a.digest();
     assert_eq!(scene.stage.inode(ino).unwrap().nlink, LINKS_MAX);
+    (a, reply)
+}
+
+/// Removes the root directory by its own name.
+fn named_one(scene: &Scene<'_>, ino: u64, kind: u8) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    a.take(1);
+    let raw = unlink(1, ino, kind, b"mine").flags(flag::DIRECTORY | flag::FREE_NOW);
+    a.append(raw);
+    let reply = a.digest();
     (a, reply)
 }
 
@@ -297,6 +307,12 @@ pub const CASES: &[Case] = &[
         "no such entry",
     ),
     refused("too many names", too_many_names, "too many names"),
+    refused("root removed", |s| named_one(s, 1, DIR), "another inode"),
+    refused(
+        "root cut",
+        |s| with(s, |_, _, _| vec![truncate(1, 0)]),
+        "not a regular file",
+    ),
     refused(
         "entry in a removed directory",
         |s| in_removed(s, false),

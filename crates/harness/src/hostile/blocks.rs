@@ -1,7 +1,8 @@
 //! Steal records that name blocks which are not the client's.
 
-use crate::attacker::*;
-use crate::{Case, Scene, harmless, refused};
+use super::attacker::*;
+use super::{Case, Scene, harmless, refused};
+use shale_format::superblock::Superblock;
 use shale_format::{BlockAddr, Ino, TierId};
 use shale_proto::message::BlockRun;
 use shale_proto::{Reply, Request};
@@ -99,6 +100,53 @@ fn old_bytes(scene: &Scene<'_>) -> (Attacker, Reply) {
     (a, reply)
 }
 
+/// A granted block is linked as it was. That shows nothing that its client may not read anyway:
+/// whoever may steal is the daemon's own user, and has the whole tier mapped. Nobody else may.
+fn left_unwritten(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (mut a, ino, first) = granted(scene);
+    let (segment, mapped) = a.ask_for_fds(Request::Segments { first: 0 });
+    assert!(matches!(segment, Reply::Segments { .. }) && !mapped.is_empty());
+    a.append(steal(ino, 0, first, 1, 4096));
+    let reply = a.digest();
+    let mut seen = [0; 4096];
+    let at = BlockAddr::from_raw(first).byte();
+    let file = std::fs::File::from(mapped.into_iter().next().unwrap());
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut seen, at).unwrap();
+    if scene.alone {
+        assert_eq!(scene.stage.content(ino).unwrap(), seen);
+    }
+    (a, reply)
+}
+
+/// The block of the superblock's own structures that `which` finds.
+fn of_volume(scene: &Scene<'_>, which: fn(&Superblock) -> u64) -> (Attacker, Reply) {
+    let block = which(scene.stage.daemon.volume().superblock());
+    stolen(scene, |_, _| (block, 1))
+}
+
+/// The block in which the root directory's inode lies.
+fn inode_block(scene: &Scene<'_>, _: u64) -> (u64, u32) {
+    let view = scene.stage.daemon.volume().view();
+    let file = view.root().unwrap().inode_file;
+    let slot = shale_format::inode::slot_of(Ino::ROOT).0;
+    match view.map_block(&file, slot).unwrap() {
+        Mapping::Data { addr, .. } => (addr.raw(), 1),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A node of the root directory's entries.
+fn directory_node(scene: &Scene<'_>, _: u64) -> (u64, u32) {
+    let view = scene.stage.daemon.volume().view();
+    let root = view.inode(Ino::ROOT).unwrap().unwrap();
+    let mut found = None;
+    let _ = view.nodes(&root, &mut |node, _| {
+        found = Some(node.addr.raw());
+        std::ops::ControlFlow::Break(())
+    });
+    (found.unwrap(), 1)
+}
+
 /// A user other than the daemon's writes to no block of the volume.
 fn other_user(scene: &Scene<'_>) -> (Attacker, Reply) {
     let mut a = scene.attacker();
@@ -150,6 +198,27 @@ pub const CASES: &[Case] = &[
                 (s.stage.daemon.volume().superblock().bitmap_block, 1)
             })
         },
+        NOT_GRANTED,
+    ),
+    refused(
+        "log table",
+        |s| of_volume(s, |_| shale_format::superblock::LOG_TABLE_BLOCK),
+        NOT_GRANTED,
+    ),
+    refused(
+        "journal",
+        |s| of_volume(s, |sb| sb.journal_block),
+        NOT_GRANTED,
+    ),
+    refused(
+        "second superblock",
+        |s| of_volume(s, Superblock::second_block),
+        NOT_GRANTED,
+    ),
+    refused("block of inodes", |s| stolen(s, inode_block), NOT_GRANTED),
+    refused(
+        "node of a directory",
+        |s| stolen(s, directory_node),
         NOT_GRANTED,
     ),
     refused(
@@ -209,6 +278,7 @@ pub const CASES: &[Case] = &[
         "end",
     ),
     harmless("old bytes behind the end", old_bytes),
+    harmless("block left unwritten", left_unwritten),
     refused("of another user", other_user, NOT_GRANTED),
     harmless("grants without end", tier_of_many),
 ];

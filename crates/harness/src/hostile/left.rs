@@ -1,7 +1,7 @@
 //! Logs of hostile clients that a daemon which was killed has left.
 
-use crate::attacker::*;
-use crate::served::{Hand, Place, content, names, start};
+use super::attacker::*;
+use super::served::{Hand, Place, content, names, start};
 use shale_daemon::Daemon;
 use shale_format::Ino;
 use shale_format::limits::LOG_BYTES_MIN;
@@ -9,6 +9,23 @@ use shale_format::record::attr;
 use shale_oplog::encode;
 use shale_proto::Reply;
 use std::sync::Arc;
+
+/// Each looks at everything by itself, and panics where something is wrong.
+pub(super) const CASES: &[(&str, fn())] = &[
+    ("POSIX at recovery", posix_is_asked_again_at_recovery),
+    (
+        "room of a left log",
+        what_a_left_log_lies_about_is_not_taken_from_others,
+    ),
+    (
+        "left log cut, gone, something else",
+        a_log_that_is_cut_gone_or_something_else_stops_no_start,
+    ),
+    (
+        "left log cut during recovery",
+        a_log_that_is_cut_during_recovery_stops_no_start,
+    ),
+];
 
 /// A volume of Mallory's with a file of root and one of hers, and a daemon that digests
 /// nothing by itself.
@@ -59,7 +76,6 @@ fn is_whole(place: &Place, daemon: &Arc<Daemon>) {
 }
 
 /// What POSIX forbids at a call it forbids at recovery: a killed daemon opens no way.
-#[test]
 fn posix_is_asked_again_at_recovery() {
     let evil: [fn(&mut Attacker, u64); 6] = [
         |a, ino| {
@@ -101,7 +117,6 @@ fn posix_is_asked_again_at_recovery() {
 }
 
 /// Data without room at recovery: others come first, and what is too much waits.
-#[test]
 fn what_a_left_log_lies_about_is_not_taken_from_others() {
     let (place, daemon) = recovered(
         |a, _| {
@@ -116,7 +131,6 @@ fn what_a_left_log_lies_about_is_not_taken_from_others() {
     is_whole(&place, &daemon);
 }
 
-#[test]
 fn a_log_that_is_cut_gone_or_something_else_stops_no_start() {
     let meanwhile: [fn(&Attacker); 7] = [
         |a| {
@@ -153,7 +167,6 @@ fn a_log_that_is_cut_gone_or_something_else_stops_no_start() {
 }
 
 /// The writer of a log may still be there, and cut it while it is recovered.
-#[test]
 fn a_log_that_is_cut_during_recovery_stops_no_start() {
     for _ in 0..10 {
         let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));

@@ -3,8 +3,8 @@
 //!
 //! A seed that fails is run alone with `SHALE_FUZZ=seed..seed+1`.
 
-use crate::attacker::*;
-use crate::stage::Stage;
+use super::attacker::*;
+use super::stage::Stage;
 use shale_device::View;
 use shale_format::record::{RecordHeader, flag};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
@@ -303,7 +303,7 @@ fn spoiled_logs_and_messages_harm_nobody() {
 }
 
 #[test]
-#[ignore = "as long as it is told: SHALE_FUZZ=1000..9000 cargo test -p shale-daemon --test hostile -- --ignored spoiled"]
+#[ignore = "as long as it is told: SHALE_FUZZ=1000..9000 cargo test -p shale-harness --lib -- --ignored spoiled"]
 fn spoiled_logs_and_messages_at_length() {
     let range = std::env::var("SHALE_FUZZ").unwrap_or_else(|_| "1000..2000".to_owned());
     let (from, to) = range.split_once("..").unwrap();

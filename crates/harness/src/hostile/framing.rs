@@ -1,7 +1,7 @@
 //! Records that are none, or not the next one.
 
-use crate::attacker::{Attacker, Raw, create, truncate, write};
-use crate::{Case, Scene, either, harmless, refused};
+use super::attacker::{Attacker, Raw, create, truncate, write};
+use super::{Case, Scene, either, harmless, refused};
 use shale_device::View;
 use shale_format::record::{Kind, RecordHeader, flag};
 use shale_proto::Reply;

@@ -1,6 +1,6 @@
 //! A client that writes its log and its page by hand, and lies where it can.
 
-use crate::served::Place;
+use super::served::Place;
 use shale_daemon::Daemon;
 use shale_device::{Access, Map, View, nvm::Piece};
 use shale_format::Ino;

@@ -1,7 +1,7 @@
 //! Taking so much of something that nothing is left for others.
 
-use crate::attacker::*;
-use crate::{Case, Scene, either, harmless, refused};
+use super::attacker::*;
+use super::{Case, Scene, either, harmless, refused};
 use shale_format::Ino;
 use shale_proto::control::{client_page, state};
 use shale_proto::message::PROTO_VERSION;
@@ -62,6 +62,38 @@ fn log_flood(scene: &Scene<'_>) -> (Attacker, Reply) {
         a.put(truncate(ino, a.head % 4).reserve(0));
     }
     a.commit();
+    let reply = a.digest();
+    (a, reply)
+}
+
+/// As many extents of one byte as there is room for: the volume fills, and is freed again.
+fn extents_until_full(scene: &Scene<'_>) -> (Attacker, Reply) {
+    const AT_ONCE: u64 = 500;
+    let mut a = scene.attacker();
+    let ino = a.make(1, &scene.name("f"), b"");
+    let mut extents = 0;
+    // In pairs a part of it is enough, and leaves room for the others.
+    let most = if scene.alone { 1_000_000 } else { 1_000 };
+    while extents < most {
+        let bytes = AT_ONCE * 8192;
+        let (wanted, least) = (bytes, bytes);
+        if !matches!(
+            a.ask(Request::Reserve { wanted, least }),
+            Reply::Room { .. }
+        ) {
+            break;
+        }
+        for n in extents..extents + AT_ONCE {
+            a.put(write(ino, n * 8192, b"x").reserve(8192));
+        }
+        a.commit();
+        if !matches!(a.digest(), Reply::Digested { .. }) {
+            break;
+        }
+        extents += AT_ONCE;
+    }
+    assert!(!scene.alone || extents > 5_000, "{extents}");
+    a.append(truncate(ino, 0).reserve(0));
     let reply = a.digest();
     (a, reply)
 }
@@ -146,6 +178,23 @@ fn stopped(scene: &Scene<'_>) -> (Attacker, Reply) {
     a.append(write(ino, 0, b"late"));
     let reply = a.digest();
     assert_eq!(scene.stage.content(ino).unwrap(), b"mine");
+    (a, reply)
+}
+
+/// Stopped in a call with leases on the root directory and all that is the attacker's.
+fn stopped_with_root(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let a = scene.attacker();
+    for ino in [1, scene.stage.things.mine] {
+        a.take(ino);
+    }
+    a.page.store_u64(client_page::gate(9), 77);
+    let begun = std::time::Instant::now();
+    let b = scene.attacker();
+    for ino in [1, scene.stage.things.mine] {
+        b.take(ino);
+    }
+    assert!(begun.elapsed().as_secs() < 5, "bounded");
+    let reply = a.digest();
     (a, reply)
 }
 
@@ -299,9 +348,11 @@ pub const CASES: &[Case] = &[
     harmless("all room", all_room),
     harmless("log flood", log_flood),
     harmless("tiny extents", tiny_extents),
+    harmless("extents until full", extents_until_full),
     harmless("leases on nothing", leases_on_nothing),
     harmless("numbers without end", numbers_without_end),
     refused("stopped in a call", stopped, "inside a call"),
+    refused("stopped with the root", stopped_with_root, "inside a call"),
     harmless("messages without end", messages),
     harmless("deep moves", deep_moves),
     harmless("large log", large_log),
