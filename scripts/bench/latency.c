@@ -1,7 +1,7 @@
 /* Time of one call, in ns: the median over batches of calls.
  *
  *   latency floor FILE          copies to and from a mapping of the file: what the bytes cost
- *   latency calls FILE          read and write in all forms
+ *   latency calls FILE          appends to an empty file; reads and writes of a whole one
  *   latency synced FILE         the same, with fdatasync after each write
  *
  * One line for each: operation, bytes, ns. */
@@ -87,6 +87,14 @@ static void measure(const char *name, long bytes, void (*one)(long, long))
     printf("%s %ld %.1f\n", name, bytes, times[batches / 2] / (double)BATCH);
 }
 
+/* Makes the file as long as it is read and overwritten. */
+static void fill(void)
+{
+    for (long at = 0; at < FILE_BYTES; at += 1 << 20)
+        check(pwrite(fd, buffer, 1 << 20, at) == 1 << 20);
+    check(fsync(fd) == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const long sizes[] = {128, 1024, 4096, 65536};
@@ -98,9 +106,7 @@ int main(int argc, char **argv)
     memset(buffer, 'x', 1 << 20);
     fd = open(argv[2], O_RDWR | O_CREAT, 0644);
     check(fd >= 0);
-    for (long at = 0; at < FILE_BYTES; at += 1 << 20)
-        check(pwrite(fd, buffer, 1 << 20, at) == 1 << 20);
-    check(fsync(fd) == 0);
+    fill();
     if (is_floor) {
         mapping = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
         check(mapping != MAP_FAILED);
@@ -108,11 +114,18 @@ int main(int argc, char **argv)
     }
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (is_floor) {
+            measure("append", sizes[i], floor_write);
             measure("write", sizes[i], floor_write);
             measure("pwrite", sizes[i], floor_write);
             measure("read", sizes[i], floor_read);
             measure("pread", sizes[i], floor_read);
         } else {
+            int whole = fd;
+            check((fd = open(argv[2], O_RDWR | O_APPEND)) >= 0 && ftruncate(fd, 0) == 0);
+            measure("append", sizes[i], call_write);
+            check(close(fd) == 0);
+            fd = whole;
+            fill();
             measure("write", sizes[i], call_write);
             measure("pwrite", sizes[i], call_pwrite);
             measure("read", sizes[i], call_read);

@@ -3,6 +3,7 @@
 //! What is open counts the attachment: it can end only when nothing is.
 
 use crate::edge::{Out, status, text};
+use crate::protect::Inside;
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +47,9 @@ impl Attachment {
         };
         count_forks()?;
         let clock = Arc::new(SystemClock::new());
-        let session = Session::attach(channel, clock, Default::default(), options)?;
+        let inside = Inside::enter_to_attach();
+        let recent = Default::default();
+        let session = Session::attach_mapped(channel, clock, recent, options, &inside.maps())?;
         Ok(Arc::new(Self {
             tree: session.tree(caller),
             session,

@@ -1,6 +1,7 @@
 //! The border to C: what comes in is pointers, what goes out is numbers.
 
 use crate::attachment::Attachment;
+use crate::protect::Inside;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::slice;
 use shale_libfs::{Errno, Result};
@@ -10,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// is a mistake of ours and becomes `EIO`; what it left behind is no worse than what a caller
 /// that stopped half-way leaves, since a call changes something in one step only.
 pub(crate) fn answer(f: impl FnOnce() -> Result<i64>) -> i64 {
+    let _inside = Inside::enter();
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(number)) => number,
         Ok(Err(e)) => -i64::from(e.raw_os_error()),

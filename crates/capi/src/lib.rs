@@ -16,6 +16,7 @@ pub mod edge;
 pub mod files;
 pub mod leases;
 pub mod names;
+mod protect;
 pub mod status;
 
 #[cfg(test)]

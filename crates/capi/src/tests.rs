@@ -20,6 +20,7 @@ use shale_device::SystemClock;
 use shale_format::Durability;
 use shale_libfs::Caller;
 use shale_proto::InProcess;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -263,6 +264,52 @@ fn a_child_is_refused() {
         assert_eq!(libc::waitpid(child, &mut ended, 0), child);
         assert_eq!(ended, 0);
         assert_eq!(shale_write(file, b"x".as_ptr().cast(), 1), 1);
+        assert_eq!(shale_close(file), 0);
+        assert_eq!(shale_detach(volume), 0);
+    }
+}
+
+/// First byte of each mapping that has a protection key.
+fn protected() -> Vec<usize> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut at, mut found) = (0, Vec::new());
+    for line in maps.lines() {
+        match line.split_once('-') {
+            Some((first, _)) if !line.contains(": ") => {
+                at = usize::from_str_radix(first, 16).unwrap_or(0);
+            }
+            _ => {
+                let key = line.strip_prefix("ProtectionKey:").map(str::trim);
+                found.extend(key.filter(|&key| key != "0").map(|_| at));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn outside_of_calls_what_is_mapped_for_writing_is_closed() {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    if !cpu.split_whitespace().any(|word| word == "ospke") {
+        eprintln!("SKIPPED: this processor has no protection keys");
+        return;
+    }
+    let place = Place::new();
+    let volume = place.attach();
+    let (from, to) = rustix::pipe::pipe().unwrap();
+    let mapped = protected();
+    assert!(mapped.len() >= 2, "log and control page at least");
+    for at in mapped {
+        // SAFETY: the kernel reads the page or refuses, by the rights of this thread.
+        let done = unsafe { libc::write(to.as_raw_fd(), at as *const core::ffi::c_void, 8) };
+        let error = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((done, error), (-1, Some(libc::EFAULT)), "at {at:#x}");
+    }
+    drop(from);
+    let file = open(volume, c"/open-inside", libc::O_CREAT | libc::O_RDWR);
+    // SAFETY: live handles, and a buffer as long as said.
+    unsafe {
+        assert_eq!(shale_write(file, b"inside".as_ptr().cast(), 6), 6);
         assert_eq!(shale_close(file), 0);
         assert_eq!(shale_detach(volume), 0);
     }

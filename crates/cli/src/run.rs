@@ -25,7 +25,7 @@ is static, or whose calls do not go through libc, is served by the mount as with
 Settings by the environment: SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=N the size of
 each process's update log, SHALE_WARM_CALLS=N how many calls a process leaves to the mount
 before it becomes a client of the volume (256, since that takes some milliseconds),
-SHALE_PROTECT=on is --protect on.";
+SHALE_PROTECT=off is --protect off.";
 
 /// File name of the library.
 const LIBRARY: &str = "libshale_preload.so";
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "POLICY", value_parser = ["strict"])]
     durability: Option<String>,
     /// Whether stray stores of the command are kept off what the library writes, by
-    /// protection keys where the processor has them; costs each call some 25 ns [default: off]
+    /// protection keys where the processor has them; costs each call some 24 ns [default: on]
     #[arg(long, value_name = "WHETHER", value_parser = ["on", "off"])]
     protect: Option<String>,
     /// The command and its arguments

@@ -127,6 +127,9 @@ impl Shared {
         };
         let map = Arc::new(match ready {
             Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
+            None if self.is_there(&path, bytes) => {
+                options.open_files(&[&path], Access::ReadWrite)?
+            }
             None => {
                 remove(&path)?;
                 options.create_file(&path, bytes)?
@@ -149,6 +152,12 @@ impl Shared {
         Log::create_at(map.clone(), header, start)?;
         failpoints::reach("attach-log");
         Ok((map, path))
+    }
+
+    /// Whether a test has put a log's file in its place.
+    fn is_there(&self, path: &Path, bytes: usize) -> bool {
+        let may = self.config.fixed_logs.is_some_and(|fixed| fixed.there);
+        may && std::fs::metadata(path).is_ok_and(|found| found.len() == bytes as u64)
     }
 
     /// A free slot of the log table for `asker`.

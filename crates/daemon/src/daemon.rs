@@ -59,6 +59,8 @@ pub struct DaemonConfig {
     pub supervisor_pid: Option<u32>,
     /// How the NVM tier is mapped (recorder, timing model).
     pub map: MapOptions,
+    /// The NVM tier, if it is mapped already: for many daemons on one volume, one after the other.
+    pub mapped: Option<Arc<Map>>,
     /// How the log of a slot is mapped (recorder, timing model).
     pub log_map: LogMap,
     /// Logs that a test can make again just so. Never for a volume that is to be kept.
@@ -73,6 +75,9 @@ pub struct FixedLogs {
     /// Position of the first record, a multiple of 64 that is less than the ring has bytes: a
     /// log that begins near the end of its ring soon meets it.
     pub start: u64,
+    /// A file that has a new log's name and length is taken as it is, with what it holds: the
+    /// space of logs is made once for many daemons.
+    pub there: bool,
 }
 
 /// How the log of a slot is mapped.
@@ -90,16 +95,19 @@ impl DaemonConfig {
             connection_continues: false,
             supervisor_pid: None,
             map: MapOptions::new(),
+            mapped: None,
             log_map: Arc::new(|_| MapOptions::new()),
             fixed_logs: None,
         }
     }
 
     fn threads(&self) -> usize {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        // To ask takes a while: files of the control group are read.
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         match self.digest_threads {
-            0 => processors,
-            n => n.min(processors.max(1)),
+            0 => processors(),
+            1 => 1,
+            n => n.min(processors().max(1)),
         }
     }
 }
@@ -120,11 +128,13 @@ struct Opened {
 impl Opened {
     fn new(config: &DaemonConfig, clock: &dyn Clock, barrier: Barrier) -> Result<Opened> {
         let dir = config.volume.nvm_dir();
-        let map = open_nvm(dir, config.volume.nvm_bytes(), &config.map)?;
+        let map = match &config.mapped {
+            Some(map) => map.clone(),
+            None => Arc::new(open_nvm(dir, config.volume.nvm_bytes(), &config.map)?),
+        };
         let lock = NvmLock::take(dir)?;
         let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
         let mounts = labels::check(dir, &uuid, segments)?;
-        let map = Arc::new(map);
         let volume = Arc::new(Volume::open(map.clone())?);
         config.volume.check_superblock(volume.superblock())?;
         labels::write(dir, &uuid, segments, mounts);

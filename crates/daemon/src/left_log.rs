@@ -26,6 +26,8 @@ pub(crate) struct Left {
     pub(crate) named: HashSet<Ino>,
     /// Where its records end.
     pub(crate) head: LogPos,
+    /// Bytes that its records may have set aside, if somebody else than root wrote it.
+    pub(crate) room_bytes: u64,
     pub(crate) outcome: Outcome,
 }
 

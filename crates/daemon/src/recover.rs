@@ -40,6 +40,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use shale_device::{Clock, failpoints, mutants};
 use shale_format::LogPos;
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_oplog::{LogBytes, Recent, Scan};
 use shale_volume::Volume;
@@ -125,6 +126,11 @@ impl Recovery<'_> {
         let mut logs = self.open_logs(&mut report);
         report.logs = logs.len();
         self.end_all(&logs);
+        let space = self.volume.space();
+        let room_bytes = (space.free + space.pending) * BLOCK_BYTES as u64;
+        for log in &mut logs {
+            log.room_bytes = room_bytes;
+        }
         failpoints::reach("recovery-open");
         self.survey(&mut logs);
         if mutants::is_on("slots-freed-first") {
@@ -219,6 +225,7 @@ impl Recovery<'_> {
                     uid: slot.uid,
                     groups: groups_of_user(slot.uid),
                 }),
+                room_bytes: 0,
                 taken: RunSet::default(),
                 named: HashSet::new(),
                 head: LogPos(slot.digested),
@@ -261,22 +268,24 @@ impl Recovery<'_> {
         let next = AtomicUsize::new(0);
         let logs_now = &*logs;
         let found: Vec<Mutex<Survey>> = logs.iter().map(|_| Mutex::default()).collect();
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads.min(logs_now.len()) {
-                scope.spawn(|| {
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(log) = logs_now.get(index) else {
-                            break;
-                        };
-                        if let Some(map) = &log.map {
-                            let from = LogPos(log.slot.digested);
-                            *found[index].lock() = survey(&log.source(map), &view, from);
-                        }
-                    }
-                });
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(log) = logs_now.get(index) else {
+                    break;
+                };
+                if let Some(map) = &log.map {
+                    let from = LogPos(log.slot.digested);
+                    *found[index].lock() = survey(&log.source(map), &view, from);
+                }
             }
-        });
+        };
+        match self.threads.min(logs_now.len()) {
+            0 | 1 => work(),
+            threads => std::thread::scope(|scope| {
+                (0..threads).for_each(|_| drop(scope.spawn(work)));
+            }),
+        }
         for (log, found) in logs.iter_mut().zip(found) {
             let found = found.into_inner();
             log.named = found.named;
@@ -300,6 +309,9 @@ impl Recovery<'_> {
     }
 
     fn digest_together(&self, jobs: Vec<&mut Left>) {
+        if self.threads.min(jobs.len()) <= 1 {
+            return jobs.into_iter().rev().for_each(|log| self.digest_log(log));
+        }
         let jobs = Mutex::new(jobs);
         let threads = self.threads.min(jobs.lock().len());
         std::thread::scope(|scope| {
@@ -359,7 +371,8 @@ impl Recovery<'_> {
         let authority: &dyn Authority = match log.writer.clone() {
             None => &own,
             Some(person) => {
-                left = LeftRights { person, own };
+                let room = log.room_bytes;
+                left = LeftRights { person, own, room };
                 &left
             }
         };

@@ -265,6 +265,9 @@ pub(crate) struct LeftRights {
     pub(crate) person: Person,
     /// What every log that is left may do; see there.
     pub(crate) own: OwnLog,
+    /// Bytes that were free before any log was digested: what all clients had set aside for
+    /// their records was no more than that.
+    pub(crate) room: u64,
 }
 
 impl Authority for LeftRights {
@@ -278,6 +281,10 @@ impl Authority for LeftRights {
 
     fn passes_over_stale_free(&self) -> bool {
         true
+    }
+
+    fn room(&self) -> Option<u64> {
+        Some(self.room)
     }
 
     fn keeps_set_id(&self) -> bool {

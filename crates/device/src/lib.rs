@@ -6,6 +6,7 @@
 //! | [`counters`] | how many bytes, lines and fences each path cost; counts compare across machines, times do not |
 //! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
 //! | [`timing`] | models that slow a mapping down to the NVM of Strata §5 or HiNFS §5.1 |
+//! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
 //! | [`mutants`] | deliberate mistakes, in test builds only |
 //! | [`sim`] | a recorder of every store, flush and fence, and the images a power cut could leave |
@@ -29,6 +30,7 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("Shale runs on x86-64 Linux");
 
+pub mod asymmetric;
 pub mod clock;
 pub mod counters;
 pub mod crc32c;
@@ -53,5 +55,5 @@ pub use nvm::{
     SharedWords, Span, View, create_unnamed, name_unnamed,
 };
 pub use peer::peer_groups;
-pub use protect::ProtectionKey;
+pub use protect::{LibraryKey, ProtectionKey};
 pub use timing::{Model, Timing};

@@ -8,6 +8,7 @@
 
 use rustix::io::Errno;
 use std::arch::asm;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A key, until the process ends: keys are few, and nobody gives one back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ impl ProtectionKey {
     /// Its number, 1 to 15.
     pub fn number(self) -> u32 {
         self.number
+    }
+
+    /// Whether the thread reaches the memory of this key.
+    #[inline(always)]
+    pub fn is_open(self) -> bool {
+        register() & self.bits() == 0
     }
 
     /// Bits in the register: neither loads nor stores.
@@ -72,6 +79,37 @@ impl ProtectionKey {
             _ => Err(std::io::Error::last_os_error()
                 .raw_os_error()
                 .map_or(Errno::IO, Errno::from_raw_os_error)),
+        }
+    }
+}
+
+/// The key of a library's own memory, which is to be open inside of its calls only.
+pub struct LibraryKey(AtomicU32);
+
+impl LibraryKey {
+    /// None yet: nothing is protected.
+    #[expect(clippy::new_without_default, reason = "it is the value of a static")]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Makes the key where the processor has keys, closed, unless the environment says
+    /// `SHALE_PROTECT=off` (or `0`). Once, and not while a call is in progress that touches what
+    /// is to be protected.
+    pub fn make(&self) {
+        let wanted = !std::env::var("SHALE_PROTECT").is_ok_and(|v| v == "off" || v == "0");
+        if let Some(key) = wanted.then(ProtectionKey::alloc).flatten() {
+            key.close();
+            self.0.store(key.number(), Ordering::Release);
+        }
+    }
+
+    /// The key, if there is one.
+    #[inline(always)]
+    pub fn get(&self) -> Option<ProtectionKey> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some(ProtectionKey::of(number)),
         }
     }
 }
@@ -128,7 +166,9 @@ mod tests {
         let map = options.open(vec![piece], Access::ReadWrite).unwrap();
         key.open();
         map.store_u64(4096, 7);
+        assert!(key.is_open());
         key.close();
+        assert!(!key.is_open());
         let closed = register() & key.bits();
         key.open();
         assert_eq!((closed, map.load_u64(4096)), (key.bits(), 7));

@@ -23,7 +23,7 @@ enum Verb {
     /// Many processes on one tree, as clients and on the mount: is what they see coherent?
     Coherence(command::coherence::Args),
     /// Cut power at every fence of many workloads, recover, compare with the model
-    Crash(command::crash::Args),
+    Crash(Box<command::crash::Args>),
     /// Let every fault happen with three workloads, and see that what is promised is kept
     Faults(command::faults::Args),
     /// A daemon that `faults` starts

@@ -68,7 +68,7 @@ impl Attr {
             nsec: inode.time_ns[which],
         };
         let size = if inode.is_dir() {
-            // Of a damaged inode it can be any number.
+            // Whatever a damaged inode says.
             inode.size.saturating_mul(DIR_ENTRY_BYTES)
         } else {
             inode.size

@@ -17,12 +17,17 @@ use std::sync::Arc;
 pub struct Found {
     ino: u64,
     node: Option<Arc<Node>>,
+    /// Where the last read ended.
+    next: u64,
 }
 
 impl Found {
     /// Inode `ino`, not looked up yet.
     pub fn new(ino: u64) -> Self {
-        Self { ino, node: None }
+        Self {
+            ino,
+            ..Self::default()
+        }
     }
 
     /// Its number.
@@ -57,20 +62,23 @@ impl Session {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
-        let ino = found.ino;
-        self.read_known(caller, ino, found.node(self), offset, into)
+        let (ino, goes_on) = (found.ino, found.next == offset);
+        let node = found.node(self);
+        let n = self.read_known(caller, ino, node, goes_on, offset, into)?;
+        found.next = offset + n as u64;
+        Ok(n)
     }
 
-    /// As [`Session::write_at`].
+    /// As [`Session::write_at`]; `at` is where to begin, then where the write ended.
     pub fn write_found(
         &self,
         caller: &Caller,
         found: &mut Found,
-        offset: u64,
+        at: &mut u64,
         data: &[u8],
         flags: WriteFlags,
-    ) -> Result<(usize, u64)> {
+    ) -> Result<usize> {
         let ino = found.ino;
-        self.write_known(caller, ino, found.node(self), offset, data, flags)
+        self.write_known(caller, ino, found.node(self), at, data, flags)
     }
 }

@@ -13,7 +13,7 @@ use crate::write::WriteFlags;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `lseek` from the start.
 pub const SEEK_SET: u32 = 0;
@@ -29,6 +29,8 @@ pub struct File {
     caller: Caller,
     flags: OFlags,
     offset: Mutex<u64>,
+    /// Where the last read ended: a guess of where the next one begins.
+    next_read: AtomicU64,
 }
 
 /// What looking for the file to open came to.
@@ -135,6 +137,7 @@ impl Session {
             caller,
             flags,
             offset: Mutex::new(0),
+            next_read: AtomicU64::new(0),
         }
     }
 
@@ -276,10 +279,7 @@ impl File {
     /// Writes at the file's offset, or with `APPEND` at the end of the file, and moves
     /// the offset behind it. Durable on return with the strict policy.
     pub fn write(&self, data: &[u8]) -> Result<usize> {
-        let mut offset = self.offset.lock();
-        let (n, end) = self.write_at(*offset, data)?;
-        *offset = end;
-        Ok(n)
+        self.write_at(&mut self.offset.lock(), data)
     }
 
     /// Reads at byte `offset`. Errors: `EBADF` if not open for reading, `EISDIR`, `EINVAL`.
@@ -288,23 +288,29 @@ impl File {
             return Err(Errno::BADF);
         }
         check_range(offset, into.len())?;
-        self.session
-            .read_known(&self.caller, self.node.ino, Some(&self.node), offset, into)
+        let goes_on = self.next_read.load(Ordering::Relaxed) == offset;
+        let (ino, node) = (self.node.ino, Some(&*self.node));
+        let n = self
+            .session
+            .read_known(&self.caller, ino, node, goes_on, offset, into)?;
+        self.next_read.store(offset + n as u64, Ordering::Relaxed);
+        Ok(n)
     }
 
     /// Writes at byte `offset`; with `APPEND` at the end of the file instead, as on
     /// Linux. Errors: `EBADF` if not open for writing, `EFBIG`, `ENOSPC`, `EINVAL`.
     pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        Ok(self.write_at(offset, data)?.0)
+        self.write_at(&mut { offset }, data)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(usize, u64)> {
+    /// Writes at `at`, which is then where the write ended.
+    fn write_at(&self, at: &mut u64, data: &[u8]) -> Result<usize> {
         if !writes(self.flags) {
             return Err(Errno::BADF);
         }
-        check_range(offset, data.len())?;
+        check_range(*at, data.len())?;
         if data.is_empty() {
-            return Ok((0, offset));
+            return Ok(0);
         }
         let append = self.flags.contains(OFlags::APPEND);
         let flags = WriteFlags {
@@ -313,7 +319,7 @@ impl File {
         };
         let (ino, known) = (self.node.ino, Some(&*self.node));
         self.session
-            .write_known(&self.caller, ino, known, offset, data, flags)
+            .write_known(&self.caller, ino, known, at, data, flags)
     }
 
     /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells

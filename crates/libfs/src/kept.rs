@@ -86,12 +86,12 @@ impl Permits {
 
     /// Keeps what is left of a permit for the thread's next call.
     #[inline(always)]
-    pub(crate) fn put(&self, thread: usize, permit: Permit<'_>) {
+    pub(crate) fn put(&self, thread: usize, permit: &mut Permit<'_>) {
         let place = self.places.get(thread);
         if let Some(place) = place.filter(|_| (1..=AHEAD_BYTES).contains(&permit.left())) {
             // What a signal handler's call has put there meanwhile goes back.
             if place.held.load(Ordering::Relaxed) == 0 {
-                place.put(permit.keep());
+                place.put(permit.put_aside());
             }
         }
     }

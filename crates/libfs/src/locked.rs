@@ -4,7 +4,7 @@
 use crate::errno::{Errno, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
-use parking_lot::RwLockWriteGuard;
+use shale_device::asymmetric::WriteGuard;
 use std::ops::{Index, IndexMut};
 
 /// Most inodes that one operation changes: a rename has two directories and two children.
@@ -12,7 +12,7 @@ const NODES_MAX: usize = 4;
 
 /// States of some inodes, locked for changing, by inode number.
 pub(crate) struct Locked<'n> {
-    guards: [Option<RwLockWriteGuard<'n, NodeState>>; NODES_MAX],
+    guards: [Option<WriteGuard<'n, NodeState>>; NODES_MAX],
 }
 
 impl<'n> Locked<'n> {

@@ -12,6 +12,7 @@ use crate::dir::DirState;
 use crate::errno::Stop;
 use crate::lease::LeaseWord;
 use parking_lot::{Mutex, RwLock};
+use shale_device::asymmetric;
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
 use shale_format::{FileBlock, Ino, LogPos};
@@ -169,7 +170,7 @@ pub(crate) struct Node {
     /// Its number.
     pub ino: u64,
     /// What is known about it.
-    pub state: RwLock<NodeState>,
+    pub state: asymmetric::RwLock<NodeState>,
     /// Decoded extents; cleared with every refresh.
     leaves: Mutex<Leaves>,
     /// From this file block on the volume has nothing, as far as the leaves tell: what is
@@ -190,7 +191,7 @@ impl Node {
     pub(crate) fn new(ino: u64, state: NodeState) -> Arc<Self> {
         Arc::new(Self {
             ino,
-            state: RwLock::new(state),
+            state: asymmetric::RwLock::new(state),
             leaves: Mutex::default(),
             nothing_from: AtomicU64::new(u64::MAX),
             handles: AtomicU32::new(0),

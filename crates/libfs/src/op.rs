@@ -5,7 +5,7 @@ use crate::errno::{Errno, Stop};
 use crate::node::{Node, NodeState};
 use crate::room::UNIT;
 use crate::session::Session;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use shale_device::asymmetric::{ReadGuard, WriteGuard};
 use shale_device::{failpoints, mutants};
 use shale_format::{Ino, LogPos};
 use shale_oplog::{Done, Part, Permit};
@@ -118,7 +118,7 @@ impl<'s> Op<'s> {
     pub(crate) fn read<'n>(
         &self,
         node: &'n Node,
-    ) -> std::result::Result<RwLockReadGuard<'n, NodeState>, Stop> {
+    ) -> std::result::Result<ReadGuard<'n, NodeState>, Stop> {
         loop {
             let state = node.state.read();
             if state.epoch >= self.epoch || mutants::is_on("epoch-read") {
@@ -134,7 +134,7 @@ impl<'s> Op<'s> {
     pub(crate) fn write<'n>(
         &self,
         node: &'n Node,
-    ) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
+    ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
         if !self.session.holds(node, LeaseMode::Exclusive) {
             return Err(Stop::Lease(node.ino, LeaseMode::Exclusive));
         }
@@ -146,7 +146,7 @@ impl<'s> Op<'s> {
     pub(crate) fn lock<'n>(
         &self,
         node: &'n Node,
-    ) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
+    ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
         loop {
             let state = node.state.write();
             if state.epoch >= self.epoch {
@@ -259,7 +259,7 @@ impl Drop for Op<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.session.room.add(self.room);
-        if let Some(permit) = self.permit.take() {
+        if let Some(permit) = &mut self.permit {
             self.session.permits.put(self.thread, permit);
         }
     }

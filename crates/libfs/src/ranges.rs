@@ -81,7 +81,10 @@ impl Session {
                 return Err(wrong_type(&state).into());
             }
             let old = state.inode.size;
-            let gone = blocks_lost(op, &node, &state, size, old)?;
+            let gone = match size < old {
+                true => blocks_lost(op, &node, &state, size)?,
+                false => 0,
+            };
             if !size.is_multiple_of(BLOCK) && size < old {
                 op.need_room(cut_bytes(gone))?;
             }
@@ -89,7 +92,7 @@ impl Session {
             let mut part = encode::truncate(Ino(ino), size).flags(kill);
             let end = op.append(&mut part)?;
             if size < old {
-                state.overlay.zero(size..old, LogPos(part.header.pos));
+                state.overlay.truncate(size, LogPos(part.header.pos));
                 state
                     .allocated
                     .remove(FileBlock::at_or_after(size).0..u64::MAX);
@@ -276,9 +279,9 @@ impl Session {
             if got == 0 {
                 break;
             }
-            let begun = (to.1 + done, 0);
+            let begun = (&mut { to.1 + done }, 0);
             match self.write_on(caller, to.0, None, begun, &buffer[..got], flags) {
-                Ok((n, _)) => done += n as u64,
+                Ok(n) => done += n as u64,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }
@@ -344,19 +347,16 @@ impl Session {
     }
 }
 
-/// Blocks that a change of size from `old` to `size` gives back.
+/// Blocks that cutting a file to `size` bytes gives back.
 fn blocks_lost(
     op: &Op<'_>,
     node: &Node,
     state: &NodeState,
     size: u64,
-    old: u64,
 ) -> std::result::Result<u64, Stop> {
     let from = FileBlock::at_or_after(size).byte();
-    let to = FileBlock::at_or_after(old).byte();
-    if from >= to {
-        return Ok(0);
-    }
+    // Also those that it was given behind its end.
+    let to = FileBlock::containing(FILE_BYTES_MAX).byte();
     Ok((to - from) / BLOCK - missing_blocks(op, node, state, from, to)?)
 }
 

@@ -17,21 +17,27 @@ use shale_volume::Mapping;
 /// With a last access older than this many seconds, a read notes a new one (relatime).
 const ATIME_SECONDS_MAX: i64 = 24 * 3600;
 
+/// Bytes behind a sequential read that begin to come into the cache, if it was as long: with the first
+/// lines there, the CPU's own read-ahead, which ends with a page, has begun with the next one.
+const AHEAD_BYTES: usize = 512;
+
 /// A search for data or a hole looks at this many bytes before it can stop.
 const SEEK_STEP_BYTES: u64 = 1 << 40;
 
 impl Session {
     /// Reads from byte `offset` on; fewer bytes only at the end of the file.
     pub fn read(&self, caller: &Caller, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.read_known(caller, ino, None, offset, into)
+        self.read_known(caller, ino, None, false, offset, into)
     }
 
-    /// As [`Self::read`]; `known` is the inode's node, if the caller has it.
+    /// As [`Self::read`]; `known` is the inode's node, if the caller has it. `goes_on`: it is
+    /// likely to read on from where this read ends.
     pub(crate) fn read_known(
         &self,
         caller: &Caller,
         ino: u64,
         mut known: Option<&Node>,
+        goes_on: bool,
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
@@ -51,7 +57,13 @@ impl Session {
             }
             let n = (into.len() as u64).min(state.inode.size.saturating_sub(offset)) as usize;
             if n > 0 {
-                copy_out(op, node, &state, offset, &mut into[..n])?;
+                let behind = copy_out(op, node, &state, offset, &mut into[..n])?;
+                if goes_on
+                    && n >= AHEAD_BYTES
+                    && let Some(behind) = behind
+                {
+                    op.session.nvm.expect_read(behind, AHEAD_BYTES);
+                }
             }
             Ok((n, n > 0 && wants_atime(&state, op.now_ns)))
         })?;
@@ -189,27 +201,37 @@ fn load(session: &Session, at: usize, into: &mut [u8]) -> std::result::Result<()
     }
 }
 
-/// Fills `into` with the file's bytes from `offset` on.
+/// Fills `into` with the file's bytes from `offset` on. Returns the byte of the tier behind the
+/// last of them, unless that came from elsewhere.
 pub(crate) fn copy_out(
     op: &Op<'_>,
     node: &Node,
     state: &NodeState,
     offset: u64,
     into: &mut [u8],
-) -> std::result::Result<(), Stop> {
+) -> std::result::Result<Option<usize>, Stop> {
     let session = op.session;
     let end = offset + into.len() as u64;
+    let mut behind = None;
     pieces(op, node, state, offset, end, &mut |from, to, piece| {
         let into = &mut into[(from - offset) as usize..(to - offset) as usize];
-        match piece {
-            Piece::Volume(byte) => load(session, byte as usize, into)?,
-            Piece::Zero | Piece::Unwritten | Piece::Newer(Source::Zero) => into.fill(0),
-            Piece::Newer(Source::Log { at }) => session.log.read(at, 0, into),
-            Piece::Newer(Source::Block { addr, skip }) => {
-                load(session, (addr.byte() + skip) as usize, into)?;
+        let at = match piece {
+            Piece::Volume(byte) => byte as usize,
+            Piece::Newer(Source::Block { addr, skip }) => (addr.byte() + skip) as usize,
+            Piece::Newer(Source::Log { at }) => {
+                session.log.read(at, 0, into);
+                behind = None;
+                return Ok(());
             }
-        }
-        Ok(())
+            Piece::Zero | Piece::Unwritten | Piece::Newer(Source::Zero) => {
+                into.fill(0);
+                behind = None;
+                return Ok(());
+            }
+        };
+        behind = Some(at + into.len());
+        load(session, at, into)
     })?;
-    session.still_served()
+    session.still_served()?;
+    Ok(behind)
 }

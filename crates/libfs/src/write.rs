@@ -70,51 +70,55 @@ impl Session {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<(usize, u64)> {
-        self.write_known(caller, ino, None, offset, data, flags)
+        let mut at = offset;
+        let n = self.write_known(caller, ino, None, &mut at, data, flags)?;
+        Ok((n, at))
     }
 
-    /// As [`Self::write_at`]; `known` is the inode's node, if the caller has it.
+    /// As [`Self::write_at`]; `known` is the inode's node, if the caller has it. `at` is where
+    /// to begin, then where the write ended. (Not a part of the result: a pair that is stored
+    /// word by word and loaded as a whole is loaded when all that was stored before is in memory.)
     pub(crate) fn write_known(
         &self,
         caller: &Caller,
         ino: u64,
         known: Option<&Node>,
-        offset: u64,
+        at: &mut u64,
         data: &[u8],
         flags: WriteFlags,
-    ) -> Result<(usize, u64)> {
-        let begun = match self.written_before(caller) {
-            Some((from, bytes)) => (from + bytes, (bytes as usize).min(data.len())),
-            None => (offset, 0),
-        };
-        if begun.1 > 0 && begun.1 == data.len() {
-            return Ok((begun.1, begun.0));
+    ) -> Result<usize> {
+        let mut done = 0;
+        if let Some((from, bytes)) = self.written_before(caller) {
+            (*at, done) = (from + bytes, (bytes as usize).min(data.len()));
         }
-        self.write_on(caller, ino, known, begun, data, flags)
+        if done > 0 && done == data.len() {
+            return Ok(done);
+        }
+        self.write_on(caller, ino, known, (at, done), data, flags)
     }
 
     /// Writes what is left of `data` when `done` bytes of it are written, to `at`; whether the
-    /// request was in progress before a crash is not asked. As [`Self::write_at`] else.
+    /// request was in progress before a crash is not asked. As [`Self::write_known`] else.
     pub(crate) fn write_on(
         &self,
         caller: &Caller,
         ino: u64,
         known: Option<&Node>,
-        (mut at, mut done): (u64, usize),
+        (at, mut done): (&mut u64, usize),
         data: &[u8],
         flags: WriteFlags,
-    ) -> Result<(usize, u64)> {
+    ) -> Result<usize> {
         loop {
-            let aligned = WRITE_PIECE_BYTES - (at % BLOCK) as usize;
+            let aligned = WRITE_PIECE_BYTES - (*at % BLOCK) as usize;
             let piece = &data[done..data.len().min(done + aligned)];
-            match self.write_piece(caller, ino, known, at, piece, flags) {
-                Ok(end) => at = end,
+            match self.write_piece(caller, ino, known, *at, piece, flags) {
+                Ok(end) => *at = end,
                 Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok((done, at)),
+                Err(_) => return Ok(done),
             }
             done += piece.len();
             if done == data.len() {
-                return Ok((done, at));
+                return Ok(done);
             }
         }
     }
@@ -391,6 +395,9 @@ pub(crate) fn missing_blocks(
         // Most writes are within one block, and most of those within one just written.
         match state.overlay.last_in(first.byte()..last.byte()) {
             Some(Source::Log { .. } | Source::Block { .. }) => return Ok(0),
+            None if state.overlay.is_cut(first.byte()) => {
+                return Ok(1 - state.allocated.count(first.0..last.0));
+            }
             None => {
                 let hole = matches!(
                     node.map_block(&op.session.view, state, first)?,

@@ -6,7 +6,7 @@ use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::room::blocks_bytes;
 use crate::session::{Need, Session};
-use parking_lot::RwLockWriteGuard;
+use shale_device::asymmetric::WriteGuard;
 use shale_format::Ino;
 use shale_format::inode::time;
 use shale_format::limits::{
@@ -154,7 +154,7 @@ impl Session {
 fn with_xattrs<'n>(
     op: &Op<'_>,
     node: &'n Node,
-) -> std::result::Result<RwLockWriteGuard<'n, NodeState>, Stop> {
+) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
     let mut state = op.lock(node)?;
     if state.xattrs.is_none() {
         state.xattrs = Some(op.session.view.xattrs(&state.inode)?);

@@ -3,10 +3,13 @@
 //! Invariants: pieces never overlap and are never empty; each has the position of the
 //! record that it came from, so that it goes when that record is digested. Pieces that
 //! adjoin are not merged: their records are digested at different times.
+//! Where the file was cut is kept beside the pieces, so that what is appended then is put behind
+//! the last piece as ever. Later cuts are further behind: one that is not takes the earlier away.
 //! The caller holds the inode's lock.
 
 use crate::pieces::{Piece, Pieces};
 use shale_format::{BlockAddr, LogPos};
+use std::convert::Infallible;
 use std::ops::Range;
 
 /// Where the bytes of a piece are.
@@ -48,7 +51,15 @@ impl Source {
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
     pieces: Pieces,
+    cuts: Vec<Cut>,
     newest: Option<LogPos>,
+}
+
+/// Bytes from `from` on that no piece has are zeros, whatever the volume has there.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    from: u64,
+    record: LogPos,
 }
 
 impl Overlay {
@@ -74,33 +85,33 @@ impl Overlay {
 
     /// Bytes `range` are now in `source`, by the record at `record`. Older pieces
     /// are cut to what is left of them.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, range: Range<u64>, source: Source, record: LogPos) {
         self.newest = self.newest.max(Some(record));
         if range.is_empty() {
             return;
         }
+        let Range { start, end } = range;
         let piece = Piece {
-            start: range.start,
-            end: range.end,
+            start,
+            end,
             source,
             record,
         };
         // The most frequent cases first: behind everything, and the same range again.
-        let behind = self
-            .pieces
-            .last()
-            .is_none_or(|last| last.end <= range.start);
+        let behind = self.pieces.last().is_none_or(|last| last.end <= start);
         if behind {
             return self.pieces.push(piece);
         }
-        match self.pieces.get_mut(range.start) {
-            Some(old) if old.end == range.end => {
-                *old = piece;
-                return;
-            }
-            _ => self.cut(range),
+        match self.pieces.get_mut(start) {
+            Some(old) if old.end == end => *old = piece,
+            _ => self.replace(piece),
         }
+    }
+
+    #[inline(never)]
+    fn replace(&mut self, piece: Piece) {
+        self.forget(piece.start..piece.end);
         self.pieces.insert(piece);
     }
 
@@ -112,11 +123,20 @@ impl Overlay {
     /// The file was cut to `size` bytes: whatever the volume still has behind reads as
     /// zeros, even when the file grows again. Not needed when a file only grows.
     pub fn truncate(&mut self, size: u64, record: LogPos) {
-        self.insert(size..u64::MAX, Source::Zero, record);
+        self.newest = self.newest.max(Some(record));
+        self.forget(size..u64::MAX);
+        self.cuts.retain(|cut| cut.from < size);
+        self.cuts.push(Cut { from: size, record });
     }
 
-    /// Forgets what it knows of `range`, so that the volume's bytes show.
-    fn cut(&mut self, range: Range<u64>) {
+    /// Whether what the volume has at byte `at` is cut off. (The byte may have been written since.)
+    #[inline]
+    pub fn is_cut(&self, at: u64) -> bool {
+        self.cuts.first().is_some_and(|cut| cut.from <= at)
+    }
+
+    /// Forgets what was written to `range`, so that what is below shows.
+    fn forget(&mut self, range: Range<u64>) {
         while let Some(&old) = self.pieces.before(range.end) {
             if old.end <= range.start {
                 break;
@@ -149,11 +169,12 @@ impl Overlay {
         let to = from
             .checked_add_signed(delta)
             .expect("a shift stays in the file");
-        self.cut(to.min(from)..from);
+        self.zeros_before(from);
+        self.forget(to.min(from)..from);
         if let Some(&old) = self.pieces.before(from)
             && old.end > from
         {
-            self.cut(from..old.end);
+            self.forget(from..old.end);
             self.pieces.insert(Piece {
                 start: from,
                 source: old.source.plus(from - old.start),
@@ -171,10 +192,39 @@ impl Overlay {
                 ..piece
             });
         }
+        for cut in &mut self.cuts {
+            cut.from = moved(cut.from);
+        }
+    }
+
+    /// Makes pieces of the zeros before `from` behind a cut: cuts are at `from` or behind it then.
+    fn zeros_before(&mut self, from: u64) {
+        let before = self.cuts.partition_point(|cut| cut.from < from);
+        for index in 0..before {
+            let Cut { from: at, record } = self.cuts[index];
+            let next = self.cuts.get(index + 1).map_or(from, |cut| cut.from);
+            let mut gaps = Vec::new();
+            let _ = self.walk(at..next.min(from), |gap, source| {
+                gaps.extend(source.is_none().then_some(gap));
+                Ok::<_, Infallible>(())
+            });
+            for Range { start, end } in gaps {
+                self.pieces.insert(Piece {
+                    start,
+                    end,
+                    source: Source::Zero,
+                    record,
+                });
+            }
+        }
+        if before > 0 {
+            self.cuts[before - 1].from = from;
+            self.cuts.drain(..before - 1);
+        }
     }
 
     /// The source of the last piece that touches `range`: what was written there is,
-    /// at least in part, not in the volume yet.
+    /// at least in part, not in the volume yet. Zeros behind a cut are no piece.
     #[inline]
     pub fn last_in(&self, range: Range<u64>) -> Option<Source> {
         let piece = match self.pieces.last() {
@@ -190,6 +240,26 @@ impl Overlay {
     /// # Errors
     /// The first one of `visit`, which ends the walk.
     pub fn segments<E>(
+        &self,
+        range: Range<u64>,
+        mut visit: impl FnMut(Range<u64>, Option<Source>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let zeros = self.cuts.first().map_or(u64::MAX, |cut| cut.from);
+        self.walk(range, |piece, source| {
+            if source.is_some() || piece.end <= zeros {
+                return visit(piece, source);
+            }
+            let cut = zeros.max(piece.start);
+            if piece.start < cut {
+                visit(piece.start..cut, None)?;
+            }
+            visit(cut..piece.end, Some(Source::Zero))
+        })
+    }
+
+    /// As [`Self::segments`], without cuts: what is behind them is in no piece.
+    #[inline]
+    fn walk<E>(
         &self,
         range: Range<u64>,
         mut visit: impl FnMut(Range<u64>, Option<Source>) -> Result<(), E>,
@@ -228,8 +298,10 @@ impl Overlay {
     pub fn purge_below(&mut self, digested: LogPos) {
         if self.newest.is_none_or(|newest| newest < digested) {
             self.pieces.clear();
+            self.cuts.clear();
             self.newest = None;
         } else {
+            self.cuts.retain(|cut| cut.record >= digested);
             self.pieces.retain(|piece| piece.record >= digested);
         }
     }

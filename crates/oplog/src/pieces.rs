@@ -26,8 +26,16 @@ pub(crate) struct Piece {
     pub(crate) record: LogPos,
 }
 
+/// What is in a slot that was never used.
+const NOTHING: Piece = Piece {
+    start: 0,
+    end: 0,
+    source: Source::Zero,
+    record: LogPos(0),
+};
+
 /// Up to [`CHUNK`] pieces. `slots[n]` is where the piece is that begins at `starts[n]`;
-/// behind the `len`-th come the free slots.
+/// behind the `len`-th come the free slots. There are [`CHUNK`] slots.
 #[derive(Clone, Debug)]
 struct Chunk {
     len: usize,
@@ -42,7 +50,7 @@ impl Chunk {
             len: 0,
             starts: [0; CHUNK],
             slots: std::array::from_fn(|n| n as u8),
-            pieces: Vec::with_capacity(CHUNK),
+            pieces: vec![NOTHING; CHUNK],
         })
     }
 
@@ -82,11 +90,7 @@ impl Chunk {
         self.starts[index] = piece.start;
         self.slots[index] = slot;
         self.len += 1;
-        match self.pieces.get_mut(usize::from(slot)) {
-            Some(free) => *free = piece,
-            // Slots are first used in order.
-            None => self.pieces.push(piece),
-        }
+        self.pieces[usize::from(slot)] = piece;
     }
 
     fn remove(&mut self, index: usize) {
@@ -110,7 +114,6 @@ impl Chunk {
 
     fn clear(&mut self) {
         self.len = 0;
-        self.pieces.clear();
         self.slots = std::array::from_fn(|n| n as u8);
     }
 

@@ -13,7 +13,7 @@
 //! There is no I/O here: the log's bytes are written by [`crate::append`].
 //! Lock order: each queue's lock is a leaf.
 
-use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, barrier, compiler_fence};
 use crate::sync::{SPINS, YIELDS, spin, yield_now};
 use shale_device::mutants;
 use std::sync::PoisonError;
@@ -72,10 +72,12 @@ impl Queue {
     /// Sleeps until `done` holds or, with a limit, until that time has passed once.
     ///
     /// No wake-up is lost: the sleeper counts itself, then looks; the waker changes
-    /// the word, then looks at the count; both sequentially consistent.
+    /// the word, then looks at the count. The sleeper has every thread do what it does in
+    /// this order, so that the waker need not wait until its stores are in memory.
     fn sleep(&self, limit: Option<Duration>, done: impl Fn() -> bool) {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        barrier();
         while !done() {
             match limit {
                 None => {
@@ -103,7 +105,8 @@ impl Queue {
     /// Wakes the sleepers. Call after the word that they look at has changed.
     #[inline]
     fn wake(&self) {
-        if self.sleepers.load(Ordering::SeqCst) != 0 {
+        compiler_fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.wake_all();
         }
     }
@@ -153,11 +156,18 @@ impl Permit<'_> {
     /// Puts the permit aside for a later append.
     #[inline]
     pub fn keep(mut self) -> Kept {
+        self.put_aside()
+    }
+
+    /// As [`Self::keep`]; what stays here is nothing. The permit is not moved: as a whole it
+    /// could only be loaded when its parts are in memory, behind all that was stored before.
+    #[inline(always)]
+    pub fn put_aside(&mut self) -> Kept {
         let kept = Kept {
             left: self.left,
             held: self.held,
         };
-        self.held = 0;
+        (self.left, self.held) = (0, 0);
         kept
     }
 }
@@ -330,7 +340,7 @@ impl Ring {
     /// Second half of [`Self::publish`]; only for the thread whose turn it is.
     pub fn advance(&self, claim: Claim, announce: impl FnOnce(u64)) {
         announce(claim.end);
-        self.committed.0.swap(claim.end, Ordering::SeqCst);
+        self.committed.0.store(claim.end, Ordering::Release);
         self.turn.wake();
     }
 

@@ -163,3 +163,26 @@ fn the_walk_ends_at_the_first_error() {
     let nothing = overlay.segments(5..5, |_, _| Err("empty ranges have no pieces"));
     assert_eq!(nothing, Ok(()));
 }
+
+/// Appending to a file that was cut makes no more pieces than appending to any other, and a cut
+/// ends with its own record, not with those before it.
+#[test]
+fn cuts_are_beside_the_pieces() {
+    let mut overlay = Overlay::new();
+    let log = |at| Source::Log { at: LogPos(at) };
+    overlay.insert(0..100, log(64), LogPos(0));
+    overlay.truncate(40, LogPos(1_000));
+    overlay.insert(40..80, log(2_064), LogPos(2_000));
+    overlay.truncate(60, LogPos(3_000));
+    assert_eq!(overlay.len(), 2);
+    assert!(!overlay.is_cut(39) && overlay.is_cut(40));
+    assert_eq!(overlay.last_in(60..100), None);
+    overlay.purge_below(LogPos(3_000));
+    let mut seen = Vec::new();
+    let done = overlay.segments(0..100, |range, source| {
+        seen.push((range, source));
+        Ok::<_, Infallible>(())
+    });
+    assert_eq!(done, Ok(()));
+    assert_eq!(seen, [(0..60, None), (60..100, Some(Source::Zero))]);
+}

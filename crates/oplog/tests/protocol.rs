@@ -15,6 +15,10 @@ mod sync {
     pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use shuttle::sync::{Condvar, Mutex};
 
+    /// The model's processors keep every order.
+    pub(crate) fn barrier() {}
+    pub(crate) fn compiler_fence(_: Ordering) {}
+
     /// So few that the way into sleep is explored as well.
     pub(crate) const SPINS: u32 = 1;
     pub(crate) const YIELDS: u32 = 1;

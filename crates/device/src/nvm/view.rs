@@ -3,7 +3,7 @@
 //! Invariants: every range is checked before it is touched; every access is counted;
 //! with hooks attached every access goes through `recorded`.
 
-use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T0, _mm_prefetch};
 use std::sync::Arc;
 
 use crate::counters::{Count, Local, Path};
@@ -295,6 +295,18 @@ impl View {
                 .wrapping_add(page * PAGE_BYTES + (PAGE_BYTES - LINE_BYTES));
             // SAFETY: a prefetch of any address has no effect that a program can see.
             unsafe { _mm_prefetch::<_MM_HINT_NTA>(line.cast()) };
+        }
+    }
+
+    /// Hints that the range is read soon: its lines begin to come into the cache. What is
+    /// outside the mapping is left out; nothing is counted or recorded.
+    #[inline]
+    pub fn expect_read(&self, offset: usize, bytes: usize) {
+        let end = offset.saturating_add(bytes).min(self.bytes);
+        for line in (offset..end).step_by(LINE_BYTES) {
+            let line = self.base.wrapping_add(line);
+            // SAFETY: a prefetch of any address has no effect that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
         }
     }
 

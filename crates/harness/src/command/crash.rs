@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::parts;
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_harness::Result;
 use shale_harness::crash::campaign::{self, Options, Summary};
 use shale_harness::crash::explore::{Depth, Failure};
-use shale_harness::crash::images::Caches;
+use shale_harness::crash::images::{ALL_SUBSETS, Caches};
 use shale_harness::crash::mutants::MUTANTS;
 use shale_harness::crash::sequences::Kind;
-use shale_harness::crash::whole::{self, Part};
+use shale_harness::crash::whole::Set;
 use shale_harness::workload::words::{Step, Workload};
 
 const EXAMPLES: &str = "\
@@ -22,11 +23,13 @@ Examples:
   shale-harness crash --workload '12 D 40'       one workload, every cut
   shale-harness crash --whole                    every workload of one and two operations
   shale-harness crash --whole --part 3/16 --keep DIR   a part of them; sums of all parts in DIR
+  shale-harness crash --triples --parts 400 --keep DIR --minutes 60
+                                                 parts that are not in DIR yet, for an hour
 
 The same seed gives the same states. Use a release build.";
 
 /// Workloads of each kind in a short run, and in a long one.
-const SHORT: [(Kind, u64); 10] = [
+const SHORT: [(Kind, u64); 11] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, 400),
@@ -37,25 +40,36 @@ const SHORT: [(Kind, u64); 10] = [
     (Kind::Requests, 60),
     (Kind::Clients, 60),
     (Kind::Programs, 4),
+    (Kind::Runs, 4),
 ];
 /// Threads need another tree, so they are never with the others.
 const THREADS: (Kind, u64) = (Kind::Threads, 100_000);
-const LONG: [(Kind, u64); 10] = [
+const LONG: [(Kind, u64); 11] = [
     (Kind::Mkfs, 1),
     (Kind::Ones, u64::MAX),
     (Kind::Pairs, u64::MAX),
-    (Kind::Triples, 500_000),
+    (Kind::Triples, u64::MAX),
     (Kind::Near, 20_000),
     (Kind::Long, 10_000),
     (Kind::Two, 20_000),
     (Kind::Requests, 20_000),
     (Kind::Clients, 20_000),
     (Kind::Programs, 2_000),
+    (Kind::Runs, 10_000),
 ];
 
+/// How closely `--triples` and `--runs` look: the states of each pair are those of `--whole`, and there are
+/// five times as many workloads.
+const TRIPLES: Depth = Depth {
+    images_per_cut: 6,
+    all_subsets: 16,
+    flip_every: 4096,
+    ..WHOLE
+};
 /// How closely `--whole` looks: all workloads fit an hour of two processors.
 const WHOLE: Depth = Depth {
     images_per_cut: 12,
+    all_subsets: ALL_SUBSETS,
     again_every: 512,
     images_per_cut_again: 6,
     live_every: 512,
@@ -71,7 +85,7 @@ pub struct Args {
     #[arg(long)]
     long: bool,
     /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients,
-    /// programs; or threads alone
+    /// programs, runs; or threads alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -102,27 +116,42 @@ pub struct Args {
     shard: (u64, u64),
     /// Every workload of one and of two operations, none left out: no limit of time, fewer
     /// images at a cut than elsewhere; about half an hour of two processors
-    #[arg(long, conflicts_with_all = ["long", "kinds", "count", "workload", "seconds", "minutes", "states"])]
+    #[arg(long, conflicts_with_all = ["long", "kinds", "count", "workload", "states"])]
     whole: bool,
-    /// With --whole: keep what a part finds in this directory, and add up all parts there
-    #[arg(long, value_name = "DIR", requires = "whole")]
-    keep: Option<PathBuf>,
+    /// Every pair of operations with 16 third ones each: 559,504 workloads
+    #[arg(long, conflicts_with_all = ["whole", "long", "kinds", "count", "workload", "states"])]
+    triples: bool,
+    /// 10,000 runs of 1,000 operations of two to four clients, with faults after which they go on
+    #[arg(long, conflicts_with_all = ["whole", "triples", "long", "kinds", "count", "workload", "states"])]
+    runs: bool,
+    /// With --whole, --triples or --runs: keep what a part finds in this directory, and add up all
+    /// parts there
+    #[arg(long, value_name = "DIR")]
+    pub(super) keep: Option<PathBuf>,
+    /// All parts of N, one after the other, that are not in --keep yet; --seconds or --minutes
+    /// for all of them: the next command goes on
+    #[arg(long, value_name = "N", requires = "keep", conflicts_with = "shard")]
+    pub(super) parts: Option<u64>,
     /// Fails with fewer different states
     #[arg(long, value_name = "N", default_value_t = 0)]
-    at_least: u64,
+    pub(super) at_least: u64,
     /// Threads [default: one per processor]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Images at one cut at most, where there are more [default: 160; whole: 12]
+    /// Images at one cut at most, where there are more [default: 160; whole: 12; triples: 6]
     #[arg(long, value_name = "N")]
     images_per_cut: Option<usize>,
-    /// Cut again while one in so many images is recovered; 1: each, 0: none [default: 64; whole: 512]
+    /// All subsets of what is uncertain at a cut where they are no more than N
+    /// [default: 64; triples: 16]
+    #[arg(long, value_name = "N")]
+    all_subsets: Option<usize>,
+    /// Cut again while one in so many images is recovered; 1: each, 0: none [default: 64; whole, triples: 512]
     #[arg(long, value_name = "N")]
     again_every: Option<u64>,
-    /// Serve, fill and empty one in so many recovered volumes; 1: each, 0: none [default: 64; whole: 512]
+    /// Serve, fill and empty one in so many recovered volumes; 1: each, 0: none [default: 64; whole, triples: 512]
     #[arg(long, value_name = "N")]
     live_every: Option<u64>,
-    /// Flip bits in one in so many recovered volumes; 1: each, 0: none [default: 64; whole: 512]
+    /// Flip bits in one in so many recovered volumes; 1: each, 0: none [default: 64; whole, triples: 512]
     #[arg(long, value_name = "N")]
     flip_every: Option<u64>,
     /// Begin with a tree whose files and directories have trees of two levels; slower
@@ -145,7 +174,7 @@ pub struct Args {
     dir: PathBuf,
     /// Print the summary as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 fn parse_mutant(text: &str) -> std::result::Result<&'static str, String> {
@@ -162,7 +191,7 @@ fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     kind.ok_or_else(|| {
         format!(
             "'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, \
-             clients, programs"
+             clients, programs, runs"
         )
     })
 }
@@ -176,10 +205,19 @@ pub(super) fn parse_shard(text: &str) -> std::result::Result<(u64, u64), String>
 }
 
 impl Args {
+    /// The set of workloads that was asked for, none left out.
+    fn set(&self) -> Option<Set> {
+        let sets = [
+            (self.whole, Set::Whole),
+            (self.triples, Set::Triples),
+            (self.runs, Set::Runs),
+        ];
+        sets.into_iter().find(|set| set.0).map(|set| set.1)
+    }
+
     fn kinds(&self) -> Vec<(Kind, u64)> {
-        if self.whole {
-            let kinds = [Kind::Ones, Kind::Pairs];
-            return kinds.map(|k| (k, k.count().unwrap_or(0))).to_vec();
+        if let Some(set) = self.set() {
+            return set.kinds();
         }
         let preset = if self.long { LONG } else { SHORT };
         let wanted = |kind: &Kind| self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
@@ -197,12 +235,8 @@ impl Args {
     }
 
     fn options(&self) -> Options {
+        let given = self.minutes.map(|m| m * 60).or(self.seconds);
         let default = if self.long { 3_600 } else { 60 };
-        let seconds = self
-            .minutes
-            .map(|m| m * 60)
-            .or(self.seconds)
-            .unwrap_or(default);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Options {
             dir: self.dir.clone(),
@@ -212,11 +246,11 @@ impl Args {
             full: self.full,
             seed: self.seed,
             shard: self.shard,
-            in_order: self.whole,
+            in_order: self.set().is_some(),
             threads: self.threads.unwrap_or(processors),
-            time_limit: match self.whole {
-                true => Duration::MAX,
-                false => Duration::from_secs(seconds),
+            time_limit: match (given, self.set()) {
+                (None, Some(_)) => Duration::MAX,
+                _ => Duration::from_secs(given.unwrap_or(default)),
             },
             states_max: self.states,
             failures_max: self.failures,
@@ -227,12 +261,14 @@ impl Args {
     }
 
     fn depth(&self) -> Depth {
-        let usual = match self.whole {
-            true => WHOLE,
-            false => Depth::default(),
+        let usual = match self.set() {
+            Some(Set::Whole) => WHOLE,
+            Some(Set::Triples | Set::Runs) => TRIPLES,
+            None => Depth::default(),
         };
         Depth {
             images_per_cut: self.images_per_cut.unwrap_or(usual.images_per_cut),
+            all_subsets: self.all_subsets.unwrap_or(usual.all_subsets),
             again_every: self.again_every.unwrap_or(usual.again_every),
             live_every: self.live_every.unwrap_or(usual.live_every),
             flip_every: self.flip_every.unwrap_or(usual.flip_every),
@@ -248,11 +284,12 @@ impl Args {
     fn again(&self, failure: &Failure) -> String {
         let depth = self.depth();
         let mut words = format!(
-            "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --again-every {} \
-             --live-every {} --flip-every {}",
+            "shale-harness crash --workload '{}' --seed {} --images-per-cut {} --all-subsets {} \
+             --again-every {} --live-every {} --flip-every {}",
             failure.workload,
             self.seed,
             depth.images_per_cut,
+            depth.all_subsets,
             depth.again_every,
             depth.live_every,
             depth.flip_every,
@@ -271,7 +308,7 @@ impl Args {
         words
     }
 
-    fn show(&self, summary: &Summary) {
+    pub(super) fn show(&self, summary: &Summary) {
         if self.json {
             println!(
                 "{}",
@@ -326,46 +363,6 @@ impl Args {
     }
 }
 
-impl Args {
-    /// Whether no workload was left out, in this part or, once all are there, in all parts.
-    fn show_whole(&self, summary: &Summary) -> Result<bool> {
-        let all: u64 = self.kinds().iter().map(|kind| kind.1).sum();
-        let (i, of) = self.shard;
-        let share = |kind: &(Kind, u64)| kind.1 * (i + 1) / of - kind.1 * i / of;
-        let asked: u64 = self.kinds().iter().map(share).sum();
-        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-        let counts = &summary.counts;
-        let part = Part {
-            workloads: summary.workloads.iter().map(|kind| kind.1).sum(),
-            cuts: count(&counts.cuts),
-            states: summary.states,
-            states_again: count(&counts.states_again),
-            seconds: summary.seconds as u64,
-        };
-        let none_left = summary.complete && part.workloads == asked;
-        println!("part {i} of {of}: {} of {asked} workloads", part.workloads);
-        let Some(dir) = self.keep.as_ref().filter(|_| none_left) else {
-            return Ok(none_left);
-        };
-        if summary.failures.is_empty() {
-            whole::keep(dir, self.shard, &part, &summary.known)?;
-        }
-        let sum = whole::sum(dir, of)?;
-        println!(
-            "{} of {of} parts: {} of {all} workloads, {} cuts, {} different states ({} cut again), \
-             {} different volumes, {} s",
-            sum.parts.0,
-            sum.part.workloads,
-            sum.part.cuts,
-            sum.states,
-            sum.part.states_again,
-            sum.volumes,
-            sum.part.seconds,
-        );
-        Ok(sum.parts.0 < of || sum.part.workloads == all)
-    }
-}
-
 /// What the steps of a workload do.
 fn steps(workload: &str) -> Vec<String> {
     let Ok(workload) = workload.parse::<Workload>() else {
@@ -373,6 +370,9 @@ fn steps(workload: &str) -> Vec<String> {
     };
     let shown = |(number, step): (usize, Step)| match step {
         Step::Digest => "digest".to_owned(),
+        Step::Cut => "power fails in the step before".to_owned(),
+        Step::Stop => "unmounted and mounted".to_owned(),
+        Step::Kill(client) => format!("client {client} dies"),
         Step::Item { client: 0, item } => format!("{:?}", workload.act(item, number)),
         Step::Item { client, item } => format!("client {client}: {:?}", workload.act(item, number)),
     };
@@ -390,7 +390,10 @@ pub fn run(args: &Args) -> Result<bool> {
     let options = args.options();
     // A panic of Shale's is caught and told with the workload.
     std::panic::set_hook(Box::new(|_| ()));
-    let bar = (std::io::stderr().is_terminal() && !args.whole).then(|| {
+    if let Some(set) = args.set() {
+        return parts::run(args, set, options);
+    }
+    let bar = std::io::stderr().is_terminal().then(|| {
         let seconds = options.time_limit.as_secs();
         let style = ProgressStyle::with_template("{bar:30} {elapsed}/{len}s {msg}");
         ProgressBar::new(seconds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
@@ -411,13 +414,12 @@ pub fn run(args: &Args) -> Result<bool> {
         bar.finish_and_clear();
     }
     args.show(&summary);
-    let whole = !args.whole || args.show_whole(&summary)?;
     let enough = summary.states >= args.at_least;
     if !enough {
         let (found, least) = (summary.states, args.at_least);
         eprintln!("FAILED: {found} states, expected {least} at least");
     }
-    Ok(summary.failures.is_empty() && whole && enough)
+    Ok(summary.failures.is_empty() && enough)
 }
 
 #[cfg(test)]

@@ -6,3 +6,4 @@ pub mod faults;
 pub mod hostile;
 pub mod model;
 pub mod mutants;
+mod parts;

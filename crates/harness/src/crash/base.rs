@@ -21,6 +21,7 @@ use shale_proto::InProcess;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
 
+use super::images::Ground;
 use super::unrest::{Restless, Unrest};
 use crate::model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 use crate::scratch::os_error;
@@ -57,6 +58,10 @@ pub struct Base {
     pub empty_blocks: u64,
     /// Some operations may find no space.
     pub full: bool,
+    /// What logs hold; one that is not there is zeros. Only while a run is looked at.
+    pub logs: Vec<Vec<u8>>,
+    /// Equal for equal bases only.
+    pub id: u128,
 }
 
 /// What there is besides the small tree.
@@ -170,7 +175,37 @@ impl Base {
             tree,
             empty_blocks,
             full: more_is_full,
+            logs: Vec::new(),
+            id: 0,
         }))
+    }
+
+    /// What images are differences to.
+    pub fn ground(&self) -> Ground<'_> {
+        Ground {
+            segment: &self.segment,
+            logs: &self.logs,
+        }
+    }
+
+    /// The same, which can be changed.
+    pub fn moving(&self) -> Base {
+        Base {
+            segment: self.segment.clone(),
+            model: self.model.clone(),
+            tree: self.tree.clone(),
+            logs: vec![vec![0; LOG_FILE_BYTES]; LOGS],
+            ..*self
+        }
+    }
+
+    /// A page of a medium.
+    pub fn page_mut(&mut self, medium: usize, page: usize) -> &mut [u8] {
+        let at = page * PAGE_BYTES;
+        match medium {
+            0 => &mut self.segment[at..at + PAGE_BYTES],
+            n => &mut self.logs[n - 1][at..at + PAGE_BYTES],
+        }
     }
 }
 
@@ -247,6 +282,8 @@ pub struct Place {
     dir: TempDir,
     /// The segment file.
     pub segment: Arc<Map>,
+    /// The same, as daemons see it: what they store is recorded.
+    watched: Arc<Map>,
     logs: Vec<(PathBuf, Map)>,
     /// Media and pages that may differ from the base.
     touched: BTreeSet<(usize, usize)>,
@@ -283,13 +320,17 @@ impl Place {
         for medium in 0..=LOGS {
             recording.medium(&medium_name(medium));
         }
+        let unrest = Arc::default();
+        let watched =
+            recorded(&recording, &unrest, 0).open_files(&[nvm.join(SEGMENT)], Access::ReadWrite)?;
         Ok(Place {
             dir,
             segment: Arc::new(segment),
+            watched: Arc::new(watched),
             logs,
             touched: BTreeSet::new(),
             recording,
-            unrest: Arc::default(),
+            unrest,
         })
     }
 
@@ -329,7 +370,7 @@ impl Place {
         let (recording, unrest) = (self.recording.clone(), self.unrest.clone());
         DaemonConfig {
             digest_threads: 1,
-            map: recorded(&recording, &unrest, 0),
+            mapped: Some(self.watched.clone()),
             log_map: Arc::new(move |slot| recorded(&recording, &unrest, 1 + slot as usize)),
             fixed_logs: Some(FixedLogs {
                 salt: SALT_SEED,
@@ -337,9 +378,21 @@ impl Place {
                     true => LOG_BYTES_MIN - BEFORE_END,
                     false => 0,
                 } + turns * LOG_BYTES_MIN,
+                there: false,
             }),
             ..DaemonConfig::new(volume)
         }
+    }
+
+    /// The same, and logs that [`Place::link_logs`] put there are taken. `daemons` were here before.
+    pub fn config_with_logs(&self, wraps: bool, turns: u64, daemons: u64) -> DaemonConfig {
+        let mut config = self.config(wraps, turns);
+        if let Some(fixed) = &mut config.fixed_logs {
+            fixed.there = true;
+            // Salts of two daemons are never the same.
+            fixed.salt += daemons << 16;
+        }
+        config
     }
 
     /// How client number `client`, which will get the log of slot `client`, maps what it is
@@ -431,7 +484,11 @@ impl Place {
             let at = page * PAGE_BYTES;
             match medium {
                 0 => self.segment.store(at, &base.segment[at..at + PAGE_BYTES]),
-                n => self.logs[n - 1].1.store(at, &[0; PAGE_BYTES]),
+                n => {
+                    let before = base.logs.get(n - 1).map(|log| &log[at..at + PAGE_BYTES]);
+                    let zeros = &[0; PAGE_BYTES][..];
+                    self.logs[n - 1].1.store(at, before.unwrap_or(zeros));
+                }
             }
         }
         Ok(())

@@ -15,6 +15,7 @@ use shale_volume::{Inode, View, VolumeError};
 
 use super::base::{Base, PAGE_BYTES, Place, attach, clock, once_free, side};
 use super::images::Image;
+use super::record::{Parts, parts};
 use crate::Result;
 use crate::model::snapshot::Facts;
 use crate::model::{Act, FileAct, Fill, Side, Snapshot, Stat};
@@ -26,14 +27,17 @@ pub type Wrong = String;
 pub struct Recovered {
     /// What recovery stored.
     pub events: Vec<Recorded>,
-    /// The tree.
-    pub tree: Snapshot,
+    /// [`parts`] of the tree.
+    pub parts: Parts,
+    /// The tree, unless it is one that the volume is known to have.
+    pub tree: Option<Snapshot>,
     /// Equal for equal volumes.
     pub volume: u128,
 }
 
 /// Puts an image on the media at `place`, which holds the base, and recovers it. `logs`
-/// logs exist. The place is left as recovery left it.
+/// logs exist. `known`: what the tree of a volume is, if it has been read before. The place is
+/// left as recovery left it.
 ///
 /// # Errors
 /// The outer error: what is around could not do it. The inner one: recovery failed.
@@ -42,6 +46,7 @@ pub fn recover(
     base: &Base,
     image: &Image,
     logs: usize,
+    known: &dyn Fn(u128) -> Option<Parts>,
 ) -> Result<std::result::Result<Recovered, Wrong>> {
     for (key, value) in image.units() {
         place.touch(key.medium(), key.offset());
@@ -52,23 +57,34 @@ pub fn recover(
         let (volume, report) = once_free(|| recover_only(&place.config(false, 0), &*clock()))
             .map_err(|e| format!("recovery: {e}"))?;
         fine(&report)?;
-        let tree = tree(&volume.view()).map_err(|e| format!("the recovered tree: {e}"))?;
-        Ok(tree)
+        Ok(volume)
     });
     let events = place.recording.take_events();
     place.touch_all(&events);
-    let tree = match done {
-        Ok(tree) => tree,
+    let volume = match done {
+        Ok(volume) => volume,
         Err(wrong) => return Ok(Err(wrong)),
     };
     let others = place.other_files()?;
     if !others.is_empty() {
         return Ok(Err(format!("recovery left {}", others.join(", "))));
     }
+    let hash = volume_hash(place, base);
+    let (parts, tree) = match known(hash) {
+        Some(parts) => (parts, None),
+        None => {
+            let read = || tree(&volume.view()).map_err(|e| format!("the recovered tree: {e}"));
+            match caught(read) {
+                Ok(tree) => (parts(&tree), Some(tree)),
+                Err(wrong) => return Ok(Err(wrong)),
+            }
+        }
+    };
     Ok(Ok(Recovered {
         events,
+        parts,
         tree,
-        volume: volume_hash(place, base),
+        volume: hash,
     }))
 }
 
@@ -173,7 +189,7 @@ pub fn live_on(
 }
 
 /// Makes, writes, renames and reads something.
-fn use_it(side: &mut dyn Side) -> std::result::Result<(), Wrong> {
+pub(crate) fn use_it(side: &mut dyn Side) -> std::result::Result<(), Wrong> {
     let path = |text: &str| text.as_bytes().to_vec();
     let fill = Fill {
         seed: 99,
@@ -289,7 +305,7 @@ fn content(view: &View, inode: &Inode) -> std::result::Result<Vec<u8>, VolumeErr
 
 /// Hash of all pages of the NVM tier that differ from the base.
 fn volume_hash(place: &Place, base: &Base) -> u128 {
-    let mut hash = 0;
+    let mut hash = base.id;
     let mut page = [0; PAGE_BYTES];
     for (_, number) in place.touched().filter(|p| p.0 == 0) {
         let at = number * PAGE_BYTES;
@@ -305,11 +321,8 @@ fn page_hash(number: u64, page: &[u8; PAGE_BYTES]) -> u128 {
     const A: u64 = 0x9e37_79b9_7f4a_7c15;
     const B: u64 = 0xc2b2_ae3d_27d4_eb4f;
     let (mut a, mut b) = (number ^ A, number.rotate_left(32) ^ B);
-    for word in page.chunks_exact(8) {
-        let word = word
-            .iter()
-            .rev()
-            .fold(0, |n, &byte| n << 8 | u64::from(byte));
+    for &word in page.as_chunks().0 {
+        let word = u64::from_le_bytes(word);
         a = (a ^ word).wrapping_mul(B).rotate_left(29);
         b = (b.rotate_left(31) ^ word).wrapping_mul(A) ^ (b >> 33);
     }

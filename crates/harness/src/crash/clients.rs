@@ -76,7 +76,7 @@ impl Shared<'_> {
             set_operation(number as u64 + 1);
             let act = match step {
                 Step::Item { item, .. } => Some(workload.act(item, number)),
-                Step::Digest => None,
+                _ => None,
             };
             let outcome = match &act {
                 Some(act) => shale.act(act),
@@ -104,7 +104,7 @@ impl Shared<'_> {
 fn steps_of(workload: &Workload, mine: usize, clients: usize) -> Vec<(usize, Step)> {
     let is_mine = |&(number, step): &(usize, Step)| match step {
         Step::Item { client, .. } => client == mine,
-        Step::Digest => number % clients == mine,
+        _ => number % clients == mine,
     };
     let steps = workload.steps.iter().copied().enumerate();
     steps.filter(is_mine).collect()

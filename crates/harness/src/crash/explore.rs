@@ -16,11 +16,12 @@ use parking_lot::Mutex;
 use super::base::{Base, Place};
 use super::check::{self, Recovered};
 use super::databases;
-use super::images::{Caches, Cutter, Image};
+use super::images::{ALL_SUBSETS, Caches, Cutter, Image};
 use super::record::{Parts, Run, parts, run};
 use super::{mkfs, rot};
 use crate::Result;
 use crate::chance::Chance;
+use crate::model::Snapshot;
 use crate::workload::words::Workload;
 
 /// How closely to look.
@@ -28,6 +29,8 @@ use crate::workload::words::Workload;
 pub struct Depth {
     /// Images at one point at most, where there are more than that.
     pub images_per_cut: usize,
+    /// All subsets of what is uncertain where they are no more than so many.
+    pub all_subsets: usize,
     /// Recover every so manieth new image once more with cuts in between; 0: none.
     pub again_every: u64,
     /// Images at one point of a recovery at most.
@@ -44,6 +47,7 @@ impl Default for Depth {
     fn default() -> Self {
         Depth {
             images_per_cut: 160,
+            all_subsets: ALL_SUBSETS,
             again_every: 64,
             images_per_cut_again: 6,
             live_every: 64,
@@ -81,6 +85,8 @@ pub struct Counts {
     pub states: AtomicU64,
     /// Of these, cut in a recovery.
     pub states_again: AtomicU64,
+    /// Of these, cut in a recovery of what a cut in a recovery had left.
+    pub states_third: AtomicU64,
     /// Different recovered volumes, each checked in full.
     pub volumes: AtomicU64,
     /// Of these, served, filled and emptied.
@@ -89,6 +95,10 @@ pub struct Counts {
     pub databases: AtomicU64,
     /// Of these, damaged bit by bit.
     pub flipped: AtomicU64,
+    /// Steps of long runs.
+    pub steps: AtomicU64,
+    /// Power cuts, unmounts and deaths of clients in long runs, after which they went on.
+    pub faults: AtomicU64,
 }
 
 /// Counts one.
@@ -103,8 +113,8 @@ const SHARDS: usize = 64;
 pub struct Known {
     /// The tree that each image recovers to.
     images: Vec<Mutex<HashMap<u128, Parts>>>,
-    /// Recovered volumes that were checked.
-    volumes: Vec<Mutex<HashSet<u128>>>,
+    /// Recovered volumes that were checked, and the tree of each.
+    volumes: Vec<Mutex<HashMap<u128, Parts>>>,
     /// How many transactions the database in each tree has.
     databases: Mutex<HashMap<Parts, u64>>,
     /// What was looked at.
@@ -123,7 +133,7 @@ impl Default for Known {
 }
 
 impl Known {
-    fn image(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
+    pub(super) fn image(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
         &self.images[hash as usize % SHARDS]
     }
 
@@ -137,14 +147,14 @@ impl Known {
 
     /// Hashes of all volumes that came out.
     pub fn volumes(&self) -> Vec<u128> {
-        let hashes = |volumes: &Mutex<HashSet<u128>>| -> Vec<u128> {
-            volumes.lock().iter().copied().collect()
+        let hashes = |volumes: &Mutex<HashMap<u128, Parts>>| -> Vec<u128> {
+            volumes.lock().keys().copied().collect()
         };
         self.volumes.iter().flat_map(hashes).collect()
     }
 
-    fn is_new_volume(&self, hash: u128) -> bool {
-        self.volumes[hash as usize % SHARDS].lock().insert(hash)
+    fn volume(&self, hash: u128) -> &Mutex<HashMap<u128, Parts>> {
+        &self.volumes[hash as usize % SHARDS]
     }
 }
 
@@ -162,7 +172,7 @@ pub struct Explorer {
     open_databases: bool,
 }
 
-type Found<T> = std::result::Result<T, String>;
+pub(super) type Found<T> = std::result::Result<T, String>;
 
 impl Explorer {
     /// Makes its places in `dir` (on tmpfs).
@@ -207,6 +217,9 @@ impl Explorer {
         if workload.mkfs {
             let found = self.explore_mkfs(seed)?;
             return Ok(found.map_err(|wrong| Box::new(failure(wrong))));
+        }
+        if workload.run {
+            return self.explore_run(workload, seed, stop);
         }
         if workload.requests {
             return self.explore_requests(workload, seed, stop);
@@ -264,7 +277,11 @@ impl Explorer {
                 add(&self.known.counts.cuts);
                 let cut = cutter.cut();
                 let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
-                for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
+                for mut mask in cut.masks(
+                    self.depth.images_per_cut,
+                    self.depth.all_subsets,
+                    &mut chance,
+                ) {
                     add(&self.known.counts.images);
                     if seen.insert((cut.hash(&mut mask), done)) {
                         add(&self.known.counts.states);
@@ -282,7 +299,7 @@ impl Explorer {
     }
 
     /// Looks at what a cut right now could leave.
-    fn look_at(
+    pub(super) fn look_at(
         &mut self,
         run: &Run,
         cutter: &Cutter<'_>,
@@ -292,7 +309,11 @@ impl Explorer {
         let windows = run.windows(cutter.at());
         let cut = cutter.cut();
         let mut chance = Chance::new(seed ^ (cutter.at() as u64) << 20);
-        for mut mask in cut.masks(self.depth.images_per_cut, &mut chance) {
+        for mut mask in cut.masks(
+            self.depth.images_per_cut,
+            self.depth.all_subsets,
+            &mut chance,
+        ) {
             add(&self.known.counts.images);
             let hash = cut.hash(&mut mask);
             let known = self.known.image(hash).lock().get(&hash).copied();
@@ -303,13 +324,7 @@ impl Explorer {
                 {
                     continue;
                 }
-                _ => match self.look_at_image(run, &cut.image(&mask), seed)? {
-                    Ok(tree) if !run.is_right(&windows, &parts(&tree)) => {
-                        Err(wrong_tree(run, &windows, &tree))
-                    }
-                    Ok(tree) => self.open_database(run, &windows, &tree)?,
-                    Err(wrong) => Err(wrong),
-                },
+                _ => self.look_at_image(run, &windows, &cut.image(&mask), seed)?,
             };
             if let Err(wrong) = wrong {
                 let bits = mask.iter().map(|&alive| if alive { '1' } else { '0' });
@@ -331,7 +346,7 @@ impl Explorer {
         &self,
         run: &Run,
         windows: &[(usize, usize)],
-        tree: &crate::model::Snapshot,
+        tree: &Snapshot,
     ) -> Result<Found<()>> {
         let Some(answered) = run.answered(windows).filter(|_| self.open_databases) else {
             return Ok(Ok(()));
@@ -361,43 +376,78 @@ impl Explorer {
     fn look_at_image(
         &mut self,
         run: &Run,
+        windows: &[(usize, usize)],
         image: &Image,
         seed: u64,
-    ) -> Result<Found<crate::model::Snapshot>> {
-        let recovered = match self.recover(run, image, false)? {
+    ) -> Result<Found<()>> {
+        let recovered = match self.recover(run, image, 1)? {
             Ok(recovered) => recovered,
             Err(wrong) => return Ok(Err(wrong)),
         };
         if is_chosen(image.hash, self.depth.again_every, seed)
-            && let Err(wrong) = self.cut_recovery(run, image, &recovered, seed)?
+            && let Err(wrong) = self.cut_recovery(run, image, &recovered, (2, seed))?
         {
             return Ok(Err(wrong));
         }
-        Ok(Ok(recovered.tree))
+        let right = run.is_right(windows, &recovered.parts);
+        if right && run.program.is_none() {
+            return Ok(Ok(()));
+        }
+        let tree = match recovered.tree {
+            Some(tree) => tree,
+            None => match self.tree_of(run, image)? {
+                Ok(tree) => tree,
+                Err(wrong) => return Ok(Err(wrong)),
+            },
+        };
+        match right {
+            true => self.open_database(run, windows, &tree),
+            false => Ok(Err(wrong_tree(run, windows, &tree))),
+        }
     }
 
-    /// Recovers one image, checks the volume if it is a new one, and cleans up. `again`: it was
-    /// left by a cut in a recovery.
-    fn recover(&mut self, run: &Run, image: &Image, again: bool) -> Result<Found<Recovered>> {
+    /// The tree that an image is recovered to.
+    pub(super) fn tree_of(&mut self, run: &Run, image: &Image) -> Result<Found<Snapshot>> {
         let base = Arc::clone(&self.base);
-        let done = check::recover(&mut self.ward, &base, image, run.logs)?;
+        let done = check::recover(&mut self.ward, &base, image, run.logs, &|_| None)?;
+        self.ward.reset(&base)?;
+        Ok(done.map(|recovered| recovered.tree.unwrap_or_default()))
+    }
+
+    /// Recovers one image, checks the volume if it is a new one, and cleans up. `failures`: that
+    /// often power had failed; all but the first time in a recovery.
+    pub(super) fn recover(
+        &mut self,
+        run: &Run,
+        image: &Image,
+        failures: u64,
+    ) -> Result<Found<Recovered>> {
+        let base = Arc::clone(&self.base);
+        let knows = Arc::clone(&self.known);
+        let known = |volume| knows.volume(volume).lock().get(&volume).copied();
+        let done = check::recover(&mut self.ward, &base, image, run.logs, &known)?;
         let done = match done {
             Ok(recovered) => {
-                let checked = match self.known.is_new_volume(recovered.volume) {
-                    true => self.check_volume(&recovered)?,
-                    false => Ok(()),
+                let volume = recovered.volume;
+                let checked = match &recovered.tree {
+                    Some(tree) => self.check_volume(volume, tree)?,
+                    None => Ok(()),
                 };
+                knows.volume(volume).lock().insert(volume, recovered.parts);
                 checked.map(|()| recovered)
             }
             Err(wrong) => Err(wrong),
         };
         if let Ok(recovered) = &done {
             let known = self.known.image(image.hash).lock();
-            let before = { known }.insert(image.hash, parts(&recovered.tree));
+            let before = { known }.insert(image.hash, recovered.parts);
             if before.is_none() {
                 add(&self.known.counts.states);
-                if again {
+                if failures > 1 {
                     add(&self.known.counts.states_again);
+                }
+                if failures > 2 {
+                    add(&self.known.counts.states_third);
                 }
             }
         }
@@ -405,77 +455,34 @@ impl Explorer {
         Ok(done)
     }
 
-    fn check_volume(&mut self, recovered: &Recovered) -> Result<Found<()>> {
+    fn check_volume(&mut self, volume: u128, tree: &Snapshot) -> Result<Found<()>> {
         add(&self.known.counts.volumes);
         if let Err(wrong) = check::fsck(&self.ward) {
             return Ok(Err(wrong));
         }
-        if is_chosen(recovered.volume, self.depth.flip_every, 1) {
+        if is_chosen(volume, self.depth.flip_every, 1) {
             add(&self.known.counts.flipped);
-            let mut chance = Chance::new(recovered.volume as u64);
-            let found = rot::flip_bits(&self.ward, &recovered.tree, &mut chance);
+            let mut chance = Chance::new(volume as u64);
+            let found = rot::flip_bits(&self.ward, tree, &mut chance);
             if let Err(wrong) = found {
                 return Ok(Err(wrong));
             }
         }
-        if !is_chosen(recovered.volume, self.depth.live_every, 0) {
+        if !is_chosen(volume, self.depth.live_every, 0) {
             return Ok(Ok(()));
         }
         add(&self.known.counts.lived_on);
         let base = Arc::clone(&self.base);
-        check::live_on(&mut self.ward, &base, &recovered.tree)
-    }
-
-    /// Cuts power while `image` is recovered: the tree has to be the same in the end.
-    fn cut_recovery(
-        &mut self,
-        run: &Run,
-        image: &Image,
-        whole: &Recovered,
-        seed: u64,
-    ) -> Result<Found<()>> {
-        let right = parts(&whole.tree);
-        let base = Arc::clone(&self.base);
-        let mut cutter = Cutter::new(
-            &whole.events,
-            &base.segment,
-            image.clone(),
-            self.depth.caches,
-        );
-        loop {
-            if cutter.before_fence() {
-                let cut = cutter.cut();
-                let mut chance = Chance::new(seed ^ image.hash as u64 ^ cutter.at() as u64);
-                for mut mask in cut.masks(self.depth.images_per_cut_again, &mut chance) {
-                    let hash = cut.hash(&mut mask);
-                    let known = self.known.image(hash).lock().get(&hash).copied();
-                    if known == Some(right) {
-                        continue;
-                    }
-                    let place = format!("cut again at event {} of recovery", cutter.at());
-                    match self.recover(run, &cut.image(&mask), true)? {
-                        Err(wrong) => return Ok(Err(format!("{place}: {wrong}"))),
-                        Ok(again) if again.tree != whole.tree => {
-                            let differences = whole.tree.differences(&again.tree).join("; ");
-                            return Ok(Err(format!("{place}: another tree: {differences}")));
-                        }
-                        Ok(_) => {}
-                    }
-                }
-            }
-            if !cutter.step() {
-                return Ok(Ok(()));
-            }
-        }
+        check::live_on(&mut self.ward, &base, tree)
     }
 }
 
 /// Whether this is one in `every`: always the same ones, whatever else was looked at.
-fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
+pub(super) fn is_chosen(hash: u128, every: u64, seed: u64) -> bool {
     every > 0 && (Chance::new(hash as u64 ^ seed).next_u64() >> 8).is_multiple_of(every)
 }
 
-fn wrong_tree(run: &Run, windows: &[(usize, usize)], found: &crate::model::Snapshot) -> String {
+fn wrong_tree(run: &Run, windows: &[(usize, usize)], found: &Snapshot) -> String {
     if let Some(orders) = &run.orders {
         return orders.explain(windows, found);
     }

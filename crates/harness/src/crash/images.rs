@@ -9,6 +9,7 @@
 //! exclusive or of its units' hashes, so equal images have equal hashes however they came
 //! about.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -87,7 +88,15 @@ pub struct Image {
 }
 
 impl Image {
-    fn set(&mut self, base: &[u8], key: Key, value: u64) {
+    /// No difference to a base whose hash is `id`.
+    pub fn of(id: u128) -> Image {
+        Image {
+            units: Units::default(),
+            hash: id,
+        }
+    }
+
+    fn set(&mut self, base: Ground<'_>, key: Key, value: u64) {
         let before = base_unit(base, key);
         if let Some(old) = self.units.remove(&key) {
             self.hash ^= unit_hash(key, old);
@@ -98,7 +107,7 @@ impl Image {
         }
     }
 
-    fn get(&self, base: &[u8], key: Key) -> u64 {
+    fn get(&self, base: Ground<'_>, key: Key) -> u64 {
         let known = self.units.get(&key);
         known.copied().unwrap_or_else(|| base_unit(base, key))
     }
@@ -111,13 +120,36 @@ impl Image {
     }
 }
 
-/// A log is zeros before it is used.
-fn base_unit(base: &[u8], key: Key) -> u64 {
-    if key.medium() != 0 {
-        return 0;
+/// What media hold that images are differences to.
+#[derive(Debug, Clone, Copy)]
+pub struct Ground<'b> {
+    /// The NVM tier.
+    pub segment: &'b [u8],
+    /// Logs; one that is not there is zeros, as before it is used.
+    pub logs: &'b [Vec<u8>],
+}
+
+impl<'b> From<&'b [u8]> for Ground<'b> {
+    fn from(segment: &'b [u8]) -> Self {
+        Ground { segment, logs: &[] }
     }
+}
+
+impl<'b> From<&'b Vec<u8>> for Ground<'b> {
+    fn from(segment: &'b Vec<u8>) -> Self {
+        segment[..].into()
+    }
+}
+
+fn base_unit(base: Ground<'_>, key: Key) -> u64 {
     let at = key.offset();
-    u64::from_le_bytes(std::array::from_fn(|n| base[at + n]))
+    let medium = match key.medium() {
+        0 => Some(base.segment),
+        n => base.logs.get(n - 1).map(|log| &log[..]),
+    };
+    medium.map_or(0, |bytes| {
+        u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]))
+    })
 }
 
 /// A value of a unit that is not certain.
@@ -158,7 +190,7 @@ pub enum Caches {
 #[derive(Clone)]
 pub struct Cutter<'e> {
     events: &'e [Recorded],
-    base: &'e [u8],
+    base: Ground<'e>,
     caches: Caches,
     at: usize,
     durable: Image,
@@ -169,15 +201,48 @@ pub struct Cutter<'e> {
 
 impl<'e> Cutter<'e> {
     /// Before the first of `events`, with `image` on the media.
-    pub fn new(events: &'e [Recorded], base: &'e [u8], image: Image, caches: Caches) -> Self {
+    pub fn new(
+        events: &'e [Recorded],
+        base: impl Into<Ground<'e>>,
+        image: Image,
+        caches: Caches,
+    ) -> Self {
         Cutter {
             events,
-            base,
+            base: base.into(),
             caches,
             at: 0,
             current: image.units.clone(),
             durable: image,
             pending: BTreeMap::new(),
+        }
+    }
+
+    /// Stops here for a while.
+    pub fn pause(self) -> Paused {
+        Paused {
+            at: self.at,
+            durable: self.durable,
+            current: self.current,
+            pending: self.pending,
+        }
+    }
+
+    /// Goes on where `paused` stopped, with the same events and what is on the media by now.
+    pub fn resume(
+        events: &'e [Recorded],
+        base: Ground<'e>,
+        paused: Paused,
+        caches: Caches,
+    ) -> Self {
+        Cutter {
+            events,
+            base,
+            caches,
+            at: paused.at,
+            durable: paused.durable,
+            current: paused.current,
+            pending: paused.pending,
         }
     }
 
@@ -295,7 +360,7 @@ impl<'e> Cutter<'e> {
     /// What is uncertain if power fails now.
     pub fn cut(&self) -> Cut<'_> {
         let mut units = Vec::new();
-        let mut kept = self.durable.clone();
+        let mut kept = Cow::Borrowed(&self.durable);
         for versions in self.pending.values() {
             for version in versions {
                 let alone = versions.iter().filter(|v| v.key == version.key).count() == 1;
@@ -303,7 +368,7 @@ impl<'e> Cutter<'e> {
                     continue;
                 }
                 if self.caches == Caches::Persistent && version.kind != StoreKind::Nt {
-                    kept.set(self.base, version.key, version.value);
+                    kept.to_mut().set(self.base, version.key, version.value);
                     // What it was before can no longer be there.
                     units.retain(|unit: &Version| unit.key != version.key);
                 } else {
@@ -316,10 +381,28 @@ impl<'e> Cutter<'e> {
     }
 }
 
+/// A [`Cutter`] that looks at nothing for a while, so that what it differs from can change.
+pub struct Paused {
+    at: usize,
+    durable: Image,
+    current: Units,
+    pending: BTreeMap<u64, Vec<Version>>,
+}
+
+impl Paused {
+    /// Takes what is certain by now, to be put on the media. Hashes stay what they were.
+    pub fn settle(&mut self) -> Image {
+        let id = self.durable.hash;
+        let uncertain = |key: &Key| self.pending.contains_key(&key.line());
+        self.current.retain(|key, _| uncertain(key));
+        std::mem::replace(&mut self.durable, Image::of(id))
+    }
+}
+
 /// The moment of a power cut.
 pub struct Cut<'c> {
-    base: &'c [u8],
-    durable: Image,
+    base: Ground<'c>,
+    durable: Cow<'c, Image>,
     /// In the order in which they were stored.
     units: Vec<Version>,
     /// What the hash changes by if the unit survives; none: it has several values.
@@ -329,7 +412,7 @@ pub struct Cut<'c> {
 }
 
 impl<'c> Cut<'c> {
-    fn new(cutter: &'c Cutter<'_>, durable: Image, units: Vec<Version>) -> Self {
+    fn new(cutter: &'c Cutter<'_>, durable: Cow<'c, Image>, units: Vec<Version>) -> Self {
         let base = cutter.base;
         let mut counts: HashMap<Key, usize, BuildHasherDefault<Mix>> = HashMap::default();
         for unit in &units {
@@ -406,19 +489,20 @@ impl<'c> Cut<'c> {
 
     /// The image that `mask`, closed by [`Cut::hash`], leaves.
     pub fn image(&self, mask: &[bool]) -> Image {
-        let mut image = self.durable.clone();
+        let mut image = self.durable.clone().into_owned();
         for (unit, _) in self.units.iter().zip(mask).filter(|x| *x.1) {
             image.set(self.base, unit.key, unit.value);
         }
         image
     }
 
-    /// What could survive: all of it where that is little, else a sample of at most about
-    /// `most` masks: none, all, each store alone and missing, prefixes and suffixes of stores, the
-    /// same by lines and units, pairs and their complements, and random ones.
-    pub fn masks(&self, most: usize, chance: &mut Chance) -> Vec<Vec<bool>> {
+    /// What could survive: all of it where that is no more than `all` or `most` masks, else a
+    /// sample of at most about `most`: none, all, each store alone and missing, prefixes and
+    /// suffixes of stores, the same by lines and units, pairs and their complements, and random
+    /// ones.
+    pub fn masks(&self, most: usize, all: usize, chance: &mut Chance) -> Vec<Vec<bool>> {
         let n = self.units.len();
-        if n <= EXHAUSTIVE && 1 << n <= most.max(1 << 6) {
+        if n <= EXHAUSTIVE && 1 << n <= most.max(all) {
             let bits = |set: usize| (0..n).map(|k| set >> k & 1 == 1).collect();
             return (0..1usize << n).map(bits).collect();
         }
@@ -450,6 +534,8 @@ impl<'c> Cut<'c> {
     }
 }
 
+/// All subsets are looked at where they are no more than this, unless told otherwise.
+pub const ALL_SUBSETS: usize = 1 << 6;
 /// Up to so many uncertain units every subset is looked at.
 const EXHAUSTIVE: usize = 12;
 

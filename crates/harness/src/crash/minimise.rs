@@ -53,9 +53,11 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
     if n > 3 {
         all.push(workload.with(steps[..n / 2].to_vec()));
         all.push(workload.with(steps[n / 2..].to_vec()));
-        for quarter in 0..4 {
-            let (from, to) = (n * quarter / 4, n * (quarter + 1) / 4);
-            all.push(workload.with([&steps[..from], &steps[to..]].concat()));
+        for parts in [4, 16, 64].into_iter().filter(|&parts| parts <= n) {
+            for part in 0..parts {
+                let (from, to) = (n * part / parts, n * (part + 1) / parts);
+                all.push(workload.with([&steps[..from], &steps[to..]].concat()));
+            }
         }
     }
     for leave_out in (0..n).rev() {
@@ -66,7 +68,7 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
     if workload.clients() > 1 && !workload.threads && !workload.at_once {
         let alone = |step: &Step| match *step {
             Step::Item { item, .. } => Step::Item { client: 0, item },
-            Step::Digest => Step::Digest,
+            other => other,
         };
         all.push(workload.with(steps.iter().map(alone).collect()));
     }
@@ -77,6 +79,7 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
             requests: workload.requests,
             at_once: workload.at_once,
             program: workload.program,
+            run: workload.run,
             ..Workload::new(steps.clone())
         });
     }

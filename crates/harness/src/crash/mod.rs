@@ -14,7 +14,8 @@
 //! | [`databases`] | recovered databases, opened by their program |
 //! | [`rot`] | bits that flip in a recovered volume |
 //! | [`mkfs`] | cuts while a volume is made |
-//! | [`explore`] | all cuts of a workload |
+//! | [`explore`], [`again`] | all cuts of a workload; cuts in recovery |
+//! | [`runs`], [`legs`] | long runs that go on after faults |
 //! | [`sequences`] | which workloads there are |
 //! | [`campaign`], [`minimise`] | many of them, in threads; failures made small |
 //! | [`whole`] | all small workloads, in parts |
@@ -22,6 +23,7 @@
 //!
 //! A state is an image that is unlike all others: media are compared unit by unit of 8 bytes.
 
+pub mod again;
 pub mod base;
 pub mod campaign;
 pub mod check;
@@ -29,6 +31,7 @@ pub mod clients;
 pub mod databases;
 pub mod explore;
 pub mod images;
+pub mod legs;
 pub mod minimise;
 pub mod mkfs;
 pub mod mount;
@@ -37,6 +40,7 @@ pub mod once;
 pub mod orders;
 pub mod record;
 pub mod rot;
+pub mod runs;
 pub mod sequences;
 pub mod shadow;
 pub mod turned;

@@ -22,7 +22,7 @@ use shale_proto::InProcess;
 use super::base::{Base, LOGS, Place, clock, medium_name, once_free, side};
 use super::check;
 use super::explore::{Explorer, Failure, add};
-use super::images::{Cutter, Image};
+use super::images::{ALL_SUBSETS, Cutter, Image};
 use super::mount::{Mount, Sent, Told};
 use super::record::{Track, Wrong, parts};
 use crate::chance::Chance;
@@ -185,13 +185,13 @@ impl Doer {
         for (number, &step) in workload.steps.iter().enumerate() {
             let before = place.recording.event_count();
             let sent = match step {
-                Step::Digest => {
-                    daemon.quiesce();
-                    None
-                }
                 Step::Item { client, item } => self
                     .act(client, &workload.act(item, number))
                     .map_err(|wrong| format!("step {number}: {wrong}"))?,
+                _ => {
+                    daemon.quiesce();
+                    None
+                }
             };
             let after = place.recording.event_count();
             let tree = (step != Step::Digest).then(|| self.tree());
@@ -577,7 +577,7 @@ fn images_of(cutter: &Cutter<'_>, cuts: usize, chance: &mut Chance) -> Vec<(Stri
     let cut = cutter.cut();
     let mut masks = vec![vec![true; cut.uncertain()]];
     if cuts > 0 {
-        let mut more = cut.masks(cuts.max(16), chance);
+        let mut more = cut.masks(cuts.max(16), ALL_SUBSETS, chance);
         chance.shuffle(&mut more);
         masks.extend(more.into_iter().take(cuts));
     }

@@ -4,14 +4,17 @@
 //! ends early has seen an even sample: numbers of the small kinds are scattered.
 
 use crate::chance::Chance;
-use crate::workload::alphabet::{alphabet, concerns};
+use crate::model::{Act, Memory, Side};
+use crate::workload::alphabet::{OPEN, alphabet, concerns, tree};
 use crate::workload::programs::{PROGRAMS, Program};
-use crate::workload::words::{Step, Workload};
+use crate::workload::words::{RANDOM_END, RANDOM_FROM, Step, Workload};
 
 /// Clients of the kind with several.
 const CLIENTS: u64 = 2;
 /// Files that workloads of the kind `near` are about.
 const NEAR: [&str; 4] = ["d/f", "d/g", "d/e", "big"];
+/// Third operations that each pair is followed by, one at a time.
+pub const THIRDS: u64 = 16;
 /// A prime, and no divisor of any count: steps through all numbers of a kind.
 const STRIDE: u64 = 7_368_787;
 
@@ -24,7 +27,7 @@ pub enum Kind {
     Ones,
     /// Two operations; digest nowhere, between, or after.
     Pairs,
-    /// Three operations, digests anywhere; sampled.
+    /// Three operations, digests anywhere: each pair with [`THIRDS`] third ones.
     Triples,
     /// Three to ten operations on one file and its names, sampled: they meet.
     Near,
@@ -43,11 +46,14 @@ pub enum Kind {
     Clients,
     /// Operations of real programs, recorded; digests anywhere.
     Programs,
+    /// A thousand operations of two to four clients in turns, with power cuts, unmounts and
+    /// deaths of clients, after which it goes on.
+    Runs,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
@@ -59,6 +65,7 @@ impl Kind {
         Kind::Requests,
         Kind::Clients,
         Kind::Programs,
+        Kind::Runs,
     ];
 
     /// Its name in commands.
@@ -75,6 +82,7 @@ impl Kind {
             Kind::Requests => "requests",
             Kind::Clients => "clients",
             Kind::Programs => "programs",
+            Kind::Runs => "runs",
         }
     }
 
@@ -84,6 +92,7 @@ impl Kind {
         match self {
             Kind::Ones => Some(16 * items),
             Kind::Pairs => Some(3 * items * items),
+            Kind::Triples => Some(THIRDS * items * items),
             Kind::Mkfs => Some(1),
             _ => None,
         }
@@ -124,7 +133,7 @@ impl Kind {
                 }
                 sometimes(&mut chance, steps)
             }
-            Kind::Triples => sampled(&mut chance, 3, 4, 1),
+            Kind::Triples => triple(number, seed),
             Kind::Near => near(&mut chance),
             Kind::Long => {
                 let length = 8 + chance.below(40);
@@ -135,6 +144,7 @@ impl Kind {
                 sampled(&mut chance, length, 6, CLIENTS)
             }
             Kind::Threads => threads(&mut chance, number),
+            Kind::Runs => long_run(&mut chance),
             Kind::Programs => program(&mut chance, number as usize),
             Kind::Mkfs => Workload {
                 mkfs: true,
@@ -162,6 +172,29 @@ impl Kind {
     }
 }
 
+/// All with one pair follow one another and begin alike: what they store until their third
+/// operation is the same, and looked at once.
+fn triple(number: u64, seed: u64) -> Workload {
+    let items = alphabet().len() as u64;
+    let (pair, nth) = (number / THIRDS, number % THIRDS);
+    let mut chance = Chance::new(seed.rotate_left(24) ^ pair ^ (Kind::Triples as u64) << 56);
+    let first = chance.below(items);
+    let third = (first + nth * (items / THIRDS)) % items;
+    let mut steps = Vec::new();
+    let digest = |chance: &mut Chance| chance.below(4) == 0;
+    for item in [pair / items % items, pair % items] {
+        let item = item as usize;
+        steps.push(Step::Item { client: 0, item });
+        steps.extend(digest(&mut chance).then_some(Step::Digest));
+    }
+    let workload = sometimes(&mut chance, Vec::new());
+    let item = third as usize;
+    steps.push(Step::Item { client: 0, item });
+    let mut chance = Chance::new(seed.rotate_left(24) ^ number ^ (Kind::Triples as u64) << 48);
+    steps.extend(digest(&mut chance).then_some(Step::Digest));
+    workload.with(steps)
+}
+
 /// Two threads; every second time at the end of a ring, where they meet nowhere else.
 fn threads(chance: &mut Chance, number: u64) -> Workload {
     let length = 4 + chance.below(16);
@@ -186,6 +219,83 @@ fn program(chance: &mut Chance, number: usize) -> Workload {
     }
     Workload {
         program: Some(program),
+        ..sometimes(chance, steps)
+    }
+}
+
+/// Operations of a run.
+const RUN_LENGTH: usize = 1_000;
+/// In a run, one operation in so many is followed by that.
+const DIGEST_ONE_IN: u64 = 40;
+const CUT_ONE_IN: u64 = 160;
+const STOP_ONE_IN: u64 = 330;
+const KILL_ONE_IN: u64 = 330;
+
+/// Operations that are tried until one is not refused.
+const TRIES: usize = 6;
+
+/// After a fault the files of a client are closed, and those that it begins with are opened.
+pub(super) fn open_anew(model: &mut Memory, step: Step, clients: usize) {
+    let who = match step {
+        Step::Cut | Step::Stop => 0..clients,
+        Step::Kill(client) => client..client + 1,
+        _ => return,
+    };
+    for client in who {
+        super::legs::close_all(model, client);
+        if matches!(step, Step::Kill(_)) {
+            continue;
+        }
+        for (slot, (path, flags)) in OPEN.into_iter().enumerate() {
+            let _ = model.act(&Act::Open(slot, path.as_bytes().to_vec(), flags, 0));
+        }
+    }
+}
+
+/// Half of the operations are the alphabet's, half are random ones; most of them are not refused.
+fn long_run(chance: &mut Chance) -> Workload {
+    let items = alphabet().len() as u64;
+    let random = (RANDOM_END - RANDOM_FROM) as u64;
+    let clients = 2 + chance.below(3);
+    let mut model = Memory::new(0o755);
+    for act in tree() {
+        let _ = model.act(&act);
+    }
+    let run = Workload {
+        run: true,
+        ..Workload::default()
+    };
+    let mut steps = Vec::new();
+    open_anew(&mut model, Step::Stop, clients as usize);
+    for _ in 0..RUN_LENGTH {
+        let client = chance.below(clients) as usize;
+        model.set_client(client);
+        for left in (0..TRIES).rev() {
+            let item = match chance.below(2) {
+                0 => chance.below(items) as usize,
+                _ => RANDOM_FROM + chance.below(random) as usize,
+            };
+            if model.act(&run.act(item, steps.len())).is_ok() || left == 0 {
+                steps.push(Step::Item { client, item });
+                break;
+            }
+        }
+        let more = [
+            (DIGEST_ONE_IN, Step::Digest),
+            (KILL_ONE_IN, Step::Kill(chance.below(clients) as usize)),
+            (STOP_ONE_IN, Step::Stop),
+            (CUT_ONE_IN, Step::Cut),
+        ];
+        for (one_in, step) in more {
+            if chance.below(one_in) == 0 {
+                open_anew(&mut model, step, clients as usize);
+                steps.push(step);
+            }
+        }
+    }
+    Workload {
+        run: true,
+        turned: false,
         ..sometimes(chance, steps)
     }
 }
@@ -260,6 +370,17 @@ mod tests {
             let all: HashSet<String> = all.map(key).collect();
             assert_eq!(all.len() as u64, count, "{kind:?}");
         }
+        let (count, some) = (Kind::Triples.count().unwrap(), 40 * THIRDS);
+        let all = (0..some).map(|n| Kind::Triples.in_order(n, 5));
+        let without_digests = |w: Workload| {
+            let items = w.steps.into_iter().filter(|&step| step != Step::Digest);
+            items.collect::<Vec<_>>()
+        };
+        let all: HashSet<_> = all.map(without_digests).collect();
+        assert_eq!(all.len() as u64, some);
+        let last = without_digests(Kind::Triples.in_order(count - 1, 5));
+        let item = alphabet().len() - 1;
+        assert_eq!(last[..2], [Step::Item { client: 0, item }; 2]);
         assert_eq!(Kind::Long.workload(3, 5), Kind::Long.workload(3, 5));
         assert_ne!(Kind::Long.workload(3, 5), Kind::Long.workload(3, 6));
     }

@@ -2,7 +2,10 @@
 //! would never be lost in any image.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
+use rustix::fs::{SeekFrom, seek};
 use shale_device::sim::{Action, Recorded};
 use shale_format::log::file_name;
 
@@ -20,16 +23,38 @@ pub fn all_recorded(
     logs: usize,
 ) -> Result<(), String> {
     let mut pages = stored(base, events);
-    let mut found = vec![0; base.segment.len()];
-    place.segment.load(0, &mut found);
-    same(&mut pages, 0, &found, &base.segment)?;
+    let mut part = vec![0; PART_BYTES];
+    for at in (0..base.segment.len()).step_by(PART_BYTES) {
+        let n = PART_BYTES.min(base.segment.len() - at);
+        place.segment.load(at, &mut part[..n]);
+        same(&mut pages, (0, at), &part[..n], &base.segment[at..at + n])?;
+    }
+    let zeros = vec![0; PART_BYTES];
     for slot in 0..logs {
         let path = place.nvm_dir().join(file_name(slot as u32));
-        let found = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        same(&mut pages, 1 + slot, &found, &vec![0; found.len()])?;
+        let failed = |e: std::io::Error| format!("{}: {e}", path.display());
+        let file = File::open(&path).map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        // What was never stored to is a hole, which has no pages: nothing to be read.
+        let mut at = 0;
+        while let Ok(data) = seek(&file, SeekFrom::Data(at)) {
+            at = data / PART_BYTES as u64 * PART_BYTES as u64;
+            let n = (PART_BYTES as u64).min(bytes - at) as usize;
+            file.read_exact_at(&mut part[..n], at).map_err(failed)?;
+            same(&mut pages, (1 + slot, at as usize), &part[..n], &zeros[..n])?;
+            at += n as u64;
+        }
     }
-    Ok(())
+    match pages.first_key_value() {
+        Some((&(medium, page), right)) if medium <= logs && right.iter().any(|&b| b != 0) => Err(
+            format!("medium {medium}: page {page} was recorded and is not there"),
+        ),
+        _ => Ok(()),
+    }
 }
+
+/// Bytes that are compared at a time.
+const PART_BYTES: usize = 64 * PAGE_BYTES;
 
 type Pages = BTreeMap<(usize, usize), [u8; PAGE_BYTES]>;
 
@@ -52,16 +77,22 @@ fn stored(base: &Base, events: &[&[Recorded]]) -> Pages {
     pages
 }
 
-fn same(pages: &mut Pages, medium: usize, found: &[u8], before: &[u8]) -> Result<(), String> {
+/// Compares a part of a medium, which begins at a page.
+fn same(
+    pages: &mut Pages,
+    (medium, first): (usize, usize),
+    found: &[u8],
+    before: &[u8],
+) -> Result<(), String> {
     for (page, found) in found.chunks(PAGE_BYTES).enumerate() {
         let at = page * PAGE_BYTES;
-        let changed = pages.remove(&(medium, page));
+        let changed = pages.remove(&(medium, first / PAGE_BYTES + page));
         let expected = changed
             .as_ref()
             .map_or(&before[at..at + found.len()], |p| &p[..found.len()]);
         if found != expected {
             let byte = found.iter().zip(expected).position(|(f, e)| f != e);
-            let at = at + byte.unwrap_or(0);
+            let at = first + at + byte.unwrap_or(0);
             return Err(format!(
                 "medium {medium}: byte {at} was stored past the recorder"
             ));

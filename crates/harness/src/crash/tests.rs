@@ -14,10 +14,11 @@ use super::base::{Base, More, Place};
 use super::campaign::{self, Options};
 use super::check;
 use super::explore::{Depth, Explorer, Known};
-use super::images::{Caches, Cutter, Image};
+use super::images::{ALL_SUBSETS, Caches, Cutter, Image};
 use super::record;
+use super::rot;
 use super::sequences::Kind;
-use super::{rot, whole};
+use super::whole::{self, Set};
 use crate::chance::Chance;
 
 fn shm() -> &'static std::path::Path {
@@ -46,6 +47,10 @@ fn cuts_of_a_few_workloads() {
     assert!(counts.states.load(Ordering::Relaxed) > 1_000, "{counts:?}");
     assert!(
         counts.states_again.load(Ordering::Relaxed) > 100,
+        "{counts:?}"
+    );
+    assert!(
+        counts.states_third.load(Ordering::Relaxed) > 0,
         "{counts:?}"
     );
 }
@@ -109,7 +114,10 @@ fn parts_are_added_up() {
     };
     let mut each = Vec::new();
     for (i, words) in ["0", "0 D"].into_iter().enumerate() {
-        assert_eq!(whole::sum(dir.path(), 2).unwrap().parts, (i as u64, 2));
+        assert_eq!(
+            whole::sum(dir.path(), Set::Whole, 2).unwrap().parts,
+            (i as u64, 2)
+        );
         let known = Arc::new(Known::default());
         let mut explorer = Explorer::new(shm(), base.clone(), depth, known.clone()).unwrap();
         let found = explorer.explore(&words.parse().unwrap(), 1, &|| false);
@@ -120,10 +128,10 @@ fn parts_are_added_up() {
             ..whole::Part::default()
         };
         assert_eq!(part.states, known.images().len() as u64);
-        whole::keep(dir.path(), (i as u64, 2), &part, &known).unwrap();
+        whole::keep(dir.path(), Set::Whole, (i as u64, 2), &part, &known).unwrap();
         each.push(part.states);
     }
-    let sum = whole::sum(dir.path(), 2).unwrap();
+    let sum = whole::sum(dir.path(), Set::Whole, 2).unwrap();
     assert_eq!((sum.parts, sum.part.workloads), ((2, 2), 2));
     assert!(sum.states < each[0] + each[1] && sum.states >= each[1]);
 }
@@ -156,10 +164,13 @@ fn a_volume_that_lost_a_store_is_seen() {
     );
     while cutter.step() {}
     let whole = cutter.cut().image(&[]);
-    let recovered = check::recover(&mut place, &base, &whole, 1)
+    let recovered = check::recover(&mut place, &base, &whole, 1, &|_| None)
         .unwrap()
         .unwrap();
-    assert_eq!(recovered.tree, **run.tracks[0].trees.last().unwrap());
+    assert_eq!(
+        recovered.tree.as_ref().unwrap(),
+        &**run.tracks[0].trees.last().unwrap()
+    );
     assert_eq!(check::fsck(&place), Ok(()));
     place.reset(&base).unwrap();
     // Nothing of the log and nothing of the digest: the operation is gone.
@@ -172,11 +183,14 @@ fn a_volume_that_lost_a_store_is_seen() {
     );
     while cutter.step() {}
     let lost = cutter.cut().image(&[]);
-    let recovered = check::recover(&mut place, &base, &lost, 1)
+    let recovered = check::recover(&mut place, &base, &lost, 1, &|_| None)
         .unwrap()
         .unwrap();
-    assert_eq!(recovered.tree, *run.tracks[0].trees[0]);
-    assert_ne!(recovered.tree, **run.tracks[0].trees.last().unwrap());
+    assert_eq!(recovered.tree.as_ref().unwrap(), &*run.tracks[0].trees[0]);
+    assert_ne!(
+        recovered.tree.as_ref().unwrap(),
+        &**run.tracks[0].trees.last().unwrap()
+    );
 }
 
 /// The quick cutter leaves what the one of the device crate leaves.
@@ -210,7 +224,7 @@ fn images_are_those_of_the_device() {
                 let (quick, slow) = (cutter.cut(), replay.cut(&rules));
                 let same = quick.uncertain() == slow.units().len();
                 assert!(same || caches == Caches::Persistent, "round {round}");
-                for mut mask in quick.masks(20, &mut chance) {
+                for mut mask in quick.masks(20, ALL_SUBSETS, &mut chance) {
                     let expected = match mask.first() {
                         _ if same => slow.image(0, &Choice::Mask(&mask)),
                         Some(true) if mask.iter().all(|&m| m) => slow.image(0, &Choice::All),
@@ -254,8 +268,43 @@ fn small_cuts_are_looked_at_in_full() {
     while cutter.step() {}
     let cut = cutter.cut();
     let mut seen = HashMap::new();
-    for mut mask in cut.masks(100, &mut Chance::new(1)) {
+    for mut mask in cut.masks(100, ALL_SUBSETS, &mut Chance::new(1)) {
         seen.insert(cut.hash(&mut mask), mask);
     }
     assert_eq!(seen.len(), 64);
+}
+
+#[test]
+fn long_runs_go_on_after_faults() {
+    let base = Base::make(shm(), More::Nothing).unwrap();
+    let known = Arc::new(Known::default());
+    let depth = Depth {
+        images_per_cut: 6,
+        all_subsets: 16,
+        ..Depth::default()
+    };
+    let mut explorer = Explorer::new(shm(), base, depth, known.clone()).unwrap();
+    let mut whole = Kind::Runs.workload(1, 1);
+    whole.steps.truncate(450);
+    let words = [
+        "N 3 b5 Xa 1017 K b40 U 17 D K",
+        // A file without a name gets one, loses it, and gets none any more.
+        "N 160 166 97 166",
+        &whole.to_string(),
+    ];
+    for words in words {
+        let workload = words.parse().unwrap();
+        let found = explorer.explore(&workload, 1, &|| false).unwrap();
+        assert!(found.is_ok(), "{:#?}", found.unwrap_err());
+    }
+    let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+    let counts = &known.counts;
+    assert_eq!(count(&counts.steps), 14 + whole.steps.len() as u64);
+    assert!(count(&counts.faults) > 5, "{counts:?}");
+    assert!(count(&counts.states) > 200, "{counts:?}");
+    // The places hold their base again.
+    let found = explorer
+        .explore(&"0 D".parse().unwrap(), 1, &|| false)
+        .unwrap();
+    assert!(found.is_ok(), "{:#?}", found.unwrap_err());
 }

@@ -1,15 +1,67 @@
-//! All small workloads in parts: what each part found is kept in files, and added up.
+//! Sets of workloads in parts: what each part found is kept in files, and added up.
 //!
-//! Part I of N leaves `I-of-N.json`, its counts, and the hashes of the images and volumes that
+//! Part I of N leaves `SET-I-of-N.json`, its counts, and the hashes of the images and volumes that
 //! it met: an image that two parts met counts once. A part that failed or was ended leaves nothing.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::explore::Known;
+use super::sequences::Kind;
 use crate::{HarnessError, Result};
+
+/// Workloads that belong together, none of which is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// All of one and of two operations.
+    Whole,
+    /// All pairs, each with several third operations.
+    Triples,
+    /// Ten thousand long runs.
+    Runs,
+}
+
+/// Long runs in their set.
+const RUNS: u64 = 10_000;
+
+impl Set {
+    /// Its name in commands and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Set::Whole => "whole",
+            Set::Triples => "triples",
+            Set::Runs => "runs",
+        }
+    }
+
+    /// The kinds of workloads, and how many there are of each.
+    pub fn kinds(self) -> Vec<(Kind, u64)> {
+        let kinds: &[Kind] = match self {
+            Set::Whole => &[Kind::Ones, Kind::Pairs],
+            Set::Triples => &[Kind::Triples],
+            Set::Runs => &[Kind::Runs],
+        };
+        let counted = |kind: &Kind| (*kind, kind.count().unwrap_or(RUNS));
+        kinds.iter().map(counted).collect()
+    }
+
+    /// Workloads in part `i` of `of`.
+    pub fn share(self, (i, of): (u64, u64)) -> u64 {
+        let share = |kind: (Kind, u64)| kind.1 * (i + 1) / of - kind.1 * i / of;
+        self.kinds().into_iter().map(share).sum()
+    }
+
+    fn path(self, dir: &Path, (i, of): (u64, u64), suffix: &str) -> PathBuf {
+        dir.join(format!("{}-{i}-of-{of}.{suffix}", self.name()))
+    }
+
+    /// Whether part `(i, of)` was kept in `dir`.
+    pub fn is_kept(self, dir: &Path, part: (u64, u64)) -> bool {
+        self.path(dir, part, "json").exists()
+    }
+}
 
 /// Counts of one part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,12 +74,18 @@ pub struct Part {
     pub states: u64,
     /// Of these, cut in a recovery.
     pub states_again: u64,
+    /// Steps of long runs.
+    #[serde(default)]
+    pub steps: u64,
+    /// Faults after which long runs went on.
+    #[serde(default)]
+    pub faults: u64,
     /// Seconds it took.
     pub seconds: u64,
 }
 
 /// What the parts that were kept come to.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub struct Sum {
     /// Parts there are, of how many.
     pub parts: (u64, u64),
@@ -41,14 +99,14 @@ pub struct Sum {
 
 const HASH_BYTES: usize = size_of::<u128>();
 
-/// Keeps what part `(i, of)` found in `dir`.
+/// Keeps what a part of `set` found in `dir`.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn keep(dir: &Path, (i, of): (u64, u64), part: &Part, known: &Known) -> Result<()> {
+pub fn keep(dir: &Path, set: Set, number: (u64, u64), part: &Part, known: &Known) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(HarnessError::file(dir, "make"))?;
     let write = |suffix: &str, bytes: &[u8]| {
-        let path = dir.join(format!("{i}-of-{of}.{suffix}"));
+        let path = set.path(dir, number, suffix);
         std::fs::write(&path, bytes).map_err(HarnessError::file(&path, "write"))
     };
     let bytes = |hashes: Vec<u128>| -> Vec<u8> {
@@ -59,18 +117,18 @@ pub fn keep(dir: &Path, (i, of): (u64, u64), part: &Part, known: &Known) -> Resu
     write("json", &serde_json::to_vec(part).unwrap_or_default())
 }
 
-/// Adds up what is kept in `dir` of `of` parts.
+/// Adds up what is kept in `dir` of `of` parts of `set`.
 ///
 /// # Errors
 /// A file is there and cannot be read.
-pub fn sum(dir: &Path, of: u64) -> Result<Sum> {
+pub fn sum(dir: &Path, set: Set, of: u64) -> Result<Sum> {
     let mut sum = Sum {
         parts: (0, of),
         ..Sum::default()
     };
     let (mut states, mut volumes) = (HashSet::new(), HashSet::new());
     for i in 0..of {
-        let path = |suffix: &str| dir.join(format!("{i}-of-{of}.{suffix}"));
+        let path = |suffix: &str| set.path(dir, (i, of), suffix);
         let read = |suffix: &str| {
             let path = path(suffix);
             std::fs::read(&path).map_err(HarnessError::file(&path, "read"))
@@ -84,6 +142,8 @@ pub fn sum(dir: &Path, of: u64) -> Result<Sum> {
         sum.part.cuts += part.cuts;
         sum.part.states += part.states;
         sum.part.states_again += part.states_again;
+        sum.part.steps += part.steps;
+        sum.part.faults += part.faults;
         sum.part.seconds += part.seconds;
         let hashes = |bytes: Vec<u8>| {
             let (hashes, _) = bytes.as_chunks::<HASH_BYTES>();

@@ -14,7 +14,7 @@ use super::rot::{Damage, rotten};
 use super::stage::{Checked, caught};
 use crate::Result;
 use crate::crash::check::tree;
-use crate::crash::images::{Caches, Cutter, Image};
+use crate::crash::images::{ALL_SUBSETS, Caches, Cutter, Image};
 use crate::model::Snapshot;
 
 /// Structures that are damaged at once, at most.
@@ -61,7 +61,7 @@ fn cut_all(trial: &mut Trial<'_>, damaged: &[u8], what: &str) -> Result<Checked<
             continue;
         }
         let cut = cutter.cut();
-        for mask in cut.masks(IMAGES, &mut trial.chance) {
+        for mask in cut.masks(IMAGES, ALL_SUBSETS, &mut trial.chance) {
             if !trial.next_case() {
                 return Ok(Ok(()));
             }

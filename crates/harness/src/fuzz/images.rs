@@ -1,7 +1,8 @@
 //! A whole volume in which structure was changed, with checksums that fit or not: opened, walked,
 //! checked, repaired. Repaired is whole, or it was said that it cannot be.
 //!
-//! A change is: which kind of structure (one byte), which one of it (two), where in it (two; the
+//! A change is: which kind of structure (one byte; the highest bit of the first change's: the
+//! volume is served first, see [`super::served`]), which one of it (two), where in it (two; the
 //! highest bit: the checksum stays wrong), how many bytes (one), the bytes.
 
 use std::ops::{ControlFlow, Range};
@@ -20,6 +21,7 @@ use shale_volume::{View, Volume};
 use zerocopy::FromBytes;
 
 use super::Input;
+use super::served::serve;
 use crate::Result;
 use crate::crash::base::{Base, More, Place};
 use crate::crash::rot::structure;
@@ -30,6 +32,8 @@ pub(crate) const CHANGES_MAX: usize = 16;
 pub(crate) const BYTES_MAX: u64 = 64;
 /// The checksum stays as it was.
 const STALE: u64 = 1 << 15;
+/// The volume is served before it is repaired.
+const SERVED: u8 = 1 << 7;
 /// Extents, nodes or entries of one inode that are looked at.
 const LOOKS_MAX: usize = 20_000;
 
@@ -42,7 +46,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Result<Stage> {
-        let dir = "/dev/shm".as_ref();
+        let dir = &super::dir();
         let base = Base::make(dir, More::Large)?;
         let place = Place::new(dir, &base)?;
         let (view, _) = View::open(place.segment.clone()).expect("a whole volume");
@@ -51,21 +55,28 @@ impl Stage {
     }
 
     fn change(&mut self, input: &mut Input<'_>) {
-        let change = change(&self.place.segment, &self.parts, input);
-        if let Some((at, bytes)) = change {
-            self.place.touch(0, at);
-            self.place.segment.store(at, &bytes[..]);
+        if let Some((at, bytes)) = change(&self.place.segment, &self.parts, input) {
+            self.put(at, &bytes[..]);
         }
     }
 
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.place.touch(0, at);
+        self.place.segment.store(at, bytes);
+    }
+
     /// Looks at the volume in every way, then repairs it.
-    fn use_it(&mut self) -> Result<()> {
+    fn use_it(&mut self, served: bool) -> Result<()> {
         let open = View::open(self.place.segment.clone());
         if let Ok((view, _)) = &open {
             walk(view);
         }
         let options = CheckOptions::default();
-        let before = check(self.place.segment.clone(), &[], &options, &mut |_| ());
+        let mut before = check(self.place.segment.clone(), &[], &options, &mut |_| ());
+        if served {
+            serve(&self.place, before.clean());
+            before = check(self.place.segment.clone(), &[], &options, &mut |_| ());
+        }
         // What repair writes is not recorded: all pages may differ afterwards.
         if before.clean() {
             // It may have to be recovered; that is done to what it will be.
@@ -77,6 +88,7 @@ impl Stage {
             let (view, _) = View::open(self.place.segment.clone()).expect("a repaired volume");
             walk(&view);
         }
+        self.place.reset(&self.base)?;
         self.restore();
         Ok(())
     }
@@ -99,7 +111,7 @@ pub(crate) fn change(
     parts: &[Vec<Range<usize>>],
     input: &mut Input<'_>,
 ) -> Option<(usize, Box<[u8; BLOCK_BYTES]>)> {
-    let kind = input.number(1) as usize % parts.len();
+    let kind = (input.number(1) as u8 & !SERVED) as usize % parts.len();
     let (which, place) = (input.number(2) as usize, input.number(2));
     let bytes = input.number(1) % BYTES_MAX;
     let bytes = input.take(bytes as usize);
@@ -234,16 +246,26 @@ pub fn run(data: &[u8]) {
         }
         stage.change(&mut input);
     }
-    stage.use_it().expect("a place in /dev/shm");
+    let served = data.first().is_some_and(|kind| kind & SERVED != 0);
+    stage.use_it(served).expect("a place in /dev/shm");
+}
+
+/// Removes the volume.
+pub fn finish() {
+    *STAGE.lock() = None;
 }
 
 /// One change of each kind of structure, with right and with wrong checksums.
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
-    let one = |kind: u8, stale: u8| {
-        let change = [kind, 1, 0, 24, stale, 4, 0xff, 0, 1, 0x80];
-        (format!("kind-{kind}-{stale}"), change.to_vec())
+    let one = |kind: u8, stale: u8, served: u8| {
+        let change = [kind | served, 1, 0, 24, stale, 4, 0xff, 0, 1, 0x80];
+        let served = if served == 0 { "" } else { "-served" };
+        (format!("kind-{kind}-{stale}{served}"), change.to_vec())
     };
-    let all = (0..9).flat_map(|kind| [one(kind, 0), one(kind, 0x80)]);
-    all.collect()
+    let both = |kind| [one(kind, 0, 0), one(kind, 0x80, 0), one(kind, 0, SERVED)];
+    let mut all: Vec<_> = (0..9).flat_map(both).collect();
+    // One byte becomes what it was, behind the last structure's checksum: nothing is damaged.
+    all.push(("whole-served".to_owned(), vec![SERVED]));
+    all
 }

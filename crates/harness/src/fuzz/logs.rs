@@ -46,7 +46,7 @@ struct Left {
 
 impl Left {
     fn new() -> Result<Left> {
-        let dir = "/dev/shm".as_ref();
+        let dir = &super::dir();
         let base = users_volume(dir)?;
         let place = Place::new(dir, &base)?;
         let config = || shale_daemon::Daemon::start(place.config(false, 0), clock());
@@ -106,6 +106,8 @@ impl Left {
         let mut segment = vec![0; self.base.segment.len()];
         self.place.segment.load(0, &mut segment);
         let base = Base {
+            logs: Vec::new(),
+            id: 0,
             segment,
             model: self.base.model.clone(),
             tree: self.base.tree.clone(),
@@ -113,7 +115,7 @@ impl Left {
             full: false,
         };
         Ok(Stage {
-            place: Place::new("/dev/shm".as_ref(), &base)?,
+            place: Place::new(&super::dir(), &base)?,
             base,
             head: log[..RING_AT].to_vec(),
             salt: header.salt,
@@ -139,6 +141,7 @@ impl Stage {
         self.put(RING_AT, &ring);
         self.place.link_logs(1)?;
         let recovered = once_free(|| recover_only(&self.place.config(false, 0), &*clock()))?;
+        assert_eq!(recovered.1.logs_left, 0, "{:?}", recovered.1.problems);
         drop(recovered);
         assert_eq!(findings(&self.place), Vec::<String>::new());
         self.place.reset(&self.base)
@@ -196,6 +199,11 @@ pub fn run(data: &[u8]) {
     let new = || Left::new().and_then(Left::kill);
     let stage = stage.get_or_insert_with(|| new().expect("a volume in /dev/shm"));
     stage.recover(data).expect("recovery");
+}
+
+/// Removes the volume.
+pub fn finish() {
+    *STAGE.lock() = None;
 }
 
 /// The inputs that are the logs of a few workloads.

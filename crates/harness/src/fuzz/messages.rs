@@ -27,7 +27,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Result<Stage> {
-        let dir = "/dev/shm".as_ref();
+        let dir = &super::dir();
         let base = users_volume(dir)?;
         let place = Place::new(dir, &base)?;
         let daemon = once_free(|| Daemon::start(place.config(false, 0), clock()))?;
@@ -85,6 +85,11 @@ pub fn check() {
     if let Some(stage) = STAGE.lock().as_mut() {
         stage.renew().expect("the daemon stops and starts");
     }
+}
+
+/// Removes the volume.
+pub fn finish() {
+    *STAGE.lock() = None;
 }
 
 #[cfg(test)]

@@ -15,11 +15,12 @@ pub mod decoders;
 pub mod images;
 pub mod logs;
 pub mod messages;
+mod served;
 
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shale_format::limits::BLOCK_BYTES;
@@ -31,6 +32,12 @@ use crate::crash::base::{Base, More};
 
 /// Whose volume it is: somebody who is not trusted with more than any user is with his own.
 pub(crate) const USER: u32 = 1000;
+
+/// Where volumes are: a directory on tmpfs. They stay when the process ends, so whoever starts it
+/// removes them.
+pub(crate) fn dir() -> PathBuf {
+    std::env::var_os("SHALE_FUZZ_DIR").map_or("/dev/shm".into(), PathBuf::from)
+}
 
 /// The small tree on a volume of [`USER`]'s, in a directory in `dir` for the time being.
 pub(crate) fn users_volume(dir: &Path) -> Result<Arc<Base>> {

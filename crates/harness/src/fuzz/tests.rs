@@ -1,44 +1,90 @@
-//! The corpus that is in the tree goes through; and how it was made.
+//! The corpus that is in the tree goes through, and inputs that are made of it at random; and how
+//! it was made.
+//!
+//! `SHALE_FUZZ_SEED=N`: other random inputs; `SHALE_FUZZ_INPUTS=N`: more of them for each target.
 
 use std::path::PathBuf;
 
 use super::{decoders, images, logs, messages};
+use crate::chance::Chance;
 
 fn corpus(target: &str) -> PathBuf {
     let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
     PathBuf::from(place).join(target)
 }
 
-fn run_all(target: &str, run: impl Fn(&[u8])) {
-    let mut count = 0;
-    for entry in std::fs::read_dir(corpus(target)).unwrap() {
-        let path = entry.unwrap().path();
+/// Longest input that is made.
+const BYTES_MAX: usize = 4096;
+
+/// Runs the corpus, then so many inputs made of it at random.
+fn run_all(target: &str, random: u64, run: impl Fn(&[u8])) {
+    let entries = std::fs::read_dir(corpus(target)).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let mut inputs: Vec<Vec<u8>> = Vec::new();
+    for path in paths {
         println!("{}", path.display());
-        run(&std::fs::read(path).unwrap());
-        count += 1;
+        inputs.push(std::fs::read(path).unwrap());
+        run(inputs.last().unwrap());
     }
-    assert!(count > 1, "{target}: {count} inputs");
+    assert!(inputs.len() > 1, "{target}: {} inputs", inputs.len());
+    let number = |name, usual| std::env::var(name).map_or(usual, |n| n.parse().unwrap());
+    let seed = number("SHALE_FUZZ_SEED", 1);
+    for n in 0..number("SHALE_FUZZ_INPUTS", random) {
+        let mut chance = Chance::new(seed << 32 ^ n);
+        let input = changed(&inputs, &mut chance);
+        // The last one that is printed is the one that failed.
+        println!("{target} {n}: {}", input.escape_ascii());
+        run(&input);
+    }
+}
+
+/// An input of the corpus with a few changes.
+fn changed(inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
+    let any = |chance: &mut Chance| &inputs[chance.below(inputs.len() as u64) as usize];
+    let mut input = any(chance).clone();
+    for _ in 0..=chance.below(6) {
+        let at = chance.below(input.len() as u64 + 1) as usize;
+        let end = (at + chance.below(24) as usize).min(input.len());
+        match chance.below(6) {
+            0 => drop(input.drain(at..end)),
+            1 => drop(input.splice(at..at, (at..end).map(|n| n as u8 ^ 0x5a))),
+            2 => input[at..end].fill([0, 0xff][chance.below(2) as usize]),
+            3 => drop(input.splice(at.., any(chance).iter().copied().skip(at))),
+            4 => input.extend(any(chance)),
+            _ => {
+                if let Some(byte) = input.get_mut(at) {
+                    *byte ^= 1 << chance.below(8);
+                }
+            }
+        }
+        input.truncate(BYTES_MAX);
+    }
+    input
 }
 
 #[test]
-fn decoders_stand_the_corpus() {
-    run_all("decoders", decoders::run);
+fn decoders_stand_anything() {
+    run_all("decoders", 20_000, decoders::run);
 }
 
 #[test]
-fn a_daemon_stands_the_corpus() {
-    run_all("messages", messages::run);
+fn a_daemon_stands_any_messages() {
+    run_all("messages", 150, messages::run);
     messages::check();
+    messages::finish();
 }
 
 #[test]
-fn recovery_stands_the_corpus() {
-    run_all("logs", logs::run);
+fn recovery_stands_any_log() {
+    run_all("logs", 400, logs::run);
+    logs::finish();
 }
 
 #[test]
-fn repair_stands_the_corpus() {
-    run_all("images", images::run);
+fn repair_stands_any_image() {
+    run_all("images", 60, images::run);
+    images::finish();
 }
 
 /// Structures of a volume and messages, each behind the number of its kind.
@@ -110,5 +156,20 @@ fn write_the_corpus() {
         for (name, bytes) in seeds {
             std::fs::write(dir.join(name), bytes).unwrap();
         }
+    }
+}
+
+#[test]
+#[ignore = "one input: SHALE_FUZZ_FILE=logs:PATH"]
+fn one_input() {
+    let named = std::env::var("SHALE_FUZZ_FILE").unwrap();
+    let (target, path) = named.split_once(':').unwrap();
+    let input = std::fs::read(path).unwrap();
+    match target {
+        "decoders" => decoders::run(&input),
+        "messages" => messages::run(&input),
+        "logs" => logs::run(&input),
+        "images" => images::run(&input),
+        _ => panic!("{target} is no target"),
     }
 }

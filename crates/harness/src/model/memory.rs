@@ -543,6 +543,8 @@ impl Memory {
             return Err(Errno::NOENT);
         }
         inode.nlink += 1;
+        // A file made without a name may get its first one, once.
+        inode.linkable = false;
         self.enter(place, ino);
         Ok(())
     }

@@ -5,6 +5,8 @@
 //! directory), `y/z/w`; the socket `k`; extended attributes on `d` and `d/f`. Every client
 //! begins with `d/f` open twice, and `big` (appending), `d/g` and `d/e` once each.
 
+use std::sync::LazyLock;
+
 use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE};
 
 use crate::model::{Act, FileAct, Fill};
@@ -150,7 +152,8 @@ pub fn alphabet() -> Vec<Act> {
 /// Item `item` of the alphabet as step number `step`: what it writes is not what the same
 /// item writes elsewhere.
 pub fn act_at(item: usize, step: usize) -> Act {
-    let mut act = alphabet().swap_remove(item);
+    static ALPHABET: LazyLock<Vec<Act>> = LazyLock::new(alphabet);
+    let mut act = ALPHABET[item].clone();
     let filled = match &mut act {
         Act::SetXattr(_, _, fill, _) => Some(fill),
         Act::File(_, FileAct::Write(_, fill) | FileAct::WriteNext(fill)) => Some(fill),

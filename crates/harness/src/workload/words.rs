@@ -4,6 +4,7 @@
 use super::alphabet::{act_at, alphabet};
 use super::programs::Program;
 use crate::model::Act;
+use crate::model::random::{Abilities, Acts};
 
 /// One step of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,6 +18,13 @@ pub enum Step {
     },
     /// All logs are digested, and freed space is given out again.
     Digest,
+    /// Power fails in the step before; what could be left is recovered, and the run goes on
+    /// with it ([`Workload::run`] only, like the following).
+    Cut,
+    /// The volume is unmounted and mounted again.
+    Stop,
+    /// A client dies between two calls, another one takes its place.
+    Kill(usize),
 }
 
 /// A sequence of steps.
@@ -40,7 +48,14 @@ pub struct Workload {
     pub at_once: bool,
     /// Items are operations of this program, not of the alphabet.
     pub program: Option<Program>,
+    /// A long run with faults; items from [`RANDOM_FROM`] on are random operations.
+    pub run: bool,
 }
+
+/// Item `n` of a run, from this one on, is the operation that the number `n` makes.
+pub const RANDOM_FROM: usize = 1_000;
+/// Number behind the last one.
+pub const RANDOM_END: usize = 1 << 24;
 
 const LOG_ALL: &str = "L";
 const WRAPS: &str = "W";
@@ -50,7 +65,11 @@ const MKFS: &str = "M";
 const REQUESTS: &str = "R";
 const AT_ONCE: &str = "C";
 const PROGRAM: &str = "P=";
+const RUN: &str = "N";
 const DIGEST: &str = "D";
+const CUT: &str = "K";
+const STOP: &str = "U";
+const KILL: &str = "X";
 
 impl Workload {
     /// These steps, nothing special.
@@ -70,6 +89,9 @@ impl Workload {
     pub fn act(&self, item: usize, step: usize) -> Act {
         match self.program {
             Some(program) => program.acts()[item].clone(),
+            None if item >= RANDOM_FROM => {
+                Acts::new(item as u64, Abilities { ranges: true }).next_act()
+            }
             None => act_at(item, step),
         }
     }
@@ -78,7 +100,7 @@ impl Workload {
     pub fn whole_program(&self) -> Option<Program> {
         let items = self.steps.iter().filter_map(|step| match step {
             Step::Item { item, .. } => Some(*item),
-            Step::Digest => None,
+            _ => None,
         });
         let whole = items.enumerate().all(|(n, item)| n == item);
         self.program.filter(|_| whole)
@@ -87,8 +109,8 @@ impl Workload {
     /// How many clients it needs.
     pub fn clients(&self) -> usize {
         let client = |step: &Step| match step {
-            Step::Item { client, .. } => client + 1,
-            Step::Digest => 1,
+            Step::Item { client, .. } | Step::Kill(client) => client + 1,
+            _ => 1,
         };
         self.steps.iter().map(client).max().unwrap_or(1)
     }
@@ -97,7 +119,8 @@ impl Workload {
 /// Words: `12` item 12 of the first client, `b12` of the second, `D` a digest; in front `L`,
 /// `W`, `T`, `O`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
 /// [`Workload::turned`], [`Workload::requests`] and [`Workload::at_once`]; `M` alone for
-/// [`Workload::mkfs`], and `P=` with the name of a program ([`Workload::program`]).
+/// [`Workload::mkfs`], `N` in front for [`Workload::run`] (`K` [`Step::Cut`], `U` [`Step::Stop`], `Xb`
+/// [`Step::Kill`]), and `P=` with the name of a program ([`Workload::program`]).
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags = [
@@ -108,12 +131,16 @@ impl std::fmt::Display for Workload {
             (self.mkfs, MKFS),
             (self.requests, REQUESTS),
             (self.at_once, AT_ONCE),
+            (self.run, RUN),
         ];
         let flags = flags.into_iter().filter(|flag| flag.0);
         let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
         words.extend(self.program.map(|p| format!("{PROGRAM}{}", p.name())));
         words.extend(self.steps.iter().map(|step| match step {
             Step::Digest => DIGEST.to_owned(),
+            Step::Cut => CUT.to_owned(),
+            Step::Stop => STOP.to_owned(),
+            Step::Kill(client) => format!("{KILL}{}", char::from(b'a' + *client as u8)),
             Step::Item { client: 0, item } => item.to_string(),
             Step::Item { client, item } => format!("{}{item}", char::from(b'a' + *client as u8)),
         }));
@@ -143,7 +170,14 @@ impl std::str::FromStr for Workload {
                 MKFS => workload.mkfs = true,
                 REQUESTS => workload.requests = true,
                 AT_ONCE => workload.at_once = true,
+                RUN => (workload.run, items) = (true, RANDOM_END),
                 DIGEST => workload.steps.push(Step::Digest),
+                CUT if workload.run => workload.steps.push(Step::Cut),
+                STOP if workload.run => workload.steps.push(Step::Stop),
+                "Xa" | "Xb" | "Xc" | "Xd" if workload.run => {
+                    let client = usize::from(word.as_bytes()[1] - b'a');
+                    workload.steps.push(Step::Kill(client));
+                }
                 _ => workload.steps.push(item_of(word, items)?),
             }
         }
@@ -157,7 +191,9 @@ fn item_of(word: &str, items: usize) -> Result<Step, String> {
         _ => (0, word),
     };
     match number.parse() {
-        Ok(item) if item < items => Ok(Step::Item { client, item }),
+        Ok(item) if item < items && !(alphabet().len()..RANDOM_FROM).contains(&item) => {
+            Ok(Step::Item { client, item })
+        }
         _ => Err(format!(
             "'{word}' is no step: a number below {items}, b and such a number, D; or L, W, T, O, R, C, P=PROGRAM in front"
         )),
@@ -176,6 +212,14 @@ mod tests {
             (workload.to_string().as_str(), workload.clients()),
             (text, 2)
         );
+        let text = "N 3 D b1017 K U Xc";
+        let workload: Workload = text.parse().unwrap();
+        assert_eq!(
+            (workload.to_string().as_str(), workload.clients()),
+            (text, 3)
+        );
+        assert!("1017".parse::<Workload>().is_err() && "N 999".parse::<Workload>().is_err());
+        assert!("3 K".parse::<Workload>().is_err());
         assert!("999".parse::<Workload>().is_err() && "x".parse::<Workload>().is_err());
     }
 }

@@ -4,7 +4,6 @@ use crate::calls::limits;
 use crate::calls::vectors::{Buffer, buffers};
 use crate::calls::way::{Call, Way};
 use crate::client::{Client, caller};
-use crate::description::Held;
 use crate::raw::{self, Args, nr};
 use crate::recent;
 use crate::report;
@@ -133,41 +132,42 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
     if end.is_none_or(|end| end > i64::MAX as u64) {
         return raw::fail(libc::EINVAL);
     }
+    // Each by itself, never as a pair: see `Session::write_found`.
+    let mut at = offset;
     let done = match asked.write {
-        false => read(&call, client, offset, &buffers).map(|n| (n, offset + n as u64)),
+        false => {
+            let done = read(&call, client, offset, &buffers);
+            at += *done.as_ref().unwrap_or(&0) as u64;
+            done
+        }
         true => {
             let append = asked.append || call.flags() & libc::O_APPEND != 0;
-            match write(&call, client, offset, &buffers, append) {
-                Ok(Some(done)) => Ok(done),
-                Ok(None) => {
+            match write(&call, client, &mut at, &buffers, append) {
+                Err(Refused::Limit) => {
                     drop(held);
                     return limits::exceeded();
                 }
-                Err(e) => Err(e),
+                Err(Refused::Errno(e)) => Err(e),
+                Ok(n) => Ok(n),
             }
         }
     };
-    finish(&call, client, held, asked.at.is_none(), done)
-}
-
-/// Moves the offset and gives the result.
-#[inline]
-fn finish(
-    call: &Call<'_>,
-    client: &'static Client,
-    held: Option<Held>,
-    moves: bool,
-    done: Result<(usize, u64), Errno>,
-) -> i64 {
     match done {
-        Ok((n, end)) => {
-            if moves {
-                call.description().offset.store(end, Ordering::Relaxed);
+        Ok(n) => {
+            if asked.at.is_none() {
+                d.offset.store(at, Ordering::Relaxed);
             }
             n as i64
         }
         Err(e) => call.failed(client, held, e),
     }
+}
+
+/// Why a write wrote nothing.
+enum Refused {
+    /// The limit on file sizes allows none.
+    Limit,
+    Errno(Errno),
 }
 
 fn read(call: &Call<'_>, client: &Client, offset: u64, into: &Buffers) -> Result<usize, Errno> {
@@ -227,29 +227,29 @@ fn read_around(client: &Client, ino: u64, at: u64, into: Buffer) -> Result<usize
     Ok(done)
 }
 
-/// Bytes and where they ended; `None`: the limit on file sizes allows none.
+/// Bytes written; `at` is then where they ended.
 fn write(
     call: &Call<'_>,
     client: &Client,
-    offset: u64,
+    at: &mut u64,
     from: &Buffers,
     append: bool,
-) -> Result<Option<(usize, u64)>, Errno> {
+) -> Result<usize, Refused> {
     let caller = caller();
     let mut bytes = from.bytes();
     if bytes == 0 {
-        return Ok(Some((0, offset)));
+        return Ok(0);
     }
     let limit = limits::file_bytes();
     if limit != u64::MAX {
-        let at = if append {
-            client.session.getattr(&caller, call.ino())?.size
-        } else {
-            offset
+        let end = match append {
+            true => client.session.getattr(&caller, call.ino()).map(|a| a.size),
+            false => Ok(*at),
         };
-        bytes = bytes.min(limit.saturating_sub(at).min(usize::MAX as u64) as usize);
+        let left = limit.saturating_sub(end.map_err(Refused::Errno)?);
+        bytes = bytes.min(left.min(usize::MAX as u64) as usize);
         if bytes == 0 {
-            return Ok(None);
+            return Err(Refused::Limit);
         }
     }
     let flags = WriteFlags {
@@ -265,11 +265,11 @@ fn write(
             &gathered
         }
     };
-    let done = recent::with(call.thread, client, call.ino(), |found| {
+    recent::with(call.thread, client, call.ino(), |found| {
         let session = &client.session;
-        session.write_found(&caller, found, offset, data, flags)
-    });
-    done.map(Some)
+        session.write_found(&caller, found, at, data, flags)
+    })
+    .map_err(Refused::Errno)
 }
 
 /// `lseek`.

@@ -1,0 +1,288 @@
+//! A readers-writer lock whose writer leaves without an atomic read-modify-write.
+//!
+//! Such an instruction waits until everything that was stored before it has reached memory.
+//! After a fence that is the time that the medium takes, during which the thread could
+//! do what comes after the lock. So the one who leaves only stores and looks whether somebody
+//! waits; whoever is about to sleep makes the two happen in this order on every processor, with
+//! `membarrier` (some microseconds, paid only by those who would sleep anyway).
+//!
+//! Invariants: while `state` is [`WRITER`] only its owner changes it. A sleeper counts itself in
+//! `sleepers`, then has the barrier, then looks at `state` a last time (in the kernel, as it
+//! goes to sleep): so either it sees that the lock was left, or who leaves it sees the sleeper.
+//! Where there is no barrier to be had a sleeper wakes up by itself after [`NAP`].
+
+use parking_lot::lock_api;
+use rustix::thread::futex::{self, Flags, Timespec};
+use rustix::thread::{MembarrierCommand, membarrier};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+
+/// A value behind an [`Asymmetric`] lock.
+pub type RwLock<T> = lock_api::RwLock<Asymmetric, T>;
+/// The right to read it.
+pub type ReadGuard<'a, T> = lock_api::RwLockReadGuard<'a, Asymmetric, T>;
+/// The right to change it.
+pub type WriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, Asymmetric, T>;
+
+/// In `state`: a writer has the lock. Else the number of readers.
+const WRITER: u32 = 1 << 31;
+/// Looks before a thread sleeps: longer than a short call keeps the lock.
+const SPINS: u32 = 100;
+/// Longest sleep without looking.
+const NAP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// The lock itself. Threads of one process share it, not several processes. Who reads while
+/// somebody waits to write lets that one go first, for a while; so reading twice at once is
+/// slow then, and no deadlock.
+pub struct Asymmetric {
+    state: AtomicU32,
+    sleepers: AtomicU32,
+    /// Of those who wait, the ones that want to write.
+    writers: AtomicU32,
+}
+
+impl Asymmetric {
+    #[inline(always)]
+    fn try_write(&self) -> bool {
+        self.state
+            .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// One more reader, unless there is a writer. (Others may come and go meanwhile.)
+    #[inline(always)]
+    fn try_read(&self) -> bool {
+        let mut readers = self.state.load(Ordering::Relaxed);
+        while readers < WRITER - 1 {
+            match self.state.compare_exchange_weak(
+                readers,
+                readers + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return true,
+                Err(now) => readers = now,
+            }
+        }
+        false
+    }
+
+    #[inline(always)]
+    fn wake(&self) {
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.wake_all();
+        }
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        // Nobody sleeps on a word that is not there.
+        let _ = futex::wake(&self.state, Flags::PRIVATE, i32::MAX as u32);
+    }
+
+    #[cold]
+    fn write_slowly(&self) {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+        self.wait(|_| self.try_write());
+        self.writers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn read_slowly(&self) {
+        let polite = |slept: bool| slept || self.writers.load(Ordering::Relaxed) == 0;
+        self.wait(|slept| polite(slept) && self.try_read());
+    }
+
+    /// Waits until `done`, which is told whether the thread has slept already.
+    fn wait(&self, done: impl Fn(bool) -> bool) {
+        for _ in 0..SPINS {
+            if done(false) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        barrier();
+        let mut slept = false;
+        loop {
+            let state = self.state.load(Ordering::SeqCst);
+            if done(slept) {
+                break;
+            }
+            // Woken, changed meanwhile, interrupted, or slept long enough: look again.
+            if state != 0 {
+                let _ = futex::wait(&self.state, Flags::PRIVATE, state, Some(&NAP));
+            }
+            slept = true;
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Makes every thread of the process have a full barrier, wherever it is.
+pub fn barrier() {
+    let everywhere = || membarrier(MembarrierCommand::PrivateExpedited);
+    if everywhere().is_err() {
+        // The first time in this process. If the kernel has none, sleepers wake by themselves.
+        let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited).and_then(|()| everywhere());
+    }
+}
+
+// SAFETY: a writer comes in only when `state` is 0 and makes it WRITER in the same instruction,
+// so nobody is inside then; readers come in only by adding to a number without it, in one
+// instruction; and nobody but the writer takes WRITER away. Entering acquires what leaving
+// released.
+unsafe impl lock_api::RawRwLock for Asymmetric {
+    const INIT: Self = Self {
+        state: AtomicU32::new(0),
+        sleepers: AtomicU32::new(0),
+        writers: AtomicU32::new(0),
+    };
+
+    type GuardMarker = lock_api::GuardNoSend;
+
+    #[inline(always)]
+    fn lock_shared(&self) {
+        if self.writers.load(Ordering::Relaxed) != 0 || !self.try_read() {
+            self.read_slowly();
+        }
+    }
+
+    #[inline]
+    fn try_lock_shared(&self) -> bool {
+        self.try_read()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock_shared(&self) {
+        if self.state.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.wake();
+        }
+    }
+
+    #[inline(always)]
+    fn lock_exclusive(&self) {
+        if !self.try_write() {
+            self.write_slowly();
+        }
+    }
+
+    #[inline]
+    fn try_lock_exclusive(&self) -> bool {
+        self.try_write()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock_exclusive(&self) {
+        self.state.store(0, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        self.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    /// Two words that only differ while somebody changes them.
+    #[test]
+    fn writers_are_alone_and_nobody_is_forgotten() {
+        let lock = Arc::new(RwLock::new((0u64, 0u64)));
+        let threads: Vec<_> = (0..6u64)
+            .map(|thread| {
+                let lock = Arc::clone(&lock);
+                std::thread::spawn(move || {
+                    for turn in 0..20_000u64 {
+                        if (turn + thread) % 3 == 0 {
+                            let read = lock.read();
+                            assert_eq!(read.0, read.1);
+                            if turn % 512 == 0 {
+                                std::thread::yield_now();
+                            }
+                        } else {
+                            let mut write = lock.write();
+                            write.0 += 1;
+                            if turn % 256 == 0 {
+                                std::thread::yield_now();
+                            }
+                            write.1 += 1;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let each: u64 = (0..6u64)
+            .map(|thread| (0..20_000).filter(|turn| (turn + thread) % 3 != 0).count() as u64)
+            .sum();
+        assert_eq!(*lock.read(), (each, each));
+        assert!(!lock.is_locked());
+    }
+
+    /// A sleeper is woken when the lock is left, long before it would look by itself.
+    #[test]
+    fn a_sleeper_is_woken() {
+        let lock = Arc::new(RwLock::new(()));
+        let mut naps = 0;
+        for round in 0..60 {
+            let guard = lock.write();
+            let other = Arc::clone(&lock);
+            let waiter = std::thread::spawn(move || {
+                if round % 2 == 0 {
+                    drop(other.write());
+                } else {
+                    drop(other.read());
+                }
+                Instant::now()
+            });
+            // SAFETY: the lock is held by this test; the raw lock is only looked at.
+            let raw = unsafe { lock.raw() };
+            while raw.sleepers.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_micros(300));
+            let left = Instant::now();
+            drop(guard);
+            let woken = waiter.join().unwrap();
+            naps += u32::from(woken.duration_since(left) > Duration::from_millis(2));
+        }
+        assert!(naps < 20, "{naps} of 60 sleepers woke by themselves");
+    }
+
+    #[test]
+    fn readers_do_not_keep_a_writer_out() {
+        let lock = Arc::new(RwLock::new(0u32));
+        let stop = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let (lock, stop) = (Arc::clone(&lock), Arc::clone(&stop));
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let read = lock.read();
+                        std::hint::spin_loop();
+                        drop(read);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..200 {
+            *lock.write() += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        assert_eq!(*lock.read(), 200);
+        let twice = (lock.read(), lock.read());
+        assert!(lock.try_write().is_none());
+        drop(twice);
+        assert!(lock.try_write().is_some());
+    }
+}
