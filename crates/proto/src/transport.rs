@@ -63,7 +63,7 @@ fn send<T: Serialize>(
 }
 
 fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>), ProtoError> {
-    let mut bytes = vec![0u8; MESSAGE_BYTES_MAX + 1];
+    let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = retry(|| {
@@ -71,7 +71,8 @@ fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedF
             socket,
             &mut [IoSliceMut::new(&mut bytes)],
             &mut control,
-            RecvFlags::CMSG_CLOEXEC,
+            // With the length that the message has, whether or not there is room for it.
+            RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC,
         )
     })?;
     let mut fds = Vec::new();

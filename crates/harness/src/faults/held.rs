@@ -154,12 +154,14 @@ fn remove_all(side: &mut dyn Side, filled: &Filled) -> Checked<()> {
 }
 
 /// Writes new files until hardly a block is left that may be taken; gives their names.
-fn fill_up(side: &mut dyn Side, session: &Session) -> Checked<Vec<Vec<u8>>> {
+fn fill_up(side: &mut dyn Side, session: &Session, daemon: &Daemon) -> Checked<Vec<Vec<u8>>> {
     let mut made = Vec::new();
     for n in 0_u8.. {
         session.digest().map_err(|e| format!("digest: {e}"))?;
+        // What the call that goes on can see counts as free, but waiting for it is in vain.
+        let pending = daemon.volume().space().pending;
         let free = session.space().map_err(|e| format!("space: {e}"))?.free;
-        if free < LEFT_FREE + FILE_BYTES as u64 / BLOCK {
+        if free.saturating_sub(pending) < LEFT_FREE + FILE_BYTES as u64 / BLOCK {
             break;
         }
         let path = format!("fault-{n}").into_bytes();
@@ -191,7 +193,7 @@ fn hold(stage: &Stage, filled: &Filled) -> Checked<usize> {
     remove_all(&mut shale, filled)?;
     session.digest().map_err(|e| format!("digest: {e}"))?;
     let freed = used.saturating_sub(daemon.volume().space().used);
-    let made = fill_up(&mut shale, &session)?;
+    let made = fill_up(&mut shale, &session, &daemon)?;
     if freed == 0 || made.is_empty() {
         return Err(format!("{freed} blocks freed, {} files made", made.len()));
     }
