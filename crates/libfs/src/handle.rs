@@ -4,6 +4,7 @@ use crate::access::{EXECUTE, READ, WRITE, may};
 use crate::attr::{Attr, Caller};
 use crate::entries::{KIND_DIR, KIND_SYMLINK};
 use crate::errno::{Errno, Result, Stop};
+use crate::names::Fresh;
 use crate::node::Node;
 use crate::op::Op;
 use crate::ranges::{SEEK_DATA, SEEK_HOLE};
@@ -12,6 +13,7 @@ use crate::walk::{Target, walk, walk_to_create};
 use crate::write::WriteFlags;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
+use shale_format::limits::NAME_BYTES_MAX;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +38,7 @@ pub struct File {
 /// What looking for the file to open came to.
 enum Opening {
     Node(Arc<Node>),
-    Make { dir: u64, name: Vec<u8> },
+    Make,
 }
 
 impl Session {
@@ -61,14 +63,12 @@ impl Session {
         if flags.contains(OFlags::TMPFILE) {
             return self.open_unnamed(&caller, path, flags, mode);
         }
-        // A directory that was gone when a file was to be made in it.
-        let mut gone = None;
         let mut spoiled = 0;
+        let create = flags.contains(OFlags::CREATE);
+        let exclusive = create && flags.contains(OFlags::EXCL);
+        let follow = !flags.contains(OFlags::NOFOLLOW) && !exclusive;
         loop {
             let opening = self.run(&caller, Need::default(), |op| {
-                let create = flags.contains(OFlags::CREATE);
-                let exclusive = create && flags.contains(OFlags::EXCL);
-                let follow = !flags.contains(OFlags::NOFOLLOW) && !exclusive;
                 let target = if create {
                     walk_to_create(op, path, follow)?
                 } else {
@@ -78,8 +78,10 @@ impl Session {
             })?;
             let (node, made) = match opening {
                 Opening::Node(node) => (node, false),
-                Opening::Make { dir, name } => {
-                    match self.create(&caller, dir, &name, mode, libc::O_EXCL as u32) {
+                Opening::Make => {
+                    let place = |op: &mut Op<'_>| vacant(op, &walk_to_create(op, path, follow)?);
+                    let fresh = Fresh::file(&caller, mode);
+                    match self.make_where(&caller, &fresh, NAME_BYTES_MAX, place) {
                         Ok(attr) => match self.hold(&caller, attr.ino)? {
                             Some(node) => (node, true),
                             None => continue,
@@ -91,10 +93,6 @@ impl Session {
                                 true => continue,
                                 false => return Err(Errno::IO),
                             }
-                        }
-                        Err(Errno::NOENT) if gone != Some(dir) => {
-                            gone = Some(dir);
-                            continue;
                         }
                         Err(e) => return Err(e),
                     }
@@ -235,13 +233,19 @@ fn missing(op: &Op<'_>, target: Target, create: bool) -> std::result::Result<Ope
     if !create {
         return Err(Errno::NOENT.into());
     }
+    vacant(op, &target)?;
+    Ok(Opening::Make)
+}
+
+/// Where a file can be made that was not found: directory and name.
+fn vacant(op: &Op<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
+    if target.found.is_some() {
+        return Err(Errno::EXIST.into());
+    }
     let name = target.name(Errno::ISDIR)?.to_vec();
     let node = op.node(target.dir)?;
     may(op.caller, &op.read(&node)?.inode, WRITE | EXECUTE)?;
-    Ok(Opening::Make {
-        dir: target.dir,
-        name,
-    })
+    Ok((target.dir, name))
 }
 
 fn may_open(

@@ -26,10 +26,58 @@ const S_ISGID: u32 = libc::S_ISGID;
 
 /// What is made.
 #[derive(Clone, Copy)]
-struct Fresh<'a> {
+pub(crate) struct Fresh<'a> {
     mode: u32,
     rdev: u64,
     target: &'a [u8],
+}
+
+impl<'a> Fresh<'a> {
+    fn of_mode(mode: u32) -> Self {
+        Self {
+            mode,
+            rdev: 0,
+            target: &[],
+        }
+    }
+
+    pub(crate) fn file(caller: &Caller, mode: u32) -> Self {
+        Self::of_mode(libc::S_IFREG | mode & 0o7777 & !caller.umask)
+    }
+
+    pub(crate) fn directory(caller: &Caller, mode: u32) -> Self {
+        Self::of_mode(libc::S_IFDIR | mode & 0o1777 & !caller.umask)
+    }
+
+    /// Of the type in `mode`; 0 is a regular file.
+    pub(crate) fn node(caller: &Caller, mode: u32, rdev: u64) -> Result<Self> {
+        let kind = match mode & S_IFMT {
+            0 => libc::S_IFREG,
+            libc::S_IFDIR => return Err(Errno::PERM),
+            k
+            @ (libc::S_IFREG | libc::S_IFCHR | libc::S_IFBLK | libc::S_IFIFO | libc::S_IFSOCK) => k,
+            _ => return Err(Errno::INVAL),
+        };
+        let device = matches!(kind, libc::S_IFCHR | libc::S_IFBLK);
+        Ok(Self {
+            rdev: if device { rdev } else { 0 },
+            ..Self::of_mode(kind | mode & 0o7777 & !caller.umask)
+        })
+    }
+
+    /// A symbolic link.
+    pub(crate) fn link(target: &'a [u8]) -> Result<Self> {
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if target.len() > SYMLINK_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        Ok(Self {
+            target,
+            ..Self::of_mode(libc::S_IFLNK | 0o777)
+        })
+    }
 }
 
 impl Session {
@@ -74,44 +122,12 @@ impl Session {
         mode: u32,
         rdev: u64,
     ) -> Result<Attr> {
-        let kind = match mode & S_IFMT {
-            0 => libc::S_IFREG,
-            libc::S_IFDIR => return Err(Errno::PERM),
-            k
-            @ (libc::S_IFREG | libc::S_IFCHR | libc::S_IFBLK | libc::S_IFIFO | libc::S_IFSOCK) => k,
-            _ => return Err(Errno::INVAL),
-        };
-        let rdev = if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) {
-            rdev
-        } else {
-            0
-        };
-        let mode = kind | mode & 0o7777 & !caller.umask;
-        self.make(
-            caller,
-            parent,
-            name,
-            Fresh {
-                mode,
-                rdev,
-                target: &[],
-            },
-        )
+        self.make(caller, parent, name, Fresh::node(caller, mode, rdev)?)
     }
 
     /// Makes a directory. Errors: as [`Self::mknod`], `EMLINK`.
     pub fn mkdir(&self, caller: &Caller, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
-        let mode = libc::S_IFDIR | mode & 0o1777 & !caller.umask;
-        self.make(
-            caller,
-            parent,
-            name,
-            Fresh {
-                mode,
-                rdev: 0,
-                target: &[],
-            },
-        )
+        self.make(caller, parent, name, Fresh::directory(caller, mode))
     }
 
     /// Makes a symbolic link. Errors: as [`Self::mknod`]; `ENOENT` for an empty target,
@@ -123,23 +139,7 @@ impl Session {
         name: &[u8],
         target: &[u8],
     ) -> Result<Attr> {
-        if target.is_empty() {
-            return Err(Errno::NOENT);
-        }
-        if target.len() > SYMLINK_BYTES_MAX {
-            return Err(Errno::NAMETOOLONG);
-        }
-        let mode = libc::S_IFLNK | 0o777;
-        self.make(
-            caller,
-            parent,
-            name,
-            Fresh {
-                mode,
-                rdev: 0,
-                target,
-            },
-        )
+        self.make(caller, parent, name, Fresh::link(target)?)
     }
 
     /// Makes a regular file, as `open` with `O_CREAT` and `flags`. If the name exists,
@@ -153,17 +153,7 @@ impl Session {
         flags: u32,
     ) -> Result<Attr> {
         loop {
-            let file = libc::S_IFREG | mode & 0o7777 & !caller.umask;
-            let made = self.make(
-                caller,
-                parent,
-                name,
-                Fresh {
-                    mode: file,
-                    rdev: 0,
-                    target: &[],
-                },
-            );
+            let made = self.make(caller, parent, name, Fresh::file(caller, mode));
             if made != Err(Errno::EXIST) || flags & libc::O_EXCL as u32 != 0 {
                 return made;
             }
@@ -222,14 +212,30 @@ impl Session {
             return attr;
         }
         check_new(name)?;
-        let bytes = record_bytes(CreateBody::BYTES, name.len() + fresh.target.len());
+        self.make_where(caller, &fresh, name.len(), |_| Ok((parent, name)))
+    }
+
+    /// Makes an inode with a name of at most `name_bytes` bytes in a directory, both of which
+    /// `place` finds. It is found and made in one run: a number that is found in one run may be
+    /// another directory's in the next.
+    pub(crate) fn make_where<N: AsRef<[u8]>>(
+        &self,
+        caller: &Caller,
+        fresh: &Fresh<'_>,
+        name_bytes: usize,
+        place: impl Fn(&mut Op<'_>) -> std::result::Result<(u64, N), Stop>,
+    ) -> Result<Attr> {
+        let bytes = record_bytes(CreateBody::BYTES, name_bytes + fresh.target.len());
         self.run(caller, Need { log: bytes as u64 }, |op| {
+            let (parent, name) = place(op)?;
+            let name = name.as_ref();
+            check_new(name)?;
             let dir = op.node_to_change(parent)?;
             let mut state = op.write(&dir)?;
             live_dir(&state)?;
             match slot(&self.view, &state, name)? {
                 Slot::Taken(_) => Err(Errno::EXIST.into()),
-                Slot::Vacant(key) => make_in(op, &mut state, key, name, &fresh),
+                Slot::Vacant(key) => make_in(op, &mut state, key, name, fresh),
             }
         })
     }

@@ -10,13 +10,14 @@ use crate::entries::{KIND_DIR, check_length};
 use crate::errno::{Errno, Result, Stop};
 use crate::handle::File;
 use crate::meta::StatFs;
+use crate::names::Fresh;
 use crate::op::Op;
 use crate::read::wrong_type;
 use crate::rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, no_cycle};
 use crate::session::{Need, Session};
 use crate::walk::{Last, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
-use shale_format::limits::PATH_BYTES_MAX;
+use shale_format::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -77,18 +78,16 @@ impl Tree {
 
     /// Walks to where a name is to be made. `slash_ok`: for a directory.
     fn vacant(&self, path: &[u8], slash_ok: bool) -> Result<(u64, Vec<u8>)> {
-        self.look(|op| {
-            let target = walk_bare(op, path)?;
-            let name = name_of(&target, Errno::EXIST)?;
-            if target.found.is_some() {
-                return Err(Errno::EXIST.into());
-            }
-            if target.slash && !slash_ok {
-                return Err(Errno::NOENT.into());
-            }
-            may_change(op, target.dir)?;
-            Ok((target.dir, name))
-        })
+        self.look(|op| vacant(op, path, slash_ok))
+    }
+
+    /// Makes what `path` is to name.
+    fn make(&self, path: &[u8], slash_ok: bool, fresh: &Fresh<'_>) -> Result<()> {
+        let place = |op: &mut Op<'_>| vacant(op, path, slash_ok);
+        let made = self
+            .session
+            .make_where(&self.caller, fresh, NAME_BYTES_MAX, place);
+        made.map(|_| ())
     }
 
     /// Opens a file; see [`Session::open`].
@@ -118,31 +117,23 @@ impl Tree {
 
     /// Makes a directory. Errors: as [`Session::mkdir`] and of the walk.
     pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.settled(
-            || self.vacant(path, true),
-            |(dir, name)| self.session.mkdir(&self.caller, *dir, name, mode),
-        )?;
-        Ok(())
+        self.make(path, true, &Fresh::directory(&self.caller, mode))
     }
 
     /// Makes a file, FIFO, socket or (superuser only, `EPERM`) device node.
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
         let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK);
-        let make = |(dir, name): &(u64, Vec<u8>)| match device && self.caller.uid != 0 {
-            true => Err(Errno::PERM),
-            false => self.session.mknod(&self.caller, *dir, name, mode, rdev),
-        };
-        self.settled(|| self.vacant(path, false), make)?;
-        Ok(())
+        if device && self.caller.uid != 0 {
+            // Only where nothing is missing to it but the right.
+            self.vacant(path, false)?;
+            return Err(Errno::PERM);
+        }
+        self.make(path, false, &Fresh::node(&self.caller, mode, rdev)?)
     }
 
     /// Makes a symbolic link at `path` to `target`.
     pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
-        self.settled(
-            || self.vacant(path, false),
-            |(dir, name)| self.session.symlink(&self.caller, *dir, name, target),
-        )?;
-        Ok(())
+        self.make(path, false, &Fresh::link(target)?)
     }
 
     /// Target of a symbolic link. Errors: `EINVAL` for anything else.
@@ -363,6 +354,24 @@ pub(crate) fn again(stop: Stop) -> Stop {
 
 fn is_root(path: &[u8]) -> bool {
     path.iter().all(|&b| b == b'/')
+}
+
+/// Walks to where a name is to be made: directory and name. `slash_ok`: for a directory.
+fn vacant(
+    op: &mut Op<'_>,
+    path: &[u8],
+    slash_ok: bool,
+) -> std::result::Result<(u64, Vec<u8>), Stop> {
+    let target = walk_bare(op, path)?;
+    let name = name_of(&target, Errno::EXIST)?;
+    if target.found.is_some() {
+        return Err(Errno::EXIST.into());
+    }
+    if target.slash && !slash_ok {
+        return Err(Errno::NOENT.into());
+    }
+    may_change(op, target.dir)?;
+    Ok((target.dir, name))
 }
 
 /// Walks to a name itself: a symbolic link at the end is not followed, slash or not. A
