@@ -380,8 +380,6 @@ impl Session {
         search.leases += 1;
         let insist = if search.leases > PATIENCE {
             Insist::Hold
-        } else if self.options.yields {
-            Insist::Yield
         } else {
             Insist::Yes
         };

@@ -7,7 +7,6 @@ mod coherence;
 mod history;
 mod messages;
 mod run;
-mod sizes;
 mod volume;
 
 use std::fs;
