@@ -8,6 +8,7 @@
 //! | [`timing`] | models that slow a mapping down to the NVM of Strata §5 or HiNFS §5.1 |
 //! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
+//! | [`protect`] | the processor's protection keys |
 //! | [`mutants`] | deliberate mistakes, in test builds only |
 //! | [`sim`] | a recorder of every store, flush and fence, and the images a power cut could leave |
 //!

@@ -2,7 +2,7 @@
 //!
 //! A call walks its paths and checks what the caller may, then does the operation on
 //! the inodes it found. If they change in between, the operation sees that under its
-//! locks, as in a kernel.
+//! locks, as in a kernel. What makes an inode walks in the run in which it makes it.
 
 use crate::access::{EXECUTE, WRITE, may, may_remove_from, may_set};
 use crate::attr::{Attr, Caller, SetAttr, SetTime};

@@ -5,6 +5,7 @@
 
 use super::attacker::*;
 use super::stage::Stage;
+use crate::chance::Chance;
 use shale_device::View;
 use shale_format::record::{RecordHeader, flag};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
@@ -16,20 +17,16 @@ const EACH: u64 = 50;
 /// No log of a few records takes longer.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The same sequence of numbers everywhere.
-struct Seeded(u64);
+/// Seeded numbers, nasty ones among them.
+struct Seeded(Chance);
 
 impl Seeded {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.0.below(n)
     }
 
     fn of<T: Copy>(&mut self, all: &[T]) -> T {
@@ -208,7 +205,7 @@ fn prepare(a: &mut Attacker, stage: &Stage, tag: String) -> Names {
 
 /// One log.
 fn log(stage: &Stage, seed: u64) {
-    let mut r = Seeded(seed);
+    let mut r = Seeded(Chance::new(seed));
     let mut a = stage.attacker();
     let mut names = prepare(&mut a, stage, format!("z{seed}"));
     let records = 1 + r.below(30);
@@ -249,7 +246,7 @@ fn log(stage: &Stage, seed: u64) {
 
 /// Messages with any numbers in them.
 fn messages(stage: &Stage, seed: u64) {
-    let mut r = Seeded(!seed);
+    let mut r = Seeded(Chance::new(!seed));
     let a = stage.attacker();
     for _ in 0..20 {
         let n = r.nasty();
