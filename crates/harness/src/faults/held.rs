@@ -35,12 +35,22 @@ const LEFT_FREE: u64 = 160;
 /// Each new file.
 const FILE_BYTES: usize = 256 << 10;
 
-/// A client that stays inside a call. What it logs there is digested meanwhile.
+/// A client that stays inside a call.
 struct Inside {
     hand: Hand,
     ino: Ino,
     /// Where its log begins as long as it stays.
     kept: u64,
+}
+
+/// When what the client logs inside of its call is digested. Gates are passed for one digest after
+/// the other, so the first one after it came inside is the one that shows most.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Before others remove what it can see: the log's space has to wait.
+    LogFirst,
+    /// After: what they remove has to wait.
+    RemovedFirst,
 }
 
 impl Inside {
@@ -50,17 +60,20 @@ impl Inside {
         hand.digest();
         hand.ask(Request::Unlease { ino: ROOT.0 });
         let kept = hand.writer.committed().0;
-        let mut inside = Inside { hand, ino, kept };
+        let inside = Inside { hand, ino, kept };
         eventually("log space comes back", || inside.reclaim() == kept);
-        let hand = &mut inside.hand;
-        hand.set_gate(GATE, 1);
-        hand.append(encode::write(ino, 0, b"from inside"));
-        // A request for a digest would wait for this very call.
-        hand.ask(Request::Doorbell);
-        let upto = hand.writer.committed().0;
-        let digested = || hand.daemon_page.load_u64(daemon_page::DIGESTED);
-        eventually("it is digested", || digested() == upto);
+        inside.hand.set_gate(GATE, 1);
+        inside.hand.append(encode::write(ino, 0, b"from inside"));
         inside
+    }
+
+    /// Has what it logged digested.
+    fn digest(&self) {
+        // A request for a digest would wait for this very call.
+        self.hand.ask(Request::Doorbell);
+        let upto = self.hand.writer.committed().0;
+        let digested = || self.hand.daemon_page.load_u64(daemon_page::DIGESTED);
+        eventually("it is digested", || digested() == upto);
     }
 
     /// Up to where it may use its log again.
@@ -181,11 +194,14 @@ fn fill_up(side: &mut dyn Side, session: &Session, daemon: &Daemon) -> Checked<V
     Ok(made)
 }
 
-fn hold(stage: &Stage, filled: &Filled) -> Checked<usize> {
+fn hold(stage: &Stage, filled: &Filled, order: Order) -> Checked<usize> {
     let mut config = stage.config();
     config.gate_timeout = PATIENCE;
     let daemon: Arc<Daemon> = stage.start_with(config)?;
     let inside = Inside::enter(&daemon);
+    if order == Order::LogFirst {
+        inside.digest();
+    }
     let before = blocks(&daemon.volume().view())?;
     let session = attach_to(&daemon)?;
     let mut shale = side(&session);
@@ -194,6 +210,9 @@ fn hold(stage: &Stage, filled: &Filled) -> Checked<usize> {
     session.digest().map_err(|e| format!("digest: {e}"))?;
     let freed = used.saturating_sub(daemon.volume().space().used);
     let made = fill_up(&mut shale, &session, &daemon)?;
+    if order == Order::RemovedFirst {
+        inside.digest();
+    }
     if freed == 0 || made.is_empty() {
         return Err(format!("{freed} blocks freed, {} files made", made.len()));
     }
@@ -239,7 +258,11 @@ pub fn calls(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let stage = trial.stage()?;
     while trial.next_case() {
         stage.put(&trial.filled.image)?;
-        let held = kept!(caught(|| hold(&stage, trial.filled)));
+        let order = match trial.cases % 2 == 1 {
+            true => Order::RemovedFirst,
+            false => Order::LogFirst,
+        };
+        let held = kept!(caught(|| hold(&stage, trial.filled, order)));
         trial.seen = format!("{held} blocks stayed as they were");
     }
     Ok(Ok(()))
