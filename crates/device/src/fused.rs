@@ -13,11 +13,12 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,
-    _mm_extract_epi64, _mm_set_epi64x, _mm_stream_si64, _mm_stream_si128, _mm_xor_si128,
-    _mm512_broadcast_i32x4, _mm512_castsi512_si128, _mm512_clmulepi64_epi128,
-    _mm512_extracti32x4_epi32, _mm512_set_epi64, _mm512_stream_si512, _mm512_ternarylogic_epi64,
-    _mm512_xor_si512, _mm512_zextsi128_si512,
+    __m128i, __m256i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128,
+    _mm_cvtsi128_si64, _mm_extract_epi64, _mm_set_epi64x, _mm_stream_si64, _mm_stream_si128,
+    _mm_xor_si128, _mm256_broadcastsi128_si256, _mm256_clmulepi64_epi128, _mm256_extracti128_si256,
+    _mm256_stream_si256, _mm256_xor_si256, _mm256_zextsi128_si256, _mm512_broadcast_i32x4,
+    _mm512_castsi512_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_set_epi64,
+    _mm512_stream_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
 use crate::crc32c::{power_of_x, word_portable};
@@ -162,6 +163,65 @@ pub(crate) unsafe fn stream_summed_avx512(
     remainder_512(sum)
 }
 
+/// Loads half a line, stores it past the cache and returns it.
+///
+/// # Safety
+/// `to` is a multiple of 32 and mapped writable, `from` readable, for 32 bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn pass_256(to: *mut u8, from: *const u8) -> __m256i {
+    let half: __m256i;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("vmovdqu {half}, [{from}]", half = out(ymm_reg) half, from = in(reg) from,
+             options(nostack, preserves_flags, readonly));
+        _mm256_stream_si256(to.cast(), half);
+    }
+    half
+}
+
+/// `sum` moved on by what `by` says, onto `next`.
+#[inline]
+#[target_feature(enable = "avx2,vpclmulqdq")]
+fn fold_256(sum: __m256i, by: __m256i, next: __m256i) -> __m256i {
+    let first = _mm256_clmulepi64_epi128::<0x00>(sum, by);
+    let second = _mm256_clmulepi64_epi128::<0x11>(sum, by);
+    _mm256_xor_si256(_mm256_xor_si256(first, second), next)
+}
+
+/// # Safety
+/// As [`stream_summed_avx512`].
+#[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+pub(crate) unsafe fn stream_summed_avx2(
+    to: *mut u8,
+    from: *const u8,
+    lines: usize,
+    state: u32,
+) -> u32 {
+    if lines == 0 {
+        return state;
+    }
+    let pass = |line: usize, half: usize| {
+        let at = line * LINE_BYTES + half * size_of::<__m256i>();
+        // SAFETY: every caller below stays below `lines`.
+        unsafe { pass_256(to.add(at), from.add(at)) }
+    };
+    let seed = _mm256_zextsi128_si256(_mm_cvtsi32_si128(state as i32));
+    let mut front = _mm256_xor_si256(pass(0, 0), seed);
+    let mut back = pass(0, 1);
+    let by = _mm256_broadcastsi128_si256(pair(BY_1_LINE));
+    for line in 1..lines {
+        front = fold_256(front, by, pass(line, 0));
+        back = fold_256(back, by, pass(line, 1));
+    }
+    remainder_of_quarters([
+        _mm256_extracti128_si256::<0>(front),
+        _mm256_extracti128_si256::<1>(front),
+        _mm256_extracti128_si256::<0>(back),
+        _mm256_extracti128_si256::<1>(back),
+    ])
+}
+
 /// Loads 16 bytes, stores them past the cache and returns them.
 ///
 /// # Safety
@@ -185,6 +245,15 @@ fn fold_128(sum: __m128i, by: __m128i, next: __m128i) -> __m128i {
     let first = _mm_clmulepi64_si128::<0x00>(sum, by);
     let second = _mm_clmulepi64_si128::<0x11>(sum, by);
     _mm_xor_si128(_mm_xor_si128(first, second), next)
+}
+
+/// The state after the line that all before were folded onto, a quarter of it in each.
+#[inline]
+#[target_feature(enable = "pclmulqdq,sse4.2")]
+fn remainder_of_quarters(sums: [__m128i; 4]) -> u32 {
+    let sum = fold_128(sums[0], pair(BY_48), sums[3]);
+    let sum = fold_128(sums[1], pair(BY_32), sum);
+    remainder(fold_128(sums[2], pair(BY_16), sum))
 }
 
 /// # Safety
@@ -214,9 +283,7 @@ pub(crate) unsafe fn stream_summed_pclmul(
             *sum = fold_128(*sum, by, next);
         }
     }
-    let sum = fold_128(sums[0], pair(BY_48), sums[3]);
-    let sum = fold_128(sums[1], pair(BY_32), sum);
-    remainder(fold_128(sums[2], pair(BY_16), sum))
+    remainder_of_quarters(sums)
 }
 
 /// # Safety
@@ -288,6 +355,9 @@ mod tests {
         copies_and_sums(stream_summed_portable);
         if is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.2") {
             copies_and_sums(stream_summed_pclmul);
+        }
+        if is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx2") {
+            copies_and_sums(stream_summed_avx2);
         }
         if is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx512f") {
             copies_and_sums(stream_summed_avx512);

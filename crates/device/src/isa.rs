@@ -15,7 +15,8 @@ use std::sync::OnceLock;
 
 use crate::crc32c::{update_portable, update_sse42};
 use crate::fused::{
-    StreamSummed, stream_summed_avx512, stream_summed_pclmul, stream_summed_portable,
+    StreamSummed, stream_summed_avx2, stream_summed_avx512, stream_summed_pclmul,
+    stream_summed_portable,
 };
 
 /// Bytes in a cache line, the unit of flushing.
@@ -109,9 +110,11 @@ pub(crate) unsafe fn stream_words(to: *mut u8, line: &[u64; LINE_WORDS]) {
 
 fn summing() -> (StreamSummed, Update) {
     let crc = is_x86_feature_detected!("sse4.2");
-    let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq");
-    if crc && wide {
+    let wide = is_x86_feature_detected!("vpclmulqdq");
+    if crc && wide && is_x86_feature_detected!("avx512f") {
         (stream_summed_avx512, update_sse42)
+    } else if crc && wide && is_x86_feature_detected!("avx2") {
+        (stream_summed_avx2, update_sse42)
     } else if crc && is_x86_feature_detected!("pclmulqdq") {
         (stream_summed_pclmul, update_sse42)
     } else {

@@ -7,7 +7,7 @@
 //! the last piece as ever. Later cuts are further behind: one that is not takes the earlier away.
 //! The caller holds the inode's lock.
 
-use crate::pieces::{Piece, Pieces};
+use crate::pieces::{Piece, Pieces, Place};
 use shale_format::{BlockAddr, LogPos};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -92,10 +92,11 @@ impl Overlay {
             return;
         }
         let Range { start, end } = range;
+        let place = Place::of(source);
         let piece = Piece {
             start,
             end,
-            source,
+            place,
             record,
         };
         // The most frequent cases first: behind everything, and the same range again.
@@ -105,14 +106,20 @@ impl Overlay {
         }
         match self.pieces.get_mut(start) {
             Some(old) if old.end == end => *old = piece,
-            _ => self.replace(piece),
+            _ => self.replace(start, end, place, record),
         }
     }
 
+    /// The parts of a piece, not the piece: see [`Place`].
     #[inline(never)]
-    fn replace(&mut self, piece: Piece) {
-        self.forget(piece.start..piece.end);
-        self.pieces.insert(piece);
+    fn replace(&mut self, start: u64, end: u64, place: Place, record: LogPos) {
+        self.forget(start..end);
+        self.pieces.insert(Piece {
+            start,
+            end,
+            place,
+            record,
+        });
     }
 
     /// Bytes of `range` are zeros now.
@@ -151,7 +158,7 @@ impl Overlay {
             if old.end > range.end {
                 self.pieces.insert(Piece {
                     start: range.end,
-                    source: old.source.plus(range.end - old.start),
+                    place: Place::of(old.source().plus(range.end - old.start)),
                     ..old
                 });
             }
@@ -177,7 +184,7 @@ impl Overlay {
             self.forget(from..old.end);
             self.pieces.insert(Piece {
                 start: from,
-                source: old.source.plus(from - old.start),
+                place: Place::of(old.source().plus(from - old.start)),
                 ..old
             });
         }
@@ -212,7 +219,7 @@ impl Overlay {
                 self.pieces.insert(Piece {
                     start,
                     end,
-                    source: Source::Zero,
+                    place: Place::of(Source::Zero),
                     record,
                 });
             }
@@ -231,7 +238,7 @@ impl Overlay {
             Some(last) if last.start < range.end => last,
             _ => self.pieces.before(range.end)?,
         };
-        (piece.end > range.start).then_some(piece.source)
+        (piece.end > range.start).then_some(piece.source())
     }
 
     /// Visits `range` in order, in pieces: the bytes of each are in the source, or,
@@ -267,7 +274,7 @@ impl Overlay {
         // Mostly one piece has it all.
         let first = self.pieces.at_or_before(range.start);
         if let Some(piece) = first.filter(|p| p.end >= range.end && !range.is_empty()) {
-            let source = piece.source.plus(range.start - piece.start);
+            let source = piece.source().plus(range.start - piece.start);
             return visit(range, Some(source));
         }
         let mut at = range.start;
@@ -285,7 +292,7 @@ impl Overlay {
                 at = piece.start;
             }
             let end = piece.end.min(range.end);
-            visit(at..end, Some(piece.source.plus(at - piece.start)))?;
+            visit(at..end, Some(piece.source().plus(at - piece.start)))?;
             at = end;
         }
         if at < range.end {

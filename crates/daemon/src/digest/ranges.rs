@@ -15,12 +15,15 @@ pub trait Advance: Clone {
 #[derive(Clone, Debug)]
 pub struct Ranges<T> {
     map: BTreeMap<u64, (u64, T)>,
+    /// No range goes on behind it: what comes there (appends) meets none.
+    behind: u64,
 }
 
 impl<T> Default for Ranges<T> {
     fn default() -> Self {
         Self {
             map: BTreeMap::new(),
+            behind: 0,
         }
     }
 }
@@ -31,12 +34,13 @@ impl<T: Advance> Ranges<T> {
         if range.start < range.end {
             self.remove(range.clone());
             self.map.insert(range.start, (range.end, value));
+            self.behind = self.behind.max(range.end);
         }
     }
 
     /// Takes away every value in `range`.
     pub fn remove(&mut self, range: Range<u64>) {
-        if range.start >= range.end {
+        if range.start >= range.end.min(self.behind) {
             return;
         }
         if let Some((&start, &(end, ref value))) = self.map.range(..range.start).next_back()
@@ -66,16 +70,18 @@ impl<T: Advance> Ranges<T> {
 
     /// The ranges that touch `range`, cut to it, in ascending order.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> {
-        let before = self
-            .map
-            .range(..range.start)
-            .next_back()
+        let met = (range.start < self.behind).then_some(&self.map);
+        let before = met
+            .and_then(|map| map.range(..range.start).next_back())
             .filter(|(_, (end, _))| *end > range.start);
-        let inside = self.map.range(range.start..range.end.max(range.start));
-        before.into_iter().chain(inside).map(move |(&s, (e, v))| {
-            let start = s.max(range.start);
-            (start..(*e).min(range.end), v.advance(start - s))
-        })
+        let inside = met.map(|map| map.range(range.start..range.end.max(range.start)));
+        before
+            .into_iter()
+            .chain(inside.into_iter().flatten())
+            .map(move |(&s, (e, v))| {
+                let start = s.max(range.start);
+                (start..(*e).min(range.end), v.advance(start - s))
+            })
     }
 
     /// The parts of `range` that no range touches, in ascending order.
