@@ -18,7 +18,10 @@ impl Ftl {
     /// mostly garbage, so that whoever writes does not wait for many at once.
     pub(super) fn make_room(&self, state: &mut State) -> Result<(), DeviceError> {
         let slots = self.flash.geometry().pages_per_block * SLOTS as u32;
-        while !state.place.has_page(Stream::Written) {
+        let short = |state: &State| {
+            !state.place.has_page(Stream::Written) || state.place.free_blocks() < RESERVE
+        };
+        while short(state) {
             let victim =
                 self.victim(state, slots - 2 * SLOTS as u32)
                     .ok_or(DeviceError::NoVictim {
@@ -87,6 +90,7 @@ impl Ftl {
     }
 
     fn clean(&self, state: &mut State, victim: EraseBlock) -> Result<(), DeviceError> {
+        state.place.cleans(victim);
         let mut page = vec![0; self.flash.geometry().page_bytes as usize];
         let mut moving: Vec<(u32, super::cache::Data)> = Vec::new();
         for number in 0..self.flash.next_page(victim) {
@@ -105,7 +109,9 @@ impl Ftl {
         }
         // Older copies may go with the victim, but not before it is known that
         // the newer ones are trimmed.
-        self.write_trims(state, Stream::Moved)?;
+        while state.map.pending() > 0 {
+            self.write_trims(state, Stream::Moved)?;
+        }
         self.flash.flush();
         self.flash.erase(victim)?;
         state.place.freed(victim);

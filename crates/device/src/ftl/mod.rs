@@ -270,17 +270,27 @@ impl Ftl {
         Ok(())
     }
 
-    /// Lists on flash what was trimmed and is not listed yet.
+    /// Lists on flash what was trimmed and is not listed yet: a page of it.
     fn write_trims(&self, state: &mut State, stream: Stream) -> Result<(), DeviceError> {
+        let mut page = [0xff; SLOTS * BLOCK_BYTES];
+        let ranges = state.map.pending_ranges(page.len() / 8);
+        oob::put_ranges(&ranges, &mut page);
+        let at = self.program(state, stream, &page, Kind::Trims(ranges.len() as u32))?;
+        for (first, count) in ranges {
+            (first..first + count).for_each(|b| state.map.set(b, Where::Trimmed(at)));
+        }
+        state.counts.trim_pages += 1;
+        Ok(())
+    }
+
+    /// Lists on flash all that was trimmed.
+    fn list_trims(&self, state: &mut State) -> Result<(), DeviceError> {
         while state.map.pending() > 0 {
-            let mut page = [0xff; SLOTS * BLOCK_BYTES];
-            let ranges = state.map.pending_ranges(page.len() / 8);
-            oob::put_ranges(&ranges, &mut page);
-            let at = self.program(state, stream, &page, Kind::Trims(ranges.len() as u32))?;
-            for (first, count) in ranges {
-                (first..first + count).for_each(|b| state.map.set(b, Where::Trimmed(at)));
+            self.make_room(state)?;
+            // Cleaning may have listed them.
+            if state.map.pending() > 0 {
+                self.write_trims(state, Stream::Written)?;
             }
-            state.counts.trim_pages += 1;
         }
         Ok(())
     }
@@ -342,8 +352,7 @@ impl Ftl {
             Where::Unwritten | Where::Trimmed(_) | Where::TrimPending => {}
         }
         if state.map.pending() >= TRIMS_PENDING_MAX {
-            self.make_room(state)?;
-            self.write_trims(state, Stream::Moved)?;
+            self.list_trims(state)?;
         }
         Ok(())
     }
@@ -423,10 +432,7 @@ impl BlockDevice for Ftl {
         while state.cache.len() > 0 {
             self.write_oldest(&mut state)?;
         }
-        if state.map.pending() > 0 {
-            self.make_room(&mut state)?;
-            self.write_trims(&mut state, Stream::Moved)?;
-        }
+        self.list_trims(&mut state)?;
         state.counts.flushes += 1;
         self.flash.flush();
         Ok(())

@@ -77,12 +77,16 @@ impl Place {
         place
     }
 
-    /// A block was erased.
+    /// A block is about to be cleaned: nobody goes on with it.
+    pub fn cleans(&mut self, block: EraseBlock) {
+        let number = block.number() as usize;
+        self.uses[number] = Use::Full;
+        self.begun[number % self.units].retain(|begun| *begun != block);
+    }
+
+    /// A block is erased.
     pub fn freed(&mut self, block: EraseBlock) {
         let number = block.number() as usize;
-        if self.uses[number] == Use::Begun {
-            self.begun[number % self.units].retain(|begun| *begun != block);
-        }
         self.uses[number] = Use::Free;
         self.free[number % self.units].push(block);
         self.free_blocks += 1;

@@ -231,6 +231,13 @@ fn many_trims_of_single_blocks_cost_no_room() {
         }
     }
     model.check(&ftl);
+    (0..model.blocks.len()).for_each(|block| model.write(&ftl, block));
+    // Nothing but lists is written now.
+    for block in 0..model.blocks.len() {
+        model.discard(&ftl, block, 1);
+        model.flush(&ftl);
+    }
+    model.check(&ftl);
     check_invariants(&ftl);
 }
 
