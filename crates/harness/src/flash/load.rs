@@ -112,7 +112,7 @@ impl Load {
 
     fn sync(&self) -> Result<()> {
         let of = self.files.first();
-        of.map_or(Ok(()), |file| rustix::fs::syncfs(file))
+        of.map_or(Ok(()), rustix::fs::syncfs)
             .map_err(HarnessError::call("the file system", "sync"))
     }
 
