@@ -46,6 +46,7 @@ trap 'rm -rf "$scratch"' EXIT
 # package -> why
 packages=(
     fuse3            # fusermount3, the mount of every program
+    e2fsprogs btrfs-progs # file systems to compare with
     attr acl         # getfattr and setfattr, getfacl and setfacl
     sqlite3          # demo, suites, crash loads
     git make         # suites and crash loads

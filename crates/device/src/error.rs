@@ -47,6 +47,51 @@ pub enum DeviceError {
         /// Device and inode number of the file offered.
         found: (u64, u64),
     },
+    /// An image holds something else than what was to be opened.
+    #[error("{}: {what}: expected {expected}, found {found}", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What should be there.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
+    /// A flash page was to be programmed that is not the next one of its erase block. Below
+    /// `expected`: it holds something, and must be erased first.
+    #[error("erase block {block}: page {page} cannot be programmed: expected page {expected}")]
+    OutOfOrder {
+        /// The erase block.
+        block: u32,
+        /// The page within it.
+        page: u32,
+        /// The page that comes next; the number of pages if the block is full.
+        expected: u32,
+    },
+    /// The error-correcting code of a flash page does not fit: it was torn by a power cut.
+    #[error("erase block {block}: page {page} is torn")]
+    TornPage {
+        /// The erase block.
+        block: u32,
+        /// The page within it.
+        page: u32,
+    },
+    /// Power was cut while the block was erased: it holds nothing until it is erased again.
+    #[error("erase block {block} is half erased")]
+    HalfErased {
+        /// The erase block.
+        block: u32,
+    },
+    /// Cleaning gains no page any more.
+    #[error("no erase block is worth cleaning: {free} are free, expected at least {expected}")]
+    NoVictim {
+        /// Free erase blocks.
+        free: usize,
+        /// Those that are kept in reserve.
+        expected: usize,
+    },
     /// A map of no pieces.
     #[error("expected at least one piece to map, found none")]
     NoPieces,

@@ -5,7 +5,10 @@
 //! | [`nvm`] | a mapping of NVM: stores, non-temporal copies, flushes, fences, and the types that order them |
 //! | [`counters`] | how many bytes, lines and fences each path cost; counts compare across machines, times do not |
 //! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
-//! | [`timing`] | models that slow a mapping down to the NVM of Strata §5 or HiNFS §5.1 |
+//! | [`timing`] | models that slow a mapping or a medium down to those of the papers |
+//! | [`block_device`] | what can be read, written, discarded and flushed by byte range; files |
+//! | [`zoned`] | an open-channel SSD: raw flash in units, erase blocks and pages |
+//! | [`ftl`] | a page-mapped translation layer, which makes a block device of it |
 //! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
 //! | [`protect`] | the processor's protection keys |
@@ -32,11 +35,13 @@
 compile_error!("Shale runs on x86-64 Linux");
 
 pub mod asymmetric;
+pub mod block_device;
 pub mod clock;
 pub mod counters;
 pub mod crc32c;
 mod error;
 pub mod failpoints;
+pub mod ftl;
 mod fused;
 mod hooks;
 mod isa;
@@ -46,10 +51,13 @@ mod peer;
 pub mod protect;
 pub mod sim;
 pub mod timing;
+pub mod zoned;
 
+pub use block_device::{BlockDevice, FileDevice};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::{Path, PathCounts, Snapshot};
 pub use error::DeviceError;
+pub use ftl::Ftl;
 pub use hooks::{Event, Recorder, Sink, StoreKind};
 pub use nvm::{
     Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
@@ -57,4 +65,5 @@ pub use nvm::{
 };
 pub use peer::peer_groups;
 pub use protect::{LibraryKey, ProtectionKey};
-pub use timing::{Model, Timing};
+pub use timing::{BlockModel, Model, Pace, Timed, Timing, UnitTimes};
+pub use zoned::Zoned;

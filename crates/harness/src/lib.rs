@@ -7,6 +7,7 @@
 //! | [`model`] | what a file system should do: a model in memory, compared with kernel and volume |
 //! | [`crash`] | power cuts at every fence, recovered and compared with the model |
 //! | [`faults`] | what is promised of every fault, and whether it is kept |
+//! | [`flash`] | other file systems on the emulated flash, with its counters |
 //! | [`fuzz`] | bytes that anybody could have written |
 //! | [`hostile`] | clients that lie |
 //! | [`scratch`] | a volume for as long as a measurement lasts |
@@ -19,11 +20,13 @@ pub mod chance;
 pub mod crash;
 mod error;
 pub mod faults;
+pub mod flash;
 pub mod fuzz;
 pub mod hostile;
 pub mod machine;
 pub mod micro;
 pub mod model;
+mod programs;
 pub mod scratch;
 mod timer;
 pub mod workload;

@@ -41,6 +41,8 @@ enum Verb {
     /// Make images of this release's format for `faults`, where there are none yet
     #[command(hide = true)]
     GoldenMake(command::faults::GoldenArgs),
+    /// Emulated flash as a block device, and other file systems on it
+    Flash(command::flash::Args),
     /// Clients that lie: every case alone, and each with each
     Hostile(command::hostile::Args),
     /// Do random operations on the model, tmpfs, ext4 and a volume, and compare
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Verb::FaultsClient(args) => return command::faults::client(&args),
         Verb::FaultsGuest(args) => return command::faults::guest(&args),
         Verb::FaultsImages(args) => return command::faults::images(&args),
+        Verb::Flash(args) => command::flash::run(&args),
         Verb::GoldenMake(args) => command::faults::golden(&args),
         Verb::Hostile(args) => command::hostile::run(&args),
         Verb::Model(args) => command::model::run(&args),

@@ -116,7 +116,7 @@ impl Choice<'_> {
             Choice::Seed(seed) => {
                 let mut state = seed;
                 (0..units)
-                    .map(|_| split_mix(&mut state) >> 63 == 1)
+                    .map(|_| next_random(&mut state) >> 63 == 1)
                     .collect()
             }
         }
@@ -124,7 +124,7 @@ impl Choice<'_> {
 }
 
 /// SplitMix64 (Steele et al. 2014): small, and the same everywhere.
-fn split_mix(state: &mut u64) -> u64 {
+pub(crate) fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut word = *state;
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

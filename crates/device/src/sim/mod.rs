@@ -35,6 +35,7 @@ mod cut;
 mod record;
 mod replay;
 
+pub(crate) use cut::next_random;
 pub use cut::{Choice, Cut, CutEffect, MediaRules, Unit};
 pub use record::{
     Action, Difference, Medium, Recorded, Recording, Script, operation, set_operation,

@@ -3,6 +3,7 @@
 pub mod coherence;
 pub mod crash;
 pub mod faults;
+pub mod flash;
 pub mod hostile;
 pub mod model;
 pub mod mutants;

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::programs::run;
 use crate::{HarnessError, Result};
 
 /// Makes an ext4 of `bytes` bytes in a file in `dir` and gives its root directory, or
@@ -41,25 +42,6 @@ fn make(dir: &Path, bytes: u64) -> Result<OwnedFd> {
     let opened = rustix::fs::open(&root, flags, Mode::empty());
     run(Command::new("umount").arg("-l").arg(&root))?;
     opened.map_err(HarnessError::file(&root, "open"))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|e| HarnessError::Program {
-        program: program.clone(),
-        found: e.to_string(),
-    })?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(HarnessError::Program {
-            program,
-            found: format!(
-                "{}: {}",
-                output.status,
-                String::from_utf8_lossy(&output.stderr).trim()
-            ),
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,275 @@
+//! The same load on several file systems, each on flash of its own, with the counters.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::Counters;
+use super::load::{self, Load};
+use super::serve::Ready;
+use crate::programs::run;
+use crate::{HarnessError, Result};
+
+const PAGE_BYTES: u64 = 8_192;
+
+/// A file system to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// `mkfs.ext4`, mounted with its defaults.
+    Ext4,
+    /// `mkfs.btrfs`, mounted with its defaults.
+    Btrfs,
+}
+
+impl Kind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ext4 => "ext4",
+            Kind::Btrfs => "btrfs",
+        }
+    }
+
+    /// Makes one on a device.
+    ///
+    /// # Errors
+    /// There is no such program, or it fails.
+    pub fn make(self, device: &Path) -> Result<()> {
+        let quiet = match self {
+            Kind::Ext4 => ["-q", "-F"],
+            Kind::Btrfs => ["-q", "-f"],
+        };
+        let program = format!("mkfs.{}", self.name());
+        run(Command::new(program).args(quiet).arg(device)).map(drop)
+    }
+}
+
+/// The process that is the flash.
+pub struct Served {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// What it told first.
+    pub ready: Ready,
+}
+
+fn talk(found: impl std::fmt::Display) -> HarnessError {
+    HarnessError::Program {
+        program: "the process that is the flash".to_owned(),
+        found: found.to_string(),
+    }
+}
+
+impl Served {
+    /// Starts `command`, which serves as [`super::serve`] says.
+    ///
+    /// # Errors
+    /// It does not start, or ends before it is ready.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        use std::os::unix::process::CommandExt;
+        // Its own group: what interrupts this process must not end it before it is tidy.
+        let command = command.process_group(0);
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(talk)?;
+        let input = child.stdin.take();
+        let output = child.stdout.take().ok_or_else(|| talk("no output"))?;
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        output.read_line(&mut line).map_err(talk)?;
+        let ready = serde_json::from_str(&line).map_err(talk)?;
+        Ok(Served {
+            child,
+            input,
+            output,
+            ready,
+        })
+    }
+
+    /// What has been counted until now.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn counters(&mut self) -> Result<Counters> {
+        let input = self.input.as_mut().ok_or_else(|| talk("it has ended"))?;
+        writeln!(input, "counters").map_err(talk)?;
+        let mut line = String::new();
+        self.output.read_line(&mut line).map_err(talk)?;
+        serde_json::from_str(&line).map_err(talk)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The end of its input is what it waits for.
+        self.input = None;
+        if let Err(error) = self.child.wait() {
+            eprintln!("shale-harness: {error}");
+        }
+    }
+}
+
+/// A mount that is taken away again.
+pub struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    /// Mounts a device in a new directory.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn new(device: &Path, kind: Kind) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("shale-flash-on-").tempdir();
+        let dir = dir.map_err(HarnessError::file(
+            "the directory for temporary files",
+            "use",
+        ))?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", kind.name()]);
+        run(mount.args([device, dir.path()]))?;
+        Ok(Mounted(dir))
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("umount").arg(self.0.path())) {
+            eprintln!("shale-harness: {error}");
+        }
+    }
+}
+
+/// One file system under the load.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    /// Which.
+    pub kind: Kind,
+    /// Bytes of the files.
+    pub file_bytes: u64,
+    /// Bytes overwritten while counted.
+    pub app_bytes: u64,
+    /// Overwrites that found no room before a sync, from the start on.
+    pub refused: u64,
+    /// What was counted meanwhile.
+    pub counted: Counters,
+    /// Seconds that it took here.
+    pub seconds: f64,
+}
+
+/// How to compare.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The load.
+    pub load: load::Options,
+    /// Overwrites before counting, as a part of the files' blocks in percent.
+    pub warm_percent: u64,
+    /// Overwrites while counting, likewise.
+    pub count_percent: u64,
+}
+
+/// Runs the load on one file system; `command` starts its flash.
+///
+/// # Errors
+/// Anything refuses, or a block read back is wrong; nothing is left mounted.
+pub fn measure(kind: Kind, command: &mut Command, options: &Options) -> Result<Row> {
+    let mut flash = Served::start(command)?;
+    let device: PathBuf = flash.ready.device.clone();
+    kind.make(&device)?;
+    let mounted = Mounted::new(&device, kind)?;
+    let mut load = Load::fill(mounted.path(), options.load)?;
+    let file_bytes = load.bytes();
+    let blocks = file_bytes / load::BLOCK_BYTES as u64;
+    load.overwrite(blocks * options.warm_percent / 100)?;
+    let before = flash.counters()?;
+    let begun = Instant::now();
+    let overwrites = blocks * options.count_percent / 100;
+    load.overwrite(overwrites)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let counted = flash.counters()?.since(&before);
+    // Mounted anew, so that it is read from flash.
+    let refused = load.refused();
+    let expected = load.close();
+    drop(mounted);
+    let mounted = Mounted::new(&device, kind)?;
+    expected.check(mounted.path())?;
+    Ok(Row {
+        kind,
+        file_bytes,
+        app_bytes: overwrites * load::BLOCK_BYTES as u64,
+        refused,
+        counted,
+        seconds,
+    })
+}
+
+const HEAD: &str = "\
+| | files MiB | overwritten MiB | reached the FTL MiB | flash written MiB | pages moved | \
+blocks erased | moved per erase | WA file system | WA FTL | WA in all | s on the device | no room |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |";
+
+impl Row {
+    fn line(&self) -> String {
+        let counted = &self.counted;
+        let mib = |bytes: u64| bytes >> 20;
+        let reached = counted.blocks_written * load::BLOCK_BYTES as u64;
+        let flash = counted.pages_programmed * PAGE_BYTES;
+        let over = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+        format!(
+            "| {} | {} | {} | {} | {} | {} | {} | {:.0} | {:.2} | {:.2} | {:.2} | {:.1} | {} |",
+            self.kind.name(),
+            mib(self.file_bytes),
+            mib(self.app_bytes),
+            mib(reached),
+            mib(flash),
+            counted.pages_moved,
+            counted.blocks_erased,
+            over(counted.pages_moved, counted.blocks_erased),
+            over(reached, self.app_bytes),
+            over(flash, reached),
+            over(flash, self.app_bytes),
+            counted.device_ns as f64 / 1e9,
+            self.refused,
+        )
+    }
+}
+
+/// The rows as a table of docs/BENCHMARKS.md.
+pub fn table(rows: &[Row]) -> String {
+    let lines = rows.iter().map(Row::line);
+    let lines: Vec<String> = std::iter::once(HEAD.to_owned()).chain(lines).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_was_amplified() {
+        let row = Row {
+            kind: Kind::Ext4,
+            file_bytes: 1 << 30,
+            app_bytes: 100 << 20,
+            refused: 9,
+            counted: Counters {
+                blocks_written: 150 << 8,
+                pages_programmed: 300 << 7,
+                pages_moved: 6_000,
+                blocks_erased: 60,
+                device_ns: 2_500_000_000,
+                ..Counters::default()
+            },
+            seconds: 1.0,
+        };
+        let wanted =
+            "| ext4 | 1024 | 100 | 150 | 300 | 6000 | 60 | 100 | 1.50 | 2.00 | 3.00 | 2.5 | 9 |";
+        assert_eq!(table(&[row]).lines().nth(2), Some(wanted));
+    }
+}
