@@ -36,6 +36,10 @@ impl LeaseHook for KernelCaches {
         self.fs.holds_back(ino)
     }
 
+    fn used_for(&self, ino: u64, besides: &[i32]) -> Option<Duration> {
+        self.fs.used_for(ino, besides)
+    }
+
     fn in_use(&self, ino: u64) -> bool {
         self.fs.in_use(ino)
     }

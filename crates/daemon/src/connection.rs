@@ -4,7 +4,7 @@ use crate::attach::{Asker, Refusal};
 use crate::client::Client;
 use crate::error::DaemonError;
 use crate::halt::Halt;
-use crate::lease::Wish;
+use crate::lease::{Elsewhere, Wish};
 use crate::revoke::NoLease;
 use crate::shared::Shared;
 use crate::space::Supply;
@@ -344,6 +344,7 @@ impl Connection {
                 })
             }
             Ok(None) => Ok(Reply::NotLeased),
+            Err(NoLease::Elsewhere(Elsewhere { ns, alone })) => Ok(Reply::Elsewhere { ns, alone }),
             Err(NoLease::Halt(halt)) => Err(halted(&halt)),
             Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
         }

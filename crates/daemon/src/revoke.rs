@@ -13,11 +13,11 @@
 
 use super::client::{Client, Fate, Reach};
 use super::halt::Halt;
-use super::lease::{Decision, Grant, Holder, LeaseHook, Wish};
+use super::lease::{Decision, Elsewhere, Grant, Holder, LeaseHook, Wish};
 use super::shared::Shared;
 use super::space::LEFT_LOGS;
 use super::sync::{Ordering, failpoints, mutants};
-use shale_proto::LeaseMode;
+use shale_proto::{Insist, LeaseMode};
 use std::sync::Arc;
 
 /// Why a client gets no lease.
@@ -27,6 +27,8 @@ pub(crate) enum NoLease {
     Halt(Halt),
     /// The number was granted to another client, which has not made an inode of it.
     NotMade,
+    /// The client yields: everybody goes by way of the mount.
+    Elsewhere(Elsewhere),
 }
 
 /// What came of taking a lease from one holder.
@@ -50,6 +52,7 @@ impl Shared {
         let ino = wish.ino;
         let generation = || client.daemon_page.generation(ino);
         let mut dropped = None;
+        self.yield_to_mount(client, wish);
         loop {
             let from = match self.leases.ask(wish, generation) {
                 Decision::Granted(grant) => {
@@ -59,6 +62,7 @@ impl Shared {
                     return Ok(Some((grant, used)));
                 }
                 Decision::Refused => return Ok(None),
+                Decision::Elsewhere(elsewhere) => return Err(NoLease::Elsewhere(elsewhere)),
                 Decision::TakeFrom(from) => from,
             };
             match self.take_all(wish, &from, dropped) {
@@ -79,6 +83,22 @@ impl Shared {
                     dropped = hook.map(|hook| hook.drop_cached(ino));
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A client that yields leaves the kernel what programs on the mount use.
+    fn yield_to_mount(&self, client: &Client, wish: &Wish) {
+        if wish.insist != Insist::Yield {
+            return;
+        }
+        client.yields.store(true, Ordering::Release);
+        let hook = self.hook.read().clone();
+        if let Some(hook) = hook.filter(|_| wish.mode == LeaseMode::Exclusive) {
+            let yields = |c: &Arc<Client>| c.yields.load(Ordering::Acquire).then_some(c.pid);
+            let yielding: Vec<i32> = self.clients().iter().filter_map(yields).collect();
+            if let Some(left) = hook.used_for(wish.ino, &yielding) {
+                self.leases.leave(wish.ino, left.as_nanos() as u64);
             }
         }
     }

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use shale_libfs::{Caller, LeaseMode, Session};
 use shale_proto::mounts;
@@ -16,7 +17,9 @@ use crate::node::{
     SetTime, StatFs, Timestamp, WriteFlags,
 };
 use crate::notify::{Inval, Notifier};
+use crate::sizes::Sizes;
 use crate::told::Told;
+use crate::users::Users;
 
 /// Preferred size of input and output, in bytes.
 const IO_BYTES: u32 = 4096;
@@ -27,6 +30,8 @@ const NAME_BYTES_MAX: u32 = 255;
 pub struct ShaleFs {
     session: Arc<Session>,
     told: Told,
+    users: Users,
+    sizes: Sizes,
     /// Name of the mount, for who asks one of its files.
     name: String,
     /// To who drops pages that the kernel filled in the wrong place.
@@ -42,6 +47,8 @@ impl ShaleFs {
         Self {
             session,
             told: Told::new(continues),
+            users: Users::default(),
+            sizes: Sizes::new(continues),
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
         }
@@ -65,6 +72,7 @@ impl ShaleFs {
     /// [`Self::used_since`] is asked with. Waits for requests: not from a thread that serves
     /// them, nor with anything held that one could wait for.
     pub fn drop_cached(&self, notifier: &Notifier, ino: u64) -> u64 {
+        self.sizes.leaves(ino);
         let seen = self.session.uses_of(ino);
         match self.told.drop_all(notifier, ino) {
             // The mount is gone, or nobody has used it yet.
@@ -84,6 +92,19 @@ impl ShaleFs {
     /// Whether the kernel may hold back what a program writes to `ino` by a shared mapping.
     pub fn holds_back(&self, ino: u64) -> bool {
         self.told.is_mapped(ino)
+    }
+
+    /// For how long programs on the mount, other than the processes `besides`, should keep
+    /// `ino`: they read or wrote it a moment ago, or tried to.
+    pub fn used_for(&self, ino: u64, besides: &[i32]) -> Option<Duration> {
+        self.users.besides(ino, besides)
+    }
+
+    /// A request is about the contents of `ino`.
+    fn note_use(&self, request: &Request, ino: u64) {
+        if !request.direct && !self.told.alone() {
+            self.users.note(ino, request.pid);
+        }
     }
 
     /// Whether the kernel may have references to `ino`.
@@ -200,12 +221,18 @@ impl NodeFs for ShaleFs {
             return;
         }
         self.told.forget(ino);
+        self.users.forget(ino);
+        self.sizes.forget(ino);
         if let Err(error) = self.session.forget(ino) {
             tracing::error!(ino, %error, "an inode without a name could not be freed");
         }
     }
 
     fn getattr(&self, request: &Request, ino: u64) -> Result<Attr> {
+        if request.opened {
+            // Somebody reads beyond the end that the kernel knows.
+            self.note_use(request, ino);
+        }
         self.session
             .getattr(&caller(request), ino)
             .map(attr)
@@ -312,6 +339,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.note_use(request, ino);
         if self.told.is_mapped(ino) {
             // A program may change the pages without a word: nobody else may read meanwhile.
             self.session
@@ -331,6 +359,7 @@ impl NodeFs for ShaleFs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
+        self.note_use(request, ino);
         if flags.from_cache {
             self.told.written_mapped(ino);
         }
@@ -483,6 +512,24 @@ impl NodeFs for ShaleFs {
         self.session
             .removexattr(&caller(request), ino, name)
             .map_err(errno)
+    }
+
+    fn size_is_old(&self, ino: u64) -> bool {
+        self.sizes.hold_back(ino)
+    }
+
+    fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
+        let at = size.checked_sub(1).filter(|_| self.sizes.is_away(ino))?;
+        let mut byte = [0];
+        let read = self.session.read(&Caller::default(), ino, at, &mut byte);
+        (read == Ok(1)).then_some(byte[0])
+    }
+
+    fn size_known(&self, ino: u64, told: bool) {
+        match told {
+            true => self.sizes.known(ino),
+            false => self.sizes.given_up(ino),
+        }
     }
 
     fn answered(&self, unique: u64) {

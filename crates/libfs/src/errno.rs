@@ -7,6 +7,10 @@ use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
 use shale_volume::VolumeError;
 
+/// What a call is told that is to be done by way of the mount
+/// ([`crate::SessionOptions::yields`]). No other call fails with it.
+pub const ELSEWHERE: Errno = Errno::REMOTE;
+
 /// Result of a file system call.
 pub type Result<T> = std::result::Result<T, Errno>;
 

@@ -9,7 +9,7 @@
 //! Invariant: who says that a node's word stands has brought the node up to date. So
 //! asking, loading and setting the word are one step: one thread at a time per inode.
 
-use super::errno::{Errno, Result};
+use super::errno::{ELSEWHERE, Errno, Result};
 use super::gate::Inside;
 use super::node::Node;
 use super::session::{Session, final_errno};
@@ -113,6 +113,7 @@ impl Session {
                     used,
                 } => (generation, fresh, mode, used),
                 Reply::NotLeased => return Ok(false),
+                Reply::Elsewhere { .. } => return Err(ELSEWHERE),
                 _ => return Err(Errno::PROTO),
             };
         failpoints::reach("lease-given");

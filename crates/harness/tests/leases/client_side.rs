@@ -28,6 +28,8 @@ mod errno {
 
     pub(crate) use rustix::io::Errno;
 
+    pub(crate) const ELSEWHERE: Errno = Errno::REMOTE;
+
     pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
     #[derive(Debug)]
