@@ -47,7 +47,7 @@ mod write;
 mod xattrs;
 
 pub use attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
-pub use errno::{ELSEWHERE, Errno, Result};
+pub use errno::{ELSEWHERE, Errno, KERNEL_CUTS, Result};
 pub use found::Found;
 pub use handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
 pub use list::DirEntry;

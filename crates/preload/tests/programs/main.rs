@@ -77,6 +77,34 @@ fn data_calls_make_no_system_call() {
     assert!(calls(&many).abs_diff(calls(&few)) < 50, "{many}");
 }
 
+/// Calls in the kernel, of a report.
+fn in_kernel(report: &str) -> u64 {
+    let (_, kernel) = report.split_once(r#""kernel":{"#).unwrap();
+    let (kernel, _) = kernel.split_once('}').unwrap();
+    let counts = kernel.split(',').filter_map(|entry| entry.rsplit(':').next());
+    counts.filter_map(|count| count.parse::<u64>().ok()).sum()
+}
+
+/// A client that has a file for itself is not left to the kernel, though it opens the file anew
+/// and cuts it below what the kernel knows, and though others look at it now and then.
+#[test]
+fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("lone");
+    let (file, report) = (m.path().join("cut"), m.beside("report"));
+    const ROUNDS: u64 = 4000;
+    let run = Run::of(&m, &program).arg(&file).arg(ROUNDS.to_string());
+    run.env("SHALE_WARM_CALLS", "0")
+        .env("SHALE_REPORT", &report)
+        .output();
+    let told = fs::read_to_string(&report).unwrap();
+    let reports: Vec<&str> = told.lines().filter(|l| l.contains("ftruncate")).collect();
+    assert_eq!(reports.len(), 1, "{told}");
+    println!("{}", reports[0]);
+    let kernel = in_kernel(reports[0]);
+    assert!(kernel <= 4 * ROUNDS / 50, "{kernel} in the kernel: {told}");
+}
+
 #[test]
 fn stray_stores_do_not_reach_the_log() {
     let Some(m) = Mounted::new() else { return };
