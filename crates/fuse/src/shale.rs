@@ -47,7 +47,7 @@ impl ShaleFs {
         Self {
             session,
             told: Told::new(continues),
-            users: Users::default(),
+            users: Users::new(continues),
             sizes: Sizes::new(continues),
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
@@ -123,6 +123,12 @@ impl ShaleFs {
         }
         let again = self.session.getattr(&caller(request), found.ino);
         again.unwrap_or(found)
+    }
+
+    /// Notes who made a file.
+    fn noted_new(&self, request: &Request, new: shale_libfs::Attr) -> shale_libfs::Attr {
+        self.users.made(new.ino);
+        self.noted(request, new)
     }
 
     /// Whether the kernel may have references to `ino`.
@@ -343,14 +349,14 @@ impl NodeFs for ShaleFs {
         self.told.name(parent, name);
         self.session
             .create(&caller(request), parent, name, mode, flags)
-            .map(|found| attr(self.noted(request, found)))
+            .map(|new| attr(self.noted_new(request, new)))
             .map_err(errno)
     }
 
     fn tmpfile(&self, request: &Request, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
         self.session
             .tmpfile(&caller(request), parent, mode, flags)
-            .map(|found| attr(self.noted(request, found)))
+            .map(|new| attr(self.noted_new(request, new)))
             .map_err(errno)
     }
 

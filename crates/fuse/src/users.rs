@@ -37,6 +37,8 @@ struct Used {
     threads: [Option<Use>; THREADS],
     /// When one was left out for want of room: it may live.
     more: Option<Instant>,
+    /// The file was made here: all is known.
+    made: bool,
 }
 
 /// Files used lately, and those used before them.
@@ -47,12 +49,22 @@ struct Shard {
 }
 
 /// See the module.
-#[derive(Default)]
-pub(crate) struct Users([Mutex<Shard>; SHARDS]);
+pub(crate) struct Users {
+    shards: [Mutex<Shard>; SHARDS],
+    /// A process before this one knew who used which file.
+    continues: bool,
+}
 
 impl Users {
+    pub(crate) fn new(continues: bool) -> Self {
+        Self {
+            shards: Default::default(),
+            continues,
+        }
+    }
+
     fn shard(&self, ino: u64) -> &Mutex<Shard> {
-        &self.0[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
+        &self.shards[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
     }
 
     /// Thread `tid` asks for something about a file; for its `contents`. `true`: for the first time.
@@ -71,6 +83,11 @@ impl Users {
         true
     }
 
+    /// The file is new: nobody used it before.
+    pub(crate) fn made(&self, ino: u64) {
+        self.shard(ino).lock().used(ino).made = true;
+    }
+
     /// For how long the contents are in use yet by other processes than `clients`.
     pub(crate) fn besides(&self, ino: u64, clients: &[i32]) -> Option<Duration> {
         let used = self.shard(ino).lock().get(ino)?;
@@ -83,13 +100,15 @@ impl Users {
     }
 
     /// How long ago a process other than `pid` asked last for anything about a file; `None`: none
-    /// that is known of has, or it has ended.
+    /// that is known of has, or it has ended. Long, if there may be some that is not known of.
     pub(crate) fn others(&self, ino: u64, pid: i32) -> Option<Duration> {
-        let used = self.shard(ino).lock().get(ino)?;
+        let used = self.shard(ino).lock().get(ino).unwrap_or_default();
         let others = used.threads.iter().flatten();
         let others = others.filter(|u| !is_thread(u.tid, pid) && lives(u.tid));
         let last = others.map(|u| u.at).chain(used.more).max();
+        let unknown = self.continues && !used.made;
         last.map(|at| at.elapsed())
+            .or(unknown.then_some(Duration::MAX))
     }
 
     /// The kernel has forgotten an inode.
@@ -125,7 +144,10 @@ impl Used {
             let ended = |u: &&mut Option<Use>| u.is_some_and(|u| !lives(u.tid));
             let full = self.threads.iter().all(Option::is_some);
             if full {
-                self.threads.iter_mut().filter(ended).for_each(|u| *u = None);
+                self.threads
+                    .iter_mut()
+                    .filter(ended)
+                    .for_each(|u| *u = None);
             }
         }
         if self.threads.iter().all(Option::is_some) {
@@ -153,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_process_is_not_kept_from_a_file_by_itself() {
-        let (users, own) = (Users::default(), std::process::id());
+        let (users, own) = (Users::new(false), std::process::id());
         assert_eq!(users.besides(5, &[own as i32]), None);
         assert!(users.note(5, own, true) && !users.note(5, own, false));
         assert_eq!(users.besides(5, &[1, own as i32]), None);
@@ -183,7 +205,7 @@ mod tests {
 
     #[test]
     fn who_has_only_asked_about_a_file_does_not_use_its_contents() {
-        let (users, own) = (Users::default(), std::process::id() as i32);
+        let (users, own) = (Users::new(false), std::process::id() as i32);
         users.note(5, 1, false);
         assert_eq!(users.besides(5, &[own]), None);
         assert!(users.others(5, own).is_some());
@@ -191,8 +213,19 @@ mod tests {
     }
 
     #[test]
+    fn of_what_a_process_before_saw_only_new_files_are_known() {
+        let users = Users::new(true);
+        users.made(5);
+        assert_eq!(users.others(5, 1), None);
+        assert_eq!(users.others(6, 1), Some(Duration::MAX));
+        users.note(6, 1, true);
+        assert_eq!(users.others(6, 1), Some(Duration::MAX));
+        assert_eq!(users.besides(6, &[1]), None);
+    }
+
+    #[test]
     fn those_there_is_no_room_for_are_not_forgotten_while_they_may_live() {
-        let users = Users::default();
+        let users = Users::new(false);
         for tid in (0..8 * THREADS as u32).map(|n| u32::MAX - n) {
             users.note(5, tid, true);
         }
@@ -207,14 +240,16 @@ mod tests {
         });
         let live: Vec<u32> = live.take(THREADS + 1).collect();
         if live.len() == THREADS + 1 {
-            live.iter().for_each(|&tid| drop(users.note(6, tid, false)));
+            for &tid in &live {
+                assert!(users.note(6, tid, false));
+            }
             assert!(users.shard(6).lock().get(6).unwrap().more.is_some());
         }
     }
 
     #[test]
     fn files_used_long_ago_do_not_stay() {
-        let users = Users::default();
+        let users = Users::new(false);
         let files = (3 * FILES_MAX * SHARDS) as u64;
         for ino in 0..files {
             users.note(ino, 1, true);
@@ -224,7 +259,7 @@ mod tests {
             let shard = shard.lock();
             shard.young.len() + shard.old.len()
         };
-        assert!(users.0.iter().all(|s| count(s) <= 2 * FILES_MAX));
+        assert!(users.shards.iter().all(|s| count(s) <= 2 * FILES_MAX));
         assert!(users.others(0, 2).is_some(), "used again and again");
         assert!(users.others(files - 1, 2).is_some());
     }

@@ -81,7 +81,9 @@ fn data_calls_make_no_system_call() {
 fn count(report: &str, call: &str) -> u64 {
     let (_, fast) = report.split_once(r#""fast":{"#).unwrap();
     let (fast, _) = fast.split_once('}').unwrap();
-    let entry = fast.split(',').find_map(|e| e.split_once(&format!(r#""{call}":"#)));
+    let entry = fast
+        .split(',')
+        .find_map(|e| e.split_once(&format!(r#""{call}":"#)));
     entry.map_or(0, |(_, count)| count.parse().unwrap())
 }
 
@@ -98,8 +100,14 @@ fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
         .env("SHALE_REPORT", &report)
         .output();
     let told = fs::read_to_string(&report).unwrap();
-    let report = told.lines().find(|l| l.contains(r#""attached":1"#)).unwrap();
-    let fast: u64 = ["ftruncate", "pread64", "pwrite64"].map(|call| count(report, call)).iter().sum();
+    let report = told
+        .lines()
+        .find(|l| l.contains(r#""attached":1"#))
+        .unwrap();
+    let fast: u64 = ["ftruncate", "pread64", "pwrite64"]
+        .map(|call| count(report, call))
+        .iter()
+        .sum();
     let share = fast as f64 / (4 * ROUNDS) as f64;
     assert!(share > 0.98, "{share} of all calls in the process: {told}");
 }
