@@ -19,7 +19,7 @@ const SHARDS: usize = 16;
 /// A file is in use for so long after it was read or written.
 const IN_USE: Duration = Duration::from_millis(500);
 /// Files of one generation of a shard.
-const FILES_MAX: usize = 1 << 12;
+const FILES_MAX: usize = 1 << 10;
 /// Threads of one file that are noted.
 const THREADS: usize = 8;
 
