@@ -57,7 +57,6 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
         }
         other => return call.by_kernel(other),
     };
-    report::fast(number);
     let caller = caller();
     let result = if number == nr::FTRUNCATE {
         let size = args[1] as i64;
@@ -86,12 +85,13 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
             .session
             .fallocate(&caller, call.ino(), mode, offset as u64, bytes as u64)
     };
+    if result == Err(shale_libfs::KERNEL_CUTS) {
+        report::passed(number, "cut below what the kernel knows");
+        return call.in_kernel();
+    }
+    report::fast(number);
     match result {
         Ok(()) => 0,
-        Err(shale_libfs::KERNEL_CUTS) => {
-            report::passed(number, "cut below what the kernel knows");
-            call.in_kernel()
-        }
         Err(e) => call.failed(client, None, e),
     }
 }
