@@ -105,6 +105,7 @@ pub fn clone(thread: &Thread, number: u32, args: &Args) -> i64 {
         if flags & libc::CLONE_VFORK as u64 != 0 {
             if thread.tid.load(Ordering::Relaxed) == 0 {
                 thread.set_up();
+                shale_libfs::prepare_thread();
             }
             thread.vfork.store(1, Ordering::Relaxed);
         }
