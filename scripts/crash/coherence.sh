@@ -3,7 +3,10 @@
 # is there an order in which everything they saw is right? Each seed on a fresh volume; fsck after it.
 #
 #   SECONDS_EACH=20 SEEDS=3 FIRST_SEED=1 scripts/crash/coherence.sh
+#   TURNS=20 SECONDS_EACH=30 scripts/crash/coherence.sh    that often on one mount, so that logs fit in memory
 #   scripts/crash/coherence.sh --disturb    clients are killed, stopped and resumed meanwhile
+#   scripts/crash/coherence.sh --rests      programs on the mount rest now and then: files change hands
+#   CLIENTS=8 scripts/crash/coherence.sh    so many of the eight go past the mount (default 4)
 #   ROUNDS=1000000 scripts/crash/coherence.sh --pingpong    a lock file between two processes: both
 #       clients, one of them, none, and both on tmpfs beside it
 #   SIZE=256MiB is the volume's, HARNESS the program that works and judges, KEEP=1 keeps logs that failed
@@ -46,14 +49,16 @@ on_a_volume() { # on_a_volume "what" COMMAND …
     volume_end
 }
 
-drive() { # drive SEED [--disturb]
-    local seed=$1
+drive() { # drive SEED [--disturb | --rests]
+    local first=$1 turns=${TURNS:-1} turn seed
     shift
-    timeout $((seconds + 120)) "$HARNESS" coherence drive "$mount" --logs "$logs/$seed" --seed "$seed" \
-        --seconds "$seconds" --shale "$SHALE" "$@"
-    local status=$?
-    [ $status = 0 ] && rm -rf "${logs:?}/$seed"
-    return $status
+    for ((turn = 0; turn < turns; turn++)); do
+        seed=$((first + turn * 1000))
+        timeout $((seconds + 200)) "$HARNESS" coherence drive "$mount" --logs "$logs/$seed" --seed "$seed" \
+            --seconds "$seconds" --shale "$SHALE" --clients "${CLIENTS:-4}" "$@" || return
+        # Else the files of all turns would fill the volume.
+        rm -rf "${logs:?}/$seed" "${mount:?}/coherence-$seed"
+    done
 }
 
 pingpong() { timeout 7200 "$HARNESS" coherence pingpong "$1" --shale "$SHALE" --clients "$2" --rounds "$rounds"; }
@@ -80,13 +85,13 @@ case ${1:-} in
         report "pingpong on tmpfs" $?
         on_a_volume pingpong play
         ;;
-    "" | --disturb)
+    "" | --disturb | --rests)
         for ((seed = first; seed < first + seeds; seed++)); do
             echo "== coherence ${1:-}: SECONDS_EACH=$seconds FIRST_SEED=$seed"
             on_a_volume "seed $seed" drive "$seed" "$@"
         done
         ;;
-    *) echo "usage: $0 [--disturb | --pingpong]" >&2; exit 2 ;;
+    *) echo "usage: $0 [--disturb | --rests | --pingpong]" >&2; exit 2 ;;
 esac
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -70,6 +70,8 @@ pub(crate) struct Client {
     pub(crate) fate: Mutex<Fate>,
     pub(crate) queued: AtomicBool,
     pub(crate) leaving: AtomicBool,
+    /// It has asked for a lease that it need not get: its calls may go by way of the mount.
+    pub(crate) yields: AtomicBool,
     /// Records digested.
     pub(crate) records: AtomicU64,
     /// Records before this are in the volume.
@@ -119,6 +121,7 @@ impl Client {
             fate: Mutex::default(),
             queued: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
+            yields: AtomicBool::new(false),
             records: AtomicU64::new(0),
             digested: AtomicU64::new(0),
             reached: Mutex::default(),

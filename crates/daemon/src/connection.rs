@@ -4,7 +4,7 @@ use crate::attach::{Asker, Refusal};
 use crate::client::Client;
 use crate::error::DaemonError;
 use crate::halt::Halt;
-use crate::lease::Wish;
+use crate::lease::{Elsewhere, Wish};
 use crate::revoke::NoLease;
 use crate::shared::Shared;
 use crate::space::Supply;
@@ -330,20 +330,22 @@ impl Connection {
         }
         self.check_there(client, wish.ino)?;
         match self.shared.lease(client, wish) {
-            Ok(Some((grant, used))) => {
+            Ok(Some(given)) => {
                 if let Err((_, why)) = self.note_opened(client, wish.ino) {
                     // The lease is the client's: an answer that hid it would hide, too, that
                     // what the client knows is old.
                     tracing::error!(client = client.id, "what it may write is not known: {why}");
                 }
                 Ok(Reply::Leased {
-                    generation: grant.generation,
-                    fresh: grant.fresh,
-                    mode: grant.mode,
-                    used,
+                    generation: given.grant.generation,
+                    fresh: given.grant.fresh,
+                    mode: given.grant.mode,
+                    used: given.used,
+                    watched: given.watched,
                 })
             }
             Ok(None) => Ok(Reply::NotLeased),
+            Err(NoLease::Elsewhere(Elsewhere { ns, alone })) => Ok(Reply::Elsewhere { ns, alone }),
             Err(NoLease::Halt(halt)) => Err(halted(&halt)),
             Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
         }

@@ -11,6 +11,11 @@
 //! stream of readers cannot starve a writer. Nothing that happens while an inode is busy
 //! waits for a request of the kernel: such a request may be waiting for this inode.
 //!
+//! An inode whose lease goes to and fro, or that programs on the mount use, is *elsewhere* for a
+//! time: clients that can ([`Insist::Yield`]) leave it to the kernel, all until the same
+//! moment. So that a size is the kernel's to keep or the clients', never both: what the kernel
+//! does of their calls when that moment has come has a little time to end.
+//!
 //! This file decides; [`crate::revoke`] does what it decided. Lock order: the table's lock is a leaf.
 
 use super::sync::{AtomicU64, Condvar, Mutex, Ordering, mutants};
@@ -39,6 +44,16 @@ pub trait LeaseHook: Send + Sync {
     fn holds_back(&self, _ino: u64) -> bool {
         false
     }
+    /// Programs on the mount other than the processes `besides` use the contents of `ino`: for so
+    /// long they should keep it.
+    fn used_for(&self, _ino: u64, _besides: &[i32]) -> Option<Duration> {
+        None
+    }
+    /// How long ago a process other than `pid` last asked for anything about `ino` by way of the
+    /// mount; `None`: none that lives. Asked for a client that has the lease, or is about to.
+    fn used_by_others(&self, _ino: u64, _pid: i32) -> Option<Duration> {
+        None
+    }
     /// Whether the kernel has references to `ino`, so that it must outlive its last name.
     fn in_use(&self, _ino: u64) -> bool {
         false
@@ -51,6 +66,17 @@ pub trait LeaseHook: Send + Sync {
 /// [`HOLD_STEPS`]: two clients that want each other's leases must not give up together.
 pub(crate) const HOLD_NS: u64 = 300_000;
 const HOLD_STEPS: u64 = 5;
+
+/// A lease that clients who yield take from others this often...
+const BOUNCES: u32 = 16;
+/// ... within this time goes to and fro: it is cheaper to let the kernel do the calls.
+pub(crate) const BOUNCE_NS: u64 = 100_000_000;
+/// For so long then.
+const ELSEWHERE_NS: u64 = 500_000_000;
+/// Who wanted to write within this time is a writer.
+const WRITES_NS: u64 = 2_000_000_000;
+/// Calls that the kernel was doing when that time was over have ended after this.
+const ENDING_NS: u64 = 20_000_000;
 
 /// One client that holds a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +102,12 @@ struct Entry {
     moves: u32,
     /// Nobody takes it from this client before this time.
     hold: Option<(u32, u64)>,
+    /// Clients that yield leave it to the kernel until this time.
+    elsewhere_until: u64,
+    /// Since when they took it from others, and how often.
+    wanted: (u64, u32),
+    /// The last two of them that wanted to write, and when.
+    writers: [(u32, u64); 2],
 }
 
 /// A lease as its new holder hears of it; see [`shale_proto::Reply::Leased`].
@@ -88,6 +120,23 @@ pub(crate) struct Grant {
     pub(crate) mode: LeaseMode,
 }
 
+/// A lease that a client gets, and what else it hears of the inode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given {
+    pub(crate) grant: Grant,
+    /// Another client may have it open.
+    pub(crate) used: bool,
+    /// Other processes use it by way of the mount.
+    pub(crate) watched: bool,
+}
+
+/// A lease that a client does not get; see [`shale_proto::Reply::Elsewhere`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    pub(crate) ns: u64,
+    pub(crate) alone: bool,
+}
+
 /// What to do for a client that asks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -97,6 +146,8 @@ pub(crate) enum Decision {
     TakeFrom(Vec<Holder>),
     /// Others have it, and the client did not insist.
     Refused,
+    /// It is elsewhere.
+    Elsewhere(Elsewhere),
 }
 
 /// All leases of a volume.
@@ -141,7 +192,14 @@ impl Leases {
                 if wish.insist == Insist::No {
                     return Decision::Refused;
                 }
-                wait = entry.held_for(&conflicts, self.clock.monotonic_ns());
+                let now = self.clock.monotonic_ns();
+                wait = entry.held_for(&conflicts, now);
+                if wish.insist == Insist::Yield {
+                    if let Some(elsewhere) = entry.elsewhere(wish, now) {
+                        return Decision::Elsewhere(elsewhere);
+                    }
+                    wait = wait.max(entry.ending(now));
+                }
                 if wait.is_none() {
                     entry.busy = !mutants::is_on("lease-busy");
                     return Decision::TakeFrom(conflicts);
@@ -195,6 +253,21 @@ impl Leases {
         }
     }
 
+    /// Programs on the mount use an inode: for `ns` from now at least it is elsewhere.
+    pub(crate) fn leave(&self, ino: u64, ns: u64) {
+        let until = self.clock.monotonic_ns() + ns;
+        if let Some(entry) = self.table.lock().get_mut(&ino) {
+            entry.elsewhere_until = entry.elsewhere_until.max(until);
+        }
+    }
+
+    /// A client that yields takes the lease from others.
+    pub(crate) fn bounces(&self, ino: u64) {
+        if let Some(entry) = self.table.lock().get_mut(&ino) {
+            entry.wanted.1 += 1;
+        }
+    }
+
     /// Ends what [`Decision::TakeFrom`] began: `from` have lost the lease, or what is more
     /// than the wish lets them keep, and the asker has it.
     pub(crate) fn taken(
@@ -245,6 +318,8 @@ impl Leases {
             .compare_exchange(gone, u64::MAX, Ordering::AcqRel, Ordering::Relaxed);
         table.retain(|_, entry| {
             entry.holders.retain(|h| h.client != client);
+            let of_gone = entry.writers.iter_mut().filter(|w| w.0 == client);
+            of_gone.for_each(|w| *w = (0, 0));
             !entry.holders.is_empty() || entry.busy
         });
     }
@@ -300,6 +375,37 @@ impl Entry {
         let (client, until) = self.hold?;
         let holds = until > now_ns && holders.iter().any(|h| h.client == client);
         holds.then(|| Duration::from_nanos(until - now_ns))
+    }
+
+    /// How long it is elsewhere yet, if it is; somebody wants it who would yield.
+    fn elsewhere(&mut self, wish: &Wish, now_ns: u64) -> Option<Elsewhere> {
+        if wish.mode == LeaseMode::Exclusive {
+            if self.writers[0].0 != wish.client {
+                self.writers.swap(0, 1);
+            }
+            self.writers[0] = (wish.client, now_ns);
+        }
+        if now_ns - self.wanted.0.min(now_ns) > BOUNCE_NS {
+            self.wanted = (now_ns, 0);
+        }
+        if self.wanted.1 >= BOUNCES {
+            self.wanted.1 = 0;
+            self.elsewhere_until = self.elsewhere_until.max(now_ns + ELSEWHERE_NS);
+        }
+        let writes = |w: &(u32, u64)| w.1 != 0 && w.1 + WRITES_NS > now_ns;
+        let others = self.writers.iter().filter(|w| w.0 != wish.client);
+        let alone = others.filter(|w| writes(w)).count() == 0;
+        (self.elsewhere_until > now_ns).then(|| Elsewhere {
+            ns: self.elsewhere_until - now_ns,
+            alone,
+        })
+    }
+
+    /// How long calls of the kernel may last yet, now that it is not elsewhere any more.
+    fn ending(&self, now_ns: u64) -> Option<Duration> {
+        let end = self.elsewhere_until + ENDING_NS;
+        let ends = self.elsewhere_until != 0 && end > now_ns;
+        ends.then(|| Duration::from_nanos(end - now_ns))
     }
 
     /// Takes from holders what is not compatible with somebody else's `mode`.

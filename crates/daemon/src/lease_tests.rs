@@ -140,3 +140,73 @@ fn nobody_overtakes_while_a_lease_is_being_taken() {
         Decision::Granted(Grant { fresh: true, .. })
     ));
 }
+
+fn yielding(client: u32, ino: u64, mode: LeaseMode) -> Wish {
+    Wish {
+        insist: Insist::Yield,
+        ..wish(client, ino, mode)
+    }
+}
+
+#[test]
+fn what_goes_to_and_fro_is_elsewhere_for_those_who_can_go_there() {
+    let leases = leases();
+    leases.ask(&wish(1, 5, Exclusive), || 7);
+    let writer = yielding(2, 5, Exclusive);
+    for _ in 0..16 {
+        let taking = leases.ask(&writer, || 7);
+        assert!(matches!(taking, Decision::TakeFrom(_)), "{taking:?}");
+        leases.give_up(&writer, &[]);
+    }
+    let taking = leases.ask(&writer, || 7);
+    assert!(
+        matches!(taking, Decision::TakeFrom(_)),
+        "from its own calls"
+    );
+    leases.give_up(&writer, &[]);
+    (0..16).for_each(|_| leases.bounces(5));
+    let left = |decision| match decision {
+        Decision::Elsewhere(elsewhere) => elsewhere.ns,
+        other => panic!("{other:?}"),
+    };
+    let first = left(leases.ask(&writer, || 7));
+    let second = left(leases.ask(&yielding(3, 5, Shared), || 7));
+    assert!(first <= 500_000_000 && second < first, "the same moment");
+    // Its holder goes on, and so does whoever cannot go elsewhere, and every other inode.
+    assert_eq!(
+        leases.ask(&yielding(1, 5, Exclusive), || 7),
+        granted(false, Exclusive)
+    );
+    let taking = leases.ask(&wish(3, 5, Exclusive), || 7);
+    assert!(matches!(taking, Decision::TakeFrom(_)));
+    assert_eq!(
+        leases.ask(&yielding(2, 6, Exclusive), || 7),
+        granted(true, Exclusive)
+    );
+}
+
+#[test]
+fn what_the_kernel_is_doing_ends_before_clients_have_a_file_again() {
+    let leases = leases();
+    leases.ask(&wish(1, 5, Exclusive), || 7);
+    let begun = std::time::Instant::now();
+    let elsewhere = Duration::from_millis(30);
+    leases.leave(5, elsewhere.as_nanos() as u64);
+    let writer = yielding(2, 5, Exclusive);
+    let elsewhere_for = |wish: Wish| match leases.ask(&wish, || 7) {
+        Decision::Elsewhere(elsewhere) => elsewhere,
+        other => panic!("the kernel has it: {other:?}"),
+    };
+    assert!(elsewhere_for(writer).alone);
+    assert!(elsewhere_for(yielding(3, 5, Shared)).ns > 0);
+    let left = elsewhere_for(writer);
+    assert!(left.alone, "a reader is no writer");
+    assert!(!elsewhere_for(yielding(3, 5, Exclusive)).alone);
+    assert!(!elsewhere_for(writer).alone);
+    leases.release_all(3);
+    assert!(elsewhere_for(writer).alone, "the other one has gone");
+    std::thread::sleep(Duration::from_nanos(left.ns));
+    let taking = leases.ask(&writer, || 7);
+    assert!(matches!(taking, Decision::TakeFrom(_)));
+    assert!(begun.elapsed() >= elsewhere + Duration::from_millis(20));
+}

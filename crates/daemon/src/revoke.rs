@@ -13,11 +13,11 @@
 
 use super::client::{Client, Fate, Reach};
 use super::halt::Halt;
-use super::lease::{Decision, Grant, Holder, LeaseHook, Wish};
+use super::lease::{BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, Wish};
 use super::shared::Shared;
 use super::space::LEFT_LOGS;
 use super::sync::{Ordering, failpoints, mutants};
-use shale_proto::LeaseMode;
+use shale_proto::{Insist, LeaseMode};
 use std::sync::Arc;
 
 /// Why a client gets no lease.
@@ -27,6 +27,25 @@ pub(crate) enum NoLease {
     Halt(Halt),
     /// The number was granted to another client, which has not made an inode of it.
     NotMade,
+    /// The client yields: everybody goes by way of the mount.
+    Elsewhere(Elsewhere),
+}
+
+/// Who else has to do with an inode; see [`Given`].
+struct Seen {
+    used: bool,
+    watched: bool,
+}
+
+impl Seen {
+    fn given(self, grant: Grant) -> Given {
+        let Self { used, watched } = self;
+        Given {
+            grant,
+            used,
+            watched,
+        }
+    }
 }
 
 /// What came of taking a lease from one holder.
@@ -46,39 +65,86 @@ impl Shared {
         self: &Arc<Self>,
         client: &Client,
         wish: &Wish,
-    ) -> Result<Option<(Grant, bool)>, NoLease> {
+    ) -> Result<Option<Given>, NoLease> {
         let ino = wish.ino;
         let generation = || client.daemon_page.generation(ino);
         let mut dropped = None;
+        self.yield_to_mount(client, wish);
         loop {
             let from = match self.leases.ask(wish, generation) {
                 Decision::Granted(grant) => {
                     failpoints::reach("lease-grant");
-                    let used =
-                        wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
-                    return Ok(Some((grant, used)));
+                    return Ok(Some(self.seen(client, wish).given(grant)));
                 }
                 Decision::Refused => return Ok(None),
+                Decision::Elsewhere(elsewhere) => return Err(NoLease::Elsewhere(elsewhere)),
                 Decision::TakeFrom(from) => from,
             };
+            if dropped.is_none() && wish.insist == Insist::Yield {
+                self.count_bounce(client, ino, &from);
+            }
             match self.take_all(wish, &from, dropped) {
                 Ok(Step::Done) => {
                     // Before anybody else can get the lease, and open the inode under it.
-                    let used =
-                        wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
+                    let seen = self.seen(client, wish);
                     failpoints::reach("lease-taken");
                     let grant = self.leases.taken(wish, &from, generation);
                     if mutants::is_on("lease-digest-late") {
                         let holders = from.iter().filter_map(|h| self.client(h.client));
                         holders.for_each(|holder| drop(self.digest_to(&holder, u64::MAX)));
                     }
-                    return Ok(Some((grant, used)));
+                    return Ok(Some(seen.given(grant)));
                 }
                 Ok(Step::DropFirst) => {
                     let hook = self.hook.read().clone();
                     dropped = hook.map(|hook| hook.drop_cached(ino));
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Who else has to do with an inode that a client is about to have alone.
+    fn seen(&self, client: &Client, wish: &Wish) -> Seen {
+        let alone = wish.mode == LeaseMode::Exclusive;
+        let hook = self.hook.read().clone();
+        let hook = hook.filter(|_| alone && client.yields.load(Ordering::Acquire));
+        let last = hook.and_then(|hook| hook.used_by_others(wish.ino, client.pid));
+        Seen {
+            used: alone && self.used_by_others(client, wish.ino),
+            watched: last.is_some(),
+        }
+    }
+
+    /// A client that yields takes the lease `from` others. From the front end that does not count
+    /// if nobody but the client itself went by way of the mount lately: it opens its file anew, say.
+    fn count_bounce(&self, client: &Client, ino: u64, from: &[Holder]) {
+        let direct = |h: &Holder| {
+            let holder = self.client(h.client);
+            holder.is_none_or(|c| c.reach != Reach::InProcess)
+        };
+        let by_others = || {
+            let hook = self.hook.read().clone();
+            let last = hook.and_then(|hook| hook.used_by_others(ino, client.pid));
+            last.is_some_and(|ago| ago.as_nanos() <= u128::from(BOUNCE_NS))
+        };
+        if from.iter().any(direct) || by_others() {
+            self.leases.bounces(ino);
+        }
+    }
+
+    /// A client that yields leaves the kernel what programs on the mount use.
+    fn yield_to_mount(&self, client: &Client, wish: &Wish) {
+        if wish.insist != Insist::Yield {
+            return;
+        }
+        client.yields.store(true, Ordering::Release);
+        let hook = self.hook.read().clone();
+        if let Some(hook) = hook.filter(|_| wish.mode == LeaseMode::Exclusive) {
+            let yields = |c: &Arc<Client>| c.yields.load(Ordering::Acquire).then_some(c.pid);
+            let yielding: Vec<i32> = self.clients().iter().filter_map(yields).collect();
+            if let Some(left) = hook.used_for(wish.ino, &yielding) {
+                self.leases.leave(wish.ino, left.as_nanos() as u64);
             }
         }
     }

@@ -28,9 +28,12 @@ mod error;
 mod mount;
 mod negotiate;
 mod notify;
+mod settle;
 mod shale;
+mod sizes;
 mod told;
 mod transport;
+mod users;
 mod wire;
 
 pub mod node;

@@ -54,6 +54,10 @@ pub struct Request {
     /// File mode creation mask. Only set for calls that create something, which
     /// have to apply it themselves.
     pub umask: u32,
+    /// The kernel reads or writes past its pages (`O_DIRECT`).
+    pub direct: bool,
+    /// It asks for attributes because an open file is read or written, not for a program.
+    pub opened: bool,
 }
 
 /// A point in time since 1970-01-01 UTC.
@@ -461,6 +465,26 @@ pub trait NodeFs: Send + Sync {
     fn shutdown(&self, request: &Request, flags: u32) -> Result<()> {
         let _ = (request, flags);
         Err(Errno(libc::ENOTTY))
+    }
+
+    /// Before attributes of `ino` are asked for: whether the kernel may know its size too
+    /// small, so that it has to be told another way before it gets the answer
+    /// ([`last_byte`](Self::last_byte), then [`size_known`](Self::size_known)).
+    fn size_is_old(&self, ino: u64) -> bool {
+        let _ = ino;
+        false
+    }
+
+    /// The byte at `size` − 1; `None`: the kernel knows the size by now, or a larger one, or
+    /// nothing of the file can be read there.
+    fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
+        let _ = (ino, size);
+        None
+    }
+
+    /// The kernel was told a size, and the answer; `None`: there was no answer.
+    fn size_known(&self, ino: u64, told: Option<u64>) {
+        let _ = (ino, told);
     }
 
     /// The answer to request `unique` has reached the kernel: it will not be sent again.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use crate::transport::Device;
-use crate::wire::{InvalEntryOut, InvalInodeOut, OutHeader, notification};
+use crate::wire::{InvalEntryOut, InvalInodeOut, OutHeader, StoreOut, notification};
 
 thread_local! {
     /// Whether this thread serves requests.
@@ -89,6 +89,30 @@ impl Notifier {
             notification::INVAL_INODE,
             InvalInodeOut { ino, off, len }.as_bytes(),
         )
+    }
+
+    /// Has the kernel know that a file is at least so long that `last` is the byte at `size` − 1.
+    /// Waits for requests that read or write its page.
+    ///
+    /// # Errors
+    /// See [`Notifier`].
+    ///
+    /// # Panics
+    /// On a thread that serves requests: it could wait for itself.
+    pub(crate) fn grow(&self, ino: u64, size: u64, last: u8) -> io::Result<()> {
+        let offset = size - 1;
+        let head = StoreOut {
+            ino,
+            offset,
+            size: 1,
+            padding: 0,
+        };
+        let mut body = Vec::with_capacity(size_of::<StoreOut>() + 1);
+        body.extend_from_slice(head.as_bytes());
+        body.push(last);
+        self.send(notification::STORE, &body)?;
+        // The byte may have been written meanwhile by somebody whose page this is.
+        self.inval_inode(ino, Inval::Range { offset, bytes: 1 })
     }
 
     /// Drops a name, or that there was none: the next use asks again.

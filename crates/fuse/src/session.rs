@@ -33,6 +33,7 @@ use crate::mount::{MountOptions, mount};
 use crate::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::node::NodeFs;
 use crate::notify::{self, Notifier};
+use crate::settle::Settler;
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
 use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, opcode};
 
@@ -262,14 +263,24 @@ impl Session {
         for _ in 0..options.threads.max(1) {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
+        let (settler, queue) = Settler::new();
         let ended = thread::scope(|scope| {
+            let notifier = self.notifier();
+            let (fs, device) = (adapter.fs(), &*self.device);
+            let settling = thread::Builder::new()
+                .name("settle".to_owned())
+                .spawn_scoped(scope, move || {
+                    queue.run(fs, device, &notifier, |unique| unique & !UNIQUE_RESENT)
+                })
+                .map_err(FuseError::Spawn)?;
             let mut workers = Vec::new();
             let mut first_error = None;
             for (number, buf) in buffers.into_iter().enumerate() {
                 let (adapter, on_init) = (&adapter, options.on_init.as_deref());
+                let settler = settler.clone();
                 let started = thread::Builder::new()
                     .name(format!("shale-fuse-{number}"))
-                    .spawn_scoped(scope, move || self.work(adapter, on_init, buf));
+                    .spawn_scoped(scope, move || self.work(adapter, on_init, &settler, buf));
                 match started {
                     Ok(worker) => workers.push(worker),
                     Err(error) => {
@@ -279,6 +290,7 @@ impl Session {
                     }
                 }
             }
+            drop(settler);
             let mut ended = Ended::Stopped;
             for worker in workers {
                 match worker.join() {
@@ -287,6 +299,10 @@ impl Session {
                     Ok(Err(error)) => first_error = first_error.or(Some(error)),
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
+            }
+            match settling.join() {
+                Ok(settled) => first_error = first_error.or(settled.err()),
+                Err(panic) => std::panic::resume_unwind(panic),
             }
             first_error.map_or(Ok(ended), Err)
         })?;
@@ -301,11 +317,12 @@ impl Session {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
+        settler: &Settler,
         mut buf: LockedBuf,
     ) -> Result<Ended, FuseError> {
         notify::mark_serving();
         let enlisted = Enlisted::new(&self.stop);
-        let result = self.serve_until_end(adapter, on_init, &enlisted, &mut buf);
+        let result = self.serve_until_end(adapter, on_init, settler, &enlisted, &mut buf);
         drop(enlisted);
         if let Err(error) = &result {
             tracing::error!(%error, "serving ends");
@@ -318,6 +335,7 @@ impl Session {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
+        settler: &Settler,
         enlisted: &Enlisted<'_>,
         buf: &mut LockedBuf,
     ) -> Result<Ended, FuseError> {
@@ -335,6 +353,8 @@ impl Session {
             if self.stop.stopping.load(Ordering::SeqCst) && !is_forget(header.opcode) {
                 break;
             }
+            let old_size =
+                header.opcode == opcode::GETATTR && adapter.fs().size_is_old(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);
             let payload = &mut reply[size_of::<OutHeader>()..];
             let answer = if header.opcode == opcode::INIT {
@@ -343,6 +363,12 @@ impl Session {
                 adapter.handle(&header, message, payload)
             };
             if let Answer::Reply(result) = answer {
+                if old_size {
+                    match result {
+                        Ok(bytes) if settler.hold(&header, &payload[..bytes]) => continue,
+                        _ => adapter.fs().size_known(header.nodeid, None),
+                    }
+                }
                 self.reply(reply, &header, result.map_err(|errno| errno.0));
                 adapter.fs().answered(header.unique & !UNIQUE_RESENT);
             }

@@ -73,6 +73,8 @@ pub mod notification {
     pub const INVAL_INODE: i32 = 2;
     /// Drop a cached name.
     pub const INVAL_ENTRY: i32 = 3;
+    /// Keep a range of data, and the size if the file is shorter.
+    pub const STORE: i32 = 4;
     /// Send unanswered requests again.
     pub const RESEND: i32 = 7;
     /// Ask again for every cached name at its next use.
@@ -123,6 +125,10 @@ message! {
 message! {
     /// Attributes, with how long they hold.
     AttrOut, 104 { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: AttrWire }
+}
+message! {
+    /// Which attributes are asked for, and why.
+    GetattrIn, 16 { getattr_flags: u32, dummy: u32, fh: u64 }
 }
 message! {
     /// Number of references returned.
@@ -266,6 +272,10 @@ message! {
 message! {
     /// Range of data to drop; offset −1 drops attributes only, length ≤ 0 means to the end.
     InvalInodeOut, 24 { ino: u64, off: i64, len: i64 }
+}
+message! {
+    /// Before data to keep.
+    StoreOut, 24 { ino: u64, offset: u64, size: u32, padding: u32 }
 }
 message! {
     /// Before the name to drop and its zero byte.

@@ -9,7 +9,7 @@
 //! Invariant: who says that a node's word stands has brought the node up to date. So
 //! asking, loading and setting the word are one step: one thread at a time per inode.
 
-use super::errno::{Errno, Result};
+use super::errno::{ELSEWHERE, Errno, Result};
 use super::gate::Inside;
 use super::node::Node;
 use super::session::{Session, final_errno};
@@ -104,15 +104,17 @@ impl Session {
         if insist != Insist::No && node.is_some_and(|n| self.holds(&n, mode)) {
             return Ok(true);
         }
-        let (generation, fresh, mode, used) =
+        let (generation, fresh, mode, used, watched) =
             match self.ask(Request::Lease { ino, mode, insist })? {
                 Reply::Leased {
                     generation,
                     fresh,
                     mode,
                     used,
-                } => (generation, fresh, mode, used),
+                    watched,
+                } => (generation, fresh, mode, used, watched),
                 Reply::NotLeased => return Ok(false),
+                Reply::Elsewhere { .. } => return Err(ELSEWHERE),
                 _ => return Err(Errno::PROTO),
             };
         failpoints::reach("lease-given");
@@ -122,6 +124,7 @@ impl Session {
             None => self.load(ino, self.epoch()).map_err(final_errno)?,
         };
         node.used_elsewhere.store(used, Ordering::Release);
+        node.watched.store(watched, Ordering::Release);
         node.lease.set(generation, mode);
         Ok(true)
     }

@@ -15,6 +15,9 @@ pub struct SessionOptions {
     pub present: bool,
     /// Whole blocks go through the log too, instead of straight to granted blocks.
     pub log_all: bool,
+    /// The caller can do a call by way of the mount instead: a call for a file that others
+    /// use as well may fail with [`crate::ELSEWHERE`], having changed nothing.
+    pub yields: bool,
 }
 
 /// How a session maps what it is handed (recorder, timing model, protection key).

@@ -380,6 +380,8 @@ impl Session {
         search.leases += 1;
         let insist = if search.leases > PATIENCE {
             Insist::Hold
+        } else if self.options.yields {
+            Insist::Yield
         } else {
             Insist::Yes
         };

@@ -122,6 +122,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     let options = SessionOptions {
         log_bytes: LOG_BYTES.load(Ordering::Relaxed),
         kernel_references: true,
+        yields: true,
         ..SessionOptions::default()
     };
     let clock = Arc::new(SystemClock::new());

@@ -26,6 +26,16 @@ pub mod mode {
     pub const HANDED_OVER: u32 = 2;
 }
 
+/// How the kernel's calls on a description use its pages.
+pub mod pages {
+    /// As the program says.
+    pub const OWN: u32 = 0;
+    /// They go past them for now.
+    pub const PAST: u32 = 1;
+    /// They would go past them, but for one that writes behind the end.
+    pub const BUT_ONCE: u32 = 2;
+}
+
 /// Descriptions of one family of processes. More open files are left to the kernel.
 pub const DESCRIPTIONS: usize = 1 << 16;
 
@@ -45,7 +55,7 @@ pub struct Description {
     pub mount: AtomicU32,
     /// Descriptors of all processes; 0: free.
     pub users: AtomicU32,
-    /// 1: the kernel goes past its pages for now ([`Self::leave_pages`]).
+    /// A value of [`pages`].
     pub past_pages: AtomicU32,
     /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
     pub not_before_ns: AtomicI64,
@@ -198,13 +208,36 @@ impl Description {
         let flags = raw::fcntl(fd, libc::F_GETFL, 0);
         let set = |flags| raw::fcntl(fd, libc::F_SETFL, flags) >= 0;
         if flags >= 0 && flags & DIRECT == 0 && set((flags | DIRECT) as u64) {
-            self.past_pages.store(1, Ordering::Relaxed);
+            self.past_pages.store(pages::PAST, Ordering::Relaxed);
+        }
+    }
+
+    /// Of calls that go past the pages, those that write behind the `end` that the kernel knows, or
+    /// at any end, do not: the kernel would have the new size before it drops the pages of the
+    /// old one, and show zeros. Nobody can see those pages before the write is done.
+    /// The lock is held.
+    pub fn place_write(&self, fd: i32, behind: bool) {
+        let (before, after) = match behind {
+            true => (pages::PAST, pages::BUT_ONCE),
+            false => (pages::BUT_ONCE, pages::PAST),
+        };
+        if self.past_pages.load(Ordering::Relaxed) != before {
+            return;
+        }
+        let flags = raw::fcntl(fd, libc::F_GETFL, 0);
+        let flags = if behind {
+            flags & !DIRECT
+        } else {
+            flags | DIRECT
+        };
+        if flags >= 0 && raw::fcntl(fd, libc::F_SETFL, flags as u64) >= 0 {
+            self.past_pages.store(after, Ordering::Relaxed);
         }
     }
 
     /// Ends what [`Self::leave_pages`] began. The lock is held.
     pub fn use_pages(&self, fd: i32) {
-        if self.past_pages.swap(0, Ordering::Relaxed) != 0 {
+        if self.past_pages.swap(pages::OWN, Ordering::Relaxed) != pages::OWN {
             let flags = raw::fcntl(fd, libc::F_GETFL, 0);
             // A descriptor that is gone needs nothing.
             raw::fcntl(fd, libc::F_SETFL, (flags & !DIRECT) as u64);
@@ -220,6 +253,13 @@ impl Description {
             crate::mounts::settle_size(fd);
         }
         self.mode.store(mode, Ordering::Release);
+    }
+
+    /// Hands the offset to the kernel until `until_ns`, past its pages. The lock is held.
+    pub fn to_mediated(&self, fd: i32, until_ns: i64) {
+        self.not_before_ns.store(until_ns, Ordering::Relaxed);
+        self.to_kernel(fd, mode::KERNEL);
+        self.leave_pages(fd);
     }
 
     /// Takes the offset from the kernel; `false`: the kernel refuses. The lock is held.

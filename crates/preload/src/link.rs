@@ -1,8 +1,8 @@
 //! The connection to a daemon: a socket that the program does not see.
 //!
 //! As the channel of `proto`, with three additions: every descriptor that comes is moved
-//! out of the program's way; a connection that broke is remembered; and files whose
-//! lease goes back and forth are noticed.
+//! out of the program's way; a connection that broke is remembered; and so are files that
+//! the daemon says are to be left to the kernel for a while.
 
 use crate::clock;
 use crate::own;
@@ -12,29 +12,23 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A lease that came anew this often...
-const BOUNCES: u32 = 8;
-/// ... within this time bounces: both sides are better off with the daemon in between.
-const BOUNCE_NS: i64 = 100_000_000;
-/// How long such a file is left to the kernel.
-const MEDIATED_NS: i64 = 500_000_000;
-/// Files watched for bouncing.
-const WATCHED: usize = 64;
+/// Files that are remembered to be elsewhere.
+const REMEMBERED: usize = 64;
 
+/// A file that everybody uses by way of the mount.
 #[derive(Clone, Copy, Default)]
-struct Watched {
+struct Elsewhere {
     ino: u64,
-    since_ns: i64,
-    times: u32,
     until_ns: i64,
+    alone: bool,
 }
 
 /// A connection.
 pub struct Link {
     channel: SocketChannel,
     broken: AtomicBool,
-    watched: Mutex<[Watched; WATCHED]>,
-    mediated: AtomicU32,
+    elsewhere: Mutex<[Elsewhere; REMEMBERED]>,
+    any: AtomicU32,
 }
 
 impl Link {
@@ -46,8 +40,8 @@ impl Link {
         Ok(Self {
             channel: SocketChannel::connect_placed(path, own::hide)?,
             broken: AtomicBool::new(false),
-            watched: Mutex::new([Watched::default(); WATCHED]),
-            mediated: AtomicU32::new(0),
+            elsewhere: Mutex::new([Elsewhere::default(); REMEMBERED]),
+            any: AtomicU32::new(0),
         })
     }
 
@@ -56,49 +50,46 @@ impl Link {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Until when a file is to be left to the kernel because its lease bounces; 0: it is not.
+    /// Until when a file is to be left to the kernel; 0: it is not.
     #[inline]
     pub fn mediated_until(&self, ino: u64) -> i64 {
-        if self.mediated.load(Ordering::Relaxed) == 0 {
+        if self.any.load(Ordering::Relaxed) == 0 {
             0
         } else {
-            self.look_up_mediated(ino)
+            self.look_up(ino)
         }
     }
 
     #[cold]
-    fn look_up_mediated(&self, ino: u64) -> i64 {
+    fn look_up(&self, ino: u64) -> i64 {
         let now = clock::now_ns();
-        let watched = self.watched.lock();
-        if watched.iter().all(|w| w.until_ns <= now) {
-            self.mediated.store(0, Ordering::Relaxed);
+        let files = self.elsewhere.lock();
+        if files.iter().all(|f| f.until_ns <= now) {
+            self.any.store(0, Ordering::Relaxed);
         }
-        watched
+        files
             .iter()
-            .find(|w| w.ino == ino && w.until_ns > now)
-            .map_or(0, |w| w.until_ns)
+            .find(|f| f.ino == ino && f.until_ns > now)
+            .map_or(0, |f| f.until_ns)
     }
 
-    /// A lease came that had been elsewhere.
-    fn came_anew(&self, ino: u64) {
-        let now = clock::now_ns();
-        let mut watched = self.watched.lock();
-        let at = (ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % WATCHED;
-        let w = &mut watched[at];
-        if w.ino != ino || now - w.since_ns > BOUNCE_NS {
-            *w = Watched {
-                ino,
-                since_ns: now,
-                times: 0,
-                until_ns: 0,
-            };
-        }
-        w.times += 1;
-        if w.times >= BOUNCES {
-            w.until_ns = now + MEDIATED_NS;
-            w.times = 0;
-            self.mediated.store(1, Ordering::Relaxed);
-        }
+    /// Whether this is the only client that writes a file which is elsewhere, as far as is known.
+    pub fn writes_alone(&self, ino: u64) -> bool {
+        let files = self.elsewhere.lock();
+        files.iter().any(|f| f.ino == ino && f.alone)
+    }
+
+    /// The daemon has said that a file is elsewhere. One that is forgotten for another's sake
+    /// is asked for again.
+    fn leave(&self, ino: u64, ns: u64, alone: bool) {
+        let until_ns = clock::now_ns() + ns as i64;
+        let at = (ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % REMEMBERED;
+        self.elsewhere.lock()[at] = Elsewhere {
+            ino,
+            until_ns,
+            alone,
+        };
+        self.any.store(1, Ordering::Relaxed);
     }
 }
 
@@ -111,7 +102,7 @@ impl Channel for Link {
         let answer = self.channel.call(request);
         match (lease, &answer) {
             (_, Err(_)) => self.broken.store(true, Ordering::Release),
-            (Some(ino), Ok((Reply::Leased { fresh: true, .. }, _))) => self.came_anew(ino),
+            (Some(ino), Ok((Reply::Elsewhere { ns, alone }, _))) => self.leave(ino, *ns, *alone),
             _ => {}
         }
         let (reply, fds) = answer?;
@@ -124,22 +115,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bouncing_leases_are_noticed_and_forgotten() {
+    fn files_elsewhere_are_remembered_for_their_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let _listener = shale_proto::SocketPeer::listen(&path).unwrap();
         let link = Link::connect(&path).unwrap();
-        for _ in 0..BOUNCES - 1 {
-            link.came_anew(20);
-        }
         assert_eq!(link.mediated_until(20), 0);
-        link.came_anew(20);
+        link.leave(20, 60_000_000_000, true);
+        assert!(link.writes_alone(20) && !link.writes_alone(21));
         assert!(link.mediated_until(20) > clock::now_ns());
         assert_eq!(link.mediated_until(21), 0);
-        for w in link.watched.lock().iter_mut() {
-            w.until_ns = 1;
-        }
+        link.leave(20, 0, false);
+        assert!(!link.writes_alone(20));
         assert_eq!(link.mediated_until(20), 0);
-        assert_eq!(link.mediated.load(Ordering::Relaxed), 0);
+        assert_eq!(link.any.load(Ordering::Relaxed), 0);
     }
 }

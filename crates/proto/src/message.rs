@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 2;
+pub const PROTO_VERSION: u32 = 3;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -30,6 +30,9 @@ pub enum Insist {
     /// The client has lost the lease again and again before it had all that one call
     /// needs: nobody takes it back for a moment.
     Hold,
+    /// As [`Insist::Yes`], but the client can go by way of the mount: if the file goes to
+    /// and fro, or programs on the mount use it, [`Reply::Elsewhere`].
+    Yield,
 }
 
 /// What a client asks.
@@ -159,9 +162,20 @@ pub enum Reply {
         /// Of an exclusive lease: another client may have the inode open, so it must not
         /// be freed with its last name.
         used: bool,
+        /// Of an exclusive lease, to a client that has asked with [`Insist::Yield`]: other
+        /// processes use the inode by way of the mount, so the kernel must not know it too large.
+        watched: bool,
     },
     /// The lease is not granted: somebody else has one, and the client did not insist.
     NotLeased,
+    /// The lease is not granted: for so long everybody uses the file by way of the mount.
+    /// A call that begins later asks again.
+    Elsewhere {
+        /// Nanoseconds from now.
+        ns: u64,
+        /// No other client that could go past the mount wants to write the file.
+        alone: bool,
+    },
     /// Space of the volume.
     Space(Space),
     /// JSON text.

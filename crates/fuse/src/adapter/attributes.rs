@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use super::{Call, Validity};
 use crate::node::{Attr, Errno, NodeFs, Result, SetAttr, SetTime, Timestamp};
-use crate::wire::{AttrOut, AttrWire, EntryOut, SetattrIn, StatfsOut, Statx, StatxOut, SxTime};
+use crate::wire::{
+    AttrOut, AttrWire, EntryOut, GetattrIn, SetattrIn, StatfsOut, Statx, StatxOut, SxTime,
+};
+
+/// Bit of `GetattrIn::getattr_flags`: with a file handle.
+const GETATTR_FH: u32 = 1;
 
 /// Bits of `SetattrIn::valid`.
 mod valid {
@@ -105,6 +110,8 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
     }
 
     pub(super) fn getattr(&mut self) -> Result<usize> {
+        let GetattrIn { getattr_flags, .. } = self.body.take()?;
+        self.request.opened = getattr_flags & GETATTR_FH != 0;
         let attr = self.fs.getattr(&self.request, self.ino)?;
         let validity = self.validity.attr;
         self.put_attr(&attr, validity)

@@ -49,7 +49,13 @@ fn put_dirent(
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {
     pub(super) fn read(&mut self) -> Result<usize> {
-        let ReadIn { offset, size, .. } = self.body.take()?;
+        let ReadIn {
+            offset,
+            size,
+            flags,
+            ..
+        } = self.body.take()?;
+        self.request.direct = flags.cast_signed() & libc::O_DIRECT != 0;
         let into = self.out.room(size as usize)?;
         let found = self.fs.read(&self.request, self.ino, offset, into)?;
         assert!(
@@ -70,6 +76,7 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         } = self.body.take()?;
         let data = self.body.bytes(size as usize)?;
         let open = flags.cast_signed();
+        self.request.direct = open & libc::O_DIRECT != 0;
         let how = WriteFlags {
             kill_suidgid: write_flags & write_flag::KILL_SUIDGID != 0,
             append: open & libc::O_APPEND != 0,

@@ -88,6 +88,8 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
                 gid: header.gid,
                 pid: header.pid,
                 umask: 0,
+                direct: false,
+                opened: false,
             },
             ino: header.nodeid,
             body,

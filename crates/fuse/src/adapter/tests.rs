@@ -19,6 +19,8 @@ const REQUEST: Request = Request {
     gid: 2,
     pid: 3,
     umask: 0,
+    direct: false,
+    opened: false,
 };
 
 /// Answers everything with inode 5, or with an error it is told.

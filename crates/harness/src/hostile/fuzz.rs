@@ -272,7 +272,7 @@ fn messages(stage: &Stage, seed: u64) {
             7 => Request::Lease {
                 ino: n,
                 mode: r.of(&[LeaseMode::Shared, LeaseMode::Exclusive]),
-                insist: r.of(&[Insist::No, Insist::Yes, Insist::Hold]),
+                insist: r.of(&[Insist::No, Insist::Yes, Insist::Hold, Insist::Yield]),
             },
             8 => Request::Unlease { ino: n },
             _ => Request::Space,

@@ -2,7 +2,7 @@
 
 use crate::client::{self, Client};
 use crate::clock;
-use crate::description::{self, Description, Held, mode};
+use crate::description::{self, Description, Held, mode, pages};
 use crate::mounts;
 use crate::raw::{self, Args, nr};
 use crate::report;
@@ -121,16 +121,12 @@ impl Call<'_> {
                     "no session"
                 };
                 report::passed(self.number, reason);
-                let failed_until = clock::now_ns() + AFTER_FAILURE_NS;
-                let until = if mediated != 0 {
-                    mediated
-                } else {
-                    failed_until
-                };
-                d.not_before_ns.store(until, Ordering::Relaxed);
-                d.to_kernel(self.fd, mode::KERNEL);
                 if mediated != 0 {
-                    d.leave_pages(self.fd);
+                    d.to_mediated(self.fd, mediated);
+                } else {
+                    let until = clock::now_ns() + AFTER_FAILURE_NS;
+                    d.not_before_ns.store(until, Ordering::Relaxed);
+                    d.to_kernel(self.fd, mode::KERNEL);
                 }
                 return Way::Kernel(held);
             }
@@ -154,6 +150,29 @@ impl Call<'_> {
             },
         );
         Way::Kernel(held)
+    }
+
+    /// Lets the kernel do the call past its pages, or through them, where it goes past them for
+    /// our sake. The lock is held.
+    fn place(&self) {
+        let d = self.description();
+        if d.past_pages.load(Ordering::Relaxed) == pages::OWN {
+            return;
+        }
+        let at = match self.number {
+            nr::WRITE | nr::WRITEV => raw::lseek(self.fd, 0, libc::SEEK_CUR),
+            nr::PWRITE | nr::PWRITEV | nr::PWRITEV2 => self.args[3] as i64,
+            _ => return d.place_write(self.fd, false),
+        };
+        // Of two that write behind one end, the second writes within the file, where others
+        // must not see it before it is done.
+        let alone = || {
+            let client = client::get(d.mount.load(Ordering::Relaxed));
+            client.is_some_and(|c| c.link.writes_alone(self.ino()))
+        };
+        let behind =
+            || alone() && u64::try_from(at).is_ok_and(|at| at >= mounts::kept_size(self.fd));
+        d.place_write(self.fd, self.flags() & libc::O_APPEND != 0 || behind());
     }
 
     /// Lets the kernel do the call, now.
@@ -201,6 +220,9 @@ impl Call<'_> {
     /// kernel's. The mount waits until the daemon is there again.
     #[cold]
     pub fn failed(&self, client: &'static Client, held: Option<Held>, e: Errno) -> i64 {
+        if e == shale_libfs::ELSEWHERE {
+            return self.elsewhere(client, held);
+        }
         let d = self.description();
         let mount = d.mount.load(Ordering::Relaxed);
         if (e != Errno::IO && !client.link.is_broken()) || !client::set_aside_if_lost(mount, client)
@@ -219,10 +241,32 @@ impl Call<'_> {
         result
     }
 
+    /// The result of a call for a file that everybody uses by way of the mount now.
+    #[cold]
+    fn elsewhere(&self, client: &'static Client, held: Option<Held>) -> i64 {
+        report::passed(self.number, "mediated");
+        let d = self.description();
+        let held = held.unwrap_or_else(|| d.lock(self.thread.tid.load(Ordering::Relaxed)));
+        if table::get(self.fd) != Entry::File(self.index) {
+            drop(held);
+            return self.in_kernel();
+        }
+        if d.mode.load(Ordering::Relaxed) == mode::FAST {
+            d.to_mediated(self.fd, client.link.mediated_until(self.ino()));
+        }
+        self.place();
+        let result = self.in_kernel();
+        drop(held);
+        result
+    }
+
     /// Finishes a call that went the way of the kernel.
     pub fn by_kernel(&self, way: Way) -> i64 {
         match way {
-            Way::Kernel(_held) => self.in_kernel(),
+            Way::Kernel(_held) => {
+                self.place();
+                self.in_kernel()
+            }
             Way::Pass | Way::Here(..) => PASS,
         }
     }

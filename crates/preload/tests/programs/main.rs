@@ -60,7 +60,9 @@ fn data_calls_make_no_system_call() {
         return;
     }
     // 5,400 calls more, and no system call of whatever kind for them. How many it takes to
-    // start depends a little on where the kernel maps things.
+    // start depends a little on where the kernel maps things. The file is another one: what this
+    // process has read on the mount a moment ago would be left to the kernel.
+    let file = m.path().join("traced");
     let [few, many] = ["100", "1000"].map(|count| {
         let trace = m.beside("trace");
         let run = Run::of(&m, "strace").args(["-f", "-o"]).arg(&trace);
@@ -73,6 +75,41 @@ fn data_calls_make_no_system_call() {
     });
     let calls = |trace: &str| trace.lines().filter(|l| !l.contains(" +++ ")).count();
     assert!(calls(&many).abs_diff(calls(&few)) < 50, "{many}");
+}
+
+/// Calls of a report: served in the process, left to the kernel.
+fn shares(report: &str) -> [u64; 2] {
+    let sum = |part: &str| {
+        part.split([':', ',', '{', '}'])
+            .filter_map(|n| n.parse::<u64>().ok())
+            .sum()
+    };
+    let (_, fast) = report.split_once(r#""fast":"#).unwrap();
+    let (fast, rest) = fast.split_once(r#","files_opened""#).unwrap();
+    let (_, kernel) = rest.split_once(r#""kernel":"#).unwrap();
+    [fast, kernel.split_once(r#","pid""#).unwrap().0].map(sum)
+}
+
+/// A client that has a file for itself is not left to the kernel, though it opens the file anew
+/// and cuts it below what the kernel knows, and though others look at it now and then.
+#[test]
+fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("lone");
+    let (file, report) = (m.path().join("cut"), m.beside("report"));
+    const ROUNDS: u64 = 4000;
+    let run = Run::of(&m, &program).arg(&file).arg(ROUNDS.to_string());
+    run.env("SHALE_WARM_CALLS", "0")
+        .env("SHALE_REPORT", &report)
+        .output();
+    let told = fs::read_to_string(&report).unwrap();
+    let report = told
+        .lines()
+        .find(|l| l.contains(r#""attached":1"#))
+        .unwrap();
+    let [fast, kernel] = shares(report);
+    assert_eq!(fast + kernel, 4 * ROUNDS, "{told}");
+    assert!(kernel < ROUNDS / 50, "{kernel} left to the kernel: {told}");
 }
 
 #[test]
@@ -115,6 +152,35 @@ fn two_processes_append_to_one_file() {
                 lines.eq((0..2000).map(|i| format!("{who}{i:08}"))),
                 "{who} {other_has_it}"
             );
+        }
+    }
+}
+
+/// A program on the mount reads on at the end of a file that a client makes longer: it finds
+/// all that was there when it began, and nothing but what was written.
+#[test]
+fn who_follows_a_growing_file_misses_nothing() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("follow");
+    let (file, count) = (m.path().join("growing"), m.beside("count"));
+    for pace in ["r", "rs"] {
+        fs::write(&file, "").unwrap();
+        fs::write(&count, [0; 4096]).unwrap();
+        let start = |role: &str| {
+            let run = Run::of(&m, &program).arg(role).arg(&file).arg(&count);
+            let run = run.arg("1.5").env("SHALE_WARM_CALLS", "0");
+            let run = if role == "w" {
+                run
+            } else {
+                run.without_library()
+            };
+            run.stdout(Stdio::piped()).spawn()
+        };
+        let followed = ["w", pace, pace].map(start);
+        for process in followed {
+            let ended = process.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success(), "{pace}: {:?} {said}", ended.status);
         }
     }
 }

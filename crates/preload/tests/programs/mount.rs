@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const NVM_BYTES: u64 = 192 << 20;
 const LOG_BYTES: u64 = 16 << 20;
@@ -41,6 +42,14 @@ impl LeaseHook for KernelCaches {
 
     fn holds_back(&self, ino: u64) -> bool {
         self.fs.holds_back(ino)
+    }
+
+    fn used_for(&self, ino: u64, besides: &[i32]) -> Option<Duration> {
+        self.fs.used_for(ino, besides)
+    }
+
+    fn used_by_others(&self, ino: u64, pid: i32) -> Option<Duration> {
+        self.fs.used_by_others(ino, pid)
     }
 
     fn in_use(&self, ino: u64) -> bool {

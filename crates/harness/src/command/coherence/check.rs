@@ -17,11 +17,6 @@ pub struct Verdict {
     pub observations: usize,
     pub wrong: Vec<String>,
     pub longest_ns: u64,
-    /// Reads and sizes of programs on the mount that ended before an append that had
-    /// returned: the kernel's, see LIMITATIONS.md. Not counted as wrong.
-    pub short_on_mount: usize,
-    /// Appends across pages of the kernel that another client's came between; likewise.
-    pub split: usize,
 }
 
 /// Judges all calls. One of a worker that was not stopped lasts at most `limit_ns`.
@@ -308,23 +303,18 @@ impl Judge<'_> {
         let mut returned: Vec<(u64, usize, usize)> = Vec::new();
         for (at, call) in calls.iter().enumerate().filter(|(_, c)| c.text(0) == "A") {
             let (first, count) = (call.number(1), call.number(2));
-            let start = place.get(&first).copied();
-            let places: Option<Vec<usize>> = (first..first + count)
-                .map(|s| place.get(&s).copied())
-                .collect();
-            let whole = places.as_ref().is_some_and(|p| p.is_sorted());
-            // The kernel hands on an append page by page.
-            let split = |p: &[usize]| p.windows(2).any(|w| w[0] + 1 != w[1]);
-            if places.as_deref().is_some_and(split) {
-                self.verdict.split += 1;
-            }
-            if whole {
-                begun += count;
-            } else if call.returned() || start.is_some() {
+            let place_of = |s| place.get(&s).copied();
+            let places: Vec<usize> = (first..first + count).map_while(place_of).collect();
+            // A write that was ended by a kill may have done a part, from the beginning on.
+            let rest = first + places.len() as u64..first + count;
+            let all = rest.is_empty() || !call.returned() && rest.filter_map(place_of).count() == 0;
+            if all && places.windows(2).all(|w| w[0] + 1 == w[1]) {
+                begun += places.len() as u64;
+            } else {
                 self.wrong("not there as it was appended", APPENDED, &[at]);
+                continue;
             }
-            let last = places.and_then(|p| p.last().copied()).unwrap_or(0);
-            if whole && call.returned() {
+            if let Some(last) = places.last().filter(|_| call.returned()) {
                 returned.push((call.end, last + 1, at));
             }
         }
@@ -392,15 +382,11 @@ impl Judge<'_> {
         self.verdict.observations += 1;
         let asked = if call.text(0) == "R" { from } else { 0 };
         if reaches < sure.0 as u64 && asked < sure.0 as u64 {
-            if call.client {
-                self.wrong(
-                    "ends before an append that had returned",
-                    APPENDED,
-                    &[sure.1, at],
-                );
-            } else {
-                self.verdict.short_on_mount += 1;
-            }
+            self.wrong(
+                "ends before an append that had returned",
+                APPENDED,
+                &[sure.1, at],
+            );
         }
     }
 
@@ -451,5 +437,58 @@ impl Judge<'_> {
 impl Call {
     fn number_given(&self) -> u64 {
         self.result().parse().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::read;
+    use super::*;
+
+    fn judged(lines: &[&str]) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount-0.log");
+        std::fs::write(&path, format!("pid 1\n{}\n", lines.join("\n"))).unwrap();
+        judge(&read(&path).unwrap(), &[], u64::MAX).wrong
+    }
+
+    #[test]
+    fn an_append_is_there_as_a_whole_unless_a_kill_ended_it() {
+        let last = ["B 90 R a0 0 9", "E 91 1536 21 22 31"];
+        let whole = ["B 10 A 21 2", "E 11 1024", "B 20 A 31 1", "E 21 512"];
+        assert_eq!(judged(&[&whole[..], &last].concat()), [""; 0]);
+        let lost = ["B 10 A 21 3", "E 11 1536", "B 20 A 31 1", "E 21 512"];
+        let told = judged(&[&lost[..], &last].concat());
+        assert!(told[0].contains("not there as it was appended"), "{told:?}");
+        // Of one that never returned a part may be there, but not its end without its beginning.
+        let killed = |first: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            std::fs::write(at("run-0.log"), format!("pid 1\nB 10 A {first} 3\n")).unwrap();
+            let rest = [&whole[2..], &last].concat().join("\n");
+            std::fs::write(at("run-1.log"), format!("pid 2\n{rest}\n")).unwrap();
+            let calls = ["run-0.log", "run-1.log"].map(|log| read(&at(log)).unwrap());
+            judge(&calls.concat(), &[], u64::MAX).wrong.len()
+        };
+        assert_eq!(killed("21"), 0);
+        assert_ne!(killed("20"), 0);
+    }
+
+    #[test]
+    fn a_read_on_the_mount_may_not_end_early_either() {
+        let calls = |early: &str| {
+            let whole = "B 10 A 21 2\nE 11 1024\nB 20 A 31 1\nE 21 512";
+            let lines = [
+                whole,
+                "B 30 R a0 1 9",
+                early,
+                "B 90 R a0 0 9",
+                "E 91 1536 21 22 31",
+            ];
+            judged(&lines)
+        };
+        assert_eq!(calls("E 31 1024 22 31"), [""; 0]);
+        let told = calls("E 31 512 22");
+        assert!(told[0].contains("ends before an append"), "{told:?}");
     }
 }

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 use shale_harness::chance::Chance;
@@ -28,6 +29,8 @@ pub const RENAMED: [&str; 4] = ["y0", "y1", "y2", "y3"];
 const MOST_CELLS: u64 = 10;
 const MOST_APPENDS: u32 = 2_000;
 const OPEN_ANEW: u64 = 16;
+/// Half of it is longer than the daemon leaves a file to the kernel that nobody uses there.
+const TIDE_NS: u64 = 1_400_000_000;
 
 /// A worker's place, kind and time.
 pub struct Worker {
@@ -113,9 +116,15 @@ impl Worker {
         Ok(file)
     }
 
-    /// Random calls until `until`.
-    pub fn run(&mut self, until: u64) -> io::Result<()> {
+    /// Random calls until `until`; with `rests` only in the first half of each [`TIDE_NS`].
+    pub fn run(&mut self, until: u64, rests: bool) -> io::Result<()> {
         while now() < until {
+            let tide = now() % TIDE_NS;
+            if rests && tide >= TIDE_NS / 2 {
+                let left = Duration::from_nanos(TIDE_NS - tide);
+                std::thread::sleep(left.min(Duration::from_nanos(until.saturating_sub(now()))));
+                continue;
+            }
             match self.chance.below(100) {
                 0..25 => self.write()?,
                 25..55 => self.read()?,

@@ -120,6 +120,8 @@ pub(crate) struct Client {
     pub(crate) work: Mutex<Work>,
     pub(crate) fate: Mutex<Fate>,
     pub(crate) leaving: AtomicBool,
+    /// It has asked for a lease that it need not get: its calls may go by way of the mount.
+    pub(crate) yields: AtomicBool,
     pub(crate) digested: AtomicU64,
     pub(crate) reached: Mutex<Reached>,
 }
@@ -144,6 +146,7 @@ impl Client {
             work: Mutex::default(),
             fate: Mutex::default(),
             leaving: AtomicBool::new(false),
+            yields: AtomicBool::new(false),
             digested: AtomicU64::new(0),
             reached: Mutex::default(),
         })
