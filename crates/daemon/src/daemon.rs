@@ -8,6 +8,7 @@ use crate::attach::Asker;
 use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
+use crate::devices;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
@@ -28,7 +29,7 @@ use shale_format::log::RING_AT;
 use shale_oplog::Recent;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
-use shale_volume::Volume;
+use shale_volume::{LowerDevices, View, Volume};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -61,6 +62,8 @@ pub struct DaemonConfig {
     pub map: MapOptions,
     /// The NVM tier, if it is mapped already: for many daemons on one volume, one after the other.
     pub mapped: Option<Arc<Map>>,
+    /// The devices of tiers below NVM, if they are open already; their labels are not looked at.
+    pub lower: Option<LowerDevices>,
     /// How the log of a slot is mapped (recorder, timing model).
     pub log_map: LogMap,
     /// Logs that a test can make again just so. Never for a volume that is to be kept.
@@ -96,6 +99,7 @@ impl DaemonConfig {
             supervisor_pid: None,
             map: MapOptions::new(),
             mapped: None,
+            lower: None,
             log_map: Arc::new(|_| MapOptions::new()),
             fixed_logs: None,
         }
@@ -134,10 +138,22 @@ impl Opened {
         };
         let lock = NvmLock::take(dir)?;
         let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
-        let mounts = labels::check(dir, &uuid, segments)?;
-        let volume = Arc::new(Volume::open(map.clone())?);
-        config.volume.check_superblock(volume.superblock())?;
-        labels::write(dir, &uuid, segments, mounts);
+        let starts = labels::check(dir, &uuid, segments)?;
+        let superblock = *View::open(map.clone())?.0.superblock();
+        config.volume.check_superblock(&superblock)?;
+        let volume = match &config.lower {
+            Some(devices) => Volume::open_with(map.clone(), devices)?,
+            None => {
+                let below = devices::open(&config.volume, &superblock, starts)?;
+                let volume = Volume::open_with(map.clone(), &below.devices())?;
+                for count in [below.newest() + 1, below.newest() + 2] {
+                    labels::write(dir, &uuid, segments, count);
+                    below.count_start(count)?;
+                }
+                volume
+            }
+        };
+        let volume = Arc::new(volume);
         let digester = Digester::new(volume.clone());
         let readers = OwnReaders::default();
         let recovered = Recovery {

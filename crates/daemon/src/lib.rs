@@ -3,7 +3,7 @@
 //! | Module | What it holds |
 //! | --- | --- |
 //! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
-//! | `labels` | which segment is which |
+//! | `labels`, `devices` | which segment is which, and which device below NVM |
 //! | [`daemon`] | starting and stopping |
 //! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
@@ -22,6 +22,7 @@ pub mod check;
 mod client;
 mod connection;
 pub mod daemon;
+mod devices;
 pub mod digest;
 mod digestion;
 pub mod error;
@@ -57,6 +58,7 @@ mod sync;
 pub mod volume_file;
 
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
+pub use devices::LowerTiers;
 pub use error::{DaemonError, Result};
 pub use lease::LeaseHook;
 pub use make::{Made, MakeOptions, make_volume};

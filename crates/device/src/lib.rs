@@ -5,6 +5,7 @@
 //! | [`nvm`] | a mapping of NVM: stores, non-temporal copies, flushes, fences, and the types that order them |
 //! | [`counters`] | how many bytes, lines and fences each path cost; counts compare across machines, times do not |
 //! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
+//! | [`block`] | block devices and image files of the tiers below NVM |
 //! | [`timing`] | models that slow a mapping down to the NVM of Strata §5 or HiNFS §5.1 |
 //! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
@@ -32,6 +33,7 @@
 compile_error!("Shale runs on x86-64 Linux");
 
 pub mod asymmetric;
+pub mod block;
 pub mod clock;
 pub mod counters;
 pub mod crc32c;
@@ -47,6 +49,7 @@ pub mod protect;
 pub mod sim;
 pub mod timing;
 
+pub use block::{BlockCounts, BlockDevice, BlockFile, MemoryBlocks};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::{Path, PathCounts, Snapshot};
 pub use error::DeviceError;

@@ -13,10 +13,12 @@ use crate::error::{Result, VolumeError};
 use crate::media::Media;
 use crate::node::{Dirent, Item, Node, check_bounds, child_index};
 use crate::space::{Allocator, Run};
+use crate::zones::Zones;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::TREE_LEVELS_MAX;
 use shale_format::tree::{CHILDREN_MAX, ChildEntry, NODE_BODY_BYTES};
-use shale_format::{BlockAddr, Ino};
+use shale_format::zone::ZoneEntry;
+use shale_format::{BlockAddr, Ino, TierId};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -34,6 +36,9 @@ const MERGED_BYTES_MAX: usize = NODE_BODY_BYTES * 3 / 4;
 const POOL_BLOCKS: u64 = 32;
 /// Journal bytes that one new node can need in the bitmap.
 const NODE_JOURNAL_BYTES: u64 = 24;
+
+/// Journal bytes kept for the entries of the zones that a transaction links blocks of.
+const ZONES_JOURNAL_BYTES: u64 = 4096;
 
 /// New nodes by address, with the inode that each belongs to.
 pub(crate) type NewNodes<T> = HashMap<BlockAddr, (Ino, Node<T>)>;
@@ -69,6 +74,8 @@ pub(crate) struct Draft {
     pub(crate) media: Media,
     pub(crate) space: Arc<Allocator>,
     pub(crate) bits: Bits,
+    /// The same of the tiers below, and their zones.
+    pub(crate) lower: [Option<LowerDraft>; 2],
     extents: NewNodes<Extent>,
     entries: NewNodes<Dirent>,
     /// Blocks taken for nodes and not in use.
@@ -80,6 +87,30 @@ pub(crate) struct Draft {
     /// Nodes that the transaction added, less those it removed, which are not counted by
     /// [`crate::Txn::limit_growth`].
     uncounted: i64,
+}
+
+/// What a transaction changes in a tier below NVM.
+pub(crate) struct LowerDraft {
+    pub(crate) bits: Bits,
+    pub(crate) blocks: u64,
+    pub(crate) zones: Arc<Zones>,
+    /// First block of the zone table.
+    pub(crate) zone_block: u64,
+}
+
+impl LowerDraft {
+    /// Byte of NVM at which the entry of a zone is.
+    pub(crate) fn zone_byte(&self, zone: u64) -> u64 {
+        BlockAddr::nvm(self.zone_block).byte() + zone * ZoneEntry::BYTES as u64
+    }
+
+    fn check(&self, run: Run) -> Result<()> {
+        let end = run.addr.index().checked_add(run.len);
+        match end {
+            Some(end) if run.len > 0 && end <= self.blocks => Ok(()),
+            _ => Err(run.bad("outside its tier")),
+        }
+    }
 }
 
 /// A subtree after an insertion.
@@ -96,11 +127,17 @@ struct Shrunk {
 }
 
 impl Draft {
-    pub(crate) fn new(media: Media, space: Arc<Allocator>, bits: Bits) -> Self {
+    pub(crate) fn new(
+        media: Media,
+        space: Arc<Allocator>,
+        bits: Bits,
+        lower: [Option<LowerDraft>; 2],
+    ) -> Self {
         Draft {
             media,
             space,
             bits,
+            lower,
             extents: HashMap::new(),
             entries: HashMap::new(),
             pool: Vec::new(),
@@ -120,8 +157,35 @@ impl Draft {
         self.taken.push(run);
     }
 
+    /// The tier below NVM that a run lies in; `None`: it is to be looked for in NVM.
+    fn below(&mut self, run: Run) -> Result<Option<&mut LowerDraft>> {
+        let n = match run.addr.tier() {
+            Some(TierId::Ssd) => 0,
+            Some(TierId::Hdd) => 1,
+            _ => return Ok(None),
+        };
+        let lower = self.lower[n].as_mut();
+        let lower = lower.ok_or_else(|| run.bad("the volume has no such tier"))?;
+        lower.check(run)?;
+        Ok(Some(lower))
+    }
+
+    /// Checks that a run may be allocated at all.
+    pub(crate) fn check(&mut self, run: Run) -> Result<()> {
+        match self.below(run)? {
+            Some(_) => Ok(()),
+            None => self.space.check(run),
+        }
+    }
+
     /// Marks a run used; blocks of it that nobody had taken are taken here.
     pub(crate) fn mark(&mut self, run: Run) -> Result<()> {
+        if let Some(lower) = self.below(run)? {
+            if !lower.zones.is_written(run) {
+                return Err(run.bad("behind the write pointer of its zone"));
+            }
+            return lower.bits.mark(run);
+        }
         self.space.check(run)?;
         let taken = self.space.take_free_part(run)?;
         self.taken.extend(taken);
@@ -130,6 +194,9 @@ impl Draft {
 
     /// Frees a run that is used.
     pub(crate) fn free(&mut self, run: Run) -> Result<()> {
+        if let Some(lower) = self.below(run)? {
+            return lower.bits.free(run);
+        }
         self.space.check(run)?;
         self.bits.free(run)
     }
@@ -137,7 +204,11 @@ impl Draft {
     /// Upper bound of the journal bytes that trees and bitmap need.
     pub(crate) fn journal_bytes(&self) -> u64 {
         let nodes = (self.extents.len() + self.entries.len()) as u64;
-        self.bits.journal_bytes() + nodes * NODE_JOURNAL_BYTES
+        let lower = self.lower.iter().flatten();
+        let below: u64 = lower
+            .map(|l| l.bits.journal_bytes() + ZONES_JOURNAL_BYTES)
+            .sum();
+        self.bits.journal_bytes() + nodes * NODE_JOURNAL_BYTES + below
     }
 
     /// Marks the blocks of new nodes used: the last step before the bitmap is journalled.
@@ -172,6 +243,9 @@ impl Draft {
         self.entries.clear();
         self.uncounted = 0;
         self.bits.settle();
+        for lower in self.lower.iter_mut().flatten() {
+            lower.bits.settle();
+        }
     }
 
     /// Forgets everything; what the transaction took is free again.
@@ -184,6 +258,9 @@ impl Draft {
         self.entries.clear();
         self.uncounted = 0;
         self.bits.reset();
+        for lower in self.lower.iter_mut().flatten() {
+            lower.bits.reset();
+        }
     }
 
     /// A block for a new node.
