@@ -242,6 +242,8 @@ impl Daemon {
             idle_blocks: Mutex::default(),
             hook: Default::default(),
             totals: Default::default(),
+            bad_blocks: Default::default(),
+            migration: Default::default(),
             departed: Mutex::default(),
             recovery: recovered.report,
             kept: Mutex::new(recovered.kept),
@@ -263,6 +265,10 @@ impl Daemon {
         for n in 0..self.shared.config.threads() {
             let shared = self.shared.clone();
             self.spawn(format!("digest-{n}"), move || shared.digest_loop(n == 0))?;
+        }
+        if self.shared.is_tiered() {
+            let shared = self.shared.clone();
+            self.spawn("migrate".to_owned(), move || shared.migrate_loop())?;
         }
         let shared = self.shared.clone();
         self.spawn("release".to_owned(), move || shared.release_loop())
@@ -451,6 +457,7 @@ impl Daemon {
     }
 
     fn join(&self) {
+        self.shared.migration.stop();
         self.shared.queue.stop();
         self.shared.release.stop();
         self.shared.spare.stop();

@@ -12,6 +12,7 @@
 //! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
 //! | `space` | a full volume is found out at the call |
 //! | [`recover`], `orphans` | what a crash left |
+//! | [`migrate`], `lower_read` | moving data between tiers, reading what lies below NVM |
 //! | [`check`], [`scrub`] | verifying a volume that is not mounted, or is; repair |
 //! | [`stats`] | what `status` shows |
 #![forbid(unsafe_code)]
@@ -39,7 +40,9 @@ mod lease_tests;
 mod left_log;
 mod listen;
 mod log_bytes;
+mod lower_read;
 pub mod make;
+pub mod migrate;
 pub mod nvm_dir;
 mod orphans;
 mod page;

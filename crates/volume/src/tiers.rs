@@ -18,7 +18,7 @@ use crate::volume::Volume;
 use crate::zones::{Heat, LowerSpace, ZoneInfo, Zones};
 use shale_device::{BlockDevice, mutants};
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::{TierId, TxId};
+use shale_format::{BlockAddr, TierId, TxId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -85,6 +85,20 @@ impl Volume {
             zones.close(run.addr);
         }
         written
+    }
+
+    /// Whether a block below NVM is in use, as last committed. Waits while there is a transaction.
+    pub fn is_live(&self, addr: BlockAddr) -> bool {
+        let core = self.core.lock();
+        let lower = match addr.tier() {
+            Some(TierId::Ssd) => &core.draft.lower[0],
+            Some(TierId::Hdd) => &core.draft.lower[1],
+            _ => return false,
+        };
+        lower.as_ref().is_some_and(|l| {
+            let (w, bit) = ((addr.index() / 64) as usize, addr.index() % 64);
+            addr.index() < l.blocks && l.bits.used()[w] >> bit & 1 == 1
+        })
     }
 
     /// Makes durable what was written to a tier.
