@@ -15,6 +15,7 @@ use crate::gate::OwnReaders;
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
+use crate::migrate::Speed;
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
@@ -360,6 +361,24 @@ impl Daemon {
         self.shared.scrub(progress)
     }
 
+    /// Moves what NVM holds to the tiers below, or `bytes` of it, coldest first. Gives the bytes.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn migrate(&self, bytes: Option<u64>) -> Result<u64> {
+        Ok(self.shared.migrate_now(bytes)?)
+    }
+
+    /// How fast migration may be.
+    pub fn speed(&self) -> Speed {
+        self.shared.migration.speed()
+    }
+
+    /// Pauses, resumes or limits migration.
+    pub fn set_speed(&self, speed: Speed) {
+        self.shared.migration.set_speed(speed);
+    }
+
     /// The state as JSON.
     pub fn status(&self) -> String {
         self.shared.status_text()
@@ -451,7 +470,6 @@ impl Daemon {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -58,7 +58,9 @@ mod space;
 mod spare;
 pub mod stats;
 mod sync;
+mod tier_stats;
 pub mod volume_file;
+mod whereis;
 
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use devices::LowerTiers;
@@ -69,4 +71,6 @@ pub use nvm_dir::{NvmLock, open_nvm};
 pub use recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
+pub use tier_stats::{DeviceStatus, MigrationStatus, TierStatus};
 pub use volume_file::VolumeFile;
+pub use whereis::WherePart;

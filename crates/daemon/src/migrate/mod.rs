@@ -151,7 +151,7 @@ impl Shared {
         !self.volume.lower_tiers().is_empty()
     }
 
-    fn migrate_percent(&self) -> u32 {
+    pub(crate) fn migrate_percent(&self) -> u32 {
         let asked = self.config.volume.migrate_at_percent;
         asked.unwrap_or(MIGRATE_AT_PERCENT)
     }
