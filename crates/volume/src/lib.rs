@@ -13,6 +13,7 @@
 
 mod bits;
 mod dir;
+mod draft_lower;
 mod error;
 mod extent;
 mod inode;

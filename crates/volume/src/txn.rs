@@ -53,16 +53,25 @@ pub struct Txn<'v> {
     slots: Slots,
     logs: BTreeMap<u32, LogSlot>,
     /// Entries of zones that are erased, by tier below NVM and zone.
-    erased: BTreeMap<(usize, u64), ZoneEntry>,
+    erased: Erased,
     failed: bool,
     growth: Option<u64>,
 }
+
+/// Entries of zones that a transaction erases, by tier below NVM and zone.
+type Erased = BTreeMap<(usize, u64), ZoneEntry>;
 
 /// Zones whose blocks a transaction changes, and what it changes.
 type Below = Vec<(Arc<Zones>, Vec<WordChange>)>;
 
 /// Adds to a batch what the transaction changes in the tables of lower tiers.
-fn lower_batch(core: &mut Core, root: &mut RootBlock, txid: TxId, batch: &mut Batch) -> Below {
+fn lower_batch(
+    core: &Core,
+    root: &mut RootBlock,
+    txid: TxId,
+    erased: &Erased,
+    batch: &mut Batch,
+) -> Below {
     let mut below = Vec::new();
     for (n, lower) in core.draft.lower.iter().enumerate() {
         let Some(lower) = lower else { continue };
@@ -85,7 +94,34 @@ fn lower_batch(core: &mut Core, root: &mut RootBlock, txid: TxId, batch: &mut Ba
         }
         below.push((Arc::clone(&lower.zones), changes));
     }
+    for (&(n, zone), entry) in erased {
+        if let Some(lower) = &core.draft.lower[n] {
+            batch.push(lower.zone_byte(zone), &entry.encode());
+        }
+    }
     below
+}
+
+/// Takes over in memory what a commit did to zones.
+fn settle_lower(core: &Core, txid: TxId, below: Below, erased: &Erased) {
+    for (zones, changes) in below {
+        zones.settle(txid, &changes);
+    }
+    for (&(n, zone), entry) in erased {
+        if let Some(lower) = &core.draft.lower[n] {
+            lower.zones.erased(zone, *entry);
+        }
+    }
+}
+
+/// Counts the blocks of NVM that are in use afterwards.
+fn count_used(root: &mut RootBlock, changes: &[WordChange]) {
+    for c in changes {
+        root.used_blocks[0] += u64::from(c.now.count_ones());
+        if !mutants::is_on("used-count") {
+            root.used_blocks[0] -= u64::from(c.base.count_ones());
+        }
+    }
 }
 
 impl Drop for Txn<'_> {
@@ -423,12 +459,7 @@ impl Txn<'_> {
             core.draft.bits.journal(txid.0, &mut batch);
         }
         let changes = core.draft.bits.changes();
-        for c in &changes {
-            root.used_blocks[0] += u64::from(c.now.count_ones());
-            if !mutants::is_on("used-count") {
-                root.used_blocks[0] -= u64::from(c.base.count_ones());
-            }
-        }
+        count_used(&mut root, &changes);
         if let Some(room) = self.growth {
             let grown = root.used_blocks[0].saturating_sub(core.root.used_blocks[0]);
             let wanted = grown.saturating_sub(core.draft.uncounted());
@@ -436,12 +467,7 @@ impl Txn<'_> {
                 return Err(VolumeError::Growth { wanted, room });
             }
         }
-        let below = lower_batch(core, &mut root, txid, &mut batch);
-        for (&(n, zone), entry) in &self.erased {
-            if let Some(lower) = &core.draft.lower[n] {
-                batch.push(lower.zone_byte(zone), &entry.encode());
-            }
-        }
+        let below = lower_batch(core, &mut root, txid, &self.erased, &mut batch);
         root.txid = txid.0;
         batch.push(BlockAddr::nvm(ROOT_BLOCK).byte(), &root.encode());
         let table = BlockAddr::nvm(LOG_TABLE_BLOCK).byte();
@@ -475,14 +501,7 @@ impl Txn<'_> {
         volume.txid.store(txid.0, Ordering::Release);
         volume.inodes.store(root.inodes, Ordering::Release);
         volume.numbers.settle(&changed);
-        for (zones, changes) in below {
-            zones.settle(txid, &changes);
-        }
-        for ((n, zone), entry) in self.erased.clone() {
-            if let Some(lower) = &core.draft.lower[n] {
-                lower.zones.erased(zone, entry);
-            }
-        }
+        settle_lower(core, txid, below, &self.erased);
         let freed = volume.space.settle(txid, &changes);
         Ok(Committed { txid, freed })
     }

@@ -1,13 +1,14 @@
 //! The write side: one daemon owns it.
 
 use crate::bits::Bits;
+use crate::draft_lower::LowerDraft;
 use crate::error::{Result, VolumeError};
 use crate::journal;
 use crate::lower::LowerDevices;
 use crate::mkfs::{self, MkfsOptions};
 use crate::numbers::Numbers;
 use crate::space::{Allocator, Run, Space};
-use crate::tree::{Draft, LowerDraft};
+use crate::tree::Draft;
 use crate::txn::Txn;
 use crate::view::View;
 use crate::zones::Zones;

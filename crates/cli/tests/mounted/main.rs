@@ -7,6 +7,7 @@ mod coherence;
 mod history;
 mod messages;
 mod run;
+mod tiers;
 mod volume;
 
 use std::fs;

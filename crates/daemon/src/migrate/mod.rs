@@ -15,6 +15,8 @@
 mod mover;
 mod policy;
 mod room;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use policy::Recency;
 
