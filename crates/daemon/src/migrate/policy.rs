@@ -19,10 +19,13 @@ pub(crate) const PIECE_BLOCKS: u64 = 256;
 /// Pieces that are remembered; beyond it the older half is forgotten.
 const PIECES_MAX: usize = 1 << 20;
 
+/// When pieces were used last, by inode and piece.
+type Stamps = HashMap<(u64, u64), u64>;
+
 /// When pieces were used last.
 #[derive(Default)]
 pub(crate) struct Recency {
-    state: Mutex<(u64, HashMap<(u64, u64), u64>)>,
+    state: Mutex<(u64, Stamps)>,
 }
 
 impl Recency {
