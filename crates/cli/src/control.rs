@@ -8,6 +8,7 @@ use crate::state::StateDir;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
 };
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shale_daemon::scrub::Damage;
 use shale_daemon::{Daemon, ScrubProgress, ScrubReport, Status};
@@ -31,6 +32,17 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 pub enum Order {
     /// Bring everything that is logged now into the volume.
     Digest,
+    /// Move what NVM holds to the tiers below, or so many bytes of it.
+    Migrate(Option<u64>),
+    /// Change how fast migration may be. A limit: bytes a second, 0 for none.
+    Speed {
+        /// Pause or go on.
+        paused: Option<bool>,
+        /// Bytes a second.
+        limit: Option<u64>,
+    },
+    /// Where the blocks of an inode are.
+    Where(u64),
     /// Verify all checksums. Answered by [`Scrubbing`], again and again.
     Scrub,
 }
@@ -111,6 +123,21 @@ fn obey(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
             packet::send(socket, &Ok::<_, String>(done), &[])
         }
         Some((Order::Scrub, _)) => scrub_and_tell(socket, daemon),
+        Some((Order::Migrate(bytes), _)) => {
+            let moved = daemon.migrate(bytes).map_err(|e| e.to_string());
+            packet::send(socket, &moved, &[])
+        }
+        Some((Order::Speed { paused, limit }, _)) => {
+            let mut speed = daemon.speed();
+            speed.paused = paused.unwrap_or(speed.paused);
+            speed.limit = limit.unwrap_or(speed.limit);
+            daemon.set_speed(speed);
+            packet::send(socket, &Ok::<u64, String>(speed.limit), &[])
+        }
+        Some((Order::Where(ino), _)) => {
+            let places = daemon.where_is(ino).map_err(|e| e.to_string());
+            packet::send(socket, &places, &[])
+        }
         None => Ok(()),
     }
 }
@@ -181,6 +208,21 @@ fn difference(before: &Status, after: &Status) -> Digested {
     }
 }
 
+/// Gives an order that is answered once, and not repeated.
+///
+/// # Errors
+/// The daemon ends, or refuses.
+pub fn order<T: DeserializeOwned>(dir: &StateDir, order: Order) -> Result<T> {
+    let path = dir.path().join(SOCKET);
+    match ask::<T>(&path, order) {
+        Some(answer) => answer.map_err(|why| Failure::new(format!("{}: {why}", path.display()))),
+        None => Err(Failure::new(format!(
+            "{}: the daemon has ended meanwhile",
+            path.display()
+        ))),
+    }
+}
+
 /// Has the daemon of a mount digest everything, the next one if this one is killed.
 ///
 /// # Errors
@@ -188,7 +230,7 @@ fn difference(before: &Status, after: &Status) -> Digested {
 pub fn digest(dir: &StateDir) -> Result<Digested> {
     let path = dir.path().join(SOCKET);
     loop {
-        if let Some(answer) = ask(&path, Order::Digest) {
+        if let Some(answer) = ask::<Digested>(&path, Order::Digest) {
             return answer.map_err(|why| Failure::new(format!("{}: {why}", path.display())));
         }
         if StateDir::load(dir.path().to_owned()).is_none_or(|d| d.state.is_stale()) {
@@ -202,7 +244,7 @@ pub fn digest(dir: &StateDir) -> Result<Digested> {
 }
 
 /// `None`: there is no daemon at the moment, or it ended before it answered.
-fn ask(path: &Path, order: Order) -> Option<std::result::Result<Digested, String>> {
+fn ask<T: DeserializeOwned>(path: &Path, order: Order) -> Option<std::result::Result<T, String>> {
     let kind = SocketType::SEQPACKET;
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
     connect(&socket, &SocketAddrUnix::new(PathBuf::from(path)).ok()?).ok()?;

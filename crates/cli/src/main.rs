@@ -14,6 +14,7 @@ mod failure;
 mod fsck;
 mod kernel_caches;
 mod log;
+mod migrate;
 mod mkfs;
 mod mount;
 mod mounts;
@@ -27,6 +28,7 @@ mod status;
 mod supervise;
 mod terminal;
 mod umount;
+mod whereis;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::fs::File;
@@ -74,6 +76,10 @@ enum Verb {
     Status(status::Args),
     /// Bring everything that is logged into the volume
     Digest(digest::Args),
+    /// Move cold data to slower tiers now, or say how fast that may go
+    Migrate(migrate::Args),
+    /// Show on which tiers, in which zones, a file lies
+    Where(whereis::Args),
     /// Check a volume that is not mounted, and repair it if asked
     Fsck(fsck::Args),
     /// Verify the checksums of a volume that is mounted
@@ -99,6 +105,8 @@ impl Verb {
             Verb::Run(args) => ("run", run::run(&args)),
             Verb::Status(args) => ("status", status::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
+            Verb::Migrate(args) => ("migrate", migrate::run(&args)),
+            Verb::Where(args) => ("where", whereis::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
             Verb::Scrub(args) => ("scrub", scrub::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),

@@ -3,7 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::say;
-use shale_daemon::{Made, MakeOptions, make_volume};
+use shale_daemon::volume_file::DeviceFile;
+use shale_daemon::{LowerTiers, Made, MakeOptions, make_volume};
 use shale_device::{Persistence, SystemClock};
 use shale_format::Durability;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
@@ -12,7 +13,9 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G     NVM on a DAX file system
-  shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G       NVM emulated by memory";
+  shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G       NVM emulated by memory
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --ssd /dev/nvme0n1:512G --hdd /srv/hdd.img:4T
+                                                       three tiers: devices or image files";
 
 /// Arguments of `mkfs`.
 #[derive(Debug, clap::Args)]
@@ -24,6 +27,13 @@ pub struct Args {
     /// NVM tier: a directory and its size in bytes (K, M, G, T: powers of 1024)
     #[arg(long, value_name = "DIR:SIZE", value_parser = parse_nvm)]
     nvm: Nvm,
+    /// Flash tier: a block device or an image file, its size, and the size of its zones if
+    /// they are known; may be given several times: the devices are joined
+    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device)]
+    ssd: Vec<DeviceFile>,
+    /// Disk tier, likewise
+    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device)]
+    hdd: Vec<DeviceFile>,
     /// When a write is durable: strict (when the call returns)
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     durability: String,
@@ -60,6 +70,28 @@ fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
     }
 }
 
+fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
+    let wrong = || {
+        format!("'{text}' is not PATH:SIZE or PATH:SIZE:ZONE; write for example /dev/nvme0n1:512G")
+    };
+    let (head, last) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let last = size::parse(last)?;
+    let three = head.rsplit_once(':');
+    let three = three.and_then(|(path, bytes)| Some((path, size::parse(bytes).ok()?)));
+    let (path, size_bytes, zone_bytes) = match three {
+        Some((path, bytes)) => (path, bytes, Some(last)),
+        None => (head, last, None),
+    };
+    if path.is_empty() {
+        return Err(wrong());
+    }
+    Ok(DeviceFile {
+        path: path.into(),
+        size_bytes,
+        zone_bytes,
+    })
+}
+
 /// Makes a volume.
 pub fn run(args: &Args) -> Result<()> {
     let options = MakeOptions {
@@ -70,6 +102,10 @@ pub fn run(args: &Args) -> Result<()> {
         }),
         nvm_dir: args.nvm.dir.clone(),
         nvm_bytes: args.nvm.bytes,
+        lower: LowerTiers {
+            ssd: args.ssd.clone(),
+            hdd: args.hdd.clone(),
+        },
         log_bytes: log_bytes(args)?,
         durability: durability(&args.durability)?,
         owner_uid: rustix::process::geteuid().as_raw(),
@@ -141,6 +177,8 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
         "nvm_dir": made.file.nvm_dir(),
         "nvm_bytes": made.file.nvm_bytes(),
         "segments": made.segments,
+        "ssd": made.file.ssd,
+        "hdd": made.file.hdd,
         "log_bytes": made.file.log_bytes,
         "persistence": persistence(made),
         "huge_pages": made.huge_pages,
@@ -161,6 +199,15 @@ fn print(args: &Args, made: &Made) {
         made.file.nvm_dir().display(),
         made.segments
     );
+    for (tier, devices) in [("ssd", &made.file.ssd), ("hdd", &made.file.hdd)] {
+        for device in devices {
+            say!(
+                "  {tier}         {} in {}",
+                size::show(device.size_bytes),
+                device.path.display()
+            );
+        }
+    }
     say!("  nvm is      {}", explain(persistence(made)));
     say!(
         "  update log  {} for each client",
@@ -184,6 +231,20 @@ mod tests {
         );
         for text in ["/a", ":1G", "/a:", "/a:x"] {
             assert!(parse_nvm(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn device_arguments() {
+        let device = parse_device("/dev/x:4G").unwrap();
+        assert_eq!((device.size_bytes, device.zone_bytes), (4 << 30, None));
+        let device = parse_device("/a:b:4G:1M").unwrap();
+        assert_eq!(
+            (device.path, device.zone_bytes),
+            ("/a:b".into(), Some(1 << 20))
+        );
+        for text in ["/a", ":1G", "/a:", "/a:x"] {
+            assert!(parse_device(text).is_err(), "{text}");
         }
     }
 

@@ -14,8 +14,8 @@ Examples:
   shale scrub /mnt/shale
   shale scrub /mnt/shale --json
 
-Reads every structure of the NVM tier and compares its checksum, while the volume is in use.
-Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damage is repaired by
+Reads every structure of the NVM tier, and all data on tiers below, and compares checksums, while the
+volume is in use. Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damage is repaired by
 shale fsck VOLUME.toml --repair when the volume is not mounted.";
 
 /// Arguments of `scrub`.
@@ -74,11 +74,13 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
         say!("{}: {}", one.object, one.what);
     }
     say!(
-        "{} inodes, {} tree nodes, {} inodes with attributes, {} bitmap blocks: {} errors",
+        "{} inodes, {} tree nodes, {} inodes with attributes, {} bitmap blocks, {} data blocks below \
+         NVM: {} errors",
         report.inodes,
         report.nodes,
         report.attributes,
         report.bitmap_blocks,
+        report.data_blocks,
         report.errors
     );
     Ok(())

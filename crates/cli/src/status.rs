@@ -85,6 +85,15 @@ fn table(status: &Value) -> String {
             word(status, "nvm_dir"),
         ),
     );
+    for tier in status["tiers"].as_array().into_iter().flatten() {
+        line(word(tier, "tier"), self::tier(tier));
+    }
+    if status["migration"].is_object() {
+        line("migration", migration(&status["migration"]));
+    }
+    for bad in status["bad_blocks"].as_array().into_iter().flatten() {
+        line("bad block", word(bad, "why").to_owned());
+    }
     line("nvm is", explain(word(status, "persistence")).to_owned());
     line("inodes", number(space, "inodes").to_string());
     line("daemon", daemon(status));
@@ -111,6 +120,43 @@ fn table(status: &Value) -> String {
         );
     }
     lines.join("\n") + "\n"
+}
+
+fn tier(tier: &Value) -> String {
+    let devices = tier["devices"].as_array().into_iter().flatten();
+    let paths: Vec<String> = devices
+        .map(|d| format!("{} ({})", word(d, "path"), word(d, "access")))
+        .collect();
+    format!(
+        "{} used of {}, {} dead, {} writable, {} reserved; {} of {} zones empty; {}",
+        size::show(number(tier, "live_bytes")),
+        size::show(number(tier, "total_bytes")),
+        size::show(number(tier, "dead_bytes")),
+        size::show(number(tier, "writable_bytes")),
+        size::show(number(tier, "reserved_bytes")),
+        number(tier, "empty_zones"),
+        number(tier, "zones"),
+        paths.join(", "),
+    )
+}
+
+fn migration(m: &Value) -> String {
+    let pace = match (m["paused"].as_bool(), number(m, "limit_bytes_per_s")) {
+        (Some(true), _) => "paused".to_owned(),
+        (_, 0) => format!("from {}%", number(m, "at_percent")),
+        (_, limit) => format!("at most {} a second", size::show(limit)),
+    };
+    let error = m["last_error"]
+        .as_str()
+        .map_or(String::new(), |e| format!("; {e}"));
+    format!(
+        "{pace}; {} down, {} up, {} cleaned in {} batches, {} a second{error}",
+        size::show(number(m, "down_bytes")),
+        size::show(number(m, "up_bytes")),
+        size::show(number(m, "cleaned_bytes")),
+        number(m, "batches"),
+        size::show(number(m, "rate_bytes_per_s")),
+    )
 }
 
 fn daemon(status: &Value) -> String {

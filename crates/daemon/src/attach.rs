@@ -283,6 +283,7 @@ mod tests {
             name: "v".to_owned(),
             nvm_dir: dir.path().join("nvm"),
             nvm_bytes: 33 << 20,
+            lower: Default::default(),
             log_bytes: LOG_BYTES_MIN,
             durability: shale_format::Durability::Strict,
             owner_uid: 1000,

@@ -1,7 +1,7 @@
 //! Answering requests of one client (or of one that may become a client).
 
 use crate::attach::{Asker, Refusal};
-use crate::client::Client;
+use crate::client::{Client, Reach};
 use crate::error::DaemonError;
 use crate::halt::Halt;
 use crate::lease::{Elsewhere, Wish};
@@ -32,6 +32,13 @@ const GRANT_BLOCKS_MIN: u64 = 16;
 const GRANT_RUNS_MAX: usize = 2000;
 /// Bytes of room counted for each inode that could still be made.
 const INODE_GROWTH_BYTES: u64 = 1024;
+
+/// Batches that are moved down for one request of room.
+const MIGRATE_TRIES: u32 = 64;
+/// Most blocks below NVM that are read at once.
+const LOWER_BLOCKS_MAX: u64 = 256;
+/// The same for one message over a socket.
+const LOWER_BLOCKS_SENT_MAX: u64 = 15;
 
 type Answer = (Reply, Vec<OwnedFd>);
 
@@ -142,6 +149,7 @@ impl Connection {
                 };
                 plain(self.lease(client, &wish)?)
             }
+            Request::ReadLower { addr, blocks } => plain(self.read_lower(addr, blocks)?),
             Request::Unlease { ino } => {
                 self.shared.unlease(&client, ino).map_err(|h| halted(&h))?;
                 plain(Reply::Done)
@@ -324,6 +332,19 @@ impl Connection {
         Ok(Reply::Done)
     }
 
+    fn read_lower(&self, addr: u64, blocks: u32) -> Result<Reply, Refusal> {
+        // One message has a limit, a call within the process has none.
+        let most = match self.asker.reach {
+            Reach::InProcess => LOWER_BLOCKS_MAX,
+            Reach::Socket => LOWER_BLOCKS_SENT_MAX,
+        };
+        let read = self
+            .shared
+            .read_lower(BlockAddr::from_raw(addr), u64::from(blocks).clamp(1, most));
+        let (generation, data) = read.map_err(|e| failed(&e.into()))?;
+        Ok(Reply::Lower { generation, data })
+    }
+
     fn lease(&self, client: &Client, wish: &Wish) -> Result<Reply, Refusal> {
         if !Ino(wish.ino).is_user() {
             return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
@@ -420,6 +441,20 @@ impl Shared {
             let limit = self.config.gate_timeout * 2;
             self.release.wait(self.release.ask(), limit);
         }
+        if let Some(room) = give() {
+            return room;
+        }
+        // What NVM lacks the tiers below may have.
+        for _ in 0..MIGRATE_TRIES {
+            if !self.is_tiered() || !self.make_room(least) {
+                break;
+            }
+            let limit = self.config.gate_timeout * 2;
+            self.release.wait(self.release.ask(), limit);
+            if let Some(room) = give() {
+                return room;
+            }
+        }
         give().unwrap_or(Reply::NoSpace)
     }
 
@@ -442,9 +477,15 @@ impl Shared {
         let supply = Supply::of(&self.volume).released();
         let blocks = &supply.blocks;
         let available = self.credits.available(&supply);
+        let tiers = self.volume.lower_tiers();
+        let below = tiers.into_iter().filter_map(|t| self.volume.lower_space(t));
+        let (all, empty) = below.fold((0, 0), |(all, empty), s| {
+            let usable = s.total.saturating_sub(s.reserved);
+            (all + usable, empty + usable.saturating_sub(s.live))
+        });
         Ok(Space {
-            total: blocks.total.saturating_sub(blocks.reserved_fixed),
-            free: available / BLOCK,
+            total: blocks.total.saturating_sub(blocks.reserved_fixed) + all,
+            free: available / BLOCK + empty,
             spare_bytes: available % BLOCK,
             inodes_used: supply.inodes,
             inodes_free: available / INODE_GROWTH_BYTES,

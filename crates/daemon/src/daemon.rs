@@ -8,12 +8,14 @@ use crate::attach::Asker;
 use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
+use crate::devices;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
+use crate::migrate::Speed;
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
@@ -28,7 +30,7 @@ use shale_format::log::RING_AT;
 use shale_oplog::Recent;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
-use shale_volume::Volume;
+use shale_volume::{LowerDevices, View, Volume};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -61,6 +63,8 @@ pub struct DaemonConfig {
     pub map: MapOptions,
     /// The NVM tier, if it is mapped already: for many daemons on one volume, one after the other.
     pub mapped: Option<Arc<Map>>,
+    /// The devices of tiers below NVM, if they are open already; their labels are not looked at.
+    pub lower: Option<LowerDevices>,
     /// How the log of a slot is mapped (recorder, timing model).
     pub log_map: LogMap,
     /// Logs that a test can make again just so. Never for a volume that is to be kept.
@@ -96,6 +100,7 @@ impl DaemonConfig {
             supervisor_pid: None,
             map: MapOptions::new(),
             mapped: None,
+            lower: None,
             log_map: Arc::new(|_| MapOptions::new()),
             fixed_logs: None,
         }
@@ -134,10 +139,22 @@ impl Opened {
         };
         let lock = NvmLock::take(dir)?;
         let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
-        let mounts = labels::check(dir, &uuid, segments)?;
-        let volume = Arc::new(Volume::open(map.clone())?);
-        config.volume.check_superblock(volume.superblock())?;
-        labels::write(dir, &uuid, segments, mounts);
+        let starts = labels::check(dir, &uuid, segments)?;
+        let superblock = *View::open(map.clone())?.0.superblock();
+        config.volume.check_superblock(&superblock)?;
+        let volume = match &config.lower {
+            Some(devices) => Volume::open_with(map.clone(), devices)?,
+            None => {
+                let below = devices::open(&config.volume, &superblock, starts)?;
+                let volume = Volume::open_with(map.clone(), &below.devices())?;
+                for count in [below.newest() + 1, below.newest() + 2] {
+                    labels::write(dir, &uuid, segments, count);
+                    below.count_start(count)?;
+                }
+                volume
+            }
+        };
+        let volume = Arc::new(volume);
         let digester = Digester::new(volume.clone());
         let readers = OwnReaders::default();
         let recovered = Recovery {
@@ -226,6 +243,8 @@ impl Daemon {
             idle_blocks: Mutex::default(),
             hook: Default::default(),
             totals: Default::default(),
+            bad_blocks: Default::default(),
+            migration: Default::default(),
             departed: Mutex::default(),
             recovery: recovered.report,
             kept: Mutex::new(recovered.kept),
@@ -247,6 +266,10 @@ impl Daemon {
         for n in 0..self.shared.config.threads() {
             let shared = self.shared.clone();
             self.spawn(format!("digest-{n}"), move || shared.digest_loop(n == 0))?;
+        }
+        if self.shared.is_tiered() {
+            let shared = self.shared.clone();
+            self.spawn("migrate".to_owned(), move || shared.migrate_loop())?;
         }
         let shared = self.shared.clone();
         self.spawn("release".to_owned(), move || shared.release_loop())
@@ -336,6 +359,24 @@ impl Daemon {
     /// how far it is, and can end it.
     pub fn scrub(&self, progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>) -> ScrubReport {
         self.shared.scrub(progress)
+    }
+
+    /// Moves what NVM holds to the tiers below, or `bytes` of it, coldest first. Gives the bytes.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn migrate(&self, bytes: Option<u64>) -> Result<u64> {
+        Ok(self.shared.migrate_now(bytes)?)
+    }
+
+    /// How fast migration may be.
+    pub fn speed(&self) -> Speed {
+        self.shared.migration.speed()
+    }
+
+    /// Pauses, resumes or limits migration.
+    pub fn set_speed(&self, speed: Speed) {
+        self.shared.migration.set_speed(speed);
     }
 
     /// The state as JSON.
@@ -429,12 +470,12 @@ impl Daemon {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
     fn join(&self) {
+        self.shared.migration.stop();
         self.shared.queue.stop();
         self.shared.release.stop();
         self.shared.spare.stop();

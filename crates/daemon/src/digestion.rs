@@ -195,6 +195,9 @@ impl Shared {
                 self.publish(txid);
                 failpoints::reach("publish-epoch");
             }
+            for (ino, blocks) in &done.touched {
+                self.migration.recency.touch(*ino, blocks);
+            }
             self.credits.settle(client.id, done.reserve_released);
             self.release.ask();
             client

@@ -42,6 +42,14 @@ pub enum DaemonError {
         /// What is wrong and what to do.
         why: String,
     },
+    /// A device of a tier below NVM is not the one of this volume.
+    #[error("{}: {why}", path.display())]
+    WrongDevice {
+        /// The device.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// There is a volume already.
     #[error("{} holds a volume already ({found}); use --force to destroy it", path.display())]
     Exists {

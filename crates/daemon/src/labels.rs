@@ -5,7 +5,7 @@
 //! such attributes, a copy that left them out, and a device that is no file have none: what
 //! has no label is believed.
 //!
-//! A start counts twice, each time from the first segment to the last. So a crash on the way
+//! A start counts twice, each time from the first segment to the last, then on devices below NVM. So a crash on the way
 //! leaves counts of which the later ones are less by one, and a segment that missed a whole
 //! start is behind by two or more.
 
@@ -88,19 +88,17 @@ pub(crate) fn check(dir: &Path, uuid: &[u8; 16], segments: usize) -> Result<u64>
     Ok(newest)
 }
 
-/// Notes one more start. `count` is what [`check`] gave.
+/// Notes one more start, once of the two times: a count one above what [`check`] gave, then two.
 pub(crate) fn write(dir: &Path, uuid: &[u8; 16], segments: usize, count: u64) {
-    for count in [count + 1, count + 2] {
-        for segment in 0..segments {
-            let label = Label {
-                uuid: uuid_text(uuid),
-                segment,
-                count,
-            };
-            let (path, text) = (dir.join(segment_name(segment)), label.text());
-            // Where there are no such attributes there are no labels.
-            let _ = rustix::fs::setxattr(&path, NAME, text.as_bytes(), XattrFlags::empty());
-        }
+    for segment in 0..segments {
+        let label = Label {
+            uuid: uuid_text(uuid),
+            segment,
+            count,
+        };
+        let (path, text) = (dir.join(segment_name(segment)), label.text());
+        // Where there are no such attributes there are no labels.
+        let _ = rustix::fs::setxattr(&path, NAME, text.as_bytes(), XattrFlags::empty());
     }
 }
 
@@ -142,7 +140,7 @@ mod tests {
             check(dir.path(), &UUID, 3)
         };
         assert_eq!(check(dir.path(), &UUID, 3).unwrap(), 0, "no labels");
-        write(dir.path(), &UUID, 3, 0);
+        write(dir.path(), &UUID, 3, 2);
         assert_eq!(check(dir.path(), &UUID, 3).unwrap(), 2);
         for whole in [[5, 5, 5], [6, 5, 5], [6, 6, 5]] {
             assert!(counts(whole).is_ok(), "{whole:?}");

@@ -3,7 +3,7 @@
 //! | Module | What it holds |
 //! | --- | --- |
 //! | [`volume_file`], [`make`], [`nvm_dir`] | which media a volume has, making one, segment files and the lock |
-//! | `labels` | which segment is which |
+//! | `labels`, `devices` | which segment is which, and which device below NVM |
 //! | [`daemon`] | starting and stopping |
 //! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
@@ -12,6 +12,7 @@
 //! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
 //! | `space` | a full volume is found out at the call |
 //! | [`recover`], `orphans` | what a crash left |
+//! | [`migrate`], `lower_read` | moving data between tiers, reading what lies below NVM |
 //! | [`check`], [`scrub`] | verifying a volume that is not mounted, or is; repair |
 //! | [`stats`] | what `status` shows |
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod check;
 mod client;
 mod connection;
 pub mod daemon;
+mod devices;
 pub mod digest;
 mod digestion;
 pub mod error;
@@ -38,7 +40,9 @@ mod lease_tests;
 mod left_log;
 mod listen;
 mod log_bytes;
+mod lower_read;
 pub mod make;
+pub mod migrate;
 pub mod nvm_dir;
 mod orphans;
 mod page;
@@ -54,9 +58,12 @@ mod space;
 mod spare;
 pub mod stats;
 mod sync;
+mod tier_stats;
 pub mod volume_file;
+mod whereis;
 
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
+pub use devices::LowerTiers;
 pub use error::{DaemonError, Result};
 pub use lease::LeaseHook;
 pub use make::{Made, MakeOptions, make_volume};
@@ -64,4 +71,6 @@ pub use nvm_dir::{NvmLock, open_nvm};
 pub use recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
+pub use tier_stats::{DeviceStatus, MigrationStatus, TierStatus};
 pub use volume_file::VolumeFile;
+pub use whereis::WherePart;

@@ -1,8 +1,9 @@
 //! Making a volume: directory, segments, superblock, volume file.
 
+use crate::devices::{LowerTiers, NewDevices};
 use crate::error::{DaemonError, Result};
 use crate::nvm_dir::{NvmLock, make_nvm, remove, volume_files};
-use crate::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
+use crate::volume_file::{DeviceFile, FORMAT, NvmEntry, VolumeFile, uuid_text};
 use shale_device::{Clock, MapOptions, Persistence};
 use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_DEFAULT, NVM_BYTES_MIN};
@@ -23,6 +24,8 @@ pub struct MakeOptions {
     pub nvm_dir: PathBuf,
     /// Bytes of the NVM tier, rounded down to whole blocks.
     pub nvm_bytes: u64,
+    /// Tiers below NVM; empty: none.
+    pub lower: LowerTiers,
     /// Bytes of a client's log unless it asks otherwise; 0: the default.
     pub log_bytes: u64,
     /// Durability policy.
@@ -81,10 +84,12 @@ pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
             found: format!("{first} and {} more files", there.len() - 1),
         });
     }
+    // Everything that could be refused is refused before anything is lost.
+    let devices = NewDevices::open(&options.lower, options.force)?;
     for name in &there {
         remove(&dir.join(name))?;
     }
-    let made = make_in(options, &dir, bytes, clock);
+    let made = make_in(options, &dir, bytes, &devices, clock);
     if made.is_err() {
         for name in volume_files(&dir)? {
             remove(&dir.join(name))?;
@@ -98,6 +103,7 @@ fn make_in(
     options: &MakeOptions,
     dir: &std::path::Path,
     bytes: u64,
+    devices: &NewDevices,
     clock: &dyn Clock,
 ) -> Result<Made> {
     let map = make_nvm(dir, bytes, &MapOptions::new())?;
@@ -114,18 +120,20 @@ fn make_in(
         uuid: uuid_text(&uuid),
         durability: options.durability.name().to_owned(),
         log_bytes,
+        migrate_at_percent: None,
         nvm: vec![NvmEntry {
             dir: dir.to_path_buf(),
             size_bytes: bytes,
         }],
-        ssd: vec![],
-        hdd: vec![],
+        ssd: absolute(&options.lower.ssd)?,
+        hdd: absolute(&options.lower.hdd)?,
     };
     let seed: [u8; 16] = random()?;
     let (low, high) = seed.split_at(8);
     let word = |b: &[u8]| b.iter().fold(0, |n: u64, &b| n << 8 | u64::from(b));
-    let none = <shale_format::superblock::TierTable as zerocopy::FromZeros>::new_zeroed();
-    Volume::create(
+    let [ssd, hdd] = devices.tables();
+    devices.label(uuid)?;
+    Volume::create_with(
         Arc::new(map),
         &MkfsOptions {
             uuid,
@@ -136,9 +144,10 @@ fn make_in(
             owner_gid: options.owner_gid,
             root_mode: options.root_mode,
             log_bytes,
-            ssd: none,
-            hdd: none,
+            ssd,
+            hdd,
         },
+        &devices.devices(),
     )?;
     file.save(&options.file)?;
     Ok(Made {
@@ -147,6 +156,19 @@ fn make_in(
         huge_pages,
         segments,
     })
+}
+
+/// The same devices, wherever the volume file is.
+fn absolute(files: &[DeviceFile]) -> Result<Vec<DeviceFile>> {
+    let whole = |file: &DeviceFile| {
+        let path = std::path::absolute(&file.path)
+            .map_err(|e| DaemonError::file(&file.path, "resolve it", e))?;
+        Ok(DeviceFile {
+            path,
+            ..file.clone()
+        })
+    };
+    files.iter().map(whole).collect()
 }
 
 /// Random bytes that nobody can guess: identities, salts, hash keys.

@@ -1,7 +1,7 @@
 //! `scrub`: verifies every checksum of the NVM tier's structure while the volume is in use.
 //!
 //! Superblocks, root block, log table, bitmap, every inode, every tree node, every run of
-//! extended attributes. Data on NVM has no checksum. What is found is told by path; nothing is
+//! extended attributes, data on tiers below NVM. Data on NVM has no checksum. What is found is told by path; nothing is
 //! changed: `fsck --repair` does that when the volume is not mounted.
 //!
 //! One inode is read at a time, as a reader of the daemon's own: freed blocks wait for that
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LOG_SLOTS};
 use shale_format::superblock::{SUPER_BLOCK, Superblock};
-use shale_format::{BlockAddr, DirKey, FileBlock, Ino, bitmap};
+use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, bitmap};
 use shale_volume::{View, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -45,6 +45,8 @@ pub struct ScrubReport {
     pub nodes: u64,
     /// Inodes whose extended attributes were read.
     pub attributes: u64,
+    /// Blocks of data on tiers below NVM read.
+    pub data_blocks: u64,
     /// Blocks of the bitmap read.
     pub bitmap_blocks: u64,
     /// Things whose checksum does not fit, listed or not.
@@ -211,10 +213,35 @@ impl Scrub<'_> {
         for e in bad {
             self.note("", Some(ino.0), e);
         }
+        if inode.is_file() {
+            self.data_below(&inode);
+        }
         if inode.xattr_addr != 0 {
             self.report.attributes += 1;
             if let Err(e) = self.view.xattrs(&inode) {
                 self.note("", Some(ino.0), e);
+            }
+        }
+    }
+
+    /// Data on tiers below NVM.
+    fn data_below(&mut self, inode: &Inode) {
+        let mut runs = Vec::new();
+        // What cannot be read of the trees has been noted.
+        let _ = self.view.extents(inode, FileBlock(0), &mut |e| {
+            let addr = BlockAddr::from_raw(e.addr);
+            if addr.tier() != Some(TierId::Nvm) && !e.is_unwritten() {
+                runs.push((addr, u64::from(e.len)));
+            }
+            ControlFlow::Continue(())
+        });
+        let mut block = [0; BLOCK_BYTES];
+        for (addr, len) in runs {
+            for n in 0..len {
+                self.report.data_blocks += 1;
+                if let Err(e) = self.view.read_at(addr.plus(n), 0, &mut block) {
+                    self.note("", Some(inode.ino), e);
+                }
             }
         }
     }

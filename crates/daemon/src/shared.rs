@@ -13,6 +13,8 @@ use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
 use crate::halt::Halt;
 use crate::lease::{LeaseHook, Leases};
+use crate::lower_read::BadBlocks;
+use crate::migrate::Migration;
 use crate::nvm_dir::remove;
 use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
@@ -69,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) idle_blocks: Mutex<Vec<Run>>,
     pub(crate) hook: RwLock<Option<Arc<dyn LeaseHook>>>,
     pub(crate) totals: Totals,
+    pub(crate) bad_blocks: BadBlocks,
+    pub(crate) migration: Migration,
     pub(crate) departed: Mutex<Vec<Departed>>,
     pub(crate) recovery: RecoveryReport,
     pub(crate) kept: Mutex<Kept>,

@@ -2,9 +2,11 @@
 
 use crate::client::{Fate, Reach};
 use crate::digest::DigestStats;
+use crate::lower_read::BadBlock;
 use crate::recover::RecoveryReport;
 use crate::shared::{Departed, Shared};
 use crate::space::{Supply, fixed_reserve};
+use crate::tier_stats::{MigrationStatus, TierStatus};
 use crate::volume_file::uuid_text;
 use serde::Serialize;
 use shale_device::{Path, PathCounts, Persistence};
@@ -42,6 +44,12 @@ pub struct Status {
     pub instructions: &'static str,
     /// Space of the NVM tier.
     pub space: SpaceStatus,
+    /// Tiers below NVM.
+    pub tiers: Vec<TierStatus>,
+    /// What moves between tiers, if there are several.
+    pub migration: Option<MigrationStatus>,
+    /// Blocks below NVM that could not be read.
+    pub bad_blocks: Vec<BadBlock>,
     /// Bytes of the log file that is kept ready for the next client, beside those of the
     /// clients; 0: none is ready.
     pub spare_log_bytes: u64,
@@ -230,6 +238,9 @@ impl Shared {
             huge_pages: self.map.huge_pages(),
             instructions: self.map.instructions(),
             space: self.space_status(),
+            tiers: self.tier_statuses(),
+            migration: self.migration_status(),
+            bad_blocks: self.bad_block_list(),
             spare_log_bytes: self.spare.bytes(),
             client_count,
             clients,

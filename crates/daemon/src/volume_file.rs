@@ -33,6 +33,9 @@ pub struct DeviceFile {
     pub path: PathBuf,
     /// Bytes.
     pub size_bytes: u64,
+    /// Bytes of a zone; none: chosen by mkfs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone_bytes: Option<u64>,
 }
 
 /// A volume, as its file describes it.
@@ -49,6 +52,9 @@ pub struct VolumeFile {
     pub durability: String,
     /// Bytes of a client's update log unless it asks otherwise.
     pub log_bytes: u64,
+    /// Percentage of the NVM tier at which cold data begins to move below; none: 95.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrate_at_percent: Option<u32>,
     /// NVM tier; one directory.
     pub nvm: Vec<NvmEntry>,
     /// Flash tier.
@@ -98,6 +104,9 @@ impl VolumeFile {
         if let Some(base) = base.parent() {
             for entry in &mut file.nvm {
                 entry.dir = base.join(&entry.dir);
+            }
+            for device in file.ssd.iter_mut().chain(&mut file.hdd) {
+                device.path = base.join(&device.path);
             }
         }
         Ok(file)
@@ -149,14 +158,12 @@ impl VolumeFile {
                 "nvm.size_bytes",
                 &format!("{} is below the least of {NVM_BYTES_MIN}", one.size_bytes),
             ),
-            [_] if !self.ssd.is_empty() => wrong(
-                "ssd",
-                "this program serves volumes with an NVM tier only; remove the entry",
-            ),
-            [_] if !self.hdd.is_empty() => wrong(
-                "hdd",
-                "this program serves volumes with an NVM tier only; remove the entry",
-            ),
+            [_] if self
+                .migrate_at_percent
+                .is_some_and(|p| !(1..=100).contains(&p)) =>
+            {
+                wrong("migrate_at_percent", "expected 1 to 100")
+            }
             [_] => Ok(()),
             [] => wrong("nvm", "no entry; add one [[nvm]] with dir and size_bytes"),
             _ => wrong(
@@ -242,6 +249,7 @@ mod tests {
             uuid: uuid_text(&[7; 16]),
             durability: "strict".to_owned(),
             log_bytes: LOG_BYTES_MIN,
+            migrate_at_percent: None,
             nvm: vec![NvmEntry {
                 dir: dir.to_path_buf(),
                 size_bytes: NVM_BYTES_MIN,

@@ -6,7 +6,9 @@
 //! | [`counters`] | how many bytes, lines and fences each path cost; counts compare across machines, times do not |
 //! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
 //! | [`timing`] | models that slow a mapping or a medium down to those of the papers |
+//! | [`block`] | block devices and image files of the tiers below NVM |
 //! | [`block_device`] | what can be read, written, discarded and flushed by byte range; files |
+//! | [`block`] | block devices and image files of the tiers below NVM |
 //! | [`zoned`] | an open-channel SSD: raw flash in units, erase blocks and pages |
 //! | [`ftl`] | a page-mapped translation layer, which makes a block device of it |
 //! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
@@ -35,6 +37,7 @@
 compile_error!("Shale runs on x86-64 Linux");
 
 pub mod asymmetric;
+pub mod block;
 pub mod block_device;
 pub mod clock;
 pub mod counters;
@@ -53,6 +56,7 @@ pub mod sim;
 pub mod timing;
 pub mod zoned;
 
+pub use block::{BlockCounts, BlockFile, MemoryBlocks, TierDevice};
 pub use block_device::{BlockDevice, FileDevice};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::{Path, PathCounts, Snapshot};

@@ -27,6 +27,7 @@ pub mod superblock;
 pub mod tree;
 pub mod version;
 pub mod xattr;
+pub mod zone;
 
 pub use address::{BlockAddr, DirKey, FileBlock, Ino, LogPos, TierId, TxId};
 pub use error::FormatError;

@@ -43,6 +43,14 @@ pub const DEPTH_MAX: u32 = 4096;
 pub const TIERS_MAX: usize = 3;
 /// Most devices of one tier.
 pub const DEVICES_MAX: usize = 8;
+/// Blocks of a zone of a tier below NVM: 256 KiB to 4 GiB.
+pub const ZONE_BLOCKS: std::ops::RangeInclusive<u32> = 64..=1 << 20;
+/// Most blocks of one tier below NVM (1 PiB).
+pub const TIER_BLOCKS_MAX: u64 = 1 << 38;
+/// Highest kind of device.
+pub const DEVICE_KIND_MAX: u32 = 2;
+/// Bytes at the start of a device of a lower tier that are its label's; zones begin behind them.
+pub const LABEL_AREA_BYTES: u64 = 1 << 20;
 /// Smallest NVM tier in bytes.
 pub const NVM_BYTES_MIN: u64 = 32 << 20;
 /// Levels of the deepest tree that is accepted.

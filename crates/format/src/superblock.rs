@@ -56,6 +56,20 @@ layout! {
 }
 
 layout! {
+    /// Where the tables of a tier below NVM lie in NVM
+    pub struct LowerTables: 32 {
+        /// first block of the zone table
+        pub zone_block: u64,
+        /// first block of the bitmap
+        pub bitmap_block: u64,
+        /// first block of the checksums: 4 bytes for each block of the tier
+        pub sums_block: u64,
+        /// behind the last block of the three
+        pub end_block: u64,
+    }
+}
+
+layout! {
     /// The superblock: two copies, the newest valid one counts
     ///
     /// Survives a power cut because only one copy is written at a time.
@@ -102,12 +116,59 @@ layout! {
         pub log_bytes: u64,
         /// nvm, ssd, hdd
         pub tier: [TierTable; TIERS_MAX],
-        /// 0
-        pub reserved: [u8; 64],
+        /// where the tables of ssd and hdd lie in NVM; zeros: no such tier
+        pub lower: [LowerTables; TIERS_MAX - 1],
     }
 }
 
 sealed!(Superblock, "superblock", SUPER_MAGIC);
+
+/// Whether a tier and its tables are what a program can work with.
+fn lower_in_order(table: &TierTable, lower: &LowerTables, first: u64, nvm: u64) -> bool {
+    if table.blocks == 0 {
+        return table.devices == 0 && lower.end_block == 0;
+    }
+    let devices = table.device.get(..table.devices as usize);
+    let sound = |d: &DeviceEntry| {
+        d.blocks > 0
+            && d.kind <= DEVICE_KIND_MAX
+            && ZONE_BLOCKS.contains(&d.zone_blocks)
+            && d.zone_blocks.is_multiple_of(64)
+            && d.blocks.is_multiple_of(d.zone_blocks.into())
+            && d.blocks <= TIER_BLOCKS_MAX
+    };
+    let Some(devices) = devices.filter(|d| d.iter().all(sound)) else {
+        return false;
+    };
+    table.blocks == devices.iter().map(|d| d.blocks).sum::<u64>()
+        && table.blocks <= TIER_BLOCKS_MAX
+        && (first..1 << 52).contains(&lower.zone_block)
+        && *lower == LowerTables::at(lower.zone_block, table)
+        && lower.end_block < nvm
+}
+
+impl DeviceEntry {
+    /// Zones of the device.
+    pub fn zones(&self) -> u64 {
+        self.blocks / u64::from(self.zone_blocks.max(1))
+    }
+}
+
+impl LowerTables {
+    /// Tables of a tier, one behind the other from block `first` on.
+    pub fn at(first: u64, table: &TierTable) -> LowerTables {
+        let devices = &table.device[..(table.devices as usize).min(DEVICES_MAX)];
+        let zones: u64 = devices.iter().map(DeviceEntry::zones).sum();
+        let bitmap_block = first + crate::zone::blocks_for(zones);
+        let sums_block = bitmap_block + crate::bitmap::blocks_for(table.blocks);
+        LowerTables {
+            zone_block: first,
+            bitmap_block,
+            sums_block,
+            end_block: sums_block + table.blocks.div_ceil(crate::zone::SUMS_PER_BLOCK),
+        }
+    }
+}
 
 impl Superblock {
     /// Bytes with the checksum set.
@@ -150,6 +211,11 @@ impl Superblock {
         if self.bitmap_blocks != crate::bitmap::blocks_for(nvm) {
             return Err(field("bitmap_blocks", self.bitmap_blocks));
         }
+        for (n, (table, lower)) in self.tier[1..].iter().zip(&self.lower).enumerate() {
+            if !lower_in_order(table, lower, self.bitmap_block + self.bitmap_blocks, nvm) {
+                return Err(field("lower", n as u64 + 1));
+            }
+        }
         if Durability::from_number(self.durability).is_none() {
             return Err(field("durability", self.durability.into()));
         }
@@ -160,6 +226,11 @@ impl Superblock {
             return Err(field("log_bytes", self.log_bytes));
         }
         Ok(())
+    }
+
+    /// Whether the volume has tiers below NVM.
+    pub fn is_tiered(&self) -> bool {
+        self.tier[1..].iter().any(|t| t.blocks > 0)
     }
 
     /// The volume's policy.

@@ -54,6 +54,7 @@ impl Scratch {
                 name: "scratch".to_owned(),
                 nvm_dir: place.path().join("nvm"),
                 nvm_bytes: options.nvm_bytes,
+                lower: Default::default(),
                 log_bytes: options.log_bytes,
                 durability: Durability::Strict,
                 owner_uid: rustix::process::geteuid().as_raw(),

@@ -2,6 +2,7 @@
 
 pub use rustix::io::Errno;
 
+use crate::lower::Lacking;
 use shale_device::DeviceError;
 use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
@@ -31,6 +32,8 @@ pub(crate) enum Stop {
     Room(u64),
     /// Inode numbers for this directory are needed first.
     Inodes(u64),
+    /// Blocks below NVM are needed first.
+    Blocks(Lacking),
     /// What was looked up has changed meanwhile.
     Again,
 }

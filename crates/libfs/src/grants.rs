@@ -1,8 +1,11 @@
 //! What the daemon granted ahead of use: inode numbers and free blocks.
 
+use crate::errno::{Errno, Result};
+use crate::session::Session;
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
+use shale_proto::{Reply, Request};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -206,6 +209,23 @@ impl Blocks {
         if let Some(word) = runs.last().copied().and_then(word_of) {
             self.front.store(word, Ordering::Relaxed);
             runs.pop();
+        }
+    }
+}
+
+impl Session {
+    /// Gets inode numbers for files in a directory.
+    pub(crate) fn get_numbers(&self, parent: u64) -> Result<()> {
+        match self.ask(Request::GrantInodes {
+            parent,
+            runs: INODE_RUNS,
+        })? {
+            Reply::Inodes { inos } if !inos.is_empty() => {
+                self.numbers.add(parent, inos);
+                Ok(())
+            }
+            Reply::Inodes { .. } | Reply::NoSpace => Err(Errno::NOSPC),
+            _ => Err(Errno::PROTO),
         }
     }
 }

@@ -25,6 +25,7 @@ mod lease_tests;
 mod links;
 mod list;
 mod locked;
+mod lower;
 mod meta;
 mod names;
 mod node;

@@ -176,6 +176,8 @@ pub(crate) struct Node {
     /// From this file block on the volume has nothing, as far as the leaves tell: what is
     /// appended need not look there. Changes back to `u64::MAX` with every refresh.
     nothing_from: AtomicU64,
+    /// Where the last read of blocks below NVM ended: one that goes on there is sequential.
+    pub read_to: AtomicU64,
     /// Open handles of this process.
     pub handles: AtomicU32,
     /// The lease on it.
@@ -196,6 +198,7 @@ impl Node {
             state: asymmetric::RwLock::new(state),
             leaves: Mutex::default(),
             nothing_from: AtomicU64::new(u64::MAX),
+            read_to: AtomicU64::new(0),
             handles: AtomicU32::new(0),
             lease: LeaseWord::default(),
             used_elsewhere: AtomicBool::new(false),

@@ -5,7 +5,6 @@ use crate::errno::{Errno, KERNEL_CUTS, Result, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::wrong_type;
-use crate::room::{TREE_BYTES, content_bytes, cut_bytes};
 use crate::session::{Need, Session};
 use crate::write::{WriteFlags, missing_blocks};
 use shale_format::inode::time;
@@ -102,7 +101,7 @@ impl Session {
                 false => 0,
             };
             if !size.is_multiple_of(BLOCK) && size < old {
-                op.need_room(cut_bytes(gone))?;
+                op.need_cut(gone)?;
             }
             let kill = if kill_suidgid { flag::KILL_SUID } else { 0 };
             let mut part = encode::truncate(Ino(ino), size).flags(kill);
@@ -184,10 +183,11 @@ impl Session {
             let missing = missing_blocks(op, &node, &state, bytes.start, bytes.end)?;
             let new_blocks = if punch { 0 } else { missing };
             let freed = blocks.end - blocks.start - missing;
-            op.need_room(match change {
-                RangeChange::Punch => cut_bytes(freed),
-                _ => content_bytes(new_blocks, new_blocks),
-            })?;
+            match change {
+                RangeChange::Punch => op.need_cut(freed)?,
+                RangeChange::Zero => op.need_content(new_blocks, new_blocks + freed)?,
+                _ => op.need_content(new_blocks, new_blocks)?,
+            }
             let bytes = range.end - range.start;
             let kill = kills_set_id(caller);
             let flags = if kill { flag::KILL_SUID } else { 0 };
@@ -254,7 +254,7 @@ impl Session {
                     .filter(|&s| s <= FILE_BYTES_MAX)
                     .ok_or(Errno::FBIG)?,
             };
-            op.need_room(TREE_BYTES)?;
+            op.need_shift()?;
             let kill = kills_set_id(caller);
             let flags = if kill { flag::KILL_SUID } else { 0 };
             let end =

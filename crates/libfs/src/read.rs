@@ -5,12 +5,13 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop};
+use crate::lower::RUN_BYTES;
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::session::{Need, Session};
-use shale_format::FileBlock;
 use shale_format::inode::time;
 use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, FileBlock, TierId};
 use shale_oplog::Source;
 use shale_volume::Mapping;
 
@@ -33,6 +34,29 @@ impl Session {
     /// As [`Self::read`]; `known` is the inode's node, if the caller has it. `goes_on`: it is
     /// likely to read on from where this read ends.
     pub(crate) fn read_known(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        known: Option<&Node>,
+        goes_on: bool,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
+        if into.len() <= RUN_BYTES || !self.view.superblock().is_tiered() {
+            return self.read_run(caller, ino, known, goes_on, offset, into);
+        }
+        let mut done = 0;
+        for part in into.chunks_mut(RUN_BYTES) {
+            let n = self.read_run(caller, ino, None, goes_on, offset + done as u64, part)?;
+            done += n;
+            if n < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_run(
         &self,
         caller: &Caller,
         ino: u64,
@@ -128,8 +152,11 @@ fn wants_atime(state: &NodeState, now_ns: i64) -> bool {
 pub(crate) enum Piece {
     /// From the log or a stolen block.
     Newer(Source),
-    /// From the volume, at this byte of the tier.
+    /// From the volume, at this byte of the NVM tier.
     Volume(u64),
+    /// From a block below NVM, this many bytes behind its start; so many blocks of the file
+    /// follow one another from there on.
+    Lower(BlockAddr, u64, u64),
     /// Zeros: blocks that were never written.
     Unwritten,
     /// Zeros: a hole.
@@ -178,7 +205,10 @@ fn volume_pieces(
         let fb = FileBlock::containing(at);
         let skip = at - fb.byte();
         let (len, piece) = match node.map_block(&op.session.view, state, fb)? {
-            Mapping::Data { addr, len } => (len, Piece::Volume(addr.byte() + skip)),
+            Mapping::Data { addr, len } => match addr.tier() {
+                Some(TierId::Nvm) => (len, Piece::Volume(addr.byte() + skip)),
+                _ => (len, Piece::Lower(addr, skip, len)),
+            },
             Mapping::Unwritten { len, .. } => (len, Piece::Unwritten),
             Mapping::Hole { len } => (len, Piece::Zero),
         };
@@ -218,6 +248,10 @@ pub(crate) fn copy_out(
         let at = match piece {
             Piece::Volume(byte) => byte as usize,
             Piece::Newer(Source::Block { addr, skip }) => (addr.byte() + skip) as usize,
+            Piece::Lower(addr, skip, len) => {
+                behind = None;
+                return session.load_lower(node, (addr, skip, len), from, into);
+            }
             Piece::Newer(Source::Log { at }) => {
                 session.log.read(at, 0, into);
                 behind = None;

@@ -5,6 +5,8 @@
 //! record has set aside is free again when it is digested, so these are worst cases
 //! (DESIGN §16), whatever is digested together: mostly a record adds a fraction of it.
 
+use crate::errno::Stop;
+use crate::op::Op;
 use shale_format::limits::BLOCK_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +37,20 @@ pub(crate) fn content_bytes(new: u64, blocks: u64) -> u64 {
 pub(crate) fn cut_bytes(freed: u64) -> u64 {
     TREE_BYTES.saturating_sub(freed.saturating_mul(BLOCK_BYTES as u64))
 }
+
+/// As [`content_bytes`], in a volume with tiers below NVM: whatever lies at the written blocks may
+/// have moved below by the time of the digest, so each becomes a new block of NVM; and the
+/// trees of the tiers below are cut.
+pub(crate) fn tiered_content_bytes(blocks: u64) -> u64 {
+    content_bytes(blocks, blocks) + LOWER_TREES_BYTES
+}
+
+/// As [`cut_bytes`], in a volume with tiers below NVM: nothing is given back for certain, and the
+/// blocks at both ends may have to be copied up.
+pub(crate) const TIERED_CUT_BYTES: u64 = TREE_BYTES + LOWER_TREES_BYTES + 2 * BLOCK_BYTES as u64;
+
+/// What the trees of two tiers below NVM may grow by when a range of a file is taken out.
+pub(crate) const LOWER_TREES_BYTES: u64 = 2 * TREE_BYTES;
 
 /// What `blocks` blocks add.
 pub(crate) fn blocks_bytes(blocks: u64) -> u64 {
@@ -74,6 +90,34 @@ impl Room {
     /// Bytes that are free.
     pub(crate) fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
+    }
+}
+
+impl Op<'_> {
+    fn is_tiered(&self) -> bool {
+        self.session.view.superblock().is_tiered()
+    }
+
+    /// Room for writing `blocks` blocks anew, of which the file gets `new`.
+    pub(crate) fn need_content(&mut self, new: u64, blocks: u64) -> Result<(), Stop> {
+        match self.is_tiered() {
+            false => self.need_room(content_bytes(new, blocks)),
+            true => self.need_room(tiered_content_bytes(blocks)),
+        }
+    }
+
+    /// Room for cutting a file, which gives back `freed` blocks.
+    pub(crate) fn need_cut(&mut self, freed: u64) -> Result<(), Stop> {
+        match self.is_tiered() {
+            false => self.need_room(cut_bytes(freed)),
+            true => self.need_room(TIERED_CUT_BYTES),
+        }
+    }
+
+    /// Room for moving a file's extents.
+    pub(crate) fn need_shift(&mut self) -> Result<(), Stop> {
+        let below = u64::from(self.is_tiered()) * LOWER_TREES_BYTES;
+        self.need_room(TREE_BYTES + below)
     }
 }
 

@@ -11,10 +11,11 @@ use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::gate::{self, Inside};
 use crate::gate_number;
-use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, INODE_RUNS, InodeNumbers, Runs};
+use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, InodeNumbers, Runs};
 use crate::kept::Permits;
 use crate::kernel::Kernel;
 use crate::lease::Turns;
+use crate::lower::LowerCache;
 use crate::node::Nodes;
 use crate::op::Op;
 pub use crate::options::{SessionMaps, SessionOptions};
@@ -59,6 +60,7 @@ pub struct Session {
     pub(crate) requests: Requests,
     pub(crate) recent: Recent,
     pub(crate) rename_lock: Mutex<()>,
+    pub(crate) lower: LowerCache,
     pub(crate) paths: PathCache,
     segments_writable: Mutex<Vec<bool>>,
     reclaimed: AtomicU64,
@@ -177,6 +179,7 @@ impl Session {
             requests: Requests::default(),
             recent,
             rename_lock: Mutex::new(()),
+            lower: LowerCache::default(),
             paths: PathCache::new(),
             segments_writable: Mutex::new(vec![false; segments]),
             reclaimed: AtomicU64::new(0),
@@ -291,6 +294,7 @@ impl Session {
             Stop::Again => search.once_more(),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Inodes(parent) => self.get_numbers(parent),
+            Stop::Blocks(lacking) => self.get_blocks(lacking),
             Stop::Room(bytes) => match self.get_room(bytes) {
                 // The daemon has digested everything to find room, which can lessen the
                 // need: look once more.
@@ -391,20 +395,6 @@ impl Session {
                 Ok(())
             }
             other => other.map(|_| ()),
-        }
-    }
-
-    fn get_numbers(&self, parent: u64) -> Result<()> {
-        match self.ask(Request::GrantInodes {
-            parent,
-            runs: INODE_RUNS,
-        })? {
-            Reply::Inodes { inos } if !inos.is_empty() => {
-                self.numbers.add(parent, inos);
-                Ok(())
-            }
-            Reply::Inodes { .. } | Reply::NoSpace => Err(Errno::NOSPC),
-            _ => Err(Errno::PROTO),
         }
     }
 

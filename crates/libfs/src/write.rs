@@ -10,7 +10,6 @@ use crate::grants::{BlockRun, Runs};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::{Piece, pieces, wrong_type};
-use crate::room::content_bytes;
 use crate::session::{Need, Session, final_errno};
 use shale_device::mutants;
 use shale_format::inode::time;
@@ -172,7 +171,7 @@ impl Session {
                 .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
             let new_blocks = missing_blocks(op, node, &state, offset, end)?;
             let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
-            op.need_room(content_bytes(new_blocks, blocks))?;
+            op.need_content(new_blocks, blocks)?;
             let kill = flags.kill_suidgid;
             let kill_flag = if kill { flag::KILL_SUID } else { 0 };
             let logged = match stolen.as_ref().filter(|_| fits) {

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 3;
+pub const PROTO_VERSION: u32 = 4;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -107,6 +107,14 @@ pub enum Request {
         /// Inode.
         ino: u64,
     },
+    /// Blocks of a tier below NVM, from this one on. Answered by [`Reply::Lower`], with as many
+    /// as fit and can be read. Asked outside of the gate: the caller looks again afterwards.
+    ReadLower {
+        /// First block (`BlockAddr::raw`).
+        addr: u64,
+        /// Blocks wanted.
+        blocks: u32,
+    },
     /// Free and total space and inodes.
     Space,
     /// State of the volume as JSON.
@@ -175,6 +183,13 @@ pub enum Reply {
         ns: u64,
         /// No other client that could go past the mount wants to write the file.
         alone: bool,
+    },
+    /// Blocks of a tier below NVM.
+    Lower {
+        /// How often their zone was erased when they were read.
+        generation: u32,
+        /// Their bytes; none: the first cannot be read.
+        data: Vec<u8>,
     },
     /// Space of the volume.
     Space(Space),

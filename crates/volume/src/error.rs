@@ -106,6 +106,17 @@ pub enum VolumeError {
         /// The block of the NVM tier.
         block: u64,
     },
+    /// A block of a lower tier does not hold what was written to it.
+    #[error("checksum of block {addr:#x} (tier in the top byte) on {device} does not fit")]
+    BadBlock {
+        /// The block, with its tier in the top byte.
+        addr: u64,
+        /// The device.
+        device: String,
+    },
+    /// A device of a lower tier fails or is not there.
+    #[error("lower tier: {0}")]
+    Lower(String),
     /// The copies of the superblock belong to two volumes.
     #[error("the superblocks are of two volumes, {} and {}: a segment is another volume's", shown(.first), shown(.second))]
     TwoVolumes {

@@ -151,7 +151,7 @@ impl Draft {
         if !is_legal(&e) {
             return Err(bad_range(&range, "not a legal extent"));
         }
-        self.space.check(run(&e))?;
+        self.check(run(&e))?;
         if BlockAddr::from_raw(e.addr).tier() != Some(tier) {
             return Err(bad_range(&range, "its blocks are in another tier"));
         }

@@ -7,30 +7,35 @@
 //!   copy-on-write for trees and journalled for what changes in place: a power
 //!   cut leaves the state before it or after it.
 //!
-//! Lock order: transaction, then inode numbers, then space. No lock is ever
+//! Lock order: transaction, then inode numbers, then space, then zones. No lock is ever
 //! held across a call into another crate but `shale-device`.
 #![forbid(unsafe_code)]
 
 mod bits;
 mod dir;
+mod draft_lower;
 mod error;
 mod extent;
 mod inode;
 mod journal;
+mod lower;
 mod media;
 mod mkfs;
 mod node;
 mod numbers;
 mod rebuild;
 mod space;
+mod tiers;
 mod tree;
 mod txn;
 mod view;
 mod volume;
 mod walk;
 mod xattr;
+mod zones;
 
 pub use error::{Result, VolumeError};
+pub use lower::{LowerDevices, ZonePlace};
 pub use mkfs::MkfsOptions;
 pub use node::Dirent;
 pub use rebuild::{Free, Rebuild};
@@ -43,6 +48,7 @@ pub use txn::{Committed, Txn};
 pub use view::{LeafCover, Mapping, View};
 pub use volume::Volume;
 pub use walk::NodeAt;
+pub use zones::{Heat, LowerSpace, ZoneInfo};
 
 #[cfg(test)]
 mod tests;

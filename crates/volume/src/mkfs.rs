@@ -13,15 +13,18 @@ use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::{Inode, slot_of, time};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{
-    DeviceEntry, LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, ROOT_BLOCK, ROOT_MAGIC, RootBlock, SUPER_BLOCK,
-    SUPER_MAGIC, Superblock, TierTable,
+    DeviceEntry, LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, LowerTables, ROOT_BLOCK, ROOT_MAGIC, RootBlock,
+    SUPER_BLOCK, SUPER_MAGIC, Superblock, TierTable,
 };
+use shale_format::zone::{ZONES_PER_BLOCK, ZoneEntry};
 use shale_format::{BlockAddr, Durability, Ino, version};
 use std::sync::Arc;
 use zerocopy::FromZeros;
 
 /// The journal's part of the tier.
 const JOURNAL_PART: u64 = 64;
+/// Tables, those of lower tiers with them, take at most this part of the NVM tier.
+const TABLES_PART: u64 = 2;
 /// Least and most blocks of the journal.
 const JOURNAL_BLOCKS: std::ops::RangeInclusive<u64> = 256..=16384;
 /// Bits of a mode that are permissions.
@@ -91,6 +94,15 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         kind: 0,
     };
     let tier = [nvm, options.ssd, options.hdd];
+    let mut data_block = bitmap_block + bitmap_blocks;
+    let mut lower = [LowerTables::new_zeroed(); 2];
+    for (tables, table) in lower.iter_mut().zip(&tier[1..]) {
+        if table.blocks > 0 {
+            *tables = LowerTables::at(data_block, table);
+            data_block = tables.end_block;
+        }
+    }
+    let tiered = tier[1..].iter().any(|t| t.blocks > 0);
     let in_use = tier.iter().rposition(|t| t.blocks > 0).map_or(1, |n| n + 1);
     Superblock {
         magic: SUPER_MAGIC,
@@ -98,7 +110,7 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         version: version::VERSION,
         compatible: 0,
         ro_compatible: 0,
-        incompatible: 0,
+        incompatible: if tiered { version::LOWER_TIERS } else { 0 },
         generation: 1,
         uuid: options.uuid,
         created_ns: options.created_ns,
@@ -107,14 +119,14 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         journal_blocks,
         bitmap_block,
         bitmap_blocks,
-        data_block: bitmap_block + bitmap_blocks,
+        data_block,
         durability: options.durability as u8,
         tier_count: in_use as u8,
         reserved0: [0; 2],
         owner_uid: options.owner_uid,
         log_bytes: options.log_bytes,
         tier,
-        reserved: [0; 64],
+        lower,
     }
 }
 
@@ -162,6 +174,12 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
     }
     let blocks = bytes / BLOCK_BYTES as u64;
     let sb = superblock(blocks, options);
+    if sb.data_block > blocks / TABLES_PART {
+        return Err(VolumeError::TierSize {
+            expected: sb.data_block * TABLES_PART * BLOCK_BYTES as u64,
+            found: bytes,
+        });
+    }
     // What could not be opened again is refused before anything is lost.
     shale_format::superblock::Superblock::decode(&sb.encode(), SUPER_BLOCK)?;
     let media = Media::new(Arc::clone(map), blocks);
@@ -176,6 +194,7 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
     }
     media.write(BlockAddr::nvm(sb.journal_block), 0, &zeros)?;
     write_bitmap(&media, &sb)?;
+    write_lower(&media, &sb)?;
     write_inodes(&media, &sb, options)?;
     if !mutants::is_on("mkfs-fence") {
         media.fence();
@@ -199,6 +218,26 @@ fn write_bitmap(media: &Media, sb: &Superblock) -> Result<()> {
         let mut bits = [0; WORDS_PER_BLOCK];
         bits.copy_from_slice(words);
         media.write(addr, 0, &bitmap::encode(addr, 0, &bits)[..])?;
+    }
+    Ok(())
+}
+
+/// Tables of the tiers below: all zones empty. Checksums mean nothing before a block is written.
+fn write_lower(media: &Media, sb: &Superblock) -> Result<()> {
+    let tiers = sb.tier[1..].iter().zip(&sb.lower);
+    for (table, tables) in tiers.filter(|(t, _)| t.blocks > 0) {
+        let entry = ZoneEntry::empty().encode();
+        let block: Vec<u8> = entry.repeat(ZONES_PER_BLOCK as usize);
+        for block_at in tables.zone_block..tables.bitmap_block {
+            media.write(BlockAddr::nvm(block_at), 0, &block)?;
+        }
+        let words = words_with(table.blocks, &[]);
+        for (n, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
+            let addr = BlockAddr::nvm(tables.bitmap_block + n);
+            let mut bits = [0; WORDS_PER_BLOCK];
+            bits.copy_from_slice(words);
+            media.write(addr, 0, &bitmap::encode(addr, 0, &bits)[..])?;
+        }
     }
     Ok(())
 }

@@ -21,6 +21,7 @@ use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
 use shale_format::tree::{CHILDREN_MAX, ChildEntry, NODE_BODY_BYTES};
+use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, Ino, TxId};
 use std::sync::Arc;
 
@@ -181,6 +182,7 @@ impl Rebuild {
         self,
         mut root: RootBlock,
         used: &[(u64, u64)],
+        below: &[Vec<(u64, u64)>; 2],
         free_slots: &[u32],
     ) -> Result<()> {
         let (sb, mut batch) = (&self.sb, Batch::default());
@@ -201,6 +203,51 @@ impl Rebuild {
             bits.copy_from_slice(words);
             batch.push(addr.byte(), &bitmap::encode(addr, self.txid.0, &bits)[..]);
         }
+        for (n, used) in below.iter().enumerate() {
+            if sb.tier[n + 1].blocks > 0 {
+                self.lower_tables(n, used, &mut batch)?;
+            }
+        }
         journal::commit(&self.media, sb, self.txid, &batch)
+    }
+
+    /// Bitmap and zones of a tier below NVM. A zone whose entry cannot be read counts as full:
+    /// its blocks can be looked at by nobody, since nobody knows how often it was erased.
+    fn lower_tables(&self, n: usize, used: &[(u64, u64)], batch: &mut Batch) -> Result<()> {
+        let (table, tables) = (&self.sb.tier[n + 1], &self.sb.lower[n]);
+        let words = words_with(table.blocks, used);
+        for (at, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
+            let addr = BlockAddr::nvm(tables.bitmap_block + at);
+            let mut bits = [0; WORDS_PER_BLOCK];
+            bits.copy_from_slice(words);
+            batch.push(addr.byte(), &bitmap::encode(addr, self.txid.0, &bits)[..]);
+        }
+        let (mut zone, mut first) = (0, 0);
+        for device in &table.device[..table.devices as usize] {
+            for _ in 0..device.zones() {
+                let end = first + u64::from(device.zone_blocks);
+                let at = zone * ZoneEntry::BYTES as u64;
+                let mut bytes = [0; ZoneEntry::BYTES];
+                let table = BlockAddr::nvm(tables.zone_block);
+                self.media.load(table, at, &mut bytes)?;
+                let found = ZoneEntry::decode(&bytes, zone);
+                let last = used.iter().rev().find(|r| r.0 < end && r.0 + r.1 > first);
+                let last = last.map_or(0, |r| (r.0 + r.1).min(end) - first);
+                let mended = match found {
+                    Ok(e) if u64::from(e.written) >= last && e.written <= device.zone_blocks => e,
+                    Ok(e) => ZoneEntry {
+                        written: last as u32,
+                        ..e
+                    },
+                    Err(_) => ZoneEntry {
+                        written: device.zone_blocks,
+                        ..ZoneEntry::empty()
+                    },
+                };
+                batch.push(table.byte() + at, &mended.encode());
+                (zone, first) = (zone + 1, end);
+            }
+        }
+        Ok(())
     }
 }

@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    fn bad(self, why: &'static str) -> VolumeError {
+    pub(crate) fn bad(self, why: &'static str) -> VolumeError {
         VolumeError::BadRun {
             first: self.addr.raw(),
             last: self.addr.raw().saturating_add(self.len),

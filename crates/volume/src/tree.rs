@@ -9,6 +9,7 @@
 //! child's key counts as 0). So one descent finds the only item that can cover a key.
 
 use crate::bits::Bits;
+use crate::draft_lower::LowerDraft;
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
 use crate::node::{Dirent, Item, Node, check_bounds, child_index};
@@ -34,6 +35,9 @@ const MERGED_BYTES_MAX: usize = NODE_BODY_BYTES * 3 / 4;
 const POOL_BLOCKS: u64 = 32;
 /// Journal bytes that one new node can need in the bitmap.
 const NODE_JOURNAL_BYTES: u64 = 24;
+
+/// Journal bytes kept for the entries of the zones that a transaction links blocks of.
+const ZONES_JOURNAL_BYTES: u64 = 4096;
 
 /// New nodes by address, with the inode that each belongs to.
 pub(crate) type NewNodes<T> = HashMap<BlockAddr, (Ino, Node<T>)>;
@@ -69,12 +73,14 @@ pub(crate) struct Draft {
     pub(crate) media: Media,
     pub(crate) space: Arc<Allocator>,
     pub(crate) bits: Bits,
+    /// The same of the tiers below, and their zones.
+    pub(crate) lower: [Option<LowerDraft>; 2],
     extents: NewNodes<Extent>,
     entries: NewNodes<Dirent>,
     /// Blocks taken for nodes and not in use.
     pool: Vec<BlockAddr>,
     /// Everything taken by the transaction itself: free again if it is dropped.
-    taken: Vec<Run>,
+    pub(crate) taken: Vec<Run>,
     /// Nodes that the operation in progress added to its tree, less those it removed.
     grown: i64,
     /// Nodes that the transaction added, less those it removed, which are not counted by
@@ -96,11 +102,17 @@ struct Shrunk {
 }
 
 impl Draft {
-    pub(crate) fn new(media: Media, space: Arc<Allocator>, bits: Bits) -> Self {
+    pub(crate) fn new(
+        media: Media,
+        space: Arc<Allocator>,
+        bits: Bits,
+        lower: [Option<LowerDraft>; 2],
+    ) -> Self {
         Draft {
             media,
             space,
             bits,
+            lower,
             extents: HashMap::new(),
             entries: HashMap::new(),
             pool: Vec::new(),
@@ -120,24 +132,14 @@ impl Draft {
         self.taken.push(run);
     }
 
-    /// Marks a run used; blocks of it that nobody had taken are taken here.
-    pub(crate) fn mark(&mut self, run: Run) -> Result<()> {
-        self.space.check(run)?;
-        let taken = self.space.take_free_part(run)?;
-        self.taken.extend(taken);
-        self.bits.mark(run)
-    }
-
-    /// Frees a run that is used.
-    pub(crate) fn free(&mut self, run: Run) -> Result<()> {
-        self.space.check(run)?;
-        self.bits.free(run)
-    }
-
     /// Upper bound of the journal bytes that trees and bitmap need.
     pub(crate) fn journal_bytes(&self) -> u64 {
         let nodes = (self.extents.len() + self.entries.len()) as u64;
-        self.bits.journal_bytes() + nodes * NODE_JOURNAL_BYTES
+        let lower = self.lower.iter().flatten();
+        let below: u64 = lower
+            .map(|l| l.bits.journal_bytes() + ZONES_JOURNAL_BYTES)
+            .sum();
+        self.bits.journal_bytes() + nodes * NODE_JOURNAL_BYTES + below
     }
 
     /// Marks the blocks of new nodes used: the last step before the bitmap is journalled.
@@ -172,6 +174,9 @@ impl Draft {
         self.entries.clear();
         self.uncounted = 0;
         self.bits.settle();
+        for lower in self.lower.iter_mut().flatten() {
+            lower.bits.settle();
+        }
     }
 
     /// Forgets everything; what the transaction took is free again.
@@ -184,6 +189,9 @@ impl Draft {
         self.entries.clear();
         self.uncounted = 0;
         self.bits.reset();
+        for lower in self.lower.iter_mut().flatten() {
+            lower.bits.reset();
+        }
     }
 
     /// A block for a new node.

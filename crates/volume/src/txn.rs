@@ -4,10 +4,11 @@ use crate::error::{Result, VolumeError};
 use crate::inode::{self, Slots, load_slot};
 use crate::journal::{self, Batch};
 use crate::node::Dirent;
-use crate::space::Run;
+use crate::space::{Run, WordChange};
 use crate::view::{Mapping, check_log_slot};
 use crate::volume::{Core, Volume};
 use crate::xattr;
+use crate::zones::Zones;
 use parking_lot::MutexGuard;
 use shale_device::mutants;
 use shale_format::extent::Extent;
@@ -15,9 +16,11 @@ use shale_format::inode::{Inode, slot_of};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock};
 use shale_format::xattr::Xattrs;
+use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, TxId};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Journal bytes of the root block and its entry.
@@ -49,8 +52,76 @@ pub struct Txn<'v> {
     txid: TxId,
     slots: Slots,
     logs: BTreeMap<u32, LogSlot>,
+    /// Entries of zones that are erased, by tier below NVM and zone.
+    erased: Erased,
     failed: bool,
     growth: Option<u64>,
+}
+
+/// Entries of zones that a transaction erases, by tier below NVM and zone.
+type Erased = BTreeMap<(usize, u64), ZoneEntry>;
+
+/// Zones whose blocks a transaction changes, and what it changes.
+type Below = Vec<(Arc<Zones>, Vec<WordChange>)>;
+
+/// Adds to a batch what the transaction changes in the tables of lower tiers.
+fn lower_batch(
+    core: &Core,
+    root: &mut RootBlock,
+    txid: TxId,
+    erased: &Erased,
+    batch: &mut Batch,
+) -> Below {
+    let mut below = Vec::new();
+    for (n, lower) in core.draft.lower.iter().enumerate() {
+        let Some(lower) = lower else { continue };
+        let changes = lower.bits.changes();
+        if changes.is_empty() {
+            continue;
+        }
+        if !mutants::is_on("lower-bitmap") {
+            lower.bits.journal(txid.0, batch);
+        }
+        for c in &changes {
+            root.used_blocks[n + 1] += u64::from(c.now.count_ones());
+            root.used_blocks[n + 1] -= u64::from(c.base.count_ones());
+        }
+        for (zone, entry) in lower.zones.linked(txid, &changes) {
+            if mutants::is_on("zone-pointer") {
+                continue;
+            }
+            batch.push(lower.zone_byte(zone), &entry.encode());
+        }
+        below.push((Arc::clone(&lower.zones), changes));
+    }
+    for (&(n, zone), entry) in erased {
+        if let Some(lower) = &core.draft.lower[n] {
+            batch.push(lower.zone_byte(zone), &entry.encode());
+        }
+    }
+    below
+}
+
+/// Takes over in memory what a commit did to zones.
+fn settle_lower(core: &Core, txid: TxId, below: Below, erased: &Erased) {
+    for (zones, changes) in below {
+        zones.settle(txid, &changes);
+    }
+    for (&(n, zone), entry) in erased {
+        if let Some(lower) = &core.draft.lower[n] {
+            lower.zones.erased(zone, *entry);
+        }
+    }
+}
+
+/// Counts the blocks of NVM that are in use afterwards.
+fn count_used(root: &mut RootBlock, changes: &[WordChange]) {
+    for c in changes {
+        root.used_blocks[0] += u64::from(c.now.count_ones());
+        if !mutants::is_on("used-count") {
+            root.used_blocks[0] -= u64::from(c.base.count_ones());
+        }
+    }
 }
 
 impl Drop for Txn<'_> {
@@ -68,6 +139,7 @@ impl<'v> Txn<'v> {
             core,
             slots: Slots::default(),
             logs: BTreeMap::new(),
+            erased: BTreeMap::new(),
             failed: false,
             growth: None,
         }
@@ -343,6 +415,13 @@ impl Txn<'_> {
         self.noted(result)
     }
 
+    /// Sets the entry of a zone that is erased with this transaction.
+    pub(crate) fn erase_zone(&mut self, tier: TierId, zone: u64, entry: ZoneEntry) {
+        if let Some(n) = (tier as usize).checked_sub(1) {
+            self.erased.insert((n, zone), entry);
+        }
+    }
+
     /// Bytes of journal that the transaction needs so far, rounded up generously.
     pub fn journal_bytes(&self) -> u64 {
         ROOT_JOURNAL_BYTES
@@ -380,12 +459,7 @@ impl Txn<'_> {
             core.draft.bits.journal(txid.0, &mut batch);
         }
         let changes = core.draft.bits.changes();
-        for c in &changes {
-            root.used_blocks[0] += u64::from(c.now.count_ones());
-            if !mutants::is_on("used-count") {
-                root.used_blocks[0] -= u64::from(c.base.count_ones());
-            }
-        }
+        count_used(&mut root, &changes);
         if let Some(room) = self.growth {
             let grown = root.used_blocks[0].saturating_sub(core.root.used_blocks[0]);
             let wanted = grown.saturating_sub(core.draft.uncounted());
@@ -393,6 +467,7 @@ impl Txn<'_> {
                 return Err(VolumeError::Growth { wanted, room });
             }
         }
+        let below = lower_batch(core, &mut root, txid, &self.erased, &mut batch);
         root.txid = txid.0;
         batch.push(BlockAddr::nvm(ROOT_BLOCK).byte(), &root.encode());
         let table = BlockAddr::nvm(LOG_TABLE_BLOCK).byte();
@@ -426,6 +501,7 @@ impl Txn<'_> {
         volume.txid.store(txid.0, Ordering::Release);
         volume.inodes.store(root.inodes, Ordering::Release);
         volume.numbers.settle(&changed);
+        settle_lower(core, txid, below, &self.erased);
         let freed = volume.space.settle(txid, &changes);
         Ok(Committed { txid, freed })
     }

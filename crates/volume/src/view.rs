@@ -11,6 +11,7 @@ use crate::dir::entries_root;
 use crate::error::{Result, VolumeError};
 use crate::extent::{check_direct, clip, direct};
 use crate::inode::load_slot;
+use crate::lower::{Lower, LowerDevices, ZonePlace};
 use crate::media::Media;
 use crate::node::{Dirent, Leaf};
 use crate::xattr;
@@ -25,7 +26,7 @@ use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLO
 use shale_format::tree::TreeKind;
 use shale_format::version::Access;
 use shale_format::xattr::Xattrs;
-use shale_format::{BlockAddr, DirKey, FileBlock, FormatError, Ino};
+use shale_format::{BlockAddr, DirKey, FileBlock, FormatError, Ino, TierId};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -88,6 +89,7 @@ pub struct LeafCover {
 pub struct View {
     media: Media,
     superblock: Arc<Superblock>,
+    lower: Option<Arc<Lower>>,
 }
 
 /// Reads something until its checksum fits.
@@ -113,6 +115,14 @@ impl View {
     /// # Errors
     /// Neither is valid, the format is too new, or the mapping is shorter than the tier.
     pub fn open(map: Arc<Map>) -> Result<(View, Access)> {
+        Self::open_with(map, &LowerDevices::default())
+    }
+
+    /// As [`View::open`], with the devices of the tiers below NVM.
+    ///
+    /// # Errors
+    /// As there; the devices are not those of the superblock in number or size.
+    pub fn open_with(map: Arc<Map>, devices: &LowerDevices) -> Result<(View, Access)> {
         let blocks = (map.bytes() / BLOCK_BYTES) as u64;
         let media = Media::new(Arc::clone(&map), blocks);
         let mut best: Option<(Superblock, Access)> = None;
@@ -150,8 +160,10 @@ impl View {
         if superblock.tier[0].blocks > blocks {
             return Err(short(superblock.tier[0].blocks, map.bytes()));
         }
+        let media = Media::new(map, superblock.tier[0].blocks);
         let view = View {
-            media: Media::new(map, superblock.tier[0].blocks),
+            lower: Lower::new(media.clone(), &superblock, devices)?,
+            media,
             superblock: Arc::new(superblock),
         };
         Ok((view, access))
@@ -159,6 +171,32 @@ impl View {
 
     pub(crate) fn media(&self) -> &Media {
         &self.media
+    }
+
+    pub(crate) fn lower(&self) -> Option<&Arc<Lower>> {
+        self.lower.as_ref()
+    }
+
+    fn below(&self) -> Result<&Lower> {
+        let lower = self.lower.as_deref();
+        lower.ok_or_else(|| VolumeError::Lower("the volume has NVM only".to_owned()))
+    }
+
+    /// How often the zone of a block below NVM was erased. With the address it names what the
+    /// block holds, for ever.
+    ///
+    /// # Errors
+    /// No such block, or the zone table is damaged.
+    pub fn generation(&self, addr: BlockAddr) -> Result<u32> {
+        self.below()?.generation(addr)
+    }
+
+    /// The zone of a block below NVM.
+    ///
+    /// # Errors
+    /// No such block.
+    pub fn zone(&self, addr: BlockAddr) -> Result<ZonePlace> {
+        self.below()?.place(addr)
     }
 
     /// The superblock, as it was when the view was opened.
@@ -453,10 +491,15 @@ impl View {
 
     /// Reads file data from byte `byte` behind the start of block `addr`.
     ///
+    /// Blocks of lower tiers are checked; this process must have their devices.
+    ///
     /// # Errors
-    /// Outside the NVM tier.
+    /// Outside the tier, or a checksum that does not fit.
     pub fn read_at(&self, addr: BlockAddr, byte: u64, into: &mut [u8]) -> Result<()> {
-        self.media.load_data(addr, byte, into)
+        match &self.lower {
+            Some(lower) if addr.tier() != Some(TierId::Nvm) => lower.read_at(addr, byte, into),
+            _ => self.media.load_data(addr, byte, into),
+        }
     }
 }
 

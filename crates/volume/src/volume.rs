@@ -1,21 +1,25 @@
 //! The write side: one daemon owns it.
 
 use crate::bits::Bits;
+use crate::draft_lower::LowerDraft;
 use crate::error::{Result, VolumeError};
 use crate::journal;
+use crate::lower::LowerDevices;
 use crate::mkfs::{self, MkfsOptions};
 use crate::numbers::Numbers;
 use crate::space::{Allocator, Run, Space};
 use crate::tree::Draft;
 use crate::txn::Txn;
 use crate::view::View;
+use crate::zones::Zones;
 use parking_lot::Mutex;
 use shale_device::nvm::Map;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::version::Access;
-use shale_format::{BlockAddr, FileBlock, Ino, TxId};
+use shale_format::zone::ZoneEntry;
+use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,6 +41,10 @@ pub struct Volume {
     pub(crate) core: Mutex<Core>,
     pub(crate) txid: AtomicU64,
     pub(crate) inodes: AtomicU64,
+    /// Zones of the tiers below NVM.
+    pub(crate) zones: [Option<Arc<Zones>>; 2],
+    /// Batch up to which no reader can hold what was freed.
+    pub(crate) released: AtomicU64,
     /// A commit did not reach the medium as a whole: what is there is what the next start finds.
     pub(crate) broken: AtomicBool,
 }
@@ -48,8 +56,20 @@ impl Volume {
     /// # Errors
     /// The mapping is too small, or an option is out of range.
     pub fn create(map: Arc<Map>, options: &MkfsOptions) -> Result<Volume> {
+        Self::create_with(map, options, &LowerDevices::default())
+    }
+
+    /// As [`Volume::create`], with the devices of the tiers below NVM that the options name.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_with(
+        map: Arc<Map>,
+        options: &MkfsOptions,
+        devices: &LowerDevices,
+    ) -> Result<Volume> {
         mkfs::mkfs(&map, options)?;
-        Self::open(map)
+        Self::open_with(map, devices)
     }
 
     /// Opens a volume: superblock, journal replay, bitmaps, root.
@@ -57,7 +77,16 @@ impl Volume {
     /// # Errors
     /// No volume, a damaged one, or one that this program may not write.
     pub fn open(map: Arc<Map>) -> Result<Volume> {
-        let (view, access) = View::open(map)?;
+        Self::open_with(map, &LowerDevices::default())
+    }
+
+    /// As [`Volume::open`], with the devices of the tiers below NVM, whose labels the caller
+    /// has looked at. Without devices blocks there can be freed, and neither read nor written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(map: Arc<Map>, devices: &LowerDevices) -> Result<Volume> {
+        let (view, access) = View::open_with(map, devices)?;
         if access != Access::ReadWrite {
             return Err(VolumeError::ReadOnly);
         }
@@ -78,6 +107,8 @@ impl Volume {
                 found: root.used_blocks[0],
             });
         }
+        let lower = lower_drafts(&view, &root)?;
+        let zones = [0, 1].map(|n| lower[n].as_ref().map(|l| Arc::clone(&l.zones)));
         let logs = (0..LOG_SLOTS)
             .map(|n| view.log_slot(n))
             .collect::<Result<_>>()?;
@@ -89,8 +120,10 @@ impl Volume {
             core: Mutex::new(Core {
                 root,
                 logs,
-                draft: Draft::new(media, Arc::clone(&space), bits),
+                draft: Draft::new(media, Arc::clone(&space), bits, lower),
             }),
+            zones,
+            released: AtomicU64::new(0),
             space,
             view,
         })
@@ -191,6 +224,7 @@ impl Volume {
     /// Makes blocks that transactions up to `txid` freed allocatable: no reader can
     /// hold them any more. Gives the number of blocks.
     pub fn release_up_to(&self, txid: TxId) -> u64 {
+        self.released.fetch_max(txid.0, Ordering::AcqRel);
         self.space.release_up_to(txid)
     }
 
@@ -228,6 +262,41 @@ impl Volume {
     pub fn fence(&self) {
         self.view.map().on(shale_device::Path::Data).fence();
     }
+}
+
+/// Bitmaps and zones of the tiers below NVM, as committed.
+fn lower_drafts(view: &View, root: &RootBlock) -> Result<[Option<LowerDraft>; 2]> {
+    let mut drafts = [None, None];
+    let Some(lower) = view.lower() else {
+        return Ok(drafts);
+    };
+    for (n, layout) in lower.tiers.iter().enumerate() {
+        let Some(layout) = layout else { continue };
+        let tables = &layout.tables;
+        let blocks = tables.sums_block - tables.bitmap_block;
+        let bits = Bits::load(view.media(), tables.bitmap_block, blocks)?;
+        let entries: Vec<ZoneEntry> = (0..layout.zones())
+            .map(|zone| lower.entry(layout, zone))
+            .collect::<Result<_>>()?;
+        let tier = TierId::ALL[n + 1];
+        let zones = Zones::new(tier, layout, &entries, bits.used());
+        let live = zones.space().live;
+        if live != root.used_blocks[n + 1] {
+            return Err(VolumeError::Damaged {
+                what: "count of used blocks of a lower tier in bitmap and root block",
+                at: tables.bitmap_block,
+                expected: live,
+                found: root.used_blocks[n + 1],
+            });
+        }
+        drafts[n] = Some(LowerDraft {
+            bits,
+            blocks: layout.blocks(),
+            zones: Arc::new(zones),
+            zone_block: tables.zone_block,
+        });
+    }
+    Ok(drafts)
 }
 
 fn free_numbers(view: &View, root: &RootBlock) -> Result<Numbers> {

@@ -8,6 +8,7 @@ mod history;
 mod messages;
 mod run;
 mod sizes;
+mod tiers;
 mod volume;
 
 use std::fs;

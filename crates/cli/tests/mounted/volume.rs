@@ -114,6 +114,8 @@ impl Drop for StopOnDrop<'_> {
 
 pub struct Volume {
     dir: TempDir,
+    /// Where the devices of lower tiers are.
+    _below: Option<TempDir>,
     file: String,
     place: String,
 }
@@ -121,6 +123,18 @@ pub struct Volume {
 impl Volume {
     /// Makes a volume of 96 MiB.
     pub fn new(name: &str) -> Self {
+        Self::made(name, "96M", None, &[])
+    }
+
+    /// Makes a volume on three tiers of these sizes; those below NVM are image files.
+    pub fn tiered(name: &str, nvm: &str, ssd: &str, hdd: &str) -> Self {
+        let below = tempfile::tempdir_in("/var/tmp").unwrap();
+        let image = |n: &str, bytes| format!("{}:{bytes}", below.path().join(n).display());
+        let (ssd, hdd) = (image("ssd.img", ssd), image("hdd.img", hdd));
+        Self::made(name, nvm, Some(below), &["--ssd", &ssd, "--hdd", &hdd])
+    }
+
+    fn made(name: &str, nvm_bytes: &str, below: Option<TempDir>, more: &[&str]) -> Self {
         let dir = tempfile::Builder::new()
             .prefix(&format!("shale-cli-{name}-"))
             .tempdir_in("/dev/shm")
@@ -128,9 +142,16 @@ impl Volume {
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let (file, place, nvm) = (path("VOLUME.toml"), path("mount"), path("nvm"));
         fs::create_dir(&place).unwrap();
-        let nvm = format!("{nvm}:96M");
-        shale(&["mkfs", &file, "--nvm", &nvm, "--log-bytes", "16M"]).ok();
-        Self { dir, file, place }
+        let nvm = format!("{nvm}:{nvm_bytes}");
+        let mkfs = ["mkfs", &file, "--nvm", &nvm, "--log-bytes", "16M"];
+        shale(&[&mkfs[..], more].concat()).ok();
+        let _below = below;
+        Self {
+            dir,
+            _below,
+            file,
+            place,
+        }
     }
 
     pub fn dir(&self) -> &Path {

@@ -108,6 +108,8 @@ pub(super) struct Claims {
     /// Blocks of each tier.
     tiers: [u64; 3],
     seen: Bits,
+    /// Blocks of the tiers below NVM that were seen.
+    below: [Bits; 2],
     /// Tree nodes that were found whole: each is valid for one inode only.
     entered: Bits,
     /// Blocks seen, per tier.
@@ -127,6 +129,7 @@ impl Claims {
     pub(super) fn new(data: Range<u64>, tiers: [u64; 3], most: usize) -> Self {
         Claims {
             seen: Bits::new(data.end),
+            below: [1, 2].map(|n| Bits::new(tiers[n])),
             entered: Bits::new(data.end),
             data,
             tiers,
@@ -137,6 +140,35 @@ impl Claims {
             again_blocks: 0,
             missing: None,
         }
+    }
+
+    /// Blocks seen of a tier below NVM, counted from 0.
+    pub(super) fn below(&self, n: usize) -> &Bits {
+        &self.below[n]
+    }
+
+    /// Notes blocks of a tier below NVM: what has two owners is told at once.
+    fn claim_below(
+        &mut self,
+        addr: BlockAddr,
+        len: u64,
+        owner: Owner,
+        findings: &mut Findings,
+    ) -> Claimed {
+        let tier = addr.tier().map_or(1, |t| t as usize);
+        let mut again = 0;
+        let seen = &mut self.below[tier - 1];
+        for_words(addr.index(), len, |w, mask| {
+            again += u64::from((seen.0[w] & mask).count_ones());
+            seen.0[w] |= mask;
+        });
+        self.counts[tier] = self.counts[tier].saturating_add(len - again);
+        if again == 0 {
+            return Claimed::Whole;
+        }
+        let what = "blocks of a tier below that have an owner already";
+        findings.error(owner.object(), Some(addr.index()), what, ("", again));
+        Claimed::Twice
     }
 
     pub(super) fn seen(&self) -> &Bits {
@@ -180,9 +212,11 @@ impl Claims {
             return Claimed::Outside;
         }
         if addr.tier() != Some(TierId::Nvm) {
-            let tier = addr.tier().map_or(0, |t| t as usize);
-            self.counts[tier] = self.counts[tier].saturating_add(len);
-            return Claimed::Whole;
+            // The second walk looks for owners of blocks of NVM.
+            return match self.missing {
+                None => self.claim_below(addr, len, owner, findings),
+                Some(_) => Claimed::Whole,
+            };
         }
         match self.missing {
             None => self.claim_nvm(addr.index(), len, owner),

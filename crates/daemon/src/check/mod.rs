@@ -6,6 +6,7 @@
 //! | `logs` | log table, log files, what waits in them |
 //! | `slots`, `inode`, `tree` | inode file, fields of inodes, extents, trees, attributes |
 //! | `entries`, `links` | directory entries; link counts, parents, rings, orphans |
+//! | `lower` | bitmaps and zones of tiers below NVM |
 //! | `claims`, `bitmap` | every block used once, and marked used |
 //! | `paths`, `report` | what is told, by path |
 //! | `open` | a volume in a directory |
@@ -31,6 +32,7 @@ mod inode;
 mod journal;
 mod links;
 mod logs;
+mod lower;
 mod media;
 mod open;
 mod paths;
@@ -215,6 +217,7 @@ impl Checker<'_> {
         self.each_inode(Stage::Links, |c, inode, slot| c.check_links(inode, slot));
         self.tell(Stage::Bitmap, 0);
         let marked = self.check_bitmap();
+        self.check_lower();
         self.totals.blocks_used = self.claims.counts.iter().sum();
         self.totals.blocks_twice = self.claims.again_blocks;
         self.check_counts(marked);

@@ -328,6 +328,7 @@ fn copy(old: &Old<'_>, content: &Content, atom: &Atom, covered: &Ranges<u32>) ->
     if at > 0
         && covered.within(at - 1..at).next().is_none()
         && let (Mapping::Data { addr, .. }, _) = old.map(at - 1, at)?
+        && addr.tier() == Some(TierId::Nvm)
     {
         hint = Some(addr.plus(1));
     }

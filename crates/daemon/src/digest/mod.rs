@@ -51,6 +51,7 @@ use shale_device::{failpoints, mutants};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, LogPos, TxId};
 use shale_volume::{Run, Volume, VolumeError};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -112,6 +113,8 @@ pub struct ChunkDone {
     /// The record at `upto` or in the transaction there that must not be digested: the
     /// log stops here.
     pub refused: Option<Refused>,
+    /// Blocks of files that are new, where the volume has tiers below NVM.
+    pub touched: Vec<(u64, Range<u64>)>,
     /// Counts.
     pub stats: DigestStats,
 }
@@ -129,6 +132,7 @@ impl ChunkDone {
             linked: Vec::new(),
             unused: Vec::new(),
             created: Vec::new(),
+            touched: Vec::new(),
             refused: Some(Refused {
                 pos: from,
                 kind: header.map(|h| h.kind()),
@@ -212,6 +216,12 @@ impl Digester {
         let batch = self.gather(log, from, limit, mode);
         let _alone = self.turns.write();
         self.any_chunk(log, &batch, from, authority)
+    }
+
+    /// Runs `f` while no chunk is between its plan and its commit.
+    pub(crate) fn between_chunks<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _alone = self.turns.write();
+        f()
     }
 
     fn gather(&self, log: &LogSource<'_>, from: LogPos, limit: LogPos, mode: Mode) -> Batch {
@@ -325,6 +335,7 @@ impl Digester {
             linked: plan.linked.clone(),
             unused: plan.unused.clone(),
             created: plan.created.clone(),
+            touched: Vec::new(),
             refused,
             stats: plan.stats,
         };
@@ -361,8 +372,23 @@ impl Digester {
         done.txid = Some(committed.txid);
         done.freed = committed.freed;
         done.stats.commits = 1;
+        if self.volume.superblock().is_tiered() {
+            done.touched = touched(&plan);
+        }
         Ok((done, plan.journal_bytes))
     }
+}
+
+/// Blocks of files that a plan writes or links.
+fn touched(plan: &Plan) -> Vec<(u64, Range<u64>)> {
+    let of = |inode: &plan::InodePlan| {
+        let copies = inode.file.copies.iter().map(|c| c.at..c.at + c.blocks);
+        let links = inode.file.links.iter().map(|l| l.at..l.at + l.blocks);
+        let ino = inode.ino.0;
+        let all: Vec<_> = copies.chain(links).map(|r| (ino, r)).collect();
+        all
+    };
+    plan.inodes.iter().flat_map(of).collect()
 }
 
 /// Bytes of a journal with this room that a chunk is made to need, by estimate.

@@ -44,6 +44,7 @@ impl Place {
             name: "test".to_owned(),
             nvm_dir: place.nvm(),
             nvm_bytes: mib << 20,
+            lower: Default::default(),
             log_bytes,
             durability: Durability::Strict,
             owner_uid: uid,

@@ -364,6 +364,7 @@ impl Place {
                 dir: self.nvm_dir(),
                 size_bytes: NVM_BYTES_MIN,
             }],
+            migrate_at_percent: None,
             ssd: vec![],
             hdd: vec![],
         };

@@ -408,6 +408,7 @@ fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
             dir: nvm.to_path_buf(),
             size_bytes: bytes,
         }],
+        migrate_at_percent: None,
         ssd: vec![],
         hdd: vec![],
     };

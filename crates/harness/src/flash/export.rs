@@ -218,6 +218,8 @@ mod tests {
         gid: 0,
         pid: 0,
         umask: 0,
+        direct: false,
+        opened: false,
     };
 
     #[test]

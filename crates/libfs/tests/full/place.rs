@@ -26,6 +26,7 @@ impl Place {
             name: "full".into(),
             nvm_dir: dir.path().join("nvm"),
             nvm_bytes: mib << 20,
+            lower: Default::default(),
             log_bytes: 16 << 20,
             durability: Durability::Strict,
             owner_uid: 0,

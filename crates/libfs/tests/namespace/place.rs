@@ -28,6 +28,7 @@ impl Place {
             name: "namespace".into(),
             nvm_dir: dir.path().join("nvm"),
             nvm_bytes: 96 << 20,
+            lower: Default::default(),
             log_bytes: 16 << 20,
             durability: Durability::Strict,
             owner_uid: rustix::process::geteuid().as_raw(),

@@ -81,6 +81,7 @@ impl Mounted {
             name: "programs".to_owned(),
             nvm_dir: at("nvm"),
             nvm_bytes: NVM_BYTES,
+            lower: Default::default(),
             log_bytes: LOG_BYTES,
             durability: Durability::Strict,
             owner_uid: 0,

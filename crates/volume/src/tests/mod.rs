@@ -8,6 +8,7 @@ mod extents;
 mod inodes;
 mod readers;
 mod spaces;
+mod tiers;
 
 use crate::{Extent, Inode, MkfsOptions, Run, View, Volume};
 use shale_device::nvm::Map;

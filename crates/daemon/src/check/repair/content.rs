@@ -305,7 +305,8 @@ impl Repair {
                 && last.is_some_and(|last| last <= BLOCK_END)
                 && e.file_block >= end
                 && addr.tier() == Some(tier)
-                && self.space.is_inside(addr, e.len.into());
+                && self.space.is_inside(addr, e.len.into())
+                && (tier == TierId::Nvm || self.space.claim_below(addr, e.len.into()));
             if !legal {
                 found.altered = true;
                 found.lost.push(e.file_block..last.unwrap_or(u64::MAX));

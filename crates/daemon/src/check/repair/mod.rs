@@ -185,7 +185,7 @@ pub fn repair(
     let inos: Vec<u64> = notes.1.iter().filter_map(|n| n.ino).collect();
     let (root, used, bad_logs) = notes.0;
     rebuild.superblocks()?;
-    rebuild.commit(root, &used, &bad_logs)?;
+    rebuild.commit(root, &used.0, &used.1, &bad_logs)?;
     let mut notes = notes.1;
     notes.extend(mend_logs(map, &sb, logs));
     let (after, names) = check_named(map.clone(), logs, options, progress, &inos);

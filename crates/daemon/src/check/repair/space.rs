@@ -34,6 +34,9 @@ pub(super) struct Space {
     nodes: Bits,
     /// It is part of the repaired volume.
     used: Bits,
+    /// Blocks of the tiers below that something has, and those that are part of the repaired
+    /// volume.
+    below: [[Bits; 2]; 2],
     /// Where the search for a free block goes on.
     next: u64,
 }
@@ -44,6 +47,7 @@ impl Space {
             claimed: Bits::new(data.end),
             nodes: Bits::new(data.end),
             used: Bits::new(data.end),
+            below: [1, 2].map(|n| [(); 2].map(|()| Bits::new(tiers[n]))),
             next: data.start,
             data,
             tiers,
@@ -103,13 +107,38 @@ impl Space {
         self.nodes.get(block)
     }
 
+    /// Claims all of a run of a tier below NVM or nothing.
+    pub(super) fn claim_below(&mut self, addr: BlockAddr, len: u64) -> bool {
+        let n = match addr.tier() {
+            Some(TierId::Ssd) => 0,
+            Some(TierId::Hdd) => 1,
+            _ => return false,
+        };
+        let blocks = addr.index()..addr.index() + len;
+        let claimed = &mut self.below[n][0];
+        let free = blocks.clone().all(|b| !claimed.get(b));
+        for block in blocks.filter(|_| free) {
+            claimed.set(block);
+        }
+        free
+    }
+
     /// Makes blocks part of the repaired volume.
     pub(super) fn keep(&mut self, addr: BlockAddr, len: u64) {
-        if addr.tier() == Some(TierId::Nvm) {
-            for block in addr.index()..addr.index() + len {
-                self.used.set(block);
-            }
+        let used = match addr.tier() {
+            Some(TierId::Nvm) => &mut self.used,
+            Some(TierId::Ssd) => &mut self.below[0][1],
+            Some(TierId::Hdd) => &mut self.below[1][1],
+            None => return,
+        };
+        for block in addr.index()..addr.index() + len {
+            used.set(block);
         }
+    }
+
+    /// Runs of the blocks of each tier below that are part of the repaired volume.
+    pub(super) fn used_below(&self) -> [Vec<(u64, u64)>; 2] {
+        [0, 1].map(|n| runs(0..self.tiers[n + 1], &self.below[n][1]))
     }
 
     /// A block that nothing refers to, now part of the repaired volume.
@@ -127,13 +156,17 @@ impl Space {
 
     /// Runs of the blocks that are part of the repaired volume.
     pub(super) fn used_runs(&self) -> Vec<(u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for block in self.data.clone().filter(|&b| self.used.get(b)) {
-            match runs.last_mut() {
-                Some((first, len)) if *first + *len == block => *len += 1,
-                _ => runs.push((block, 1)),
-            }
-        }
-        runs
+        runs(self.data.clone(), &self.used)
     }
+}
+
+fn runs(blocks: Range<u64>, used: &Bits) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for block in blocks.filter(|&b| used.get(b)) {
+        match runs.last_mut() {
+            Some((first, len)) if *first + *len == block => *len += 1,
+            _ => runs.push((block, 1)),
+        }
+    }
+    runs
 }

@@ -13,8 +13,11 @@ use shale_format::tree::TreeKind;
 use shale_format::{BlockAddr, Ino, TierId, TxId};
 use shale_volume::Rebuild;
 
+/// Runs of blocks: first and number, by tier the two below NVM.
+type UsedRuns = (Vec<(u64, u64)>, [Vec<(u64, u64)>; 2]);
+
 /// What is to be committed: root block, runs in use, log slots to be freed.
-type Ready = (RootBlock, Vec<(u64, u64)>, Vec<u32>);
+type Ready = (RootBlock, UsedRuns, Vec<u32>);
 
 const S_IFREG: u32 = 0o100_000;
 
@@ -40,7 +43,7 @@ impl Repair {
         root.used_blocks = below;
         let ready = (
             root,
-            self.space.used_runs(),
+            (self.space.used_runs(), self.space.used_below()),
             std::mem::take(&mut self.bad_logs),
         );
         Ok((ready, std::mem::take(&mut self.notes)))

@@ -1,0 +1,53 @@
+//! `shale migrate`: moves cold data to slower tiers now, or says how fast that may go.
+
+use crate::ask;
+use crate::control::{self, Order};
+use crate::failure::Result;
+use crate::size;
+use crate::terminal::say;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  shale migrate /mnt/shale                 everything that NVM holds
+  shale migrate /mnt/shale --bytes 1G      the coldest 1 GiB
+  shale migrate /mnt/shale --pause         nothing moves until --resume
+  shale migrate /mnt/shale --limit 100M    at most 100 MiB a second; 0: no limit
+
+Migration begins by itself when NVM is 95% full (migrate_at_percent in the volume file). Whoever
+waits for room that NVM does not have has it made, also while it is paused.";
+
+/// Arguments of `migrate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// Move only so much
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pause", "resume", "limit"])]
+    bytes: Option<u64>,
+    /// Pause
+    #[arg(long, conflicts_with = "resume")]
+    pause: bool,
+    /// Go on
+    #[arg(long)]
+    resume: bool,
+    /// Bytes a second; 0: no limit
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    limit: Option<u64>,
+}
+
+/// Migrates, or changes the speed.
+pub fn run(args: &Args) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    if args.pause || args.resume || args.limit.is_some() {
+        let paused = (args.pause || args.resume).then_some(args.pause);
+        let limit = args.limit;
+        control::order::<u64>(&dir, Order::Speed { paused, limit })?;
+        return Ok(());
+    }
+    let moved: u64 = control::order(&dir, Order::Migrate(args.bytes))?;
+    say!("{} moved", size::show(moved));
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Three tiers on the real programs.
+
+use crate::volume::{Volume, can_mount, kill};
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+const FILES: usize = 60;
+const FILE_BYTES: usize = 10 << 20;
+
+fn bytes(n: usize) -> Vec<u8> {
+    let word = |k: usize| ((n * 7919 + k) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..FILE_BYTES / 8)
+        .flat_map(|k| word(k).to_le_bytes())
+        .collect()
+}
+
+/// 600 MiB on 64 MiB of NVM, 256 MiB of flash and 1 GiB of disk; the daemon is killed half-way.
+#[test]
+fn a_volume_is_as_large_as_its_slowest_tier() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("tiers", "64M", "256M", "1G");
+    v.mount();
+    let file = |n: usize| v.mountpoint().join(format!("file-{n:03}"));
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for n in 0..FILES {
+                fs::write(file(n), bytes(n)).expect("the write saw the kill");
+            }
+        });
+        while !file(FILES / 2).exists() && !writer.is_finished() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        kill(v.status()["daemon_pid"].as_u64().unwrap());
+    });
+    let status = v.status();
+    let live = |n: usize| status["tiers"][n]["live_bytes"].as_u64().unwrap();
+    assert!(live(0) + live(1) > 500 << 20, "{}", status["tiers"]);
+    assert_eq!(status["tiers"][0]["out_of_order"], 0);
+    assert_eq!(status["tiers"][1]["out_of_order"], 0);
+    for n in 0..FILES {
+        assert!(fs::read(file(n)).unwrap() == bytes(n), "file {n}");
+    }
+    let place = v.shale(&["where", file(0).to_str().unwrap()]).ok();
+    assert!(place.contains("zone"), "{place}");
+    v.umount();
+    v.fsck();
+    v.mount();
+    for n in [0, FILES / 2, FILES - 1] {
+        assert!(
+            fs::read(file(n)).unwrap() == bytes(n),
+            "file {n} after a new mount"
+        );
+        fs::remove_file(file(n)).unwrap();
+    }
+    v.umount();
+    v.fsck();
+}

@@ -1,0 +1,322 @@
+//! Devices of the tiers below NVM: made, labelled, opened.
+//!
+//! A label says which volume and which place in it a device is for, and how often the volume was
+//! started. So a device that is missing, swapped, another volume's, or put back from a backup is
+//! named at the start; nothing is written before all are found right. Labels count starts as those
+//! of segments do ([`crate::labels`]): twice each time, so that a crash on the way is no damage.
+
+use crate::error::{DaemonError, Result};
+use crate::make::random;
+use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
+use shale_device::{BlockFile, TierDevice};
+use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX, LABEL_AREA_BYTES};
+use shale_format::superblock::{DeviceEntry, Superblock, TierTable};
+use shale_format::version::VERSION;
+use shale_format::zone::{DeviceLabel, LABEL_MAGIC};
+use shale_volume::LowerDevices;
+use std::path::Path;
+use std::sync::Arc;
+use zerocopy::FromZeros;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Zones that a device has at least, where their size is not given.
+const ZONES_WANTED: u64 = 32;
+/// Bytes of a zone where none are given.
+const ZONE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+/// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
+const ZONES_MIN: u64 = 4;
+const NAMES: [&str; 2] = ["ssd", "hdd"];
+
+/// The tiers below NVM of a new volume.
+#[derive(Clone, Debug, Default)]
+pub struct LowerTiers {
+    /// Flash.
+    pub ssd: Vec<DeviceFile>,
+    /// Disks.
+    pub hdd: Vec<DeviceFile>,
+}
+
+impl LowerTiers {
+    pub(crate) fn tiers(&self) -> [&Vec<DeviceFile>; 2] {
+        [&self.ssd, &self.hdd]
+    }
+}
+
+/// Devices that are to become a volume's, open and without labels yet.
+pub(crate) struct NewDevices {
+    tables: [TierTable; 2],
+    devices: [Vec<Arc<dyn TierDevice>>; 2],
+}
+
+fn wrong(path: &Path, why: String) -> DaemonError {
+    DaemonError::WrongDevice {
+        path: path.to_path_buf(),
+        why,
+    }
+}
+
+/// How a device is divided.
+fn entry(file: &DeviceFile) -> Result<DeviceEntry> {
+    let bytes = file.size_bytes.saturating_sub(LABEL_AREA_BYTES);
+    let usual = (bytes / ZONES_WANTED)
+        .max(1)
+        .next_power_of_two()
+        .clamp(*ZONE_BYTES.start(), *ZONE_BYTES.end());
+    let zone_bytes = file.zone_bytes.unwrap_or(usual);
+    let zone_blocks = u32::try_from(zone_bytes / BLOCK).unwrap_or(u32::MAX);
+    let legal = zone_bytes.is_multiple_of(64 * BLOCK)
+        && shale_format::limits::ZONE_BLOCKS.contains(&zone_blocks);
+    if !legal {
+        let why =
+            format!("zones of {zone_bytes} bytes: a multiple of 256 KiB up to 4 GiB is expected");
+        return Err(wrong(&file.path, why));
+    }
+    let zones = bytes / zone_bytes;
+    if zones == 0 {
+        let why = format!(
+            "{} bytes hold no zone of {zone_bytes} bytes",
+            file.size_bytes
+        );
+        return Err(wrong(&file.path, why));
+    }
+    Ok(DeviceEntry {
+        uuid: random()?,
+        blocks: zones * u64::from(zone_blocks),
+        zone_blocks,
+        kind: 0,
+    })
+}
+
+fn label_of(device: &dyn TierDevice) -> Result<Option<DeviceLabel>> {
+    let mut found: Option<DeviceLabel> = None;
+    let mut bytes = [0; BLOCK_BYTES];
+    for copy in [0, 1] {
+        device.read(copy * BLOCK, &mut bytes)?;
+        if let Ok(label) = DeviceLabel::decode(&bytes, copy)
+            && found.is_none_or(|f| f.count < label.count)
+        {
+            found = Some(label);
+        }
+    }
+    Ok(found)
+}
+
+fn write_label(device: &dyn TierDevice, label: &DeviceLabel) -> Result<()> {
+    let mut bytes = [0; BLOCK_BYTES];
+    bytes[..DeviceLabel::BYTES].copy_from_slice(&label.encode());
+    for copy in [0, 1] {
+        device.write(copy * BLOCK, &bytes)?;
+        device.flush()?;
+    }
+    Ok(())
+}
+
+impl NewDevices {
+    /// Opens, or makes, what is to be divided. What holds a volume is refused without `force`.
+    pub(crate) fn open(lower: &LowerTiers, force: bool) -> Result<NewDevices> {
+        let mut new = NewDevices {
+            tables: [TierTable::new_zeroed(); 2],
+            devices: Default::default(),
+        };
+        for (n, files) in lower.tiers().into_iter().enumerate() {
+            if let Some(extra) = files.get(DEVICES_MAX) {
+                return Err(wrong(
+                    &extra.path,
+                    format!("a tier has at most {DEVICES_MAX} devices"),
+                ));
+            }
+            for file in files {
+                BlockFile::create(&file.path, file.size_bytes)?;
+                let device: Arc<dyn TierDevice> =
+                    Arc::new(BlockFile::open(&file.path, file.size_bytes)?);
+                if let (Some(label), false) = (label_of(&*device)?, force) {
+                    return Err(DaemonError::Exists {
+                        path: file.path.clone(),
+                        found: format!("the label of volume {}", uuid_text(&label.volume)),
+                    });
+                }
+                new.add(n, entry(file)?, device);
+            }
+            let zones: u64 = new.tables[n].device.iter().map(DeviceEntry::zones).sum();
+            if let (Some(first), true) = (files.first(), zones < ZONES_MIN) {
+                let why = format!("{} has {zones} zones, and needs {ZONES_MIN}", NAMES[n]);
+                return Err(wrong(&first.path, why));
+            }
+        }
+        Ok(new)
+    }
+
+    fn add(&mut self, tier: usize, entry: DeviceEntry, device: Arc<dyn TierDevice>) {
+        let table = &mut self.tables[tier];
+        table.device[table.devices as usize] = entry;
+        table.devices += 1;
+        table.blocks += entry.blocks;
+        self.devices[tier].push(device);
+    }
+
+    pub(crate) fn tables(&self) -> [TierTable; 2] {
+        self.tables
+    }
+
+    /// Writes the labels, durably.
+    pub(crate) fn label(&self, volume: [u8; 16]) -> Result<()> {
+        for (tier, table) in (1..).zip(&self.tables) {
+            for (place, device) in (0..).zip(&self.devices[tier as usize - 1]) {
+                let entry = &table.device[place as usize];
+                write_label(&**device, &label(volume, (tier, place), entry, 0))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn devices(&self) -> LowerDevices {
+        let [ssd, hdd] = self.devices.clone();
+        LowerDevices { ssd, hdd }
+    }
+}
+
+fn label(
+    volume: [u8; 16],
+    (tier, place): (u32, u32),
+    entry: &DeviceEntry,
+    count: u64,
+) -> DeviceLabel {
+    DeviceLabel {
+        magic: LABEL_MAGIC,
+        crc: 0,
+        version: VERSION,
+        volume,
+        uuid: entry.uuid,
+        tier,
+        place,
+        blocks: entry.blocks,
+        zone_blocks: entry.zone_blocks,
+        kind: entry.kind,
+        count,
+        reserved: [0; 48],
+    }
+}
+
+/// One device that is in its place.
+struct Placed {
+    at: (u32, u32),
+    entry: DeviceEntry,
+    device: Arc<dyn TierDevice>,
+}
+
+/// Devices of a volume, each found right.
+pub(crate) struct Opened {
+    volume: [u8; 16],
+    placed: Vec<Placed>,
+    newest: u64,
+}
+
+/// Opens the devices that a volume file names and compares them with the superblock. `starts`: how
+/// often the volume was started, as its segments tell.
+///
+/// # Errors
+/// A device is missing, of another volume, in another's place, older than the others; it is named.
+pub(crate) fn open(file: &VolumeFile, sb: &Superblock, starts: u64) -> Result<Opened> {
+    let mut opened = Opened {
+        volume: sb.uuid,
+        placed: Vec::new(),
+        newest: starts,
+    };
+    let mut counts = Vec::new();
+    for (n, files) in [&file.ssd, &file.hdd].into_iter().enumerate() {
+        let table = &sb.tier[n + 1];
+        if files.len() != table.devices as usize {
+            let named: Vec<String> = files.iter().map(|f| f.path.display().to_string()).collect();
+            return Err(DaemonError::VolumeFile {
+                path: file.nvm_dir().to_path_buf(),
+                key: NAMES[n].to_owned(),
+                why: format!(
+                    "the volume has {} devices there, the volume file names {}: {}",
+                    table.devices,
+                    files.len(),
+                    named.join(", ")
+                ),
+            });
+        }
+        for (place, one) in files.iter().enumerate() {
+            let entry = table.device[place];
+            let at = (n as u32 + 1, place as u32);
+            let bytes = LABEL_AREA_BYTES + entry.blocks * BLOCK;
+            let device = BlockFile::open(&one.path, bytes)?;
+            let found = check(&one.path, &device, sb, at)?;
+            counts.push((one.path.clone(), found));
+            opened.newest = opened.newest.max(found);
+            let device: Arc<dyn TierDevice> = Arc::new(device);
+            opened.placed.push(Placed { at, entry, device });
+        }
+    }
+    for (path, count) in counts {
+        if count + 1 < opened.newest {
+            let why = format!(
+                "it is older than the rest of the volume (label {count}, expected {}): was it put \
+                 back from a backup?",
+                opened.newest
+            );
+            return Err(wrong(&path, why));
+        }
+    }
+    Ok(opened)
+}
+
+/// The count on the label of the device that is to be at this tier and place.
+fn check(path: &Path, device: &dyn TierDevice, sb: &Superblock, at: (u32, u32)) -> Result<u64> {
+    let Some(label) = label_of(device)? else {
+        let why = "it has no label of a volume: another device, or an erased one".to_owned();
+        return Err(wrong(path, why));
+    };
+    if label.volume != sb.uuid {
+        let why = format!(
+            "it is of volume {}, expected {}",
+            uuid_text(&label.volume),
+            uuid_text(&sb.uuid)
+        );
+        return Err(wrong(path, why));
+    }
+    let entry = &sb.tier[at.0 as usize].device[at.1 as usize];
+    if label.uuid != entry.uuid {
+        let tier = label
+            .tier
+            .checked_sub(1)
+            .and_then(|n| NAMES.get(n as usize));
+        let why = format!(
+            "it is {} {} of this volume, not {} {}: are devices swapped?",
+            tier.unwrap_or(&"device"),
+            label.place,
+            NAMES[at.0 as usize - 1],
+            at.1
+        );
+        return Err(wrong(path, why));
+    }
+    Ok(label.count)
+}
+
+impl Opened {
+    /// Notes one more start on every device, once of the two times.
+    pub(crate) fn count_start(&self, count: u64) -> Result<()> {
+        for one in &self.placed {
+            write_label(&*one.device, &label(self.volume, one.at, &one.entry, count))?;
+        }
+        Ok(())
+    }
+
+    /// The newest count there is, of segments and devices.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    pub(crate) fn devices(&self) -> LowerDevices {
+        let of = |tier| {
+            let mine = self.placed.iter().filter(move |p| p.at.0 == tier);
+            mine.map(|p| Arc::clone(&p.device)).collect()
+        };
+        LowerDevices {
+            ssd: of(1),
+            hdd: of(2),
+        }
+    }
+}

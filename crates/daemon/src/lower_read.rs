@@ -1,0 +1,101 @@
+//! Reading blocks of tiers below NVM for clients, and what could not be read.
+
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use serde::Serialize;
+use shale_format::BlockAddr;
+use shale_format::limits::BLOCK_BYTES;
+use shale_volume::VolumeError;
+
+/// Bad blocks that `status` names.
+const BAD_MAX: usize = 32;
+/// Times a run is read anew because its zone was erased meanwhile.
+const READS_MAX: u32 = 8;
+
+/// A block that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadBlock {
+    /// Its tier.
+    pub tier: String,
+    /// Its number in the tier.
+    pub block: u64,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// Blocks that could not be read since the start.
+#[derive(Default)]
+pub(crate) struct BadBlocks {
+    found: Mutex<Vec<BadBlock>>,
+}
+
+impl BadBlocks {
+    pub(crate) fn list(&self) -> Vec<BadBlock> {
+        self.found.lock().clone()
+    }
+
+    fn note(&self, addr: BlockAddr, why: &VolumeError) {
+        let tier = addr.tier().map_or("?".to_owned(), |t| format!("{t:?}"));
+        let bad = BadBlock {
+            tier: tier.to_lowercase(),
+            block: addr.index(),
+            why: why.to_string(),
+        };
+        let mut found = self.found.lock();
+        if found.len() < BAD_MAX
+            && !found
+                .iter()
+                .any(|b| (&b.tier, b.block) == (&bad.tier, bad.block))
+        {
+            tracing::error!(tier = %bad.tier, block = bad.block, "{why}");
+            found.push(bad);
+        }
+    }
+}
+
+impl Shared {
+    /// Up to `blocks` blocks from `addr` on, of one zone, up to the first that cannot be read; and
+    /// how often the zone was erased.
+    pub(crate) fn read_lower(
+        &self,
+        addr: BlockAddr,
+        blocks: u64,
+    ) -> Result<(u32, Vec<u8>), VolumeError> {
+        let view = self.volume.view();
+        let place = view.zone(addr)?;
+        let blocks = blocks.min(place.first + place.blocks - addr.index());
+        for _ in 0..READS_MAX {
+            let before = view.generation(addr)?;
+            let mut data = vec![0; blocks as usize * BLOCK_BYTES];
+            let read = view.read_at(addr, 0, &mut data);
+            let data = match read {
+                Ok(()) => data,
+                Err(_) => self.read_singly(addr, blocks),
+            };
+            if view.generation(addr)? == before {
+                return Ok((before, data));
+            }
+        }
+        Ok((view.generation(addr)?, Vec::new()))
+    }
+
+    /// The blocks before the first one that cannot be read; if that is the first, it is noted.
+    fn read_singly(&self, addr: BlockAddr, blocks: u64) -> Vec<u8> {
+        let view = self.volume.view();
+        let mut data = Vec::new();
+        for n in 0..blocks {
+            let mut block = [0; BLOCK_BYTES];
+            match view.read_at(addr.plus(n), 0, &mut block) {
+                Ok(()) => data.extend_from_slice(&block),
+                Err(e) => {
+                    // Nobody misses a block that has moved away meanwhile.
+                    if n == 0 && self.volume.is_live(addr) {
+                        self.bad_blocks.note(addr, &e);
+                    }
+                    break;
+                }
+            }
+        }
+        data
+    }
+}

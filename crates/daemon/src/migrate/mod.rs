@@ -1,0 +1,242 @@
+//! Migration: cold data moves to slower tiers, zones are cleaned, hot data comes back (DESIGN §11,
+//! Strata §3.3).
+//!
+//! * `policy`: what is cold, and which zones to empty;
+//! * `mover`: moving blocks, in batches, each as safe as a digest;
+//! * `room`: making room, tier by tier.
+//!
+//! It begins when NVM is 95% full (a setting) and goes on until 5% less are. Whoever waits for
+//! room that NVM does not have has it made at once, whatever the speed is set to.
+//!
+//! One batch moves at a time (`turn`). Lock order: `turn`, then the digester's turns, then the
+//! volume's transaction. While a batch is copied it is a reader of the daemon's own, so no block
+//! that it looks at is given out again; what changed meanwhile is left as it is.
+
+mod mover;
+mod policy;
+mod room;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use policy::Recency;
+
+use crate::shared::Shared;
+use parking_lot::{Condvar, Mutex};
+use policy::Piece;
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Percentage of NVM at which migration begins, unless the volume file says another.
+pub const MIGRATE_AT_PERCENT: u32 = 95;
+/// Percentage points below the mark at which it ends.
+const DOWN_PERCENT: u32 = 5;
+/// How often the mark is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Wait after an error before the next try.
+const ERROR_WAIT: Duration = Duration::from_secs(2);
+
+/// How fast migration may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Speed {
+    /// Nothing moves unless somebody waits for room.
+    pub paused: bool,
+    /// Bytes a second; 0: no limit.
+    pub limit: u64,
+}
+
+/// What migration did since the start.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct MigrationCounts {
+    /// Bytes moved to a slower tier.
+    pub down_bytes: u64,
+    /// Bytes moved to a faster tier.
+    pub up_bytes: u64,
+    /// Bytes moved to empty zones for good ones.
+    pub cleaned_bytes: u64,
+    /// Batches committed.
+    pub batches: u64,
+    /// Bytes copied in vain: they changed meanwhile.
+    pub vain_bytes: u64,
+    /// Times somebody waited for room.
+    pub waits: u64,
+}
+
+#[derive(Default)]
+struct Bell {
+    rung: bool,
+    stop: bool,
+}
+
+/// Counters behind [`MigrationCounts`].
+#[derive(Default)]
+pub(crate) struct Counts {
+    down: AtomicU64,
+    up: AtomicU64,
+    cleaned: AtomicU64,
+    batches: AtomicU64,
+    vain: AtomicU64,
+    waits: AtomicU64,
+}
+
+/// State of migration.
+#[derive(Default)]
+pub(crate) struct Migration {
+    turn: Mutex<()>,
+    bell: Mutex<Bell>,
+    rings: Condvar,
+    speed: Mutex<Speed>,
+    counts: Counts,
+    coldest: Mutex<VecDeque<Piece>>,
+    pub(crate) recency: Recency,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Migration {
+    /// The mark may have been passed.
+    pub(crate) fn ring(&self) {
+        self.bell.lock().rung = true;
+        self.rings.notify_all();
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.bell.lock().stop = true;
+        self.rings.notify_all();
+    }
+
+    fn stopped(&self) -> bool {
+        self.bell.lock().stop
+    }
+
+    /// Waits for the bell; `false`: stop.
+    fn wait(&self, time: Duration) -> bool {
+        let mut bell = self.bell.lock();
+        self.rings
+            .wait_while_for(&mut bell, |b| !b.rung && !b.stop, time);
+        bell.rung = false;
+        !bell.stop
+    }
+
+    pub(crate) fn speed(&self) -> Speed {
+        *self.speed.lock()
+    }
+
+    pub(crate) fn set_speed(&self, speed: Speed) {
+        *self.speed.lock() = speed;
+        self.ring();
+    }
+
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
+    }
+
+    pub(crate) fn counts(&self) -> MigrationCounts {
+        let of = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let c = &self.counts;
+        MigrationCounts {
+            down_bytes: of(&c.down),
+            up_bytes: of(&c.up),
+            cleaned_bytes: of(&c.cleaned),
+            batches: of(&c.batches),
+            vain_bytes: of(&c.vain),
+            waits: of(&c.waits),
+        }
+    }
+}
+
+impl Shared {
+    /// Whether the volume has tiers to move to.
+    pub(crate) fn is_tiered(&self) -> bool {
+        !self.volume.lower_tiers().is_empty()
+    }
+
+    pub(crate) fn migrate_percent(&self) -> u32 {
+        let asked = self.config.volume.migrate_at_percent;
+        asked.unwrap_or(MIGRATE_AT_PERCENT)
+    }
+
+    /// Blocks of NVM in use above `percent` of what files can have.
+    fn above(&self, percent: u32) -> u64 {
+        let space = self.volume.space();
+        let capacity = space.total.saturating_sub(space.reserved_fixed);
+        let mark = capacity / 100 * u64::from(percent);
+        (space.used + space.taken).saturating_sub(mark)
+    }
+
+    /// The thread that moves data down in the background.
+    pub(crate) fn migrate_loop(self: &Arc<Self>) {
+        while self.migration.wait(LOOK_EVERY) {
+            let percent = self.migrate_percent();
+            if self.migration.speed().paused || self.above(percent) == 0 {
+                continue;
+            }
+            let low = percent.saturating_sub(DOWN_PERCENT);
+            while !self.migration.stopped() && !self.migration.speed().paused {
+                let above = self.above(low);
+                if above == 0 {
+                    break;
+                }
+                match self.move_down(above) {
+                    Ok(0) => break,
+                    Ok(blocks) => self.keep_to_limit(blocks),
+                    Err(e) => {
+                        self.migration_failed(&e);
+                        std::thread::sleep(ERROR_WAIT.min(LOOK_EVERY * 5));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn migration_failed(&self, error: &shale_volume::VolumeError) {
+        tracing::warn!("migration: {error}");
+        *self.migration.last_error.lock() = Some(error.to_string());
+    }
+
+    /// Sleeps as long as the limit wants after so many blocks.
+    fn keep_to_limit(&self, blocks: u64) {
+        let limit = self.migration.speed().limit;
+        if limit > 0 {
+            let seconds = (blocks * mover::BLOCK) as f64 / limit as f64;
+            self.migration
+                .wait(Duration::from_secs_f64(seconds.min(5.0)));
+        }
+    }
+
+    /// Makes room in NVM for somebody who waits: at least `bytes`, if there is that much to
+    /// move and room below. Whether anything moved.
+    pub(crate) fn make_room(self: &Arc<Self>, bytes: u64) -> bool {
+        self.migration.counts.waits.fetch_add(1, Ordering::Relaxed);
+        match self.move_down(bytes / mover::BLOCK + mover::BATCH_BLOCKS) {
+            Ok(blocks) => blocks > 0,
+            Err(e) => {
+                self.migration_failed(&e);
+                false
+            }
+        }
+    }
+
+    /// Moves everything that NVM holds down, or `bytes` of it: `shale migrate`. Gives the bytes.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub(crate) fn migrate_now(
+        self: &Arc<Self>,
+        bytes: Option<u64>,
+    ) -> Result<u64, shale_volume::VolumeError> {
+        self.digest_all();
+        let wanted = bytes.map_or(u64::MAX, |b| b.div_ceil(mover::BLOCK));
+        let mut moved = 0;
+        while moved < wanted && !self.migration.stopped() {
+            match self.move_down((wanted - moved).min(mover::BATCH_BLOCKS))? {
+                0 => break,
+                blocks => moved += blocks,
+            }
+        }
+        Ok(moved * mover::BLOCK)
+    }
+}

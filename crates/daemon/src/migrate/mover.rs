@@ -1,0 +1,288 @@
+//! Moving blocks between tiers, in batches.
+//!
+//! A batch, and what a power cut after each step leaves:
+//! 1. the blocks are read, and written to the tier that they go to, beside everything else: the
+//!    state before;
+//! 2. that tier is flushed (NVM: fenced by the commit): the state before;
+//! 3. one transaction maps each block that is still where it was read to its new place and frees
+//!    the old one: the state before, or after;
+//! 4. the new epoch is published; the old blocks are given out again after a pass of the gates.
+//!
+//! No digest is between its plan and its commit while a batch commits, so none finds that the
+//! inode it planned for has changed.
+
+use crate::shared::Shared;
+use shale_device::{failpoints, mutants};
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_volume::{Extent, Heat, Mapping, Result, Run, Txn, VolumeError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks of one batch: 4 MiB.
+pub(crate) const BATCH_BLOCKS: u64 = 1024;
+/// Blocks that are copied at once.
+const COPY_BLOCKS: u64 = 256;
+
+/// Blocks that are to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Their inode.
+    pub(crate) ino: u64,
+    /// First file block.
+    pub(crate) at: u64,
+    /// Where it is.
+    pub(crate) from: BlockAddr,
+    /// Blocks.
+    pub(crate) blocks: u64,
+    /// Used lately.
+    pub(crate) hot: bool,
+}
+
+/// Blocks that were copied.
+#[derive(Clone, Copy)]
+struct Copied {
+    at: u64,
+    from: BlockAddr,
+    to: BlockAddr,
+    blocks: u64,
+}
+
+/// Where blocks go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) tier: TierId,
+    /// The zone kept for cleaning may be used.
+    pub(super) last: bool,
+}
+
+impl Shared {
+    /// Moves blocks; fewer where the target has no more room or something changed meanwhile.
+    /// Gives the blocks moved. The caller has the turn.
+    pub(super) fn move_blocks(self: &Arc<Self>, wanted: &[Wanted], target: Target) -> Result<u64> {
+        let mut moved = 0;
+        let mut rest = wanted.iter().copied();
+        let mut held: Option<Wanted> = None;
+        loop {
+            let mut batch = Vec::new();
+            let mut left = BATCH_BLOCKS;
+            while left > 0
+                && let Some(w) = held.take().or_else(|| rest.next())
+            {
+                let n = w.blocks.min(left);
+                batch.push(Wanted { blocks: n, ..w });
+                left -= n;
+                if n < w.blocks {
+                    held = Some(Wanted {
+                        at: w.at + n,
+                        from: w.from.plus(n),
+                        blocks: w.blocks - n,
+                        ..w
+                    });
+                }
+            }
+            if batch.is_empty() {
+                return Ok(moved);
+            }
+            let (done, full) = self.move_batch(&batch, target)?;
+            moved += done;
+            if full {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Moves one batch. Gives the blocks moved, and whether the target is full.
+    fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<(u64, bool)> {
+        let reader = self.readers.enter();
+        let (copied, full) = self.copy(batch, target)?;
+        failpoints::reach("migrate-copied");
+        if target.tier != TierId::Nvm {
+            self.volume.flush_lower(target.tier)?;
+        }
+        failpoints::reach("migrate-flushed");
+        let all: u64 = copied.values().flatten().map(|c| c.blocks).sum();
+        if all == 0 {
+            return Ok((0, full));
+        }
+        let result = self
+            .digester
+            .between_chunks(|| self.relink(&copied, target.tier));
+        drop(reader);
+        let moved = match result {
+            Ok(moved) => moved,
+            Err(e) => {
+                self.give_back_copies(&copied, target.tier);
+                return Err(e);
+            }
+        };
+        let counts = &self.migration.counts;
+        counts.batches.fetch_add(1, Ordering::Relaxed);
+        counts
+            .vain
+            .fetch_add((all - moved) * BLOCK, Ordering::Relaxed);
+        let counter = match batch.first().and_then(|w| w.from.tier()) {
+            Some(from) if from == target.tier => &counts.cleaned,
+            Some(from) if from > target.tier => &counts.up,
+            _ => &counts.down,
+        };
+        counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
+        self.release.ask();
+        failpoints::reach("migrate-committed");
+        Ok((moved, full))
+    }
+
+    /// Copies a batch. Gives what was copied, by inode, and whether the target is full.
+    fn copy(&self, batch: &[Wanted], target: Target) -> Result<(BTreeMap<u64, Vec<Copied>>, bool)> {
+        let view = self.volume.view();
+        let mut copied: BTreeMap<u64, Vec<Copied>> = BTreeMap::new();
+        let mut buffer = vec![0; (COPY_BLOCKS * BLOCK) as usize];
+        for w in batch {
+            let mut done = 0;
+            while done < w.blocks {
+                let want = (w.blocks - done).min(COPY_BLOCKS);
+                let runs = match self.place(want, w.hot, target) {
+                    Ok(runs) => runs,
+                    Err(VolumeError::NoSpace { .. }) => return Ok((copied, true)),
+                    Err(e) => return Err(e),
+                };
+                for run in runs {
+                    let bytes = &mut buffer[..(run.len * BLOCK) as usize];
+                    let from = w.from.plus(done);
+                    // A block that cannot be read stays where it is; zones below are written in
+                    // order, so what was given out is written with whatever is there.
+                    let whole = view.read_at(from, 0, bytes);
+                    match target.tier {
+                        TierId::Nvm => self.volume.write_at(run.addr, 0, bytes)?,
+                        _ => self.volume.write_lower(run, bytes)?,
+                    }
+                    if let Err(e) = whole {
+                        self.migration_failed(&e);
+                        if target.tier == TierId::Nvm {
+                            self.volume.give_back(run);
+                        }
+                    } else {
+                        copied.entry(w.ino).or_default().push(Copied {
+                            at: w.at + done,
+                            from,
+                            to: run.addr,
+                            blocks: run.len,
+                        });
+                    }
+                    done += run.len;
+                }
+            }
+        }
+        Ok((copied, false))
+    }
+
+    /// New blocks on the target, `blocks` of them on NVM, below in one run perhaps fewer.
+    fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
+        let heat = if hot { Heat::Hot } else { Heat::Cold };
+        match target.tier {
+            TierId::Nvm => self.volume.allocate(blocks, None),
+            tier => {
+                let run = self
+                    .volume
+                    .allocate_lower(tier, heat, blocks, target.last)?;
+                Ok(vec![run])
+            }
+        }
+    }
+
+    fn give_back_copies(&self, copied: &BTreeMap<u64, Vec<Copied>>, tier: TierId) {
+        // Below, blocks that nothing refers to are dead until their zone is erased.
+        for c in copied.values().flatten().filter(|_| tier == TierId::Nvm) {
+            self.volume.give_back(Run {
+                addr: c.to,
+                len: c.blocks,
+            });
+        }
+    }
+
+    /// Maps what was copied, as far as it is still where it was read. Gives the blocks.
+    fn relink(&self, copied: &BTreeMap<u64, Vec<Copied>>, to: TierId) -> Result<u64> {
+        if mutants::is_on("migrate-freed-early") {
+            self.free_early(copied)?;
+        }
+        let mut txn = self.volume.begin();
+        let (mut moved, mut unused) = (0, Vec::new());
+        for (&ino, parts) in copied {
+            let Some(mut inode) = txn.inode(Ino(ino))?.filter(|i| i.is_file()) else {
+                unused.extend(parts.iter().map(|c| (c.to, c.blocks)));
+                continue;
+            };
+            let before = moved;
+            for c in parts {
+                moved += relink_one(&mut txn, &mut inode, c, to, &mut unused)?;
+            }
+            if moved > before {
+                txn.put_inode(&inode)?;
+            }
+        }
+        if moved > 0 {
+            let committed = txn.commit()?;
+            self.publish(committed.txid);
+        } else {
+            drop(txn);
+        }
+        for (addr, len) in unused.into_iter().filter(|_| to == TierId::Nvm) {
+            self.volume.give_back(Run { addr, len });
+        }
+        Ok(moved)
+    }
+
+    /// The mistake of freeing old blocks before the new ones are linked.
+    fn free_early(&self, copied: &BTreeMap<u64, Vec<Copied>>) -> Result<()> {
+        let mut txn = self.volume.begin();
+        for (&ino, parts) in copied {
+            if let Some(mut inode) = txn.inode(Ino(ino))? {
+                for c in parts {
+                    let range = FileBlock(c.at)..FileBlock(c.at + c.blocks);
+                    let tier = c.from.tier().unwrap_or(TierId::Nvm);
+                    txn.extent_remove(&mut inode, tier, range)?;
+                }
+                txn.put_inode(&inode)?;
+            }
+        }
+        txn.commit().map(drop)
+    }
+}
+
+/// Maps one run, block by block as far as it is still there. Gives the blocks mapped.
+fn relink_one(
+    txn: &mut Txn<'_>,
+    inode: &mut shale_volume::Inode,
+    c: &Copied,
+    to: TierId,
+    unused: &mut Vec<(BlockAddr, u64)>,
+) -> Result<u64> {
+    let (mut n, mut moved) = (0, 0);
+    while n < c.blocks {
+        let at = FileBlock(c.at + n);
+        let (there, len) = match txn.map_block(inode, at)? {
+            Mapping::Data { addr, len } => (addr == c.from.plus(n), len),
+            Mapping::Unwritten { len, .. } | Mapping::Hole { len } => (false, len),
+        };
+        let len = len.clamp(1, c.blocks - n).min(u32::MAX.into());
+        if there || mutants::is_on("migrate-unchecked") {
+            let range = at..FileBlock(at.0 + len);
+            let from = c.from.tier().unwrap_or(TierId::Nvm);
+            txn.extent_remove(inode, from, range)?;
+            let extent = Extent {
+                file_block: at.0,
+                addr: c.to.plus(n).raw(),
+                len: len as u32,
+                flags: 0,
+            };
+            txn.extent_insert(inode, to, extent)?;
+            moved += len;
+        } else {
+            unused.push((c.to.plus(n), len));
+        }
+        n += len;
+    }
+    Ok(moved)
+}

@@ -1,0 +1,122 @@
+//! Making room, tier by tier: what NVM lacks goes to flash, what flash lacks to disks, and zones
+//! in which much is dead are cleaned before anything moves further down.
+
+use super::mover::{BATCH_BLOCKS, Target};
+use super::policy::{no_room, oldest, to_clean};
+use crate::shared::Shared;
+use shale_format::TierId;
+use shale_volume::{Result, VolumeError};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Zones that are emptied at once: each time all files are looked through.
+const ZONES_AT_ONCE: usize = 4;
+/// A zone that is more live than this is rather moved down than cleaned, in percent.
+const CLEAN_LIVE_PERCENT: u64 = 75;
+/// Longest wait for the pass after which zones can be erased.
+const PASS_WAIT: Duration = Duration::from_secs(10);
+
+impl Shared {
+    /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved.
+    pub(crate) fn move_down(self: &Arc<Self>, blocks: u64) -> Result<u64> {
+        let _turn = self.migration.turn.lock();
+        let tiers = self.volume.lower_tiers();
+        if tiers.is_empty() {
+            return Ok(0);
+        }
+        let wanted = self.coldest(blocks.min(BATCH_BLOCKS * 4))?;
+        let all: u64 = wanted.iter().map(|w| w.blocks).sum();
+        if all == 0 {
+            return Ok(0);
+        }
+        let mut full = no_room(all);
+        for (n, &tier) in tiers.iter().enumerate() {
+            if let Err(e) = self.make_room_on(tier, tiers.get(n + 1).copied(), all) {
+                tracing::debug!(?tier, "no room is made: {e}");
+                full = e;
+            }
+            let last = false;
+            let moved = self.move_blocks(&wanted, Target { tier, last })?;
+            if moved > 0 {
+                return Ok(moved);
+            }
+        }
+        match full {
+            VolumeError::NoSpace { .. } => Ok(0),
+            other => Err(other),
+        }
+    }
+
+    /// Has `blocks` blocks of a tier below NVM writable, if that can be. `below`: the next tier.
+    fn make_room_on(
+        self: &Arc<Self>,
+        tier: TierId,
+        below: Option<TierId>,
+        blocks: u64,
+    ) -> Result<()> {
+        let mut last = u64::MAX;
+        loop {
+            let Some(space) = self.volume.lower_space(tier) else {
+                return Err(no_room(blocks));
+            };
+            if space.writable >= blocks {
+                return Ok(());
+            }
+            if space.dead > 0 && self.erase(tier)? > 0 {
+                continue;
+            }
+            let emptied = self.empty_zones(tier, below)?;
+            self.erase(tier)?;
+            let now = self.volume.lower_space(tier).map_or(0, |s| s.writable);
+            if emptied == 0 || now == last {
+                return Err(no_room(blocks));
+            }
+            last = now;
+        }
+    }
+
+    /// Erases zones in which nothing is live, once nobody can hold one of their blocks.
+    fn erase(self: &Arc<Self>, tier: TierId) -> Result<u64> {
+        match self.volume.erase_zones(tier)? {
+            0 => {
+                self.release.wait(self.release.ask(), PASS_WAIT);
+                self.volume.erase_zones(tier)
+            }
+            erased => Ok(erased),
+        }
+    }
+
+    /// Empties some zones of a tier: cleans where that pays, else moves the oldest down. Gives
+    /// the blocks moved.
+    fn empty_zones(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
+        let zones = self.volume.lower_zones(tier);
+        let newest = self.volume.txid().0;
+        let pays = |z: &shale_volume::ZoneInfo| {
+            z.live * 100 < z.place.blocks * CLEAN_LIVE_PERCENT || below.is_none()
+        };
+        // All of it has to fit the one zone that is kept for this.
+        let mut fits = zones.iter().map(|z| z.place.blocks).min().unwrap_or(0);
+        let mut victims = to_clean(&zones, newest, ZONES_AT_ONCE);
+        victims.retain(|z| {
+            let taken = pays(z) && z.live <= fits;
+            fits -= if taken { z.live } else { 0 };
+            taken
+        });
+        if !victims.is_empty() {
+            let wanted = self.in_zones(tier, &victims)?;
+            return self.move_blocks(&wanted, Target { tier, last: true });
+        }
+        let Some(below) = below else {
+            return Ok(0);
+        };
+        let victims = oldest(&zones, ZONES_AT_ONCE);
+        let live: u64 = victims.iter().map(|z| z.live).sum();
+        if live == 0 {
+            return Ok(0);
+        }
+        self.make_room_on(below, None, live)?;
+        let wanted = self.in_zones(tier, &victims)?;
+        let last = false;
+        self.move_blocks(&wanted, Target { tier: below, last })
+    }
+}

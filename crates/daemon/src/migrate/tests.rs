@@ -1,0 +1,396 @@
+//! Power cuts at every fence and flush of migration, cleaning and erasing, on all media.
+
+use crate::check::{CheckOptions, check};
+use crate::daemon::{Daemon, DaemonConfig};
+use crate::nvm_dir::make_nvm;
+use crate::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
+use parking_lot::Mutex;
+use shale_device::block::Step;
+use shale_device::sim::{Action, Choice, MediaRules, Recording, Script};
+use shale_device::{Map, MapOptions, MemoryBlocks, SystemClock};
+use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
+use shale_format::superblock::{DeviceEntry, TierTable};
+use shale_format::{FileBlock, Ino, TierId};
+use shale_volume::{Extent, Inode, LowerDevices, Mapping, MkfsOptions, Volume};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use zerocopy::FromZeros;
+
+const NVM_BYTES: u64 = 33 << 20;
+const ZONE: u64 = 64;
+const SECTOR: usize = 512;
+/// Zones of flash and disk.
+const ZONES: [u64; 2] = [5, 8];
+
+/// By inode: the byte that each of its blocks is filled with.
+type Content = BTreeMap<u64, Vec<u8>>;
+
+/// What was done to one device, and how many events of NVM had happened before each step.
+type Tape = Arc<Mutex<Vec<(usize, Step)>>>;
+
+fn table(zones: u64) -> TierTable {
+    let mut table = TierTable::new_zeroed();
+    (table.blocks, table.devices) = (zones * ZONE, 1);
+    table.device[0] = DeviceEntry {
+        uuid: [zones as u8; 16],
+        blocks: zones * ZONE,
+        zone_blocks: ZONE as u32,
+        kind: 0,
+    };
+    table
+}
+
+fn device_bytes(n: usize) -> u64 {
+    LABEL_AREA_BYTES + ZONES[n] * ZONE * BLOCK_BYTES as u64
+}
+
+fn volume_file(dir: &Path) -> VolumeFile {
+    VolumeFile {
+        format: FORMAT,
+        name: "cuts".to_owned(),
+        uuid: uuid_text(&[7; 16]),
+        durability: "strict".to_owned(),
+        log_bytes: LOG_BYTES_MIN,
+        migrate_at_percent: None,
+        nvm: vec![NvmEntry {
+            dir: dir.to_path_buf(),
+            size_bytes: NVM_BYTES,
+        }],
+        ssd: vec![],
+        hdd: vec![],
+    }
+}
+
+/// A daemon on recorded media.
+struct Stage {
+    daemon: Arc<Daemon>,
+    recording: Arc<Recording>,
+    tapes: [Tape; 2],
+    content: Content,
+    /// What the files held, and from which event on.
+    states: Vec<(usize, Content)>,
+}
+
+fn stage(dir: &Path) -> Stage {
+    let recording = Recording::new();
+    let medium = recording.medium("nvm");
+    let map = make_nvm(dir, NVM_BYTES, &MapOptions::new().recorder(medium)).unwrap();
+    let map = Arc::new(map);
+    let tapes: [Tape; 2] = Default::default();
+    let device = |n: usize| -> Arc<dyn shale_device::TierDevice> {
+        let (tape, events) = (tapes[n].clone(), recording.clone());
+        let memory = MemoryBlocks::new(["ssd", "hdd"][n], device_bytes(n));
+        Arc::new(memory.telling(move |step| {
+            let at = events.event_count();
+            tape.lock().push((at, step.clone()));
+        }))
+    };
+    let lower = LowerDevices {
+        ssd: vec![device(0)],
+        hdd: vec![device(1)],
+    };
+    let options = MkfsOptions {
+        uuid: [7; 16],
+        ssd: table(ZONES[0]),
+        hdd: table(ZONES[1]),
+        ..MkfsOptions::default()
+    };
+    drop(Volume::create_with(map.clone(), &options, &lower).unwrap());
+    let mut config = DaemonConfig::new(volume_file(dir));
+    config.mapped = Some(map);
+    config.lower = Some(lower);
+    let daemon = Daemon::start(config, Arc::new(SystemClock::new())).unwrap();
+    Stage {
+        daemon,
+        recording,
+        tapes,
+        content: Content::new(),
+        states: Vec::new(),
+    }
+}
+
+/// The name of a file.
+fn name(volume: &Volume, ino: u64) -> (shale_format::DirKey, Vec<u8>) {
+    let name = format!("file {ino}").into_bytes();
+    (volume.view().key_group(&name), name)
+}
+
+impl Stage {
+    /// Writes `blocks` blocks of a file anew, from `at` on, as a digest would.
+    fn write(&mut self, ino: u64, at: u64, blocks: u64, byte: u8) {
+        let volume = self.daemon.volume();
+        let runs = volume.allocate(blocks, None).unwrap();
+        let mut txn = volume.begin();
+        let fresh = Inode {
+            ino,
+            mode: 0o100_644,
+            nlink: 1,
+            ..Inode::free()
+        };
+        let mut inode = txn.inode(Ino(ino)).unwrap().unwrap_or(fresh);
+        let mut fb = at;
+        for run in runs {
+            let bytes = vec![byte; run.len as usize * BLOCK_BYTES];
+            volume.write_at(run.addr, 0, &bytes).unwrap();
+            let extent = Extent {
+                file_block: fb,
+                addr: run.addr.raw(),
+                len: run.len as u32,
+                flags: 0,
+            };
+            txn.extent_insert(&mut inode, TierId::Nvm, extent).unwrap();
+            let range = FileBlock(fb)..FileBlock(fb + run.len);
+            for tier in [TierId::Ssd, TierId::Hdd] {
+                txn.extent_remove(&mut inode, tier, range.clone()).unwrap();
+            }
+            fb += run.len;
+        }
+        inode.size = inode.size.max(fb * BLOCK_BYTES as u64);
+        txn.put_inode(&inode).unwrap();
+        if !self.content.contains_key(&ino) {
+            let mut root = txn.inode(Ino::ROOT).unwrap().unwrap();
+            let (key, name) = name(volume, ino);
+            txn.dir_insert(&mut root, key, Ino(ino), 8, &name).unwrap();
+            txn.put_inode(&root).unwrap();
+        }
+        let done = txn.commit().unwrap();
+        self.daemon.shared().publish(done.txid);
+        let file = self.content.entry(ino).or_default();
+        file.resize(file.len().max(fb as usize), 0);
+        file[at as usize..fb as usize].fill(byte);
+        self.noted();
+    }
+
+    fn remove(&mut self, ino: u64) {
+        let mut txn = self.daemon.volume().begin();
+        let mut inode = txn.inode(Ino(ino)).unwrap().unwrap();
+        for tier in TierId::ALL {
+            let all = FileBlock(0)..FileBlock(u64::MAX);
+            txn.extent_remove(&mut inode, tier, all).unwrap();
+        }
+        txn.free_inode(Ino(ino)).unwrap();
+        let mut root = txn.inode(Ino::ROOT).unwrap().unwrap();
+        let (key, name) = name(self.daemon.volume(), ino);
+        txn.dir_remove(&mut root, key, &name).unwrap();
+        txn.put_inode(&root).unwrap();
+        let done = txn.commit().unwrap();
+        self.daemon.shared().publish(done.txid);
+        self.content.remove(&ino);
+        self.noted();
+    }
+
+    fn noted(&mut self) {
+        let at = self.recording.event_count();
+        self.states.push((at, self.content.clone()));
+    }
+}
+
+/// Files come, move down, change, move on, go.
+fn workload(s: &mut Stage) {
+    for ino in 16..20 {
+        s.write(ino, 0, 40, ino as u8);
+    }
+    s.daemon.migrate(None).unwrap();
+    s.write(16, 10, 20, 100);
+    s.remove(17);
+    s.write(20, 0, 90, 20);
+    s.daemon.migrate(None).unwrap();
+    s.remove(18);
+    s.write(21, 0, 100, 21);
+    s.write(19, 5, 3, 101);
+    s.daemon.migrate(None).unwrap();
+    s.write(22, 0, 60, 22);
+    s.daemon.migrate(None).unwrap();
+}
+
+/// Power fails when so many events of NVM, and so many steps of each device, have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cut {
+    event: usize,
+    steps: [usize; 2],
+}
+
+fn cuts(script: &Script, tapes: &[Vec<(usize, Step)>; 2], from: usize) -> Vec<Cut> {
+    let happened = |n: usize, event| tapes[n].iter().take_while(|(at, _)| *at <= event).count();
+    let mut cuts = Vec::new();
+    for (event, recorded) in script.events().iter().enumerate().skip(from) {
+        if recorded.action == Action::Fence {
+            let steps = [happened(0, event), happened(1, event)];
+            cuts.push(Cut { event, steps });
+        }
+    }
+    for (n, tape) in tapes.iter().enumerate() {
+        for (index, (event, step)) in tape.iter().enumerate() {
+            if *step == Step::Flush && *event >= from {
+                let mut steps = [happened(0, *event), happened(1, *event)];
+                steps[n] = index;
+                cuts.push(Cut {
+                    event: *event,
+                    steps,
+                });
+            }
+        }
+    }
+    cuts.sort();
+    cuts.dedup();
+    cuts
+}
+
+/// A pseudo-random bit.
+fn coin(seed: u64, n: u64) -> bool {
+    let word = (seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word >> 40 & 1 == 1
+}
+
+/// What a device holds after a cut: what was flushed, and of the rest what `choice` says.
+fn device_after(n: usize, steps: &[(usize, Step)], choice: u64) -> Vec<u8> {
+    let mut bytes = vec![0; device_bytes(n) as usize];
+    let flushed = steps.iter().rposition(|(_, s)| *s == Step::Flush);
+    for (index, (_, step)) in steps.iter().enumerate() {
+        let certain = flushed.is_some_and(|f| index < f);
+        let kept = |sector: usize| match choice {
+            0 => certain,
+            1 => true,
+            seed => certain || coin(seed, (index * 1000 + sector) as u64),
+        };
+        match step {
+            Step::Flush => {}
+            Step::Write { at, bytes: new } => {
+                for (sector, part) in new.chunks(SECTOR).enumerate() {
+                    if kept(sector) {
+                        let at = *at as usize + sector * SECTOR;
+                        bytes[at..at + part.len()].copy_from_slice(part);
+                    }
+                }
+            }
+            Step::Discard { at, bytes: len } => {
+                if kept(0) {
+                    bytes[*at as usize..(*at + *len) as usize].fill(0xd5);
+                }
+            }
+        }
+    }
+    bytes
+}
+
+/// Opens what a cut left and compares it.
+fn verify(nvm: &[u8], devices: [Vec<u8>; 2], allowed: &[&Content]) -> Result<(), String> {
+    let map = Arc::new(Map::anonymous(nvm.len()).unwrap());
+    map.store(0, nvm);
+    let [ssd, hdd] = devices;
+    let device = |name: &str, bytes| -> Vec<Arc<dyn shale_device::TierDevice>> {
+        vec![Arc::new(MemoryBlocks::holding(name, bytes))]
+    };
+    let lower = LowerDevices {
+        ssd: device("ssd", ssd),
+        hdd: device("hdd", hdd),
+    };
+    let volume = Volume::open_with(map.clone(), &lower).map_err(|e| format!("open: {e}"))?;
+    let report = check(map, &[], &CheckOptions::default(), &mut |_| {});
+    if report.errors > 0 {
+        return Err(format!("fsck: {report}"));
+    }
+    let found = contents(&volume)?;
+    match allowed.contains(&&found) {
+        true => Ok(()),
+        false => Err("the files hold what they never held".to_owned()),
+    }
+}
+
+fn contents(volume: &Volume) -> Result<Content, String> {
+    let view = volume.view();
+    let mut content = Content::new();
+    for ino in 16..32 {
+        let Some(inode) = view.inode(Ino(ino)).map_err(|e| e.to_string())? else {
+            continue;
+        };
+        let mut file = Vec::new();
+        for fb in 0..inode.size / BLOCK_BYTES as u64 {
+            let mut block = [0; BLOCK_BYTES];
+            match view.map_block(&inode, FileBlock(fb)) {
+                Ok(Mapping::Data { addr, .. }) => view
+                    .read_at(addr, 0, &mut block)
+                    .map_err(|e| format!("inode {ino}, block {fb}: {e}"))?,
+                other => return Err(format!("inode {ino}, block {fb}: {other:?}")),
+            }
+            if block.iter().any(|&b| b != block[0]) {
+                return Err(format!("inode {ino}, block {fb} is torn"));
+            }
+            file.push(block[0]);
+        }
+        content.insert(ino, file);
+    }
+    Ok(content)
+}
+
+/// Runs the workload and looks at every cut. Gives the number of states.
+fn explore() -> Result<usize, String> {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut s = stage(dir.path());
+    let from = s.recording.event_count();
+    s.noted();
+    workload(&mut s);
+    let (script, states) = (s.recording.script(), s.states.clone());
+    let tapes = [0, 1].map(|n| s.tapes[n].lock().clone());
+    let erased = s.daemon.status_values().tiers[0].zones_erased;
+    drop(s);
+    if erased == 0 {
+        return Err("no zone was erased".to_owned());
+    }
+    let rules = MediaRules::default();
+    let mut replay = script.replay();
+    let mut seen = 0;
+    for cut in cuts(&script, &tapes, from) {
+        replay.advance_to(cut.event);
+        let now = states.partition_point(|(at, _)| *at <= cut.event);
+        let allowed: Vec<&Content> = states[now.saturating_sub(1)..states.len().min(now + 1)]
+            .iter()
+            .map(|(_, c)| c)
+            .collect();
+        let uncertain = replay.cut(&rules);
+        // What NVM keeps and what devices keep has nothing to do with one another.
+        let seed = 2 + cut.event as u64;
+        let mut choices = vec![(Choice::None, 1), (Choice::All, 0)];
+        if seen % 3 == 0 {
+            choices.push((Choice::Seed(seed), seed));
+        }
+        for (nvm, devices) in choices {
+            let of = |n: usize| device_after(n, &tapes[n][..cut.steps[n]], devices);
+            let image = uncertain.image(0, &nvm);
+            verify(&image, [of(0), of(1)], &allowed)
+                .map_err(|e| format!("{cut:?}, {nvm:?}: {e}"))?;
+            seen += 1;
+        }
+    }
+    Ok(seen)
+}
+
+// With mutants another test switches them on, for the whole process.
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn a_power_cut_in_migration_loses_nothing() {
+    let states = explore().unwrap();
+    println!("{states} states");
+    assert!(states > 100);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn mistakes_in_migration_are_found() {
+    for name in [
+        "lower-flush",
+        "lower-bitmap",
+        "zone-pointer",
+        "migrate-freed-early",
+    ] {
+        shale_device::mutants::switch_on(Some(name));
+        let found = std::panic::catch_unwind(explore);
+        shale_device::mutants::switch_on(None);
+        match found {
+            Ok(Ok(states)) => panic!("{name}: not found in {states} states"),
+            Ok(Err(why)) => println!("{name}: {}", why.lines().next().unwrap_or("")),
+            Err(_) => println!("{name}: a panic"),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What `status` tells of the tiers below NVM.
+
+use crate::lower_read::BadBlock;
+use crate::migrate::MigrationCounts;
+use crate::shared::Shared;
+use serde::Serialize;
+use shale_format::TierId;
+use shale_format::limits::BLOCK_BYTES;
+use std::sync::atomic::Ordering;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// One tier below NVM.
+#[derive(Clone, Debug, Serialize)]
+pub struct TierStatus {
+    /// `ssd` or `hdd`.
+    pub tier: String,
+    /// Bytes in zones.
+    pub total_bytes: u64,
+    /// Bytes in use: what would be lost if all of the tier were.
+    pub live_bytes: u64,
+    /// Bytes written and not in use any more, until their zones are cleaned.
+    pub dead_bytes: u64,
+    /// Bytes that could be written now.
+    pub writable_bytes: u64,
+    /// Bytes of the zone that is kept for cleaning.
+    pub reserved_bytes: u64,
+    /// Zones.
+    pub zones: u64,
+    /// Of these, empty.
+    pub empty_zones: u64,
+    /// Zones erased since the start.
+    pub zones_erased: u64,
+    /// Bytes written since the start.
+    pub written_bytes: u64,
+    /// Writes that did not continue their zone; 0.
+    pub out_of_order: u64,
+    /// Its devices.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// One device of a tier below NVM.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceStatus {
+    /// Where it is.
+    pub path: String,
+    /// How it is accessed.
+    pub access: &'static str,
+    /// Bytes read since the start.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes discarded.
+    pub discarded_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// What moves between tiers.
+#[derive(Clone, Debug, Serialize)]
+pub struct MigrationStatus {
+    /// Percentage of NVM at which it begins.
+    pub at_percent: u32,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// Bytes a second that it may move; 0: no limit.
+    pub limit_bytes_per_s: u64,
+    /// Bytes a second moved since the start, on average.
+    pub rate_bytes_per_s: u64,
+    /// Counts since the start.
+    #[serde(flatten)]
+    pub counts: MigrationCounts,
+    /// The last error, if there was one.
+    pub last_error: Option<String>,
+}
+
+impl Shared {
+    pub(crate) fn tier_statuses(&self) -> Vec<TierStatus> {
+        let tiers = [TierId::Ssd, TierId::Hdd].into_iter();
+        tiers.filter_map(|t| self.tier_status(t)).collect()
+    }
+
+    fn tier_status(&self, tier: TierId) -> Option<TierStatus> {
+        let space = self.volume.lower_space(tier)?;
+        let devices = self.volume.lower_devices(tier).into_iter();
+        Some(TierStatus {
+            tier: format!("{tier:?}").to_lowercase(),
+            total_bytes: space.total * BLOCK,
+            live_bytes: space.live * BLOCK,
+            dead_bytes: space.dead * BLOCK,
+            writable_bytes: space.writable * BLOCK,
+            reserved_bytes: space.reserved * BLOCK,
+            zones: space.zones,
+            empty_zones: space.empty_zones,
+            zones_erased: space.erased,
+            written_bytes: space.written * BLOCK,
+            out_of_order: space.out_of_order,
+            devices: devices
+                .map(|d| {
+                    let counts = d.counts();
+                    DeviceStatus {
+                        path: d.name(),
+                        access: d.access(),
+                        read_bytes: counts.read_bytes,
+                        written_bytes: counts.written_bytes,
+                        flushes: counts.flushes,
+                        discarded_bytes: counts.discarded_bytes,
+                        errors: counts.errors,
+                    }
+                })
+                .collect(),
+        })
+    }
+
+    pub(crate) fn migration_status(&self) -> Option<MigrationStatus> {
+        if self.closing.load(Ordering::Relaxed) || !self.is_tiered() {
+            return None;
+        }
+        let (speed, counts) = (self.migration.speed(), self.migration.counts());
+        let ns = (self.clock.monotonic_ns() - self.started_ns).max(1);
+        let moved = counts.down_bytes + counts.up_bytes + counts.cleaned_bytes;
+        let rate = u128::from(moved) * 1_000_000_000 / u128::from(ns);
+        Some(MigrationStatus {
+            at_percent: self.migrate_percent(),
+            paused: speed.paused,
+            limit_bytes_per_s: speed.limit,
+            rate_bytes_per_s: rate as u64,
+            counts,
+            last_error: self.migration.last_error(),
+        })
+    }
+
+    pub(crate) fn bad_block_list(&self) -> Vec<BadBlock> {
+        self.bad_blocks.list()
+    }
+}

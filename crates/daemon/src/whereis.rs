@@ -1,0 +1,81 @@
+//! Where a file's blocks are.
+
+use crate::daemon::Daemon;
+use crate::error::Result;
+use serde::{Deserialize, Serialize};
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_volume::Heat;
+use std::ops::ControlFlow;
+
+/// Parts of a file that one answer tells of.
+const PARTS_MAX: usize = 1000;
+
+/// Part of a file that lies in one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WherePart {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// `nvm`, `ssd`, `hdd`.
+    pub tier: String,
+    /// First block in the tier.
+    pub block: u64,
+    /// Zone of the tier; NVM has none.
+    pub zone: Option<u64>,
+    /// The zone is one of hot data; NVM: always.
+    pub hot: bool,
+}
+
+impl Daemon {
+    /// Where the blocks of an inode are, as far as they are in the volume: the first thousand
+    /// parts, cut at zones.
+    ///
+    /// # Errors
+    /// The volume is damaged.
+    pub fn where_is(&self, ino: u64) -> Result<Vec<WherePart>> {
+        let shared = self.shared();
+        let _reader = shared.readers.enter();
+        let view = shared.volume.view();
+        let mut parts = Vec::new();
+        let Some(inode) = view.inode(Ino(ino))?.filter(|i| i.is_file()) else {
+            return Ok(parts);
+        };
+        let mut extents = Vec::new();
+        view.extents(&inode, FileBlock(0), &mut |e| {
+            extents.push(e);
+            match extents.len() < PARTS_MAX {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })?;
+        let zones = [TierId::Ssd, TierId::Hdd].map(|t| shared.volume.lower_zones(t));
+        for e in extents {
+            let (mut done, all) = (0, u64::from(e.len));
+            while done < all && parts.len() < PARTS_MAX {
+                let addr = BlockAddr::from_raw(e.addr).plus(done);
+                let tier = addr.tier().unwrap_or(TierId::Nvm);
+                let (zone, left) = match tier {
+                    TierId::Nvm => (None, all - done),
+                    _ => {
+                        let place = view.zone(addr)?;
+                        (Some(place.zone), place.first + place.blocks - addr.index())
+                    }
+                };
+                let info = zone.and_then(|z| zones[tier as usize - 1].get(z as usize));
+                let blocks = left.min(all - done);
+                parts.push(WherePart {
+                    offset: (e.file_block + done) * BLOCK_BYTES as u64,
+                    bytes: blocks * BLOCK_BYTES as u64,
+                    tier: format!("{tier:?}").to_lowercase(),
+                    block: addr.index(),
+                    zone,
+                    hot: info.is_none_or(|z| z.heat == Heat::Hot),
+                });
+                done += blocks;
+            }
+        }
+        Ok(parts)
+    }
+}

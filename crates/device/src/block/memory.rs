@@ -1,0 +1,159 @@
+//! A device in memory that can lose what was not flushed, fail, and return old data: for tests.
+
+use super::{BlockCounts, Counters, Did, IO_BYTES, TierDevice, check_range};
+use crate::block_device::BlockDevice;
+use crate::error::DeviceError;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// What was done to the device, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Bytes were written.
+    Write {
+        /// Where.
+        at: u64,
+        /// What.
+        bytes: Arc<[u8]>,
+    },
+    /// What was written before is durable.
+    Flush,
+    /// These bytes may read as anything.
+    Discard {
+        /// Where.
+        at: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// Told of each step before it happens.
+type Told = Box<dyn Fn(&Step) + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    failing: bool,
+}
+
+/// Blocks in memory.
+pub struct MemoryBlocks {
+    name: String,
+    state: Mutex<State>,
+    counters: Counters,
+    told: Option<Told>,
+}
+
+impl MemoryBlocks {
+    /// Zeros.
+    pub fn new(name: &str, bytes: u64) -> MemoryBlocks {
+        Self::holding(name, vec![0; bytes as usize])
+    }
+
+    /// These contents.
+    pub fn holding(name: &str, bytes: Vec<u8>) -> MemoryBlocks {
+        assert!(bytes.len().is_multiple_of(IO_BYTES));
+        MemoryBlocks {
+            name: name.to_owned(),
+            state: Mutex::new(State {
+                bytes,
+                failing: false,
+            }),
+            counters: Counters::default(),
+            told: None,
+        }
+    }
+
+    /// Has every step told to `told`.
+    pub fn telling(mut self, told: impl Fn(&Step) + Send + Sync + 'static) -> MemoryBlocks {
+        self.told = Some(Box::new(told));
+        self
+    }
+
+    /// What is there.
+    pub fn contents(&self) -> Vec<u8> {
+        self.state.lock().bytes.clone()
+    }
+
+    /// Changes bytes behind everybody's back.
+    pub fn spoil(&self, at: u64, bytes: &[u8]) {
+        let at = at as usize;
+        self.state.lock().bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// From now on everything fails with EIO, or nothing.
+    pub fn fail(&self, failing: bool) {
+        self.state.lock().failing = failing;
+    }
+
+    fn act<T>(
+        &self,
+        did: Did,
+        step: Option<&Step>,
+        f: impl FnOnce(&mut Vec<u8>) -> T,
+    ) -> Result<T, DeviceError> {
+        let mut state = self.state.lock();
+        let result = match state.failing {
+            true => Err(DeviceError::os(&self.name, "use it", Errno::IO)),
+            false => {
+                if let (Some(told), Some(step)) = (&self.told, step) {
+                    told(step);
+                }
+                Ok(f(&mut state.bytes))
+            }
+        };
+        self.counters.note(did, result)
+    }
+}
+
+impl BlockDevice for MemoryBlocks {
+    fn bytes(&self) -> u64 {
+        self.state.lock().bytes.len() as u64
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        check_range(at, into.len() as u64, self.bytes());
+        let range = at as usize..at as usize + into.len();
+        let did = Did::Read(into.len() as u64);
+        self.act(did, None, |all| into.copy_from_slice(&all[range]))
+    }
+
+    fn write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        check_range(at, from.len() as u64, self.bytes());
+        let range = at as usize..at as usize + from.len();
+        let step = Step::Write {
+            at,
+            bytes: from.into(),
+        };
+        let did = Did::Wrote(from.len() as u64);
+        self.act(did, Some(&step), |all| all[range].copy_from_slice(from))
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.act(Did::Flushed, Some(&Step::Flush), |_| ())
+    }
+
+    fn discard(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
+        check_range(at, bytes, self.bytes());
+        let range = at as usize..(at + bytes) as usize;
+        let step = Step::Discard { at, bytes };
+        // As bad as a real one: not zeros.
+        let did = Did::Discarded(bytes);
+        self.act(did, Some(&step), |all| all[range].fill(0xd5))
+    }
+}
+
+impl TierDevice for MemoryBlocks {
+    fn counts(&self) -> BlockCounts {
+        self.counters.snapshot()
+    }
+
+    fn access(&self) -> &'static str {
+        "memory"
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}

@@ -1,0 +1,114 @@
+//! Block devices: image files and block devices below NVM.
+//!
+//! All I/O is in whole blocks of 4 KiB. What was written is durable after [`BlockDevice::flush`];
+//! before that any part of it may survive a power cut, sector by sector. Nothing is cached
+//! here: direct I/O through io_uring, several requests at once; where the kernel refuses io_uring,
+//! `pread` and `pwrite`; where the file system refuses direct I/O, its page cache.
+//!
+//! A device is locked (`flock`) while it is open. Requests in flight keep the file open, and so
+//! the lock, after a killed process has gone: who opens the device next finds none of them.
+
+mod buffer;
+mod file;
+mod memory;
+mod ring;
+
+pub use file::BlockFile;
+pub use memory::{MemoryBlocks, Step};
+
+use crate::block_device::BlockDevice;
+use crate::error::DeviceError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Unit of all I/O, and its alignment.
+pub const IO_BYTES: usize = 4096;
+
+/// A device of whole blocks: ranges are multiples of [`IO_BYTES`], else it panics. Several threads
+/// may use it.
+pub trait TierDevice: BlockDevice {
+    /// What was done so far.
+    fn counts(&self) -> BlockCounts;
+
+    /// How it is accessed, in words.
+    fn access(&self) -> &'static str;
+
+    /// What it is, for messages.
+    fn name(&self) -> String;
+}
+
+/// What was done to a device since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes discarded.
+    pub discarded_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// Counters behind [`BlockCounts`].
+#[derive(Default)]
+pub(crate) struct Counters {
+    read: AtomicU64,
+    written: AtomicU64,
+    flushes: AtomicU64,
+    discarded: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// Which counter.
+#[derive(Clone, Copy)]
+pub(crate) enum Did {
+    Read(u64),
+    Wrote(u64),
+    Flushed,
+    Discarded(u64),
+}
+
+impl Counters {
+    /// Counts what was done, or that it failed.
+    pub(crate) fn note<T>(
+        &self,
+        did: Did,
+        result: Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let (counter, by) = match (&result, did) {
+            (Err(_), _) => (&self.errors, 1),
+            (_, Did::Read(n)) => (&self.read, n),
+            (_, Did::Wrote(n)) => (&self.written, n),
+            (_, Did::Flushed) => (&self.flushes, 1),
+            (_, Did::Discarded(n)) => (&self.discarded, n),
+        };
+        counter.fetch_add(by, Ordering::Relaxed);
+        result
+    }
+
+    pub(crate) fn snapshot(&self) -> BlockCounts {
+        let of = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        BlockCounts {
+            read_bytes: of(&self.read),
+            written_bytes: of(&self.written),
+            flushes: of(&self.flushes),
+            discarded_bytes: of(&self.discarded),
+            errors: of(&self.errors),
+        }
+    }
+}
+
+/// A range of whole blocks within a device; anything else is the caller's mistake.
+pub(crate) fn check_range(at: u64, bytes: u64, of: u64) {
+    let whole = at.is_multiple_of(IO_BYTES as u64) && bytes.is_multiple_of(IO_BYTES as u64);
+    assert!(whole, "{bytes} bytes at {at} are not whole blocks");
+    assert!(
+        at.checked_add(bytes).is_some_and(|end| end <= of),
+        "{bytes} bytes at {at} of a device of {of}"
+    );
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+use super::*;
+
+fn exercise(device: &dyn TierDevice) {
+    let data: Vec<u8> = (0..3 << 20).map(|n: u32| (n / 512) as u8).collect();
+    device.write(8192, &data).unwrap();
+    device.flush().unwrap();
+    let mut found = vec![0; data.len()];
+    device.read(8192, &mut found).unwrap();
+    assert!(found == data);
+    let mut one = [0; IO_BYTES];
+    device.read(8192 + (1 << 20), &mut one).unwrap();
+    assert_eq!(one[..], data[1 << 20..][..IO_BYTES]);
+    device.discard(0, 4096).unwrap();
+    let counts = device.counts();
+    assert_eq!((counts.written_bytes, counts.flushes), (3 << 20, 1));
+}
+
+#[test]
+fn files_and_memory_hold_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ssd.img");
+    BlockFile::create(&path, 4 << 20).unwrap();
+    let file = BlockFile::open(&path, 4 << 20).unwrap();
+    eprintln!("access: {}", file.access());
+    exercise(&file);
+    exercise(&MemoryBlocks::new("memory", 4 << 20));
+}
+
+#[test]
+fn a_file_that_is_too_short_or_missing_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.img");
+    let text = |bytes| match BlockFile::open(&path, bytes) {
+        Err(e) => e.to_string(),
+        Ok(_) => String::new(),
+    };
+    assert!(text(4096).contains("x.img"), "{}", text(4096));
+    BlockFile::create(&path, 8192).unwrap();
+    assert!(text(1 << 20).contains("found 8192"), "{}", text(1 << 20));
+}
+
+#[test]
+fn what_fails_says_so() {
+    let device = MemoryBlocks::new("m", 1 << 20);
+    device.fail(true);
+    assert!(device.write(0, &[0; IO_BYTES]).is_err());
+    assert!(device.flush().is_err());
+    assert_eq!(device.counts().errors, 2);
+}

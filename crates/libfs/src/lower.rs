@@ -1,0 +1,185 @@
+//! Blocks of tiers below NVM: a cache of 4 KiB blocks, filled by asking the daemon (DESIGN §8).
+//!
+//! A block is known by its address and how often its zone was erased: together they name the same
+//! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves gate and
+//! locks, gets them, and begins anew; with what the volume then says it looks again. What the
+//! daemon could not read is remembered until the call that wanted it has come back and heard so.
+
+use crate::errno::{Errno, Result, Stop};
+use crate::node::Node;
+use crate::session::Session;
+use parking_lot::Mutex;
+use shale_format::BlockAddr;
+use shale_format::limits::BLOCK_BYTES;
+use shale_proto::{Reply, Request};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks that are kept: 64 MiB.
+const CACHE_BLOCKS: usize = 16 << 10;
+/// Blocks that a sequential reader gets ahead: 256 KiB.
+const AHEAD_BLOCKS: u64 = 64;
+/// One call reads at most this much under one run where the volume has lower tiers, so that all
+/// of it fits the cache.
+pub(crate) const RUN_BYTES: usize = 1 << 20;
+
+type Key = (BlockAddr, u32);
+
+enum Held {
+    Data(Arc<[u8; BLOCK_BYTES]>),
+    /// It cannot be read.
+    Bad,
+}
+
+#[derive(Default)]
+struct State {
+    blocks: HashMap<Key, (Held, u64)>,
+    /// Keys by last use.
+    order: BTreeMap<u64, Key>,
+    clock: u64,
+}
+
+/// The cache of one session.
+#[derive(Default)]
+pub(crate) struct LowerCache {
+    state: Mutex<State>,
+}
+
+impl State {
+    fn put(&mut self, key: Key, held: Held) {
+        self.clock += 1;
+        let stamp = self.clock;
+        if let Some((_, old)) = self.blocks.insert(key, (held, stamp)) {
+            self.order.remove(&old);
+        }
+        self.order.insert(stamp, key);
+        while self.blocks.len() > CACHE_BLOCKS
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.blocks.remove(&oldest);
+        }
+    }
+
+    fn get(&mut self, key: Key) -> Option<Result<Arc<[u8; BLOCK_BYTES]>>> {
+        self.clock += 1;
+        let clock = self.clock;
+        let (held, stamp) = self.blocks.get_mut(&key)?;
+        let old = std::mem::replace(stamp, clock);
+        let found = match held {
+            Held::Data(data) => Ok(Arc::clone(data)),
+            Held::Bad => Err(Errno::IO),
+        };
+        self.order.remove(&old);
+        if found.is_err() {
+            // Whoever comes next tries again.
+            self.blocks.remove(&key);
+        } else {
+            self.order.insert(clock, key);
+        }
+        Some(found)
+    }
+}
+
+/// Blocks that a call lacks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lacking {
+    addr: BlockAddr,
+    generation: u32,
+    blocks: u64,
+}
+
+impl Session {
+    /// Copies bytes of blocks below NVM that begin `skip` bytes behind the start of block `addr`.
+    /// `offset`: where in the file. `known`: blocks of the file from `addr` on that follow.
+    pub(crate) fn load_lower(
+        &self,
+        node: &Node,
+        (addr, skip, known): (BlockAddr, u64, u64),
+        offset: u64,
+        into: &mut [u8],
+    ) -> std::result::Result<(), Stop> {
+        let (mut at, mut skip, mut done) = (addr.plus(skip / BLOCK), (skip % BLOCK) as usize, 0);
+        while done < into.len() {
+            let n = (BLOCK_BYTES - skip).min(into.len() - done);
+            let generation = self.view.generation(at)?;
+            let found = self.lower.state.lock().get((at, generation));
+            let Some(block) = found else {
+                let rest = ((skip + into.len() - done) as u64).div_ceil(BLOCK);
+                let last = node.read_to.load(Ordering::Relaxed);
+                let sequential = offset == 0 || offset == last;
+                let ahead = if sequential { AHEAD_BLOCKS } else { 0 };
+                let left = known.saturating_sub(at.index() - addr.index());
+                return Err(Stop::Blocks(Lacking {
+                    addr: at,
+                    generation,
+                    blocks: rest.max(ahead).min(left.max(1)),
+                }));
+            };
+            into[done..done + n].copy_from_slice(&block?[skip..skip + n]);
+            (done, skip, at) = (done + n, 0, at.plus(1));
+        }
+        node.read_to
+            .store(offset + into.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gets blocks from the daemon. Outside of gate and locks.
+    pub(crate) fn get_blocks(&self, lacking: Lacking) -> Result<()> {
+        let mut done = 0;
+        while done < lacking.blocks {
+            let addr = lacking.addr.plus(done);
+            let reply = self.ask(Request::ReadLower {
+                addr: addr.raw(),
+                blocks: (lacking.blocks - done).min(u32::MAX.into()) as u32,
+            })?;
+            let Reply::Lower {
+                generation, data, ..
+            } = reply
+            else {
+                return Err(Errno::PROTO);
+            };
+            let mut state = self.lower.state.lock();
+            let (blocks, _) = data.as_chunks::<BLOCK_BYTES>();
+            for (n, block) in (0..).zip(blocks) {
+                state.put((addr.plus(n), generation), Held::Data(Arc::new(*block)));
+            }
+            if blocks.is_empty() {
+                // Only what was asked for first has to be known: the rest was a guess.
+                if done == 0 {
+                    state.put((addr, generation), Held::Bad);
+                }
+                return Ok(());
+            }
+            let same = generation == lacking.generation;
+            done += blocks.len() as u64;
+            if !same {
+                // The blocks are others by now: the call looks again.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shale_format::TierId;
+
+    #[test]
+    fn the_cache_forgets_the_oldest_and_tells_of_bad_blocks_once() {
+        let mut state = State::default();
+        let key = |n| (BlockAddr::new(TierId::Ssd, n), 1);
+        for n in 0..CACHE_BLOCKS as u64 + 10 {
+            state.put(key(n), Held::Data(Arc::new([n as u8; BLOCK_BYTES])));
+            assert!(state.get(key(0)).is_some());
+        }
+        assert!(state.get(key(1)).is_none());
+        assert_eq!(state.blocks.len(), state.order.len());
+        state.put(key(7), Held::Bad);
+        assert!(state.get(key(7)).unwrap().is_err());
+        assert!(state.get(key(7)).is_none());
+    }
+}

@@ -1,0 +1,240 @@
+//! Tiers below NVM: moving blocks, checksums, zones, restarts.
+
+use super::{MIB, check, extent, file, new_volume, options};
+use crate::{Heat, LowerDevices, Mapping, MkfsOptions, Volume, VolumeError};
+use shale_device::MemoryBlocks;
+use shale_device::nvm::Map;
+use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
+use shale_format::superblock::{DeviceEntry, TierTable};
+use shale_format::{BlockAddr, FileBlock, TierId};
+use std::sync::Arc;
+use zerocopy::FromZeros;
+
+const ZONE: u64 = 64;
+const ZONES: u64 = 6;
+
+struct Tiered {
+    volume: Volume,
+    ssd: Arc<MemoryBlocks>,
+}
+
+fn table(blocks: u64) -> TierTable {
+    let mut table = TierTable::new_zeroed();
+    (table.blocks, table.devices) = (blocks, 1);
+    table.device[0] = DeviceEntry {
+        uuid: [3; 16],
+        blocks,
+        zone_blocks: ZONE as u32,
+        kind: 0,
+    };
+    table
+}
+
+fn devices(ssd: &Arc<MemoryBlocks>) -> LowerDevices {
+    LowerDevices {
+        ssd: vec![ssd.clone()],
+        hdd: vec![],
+    }
+}
+
+fn tiered() -> Tiered {
+    let map = Arc::new(Map::anonymous(33 * MIB).unwrap());
+    let bytes = LABEL_AREA_BYTES + ZONE * ZONES * BLOCK_BYTES as u64;
+    let ssd = Arc::new(MemoryBlocks::new("ssd", bytes));
+    let options = MkfsOptions {
+        ssd: table(ZONE * ZONES),
+        ..options()
+    };
+    let volume = Volume::create_with(map, &options, &devices(&ssd)).unwrap();
+    Tiered { volume, ssd }
+}
+
+impl Tiered {
+    /// A file of `blocks` blocks, each with its number in every byte.
+    fn make(&self, ino: u64, blocks: u64) {
+        let runs = self.volume.allocate(blocks, None).unwrap();
+        let mut txn = self.volume.begin();
+        let (mut inode, mut fb) = (file(ino), 0);
+        for run in runs {
+            for n in 0..run.len {
+                let bytes = [(fb + n) as u8; BLOCK_BYTES];
+                self.volume.write_at(run.addr.plus(n), 0, &bytes).unwrap();
+            }
+            txn.extent_insert(&mut inode, TierId::Nvm, extent(fb, run))
+                .unwrap();
+            fb += run.len;
+        }
+        inode.size = blocks * BLOCK_BYTES as u64;
+        txn.put_inode(&inode).unwrap();
+        txn.commit().unwrap();
+    }
+
+    /// Moves the first `blocks` blocks of a file to flash.
+    fn lower(&self, ino: u64, blocks: u64) {
+        let mut fb = 0;
+        while fb < blocks {
+            let run = self
+                .volume
+                .allocate_lower(TierId::Ssd, Heat::Cold, blocks - fb, false);
+            let run = run.unwrap();
+            let mut data = Vec::new();
+            for n in 0..run.len {
+                data.extend_from_slice(&[(fb + n) as u8; BLOCK_BYTES]);
+            }
+            self.volume.write_lower(run, &data).unwrap();
+            self.volume.flush_lower(TierId::Ssd).unwrap();
+            let mut txn = self.volume.begin();
+            let mut inode = txn.inode(shale_format::Ino(ino)).unwrap().unwrap();
+            let range = FileBlock(fb)..FileBlock(fb + run.len);
+            txn.extent_remove(&mut inode, TierId::Nvm, range).unwrap();
+            txn.extent_insert(&mut inode, TierId::Ssd, extent(fb, run))
+                .unwrap();
+            txn.put_inode(&inode).unwrap();
+            txn.commit().unwrap();
+            fb += run.len;
+        }
+    }
+
+    fn remove(&self, ino: u64) {
+        let mut txn = self.volume.begin();
+        let mut inode = txn.inode(shale_format::Ino(ino)).unwrap().unwrap();
+        for tier in TierId::ALL {
+            let all = FileBlock(0)..FileBlock(u64::MAX);
+            txn.extent_remove(&mut inode, tier, all).unwrap();
+        }
+        txn.free_inode(shale_format::Ino(ino)).unwrap();
+        txn.commit().unwrap();
+    }
+
+    fn reopen(self) -> Tiered {
+        let map = Arc::clone(self.volume.view().map());
+        let ssd = self.ssd;
+        drop(self.volume);
+        let volume = Volume::open_with(map, &devices(&ssd)).unwrap();
+        Tiered { volume, ssd }
+    }
+
+    fn at(&self, ino: u64, fb: u64) -> BlockAddr {
+        let view = self.volume.view();
+        let inode = view.inode(shale_format::Ino(ino)).unwrap().unwrap();
+        match view.map_block(&inode, FileBlock(fb)).unwrap() {
+            Mapping::Data { addr, .. } => addr,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn read(&self, ino: u64, fb: u64) -> Result<u8, VolumeError> {
+        let mut block = [0; BLOCK_BYTES];
+        self.volume
+            .view()
+            .read_at(self.at(ino, fb), 0, &mut block)?;
+        assert!(block.iter().all(|&b| b == block[0]));
+        Ok(block[0])
+    }
+}
+
+#[test]
+fn blocks_move_down_and_stay_over_a_restart() {
+    let t = tiered();
+    let free = t.volume.space().free;
+    t.make(16, 100);
+    t.lower(16, 80);
+    assert_eq!(t.at(16, 79).tier(), Some(TierId::Ssd));
+    assert_eq!(t.at(16, 80).tier(), Some(TierId::Nvm));
+    t.volume.release_up_to(t.volume.txid());
+    assert!(
+        t.volume.space().free >= free - 25,
+        "80 blocks of NVM are free again"
+    );
+    let t = t.reopen();
+    for fb in [0, 63, 64, 79, 80, 99] {
+        assert_eq!(t.read(16, fb).unwrap(), fb as u8);
+    }
+    let space = t.volume.lower_space(TierId::Ssd).unwrap();
+    assert_eq!(
+        (space.live, space.empty_zones, space.out_of_order),
+        (80, 4, 0)
+    );
+    assert_eq!(space.writable, (ZONE - 16) + 3 * ZONE);
+    // More goes on where the zone ends.
+    t.make(17, 10);
+    t.lower(17, 10);
+    assert_eq!(t.at(17, 0).index(), 80);
+    assert_eq!(t.read(17, 3).unwrap(), 3);
+}
+
+#[test]
+fn a_block_that_changed_or_is_another_is_an_error_and_no_data() {
+    let t = tiered();
+    t.make(16, 20);
+    t.lower(16, 20);
+    let byte = |fb| LABEL_AREA_BYTES + t.at(16, fb).index() * BLOCK_BYTES as u64;
+    t.ssd.spoil(byte(3) + 100, &[77]);
+    let wrong = t.read(16, 3).unwrap_err();
+    assert!(matches!(wrong, VolumeError::BadBlock { .. }), "{wrong}");
+    assert_eq!(t.read(16, 4).unwrap(), 4);
+    // What belongs beside it, in its place.
+    t.ssd.spoil(byte(5), &[6; BLOCK_BYTES]);
+    assert!(t.read(16, 5).is_err());
+    t.ssd.fail(true);
+    assert!(matches!(t.read(16, 4), Err(VolumeError::Lower(_))));
+}
+
+#[test]
+fn a_zone_is_erased_when_nobody_can_look_at_it_and_then_written_again() {
+    let t = tiered();
+    t.make(16, ZONE);
+    t.lower(16, ZONE);
+    let (first, generation) = (
+        t.at(16, 0),
+        t.volume.view().generation(t.at(16, 0)).unwrap(),
+    );
+    assert_eq!(
+        t.volume.erase_zones(TierId::Ssd).unwrap(),
+        0,
+        "all of it is live"
+    );
+    t.remove(16);
+    assert_eq!(
+        t.volume.erase_zones(TierId::Ssd).unwrap(),
+        0,
+        "a reader may be there"
+    );
+    t.volume.release_up_to(t.volume.txid());
+    assert_eq!(t.volume.erase_zones(TierId::Ssd).unwrap(), 1);
+    assert_eq!(t.volume.view().generation(first).unwrap(), generation + 1);
+    let t = t.reopen();
+    assert_eq!(
+        t.volume.lower_space(TierId::Ssd).unwrap().empty_zones,
+        ZONES
+    );
+    t.make(17, 5);
+    t.lower(17, 5);
+    assert_eq!(t.at(17, 0), first);
+    assert_eq!(t.read(17, 4).unwrap(), 4);
+}
+
+#[test]
+fn one_zone_is_kept_for_cleaning() {
+    let t = tiered();
+    let mut given = 0;
+    while let Ok(run) = t
+        .volume
+        .allocate_lower(TierId::Ssd, Heat::Cold, ZONE, false)
+    {
+        given += run.len;
+    }
+    assert_eq!(given, (ZONES - 1) * ZONE);
+    assert!(
+        t.volume
+            .allocate_lower(TierId::Ssd, Heat::Hot, 1, true)
+            .is_ok()
+    );
+}
+
+#[test]
+fn nvm_alone_has_no_tables_and_no_tiers() {
+    let volume = new_volume(33 * MIB);
+    assert!(!volume.superblock().is_tiered() && volume.lower_tiers().is_empty());
+    check(&volume.view());
+}

@@ -1,0 +1,140 @@
+//! The tiers below NVM, as the daemon writes them.
+//!
+//! Order of moving blocks down, and what a power cut after each step leaves:
+//! 1. blocks are given out behind a zone's write pointer, written, with their checksums in NVM;
+//!    nothing refers to them: the state before;
+//! 2. the device is flushed: the state before;
+//! 3. one transaction links them, unmaps the old blocks, moves the write pointers: the state
+//!    before, or after;
+//! 4. the old blocks are given out again when no reader can hold them.
+//!
+//! A zone without live blocks is discarded, then its entry is reset in a transaction: a cut in
+//! between leaves an empty zone that is erased once more.
+
+use crate::error::{Result, VolumeError};
+use crate::lower::Lower;
+use crate::space::Run;
+use crate::volume::Volume;
+use crate::zones::{Heat, LowerSpace, ZoneInfo, Zones};
+use shale_device::{TierDevice, mutants};
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, TierId, TxId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Volume {
+    fn below(&self) -> Result<&Arc<Lower>> {
+        let lower = self.reader().lower();
+        lower.ok_or_else(|| VolumeError::Lower("the volume has NVM only".to_owned()))
+    }
+
+    fn zones_of(&self, tier: TierId) -> Result<&Arc<Zones>> {
+        let n = (tier as usize).checked_sub(1);
+        let zones = n.and_then(|n| self.zones[n].as_ref());
+        zones.ok_or_else(|| VolumeError::Lower(format!("the volume has no tier {tier:?}")))
+    }
+
+    /// Tiers below NVM that the volume has, fastest first, if their devices are there.
+    pub fn lower_tiers(&self) -> Vec<TierId> {
+        let there = self.reader().lower().is_some_and(|l| l.has_devices());
+        let tiers = [TierId::Ssd, TierId::Hdd].into_iter();
+        tiers
+            .filter(|t| there && self.zones_of(*t).is_ok())
+            .collect()
+    }
+
+    /// Devices of a tier, in order.
+    pub fn lower_devices(&self, tier: TierId) -> Vec<Arc<dyn TierDevice>> {
+        let lower = self.reader().lower().and_then(|l| l.tier(tier).ok());
+        lower.map_or(Vec::new(), |t| t.devices().to_vec())
+    }
+
+    /// How a tier below NVM is used; `None`: there is none.
+    pub fn lower_space(&self, tier: TierId) -> Option<LowerSpace> {
+        self.zones_of(tier).ok().map(|z| z.space())
+    }
+
+    /// The zones of a tier below NVM.
+    pub fn lower_zones(&self, tier: TierId) -> Vec<ZoneInfo> {
+        self.zones_of(tier).map_or(Vec::new(), |z| z.infos())
+    }
+
+    /// Blocks in a row on a tier below NVM, at most `blocks`, to be written next with
+    /// [`Volume::write_lower`]. One thread at a time does both. `last`: the zone kept for
+    /// cleaning may be used.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn allocate_lower(&self, tier: TierId, heat: Heat, blocks: u64, last: bool) -> Result<Run> {
+        self.zones_of(tier)?.allocate(heat, blocks, last)
+    }
+
+    /// Writes blocks that [`Volume::allocate_lower`] gave, and their checksums. Durable after
+    /// [`Volume::flush_lower`] and the next commit of this thread.
+    ///
+    /// # Errors
+    /// The device fails: the zone is not written any more until it is erased.
+    pub fn write_lower(&self, run: Run, from: &[u8]) -> Result<()> {
+        assert_eq!(run.len as usize * BLOCK_BYTES, from.len());
+        let tier = run.addr.tier().unwrap_or(TierId::Nvm);
+        let zones = self.zones_of(tier)?;
+        let written = zones
+            .writing(run)
+            .and_then(|generation| self.below()?.write_blocks(run.addr, generation, from));
+        if written.is_err() {
+            zones.close(run.addr);
+        }
+        written
+    }
+
+    /// Whether a block below NVM is in use, as last committed. Waits while there is a transaction.
+    pub fn is_live(&self, addr: BlockAddr) -> bool {
+        let core = self.core.lock();
+        let lower = match addr.tier() {
+            Some(TierId::Ssd) => &core.draft.lower[0],
+            Some(TierId::Hdd) => &core.draft.lower[1],
+            _ => return false,
+        };
+        lower.as_ref().is_some_and(|l| {
+            let (w, bit) = ((addr.index() / 64) as usize, addr.index() % 64);
+            addr.index() < l.blocks && l.bits.used()[w] >> bit & 1 == 1
+        })
+    }
+
+    /// Makes durable what was written to a tier.
+    ///
+    /// # Errors
+    /// A device fails: what was written is not to be linked.
+    pub fn flush_lower(&self, tier: TierId) -> Result<()> {
+        if mutants::is_on("lower-flush") {
+            return Ok(());
+        }
+        self.below()?.flush(tier)
+    }
+
+    /// Erases the zones of a tier that hold no live block which a reader could still look at.
+    /// Gives their number.
+    ///
+    /// # Errors
+    /// A device or the commit fails.
+    pub fn erase_zones(&self, tier: TierId) -> Result<u64> {
+        let zones = self.zones_of(tier)?;
+        let released = match mutants::is_on("zone-erased-early") {
+            true => TxId(u64::MAX),
+            false => TxId(self.released.load(Ordering::Acquire)),
+        };
+        let found = zones.erasable(released);
+        if found.is_empty() {
+            return Ok(0);
+        }
+        for (_, zone) in &found {
+            self.below()?.discard(tier, zone.place)?;
+        }
+        let mut txn = self.begin();
+        for (n, _) in &found {
+            txn.erase_zone(tier, *n, zones.erased_entry(*n));
+        }
+        txn.commit()?;
+        Ok(found.len() as u64)
+    }
+}

@@ -1,0 +1,355 @@
+//! Zones of the tiers below NVM, in memory: write pointers and live blocks.
+//!
+//! A zone is written from its first block on. How far it is written becomes durable with the
+//! batch that links what was written; a crash forgets the rest, which nothing refers to, and it
+//! is written again. A zone without live blocks is erased when no reader can hold one of its
+//! blocks. One empty zone of a tier is kept for cleaning.
+//!
+//! Invariants: a live block lies below its zone's write pointer; blocks are given out, and
+//! written, in order; one thread at a time allocates and writes.
+
+use crate::error::{Result, VolumeError};
+use crate::lower::{LowerTier, ZonePlace};
+use crate::space::{Run, WordChange, for_words};
+use parking_lot::Mutex;
+use shale_format::zone::ZoneEntry;
+use shale_format::{BlockAddr, TierId, TxId};
+use std::collections::BTreeSet;
+
+/// Kinds of data that are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heat {
+    /// Likely to change or to be read soon.
+    Hot = 0,
+    /// Not likely.
+    Cold = 1,
+}
+
+/// One zone as `status` and cleaning see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZoneInfo {
+    /// Where it is.
+    pub place: ZonePlace,
+    /// Blocks written since it was erased.
+    pub written: u64,
+    /// Blocks in use.
+    pub live: u64,
+    /// Hot or cold.
+    pub heat: Heat,
+    /// Last batch that linked blocks of it.
+    pub txid: TxId,
+    /// More will be written to it.
+    pub open: bool,
+}
+
+/// How a tier below NVM is used, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LowerSpace {
+    /// All blocks in zones.
+    pub total: u64,
+    /// In use.
+    pub live: u64,
+    /// Written, and not in use any more: until their zone is cleaned.
+    pub dead: u64,
+    /// Could be written now.
+    pub writable: u64,
+    /// In the zone kept for cleaning.
+    pub reserved: u64,
+    /// Zones.
+    pub zones: u64,
+    /// Of these, empty.
+    pub empty_zones: u64,
+    /// Zones erased since the start.
+    pub erased: u64,
+    /// Blocks written since the start.
+    pub written: u64,
+    /// Writes that did not continue their zone: none, ever.
+    pub out_of_order: u64,
+}
+
+struct Zone {
+    place: ZonePlace,
+    entry: ZoneEntry,
+    /// Blocks given out, at least those that the entry counts.
+    given: u64,
+    /// Blocks that reached the device.
+    reached: u64,
+    live: u64,
+    freed: TxId,
+}
+
+impl Zone {
+    fn left(&self) -> u64 {
+        self.place.blocks - self.given
+    }
+}
+
+struct State {
+    zones: Vec<Zone>,
+    open: [Option<usize>; 2],
+    erased: u64,
+    written: u64,
+    out_of_order: u64,
+}
+
+/// The zones of one tier.
+pub(crate) struct Zones {
+    tier: TierId,
+    state: Mutex<State>,
+}
+
+impl Zones {
+    /// `used`: the tier's bitmap as last committed.
+    pub(crate) fn new(
+        tier: TierId,
+        layout: &LowerTier,
+        entries: &[ZoneEntry],
+        used: &[u64],
+    ) -> Zones {
+        let mut zones = Vec::new();
+        for (place, entry) in layout.places().into_iter().zip(entries) {
+            let mut live = 0;
+            for_words(place.first, place.blocks, |w, mask| {
+                live += u64::from((used[w] & mask).count_ones());
+            });
+            zones.push(Zone {
+                place,
+                entry: *entry,
+                given: entry.written.into(),
+                reached: entry.written.into(),
+                live,
+                freed: TxId(0),
+            });
+        }
+        let begun = |heat: u8| {
+            zones
+                .iter()
+                .position(|z| z.given > 0 && z.left() > 0 && z.entry.heat == heat)
+        };
+        let open = [begun(0), begun(1)];
+        let state = State {
+            zones,
+            open,
+            erased: 0,
+            written: 0,
+            out_of_order: 0,
+        };
+        Zones {
+            tier,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Blocks in a row for up to `blocks` blocks, in the order in which they are to be written.
+    /// `last`: the zone kept for cleaning may be used too.
+    pub(crate) fn allocate(&self, heat: Heat, blocks: u64, last: bool) -> Result<Run> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let at = match state.open[heat as usize].filter(|&n| state.zones[n].left() > 0) {
+            Some(open) => open,
+            None => {
+                state.open[heat as usize] = None;
+                let fresh = state.fresh(last);
+                let other = 1 - heat as usize;
+                let shared = state.open[other].filter(|&n| state.zones[n].left() > 0);
+                // Where zones are short, hot and cold share one.
+                let found = fresh.or(shared).ok_or(VolumeError::NoSpace {
+                    wanted: blocks,
+                    free: 0,
+                })?;
+                if fresh.is_some() {
+                    state.zones[found].entry.heat = heat as u8;
+                    state.open[heat as usize] = Some(found);
+                }
+                found
+            }
+        };
+        let zone = &mut state.zones[at];
+        let len = blocks.min(zone.left());
+        let first = zone.place.first + zone.given;
+        zone.given += len;
+        Ok(Run {
+            addr: BlockAddr::new(self.tier, first),
+            len,
+        })
+    }
+
+    /// Generation of the zone of a run that is about to be written; counts what is out of order.
+    pub(crate) fn writing(&self, run: Run) -> Result<u32> {
+        let mut state = self.state.lock();
+        let index = state.zone_of(run.addr.index());
+        let zone = &mut state.zones[index];
+        let from = run.addr.index() - zone.place.first;
+        let in_order = from == zone.reached;
+        zone.reached = from + run.len;
+        let generation = zone.entry.generation;
+        state.written += run.len;
+        state.out_of_order += u64::from(!in_order);
+        match in_order {
+            true => Ok(generation),
+            false => Err(VolumeError::BadRun {
+                first: run.addr.raw(),
+                last: run.addr.raw() + run.len,
+                why: "not where its zone goes on",
+            }),
+        }
+    }
+
+    /// Entries of the zones in which the changes link blocks, as they are to be.
+    pub(crate) fn linked(&self, txid: TxId, changes: &[WordChange]) -> Vec<(u64, ZoneEntry)> {
+        let mut state = self.state.lock();
+        let mut touched = BTreeSet::new();
+        for c in changes.iter().filter(|c| c.now & !c.base != 0) {
+            touched.insert(state.zone_of(c.word as u64 * 64));
+        }
+        let mut entries = Vec::new();
+        for n in touched {
+            let zone = &mut state.zones[n];
+            zone.entry.written = zone.reached.max(zone.entry.written.into()) as u32;
+            zone.entry.txid = txid.0;
+            entries.push((n as u64, zone.entry));
+        }
+        entries
+    }
+
+    /// Whether blocks may be linked: they were written.
+    pub(crate) fn is_written(&self, run: Run) -> bool {
+        let state = self.state.lock();
+        let (mut at, end) = (run.addr.index(), run.addr.index() + run.len);
+        while at < end {
+            let zone = &state.zones[state.zone_of(at)];
+            let to = end.min(zone.place.first + zone.place.blocks);
+            if to > zone.place.first + zone.reached {
+                return false;
+            }
+            at = to;
+        }
+        true
+    }
+
+    /// Takes over what a commit did.
+    pub(crate) fn settle(&self, txid: TxId, changes: &[WordChange]) {
+        let mut state = self.state.lock();
+        for c in changes {
+            let index = state.zone_of(c.word as u64 * 64);
+            let zone = &mut state.zones[index];
+            zone.live += u64::from((c.now & !c.base).count_ones());
+            let gone = u64::from((c.base & !c.now).count_ones());
+            zone.live -= gone;
+            if gone > 0 {
+                zone.freed = txid;
+            }
+        }
+    }
+
+    /// Zones that can be erased: written, without live blocks, and no reader holds one of
+    /// their blocks if batches up to `released` are.
+    pub(crate) fn erasable(&self, released: TxId) -> Vec<(u64, ZoneInfo)> {
+        let state = self.state.lock();
+        let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released;
+        // An open zone that is not full goes on.
+        let goes_on = |n: usize, z: &Zone| state.open.contains(&Some(n)) && z.left() > 0;
+        let zones = state.zones.iter().enumerate();
+        zones
+            .filter(|(n, z)| free(z) && !goes_on(*n, z))
+            .map(|(n, _)| (n as u64, state.info(n)))
+            .collect()
+    }
+
+    /// What a zone's entry is after it was erased.
+    pub(crate) fn erased_entry(&self, zone: u64) -> ZoneEntry {
+        let entry = self.state.lock().zones[zone as usize].entry;
+        ZoneEntry {
+            written: 0,
+            generation: entry.generation.wrapping_add(1).max(1),
+            ..entry
+        }
+    }
+
+    /// The erasure is committed.
+    pub(crate) fn erased(&self, zone: u64, entry: ZoneEntry) {
+        let mut state = self.state.lock();
+        let n = zone as usize;
+        assert_eq!(state.zones[n].live, 0, "a zone with live blocks is erased");
+        for open in &mut state.open {
+            *open = open.filter(|&o| o != n);
+        }
+        let z = &mut state.zones[n];
+        (z.entry, z.given, z.reached) = (entry, 0, 0);
+        state.erased += 1;
+    }
+
+    pub(crate) fn space(&self) -> LowerSpace {
+        let state = self.state.lock();
+        let mut space = LowerSpace {
+            zones: state.zones.len() as u64,
+            erased: state.erased,
+            written: state.written,
+            out_of_order: state.out_of_order,
+            ..LowerSpace::default()
+        };
+        let mut empty = Vec::new();
+        for (n, z) in state.zones.iter().enumerate() {
+            space.total += z.place.blocks;
+            space.live += z.live;
+            space.dead += z.given - z.live.min(z.given);
+            if z.given == 0 {
+                empty.push(z.place.blocks);
+            } else if state.open.contains(&Some(n)) {
+                space.writable += z.left();
+            }
+        }
+        space.empty_zones = empty.len() as u64;
+        space.reserved = empty.first().copied().unwrap_or(0);
+        space.writable += empty.iter().skip(1).sum::<u64>();
+        space
+    }
+
+    pub(crate) fn infos(&self) -> Vec<ZoneInfo> {
+        let state = self.state.lock();
+        (0..state.zones.len()).map(|n| state.info(n)).collect()
+    }
+
+    /// Written blocks that were never linked are given up with their zone: a failed write
+    /// leaves a gap, so nothing more is written there.
+    pub(crate) fn close(&self, addr: BlockAddr) {
+        let mut state = self.state.lock();
+        let n = state.zone_of(addr.index());
+        for open in &mut state.open {
+            *open = open.filter(|&o| o != n);
+        }
+        let zone = &mut state.zones[n];
+        zone.given = zone.place.blocks;
+        zone.reached = zone.place.blocks;
+    }
+}
+
+impl State {
+    fn zone_of(&self, index: u64) -> usize {
+        self.zones
+            .partition_point(|z| z.place.first + z.place.blocks <= index)
+    }
+
+    /// An empty zone; the last one only if `last`.
+    fn fresh(&self, last: bool) -> Option<usize> {
+        let mut empty = (0..self.zones.len()).filter(|&n| self.zones[n].given == 0);
+        let first = empty.next()?;
+        (last || empty.next().is_some()).then_some(first)
+    }
+
+    fn info(&self, n: usize) -> ZoneInfo {
+        let z = &self.zones[n];
+        ZoneInfo {
+            place: z.place,
+            written: z.given,
+            live: z.live,
+            heat: if z.entry.heat == 0 {
+                Heat::Hot
+            } else {
+                Heat::Cold
+            },
+            txid: TxId(z.entry.txid),
+            open: self.open.contains(&Some(n)) && z.left() > 0,
+        }
+    }
+}
