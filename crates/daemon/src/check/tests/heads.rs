@@ -81,8 +81,8 @@ const SUPERBLOCKS: &[Damage] = &[
     ),
     damage(
         |s| s.edit_super(0, |sb| (sb.tier[1].blocks, sb.generation) = (77, 2)),
+        "superblock: lower",
         "first superblock",
-        "lower: 1",
     ),
     damage(
         |s| {
