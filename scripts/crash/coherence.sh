@@ -56,7 +56,8 @@ drive() { # drive SEED [--disturb | --rests]
         seed=$((first + turn * 1000))
         timeout $((seconds + 200)) "$HARNESS" coherence drive "$mount" --logs "$logs/$seed" --seed "$seed" \
             --seconds "$seconds" --shale "$SHALE" --clients "${CLIENTS:-4}" "$@" || return
-        rm -rf "${logs:?}/$seed"
+        # Else the files of all turns would fill the volume.
+        rm -rf "${logs:?}/$seed" "${mount:?}/coherence-$seed"
     done
 }
 

@@ -40,6 +40,10 @@ impl LeaseHook for KernelCaches {
         self.fs.used_for(ino, besides)
     }
 
+    fn used_by_others(&self, ino: u64, pid: i32) -> Option<Duration> {
+        self.fs.used_by_others(ino, pid)
+    }
+
     fn in_use(&self, ino: u64) -> bool {
         self.fs.in_use(ino)
     }

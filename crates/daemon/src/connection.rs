@@ -330,17 +330,18 @@ impl Connection {
         }
         self.check_there(client, wish.ino)?;
         match self.shared.lease(client, wish) {
-            Ok(Some((grant, used))) => {
+            Ok(Some(given)) => {
                 if let Err((_, why)) = self.note_opened(client, wish.ino) {
                     // The lease is the client's: an answer that hid it would hide, too, that
                     // what the client knows is old.
                     tracing::error!(client = client.id, "what it may write is not known: {why}");
                 }
                 Ok(Reply::Leased {
-                    generation: grant.generation,
-                    fresh: grant.fresh,
-                    mode: grant.mode,
-                    used,
+                    generation: given.grant.generation,
+                    fresh: given.grant.fresh,
+                    mode: given.grant.mode,
+                    used: given.used,
+                    watched: given.watched,
                 })
             }
             Ok(None) => Ok(Reply::NotLeased),

@@ -49,6 +49,11 @@ pub trait LeaseHook: Send + Sync {
     fn used_for(&self, _ino: u64, _besides: &[i32]) -> Option<Duration> {
         None
     }
+    /// How long ago a process other than `pid` last asked for anything about `ino` by way of the
+    /// mount; `None`: none that lives. Asked for a client that has the lease, or is about to.
+    fn used_by_others(&self, _ino: u64, _pid: i32) -> Option<Duration> {
+        None
+    }
     /// Whether the kernel has references to `ino`, so that it must outlive its last name.
     fn in_use(&self, _ino: u64) -> bool {
         false
@@ -62,10 +67,10 @@ pub trait LeaseHook: Send + Sync {
 pub(crate) const HOLD_NS: u64 = 300_000;
 const HOLD_STEPS: u64 = 5;
 
-/// A lease that clients who yield want from others this often...
+/// A lease that clients who yield take from others this often...
 const BOUNCES: u32 = 16;
 /// ... within this time goes to and fro: it is cheaper to let the kernel do the calls.
-const BOUNCE_NS: u64 = 100_000_000;
+pub(crate) const BOUNCE_NS: u64 = 100_000_000;
 /// For so long then.
 const ELSEWHERE_NS: u64 = 500_000_000;
 /// Who wanted to write within this time is a writer.
@@ -99,7 +104,7 @@ struct Entry {
     hold: Option<(u32, u64)>,
     /// Clients that yield leave it to the kernel until this time.
     elsewhere_until: u64,
-    /// Since when they wanted it from others, and how often.
+    /// Since when they took it from others, and how often.
     wanted: (u64, u32),
     /// The last two of them that wanted to write, and when.
     writers: [(u32, u64); 2],
@@ -113,6 +118,16 @@ pub(crate) struct Grant {
     pub(crate) generation: u32,
     pub(crate) fresh: bool,
     pub(crate) mode: LeaseMode,
+}
+
+/// A lease that a client gets, and what else it hears of the inode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given {
+    pub(crate) grant: Grant,
+    /// Another client may have it open.
+    pub(crate) used: bool,
+    /// Other processes use it by way of the mount.
+    pub(crate) watched: bool,
 }
 
 /// A lease that a client does not get; see [`shale_proto::Reply::Elsewhere`].
@@ -186,7 +201,6 @@ impl Leases {
                     wait = wait.max(entry.ending(now));
                 }
                 if wait.is_none() {
-                    entry.wanted.1 += u32::from(wish.insist == Insist::Yield);
                     entry.busy = !mutants::is_on("lease-busy");
                     return Decision::TakeFrom(conflicts);
                 }
@@ -244,6 +258,13 @@ impl Leases {
         let until = self.clock.monotonic_ns() + ns;
         if let Some(entry) = self.table.lock().get_mut(&ino) {
             entry.elsewhere_until = entry.elsewhere_until.max(until);
+        }
+    }
+
+    /// A client that yields takes the lease from others.
+    pub(crate) fn bounces(&self, ino: u64) {
+        if let Some(entry) = self.table.lock().get_mut(&ino) {
+            entry.wanted.1 += 1;
         }
     }
 

@@ -158,6 +158,13 @@ fn what_goes_to_and_fro_is_elsewhere_for_those_who_can_go_there() {
         assert!(matches!(taking, Decision::TakeFrom(_)), "{taking:?}");
         leases.give_up(&writer, &[]);
     }
+    let taking = leases.ask(&writer, || 7);
+    assert!(
+        matches!(taking, Decision::TakeFrom(_)),
+        "from its own calls"
+    );
+    leases.give_up(&writer, &[]);
+    (0..16).for_each(|_| leases.bounces(5));
     let left = |decision| match decision {
         Decision::Elsewhere(elsewhere) => elsewhere.ns,
         other => panic!("{other:?}"),

@@ -13,7 +13,7 @@
 
 use super::client::{Client, Fate, Reach};
 use super::halt::Halt;
-use super::lease::{Decision, Elsewhere, Grant, Holder, LeaseHook, Wish};
+use super::lease::{BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, Wish};
 use super::shared::Shared;
 use super::space::LEFT_LOGS;
 use super::sync::{Ordering, failpoints, mutants};
@@ -29,6 +29,23 @@ pub(crate) enum NoLease {
     NotMade,
     /// The client yields: everybody goes by way of the mount.
     Elsewhere(Elsewhere),
+}
+
+/// Who else has to do with an inode; see [`Given`].
+struct Seen {
+    used: bool,
+    watched: bool,
+}
+
+impl Seen {
+    fn given(self, grant: Grant) -> Given {
+        let Self { used, watched } = self;
+        Given {
+            grant,
+            used,
+            watched,
+        }
+    }
 }
 
 /// What came of taking a lease from one holder.
@@ -48,7 +65,7 @@ impl Shared {
         self: &Arc<Self>,
         client: &Client,
         wish: &Wish,
-    ) -> Result<Option<(Grant, bool)>, NoLease> {
+    ) -> Result<Option<Given>, NoLease> {
         let ino = wish.ino;
         let generation = || client.daemon_page.generation(ino);
         let mut dropped = None;
@@ -57,26 +74,26 @@ impl Shared {
             let from = match self.leases.ask(wish, generation) {
                 Decision::Granted(grant) => {
                     failpoints::reach("lease-grant");
-                    let used =
-                        wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
-                    return Ok(Some((grant, used)));
+                    return Ok(Some(self.seen(client, wish).given(grant)));
                 }
                 Decision::Refused => return Ok(None),
                 Decision::Elsewhere(elsewhere) => return Err(NoLease::Elsewhere(elsewhere)),
                 Decision::TakeFrom(from) => from,
             };
+            if dropped.is_none() && wish.insist == Insist::Yield {
+                self.count_bounce(client, ino, &from);
+            }
             match self.take_all(wish, &from, dropped) {
                 Ok(Step::Done) => {
                     // Before anybody else can get the lease, and open the inode under it.
-                    let used =
-                        wish.mode == LeaseMode::Exclusive && self.used_by_others(client, ino);
+                    let seen = self.seen(client, wish);
                     failpoints::reach("lease-taken");
                     let grant = self.leases.taken(wish, &from, generation);
                     if mutants::is_on("lease-digest-late") {
                         let holders = from.iter().filter_map(|h| self.client(h.client));
                         holders.for_each(|holder| drop(self.digest_to(&holder, u64::MAX)));
                     }
-                    return Ok(Some((grant, used)));
+                    return Ok(Some(seen.given(grant)));
                 }
                 Ok(Step::DropFirst) => {
                     let hook = self.hook.read().clone();
@@ -84,6 +101,35 @@ impl Shared {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Who else has to do with an inode that a client is about to have alone.
+    fn seen(&self, client: &Client, wish: &Wish) -> Seen {
+        let alone = wish.mode == LeaseMode::Exclusive;
+        let hook = self.hook.read().clone();
+        let hook = hook.filter(|_| alone && client.yields.load(Ordering::Acquire));
+        let last = hook.and_then(|hook| hook.used_by_others(wish.ino, client.pid));
+        Seen {
+            used: alone && self.used_by_others(client, wish.ino),
+            watched: last.is_some(),
+        }
+    }
+
+    /// A client that yields takes the lease `from` others. From the front end that does not count
+    /// if nobody but the client itself went by way of the mount lately: it opens its file anew, say.
+    fn count_bounce(&self, client: &Client, ino: u64, from: &[Holder]) {
+        let direct = |h: &Holder| {
+            let holder = self.client(h.client);
+            holder.is_none_or(|c| c.reach != Reach::InProcess)
+        };
+        let by_others = || {
+            let hook = self.hook.read().clone();
+            let last = hook.and_then(|hook| hook.used_by_others(ino, client.pid));
+            last.is_some_and(|ago| ago.as_nanos() <= u128::from(BOUNCE_NS))
+        };
+        if from.iter().any(direct) || by_others() {
+            self.leases.bounces(ino);
         }
     }
 

@@ -475,15 +475,15 @@ pub trait NodeFs: Send + Sync {
         false
     }
 
-    /// The byte at `size` − 1; `None`: the kernel knows the size by now, or nothing of
-    /// the file can be read there.
+    /// The byte at `size` − 1; `None`: the kernel knows the size by now, or a larger one, or
+    /// nothing of the file can be read there.
     fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
         let _ = (ino, size);
         None
     }
 
-    /// The kernel was told a size, and the answer; `false`: there was no answer.
-    fn size_known(&self, ino: u64, told: bool) {
+    /// The kernel was told a size, and the answer; `None`: there was no answer.
+    fn size_known(&self, ino: u64, told: Option<u64>) {
         let _ = (ino, told);
     }
 

@@ -366,7 +366,7 @@ impl Session {
                 if old_size {
                     match result {
                         Ok(bytes) if settler.hold(&header, &payload[..bytes]) => continue,
-                        _ => adapter.fs().size_known(header.nodeid, false),
+                        _ => adapter.fs().size_known(header.nodeid, None),
                     }
                 }
                 self.reply(reply, &header, result.map_err(|errno| errno.0));

@@ -59,8 +59,10 @@ impl Queue {
         // Memory that is there when the kernel takes the answer, as for all answers.
         let mut buf = LockedBuf::new(4096)?;
         for held in self.0 {
-            if let Ok((told, _)) = AttrOut::read_from_prefix(&held.payload) {
-                grow(fs, notifier, held.ino, told.attr.size);
+            let told = AttrOut::read_from_prefix(&held.payload);
+            let size = told.ok().map(|(told, _)| told.attr.size);
+            if let Some(size) = size {
+                grow(fs, notifier, held.ino, size);
             }
             let at = size_of::<OutHeader>();
             buf[at..at + held.payload.len()].copy_from_slice(&held.payload);
@@ -71,7 +73,7 @@ impl Queue {
                 tracing::error!(%error, ino = held.ino, "attributes refused by the kernel");
             }
             fs.answered(unique_of(held.unique));
-            fs.size_known(held.ino, true);
+            fs.size_known(held.ino, size);
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ impl ShaleFs {
         Self {
             session,
             told: Told::new(continues),
-            users: Users::default(),
+            users: Users::new(continues),
             sizes: Sizes::new(continues),
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
@@ -72,7 +72,9 @@ impl ShaleFs {
     /// [`Self::used_since`] is asked with. Waits for requests: not from a thread that serves
     /// them, nor with anything held that one could wait for.
     pub fn drop_cached(&self, notifier: &Notifier, ino: u64) -> u64 {
-        self.sizes.leaves(ino);
+        // The front end has the lease, or nearly: what is not there has no size.
+        let size = self.session.getattr(&Caller::default(), ino);
+        self.sizes.leaves(ino, size.map_or(0, |attr| attr.size));
         let seen = self.session.uses_of(ino);
         match self.told.drop_all(notifier, ino) {
             // The mount is gone, or nobody has used it yet.
@@ -100,11 +102,33 @@ impl ShaleFs {
         self.users.besides(ino, besides)
     }
 
-    /// A request is about the contents of `ino`.
-    fn note_use(&self, request: &Request, ino: u64) {
-        if !request.direct && !self.told.alone() {
-            self.users.note(ino, request.pid);
+    /// How long ago a process other than `pid` asked last for anything about `ino` by way of the
+    /// mount; `None`: none that lives.
+    pub fn used_by_others(&self, ino: u64, pid: i32) -> Option<Duration> {
+        self.users.others(ino, pid)
+    }
+
+    /// A request is about `ino`; about its contents, through the kernel's pages. Noted before
+    /// it is served, so under no lease that is given to a client later.
+    fn note(&self, request: &Request, ino: u64, contents: bool) -> bool {
+        self.users.note(ino, request.pid, contents)
+    }
+
+    /// Notes who looked a file up. Its number is known only now, so it is asked about again: by
+    /// now a client may have it that was not told of this one.
+    fn noted(&self, request: &Request, found: shale_libfs::Attr) -> shale_libfs::Attr {
+        let file = FileKind::from_mode(found.mode) == Some(FileKind::Regular);
+        if !file || !self.note(request, found.ino, false) || self.told.alone() {
+            return found;
         }
+        let again = self.session.getattr(&caller(request), found.ino);
+        again.unwrap_or(found)
+    }
+
+    /// Notes who made a file.
+    fn noted_new(&self, request: &Request, new: shale_libfs::Attr) -> shale_libfs::Attr {
+        self.users.made(new.ino);
+        self.noted(request, new)
     }
 
     /// Whether the kernel may have references to `ino`.
@@ -208,10 +232,9 @@ impl NodeFs for ShaleFs {
 
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
         self.told.name(parent, name);
-        self.session
-            .lookup(&caller(request), parent, name)
-            .map(attr)
-            .map_err(errno)
+        let found = self.session.lookup(&caller(request), parent, name);
+        let found = found.map_err(errno)?;
+        Ok(attr(self.noted(request, found)))
     }
 
     /// An inode with a name is found again by its number, so only the end of one
@@ -229,10 +252,8 @@ impl NodeFs for ShaleFs {
     }
 
     fn getattr(&self, request: &Request, ino: u64) -> Result<Attr> {
-        if request.opened {
-            // Somebody reads beyond the end that the kernel knows.
-            self.note_use(request, ino);
-        }
+        // Of an open file: somebody reads beyond the end that the kernel knows.
+        self.note(request, ino, request.opened);
         self.session
             .getattr(&caller(request), ino)
             .map(attr)
@@ -240,6 +261,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn setattr(&self, request: &Request, ino: u64, set: &SetAttr) -> Result<Attr> {
+        self.note(request, ino, false);
         self.session
             .setattr(&caller(request), ino, &set_attr(set))
             .map(attr)
@@ -327,19 +349,19 @@ impl NodeFs for ShaleFs {
         self.told.name(parent, name);
         self.session
             .create(&caller(request), parent, name, mode, flags)
-            .map(attr)
+            .map(|new| attr(self.noted_new(request, new)))
             .map_err(errno)
     }
 
     fn tmpfile(&self, request: &Request, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
         self.session
             .tmpfile(&caller(request), parent, mode, flags)
-            .map(attr)
+            .map(|new| attr(self.noted_new(request, new)))
             .map_err(errno)
     }
 
     fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.note_use(request, ino);
+        self.note(request, ino, !request.direct);
         if self.told.is_mapped(ino) {
             // A program may change the pages without a word: nobody else may read meanwhile.
             self.session
@@ -359,7 +381,7 @@ impl NodeFs for ShaleFs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
-        self.note_use(request, ino);
+        self.note(request, ino, !request.direct);
         if flags.from_cache {
             self.told.written_mapped(ino);
         }
@@ -390,12 +412,14 @@ impl NodeFs for ShaleFs {
         offset: u64,
         length: u64,
     ) -> Result<()> {
+        self.note(request, ino, false);
         self.session
             .fallocate(&caller(request), ino, mode, offset, length)
             .map_err(errno)
     }
 
     fn lseek(&self, request: &Request, ino: u64, offset: u64, whence: u32) -> Result<u64> {
+        self.note(request, ino, false);
         self.session
             .lseek(&caller(request), ino, offset, whence)
             .map_err(errno)
@@ -408,6 +432,8 @@ impl NodeFs for ShaleFs {
         to: FilePosition,
         length: u64,
     ) -> Result<u64> {
+        self.note(request, from.ino, false);
+        self.note(request, to.ino, false);
         self.session
             .copy_file_range(
                 &caller(request),
@@ -519,16 +545,17 @@ impl NodeFs for ShaleFs {
     }
 
     fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
-        let at = size.checked_sub(1).filter(|_| self.sizes.is_away(ino))?;
+        let small = self.sizes.may_be_small(ino, size);
+        let at = size.checked_sub(1).filter(|_| small)?;
         let mut byte = [0];
         let read = self.session.read(&Caller::default(), ino, at, &mut byte);
         (read == Ok(1)).then_some(byte[0])
     }
 
-    fn size_known(&self, ino: u64, told: bool) {
+    fn size_known(&self, ino: u64, told: Option<u64>) {
         match told {
-            true => self.sizes.known(ino),
-            false => self.sizes.given_up(ino),
+            Some(size) => self.sizes.known(ino, size),
+            None => self.sizes.given_up(ino),
         }
     }
 

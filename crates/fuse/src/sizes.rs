@@ -7,7 +7,10 @@
 //! first answer about the size of such a file is held back until the kernel knows the size by
 //! another way: a notification that stores the file's last byte, and the size with it.
 //!
-//! The kernel never knows a size too large: clients do not cut files below it behind its back.
+//! A size that is too large cannot be mended like this, and the notification would have the answer
+//! dropped. So nobody cuts a file below what the kernel knows behind its back, but a client that alone has to
+//! do with it ([`crate::users`]): then there is nobody whose calls could get between. How large
+//! the kernel may think such a file is, is noted when it leaves; the answer is sent as it is.
 //!
 //! Lock order: the state is a leaf.
 
@@ -21,8 +24,11 @@ const HELD_BACK_MAX: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 struct State {
-    /// Files that were away since the kernel was told their size.
-    away: HashSet<u64>,
+    /// Files that were away since the kernel was told their size, and the largest size that it
+    /// may know.
+    away: HashMap<u64, u64>,
+    /// If a process before this one knew more: files of which the kernel was told since.
+    told: HashSet<u64>,
     /// Answers that are held back.
     held: HashMap<u64, u32>,
 }
@@ -32,8 +38,16 @@ pub(crate) struct Sizes {
     state: Mutex<State>,
     changed: Condvar,
     any: AtomicBool,
-    /// A process before this one knew which were away: it is the others that are noted.
-    inverted: bool,
+    /// A process before this one knew which were away.
+    continues: bool,
+}
+
+impl State {
+    /// The largest size that the kernel may know of a file that was away.
+    fn away(&self, ino: u64, continues: bool) -> Option<u64> {
+        let unknown = continues && !self.told.contains(&ino);
+        self.away.get(&ino).copied().or(unknown.then_some(0))
+    }
 }
 
 impl Sizes {
@@ -42,13 +56,13 @@ impl Sizes {
             state: Mutex::default(),
             changed: Condvar::new(),
             any: AtomicBool::new(continues),
-            inverted: continues,
+            continues,
         }
     }
 
-    /// Another client is about to get the file. Waits for answers that are held back: what they
-    /// tell the kernel must not be old by then.
-    pub(crate) fn leaves(&self, ino: u64) {
+    /// Another client is about to get the file, which is `size` bytes long. Waits for answers that
+    /// are held back: what they tell the kernel must not be old by then.
+    pub(crate) fn leaves(&self, ino: u64, size: u64) {
         let mut state = self.state.lock();
         while state.held.contains_key(&ino) {
             if self.changed.wait_for(&mut state, HELD_BACK_MAX).timed_out() {
@@ -56,10 +70,8 @@ impl Sizes {
             }
         }
         self.any.store(true, Ordering::Release);
-        match self.inverted {
-            true => state.away.remove(&ino),
-            false => state.away.insert(ino),
-        };
+        let largest = state.away.entry(ino).or_default();
+        *largest = size.max(*largest);
     }
 
     /// Before the front end looks a size up for the kernel: whether the answer has to be held
@@ -69,25 +81,32 @@ impl Sizes {
             return false;
         }
         let mut state = self.state.lock();
-        let away = state.away.contains(&ino) != self.inverted;
+        let away = state.away(ino, self.continues).is_some();
         if away {
             *state.held.entry(ino).or_default() += 1;
         }
         away
     }
 
-    /// Whether an answer that is held back still has to be.
-    pub(crate) fn is_away(&self, ino: u64) -> bool {
-        self.state.lock().away.contains(&ino) != self.inverted
+    /// Whether the kernel may know less than `size`, and not more: before an answer that is held back.
+    pub(crate) fn may_be_small(&self, ino: u64, size: u64) -> bool {
+        let largest = self.state.lock().away(ino, self.continues);
+        largest.is_some_and(|largest| largest <= size)
     }
 
-    /// The kernel knows the size, and the answer has gone out.
-    pub(crate) fn known(&self, ino: u64) {
+    /// The answer has gone out, and the kernel knows the size. If it thought that the file was longer it
+    /// may have dropped the answer: next time it does not think so, but may know less.
+    pub(crate) fn known(&self, ino: u64, size: u64) {
         let mut state = self.state.lock();
-        match self.inverted {
-            true => state.away.insert(ino),
-            false => state.away.remove(&ino),
-        };
+        match state.away.get_mut(&ino) {
+            Some(largest) if size < *largest => *largest = size,
+            _ => {
+                state.away.remove(&ino);
+                if self.continues {
+                    state.told.insert(ino);
+                }
+            }
+        }
         self.let_go(state, ino);
     }
 
@@ -109,7 +128,11 @@ impl Sizes {
     /// The kernel has forgotten an inode.
     pub(crate) fn forget(&self, ino: u64) {
         if self.any.load(Ordering::Acquire) {
-            self.state.lock().away.remove(&ino);
+            let mut state = self.state.lock();
+            state.away.remove(&ino);
+            if self.continues {
+                state.told.insert(ino);
+            }
         }
     }
 }
@@ -123,38 +146,54 @@ mod tests {
     fn only_the_first_answer_about_a_file_that_was_away_is_held_back() {
         let sizes = Sizes::new(false);
         assert!(!sizes.hold_back(5));
-        sizes.leaves(5);
-        assert!(sizes.hold_back(5) && sizes.is_away(5) && !sizes.hold_back(6));
+        sizes.leaves(5, 10);
+        assert!(sizes.hold_back(5) && sizes.may_be_small(5, 10) && !sizes.hold_back(6));
         sizes.given_up(5);
         assert!(sizes.hold_back(5), "the kernel still does not know it");
-        sizes.known(5);
-        assert!(!sizes.hold_back(5) && !sizes.is_away(5));
-        sizes.leaves(5);
+        sizes.known(5, 10);
+        assert!(!sizes.hold_back(5) && !sizes.may_be_small(5, 10));
+        sizes.leaves(5, 10);
         sizes.forget(5);
+        assert!(!sizes.hold_back(5));
+    }
+
+    #[test]
+    fn a_file_that_was_cut_while_it_was_away_is_not_made_longer() {
+        let sizes = Sizes::new(false);
+        sizes.leaves(5, 100);
+        sizes.leaves(5, 20);
+        assert!(sizes.hold_back(5));
+        assert!(!sizes.may_be_small(5, 50) && sizes.may_be_small(5, 100));
+        sizes.known(5, 50);
+        // Only the second answer may have it know less than there is.
+        assert!(sizes.hold_back(5) && sizes.may_be_small(5, 50));
+        sizes.known(5, 50);
         assert!(!sizes.hold_back(5));
     }
 
     #[test]
     fn nothing_is_known_of_what_a_process_before_told() {
         let sizes = Sizes::new(true);
-        assert!(sizes.hold_back(5));
-        sizes.known(5);
+        assert!(sizes.hold_back(5) && sizes.may_be_small(5, 0));
+        sizes.known(5, 10);
         assert!(!sizes.hold_back(5));
-        sizes.leaves(5);
-        assert!(sizes.hold_back(5));
+        sizes.leaves(5, 10);
+        assert!(sizes.hold_back(5) && !sizes.may_be_small(5, 9));
+        sizes.forget(6);
+        assert!(!sizes.hold_back(6));
     }
 
     #[test]
     fn a_file_does_not_leave_under_an_answer() {
         let sizes = Arc::new(Sizes::new(false));
-        sizes.leaves(5);
+        sizes.leaves(5, 1);
         assert!(sizes.hold_back(5));
         let other = sizes.clone();
-        let leaving = std::thread::spawn(move || other.leaves(5));
+        let leaving = std::thread::spawn(move || other.leaves(5, 2));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!leaving.is_finished());
-        sizes.known(5);
+        sizes.known(5, 2);
         leaving.join().unwrap();
-        assert!(sizes.is_away(5), "it has left after the answer");
+        assert!(sizes.may_be_small(5, 2), "it has left after the answer");
     }
 }

@@ -1,7 +1,12 @@
-//! Which programs on the mount used the contents of a file lately.
+//! Which processes used a file by way of the mount.
 //!
-//! Those whose calls go through the kernel's pages are noted: a client that could go past the mount
-//! leaves them the file. The clients that do so are told by their numbers.
+//! Two things are asked. Whether programs on the mount *use its contents now*, through the kernel's
+//! pages: a client that could go past the mount leaves them the file. And whether anybody
+//! *but one client* has asked for anything about it: if nobody has, what the kernel
+//! thinks of its size matters to nobody but this client, which knows better.
+//!
+//! Threads are noted, and looked for among those of a process when somebody asks. What has ended
+//! uses nothing. Of the files used least lately nothing is known any more.
 //!
 //! Lock order: the shards are leaves.
 
@@ -13,55 +18,150 @@ use std::time::{Duration, Instant};
 const SHARDS: usize = 16;
 /// A file is in use for so long after it was read or written.
 const IN_USE: Duration = Duration::from_millis(500);
-/// Files of one shard that are noted; beyond that those not in use any more are taken out.
-const FILES_MAX: usize = 1 << 12;
+/// Files of one generation of a shard.
+const FILES_MAX: usize = 1 << 10;
+/// Threads of one file that are noted.
+const THREADS: usize = 8;
 
-/// A thread that used a file, and when.
-type Use = (u32, Instant);
+/// A thread, when it asked last for anything, and when for the contents.
+#[derive(Clone, Copy)]
+struct Use {
+    tid: u32,
+    at: Instant,
+    contents: Option<Instant>,
+}
 
-/// The last two threads of each file: one may be a client's.
+/// The last threads of a file.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    threads: [Option<Use>; THREADS],
+    /// When one was left out for want of room: it may live.
+    more: Option<Instant>,
+    /// The file was made here: all is known.
+    made: bool,
+}
+
+/// Files used lately, and those used before them.
 #[derive(Default)]
-pub(crate) struct Users([Mutex<HashMap<u64, [Option<Use>; 2]>>; SHARDS]);
+struct Shard {
+    young: HashMap<u64, Used>,
+    old: HashMap<u64, Used>,
+}
+
+/// See the module.
+pub(crate) struct Users {
+    shards: [Mutex<Shard>; SHARDS],
+    /// A process before this one knew who used which file.
+    continues: bool,
+}
 
 impl Users {
-    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, [Option<Use>; 2]>> {
-        &self.0[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
+    pub(crate) fn new(continues: bool) -> Self {
+        Self {
+            shards: Default::default(),
+            continues,
+        }
     }
 
-    /// Thread `tid` uses a file.
-    pub(crate) fn note(&self, ino: u64, tid: u32) {
-        let now = Instant::now();
+    fn shard(&self, ino: u64) -> &Mutex<Shard> {
+        &self.shards[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
+    }
+
+    /// Thread `tid` asks for something about a file; for its `contents`. `true`: for the first time.
+    pub(crate) fn note(&self, ino: u64, tid: u32, contents: bool) -> bool {
+        let at = Instant::now();
         let mut shard = self.shard(ino).lock();
-        if shard.len() >= FILES_MAX {
-            shard.retain(|_, used| used.iter().flatten().any(|u| u.1.elapsed() < IN_USE));
+        let used = shard.used(ino);
+        let contents = contents.then_some(at);
+        if let Some(known) = used.threads.iter_mut().flatten().find(|u| u.tid == tid) {
+            known.at = at;
+            known.contents = contents.or(known.contents);
+            return false;
         }
-        let used = shard.entry(ino).or_default();
-        if used[0].is_some_and(|u| u.0 != tid) {
-            used.swap(0, 1);
-        }
-        used[0] = Some((tid, now));
+        let new = Use { tid, at, contents };
+        used.add(new);
+        true
     }
 
-    /// For how long the file is in use yet by other processes than `clients`. What has ended
-    /// uses nothing.
+    /// The file is new: nobody used it before.
+    pub(crate) fn made(&self, ino: u64) {
+        self.shard(ino).lock().used(ino).made = true;
+    }
+
+    /// For how long the contents are in use yet by other processes than `clients`.
     pub(crate) fn besides(&self, ino: u64, clients: &[i32]) -> Option<Duration> {
-        let used = *self.shard(ino).lock().get(&ino)?;
-        let left = |&(tid, at): &Use| {
-            let left = IN_USE.checked_sub(at.elapsed())?;
-            let of_client = clients.iter().any(|&pid| is_thread(tid, pid));
-            (!of_client && lives(tid)).then_some(left)
+        let used = self.shard(ino).lock().get(ino)?;
+        let left = |u: &Use| {
+            let left = IN_USE.checked_sub(u.contents?.elapsed())?;
+            let of_client = clients.iter().any(|&pid| is_thread(u.tid, pid));
+            (!of_client && lives(u.tid)).then_some(left)
         };
-        used.iter().flatten().filter_map(left).max()
+        used.threads.iter().flatten().filter_map(left).max()
+    }
+
+    /// How long ago a process other than `pid` asked last for anything about a file; `None`: none
+    /// that is known of has, or it has ended. Long, if there may be some that is not known of.
+    pub(crate) fn others(&self, ino: u64, pid: i32) -> Option<Duration> {
+        let used = self.shard(ino).lock().get(ino).unwrap_or_default();
+        let others = used.threads.iter().flatten();
+        let others = others.filter(|u| !is_thread(u.tid, pid) && lives(u.tid));
+        let last = others.map(|u| u.at).chain(used.more).max();
+        let unknown = self.continues && !used.made;
+        last.map(|at| at.elapsed())
+            .or(unknown.then_some(Duration::MAX))
     }
 
     /// The kernel has forgotten an inode.
     pub(crate) fn forget(&self, ino: u64) {
-        self.shard(ino).lock().remove(&ino);
+        let mut shard = self.shard(ino).lock();
+        shard.young.remove(&ino);
+        shard.old.remove(&ino);
     }
 }
 
+impl Shard {
+    fn get(&self, ino: u64) -> Option<Used> {
+        self.young.get(&ino).or_else(|| self.old.get(&ino)).copied()
+    }
+
+    /// What is known of a file that is used now.
+    fn used(&mut self, ino: u64) -> &mut Used {
+        if !self.young.contains_key(&ino) {
+            if self.young.len() >= FILES_MAX {
+                self.old = std::mem::take(&mut self.young);
+            }
+            let known = self.old.remove(&ino).unwrap_or_default();
+            self.young.insert(ino, known);
+        }
+        self.young.entry(ino).or_default()
+    }
+}
+
+impl Used {
+    fn add(&mut self, new: Use) {
+        let looked = self.more.is_some_and(|at| at.elapsed() < IN_USE);
+        if !looked {
+            let ended = |u: &&mut Option<Use>| u.is_some_and(|u| !lives(u.tid));
+            let full = self.threads.iter().all(Option::is_some);
+            if full {
+                self.threads
+                    .iter_mut()
+                    .filter(ended)
+                    .for_each(|u| *u = None);
+            }
+        }
+        if self.threads.iter().all(Option::is_some) {
+            self.more = Some(new.at);
+        }
+        let oldest = self.threads.iter_mut().min_by_key(|u| u.map(|u| u.at));
+        *oldest.expect("there is room for some") = Some(new);
+    }
+}
+
+/// Whether a thread has not ended. The kernel, and who lives in a place with numbers of its own,
+/// have number 0.
 fn lives(tid: u32) -> bool {
-    Path::new(&format!("/proc/{tid}")).exists()
+    tid == 0 || Path::new(&format!("/proc/{tid}")).exists()
 }
 
 /// Whether a thread is one of a process.
@@ -75,9 +175,9 @@ mod tests {
 
     #[test]
     fn a_process_is_not_kept_from_a_file_by_itself() {
-        let (users, own) = (Users::default(), std::process::id());
+        let (users, own) = (Users::new(false), std::process::id());
         assert_eq!(users.besides(5, &[own as i32]), None);
-        users.note(5, own);
+        assert!(users.note(5, own, true) && !users.note(5, own, false));
         assert_eq!(users.besides(5, &[1, own as i32]), None);
         assert!(users.besides(5, &[1]).is_some_and(|left| left <= IN_USE));
         let (told, tid) = std::sync::mpsc::channel();
@@ -86,32 +186,81 @@ mod tests {
             told.send(rustix::thread::gettid().as_raw_pid() as u32).ok();
             ended.recv().ok();
         });
-        users.note(5, tid.recv().unwrap());
+        users.note(5, tid.recv().unwrap(), true);
         assert_eq!(users.besides(5, &[own as i32]), None, "a thread of its own");
+        assert_eq!(users.others(5, own as i32), None);
         // Another process, and the own one again: both are remembered.
-        users.note(5, 1);
-        users.note(5, own);
+        users.note(5, 1, true);
+        users.note(5, own, true);
         assert!(users.besides(5, &[own as i32]).is_some());
-        users.note(6, u32::MAX);
+        assert!(users.others(5, own as i32).is_some());
+        users.note(6, u32::MAX, true);
         assert_eq!(users.besides(6, &[1]), None, "there is no such thread");
         drop(end);
         thread.join().unwrap();
         users.forget(5);
         assert_eq!(users.besides(5, &[1]), None);
+        assert_eq!(users.others(5, 1), None);
     }
 
     #[test]
-    fn files_that_are_not_used_any_more_do_not_stay() {
-        let users = Users::default();
-        let long_ago = Instant::now().checked_sub(2 * IN_USE).unwrap();
-        for ino in 0..(2 * FILES_MAX * SHARDS) as u64 {
-            users
-                .shard(ino)
-                .lock()
-                .insert(ino, [Some((1, long_ago)), None]);
-            users.note(0, 1);
+    fn who_has_only_asked_about_a_file_does_not_use_its_contents() {
+        let (users, own) = (Users::new(false), std::process::id() as i32);
+        users.note(5, 1, false);
+        assert_eq!(users.besides(5, &[own]), None);
+        assert!(users.others(5, own).is_some());
+        assert_eq!(users.others(5, 1), None);
+    }
+
+    #[test]
+    fn of_what_a_process_before_saw_only_new_files_are_known() {
+        let users = Users::new(true);
+        users.made(5);
+        assert_eq!(users.others(5, 1), None);
+        assert_eq!(users.others(6, 1), Some(Duration::MAX));
+        users.note(6, 1, true);
+        assert_eq!(users.others(6, 1), Some(Duration::MAX));
+        assert_eq!(users.besides(6, &[1]), None);
+    }
+
+    #[test]
+    fn those_there_is_no_room_for_are_not_forgotten_while_they_may_live() {
+        let users = Users::new(false);
+        for tid in (0..8 * THREADS as u32).map(|n| u32::MAX - n) {
+            users.note(5, tid, true);
         }
-        let shard = users.shard(0).lock();
-        assert!(shard.len() <= FILES_MAX + 1, "{}", shard.len());
+        assert_eq!(users.others(5, 1), None, "they have all ended");
+        for _ in 0..THREADS {
+            users.note(5, 0, false);
+        }
+        assert!(users.others(5, 1).is_some(), "nobody knows who that is");
+        let live = std::fs::read_dir("/proc").unwrap().filter_map(|e| {
+            let name = e.unwrap().file_name();
+            name.to_str()?.parse::<u32>().ok()
+        });
+        let live: Vec<u32> = live.take(THREADS + 1).collect();
+        if live.len() == THREADS + 1 {
+            for &tid in &live {
+                assert!(users.note(6, tid, false));
+            }
+            assert!(users.shard(6).lock().get(6).unwrap().more.is_some());
+        }
+    }
+
+    #[test]
+    fn files_used_long_ago_do_not_stay() {
+        let users = Users::new(false);
+        let files = (3 * FILES_MAX * SHARDS) as u64;
+        for ino in 0..files {
+            users.note(ino, 1, true);
+            users.note(0, 1, true);
+        }
+        let count = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            shard.young.len() + shard.old.len()
+        };
+        assert!(users.shards.iter().all(|s| count(s) <= 2 * FILES_MAX));
+        assert!(users.others(0, 2).is_some(), "used again and again");
+        assert!(users.others(files - 1, 2).is_some());
     }
 }

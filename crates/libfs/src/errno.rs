@@ -11,6 +11,11 @@ use shale_volume::VolumeError;
 /// ([`crate::SessionOptions::yields`]). No other call fails with it.
 pub const ELSEWHERE: Errno = Errno::REMOTE;
 
+/// What a call is told that would make a file shorter than the kernel takes it for, while others
+/// use it by way of the mount: the kernel has to do it, this once. Of calls of sessions with
+/// [`crate::SessionOptions::yields`] only.
+pub const KERNEL_CUTS: Errno = Errno::REMOTEIO;
+
 /// Result of a file system call.
 pub type Result<T> = std::result::Result<T, Errno>;
 

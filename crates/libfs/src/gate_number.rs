@@ -27,6 +27,16 @@ thread_local! {
     static NUMBER: Number = const { Number(Cell::new(None)) };
 }
 
+/// Has all that the calling thread's end runs noted now. That allocates with libc, whose locks a
+/// fork of another thread may hold: not to be done first where such a fork waits for this thread.
+pub fn prepare_thread() {
+    number();
+    // Those of a thread that has to wait for a lock.
+    let lock = parking_lot::Mutex::new(());
+    let never = parking_lot::Condvar::new();
+    let _ = never.wait_for(&mut lock.lock(), std::time::Duration::ZERO);
+}
+
 /// Gate number of the calling thread.
 #[inline(always)]
 pub(crate) fn number() -> usize {

@@ -104,14 +104,15 @@ impl Session {
         if insist != Insist::No && node.is_some_and(|n| self.holds(&n, mode)) {
             return Ok(true);
         }
-        let (generation, fresh, mode, used) =
+        let (generation, fresh, mode, used, watched) =
             match self.ask(Request::Lease { ino, mode, insist })? {
                 Reply::Leased {
                     generation,
                     fresh,
                     mode,
                     used,
-                } => (generation, fresh, mode, used),
+                    watched,
+                } => (generation, fresh, mode, used, watched),
                 Reply::NotLeased => return Ok(false),
                 Reply::Elsewhere { .. } => return Err(ELSEWHERE),
                 _ => return Err(Errno::PROTO),
@@ -123,6 +124,7 @@ impl Session {
             None => self.load(ino, self.epoch()).map_err(final_errno)?,
         };
         node.used_elsewhere.store(used, Ordering::Release);
+        node.watched.store(watched, Ordering::Release);
         node.lease.set(generation, mode);
         Ok(true)
     }

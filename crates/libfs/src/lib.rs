@@ -47,8 +47,9 @@ mod write;
 mod xattrs;
 
 pub use attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
-pub use errno::{ELSEWHERE, Errno, Result};
+pub use errno::{ELSEWHERE, Errno, KERNEL_CUTS, Result};
 pub use found::Found;
+pub use gate_number::prepare_thread;
 pub use handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
 pub use list::DirEntry;
 pub use meta::StatFs;

@@ -182,6 +182,8 @@ pub(crate) struct Node {
     pub lease: LeaseWord,
     /// Under an exclusive lease: another client may have it open.
     pub used_elsewhere: AtomicBool,
+    /// Under an exclusive lease: other processes use it by way of the mount.
+    pub watched: AtomicBool,
     /// Daemon's lease word, plus 2^32, when an access could not be noted because others
     /// have the inode too.
     pub access_refused: AtomicU64,
@@ -197,6 +199,7 @@ impl Node {
             handles: AtomicU32::new(0),
             lease: LeaseWord::default(),
             used_elsewhere: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             access_refused: AtomicU64::new(0),
         })
     }

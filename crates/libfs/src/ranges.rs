@@ -1,7 +1,7 @@
 //! Sizes and ranges: truncate, fallocate, seek, copy.
 
 use crate::attr::{Caller, without_set_id};
-use crate::errno::{Errno, Result, Stop};
+use crate::errno::{Errno, KERNEL_CUTS, Result, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::wrong_type;
@@ -65,6 +65,19 @@ impl RangeChange {
 impl Session {
     /// Sets the size. What is cut off is gone; what is added reads as zeros.
     pub fn truncate(&self, caller: &Caller, ino: u64, size: u64, kill_suidgid: bool) -> Result<()> {
+        self.truncate_beside_kernel(caller, ino, size, kill_suidgid, &|| 0)
+    }
+
+    /// As [`Self::truncate`]. `kept` tells what the kernel takes for the size; it may be asked under
+    /// the lease, so it must not wait. Errors: [`KERNEL_CUTS`] if that is too large then, for others.
+    pub fn truncate_beside_kernel(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        size: u64,
+        kill_suidgid: bool,
+        kept: &dyn Fn() -> u64,
+    ) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Errno::FBIG);
         }
@@ -81,6 +94,9 @@ impl Session {
                 return Err(wrong_type(&state).into());
             }
             let old = state.inode.size;
+            if size < old && self.is_watched(&node) && kept() > size {
+                return Err(KERNEL_CUTS.into());
+            }
             let gone = match size < old {
                 true => blocks_lost(op, &node, &state, size)?,
                 false => 0,
@@ -103,6 +119,12 @@ impl Session {
             state.touched(end);
             Ok(())
         })
+    }
+
+    /// Whether others must not see the kernel take a file for longer than it is. Under an
+    /// exclusive lease.
+    fn is_watched(&self, node: &Node) -> bool {
+        self.options.yields && node.watched.load(Ordering::Acquire)
     }
 
     /// As `fallocate(2)`, every mode that ext4 has.
@@ -221,6 +243,9 @@ impl Session {
             };
             if !legal {
                 return Err(Errno::INVAL.into());
+            }
+            if change == RangeChange::Collapse && self.is_watched(&node) {
+                return Err(KERNEL_CUTS.into());
             }
             let new_size = match change {
                 RangeChange::Collapse => size - bytes,

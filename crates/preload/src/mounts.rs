@@ -111,9 +111,9 @@ pub fn settle_size(fd: i32) -> u64 {
     size
 }
 
-/// The size of a file that the kernel keeps, which may be an old one. Files are not cut
-/// below it behind the kernel's back: a size that is too small the kernel asks for when somebody
-/// reads beyond it; one that is too large it goes by, and gives zeros for what is not there.
+/// The size of a file that the kernel keeps, which may be an old one. A file that others use on the
+/// mount is not cut below it behind the kernel's back: a size that is too small the kernel asks for
+/// when somebody reads beyond it; one that is too large it goes by, and gives zeros for what is not there.
 pub fn kept_size(fd: i32) -> u64 {
     let kept = statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_SIZE);
     kept.map_or(u64::MAX, |kept| kept.stx_size)

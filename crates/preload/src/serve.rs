@@ -35,7 +35,9 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         return PASS;
     }
     if thread.vfork.load(Ordering::Relaxed) != 0 && process::is_vfork_child(thread) {
-        return guarded_raw(thread, || process::call_of_vfork_child(number, args));
+        return guarded_raw(thread, || {
+            process::call_of_vfork_child(thread, number, args)
+        });
     }
     process::notice_fork(thread);
     match number {

@@ -140,6 +140,8 @@ impl Thread {
     pub fn begin(&self) {
         if self.tid.load(Ordering::Relaxed) == 0 {
             self.set_up();
+            // Nobody waits for it yet.
+            shale_libfs::prepare_thread();
         }
         let slot = &SLOT[self.slot.load(Ordering::Relaxed) as usize - 1];
         loop {

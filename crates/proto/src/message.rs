@@ -162,6 +162,9 @@ pub enum Reply {
         /// Of an exclusive lease: another client may have the inode open, so it must not
         /// be freed with its last name.
         used: bool,
+        /// Of an exclusive lease, to a client that has asked with [`Insist::Yield`]: other
+        /// processes use the inode by way of the mount, so the kernel must not know it too large.
+        watched: bool,
     },
     /// The lease is not granted: somebody else has one, and the client did not insist.
     NotLeased,

@@ -59,6 +59,7 @@ mod node {
         pub(crate) state: Mutex<u64>,
         pub(crate) lease: LeaseWord,
         pub(crate) used_elsewhere: AtomicBool,
+        pub(crate) watched: AtomicBool,
     }
 
     impl Node {
@@ -68,6 +69,7 @@ mod node {
                 state: Mutex::new(value),
                 lease: LeaseWord::default(),
                 used_elsewhere: AtomicBool::new(false),
+                watched: AtomicBool::new(false),
             })
         }
 

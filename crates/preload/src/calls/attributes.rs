@@ -57,7 +57,6 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
         }
         other => return call.by_kernel(other),
     };
-    report::fast(number);
     let caller = caller();
     let result = if number == nr::FTRUNCATE {
         let size = args[1] as i64;
@@ -67,13 +66,9 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
         if size as u64 > limits::file_bytes() {
             return limits::exceeded();
         }
-        if mounts::kept_size(fd) > size as u64 {
-            report::passed(number, "cut below what the kernel knows");
-            return call.in_kernel();
-        }
-        client
-            .session
-            .truncate(&caller, call.ino(), size as u64, caller.uid != 0)
+        let kept = || mounts::kept_size(fd);
+        let (session, size, kill) = (&client.session, size as u64, caller.uid != 0);
+        session.truncate_beside_kernel(&caller, call.ino(), size, kill, &kept)
     } else {
         let (mode, offset, bytes) = (args[1] as u32, args[2] as i64, args[3] as i64);
         if offset < 0 || bytes <= 0 {
@@ -81,11 +76,6 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
         }
         if !call.writable() {
             return raw::fail(libc::EBADF);
-        }
-        let shrinks = mode & libc::FALLOC_FL_COLLAPSE_RANGE as u32 != 0;
-        if shrinks && mounts::kept_size(fd) > 0 {
-            report::passed(number, "cut below what the kernel knows");
-            return call.in_kernel();
         }
         let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE as u32 != 0;
         if !keeps_size && (offset as u64).saturating_add(bytes as u64) > limits::file_bytes() {
@@ -95,6 +85,11 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
             .session
             .fallocate(&caller, call.ino(), mode, offset as u64, bytes as u64)
     };
+    if result == Err(shale_libfs::KERNEL_CUTS) {
+        report::passed(number, "cut below what the kernel knows");
+        return call.in_kernel();
+    }
+    report::fast(number);
     match result {
         Ok(()) => 0,
         Err(e) => call.failed(client, None, e),

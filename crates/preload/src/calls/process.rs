@@ -105,6 +105,7 @@ pub fn clone(thread: &Thread, number: u32, args: &Args) -> i64 {
         if flags & libc::CLONE_VFORK as u64 != 0 {
             if thread.tid.load(Ordering::Relaxed) == 0 {
                 thread.set_up();
+                shale_libfs::prepare_thread();
             }
             thread.vfork.store(1, Ordering::Relaxed);
         }
@@ -154,7 +155,7 @@ pub fn is_vfork_child(thread: &Thread) -> bool {
 }
 
 /// A call of a `vfork` child, in its parent's memory.
-pub fn call_of_vfork_child(number: u32, args: &Args) -> i64 {
+pub fn call_of_vfork_child(thread: &Thread, number: u32, args: &Args) -> i64 {
     let duplicates = matches!(number, nr::DUP | nr::DUP2 | nr::DUP3)
         || number == nr::FCNTL && matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
     let moves = matches!(
@@ -164,6 +165,8 @@ pub fn call_of_vfork_child(number: u32, args: &Args) -> i64 {
     match number {
         nr::EXECVE | nr::EXECVEAT => {
             hand_over_inherited();
+            // It does not come back, and the parent goes on with what stands here.
+            thread.inside.store(0, Ordering::Relaxed);
             environment::exec(number, args)
         }
         _ if duplicates || moves => {

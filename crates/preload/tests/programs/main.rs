@@ -77,6 +77,41 @@ fn data_calls_make_no_system_call() {
     assert!(calls(&many).abs_diff(calls(&few)) < 50, "{many}");
 }
 
+/// Calls of a report: served in the process, left to the kernel.
+fn shares(report: &str) -> [u64; 2] {
+    let sum = |part: &str| {
+        part.split([':', ',', '{', '}'])
+            .filter_map(|n| n.parse::<u64>().ok())
+            .sum()
+    };
+    let (_, fast) = report.split_once(r#""fast":"#).unwrap();
+    let (fast, rest) = fast.split_once(r#","files_opened""#).unwrap();
+    let (_, kernel) = rest.split_once(r#""kernel":"#).unwrap();
+    [fast, kernel.split_once(r#","pid""#).unwrap().0].map(sum)
+}
+
+/// A client that has a file for itself is not left to the kernel, though it opens the file anew
+/// and cuts it below what the kernel knows, and though others look at it now and then.
+#[test]
+fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("lone");
+    let (file, report) = (m.path().join("cut"), m.beside("report"));
+    const ROUNDS: u64 = 4000;
+    let run = Run::of(&m, &program).arg(&file).arg(ROUNDS.to_string());
+    run.env("SHALE_WARM_CALLS", "0")
+        .env("SHALE_REPORT", &report)
+        .output();
+    let told = fs::read_to_string(&report).unwrap();
+    let report = told
+        .lines()
+        .find(|l| l.contains(r#""attached":1"#))
+        .unwrap();
+    let [fast, kernel] = shares(report);
+    assert_eq!(fast + kernel, 4 * ROUNDS, "{told}");
+    assert!(kernel < ROUNDS / 50, "{kernel} left to the kernel: {told}");
+}
+
 #[test]
 fn stray_stores_do_not_reach_the_log() {
     let Some(m) = Mounted::new() else { return };

@@ -110,11 +110,12 @@ impl Session {
                     insist,
                 };
                 match self.shared.lease(&self.client, &wish) {
-                    Ok(Some((grant, used))) => Reply::Leased {
-                        generation: grant.generation,
-                        fresh: grant.fresh,
-                        mode: grant.mode,
-                        used,
+                    Ok(Some(given)) => Reply::Leased {
+                        generation: given.grant.generation,
+                        fresh: given.grant.fresh,
+                        mode: given.grant.mode,
+                        used: given.used,
+                        watched: given.watched,
                     },
                     Ok(None) => Reply::NotLeased,
                     Err(_) => return Err(Errno::IO),
