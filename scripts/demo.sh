@@ -63,13 +63,23 @@ shutil.rmtree(sys.argv[1])
 PY
 }
 
+part() { # part N: 50 MiB, others for each N
+    python3 -c "import random, sys; sys.stdout.buffer.write(random.Random($1).randbytes(50 << 20))"
+}
+tiers() { # what each tier below NVM holds
+    "$SHALE" status "$mount" --json | python3 -c '
+import json, sys
+for tier in json.load(sys.stdin)["tiers"]:
+    print("    %-4s %5d MiB" % (tier["tier"], tier["live_bytes"] >> 20))'
+}
+
 say "1. What it needs"
 "$here/install-deps.sh"
 cargo build --release --locked --quiet -p shale-cli -p shale-preload
 echo "    built: ${SHALE#"$root"/}"
 
 say "2. A volume, mounted"
-volume_begin demo 1GiB --durability strict
+volume_begin demo 512MiB --ssd "$host/ssd.img:512M" --hdd "$host/hdd.img:2G" --durability strict
 volume_mount
 show "$SHALE" status "$mount"
 echo "    NVM is emulated by memory here (/dev/shm): it outlives every process, not a power cut."
@@ -88,7 +98,15 @@ echo "    media are worth to programs, not that one file system is better than t
 cmp <(sqlite3 "$mount/demo.db" .dump) <(sqlite3 "$host/demo.db" .dump)
 echo "    both databases hold the same."
 
-say "4. The daemon is killed in the middle of it"
+say "4. More than NVM holds: 900 MiB of files, and where they went"
+for ((n = 0; n < 18; n++)); do part "$n" >"$mount/part-$n"; done
+tiers
+show "$SHALE" where "$mount/part-0" | sed -n 1,6p
+for n in 0 9 17; do cmp "$mount/part-$n" <(part "$n"); done
+echo "    read again and compared: the same."
+rm "$mount"/part-*
+
+say "5. The daemon is killed in the middle of it"
 python3 "$here/crash/load-sqlite.py" run "$mount" "$host" >"$host/load.output" 2>&1 &
 load=$!
 for round in 1 2 3 4 5; do
@@ -113,7 +131,7 @@ else
 fi
 load=
 
-say "5. Nothing is lost: unmounted, checked, mounted again"
+say "6. Nothing is lost: unmounted, checked, mounted again"
 volume_umount
 show "$SHALE" fsck "$volume"
 volume_mount
@@ -121,6 +139,6 @@ python3 "$here/crash/load-sqlite.py" verify "$mount" "$host" | sed 's/^/    /'
 cmp <(sqlite3 "$mount/demo.db" .dump) <(sqlite3 "$host/demo.db" .dump)
 echo "    and the first database still equals the host's."
 
-say "6. Unmounted and taken away"
+say "7. Unmounted and taken away"
 volume_umount
 echo "    done."

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use shale_format::limits::{NVM_BYTES_MIN, SEGMENT_BYTES};
 use shale_format::superblock::Superblock;
+use shale_format::version;
 
 use super::Trial;
 use super::decay::kept;
@@ -241,7 +242,9 @@ pub fn versions(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         trial.cases += 1;
         Ok(())
     };
-    for bit in [1_u64, 1 << 31, 1 << 63] {
+    // The lowest that no feature of ours has, and others.
+    let lowest = (!version::INCOMPATIBLE).trailing_zeros();
+    for bit in [1_u64 << lowest, 1 << 31, 1 << 63] {
         let compatible = Superblock {
             compatible: bit,
             ..now

@@ -233,23 +233,23 @@ fn live_slots(media: &Media) -> Vec<(u32, LogSlot)> {
     all
 }
 
-/// Makes the tables of a superblock agree with one another: devices are believed.
+/// Makes the tables of a superblock agree with one another. Blocks and devices of tiers below NVM do,
+/// else it would not have been read; of NVM the devices are believed if they have all its blocks.
 fn mend_tiers(sb: &mut Superblock) {
-    for (n, tier) in sb.tier.iter_mut().enumerate() {
-        let there = tier.device.iter().filter(|d| d.blocks > 0);
-        tier.devices = there.clone().count() as u32;
-        let blocks = there.fold(0, |sum: u64, d| sum.saturating_add(d.blocks));
-        match n {
-            // Its geometry has been checked against the segments.
-            0 if blocks != tier.blocks => {
-                let uuid = tier.device[0].uuid;
-                tier.device.fill(zerocopy::FromZeros::new_zeroed());
-                tier.device[0].uuid = uuid;
-                tier.device[0].blocks = tier.blocks;
-                tier.devices = 1;
-            }
-            _ => tier.blocks = blocks,
-        }
+    for tier in &mut sb.tier[1..] {
+        let unused = tier.device.iter_mut().skip(tier.devices as usize);
+        unused.for_each(|entry| *entry = zerocopy::FromZeros::new_zeroed());
+    }
+    let nvm = &mut sb.tier[0];
+    let there = nvm.device.iter().filter(|d| d.blocks > 0);
+    nvm.devices = there.clone().count() as u32;
+    // Its geometry has been checked against the segments.
+    if there.fold(0, |sum: u64, d| sum.saturating_add(d.blocks)) != nvm.blocks {
+        let uuid = nvm.device[0].uuid;
+        nvm.device.fill(zerocopy::FromZeros::new_zeroed());
+        nvm.device[0].uuid = uuid;
+        nvm.device[0].blocks = nvm.blocks;
+        nvm.devices = 1;
     }
     let last = sb.tier.iter().rposition(|t| t.blocks > 0).unwrap_or(0);
     sb.tier_count = last as u8 + 1;
