@@ -228,6 +228,9 @@ pub fn segments(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     Ok(Ok(()))
 }
 
+/// The lowest feature bit that is none of ours.
+const UNKNOWN: u64 = 1 << (!version::INCOMPATIBLE).trailing_zeros();
+
 /// Versions and feature bits of a newer program.
 pub fn versions(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let stage = trial.stage()?;
@@ -242,9 +245,7 @@ pub fn versions(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         trial.cases += 1;
         Ok(())
     };
-    // The lowest that no feature of ours has, and others.
-    let lowest = (!version::INCOMPATIBLE).trailing_zeros();
-    for bit in [1_u64 << lowest, 1 << 31, 1 << 63] {
+    for bit in [UNKNOWN, 1 << 31, 1 << 63] {
         let compatible = Superblock {
             compatible: bit,
             ..now
