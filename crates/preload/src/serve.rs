@@ -52,7 +52,13 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, args),
         nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, args),
         nr::MMAP if !matches!(table::get(args[4] as i32), Entry::File(_)) => PASS,
-        _ => guarded(thread, || dispatch(thread, number, args)),
+        _ => {
+            // `malloc`, under its locks, reads files of the kernel's.
+            if matches!(table::get(args[0] as i32), Entry::File(_)) {
+                thread.prepare();
+            }
+            guarded(thread, || dispatch(thread, number, args))
+        }
     }
 }
 

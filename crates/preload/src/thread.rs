@@ -135,13 +135,23 @@ impl Thread {
         }
     }
 
+    /// Allocates, once per thread, what its end has to run: later a fork that holds the locks of
+    /// `malloc` may wait for it. Not in calls that `malloc` itself makes, which has its locks then.
+    #[inline]
+    pub fn prepare(&self) {
+        thread_local! {
+            static PREPARED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+        }
+        if !PREPARED.replace(true) {
+            shale_libfs::prepare_thread();
+        }
+    }
+
     /// Marks the thread busy; waits while a fork runs.
     #[inline]
     pub fn begin(&self) {
         if self.tid.load(Ordering::Relaxed) == 0 {
             self.set_up();
-            // Nobody waits for it yet.
-            shale_libfs::prepare_thread();
         }
         let slot = &SLOT[self.slot.load(Ordering::Relaxed) as usize - 1];
         loop {
