@@ -102,11 +102,6 @@ impl FileDevice {
         Ok(FileDevice { file, path, bytes })
     }
 
-    /// The file's name, for messages.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn assert_inside(&self, offset: u64, bytes: u64) {
         assert!(
             offset <= self.bytes && bytes <= self.bytes - offset,
