@@ -101,6 +101,17 @@ impl ClientPage {
         self.map.load_u32(client_page::uses(ino)) > 0
     }
 
+    /// Takes what the client says that it has read.
+    pub(crate) fn take_reads(&self) -> Vec<client_page::Read> {
+        let words = (0..client_page::READS).map(|n| client_page::READ + n * 8);
+        let taken = words.filter_map(|at| {
+            let read = client_page::Read::of(self.map.load_u64(at))?;
+            self.map.store_u64(at, 0);
+            Some(read)
+        });
+        taken.collect()
+    }
+
     pub(crate) fn gate(&self, n: usize) -> u64 {
         self.map.load_u64(client_page::gate(n))
     }

@@ -145,6 +145,7 @@ impl Shared {
             self.remember(client, halt.to_string());
             return digested;
         }
+        self.take_report(client);
         self.clients.write().remove(&client.id);
         self.leases.release_all(client.id);
         self.tell_others();

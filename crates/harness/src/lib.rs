@@ -10,6 +10,7 @@
 //! | [`flash`] | other file systems on the emulated flash, with its counters |
 //! | [`fuzz`] | bytes that anybody could have written |
 //! | [`hostile`] | clients that lie |
+//! | [`tiers`] | loads for volumes of several tiers |
 //! | [`scratch`] | a volume for as long as a measurement lasts |
 //! | [`machine`] | on what |
 //!
@@ -28,6 +29,7 @@ pub mod micro;
 pub mod model;
 mod programs;
 pub mod scratch;
+pub mod tiers;
 mod timer;
 pub mod workload;
 

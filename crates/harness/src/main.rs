@@ -49,6 +49,8 @@ enum Verb {
     Model(command::model::Args),
     /// Switch on deliberate mistakes, one at a time, and see that each is found
     Mutants(command::mutants::Args),
+    /// Loads for volumes of several tiers: a file server that grows, Zipf's law
+    Tiers(command::tiers::Args),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Verb::Hostile(args) => command::hostile::run(&args),
         Verb::Model(args) => command::model::run(&args),
         Verb::Mutants(args) => command::mutants::run(&args),
+        Verb::Tiers(args) => command::tiers::run(&args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

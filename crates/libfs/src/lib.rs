@@ -38,6 +38,7 @@ mod present;
 mod ranges;
 mod read;
 mod rename;
+mod reports;
 mod requests;
 mod room;
 mod served;

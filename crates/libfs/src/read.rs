@@ -246,10 +246,14 @@ pub(crate) fn copy_out(
     pieces(op, node, state, offset, end, &mut |from, to, piece| {
         let into = &mut into[(from - offset) as usize..(to - offset) as usize];
         let at = match piece {
-            Piece::Volume(byte) => byte as usize,
+            Piece::Volume(byte) => {
+                session.note_read(node.ino, from, to, false);
+                byte as usize
+            }
             Piece::Newer(Source::Block { addr, skip }) => (addr.byte() + skip) as usize,
             Piece::Lower(addr, skip, len) => {
                 behind = None;
+                session.note_read(node.ino, from, to, true);
                 return session.load_lower(node, (addr, skip, len), from, into);
             }
             Piece::Newer(Source::Log { at }) => {

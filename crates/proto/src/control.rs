@@ -59,8 +59,52 @@ pub mod client_page {
     pub const USE: usize = GATE + GATES * GATE_BYTES;
     /// Number of words that count open files.
     pub const USES: usize = 1024;
+    /// First of [`READS`] u64 words: pieces of files that were read lately ([`Read`]), each at the
+    /// place that [`reads`] gives. The daemon takes them now and then and leaves zeros. A hint:
+    /// where two pieces share a place, one is forgotten. Only in volumes with several tiers.
+    pub const READ: usize = USE + USES * 4;
+    /// Number of words that tell of reads: a list of 4 KiB (Strata §3.3).
+    pub const READS: usize = 512;
     /// Bytes of the page file.
-    pub const BYTES: usize = USE + USES * 4;
+    pub const BYTES: usize = READ + READS * 8;
+
+    /// A piece of a file that was read.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Read {
+        /// The file, below 2^39.
+        pub ino: u64,
+        /// Which piece of 1 MiB, below 2^24: files have at most 16 TiB.
+        pub piece: u64,
+        /// Some of what was read lies below NVM.
+        pub below: bool,
+    }
+
+    impl Read {
+        /// As a word of the page; never 0.
+        pub fn word(self) -> u64 {
+            (u64::from(self.below) << 63)
+                | ((self.ino & INO_MASK) << 24)
+                | (self.piece & PIECE_MASK)
+        }
+
+        /// What a word says; `None` for 0.
+        pub fn of(word: u64) -> Option<Self> {
+            (word != 0).then_some(Self {
+                ino: (word >> 24) & INO_MASK,
+                piece: word & PIECE_MASK,
+                below: word >> 63 == 1,
+            })
+        }
+    }
+
+    const PIECE_MASK: u64 = (1 << 24) - 1;
+    const INO_MASK: u64 = (1 << 39) - 1;
+
+    /// Byte offset of the word that tells of reads of a piece, and of others.
+    pub fn reads(ino: u64, piece: u64) -> usize {
+        let h = (ino.rotate_left(32) ^ piece).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55;
+        READ + (h as usize % READS) * 8
+    }
 
     /// Byte offset of the word that counts open files of inode `ino`, and of others.
     pub fn uses(ino: u64) -> usize {
@@ -92,7 +136,22 @@ mod tests {
         assert!(used.len() > 3_000, "{}", used.len());
         assert!((0..10_000).all(|ino| {
             let at = client_page::uses(ino);
-            at >= client_page::USE && at + 4 <= client_page::BYTES
+            at >= client_page::USE && at + 4 <= client_page::READ
         }));
+        assert!((0..10_000).all(|n| {
+            let at = client_page::reads(n / 7, n);
+            at >= client_page::READ && at + 8 <= client_page::BYTES && at.is_multiple_of(8)
+        }));
+    }
+
+    #[test]
+    fn reads_fit_a_word() {
+        for (ino, piece) in [(1, 0), (2, 9), (1 << 38, 0xff_ffff)] {
+            for below in [false, true] {
+                let read = client_page::Read { ino, piece, below };
+                assert_eq!(client_page::Read::of(read.word()), Some(read));
+            }
+        }
+        assert_eq!(client_page::Read::of(0), None);
     }
 }

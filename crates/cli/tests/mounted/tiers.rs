@@ -1,6 +1,6 @@
 //! Three tiers on the real programs.
 
-use crate::volume::{Volume, can_mount, kill};
+use crate::volume::{Volume, can_mount, kill, wait_until};
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -54,6 +54,49 @@ fn a_volume_is_as_large_as_its_slowest_tier() {
             "file {n} after a new mount"
         );
         fs::remove_file(file(n)).unwrap();
+    }
+    v.umount();
+    v.fsck();
+}
+
+/// What is read again and again below NVM comes back to it; what is read once stays.
+#[test]
+fn what_is_read_often_rises() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("rises", "64M", "256M", "1G");
+    v.mount();
+    let file = |n: usize| v.mountpoint().join(format!("file-{n}"));
+    for n in 0..2 {
+        fs::write(file(n), bytes(n)).unwrap();
+    }
+    v.shale(&["migrate", v.place()]).ok();
+    // Each reader is a process of its own, so nothing comes from a cache.
+    let read = |n: usize| {
+        let from = format!("if={}", file(n).display());
+        let dd = ["dd", &from, "of=/dev/null", "bs=4k", "status=none"];
+        v.shale(&[&["run", "--"], &dd[..]].concat()).ok();
+    };
+    let on_nvm = |n: usize| {
+        let parts = v
+            .shale(&["where", file(n).to_str().unwrap(), "--json"])
+            .ok();
+        let parts: serde_json::Value = serde_json::from_str(&parts).unwrap();
+        let tier = |p: &serde_json::Value| p["tier"] == "nvm";
+        parts.as_array().unwrap().iter().all(tier)
+    };
+    assert!(!on_nvm(0) && !on_nvm(1));
+    read(1);
+    wait_until("a file that is read often is on NVM", || {
+        read(0);
+        thread::sleep(Duration::from_millis(500));
+        on_nvm(0)
+    });
+    assert!(!on_nvm(1));
+    assert!(v.status()["migration"]["up_bytes"].as_u64() >= Some(FILE_BYTES as u64));
+    for n in 0..2 {
+        assert!(fs::read(file(n)).unwrap() == bytes(n), "file {n}");
     }
     v.umount();
     v.fsck();

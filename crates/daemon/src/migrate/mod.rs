@@ -3,7 +3,8 @@
 //!
 //! * `policy`: what is cold, and which zones to empty;
 //! * `mover`: moving blocks, in batches, each as safe as a digest;
-//! * `room`: making room, tier by tier.
+//! * `room`: making room, tier by tier;
+//! * `rise`: what clients read often below NVM comes back.
 //!
 //! It begins when NVM is 95% full (a setting) and goes on until 5% less are. Whoever waits for
 //! room that NVM does not have has it made at once, whatever the speed is set to.
@@ -14,6 +15,7 @@
 
 mod mover;
 mod policy;
+mod rise;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -91,6 +93,7 @@ pub(crate) struct Migration {
     counts: Counts,
     coldest: Mutex<VecDeque<Piece>>,
     pub(crate) recency: Recency,
+    rising: Mutex<rise::Rising>,
     last_error: Mutex<Option<String>>,
 }
 
@@ -158,38 +161,54 @@ impl Shared {
         asked.unwrap_or(MIGRATE_AT_PERCENT)
     }
 
-    /// Blocks of NVM in use above `percent` of what files can have.
-    fn above(&self, percent: u32) -> u64 {
+    /// Blocks of NVM in use, and `percent` of what files can have.
+    fn used_and_mark(&self, percent: u32) -> (u64, u64) {
         let space = self.volume.space();
         let capacity = space.total.saturating_sub(space.reserved_fixed);
         let mark = capacity / 100 * u64::from(percent);
-        (space.used + space.taken).saturating_sub(mark)
+        (space.used + space.taken, mark)
     }
 
-    /// The thread that moves data down in the background.
+    /// Blocks of NVM in use above `percent` of what files can have.
+    fn above(&self, percent: u32) -> u64 {
+        let (used, mark) = self.used_and_mark(percent);
+        used.saturating_sub(mark)
+    }
+
+    /// The thread that moves data in the background.
     pub(crate) fn migrate_loop(self: &Arc<Self>) {
         while self.migration.wait(LOOK_EVERY) {
-            let percent = self.migrate_percent();
-            if self.migration.speed().paused || self.above(percent) == 0 {
-                continue;
-            }
-            let low = percent.saturating_sub(DOWN_PERCENT);
-            while !self.migration.stopped() && !self.migration.speed().paused {
-                let above = self.above(low);
-                if above == 0 {
-                    break;
-                }
-                match self.move_down(above) {
-                    Ok(0) => break,
-                    Ok(blocks) => self.keep_to_limit(blocks),
-                    Err(e) => {
-                        self.migration_failed(&e);
-                        std::thread::sleep(ERROR_WAIT.min(LOOK_EVERY * 5));
-                        break;
-                    }
-                }
+            self.take_reports();
+            let moved = self.sink().and_then(|()| self.rise());
+            if let Err(e) = moved {
+                self.migration_failed(&e);
+                std::thread::sleep(ERROR_WAIT.min(LOOK_EVERY * 5));
             }
         }
+    }
+
+    fn may_move(&self) -> bool {
+        !self.migration.stopped() && !self.migration.speed().paused
+    }
+
+    /// Moves the coldest data down if NVM is too full.
+    fn sink(self: &Arc<Self>) -> shale_volume::Result<()> {
+        let percent = self.migrate_percent();
+        if self.above(percent) == 0 {
+            return Ok(());
+        }
+        let low = percent.saturating_sub(DOWN_PERCENT);
+        while self.may_move() {
+            let above = self.above(low);
+            if above == 0 {
+                break;
+            }
+            match self.move_down(above)? {
+                0 => break,
+                blocks => self.keep_to_limit(blocks),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn migration_failed(&self, error: &shale_volume::VolumeError) {

@@ -12,7 +12,7 @@ use shale_format::limits::INODES_PER_BLOCK;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Extent, Result, VolumeError, ZoneInfo};
 use std::collections::{HashMap, VecDeque};
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, Range, RangeInclusive};
 
 /// Blocks of a piece: 1 MiB.
 pub(crate) const PIECE_BLOCKS: u64 = 256;
@@ -31,11 +31,16 @@ pub(crate) struct Recency {
 impl Recency {
     /// Blocks of a file are used.
     pub(crate) fn touch(&self, ino: u64, blocks: &Range<u64>) {
+        let last = blocks.end.saturating_sub(1).max(blocks.start);
+        self.touch_pieces(ino, blocks.start / PIECE_BLOCKS..=last / PIECE_BLOCKS);
+    }
+
+    /// Pieces of a file are used.
+    pub(crate) fn touch_pieces(&self, ino: u64, used: RangeInclusive<u64>) {
         let mut state = self.state.lock();
         let (clock, pieces) = &mut *state;
         *clock += 1;
-        let last = blocks.end.saturating_sub(1).max(blocks.start);
-        for piece in blocks.start / PIECE_BLOCKS..=last / PIECE_BLOCKS {
+        for piece in used {
             pieces.insert((ino, piece), *clock);
         }
         if pieces.len() > PIECES_MAX {
@@ -127,37 +132,41 @@ impl Shared {
             if self.migration.recency.of(piece.ino, piece.piece) > piece.stamp {
                 continue;
             }
-            sum += self.data_of(piece, &mut wanted)?;
+            let in_nvm: fn(TierId) -> bool = |tier| tier == TierId::Nvm;
+            let (place, hot) = ((piece.ino, piece.piece), piece.stamp > 0);
+            sum += self.data_of(place, (in_nvm, hot), &mut wanted)?;
         }
         Ok(wanted)
     }
 
-    /// Adds what NVM holds of a piece. Gives the blocks.
-    fn data_of(&self, piece: Piece, wanted: &mut Vec<Wanted>) -> Result<u64> {
+    /// Adds what lies of a piece in the tiers that `from` takes. Gives the blocks.
+    pub(super) fn data_of(
+        &self,
+        (ino, piece): (u64, u64),
+        (from, hot): (fn(TierId) -> bool, bool),
+        wanted: &mut Vec<Wanted>,
+    ) -> Result<u64> {
         let _reader = self.readers.enter();
         let view = self.volume.view();
-        let Some(inode) = view.inode(Ino(piece.ino))? else {
+        let Some(inode) = view.inode(Ino(ino))?.filter(Inode::is_file) else {
             return Ok(0);
         };
-        if !inode.is_file() {
-            return Ok(0);
-        }
-        let range = piece.piece * PIECE_BLOCKS..(piece.piece + 1) * PIECE_BLOCKS;
+        let range = piece * PIECE_BLOCKS..(piece + 1) * PIECE_BLOCKS;
         let mut blocks = 0;
         view.extents(&inode, FileBlock(range.start), &mut |e| {
             if e.file_block >= range.end {
                 return ControlFlow::Break(());
             }
             let addr = BlockAddr::from_raw(e.addr);
-            if addr.tier() == Some(TierId::Nvm) && !e.is_unwritten() {
+            if addr.tier().is_some_and(from) && !e.is_unwritten() {
                 let len = e.end().0.min(range.end) - e.file_block;
                 blocks += len;
                 wanted.push(Wanted {
-                    ino: piece.ino,
+                    ino,
                     at: e.file_block,
                     from: addr,
                     blocks: len,
-                    hot: piece.stamp > 0,
+                    hot,
                 });
             }
             ControlFlow::Continue(())

@@ -8,3 +8,4 @@ pub mod hostile;
 pub mod model;
 pub mod mutants;
 mod parts;
+pub mod tiers;

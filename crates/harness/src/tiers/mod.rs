@@ -1,0 +1,98 @@
+//! Loads for volumes of several tiers; any directory will do, so that file systems compare.
+//!
+//! | Module | What |
+//! | --- | --- |
+//! | [`grow`] | a file server whose files become more, while a checker reads them (Strata §5.2.3) |
+//! | [`zipf`] | 4 KiB reads and writes of one large file, few blocks most of the time |
+//!
+//! Every byte read is compared with what was written there.
+
+pub mod grow;
+pub mod zipf;
+
+use std::path::Path;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::{HarnessError, Result};
+
+/// Longest time that is told apart: ten minutes.
+const NS_MAX: u64 = 600_000_000_000;
+
+/// How long calls of one kind took, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Times {
+    /// Calls.
+    pub calls: u64,
+    /// The middle one.
+    pub p50_us: f64,
+    /// One of a hundred took longer.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// Collects [`Times`].
+struct Stopwatch(Histogram<u64>);
+
+impl Stopwatch {
+    fn new() -> Result<Self> {
+        let made = Histogram::new_with_bounds(1, NS_MAX, 3);
+        made.map(Self).map_err(|e| HarnessError::Program {
+            program: "the histogram".to_owned(),
+            found: e.to_string(),
+        })
+    }
+
+    fn note(&mut self, took: Duration) {
+        self.0.saturating_record(took.as_nanos() as u64);
+    }
+
+    fn times(&self) -> Times {
+        let us = |ns: u64| ns as f64 / 1e3;
+        Times {
+            calls: self.0.len(),
+            p50_us: us(self.0.value_at_quantile(0.5)),
+            p99_us: us(self.0.value_at_quantile(0.99)),
+            max_us: us(self.0.max()),
+        }
+    }
+}
+
+/// The word of a file at a place, 8 bytes each: another one in each file.
+fn word(file: u64, at: u64) -> u64 {
+    let n = (file << 40 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (n ^ (n >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// What file `file` holds from word `from` on.
+fn fill(file: u64, from: u64, into: &mut [u8]) {
+    for (at, bytes) in (from..).zip(into.as_chunks_mut::<8>().0) {
+        *bytes = word(file, at).to_le_bytes();
+    }
+}
+
+/// Percent of the file system's blocks that are in use.
+///
+/// # Errors
+/// It cannot be asked.
+pub fn used_percent(dir: &Path) -> Result<f64> {
+    let stat = rustix::fs::statvfs(dir).map_err(HarnessError::file(dir, "look at"))?;
+    let used = stat.f_blocks.saturating_sub(stat.f_bfree);
+    Ok(used as f64 * 100.0 / stat.f_blocks.max(1) as f64)
+}
+
+/// Compares bytes that were read with what has to be there.
+fn compare(place: &Path, at: u64, found: &[u8], expected: &[u8]) -> Result<()> {
+    match found.iter().zip(expected).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(n) => Err(HarnessError::Wrong {
+            target: format!("{}, byte {}", place.display(), at + n as u64),
+            what: "what was written there",
+            expected: expected[n].into(),
+            found: found[n].into(),
+        }),
+    }
+}

@@ -1,0 +1,30 @@
+//! Reports of reads (Strata §3.3): which pieces of files this client read lately, so that
+//! migration knows what is hot. In volumes with several tiers only.
+//!
+//! There is no message: pieces are noted in a table of 4 KiB on the client page, and the daemon
+//! looks there. A piece that is read again and again costs one load.
+
+use crate::session::Session;
+use shale_proto::control::client_page::{self, Read};
+
+/// log2 of the bytes of a piece.
+const PIECE_SHIFT: u32 = 20;
+
+impl Session {
+    /// Notes that bytes `from..to` of a file were read, `below` NVM or in it.
+    pub(crate) fn note_read(&self, ino: u64, from: u64, to: u64, below: bool) {
+        if !self.view.superblock().is_tiered() {
+            return;
+        }
+        for piece in from >> PIECE_SHIFT..=(to - 1) >> PIECE_SHIFT {
+            let (at, word) = (
+                client_page::reads(ino, piece),
+                Read { ino, piece, below }.word(),
+            );
+            let words = self.client_words();
+            if words.load_u64(at) != word {
+                words.store_u64(at, word);
+            }
+        }
+    }
+}
