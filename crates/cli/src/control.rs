@@ -43,6 +43,8 @@ pub enum Order {
     },
     /// Where the blocks of an inode are.
     Where(u64),
+    /// How many files and bytes each device holds.
+    Holdings,
     /// Verify all checksums. Answered by [`Scrubbing`], again and again.
     Scrub,
 }
@@ -133,6 +135,10 @@ fn obey(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
             speed.limit = limit.unwrap_or(speed.limit);
             daemon.set_speed(speed);
             packet::send(socket, &Ok::<u64, String>(speed.limit), &[])
+        }
+        Some((Order::Holdings, _)) => {
+            let held = daemon.holdings().map_err(|e| e.to_string());
+            packet::send(socket, &held, &[])
         }
         Some((Order::Where(ino), _)) => {
             let places = daemon.where_is(ino).map_err(|e| e.to_string());

@@ -9,6 +9,7 @@ mod bench;
 mod completions;
 mod control;
 mod daemon;
+mod df;
 mod digest;
 mod failure;
 mod fsck;
@@ -74,6 +75,8 @@ enum Verb {
     Run(run::Args),
     /// Show what a mount is doing
     Status(status::Args),
+    /// Show the space of each tier and device, and what would be lost with it
+    Df(df::Args),
     /// Bring everything that is logged into the volume
     Digest(digest::Args),
     /// Move cold data to slower tiers now, or say how fast that may go
@@ -104,6 +107,7 @@ impl Verb {
             Verb::Umount(args) => ("umount", umount::run(&args)),
             Verb::Run(args) => ("run", run::run(&args)),
             Verb::Status(args) => ("status", status::run(&args)),
+            Verb::Df(args) => ("df", df::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Migrate(args) => ("migrate", migrate::run(&args)),
             Verb::Where(args) => ("where", whereis::run(&args)),

@@ -1,6 +1,7 @@
 //! `shale status`: what a mount is doing.
 
 use crate::ask;
+use crate::df;
 use crate::failure::Result;
 use crate::mkfs::explain;
 use crate::size;
@@ -24,12 +25,18 @@ pub struct Args {
     /// Everything that is known, as JSON
     #[arg(long)]
     json: bool,
+    /// How many files have blocks on each device: looks through all files
+    #[arg(long)]
+    files: bool,
 }
 
 /// Shows the state.
 pub fn run(args: &Args) -> Result<()> {
     let dir = ask::mount_at(&args.mountpoint)?;
-    let status = complete(ask::status(&dir)?, &dir);
+    let mut status = complete(ask::status(&dir)?, &dir);
+    if args.files {
+        status["holdings"] = df::holdings(&dir)?;
+    }
     if args.json {
         say!("{status:#}");
     } else {
@@ -54,11 +61,11 @@ fn complete(mut status: Value, dir: &StateDir) -> Value {
     status
 }
 
-fn number(value: &Value, key: &str) -> u64 {
+pub fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or(0)
 }
 
-fn word<'v>(value: &'v Value, key: &str) -> &'v str {
+pub fn word<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or("?")
 }
 
@@ -78,10 +85,11 @@ fn table(status: &Value) -> String {
     line(
         "nvm",
         format!(
-            "{} used of {}, {} available; {}",
+            "{} used of {}, {} available, {} logged and not digested; {}",
             size::show(number(space, "used_bytes")),
             size::show(number(space, "total_bytes")),
             size::show(number(space, "available_bytes")),
+            size::show(number(space, "dirty_bytes")),
             word(status, "nvm_dir"),
         ),
     );
@@ -90,6 +98,9 @@ fn table(status: &Value) -> String {
     }
     if status["migration"].is_object() {
         line("migration", migration(&status["migration"]));
+    }
+    for held in status["holdings"].as_array().into_iter().flatten() {
+        line(word(held, "tier"), df::holding(held));
     }
     for bad in status["bad_blocks"].as_array().into_iter().flatten() {
         line("bad block", word(bad, "why").to_owned());
@@ -125,7 +136,10 @@ fn table(status: &Value) -> String {
 fn tier(tier: &Value) -> String {
     let devices = tier["devices"].as_array().into_iter().flatten();
     let paths: Vec<String> = devices
-        .map(|d| format!("{} ({})", word(d, "path"), word(d, "access")))
+        .map(|d| {
+            let live = size::show(number(d, "live_bytes"));
+            format!("{} ({}, {live})", word(d, "path"), word(d, "access"))
+        })
         .collect();
     format!(
         "{} used of {}, {} dead, {} writable, {} reserved; {} of {} zones empty; {}",
@@ -150,11 +164,12 @@ fn migration(m: &Value) -> String {
         .as_str()
         .map_or(String::new(), |e| format!("; {e}"));
     format!(
-        "{pace}; {} down, {} up, {} cleaned in {} batches, {} a second{error}",
+        "{pace}; {} down, {} up, {} cleaned in {} batches, {} a second lately, {} since the start{error}",
         size::show(number(m, "down_bytes")),
         size::show(number(m, "up_bytes")),
         size::show(number(m, "cleaned_bytes")),
         number(m, "batches"),
+        size::show(number(m, "recent_bytes_per_s")),
         size::show(number(m, "rate_bytes_per_s")),
     )
 }
@@ -212,7 +227,7 @@ mod tests {
             "mountpoint": "/m", "name": "v", "durability": "strict", "volume": "/v.toml",
             "uuid": "u", "nvm_dir": "/n", "persistence": "emulated", "daemon_pid": 12,
             "supervisor_pid": 11, "supervised": false, "uptime_s": 3, "restarts": 2, "log": "/l",
-            "space": {"used_bytes": 1 << 20, "total_bytes": 1 << 30, "available_bytes": 5 << 20, "inodes": 7},
+            "space": {"used_bytes": 1 << 20, "total_bytes": 1 << 30, "available_bytes": 5 << 20, "dirty_bytes": 72, "inodes": 7},
             "digest": {"records": 9, "last_error": "worn out"},
             "clients": [{"kind": "mount", "pid": 12, "uid": 0, "state": "served",
                 "log_bytes": 4096, "log_used_bytes": 128, "committed": 200, "digested": 72}],
@@ -222,7 +237,7 @@ mod tests {
         let text = table(&status);
         for part in [
             "/m: volume 'v', strict",
-            "1 MiB used of 1 GiB, 5 MiB available",
+            "1 MiB used of 1 GiB, 5 MiB available, 72 B logged",
             "not a power cut",
             "process 12, for 3 s, started again 2 times",
             "gone (was process 11)",

@@ -243,6 +243,7 @@ impl Daemon {
             idle_blocks: Mutex::default(),
             hook: Default::default(),
             totals: Default::default(),
+            rates: Default::default(),
             bad_blocks: Default::default(),
             migration: Default::default(),
             departed: Mutex::default(),

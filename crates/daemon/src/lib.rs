@@ -14,7 +14,7 @@
 //! | [`recover`], `orphans` | what a crash left |
 //! | [`migrate`], `lower_read` | moving data between tiers, reading what lies below NVM |
 //! | [`check`], [`scrub`] | verifying a volume that is not mounted, or is; repair |
-//! | [`stats`] | what `status` shows |
+//! | [`stats`], `rates`, `holdings` | what `status` shows: counts, how fast they grow, what lies on each device |
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -33,6 +33,7 @@ mod gate;
 mod gate_tests;
 mod grants;
 mod halt;
+mod holdings;
 mod labels;
 pub mod lease;
 #[cfg(test)]
@@ -48,6 +49,7 @@ mod orphans;
 mod page;
 mod pass;
 mod progress;
+mod rates;
 pub mod recover;
 mod release;
 mod revoke;
@@ -65,9 +67,11 @@ mod whereis;
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use devices::LowerTiers;
 pub use error::{DaemonError, Result};
+pub use holdings::Holding;
 pub use lease::LeaseHook;
 pub use make::{Made, MakeOptions, make_volume};
 pub use nvm_dir::{NvmLock, open_nvm};
+pub use rates::RateStatus;
 pub use recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;

@@ -16,6 +16,7 @@ use crate::lease::{LeaseHook, Leases};
 use crate::lower_read::BadBlocks;
 use crate::migrate::Migration;
 use crate::nvm_dir::remove;
+use crate::rates::Sampler;
 use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
 use crate::space::Credits;
@@ -71,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) idle_blocks: Mutex<Vec<Run>>,
     pub(crate) hook: RwLock<Option<Arc<dyn LeaseHook>>>,
     pub(crate) totals: Totals,
+    pub(crate) rates: Sampler,
     pub(crate) bad_blocks: BadBlocks,
     pub(crate) migration: Migration,
     pub(crate) departed: Mutex<Vec<Departed>>,

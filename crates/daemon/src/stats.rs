@@ -3,6 +3,7 @@
 use crate::client::{Fate, Reach};
 use crate::digest::DigestStats;
 use crate::lower_read::BadBlock;
+use crate::rates::RateStatus;
 use crate::recover::RecoveryReport;
 use crate::shared::{Departed, Shared};
 use crate::space::{Supply, fixed_reserve};
@@ -63,6 +64,8 @@ pub struct Status {
     pub leases: LeaseStatus,
     /// What digests did since the start.
     pub digest: DigestStatus,
+    /// How fast it goes lately.
+    pub rates: RateStatus,
     /// What went to the NVM tier through the daemon, by path.
     pub device: Vec<PathStatus>,
     /// What the last start recovered.
@@ -86,6 +89,8 @@ pub struct SpaceStatus {
     pub credit_bytes: u64,
     /// Kept back for copy-on-write.
     pub reserve_bytes: u64,
+    /// Bytes of logs that are not digested yet.
+    pub dirty_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
 }
@@ -265,6 +270,7 @@ impl Shared {
                 refused: self.totals.refused.load(Ordering::Relaxed),
                 last_error,
             },
+            rates: self.rate_status(),
             device: Path::ALL
                 .map(|path| PathStatus::new(path, counts.path(path)))
                 .to_vec(),
@@ -298,6 +304,7 @@ impl Shared {
             granted_bytes: blocks.taken * block,
             credit_bytes: self.credits.outstanding(),
             reserve_bytes: fixed_reserve(blocks),
+            dirty_bytes: self.clients().iter().map(|c| c.backlog()).sum(),
             inodes: supply.inodes,
         }
     }

@@ -1,11 +1,13 @@
 //! What `status` tells of the tiers below NVM.
 
+use crate::holdings::tier_name;
 use crate::lower_read::BadBlock;
 use crate::migrate::MigrationCounts;
 use crate::shared::Shared;
 use serde::Serialize;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
+use shale_volume::ZoneInfo;
 use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -46,6 +48,14 @@ pub struct DeviceStatus {
     pub path: String,
     /// How it is accessed.
     pub access: &'static str,
+    /// Bytes in zones.
+    pub total_bytes: u64,
+    /// Bytes in use: what would be lost if it were.
+    pub live_bytes: u64,
+    /// Bytes written and not in use any more.
+    pub dead_bytes: u64,
+    /// Its empty zones.
+    pub empty_zones: u64,
     /// Bytes read since the start.
     pub read_bytes: u64,
     /// Bytes written.
@@ -69,6 +79,10 @@ pub struct MigrationStatus {
     pub limit_bytes_per_s: u64,
     /// Bytes a second moved since the start, on average.
     pub rate_bytes_per_s: u64,
+    /// Bytes a second moved in the last ten seconds.
+    pub recent_bytes_per_s: u64,
+    /// Bytes moved since the start: down, up, and to clean zones.
+    pub moved_bytes: u64,
     /// Counts since the start.
     #[serde(flatten)]
     pub counts: MigrationCounts,
@@ -85,8 +99,9 @@ impl Shared {
     fn tier_status(&self, tier: TierId) -> Option<TierStatus> {
         let space = self.volume.lower_space(tier)?;
         let devices = self.volume.lower_devices(tier).into_iter();
+        let (spans, zones) = (self.device_spans(tier), self.volume.lower_zones(tier));
         Some(TierStatus {
-            tier: format!("{tier:?}").to_lowercase(),
+            tier: tier_name(tier),
             total_bytes: space.total * BLOCK,
             live_bytes: space.live * BLOCK,
             dead_bytes: space.dead * BLOCK,
@@ -98,11 +113,17 @@ impl Shared {
             written_bytes: space.written * BLOCK,
             out_of_order: space.out_of_order,
             devices: devices
-                .map(|d| {
+                .zip(&spans)
+                .map(|(d, span)| {
                     let counts = d.counts();
+                    let sum = |of: fn(&ZoneInfo) -> u64| span.zones(&zones).map(of).sum::<u64>();
                     DeviceStatus {
                         path: d.name(),
                         access: d.access(),
+                        total_bytes: (span.end - span.first) * BLOCK,
+                        live_bytes: sum(|z| z.live) * BLOCK,
+                        dead_bytes: sum(|z| z.written.saturating_sub(z.live)) * BLOCK,
+                        empty_zones: sum(|z| u64::from(z.written == 0)),
                         read_bytes: counts.read_bytes,
                         written_bytes: counts.written_bytes,
                         flushes: counts.flushes,
@@ -127,6 +148,8 @@ impl Shared {
             paused: speed.paused,
             limit_bytes_per_s: speed.limit,
             rate_bytes_per_s: rate as u64,
+            recent_bytes_per_s: self.rate_status().moved_bytes_per_s,
+            moved_bytes: moved,
             counts,
             last_error: self.migration.last_error(),
         })

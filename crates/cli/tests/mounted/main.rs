@@ -6,6 +6,7 @@
 mod coherence;
 mod history;
 mod messages;
+mod observe;
 mod run;
 mod sizes;
 mod tiers;

@@ -69,7 +69,7 @@ pub(crate) struct Piece {
 
 impl Shared {
     /// Calls `f` with every extent of every file in one tier that holds data.
-    pub(super) fn each_extent(
+    pub(crate) fn each_extent(
         &self,
         tier: TierId,
         f: &mut dyn FnMut(&Inode, &Extent),

@@ -1,0 +1,194 @@
+//! `shale df`: the space of each tier and device, and what would be lost with a device.
+
+use crate::ask;
+use crate::control::{self, Order};
+use crate::failure::Result;
+use crate::size;
+use crate::state::StateDir;
+use crate::status::{number, word};
+use crate::terminal::{self, say};
+use serde_json::{Value, json};
+use shale_daemon::Holding;
+use std::path::PathBuf;
+
+const NOTES: &str = "\
+USED  taken from the tier; below NVM with what is dead until its zone is cleaned
+LIVE  what files and structure need: what would be lost with the tier or device
+DIRTY logged and not digested yet; logs lie beside the tier
+KEPT  set aside: for records to come and copy-on-write on NVM, for cleaning below
+FREE  could be given to files now
+
+All structure lies on NVM: without it nothing is found again.
+
+Examples:
+  shale df /mnt/shale
+  shale df /mnt/shale --files      also how many files have blocks on each device";
+
+/// Arguments of `df`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = NOTES)]
+pub struct Args {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// Count the files with blocks on each device: looks through all files
+    #[arg(long)]
+    files: bool,
+    /// As JSON, in bytes
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the space.
+pub fn run(args: &Args) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    let status = ask::status(&dir)?;
+    let held = args.files.then(|| holdings(&dir)).transpose()?;
+    let rows = rows(&status, held.as_ref());
+    if args.json {
+        say!("{:#}", Value::from(rows));
+    } else {
+        terminal::print(&table(&rows));
+    }
+    Ok(())
+}
+
+/// How many files and bytes each device holds.
+///
+/// # Errors
+/// The daemon ends, or its structure is damaged.
+pub fn holdings(dir: &StateDir) -> Result<Value> {
+    let held: Vec<Holding> = control::order(dir, Order::Holdings)?;
+    Ok(json!(held))
+}
+
+/// One device in words.
+pub fn holding(held: &Value) -> String {
+    format!(
+        "device {}: {} of {} files",
+        number(held, "device"),
+        size::show(number(held, "bytes")),
+        number(held, "files"),
+    )
+}
+
+/// A row for each tier, and one for each device below NVM.
+fn rows(status: &Value, held: Option<&Value>) -> Vec<Value> {
+    let space = &status["space"];
+    let kept = number(space, "reserve_bytes") + number(space, "credit_bytes");
+    let mut rows = vec![json!({
+        "tier": "nvm",
+        "device": status["nvm_dir"],
+        "size_bytes": space["total_bytes"],
+        "used_bytes": number(space, "used_bytes") + number(space, "granted_bytes"),
+        "live_bytes": space["used_bytes"],
+        "dirty_bytes": space["dirty_bytes"],
+        "kept_bytes": kept,
+        "free_bytes": space["available_bytes"],
+        "files": files(held, "nvm", 0),
+    })];
+    for tier in status["tiers"].as_array().into_iter().flatten() {
+        let (live, dead) = (number(tier, "live_bytes"), number(tier, "dead_bytes"));
+        rows.push(json!({
+            "tier": tier["tier"],
+            "size_bytes": tier["total_bytes"],
+            "used_bytes": live + dead,
+            "live_bytes": live,
+            "dirty_bytes": 0,
+            "kept_bytes": tier["reserved_bytes"],
+            "free_bytes": tier["writable_bytes"],
+        }));
+        let devices = tier["devices"].as_array().into_iter().flatten();
+        rows.extend(devices.enumerate().map(|(n, device)| {
+            let live = number(device, "live_bytes");
+            json!({
+                "tier": tier["tier"],
+                "device": device["path"],
+                "size_bytes": device["total_bytes"],
+                "used_bytes": live + number(device, "dead_bytes"),
+                "live_bytes": live,
+                "files": files(held, word(tier, "tier"), n),
+                "errors": device["errors"],
+            })
+        }));
+    }
+    rows
+}
+
+fn files(held: Option<&Value>, tier: &str, device: usize) -> Value {
+    let all = held.and_then(Value::as_array).into_iter().flatten();
+    let one = all
+        .filter(|h| word(h, "tier") == tier)
+        .find(|h| h["device"] == device);
+    one.map_or(Value::Null, |h| h["files"].clone())
+}
+
+const COLUMNS: [&str; 6] = ["size", "used", "live", "dirty", "kept", "free"];
+
+fn table(rows: &[Value]) -> String {
+    let mut text = format!("{:<6}", "TIER");
+    for column in COLUMNS {
+        text += &format!("{:>10}", column.to_uppercase());
+    }
+    text += "\n";
+    for row in rows {
+        let device = row["device"].as_str();
+        let tier = word(row, "tier");
+        let below = device.is_some() && tier != "nvm";
+        text += &format!("{:<6}", if below { "" } else { tier });
+        for column in COLUMNS {
+            let value = row[format!("{column}_bytes")].as_u64();
+            text += &format!("{:>10}", value.map_or(String::new(), size::show));
+        }
+        if let Some(device) = device {
+            text += &format!("  {device}");
+        }
+        if let Some(files) = row["files"].as_u64() {
+            text += &format!("  {files} files");
+        }
+        if row["errors"].as_u64().is_some_and(|n| n > 0) {
+            text += &format!("  {} errors", number(row, "errors"));
+        }
+        text += "\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tier_and_device_has_a_row() {
+        let status = json!({
+            "nvm_dir": "/n",
+            "space": {"total_bytes": 1 << 30, "used_bytes": 1 << 20, "granted_bytes": 0,
+                "available_bytes": 1 << 29, "dirty_bytes": 640, "credit_bytes": 1024,
+                "reserve_bytes": 1024},
+            "tiers": [{"tier": "ssd", "total_bytes": 8u64 << 30, "live_bytes": 3 << 20,
+                "dead_bytes": 1 << 20, "writable_bytes": 7u64 << 30, "reserved_bytes": 64 << 20,
+                "devices": [
+                    {"path": "/a", "total_bytes": 4u64 << 30, "live_bytes": 3 << 20,
+                        "dead_bytes": 1 << 20, "errors": 2},
+                    {"path": "/b", "total_bytes": 4u64 << 30, "live_bytes": 0, "dead_bytes": 0,
+                        "errors": 0}]}],
+        });
+        let held = json!([{"tier": "nvm", "device": 0, "files": 9, "bytes": 1},
+            {"tier": "ssd", "device": 0, "files": 4, "bytes": 1},
+            {"tier": "ssd", "device": 1, "files": 0, "bytes": 0}]);
+        let text = table(&rows(&status, Some(&held)));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        for (line, parts) in [
+            (1, &["nvm", "640 B", "2 KiB", "512 MiB  /n  9 files"][..]),
+            (2, &["ssd", "8 GiB", "4 MiB", "3 MiB", "0 B", "7 GiB"]),
+            (3, &["4 GiB", "/a  4 files  2 errors"]),
+            (4, &["/b  0 files"]),
+        ] {
+            for part in parts {
+                assert!(lines[line].contains(part), "{part} is missing in\n{text}");
+            }
+        }
+        assert!(!table(&rows(&status, None)).contains("files"));
+    }
+}

@@ -1,0 +1,109 @@
+//! What each device holds, and what would be lost with it.
+
+use crate::daemon::Daemon;
+use crate::shared::Shared;
+use serde::{Deserialize, Serialize};
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, TierId};
+use shale_volume::{Result, ZoneInfo};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Files with blocks on one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// `nvm`, `ssd` or `hdd`.
+    pub tier: String,
+    /// Its place among the devices of the tier.
+    pub device: usize,
+    /// Files that have blocks on it.
+    pub files: u64,
+    /// Bytes of them that are there.
+    pub bytes: u64,
+}
+
+/// Name of a tier.
+pub(crate) fn tier_name(tier: TierId) -> String {
+    format!("{tier:?}").to_lowercase()
+}
+
+/// Blocks of one device of a tier: where they begin and end in it.
+pub(crate) struct Span {
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+}
+
+impl Span {
+    /// Zones of the device.
+    pub(crate) fn zones<'z>(&self, zones: &'z [ZoneInfo]) -> impl Iterator<Item = &'z ZoneInfo> {
+        let (first, end) = (self.first, self.end);
+        zones
+            .iter()
+            .filter(move |z| (first..end).contains(&z.place.first))
+    }
+}
+
+impl Shared {
+    /// Where the devices of a tier lie in it; NVM counts as one.
+    pub(crate) fn device_spans(&self, tier: TierId) -> Vec<Span> {
+        if tier == TierId::Nvm {
+            return vec![Span {
+                first: 0,
+                end: u64::MAX,
+            }];
+        }
+        let superblock = self.volume.superblock();
+        let table = &superblock.tier[tier as usize];
+        let mut first = 0;
+        let devices = table.device[..table.devices as usize].iter();
+        devices
+            .map(|d| {
+                let span = Span {
+                    first,
+                    end: first + d.blocks,
+                };
+                first = span.end;
+                span
+            })
+            .collect()
+    }
+
+    /// Files and their bytes, for each device. All inodes are looked through.
+    pub(crate) fn holdings(&self) -> Result<Vec<Holding>> {
+        let mut all = Vec::new();
+        let tiers = [TierId::Nvm].into_iter().chain(self.volume.lower_tiers());
+        for tier in tiers {
+            let spans = self.device_spans(tier);
+            let mut held = vec![Holding::default(); spans.len()];
+            let mut last = vec![0; spans.len()];
+            self.each_extent(tier, &mut |inode, e| {
+                let start = BlockAddr::from_raw(e.addr).index();
+                let end = start + u64::from(e.len);
+                for ((span, held), last) in spans.iter().zip(&mut held).zip(&mut last) {
+                    let (from, to) = (start.max(span.first), end.min(span.end));
+                    if from < to {
+                        held.bytes += (to - from) * BLOCK;
+                        held.files += u64::from(*last != inode.ino);
+                        *last = inode.ino;
+                    }
+                }
+            })?;
+            for (device, h) in held.into_iter().enumerate() {
+                let tier = tier_name(tier);
+                all.push(Holding { tier, device, ..h });
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl Daemon {
+    /// How many files and bytes each device holds: what would be lost with it. All inodes are
+    /// looked through.
+    ///
+    /// # Errors
+    /// The structure is damaged.
+    pub fn holdings(&self) -> crate::error::Result<Vec<Holding>> {
+        Ok(self.shared().holdings()?)
+    }
+}
