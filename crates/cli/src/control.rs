@@ -11,7 +11,9 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shale_daemon::scrub::Damage;
+use shale_daemon::volume_file::DeviceFile;
 use shale_daemon::{Daemon, ScrubProgress, ScrubReport, Status};
+use shale_format::TierId;
 use shale_proto::SocketPeer;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// What can be ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// Bring everything that is logged now into the volume.
     Digest,
@@ -45,8 +47,32 @@ pub enum Order {
     Where(u64),
     /// How many files and bytes each device holds.
     Holdings,
+    /// The devices of the tiers below NVM.
+    Devices,
+    /// Change one of them. Answered by all of them as they are then.
+    Device(DeviceOrder),
     /// Verify all checksums. Answered by [`Scrubbing`], again and again.
     Scrub,
+}
+
+/// What can be ordered about a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceOrder {
+    /// Make it part of the volume.
+    Add {
+        /// Not `nvm`.
+        tier: u8,
+        /// The device.
+        file: DeviceFile,
+        /// It may hold another volume, which is lost.
+        force: bool,
+    },
+    /// Begin to empty it.
+    Evacuate(PathBuf),
+    /// Use it again.
+    Keep(PathBuf),
+    /// Take it out of the volume.
+    Remove(PathBuf),
 }
 
 /// What the daemon says while it scrubs.
@@ -140,11 +166,28 @@ fn obey(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
             let held = daemon.holdings().map_err(|e| e.to_string());
             packet::send(socket, &held, &[])
         }
+        Some((Order::Devices, _)) => packet::send(socket, &Ok::<_, String>(daemon.devices()), &[]),
+        Some((Order::Device(order), _)) => {
+            let done = change_device(&order, daemon).map_err(|e| e.to_string());
+            packet::send(socket, &done.map(|()| daemon.devices()), &[])
+        }
         Some((Order::Where(ino), _)) => {
             let places = daemon.where_is(ino).map_err(|e| e.to_string());
             packet::send(socket, &places, &[])
         }
         None => Ok(()),
+    }
+}
+
+fn change_device(order: &DeviceOrder, daemon: &Daemon) -> shale_daemon::Result<()> {
+    match order {
+        DeviceOrder::Add { tier, file, force } => {
+            let tier = TierId::from_number(*tier).unwrap_or(TierId::Nvm);
+            daemon.add_device(tier, file, *force).map(drop)
+        }
+        DeviceOrder::Evacuate(path) => daemon.evacuate_device(path).map(drop),
+        DeviceOrder::Keep(path) => daemon.keep_device(path),
+        DeviceOrder::Remove(path) => daemon.remove_device(path),
     }
 }
 
@@ -218,7 +261,7 @@ fn difference(before: &Status, after: &Status) -> Digested {
 ///
 /// # Errors
 /// The daemon ends, or refuses.
-pub fn order<T: DeserializeOwned>(dir: &StateDir, order: Order) -> Result<T> {
+pub fn order<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
     let path = dir.path().join(SOCKET);
     match ask::<T>(&path, order) {
         Some(answer) => answer.map_err(|why| Failure::new(format!("{}: {why}", path.display()))),
@@ -229,14 +272,26 @@ pub fn order<T: DeserializeOwned>(dir: &StateDir, order: Order) -> Result<T> {
     }
 }
 
+/// Asks for something that changes nothing, the next daemon if this one ends before it answers.
+///
+/// # Errors
+/// The mount ends, or the daemon refuses.
+pub fn look<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
+    again(dir, order)
+}
+
 /// Has the daemon of a mount digest everything, the next one if this one is killed.
 ///
 /// # Errors
 /// The mount ends, or the daemon refuses.
 pub fn digest(dir: &StateDir) -> Result<Digested> {
+    again(dir, &Order::Digest)
+}
+
+fn again<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
     let path = dir.path().join(SOCKET);
     loop {
-        if let Some(answer) = ask::<Digested>(&path, Order::Digest) {
+        if let Some(answer) = ask::<T>(&path, order) {
             return answer.map_err(|why| Failure::new(format!("{}: {why}", path.display())));
         }
         if StateDir::load(dir.path().to_owned()).is_none_or(|d| d.state.is_stale()) {
@@ -250,10 +305,10 @@ pub fn digest(dir: &StateDir) -> Result<Digested> {
 }
 
 /// `None`: there is no daemon at the moment, or it ended before it answered.
-fn ask<T: DeserializeOwned>(path: &Path, order: Order) -> Option<std::result::Result<T, String>> {
+fn ask<T: DeserializeOwned>(path: &Path, order: &Order) -> Option<std::result::Result<T, String>> {
     let kind = SocketType::SEQPACKET;
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
     connect(&socket, &SocketAddrUnix::new(PathBuf::from(path)).ok()?).ok()?;
-    packet::send(socket.as_fd(), &order, &[]).ok()?;
+    packet::send(socket.as_fd(), order, &[]).ok()?;
     Some(packet::receive(&socket).ok()??.0)
 }

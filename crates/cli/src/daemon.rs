@@ -121,6 +121,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
 fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Daemon>> {
     let file = VolumeFile::load(&start.volume).map_err(|e| Failure::new(e.to_string()))?;
     let config = DaemonConfig {
+        volume_path: Some(start.volume.clone()),
         connection: (!start.settle).then_some(start.connection),
         connection_continues: continues,
         supervisor_pid: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32),

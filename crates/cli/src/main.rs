@@ -10,6 +10,7 @@ mod completions;
 mod control;
 mod daemon;
 mod df;
+mod device;
 mod digest;
 mod failure;
 mod fsck;
@@ -81,6 +82,8 @@ enum Verb {
     Digest(digest::Args),
     /// Move cold data to slower tiers now, or say how fast that may go
     Migrate(migrate::Args),
+    /// Show, add, empty and remove devices of the tiers below NVM
+    Device(device::Args),
     /// Show on which tiers, in which zones, a file lies
     Where(whereis::Args),
     /// Check a volume that is not mounted, and repair it if asked
@@ -110,6 +113,7 @@ impl Verb {
             Verb::Df(args) => ("df", df::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Migrate(args) => ("migrate", migrate::run(&args)),
+            Verb::Device(args) => ("device", device::run(&args)),
             Verb::Where(args) => ("where", whereis::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
             Verb::Scrub(args) => ("scrub", scrub::run(&args)),

@@ -44,10 +44,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.pause || args.resume || args.limit.is_some() {
         let paused = (args.pause || args.resume).then_some(args.pause);
         let limit = args.limit;
-        control::order::<u64>(&dir, Order::Speed { paused, limit })?;
+        control::order::<u64>(&dir, &Order::Speed { paused, limit })?;
         return Ok(());
     }
-    let moved: u64 = control::order(&dir, Order::Migrate(args.bytes))?;
+    let moved: u64 = control::order(&dir, &Order::Migrate(args.bytes))?;
     say!("{} moved", size::show(moved));
     Ok(())
 }

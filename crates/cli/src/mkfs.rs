@@ -70,7 +70,8 @@ fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
     }
 }
 
-fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
+/// PATH:SIZE or PATH:SIZE:ZONE.
+pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
     let wrong = || {
         format!("'{text}' is not PATH:SIZE or PATH:SIZE:ZONE; write for example /dev/nvme0n1:512G")
     };

@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let dir = ask::mount_at(at)?;
     control::digest(&dir)?;
-    let parts: Vec<WherePart> = control::order(&dir, Order::Where(meta.ino()))?;
+    let parts: Vec<WherePart> = control::order(&dir, &Order::Where(meta.ino()))?;
     if args.json {
         let text = serde_json::to_string_pretty(&parts);
         say!("{}", text.map_err(Failure::because("the answer"))?);

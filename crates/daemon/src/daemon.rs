@@ -8,6 +8,7 @@ use crate::attach::Asker;
 use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
+use crate::device_change::DeviceReport;
 use crate::devices;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
@@ -23,9 +24,10 @@ use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
-use crate::volume_file::VolumeFile;
+use crate::volume_file::{DeviceFile, VolumeFile};
 use parking_lot::Mutex;
 use shale_device::{Clock, Map, MapOptions, failpoints};
+use shale_format::TierId;
 use shale_format::log::RING_AT;
 use shale_oplog::Recent;
 use shale_proto::control::state;
@@ -33,7 +35,7 @@ use shale_proto::{Handler, SocketPeer};
 use shale_volume::{LowerDevices, View, Volume};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -44,6 +46,8 @@ use std::time::Duration;
 pub struct DaemonConfig {
     /// The volume.
     pub volume: VolumeFile,
+    /// Where its file is, to be written when devices come and go; `None`: they do not.
+    pub volume_path: Option<PathBuf>,
     /// Threads that digest; 0: one per processor.
     pub digest_threads: usize,
     /// Percentage of a log at which its digest begins.
@@ -92,6 +96,7 @@ impl DaemonConfig {
     pub fn new(volume: VolumeFile) -> Self {
         Self {
             volume,
+            volume_path: None,
             digest_threads: 0,
             digest_at_percent: 30,
             gate_timeout: Duration::from_secs(5),
@@ -128,6 +133,8 @@ struct Opened {
     digester: Digester,
     readers: OwnReaders,
     recovered: Recovered,
+    /// The count on the labels of devices.
+    starts: u64,
 }
 
 impl Opened {
@@ -142,16 +149,20 @@ impl Opened {
         let starts = labels::check(dir, &uuid, segments)?;
         let superblock = *View::open(map.clone())?.0.superblock();
         config.volume.check_superblock(&superblock)?;
-        let volume = match &config.lower {
-            Some(devices) => Volume::open_with(map.clone(), devices)?,
+        let (volume, starts) = match &config.lower {
+            Some(devices) => (Volume::open_with(map.clone(), devices)?, 0),
             None => {
-                let below = devices::open(&config.volume, &superblock, starts)?;
+                Volume::replay(map.clone())?;
+                let table = View::open(map.clone())?.0.device_table()?;
+                let below = devices::open(&config.volume, &superblock, &table, starts)?;
                 let volume = Volume::open_with(map.clone(), &below.devices())?;
-                for count in [below.newest() + 1, below.newest() + 2] {
+                let last = below.newest() + 2;
+                for count in [last - 1, last] {
                     labels::write(dir, &uuid, segments, count);
                     below.count_start(count)?;
                 }
-                volume
+                forget_strangers(config, below.strangers());
+                (volume, last)
             }
         };
         let volume = Arc::new(volume);
@@ -175,7 +186,21 @@ impl Opened {
             digester,
             readers,
             recovered,
+            starts,
         })
+    }
+}
+
+/// Devices that the volume file names and the volume does not have go from the file.
+fn forget_strangers(config: &DaemonConfig, strangers: &[PathBuf]) {
+    for path in strangers {
+        let shown = path.display();
+        tracing::warn!("{shown}: not a device of the volume (any more): the volume file forgets it");
+        if let Some(file) = &config.volume_path
+            && let Err(e) = VolumeFile::forget_device(file, path)
+        {
+            tracing::warn!("{e}");
+        }
     }
 }
 
@@ -216,6 +241,7 @@ impl Daemon {
             digester,
             readers,
             recovered,
+            starts,
         } = Opened::new(&config, &*clock, barrier)?;
         let dir = config.volume.nvm_dir().to_path_buf();
         let (credits, leases) = (Credits::default(), Leases::new(clock.clone()));
@@ -223,6 +249,7 @@ impl Daemon {
         leases.give_new(LEFT_LOGS, &recovered.left.inos);
         let shared = Arc::new(Shared {
             started_ns: clock.monotonic_ns(),
+            label_count: starts,
             name: config.volume.name.clone(),
             volume,
             map,
@@ -268,7 +295,7 @@ impl Daemon {
             let shared = self.shared.clone();
             self.spawn(format!("digest-{n}"), move || shared.digest_loop(n == 0))?;
         }
-        if self.shared.is_tiered() {
+        if self.shared.volume.superblock().is_tiered() {
             let shared = self.shared.clone();
             self.spawn("migrate".to_owned(), move || shared.migrate_loop())?;
         }
@@ -368,6 +395,44 @@ impl Daemon {
     /// A device fails.
     pub fn migrate(&self, bytes: Option<u64>) -> Result<u64> {
         Ok(self.shared.migrate_now(bytes)?)
+    }
+
+    /// The devices of the tiers below NVM.
+    pub fn devices(&self) -> Vec<DeviceReport> {
+        self.shared.device_reports()
+    }
+
+    /// Makes a device part of the volume.
+    ///
+    /// # Errors
+    /// It holds a volume, is in use, or its tables do not fit NVM: nothing has changed then.
+    pub fn add_device(&self, tier: TierId, file: &DeviceFile, force: bool) -> Result<DeviceReport> {
+        self.shared.add_device(tier, file, force)
+    }
+
+    /// Begins to empty a device: nothing new goes to it, and what it holds moves away, also after
+    /// a restart. Gives what it holds, in bytes.
+    ///
+    /// # Errors
+    /// There is no such device, or what it holds fits nowhere else.
+    pub fn evacuate_device(&self, device: &Path) -> Result<u64> {
+        self.shared.evacuate_device(device)
+    }
+
+    /// Has a device be used again that was being emptied.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn keep_device(&self, device: &Path) -> Result<()> {
+        self.shared.keep_device(device)
+    }
+
+    /// Takes an empty device out of the volume.
+    ///
+    /// # Errors
+    /// There is no such device, or it holds something.
+    pub fn remove_device(&self, device: &Path) -> Result<()> {
+        self.shared.remove_device(device)
     }
 
     /// How fast migration may be.

@@ -9,12 +9,13 @@ use crate::error::{DaemonError, Result};
 use crate::make::random;
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use shale_device::{BlockFile, TierDevice};
+use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX, LABEL_AREA_BYTES};
 use shale_format::superblock::{DeviceEntry, Superblock, TierTable};
 use shale_format::version::VERSION;
 use shale_format::zone::{DeviceLabel, LABEL_MAGIC};
 use shale_volume::LowerDevices;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zerocopy::FromZeros;
 
@@ -25,7 +26,8 @@ const ZONES_WANTED: u64 = 32;
 const ZONE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
 const ZONES_MIN: u64 = 4;
-const NAMES: [&str; 2] = ["ssd", "hdd"];
+/// Tiers below NVM as people call them.
+pub(crate) const NAMES: [&str; 2] = ["ssd", "hdd"];
 
 /// The tiers below NVM of a new volume.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +113,43 @@ fn write_label(device: &dyn TierDevice, label: &DeviceLabel) -> Result<()> {
     Ok(())
 }
 
+/// A device that is to become a volume's: open, without a label.
+pub(crate) struct NewDevice {
+    pub(crate) entry: DeviceEntry,
+    pub(crate) device: Arc<dyn TierDevice>,
+}
+
+impl NewDevice {
+    /// Opens, or makes, what is to be divided. What holds a volume is refused without `force`;
+    /// `mine`: labels of this volume are left of devices that it does not have any more.
+    pub(crate) fn open(file: &DeviceFile, force: bool, mine: Option<[u8; 16]>) -> Result<Self> {
+        BlockFile::create(&file.path, file.size_bytes)?;
+        let device: Arc<dyn TierDevice> = Arc::new(BlockFile::open(&file.path, file.size_bytes)?);
+        let label = label_of(&*device)?.filter(|l| Some(l.volume) != mine);
+        if let (Some(label), false) = (label, force) {
+            return Err(DaemonError::Exists {
+                path: file.path.clone(),
+                found: format!("the label of volume {}", uuid_text(&label.volume)),
+            });
+        }
+        let entry = entry(file)?;
+        Ok(NewDevice { entry, device })
+    }
+
+    /// Writes its label, durably.
+    pub(crate) fn label(&self, volume: [u8; 16], at: (u32, u32), count: u64) -> Result<()> {
+        write_label(&*self.device, &label(volume, at, &self.entry, count))
+    }
+}
+
+/// Takes the label off a device.
+pub(crate) fn wipe_label(device: &dyn TierDevice) -> Result<()> {
+    for copy in [0, 1] {
+        device.write(copy * BLOCK, &[0; BLOCK_BYTES])?;
+    }
+    Ok(device.flush()?)
+}
+
 impl NewDevices {
     /// Opens, or makes, what is to be divided. What holds a volume is refused without `force`.
     pub(crate) fn open(lower: &LowerTiers, force: bool) -> Result<NewDevices> {
@@ -126,16 +165,8 @@ impl NewDevices {
                 ));
             }
             for file in files {
-                BlockFile::create(&file.path, file.size_bytes)?;
-                let device: Arc<dyn TierDevice> =
-                    Arc::new(BlockFile::open(&file.path, file.size_bytes)?);
-                if let (Some(label), false) = (label_of(&*device)?, force) {
-                    return Err(DaemonError::Exists {
-                        path: file.path.clone(),
-                        found: format!("the label of volume {}", uuid_text(&label.volume)),
-                    });
-                }
-                new.add(n, entry(file)?, device);
+                let one = NewDevice::open(file, force, None)?;
+                new.add(n, one.entry, one.device);
             }
             let zones: u64 = new.tables[n].device.iter().map(DeviceEntry::zones).sum();
             if let (Some(first), true) = (files.first(), zones < ZONES_MIN) {
@@ -209,42 +240,54 @@ pub(crate) struct Opened {
     volume: [u8; 16],
     placed: Vec<Placed>,
     newest: u64,
+    /// Devices that the volume file names and the volume does not have: adding or removing them was
+    /// cut short.
+    strangers: Vec<PathBuf>,
 }
 
-/// Opens the devices that a volume file names and compares them with the superblock. `starts`: how
+/// Opens the devices that a volume file names and compares them with the device table. `starts`: how
 /// often the volume was started, as its segments tell.
 ///
 /// # Errors
 /// A device is missing, of another volume, in another's place, older than the others; it is named.
-pub(crate) fn open(file: &VolumeFile, sb: &Superblock, starts: u64) -> Result<Opened> {
+pub(crate) fn open(
+    file: &VolumeFile,
+    sb: &Superblock,
+    table: &DeviceTable,
+    starts: u64,
+) -> Result<Opened> {
     let mut opened = Opened {
         volume: sb.uuid,
         placed: Vec::new(),
         newest: starts,
+        strangers: Vec::new(),
     };
     let mut counts = Vec::new();
     for (n, files) in [&file.ssd, &file.hdd].into_iter().enumerate() {
-        let table = &sb.tier[n + 1];
-        if files.len() != table.devices as usize {
+        let places = table.of(n);
+        let paths: Vec<&Path> = files.iter().map(|f| f.path.as_path()).collect();
+        let (mine, strangers) = ours(paths, places);
+        opened.strangers.extend(strangers);
+        if mine.len() != places.len() {
             let named: Vec<String> = files.iter().map(|f| f.path.display().to_string()).collect();
             return Err(DaemonError::VolumeFile {
                 path: file.nvm_dir().to_path_buf(),
                 key: NAMES[n].to_owned(),
                 why: format!(
                     "the volume has {} devices there, the volume file names {}: {}",
-                    table.devices,
+                    places.len(),
                     files.len(),
                     named.join(", ")
                 ),
             });
         }
-        for (place, one) in files.iter().enumerate() {
-            let entry = table.device[place];
+        for (place, path) in mine.into_iter().enumerate() {
+            let entry = places[place].entry();
             let at = (n as u32 + 1, place as u32);
             let bytes = LABEL_AREA_BYTES + entry.blocks * BLOCK;
-            let device = BlockFile::open(&one.path, bytes)?;
-            let found = check(&one.path, &device, sb, at)?;
-            counts.push((one.path.clone(), found));
+            let device = BlockFile::open(path, bytes)?;
+            let found = check(path, &device, (sb, table), at)?;
+            counts.push((path.to_path_buf(), found));
             opened.newest = opened.newest.max(found);
             let device: Arc<dyn TierDevice> = Arc::new(device);
             opened.placed.push(Placed { at, entry, device });
@@ -263,8 +306,32 @@ pub(crate) fn open(file: &VolumeFile, sb: &Superblock, starts: u64) -> Result<Op
     Ok(opened)
 }
 
+/// Which of the devices that are named are the volume's, and which are not. Where there are more
+/// than the volume has, those whose label it does not know are left out, if it is the others that it
+/// has.
+fn ours<'p>(paths: Vec<&'p Path>, places: &[DevicePlace]) -> (Vec<&'p Path>, Vec<PathBuf>) {
+    if paths.len() <= places.len() {
+        return (paths, Vec::new());
+    }
+    let known = |path: &&Path| {
+        let device = BlockFile::open(path, LABEL_AREA_BYTES).ok();
+        let label = device.and_then(|d| label_of(&d).ok().flatten());
+        label.is_some_and(|l| places.iter().any(|p| p.uuid == l.uuid))
+    };
+    let (mine, others): (Vec<&Path>, Vec<&Path>) = paths.iter().partition(|p| known(p));
+    match mine.len() == places.len() {
+        true => (mine, others.into_iter().map(Path::to_path_buf).collect()),
+        false => (paths, Vec::new()),
+    }
+}
+
 /// The count on the label of the device that is to be at this tier and place.
-fn check(path: &Path, device: &dyn TierDevice, sb: &Superblock, at: (u32, u32)) -> Result<u64> {
+fn check(
+    path: &Path,
+    device: &dyn TierDevice,
+    (sb, table): (&Superblock, &DeviceTable),
+    at: (u32, u32),
+) -> Result<u64> {
     let Some(label) = label_of(device)? else {
         let why = "it has no label of a volume: another device, or an erased one".to_owned();
         return Err(wrong(path, why));
@@ -277,7 +344,7 @@ fn check(path: &Path, device: &dyn TierDevice, sb: &Superblock, at: (u32, u32)) 
         );
         return Err(wrong(path, why));
     }
-    let entry = &sb.tier[at.0 as usize].device[at.1 as usize];
+    let entry = &table.of(at.0 as usize - 1)[at.1 as usize];
     if label.uuid != entry.uuid {
         let tier = label
             .tier
@@ -302,6 +369,11 @@ impl Opened {
             write_label(&*one.device, &label(self.volume, one.at, &one.entry, count))?;
         }
         Ok(())
+    }
+
+    /// Devices that the volume file names and the volume does not have.
+    pub(crate) fn strangers(&self) -> &[PathBuf] {
+        &self.strangers
     }
 
     /// The newest count there is, of segments and devices.

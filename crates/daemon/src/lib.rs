@@ -23,6 +23,7 @@ pub mod check;
 mod client;
 mod connection;
 pub mod daemon;
+mod device_change;
 mod devices;
 pub mod digest;
 mod digestion;
@@ -65,6 +66,7 @@ pub mod volume_file;
 mod whereis;
 
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
+pub use device_change::DeviceReport;
 pub use devices::LowerTiers;
 pub use error::{DaemonError, Result};
 pub use holdings::Holding;

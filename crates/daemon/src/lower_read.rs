@@ -34,7 +34,7 @@ impl BadBlocks {
         self.found.lock().clone()
     }
 
-    fn note(&self, addr: BlockAddr, why: &VolumeError) {
+    pub(crate) fn note(&self, addr: BlockAddr, why: &VolumeError) {
         let tier = addr.tier().map_or("?".to_owned(), |t| format!("{t:?}"));
         let bad = BadBlock {
             tier: tier.to_lowercase(),

@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) config: DaemonConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) started_ns: u64,
+    /// The count on the labels of devices.
+    pub(crate) label_count: u64,
     pub(crate) name: String,
     pub(crate) volume: Arc<Volume>,
     pub(crate) map: Arc<Map>,

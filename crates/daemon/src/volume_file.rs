@@ -112,6 +112,34 @@ impl VolumeFile {
         Ok(file)
     }
 
+    /// Changes a volume file as it stands there, directories that are not absolute included.
+    ///
+    /// # Errors
+    /// As [`VolumeFile::load`] and [`VolumeFile::save`].
+    pub fn edit(path: &Path, change: impl FnOnce(&Path, &mut VolumeFile)) -> Result<()> {
+        Self::load(path)?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| DaemonError::file(path, "read the volume file", e))?;
+        let mut file: VolumeFile = toml::from_str(&text)
+            .map_err(|e| DaemonError::file(path, "read it as TOML", std::io::Error::other(e)))?;
+        let base =
+            std::path::absolute(path).map_err(|e| DaemonError::file(path, "resolve it", e))?;
+        change(base.parent().unwrap_or(Path::new("/")), &mut file);
+        file.save(path)
+    }
+
+    /// Leaves a device out of the volume file.
+    ///
+    /// # Errors
+    /// As [`VolumeFile::edit`].
+    pub fn forget_device(path: &Path, device: &Path) -> Result<()> {
+        Self::edit(path, |base, file| {
+            let other = |d: &DeviceFile| base.join(&d.path) != device;
+            file.ssd.retain(other);
+            file.hdd.retain(other);
+        })
+    }
+
     /// Writes the file: beside it first, then renamed over it, so that a crash
     /// leaves the old one or the new one.
     ///
@@ -130,6 +158,10 @@ impl VolumeFile {
                 f.sync_all()
             })
             .and_then(|()| std::fs::rename(&beside, path))
+            .and_then(|()| match path.parent() {
+                Some(dir) if !dir.as_os_str().is_empty() => std::fs::File::open(dir)?.sync_all(),
+                _ => std::fs::File::open(".")?.sync_all(),
+            })
             .map_err(|e| failed("write it", e))
     }
 

@@ -74,6 +74,8 @@ pub fn tables() -> Vec<Table> {
         crate::superblock::LowerTables::TABLE,
         crate::superblock::RootBlock::TABLE,
         crate::bitmap::BitmapHeader::TABLE,
+        crate::device_table::DeviceTable::TABLE,
+        crate::device_table::DevicePlace::TABLE,
         crate::zone::ZoneEntry::TABLE,
         crate::zone::DeviceLabel::TABLE,
         crate::journal::JournalHeader::TABLE,

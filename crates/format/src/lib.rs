@@ -12,6 +12,7 @@ compile_error!("the media format is little-endian and is read in place");
 pub mod address;
 pub mod bitmap;
 pub mod checksum;
+pub mod device_table;
 pub mod dirent;
 pub mod error;
 pub mod extent;

@@ -5,6 +5,7 @@
 //! mkfs and by device changes; the root block changes with every batch, through
 //! the journal (Strata §3.1, DESIGN §7).
 
+use crate::device_table::DevicePlace;
 use crate::inode::Inode;
 use crate::layout::layout;
 use crate::limits::*;
@@ -56,7 +57,7 @@ layout! {
 }
 
 layout! {
-    /// Where the tables of a tier below NVM lie in NVM
+    /// Where the tables of a tier's one device lie in NVM
     pub struct LowerTables: 32 {
         /// first block of the zone table
         pub zone_block: u64,
@@ -114,17 +115,18 @@ layout! {
         pub owner_uid: u32,
         /// bytes of a client's update log unless it asks otherwise
         pub log_bytes: u64,
-        /// nvm, ssd, hdd
+        /// nvm, ssd, hdd; with a device table: as mkfs made them
         pub tier: [TierTable; TIERS_MAX],
-        /// where the tables of ssd and hdd lie in NVM; zeros: no such tier
+        /// where the tables of ssd and hdd lie in NVM; zeros: no such tier, or a device table says it
         pub lower: [LowerTables; TIERS_MAX - 1],
     }
 }
 
 sealed!(Superblock, "superblock", SUPER_MAGIC);
 
-/// Whether a tier and its tables are what a program can work with.
-fn lower_in_order(table: &TierTable, lower: &LowerTables, first: u64, nvm: u64) -> bool {
+/// Whether a tier and its tables are what a program can work with. `first`: where tables can begin;
+/// `None`: they stand in the device table.
+fn lower_in_order(table: &TierTable, lower: &LowerTables, first: Option<u64>, nvm: u64) -> bool {
     if table.blocks == 0 {
         return table.devices == 0 && lower.end_block == 0;
     }
@@ -142,31 +144,22 @@ fn lower_in_order(table: &TierTable, lower: &LowerTables, first: u64, nvm: u64) 
     };
     table.blocks == devices.iter().map(|d| d.blocks).sum::<u64>()
         && table.blocks <= TIER_BLOCKS_MAX
-        && (first..1 << 52).contains(&lower.zone_block)
-        && *lower == LowerTables::at(lower.zone_block, table)
-        && lower.end_block < nvm
+        && match first {
+            Some(first) => {
+                // What only development versions made had several devices without a device table.
+                table.devices == 1
+                    && (first..1 << 52).contains(&lower.zone_block)
+                    && *lower == DevicePlace::new(&table.device[0], 0, lower.zone_block).tables()
+                    && lower.end_block < nvm
+            }
+            None => lower.end_block == 0,
+        }
 }
 
 impl DeviceEntry {
     /// Zones of the device.
     pub fn zones(&self) -> u64 {
         self.blocks / u64::from(self.zone_blocks.max(1))
-    }
-}
-
-impl LowerTables {
-    /// Tables of a tier, one behind the other from block `first` on.
-    pub fn at(first: u64, table: &TierTable) -> LowerTables {
-        let devices = &table.device[..(table.devices as usize).min(DEVICES_MAX)];
-        let zones: u64 = devices.iter().map(DeviceEntry::zones).sum();
-        let bitmap_block = first + crate::zone::blocks_for(zones);
-        let sums_block = bitmap_block + crate::bitmap::blocks_for(table.blocks);
-        LowerTables {
-            zone_block: first,
-            bitmap_block,
-            sums_block,
-            end_block: sums_block + table.blocks.div_ceil(crate::zone::SUMS_PER_BLOCK),
-        }
     }
 }
 
@@ -211,8 +204,10 @@ impl Superblock {
         if self.bitmap_blocks != crate::bitmap::blocks_for(nvm) {
             return Err(field("bitmap_blocks", self.bitmap_blocks));
         }
+        let first = self.bitmap_block + self.bitmap_blocks;
+        let first = (!self.has_device_table()).then_some(first);
         for (n, (table, lower)) in self.tier[1..].iter().zip(&self.lower).enumerate() {
-            if !lower_in_order(table, lower, self.bitmap_block + self.bitmap_blocks, nvm) {
+            if !lower_in_order(table, lower, first, nvm) {
                 return Err(field("lower", n as u64 + 1));
             }
         }
@@ -228,7 +223,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Whether the volume has tiers below NVM.
+    /// Whether the volume was made with tiers below NVM.
     pub fn is_tiered(&self) -> bool {
         self.tier[1..].iter().any(|t| t.blocks > 0)
     }

@@ -12,13 +12,14 @@ use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Bytes of the journal that one changed word may need.
 const WORD_JOURNAL_BYTES: u64 = 24;
 /// Bytes of the journal that a changed header may need.
 const HEADER_JOURNAL_BYTES: u64 = 32;
 /// Byte range of a bitmap block's header that changes with its words: txid and checksum.
-const HEADER_CHANGE: std::ops::Range<usize> = 16..32;
+const HEADER_CHANGE: Range<usize> = 16..32;
 /// Words left unchanged between two changed ones which cost less than a new entry.
 const GAP_WORDS: usize = 2;
 
@@ -30,8 +31,8 @@ struct Word {
 
 /// The bitmap as last committed, and the words that the transaction touches.
 pub(crate) struct Bits {
-    first_block: u64,
-    blocks: u64,
+    /// Where its blocks are in NVM; 0: there is none, all of its bits stay set.
+    places: Vec<u64>,
     used: Vec<u64>,
     touched: BTreeMap<usize, Word>,
 }
@@ -39,25 +40,51 @@ pub(crate) struct Bits {
 impl Bits {
     /// Reads and checks the bitmap.
     pub(crate) fn load(media: &Media, first_block: u64, blocks: u64) -> Result<Self> {
-        let mut used = Vec::with_capacity(blocks as usize * WORDS_PER_BLOCK);
+        let mut bits = Bits {
+            places: Vec::new(),
+            used: Vec::with_capacity(blocks as usize * WORDS_PER_BLOCK),
+            touched: BTreeMap::new(),
+        };
+        bits.append(media, 0, first_block..first_block + blocks)?;
+        Ok(bits)
+    }
+
+    /// A bitmap without a block.
+    pub(crate) fn empty() -> Self {
+        Bits {
+            places: Vec::new(),
+            used: Vec::new(),
+            touched: BTreeMap::new(),
+        }
+    }
+
+    /// Reads and checks the blocks at `places`, which are the bitmap from its block `at` on. Blocks
+    /// between its end and `at` are nowhere.
+    pub(crate) fn append(&mut self, media: &Media, at: u64, places: Range<u64>) -> Result<()> {
+        self.places.resize(at as usize, 0);
+        self.used.resize(at as usize * WORDS_PER_BLOCK, u64::MAX);
         let mut block = [0; BLOCK_BYTES];
-        for n in 0..blocks {
-            let addr = BlockAddr::nvm(first_block + n);
+        for place in places {
+            let addr = BlockAddr::nvm(place);
             media.load_block(addr, &mut block)?;
+            self.places.push(place);
             if mutants::is_on("bitmap-checksum") {
                 let words = &block[BLOCK_BYTES - WORDS_PER_BLOCK * 8..];
                 let words = words.as_chunks().0.iter().map(|&w| u64::from_le_bytes(w));
-                used.extend(words);
+                self.used.extend(words);
                 continue;
             }
-            used.extend_from_slice(&bitmap::decode(&block, addr)?[..]);
+            self.used
+                .extend_from_slice(&bitmap::decode(&block, addr)?[..]);
         }
-        Ok(Bits {
-            first_block,
-            blocks,
-            used,
-            touched: BTreeMap::new(),
-        })
+        Ok(())
+    }
+
+    /// Blocks of the bitmap are nowhere from now on.
+    pub(crate) fn drop_blocks(&mut self, blocks: Range<u64>) {
+        let words = blocks.start as usize * WORDS_PER_BLOCK..blocks.end as usize * WORDS_PER_BLOCK;
+        self.places[blocks.start as usize..blocks.end as usize].fill(0);
+        self.used[words].fill(u64::MAX);
     }
 
     /// The bitmap as last committed.
@@ -132,7 +159,7 @@ impl Bits {
     /// Upper bound of what [`Bits::journal`] adds to a batch.
     pub(crate) fn journal_bytes(&self) -> u64 {
         let words = self.touched.len() as u64;
-        words * WORD_JOURNAL_BYTES + words.min(self.blocks) * HEADER_JOURNAL_BYTES
+        words * WORD_JOURNAL_BYTES + words.min(self.places.len() as u64) * HEADER_JOURNAL_BYTES
     }
 
     /// Adds the changed words to a batch, with the headers that check them.
@@ -151,9 +178,9 @@ impl Bits {
             for &w in &words {
                 bits[w] = self.touched[&(base + w)].now;
             }
-            let addr = BlockAddr::nvm(self.first_block + n as u64);
+            let addr = BlockAddr::nvm(self.places[n]);
             let block = bitmap::encode(addr, txid, &bits);
-            let mut push = |r: std::ops::Range<usize>| {
+            let mut push = |r: Range<usize>| {
                 batch.push(addr.byte() + r.start as u64, &block[r]);
             };
             push(HEADER_CHANGE);

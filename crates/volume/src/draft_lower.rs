@@ -2,33 +2,59 @@
 
 use crate::bits::Bits;
 use crate::error::Result;
+use crate::lower::{Lower, LowerTier};
+use crate::media::Media;
 use crate::space::Run;
 use crate::tree::Draft;
 use crate::zones::Zones;
-use shale_format::zone::ZoneEntry;
-use shale_format::{BlockAddr, TierId};
+use shale_format::TierId;
+use shale_format::bitmap::{self, BITS_PER_BLOCK};
+use shale_format::device_table::{DevicePlace, device_state};
 use std::sync::Arc;
 
 /// What a transaction changes in a tier below NVM.
 pub(crate) struct LowerDraft {
     pub(crate) bits: Bits,
-    pub(crate) blocks: u64,
     pub(crate) zones: Arc<Zones>,
-    /// First block of the zone table.
-    pub(crate) zone_block: u64,
 }
 
 impl LowerDraft {
-    /// Byte of NVM at which the entry of a zone is.
-    pub(crate) fn zone_byte(&self, zone: u64) -> u64 {
-        BlockAddr::nvm(self.zone_block).byte() + zone * ZoneEntry::BYTES as u64
+    /// Takes in a device of the tier, behind those that are there.
+    pub(crate) fn add(
+        &mut self,
+        media: &Media,
+        lower: &Lower,
+        tier: &LowerTier,
+        device: usize,
+    ) -> Result<()> {
+        let d = &tier.devices[device];
+        let tables = &d.tables;
+        let at = d.place.first / BITS_PER_BLOCK;
+        let places = tables.bitmap_block..tables.sums_block;
+        self.bits.append(media, at, places)?;
+        let mut zones = Vec::new();
+        for (_, place) in tier.zones().filter(|(_, z)| z.device == device) {
+            let byte = d.entry_byte(place.first);
+            zones.push((place, byte, lower.entry(byte, place.zone)?));
+        }
+        let closed = d.place.state != device_state::IN_USE;
+        self.zones
+            .add(zones.into_iter(), self.bits.used(), closed);
+        Ok(())
+    }
+
+    /// Forgets a device, which holds nothing.
+    pub(crate) fn remove(&mut self, place: &DevicePlace, device: usize) {
+        let first = place.first / BITS_PER_BLOCK;
+        let blocks = bitmap::blocks_for(place.blocks);
+        self.bits.drop_blocks(first..first + blocks);
+        self.zones.remove(device);
     }
 
     fn check(&self, run: Run) -> Result<()> {
-        let end = run.addr.index().checked_add(run.len);
-        match end {
-            Some(end) if run.len > 0 && end <= self.blocks => Ok(()),
-            _ => Err(run.bad("outside its tier")),
+        match self.zones.covers(run) {
+            true => Ok(()),
+            false => Err(run.bad("outside its tier")),
         }
     }
 }

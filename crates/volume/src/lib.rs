@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+mod devices;
 mod dir;
 mod draft_lower;
 mod error;
@@ -34,6 +35,7 @@ mod walk;
 mod xattr;
 mod zones;
 
+pub use devices::LowerDeviceInfo;
 pub use error::{Result, VolumeError};
 pub use lower::{LowerDevices, ZonePlace};
 pub use mkfs::MkfsOptions;

@@ -1,7 +1,7 @@
 //! Tiers below NVM: where their blocks lie, and reading them.
 //!
-//! A tier is its devices joined end to end; each device is a row of zones behind its label.
-//! The tables of a tier (zones, bitmap, checksums of blocks) lie in NVM.
+//! A device is a row of zones behind its label, and has a range of its tier's blocks. Its tables
+//! (zones, bitmap, checksums of blocks) lie in NVM, wherever there was room when it was added.
 //!
 //! A block is read with its checksum, which covers its address and how often its zone was
 //! erased. So a block that was never written, was written elsewhere, or is an old one is found.
@@ -9,9 +9,11 @@
 
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
+use parking_lot::RwLock;
 use shale_device::{TierDevice, mutants};
+use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
-use shale_format::superblock::{DeviceEntry, LowerTables, Superblock, TierTable};
+use shale_format::superblock::{LowerTables, Superblock};
 use shale_format::zone::{ZoneEntry, block_sum};
 use shale_format::{BlockAddr, FormatError, TierId};
 use std::sync::Arc;
@@ -20,7 +22,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// How often an entry that changes in place is read before it counts as damaged.
 const READS_MAX: u32 = 2000;
 
-/// The devices of the tiers below NVM, in the order of the superblock.
+/// The devices of the tiers below NVM, in the order of the device table.
 #[derive(Clone, Default)]
 pub struct LowerDevices {
     /// Flash.
@@ -34,48 +36,50 @@ pub struct LowerDevices {
 pub struct ZonePlace {
     /// Its number in the tier.
     pub zone: u64,
+    /// The device that it is on, by its place in the tier.
+    pub device: usize,
     /// First block.
     pub first: u64,
     /// Blocks.
     pub blocks: u64,
 }
 
-/// How one tier is laid out, and its devices where this process has them.
+/// One device, and its tables.
 #[derive(Clone)]
-pub(crate) struct LowerTier {
-    blocks: u64,
+pub(crate) struct LowerDevice {
+    pub(crate) place: DevicePlace,
     pub(crate) tables: LowerTables,
-    entries: Vec<DeviceEntry>,
-    devices: Vec<Arc<dyn TierDevice>>,
+    /// Where this process has it.
+    pub(crate) device: Option<Arc<dyn TierDevice>>,
 }
 
-/// Where a block is on the devices, and how far its zone goes on.
-struct Spot {
-    device: usize,
+/// How one tier is laid out, and its devices where this process has them.
+#[derive(Clone, Default)]
+pub(crate) struct LowerTier {
+    /// In the order of their blocks.
+    pub(crate) devices: Vec<LowerDevice>,
+}
+
+/// The tiers as one device table has them.
+#[derive(Clone, Default)]
+pub(crate) struct Layout {
+    pub(crate) tiers: [LowerTier; 2],
+}
+
+/// Where a block is on the devices, and its zone.
+struct Spot<'l> {
+    device: &'l LowerDevice,
     byte: u64,
     place: ZonePlace,
 }
 
-impl LowerTier {
-    fn new(
-        tier: TierId,
-        table: &TierTable,
-        tables: LowerTables,
-        devices: &[Arc<dyn TierDevice>],
-    ) -> Result<Option<LowerTier>> {
-        if table.blocks == 0 {
-            return Ok(None);
-        }
-        let entries = table.device[..table.devices as usize].to_vec();
-        if !devices.is_empty() && devices.len() != entries.len() {
-            return Err(VolumeError::Lower(format!(
-                "{tier:?} has {} devices, not {}",
-                entries.len(),
-                devices.len()
-            )));
-        }
-        for (entry, device) in entries.iter().zip(devices) {
-            let expected = LABEL_AREA_BYTES + entry.blocks * BLOCK;
+impl LowerDevice {
+    pub(crate) fn new(
+        place: &DevicePlace,
+        device: Option<&Arc<dyn TierDevice>>,
+    ) -> Result<LowerDevice> {
+        if let Some(device) = device {
+            let expected = LABEL_AREA_BYTES + place.blocks * BLOCK;
             if device.bytes() < expected {
                 return Err(VolumeError::TierSize {
                     expected,
@@ -83,71 +87,151 @@ impl LowerTier {
                 });
             }
         }
-        Ok(Some(LowerTier {
-            blocks: table.blocks,
-            tables,
-            entries,
-            devices: devices.to_vec(),
-        }))
+        Ok(LowerDevice {
+            place: *place,
+            tables: place.tables(),
+            device: device.cloned(),
+        })
     }
 
-    pub(crate) fn blocks(&self) -> u64 {
-        self.blocks
+    /// What is wrong with the device as a whole, if anything is.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.device.as_ref().and_then(|d| d.trouble())
     }
 
-    pub(crate) fn devices(&self) -> &[Arc<dyn TierDevice>] {
-        &self.devices
+    /// Byte of NVM at which the entry of the zone with block `index` of the tier is.
+    pub(crate) fn entry_byte(&self, index: u64) -> u64 {
+        let zone = (index - self.place.first) / u64::from(self.place.zone_blocks);
+        BlockAddr::nvm(self.tables.zone_block).byte() + zone * ZoneEntry::BYTES as u64
     }
 
-    pub(crate) fn zones(&self) -> u64 {
-        self.entries.iter().map(DeviceEntry::zones).sum()
+    /// Byte of NVM at which the checksum of block `index` of the tier is.
+    fn sum_byte(&self, index: u64) -> u64 {
+        BlockAddr::nvm(self.tables.sums_block).byte() + (index - self.place.first) * 4
     }
+}
 
-    /// All zones in order.
-    pub(crate) fn places(&self) -> Vec<ZonePlace> {
-        let mut places = Vec::new();
-        let mut at = 0;
-        while let Some(spot) = self.spot(at) {
-            at = spot.place.first + spot.place.blocks;
-            places.push(spot.place);
+impl LowerTier {
+    fn new(
+        tier: TierId,
+        places: &[DevicePlace],
+        devices: &[Arc<dyn TierDevice>],
+    ) -> Result<LowerTier> {
+        if !devices.is_empty() && devices.len() != places.len() {
+            return Err(VolumeError::Lower(format!(
+                "{tier:?} has {} devices, not {}",
+                places.len(),
+                devices.len()
+            )));
         }
-        places
+        let all = places.iter().enumerate();
+        let all = all.map(|(n, place)| LowerDevice::new(place, devices.get(n)));
+        Ok(LowerTier {
+            devices: all.collect::<Result<_>>()?,
+        })
     }
 
-    fn spot(&self, index: u64) -> Option<Spot> {
-        let (mut first, mut zones) = (0, 0);
-        for (device, entry) in self.entries.iter().enumerate() {
-            if index < first + entry.blocks {
-                let (inside, each) = (index - first, u64::from(entry.zone_blocks));
-                let zone = inside / each;
+    /// All zones in order, each with its device.
+    pub(crate) fn zones(&self) -> impl Iterator<Item = (&LowerDevice, ZonePlace)> {
+        let all = self.devices.iter().enumerate().flat_map(|(n, d)| {
+            let blocks = u64::from(d.place.zone_blocks);
+            (0..d.place.zones()).map(move |z| (n, d, d.place.first + z * blocks, blocks))
+        });
+        (0..).zip(all).map(|(zone, (device, d, first, blocks))| {
+            let place = ZonePlace {
+                zone,
+                device,
+                first,
+                blocks,
+            };
+            (d, place)
+        })
+    }
+
+    fn spot(&self, index: u64) -> Option<Spot<'_>> {
+        let mut zones = 0;
+        for (n, d) in self.devices.iter().enumerate() {
+            if (d.place.first..d.place.end()).contains(&index) {
+                let (inside, each) = (index - d.place.first, u64::from(d.place.zone_blocks));
                 return Some(Spot {
-                    device,
+                    device: d,
                     byte: LABEL_AREA_BYTES + inside * BLOCK,
                     place: ZonePlace {
-                        zone: zones + zone,
-                        first: first + zone * each,
+                        zone: zones + inside / each,
+                        device: n,
+                        first: d.place.first + inside / each * each,
                         blocks: each,
                     },
                 });
             }
-            first += entry.blocks;
-            zones += entry.zones();
+            zones += d.place.zones();
         }
         None
     }
+}
 
-    /// Where in NVM a zone's entry is: block and byte.
-    pub(crate) fn entry_at(&self, zone: u64) -> (BlockAddr, u64) {
-        let byte = zone * ZoneEntry::BYTES as u64;
-        (BlockAddr::nvm(self.tables.zone_block), byte)
+impl Layout {
+    fn new(table: &DeviceTable, devices: &LowerDevices) -> Result<Layout> {
+        let tier = |n: usize, t, devices: &[_]| LowerTier::new(t, table.of(n), devices);
+        Ok(Layout {
+            tiers: [
+                tier(0, TierId::Ssd, &devices.ssd)?,
+                tier(1, TierId::Hdd, &devices.hdd)?,
+            ],
+        })
+    }
+
+    pub(crate) fn tier(&self, tier: TierId) -> Result<&LowerTier> {
+        let found = (tier as usize).checked_sub(1).map(|n| &self.tiers[n]);
+        found.ok_or_else(|| VolumeError::Lower(format!("{tier:?} is no tier below NVM")))
+    }
+
+    fn spot(&self, addr: BlockAddr) -> Result<Spot<'_>> {
+        let outside = || VolumeError::BadRun {
+            first: addr.raw(),
+            last: addr.raw().saturating_add(1),
+            why: "outside its tier",
+        };
+        let tier = self.tier(addr.tier().ok_or_else(outside)?)?;
+        tier.spot(addr.index()).ok_or_else(outside)
     }
 }
 
+/// Reads the device table of a volume; of one that has none, what its superblock says.
+///
+/// # Errors
+/// Both copies are damaged.
+pub(crate) fn device_table(media: &Media, sb: &Superblock) -> Result<DeviceTable> {
+    if !sb.has_device_table() {
+        return Ok(sb.fixed_devices());
+    }
+    let mut error = None;
+    for n in 0..READS_MAX {
+        for copy in 0..DEVICE_TABLE_COPIES {
+            let at = sb.device_table_block() + copy;
+            let mut bytes = [0; DeviceTable::BYTES];
+            media.load(BlockAddr::nvm(at), 0, &mut bytes)?;
+            match DeviceTable::decode(&bytes, at, sb) {
+                Ok(table) => return Ok(table),
+                Err(e) => error = Some(e),
+            }
+        }
+        // Its writer may be between two stores.
+        if n > 50 {
+            std::thread::yield_now();
+        }
+    }
+    Err(error.map_or_else(
+        || VolumeError::Lower("no device table".to_owned()),
+        VolumeError::from,
+    ))
+}
+
 /// The tiers below NVM as a reader has them.
-#[derive(Clone)]
 pub(crate) struct Lower {
     media: Media,
-    pub(crate) tiers: [Option<LowerTier>; 2],
+    superblock: Superblock,
+    layout: RwLock<Arc<Layout>>,
 }
 
 impl Lower {
@@ -160,44 +244,45 @@ impl Lower {
         if !sb.is_tiered() {
             return Ok(None);
         }
-        let tiers = [
-            LowerTier::new(TierId::Ssd, &sb.tier[1], sb.lower[0], &devices.ssd)?,
-            LowerTier::new(TierId::Hdd, &sb.tier[2], sb.lower[1], &devices.hdd)?,
-        ];
-        Ok(Some(Arc::new(Lower { media, tiers })))
+        let layout = Layout::new(&device_table(&media, sb)?, devices)?;
+        Ok(Some(Arc::new(Lower {
+            media,
+            superblock: *sb,
+            layout: RwLock::new(Arc::new(layout)),
+        })))
     }
 
-    /// Whether this process has the devices.
-    pub(crate) fn has_devices(&self) -> bool {
-        self.tiers.iter().flatten().all(|t| !t.devices.is_empty())
+    pub(crate) fn layout(&self) -> Arc<Layout> {
+        Arc::clone(&self.layout.read())
     }
 
-    pub(crate) fn tier(&self, tier: TierId) -> Result<&LowerTier> {
-        let found = (tier as usize)
-            .checked_sub(1)
-            .and_then(|n| self.tiers[n].as_ref());
-        found.ok_or_else(|| VolumeError::Lower(format!("the volume has no tier {tier:?}")))
+    /// The owner of the volume has changed it.
+    pub(crate) fn set_layout(&self, layout: Layout) {
+        *self.layout.write() = Arc::new(layout);
     }
 
-    fn spot(&self, addr: BlockAddr) -> Result<(&LowerTier, Spot)> {
-        let outside = || VolumeError::BadRun {
-            first: addr.raw(),
-            last: addr.raw().saturating_add(1),
-            why: "outside its tier",
-        };
-        let tier = self.tier(addr.tier().ok_or_else(outside)?)?;
-        let spot = tier.spot(addr.index()).ok_or_else(outside)?;
-        Ok((tier, spot))
+    /// Where a block is. A reader that has no devices may have missed that one was added.
+    fn with_spot<T>(&self, addr: BlockAddr, f: impl Fn(&Spot<'_>) -> Result<T>) -> Result<T> {
+        let layout = self.layout();
+        match layout.spot(addr) {
+            Ok(spot) => f(&spot),
+            Err(_) if layout.is_blind() => {
+                let table = device_table(&self.media, &self.superblock)?;
+                self.set_layout(Layout::new(&table, &LowerDevices::default())?);
+                f(&self.layout().spot(addr)?)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     pub(crate) fn place(&self, addr: BlockAddr) -> Result<ZonePlace> {
-        Ok(self.spot(addr)?.1.place)
+        self.with_spot(addr, |spot| Ok(spot.place))
     }
 
-    /// A zone's entry as last committed.
-    pub(crate) fn entry(&self, tier: &LowerTier, zone: u64) -> Result<ZoneEntry> {
-        let (addr, byte) = tier.entry_at(zone);
+    /// A zone's entry as last committed, at byte `at` of NVM.
+    pub(crate) fn entry(&self, at: u64, zone: u64) -> Result<ZoneEntry> {
         let mut bytes = [0; ZoneEntry::BYTES];
+        let (addr, byte) = split(at);
         for n in 0..READS_MAX {
             self.media.load(addr, byte, &mut bytes)?;
             match ZoneEntry::decode(&bytes, zone) {
@@ -215,16 +300,20 @@ impl Lower {
         Ok(ZoneEntry::decode(&bytes, zone)?)
     }
 
-    /// How often the zone of a block was erased.
-    pub(crate) fn generation(&self, addr: BlockAddr) -> Result<u32> {
-        let (tier, spot) = self.spot(addr)?;
-        Ok(self.entry(tier, spot.place.zone)?.generation)
+    fn entry_of(&self, spot: &Spot<'_>) -> Result<ZoneEntry> {
+        let at = spot.device.entry_byte(spot.place.first);
+        self.entry(at, spot.place.zone)
     }
 
-    fn sums(&self, tier: &LowerTier, index: u64, blocks: usize) -> Result<Vec<u32>> {
+    /// How often the zone of a block was erased.
+    pub(crate) fn generation(&self, addr: BlockAddr) -> Result<u32> {
+        self.with_spot(addr, |spot| Ok(self.entry_of(spot)?.generation))
+    }
+
+    fn sums(&self, device: &LowerDevice, index: u64, blocks: usize) -> Result<Vec<u32>> {
         let mut bytes = vec![0; blocks * 4];
-        let first = BlockAddr::nvm(tier.tables.sums_block);
-        self.media.load(first, index * 4, &mut bytes)?;
+        let (addr, byte) = split(device.sum_byte(index));
+        self.media.load(addr, byte, &mut bytes)?;
         Ok(bytes
             .as_chunks()
             .0
@@ -235,33 +324,26 @@ impl Lower {
 
     /// Reads whole blocks from `addr` on, of any zones.
     pub(crate) fn read_blocks(&self, addr: BlockAddr, into: &mut [u8]) -> Result<()> {
+        let layout = self.layout();
         let mut at = addr;
         let mut rest = into;
         while !rest.is_empty() {
-            let (tier, spot) = self.spot(at)?;
+            let spot = layout.spot(at)?;
             let left = (spot.place.first + spot.place.blocks - at.index()) * BLOCK;
             let n = (rest.len() as u64).min(left) as usize;
             let (part, later) = rest.split_at_mut(n);
-            self.read_zone(tier, &spot, at, part)?;
+            self.read_zone(&spot, at, part)?;
             at = at.plus(n as u64 / BLOCK);
             rest = later;
         }
         Ok(())
     }
 
-    fn read_zone(
-        &self,
-        tier: &LowerTier,
-        spot: &Spot,
-        addr: BlockAddr,
-        into: &mut [u8],
-    ) -> Result<()> {
-        let device = tier.devices.get(spot.device).ok_or_else(|| {
-            VolumeError::Lower("this process has no devices of lower tiers".to_owned())
-        })?;
-        let generation = self.entry(tier, spot.place.zone)?.generation;
+    fn read_zone(&self, spot: &Spot<'_>, addr: BlockAddr, into: &mut [u8]) -> Result<()> {
+        let device = spot.there()?;
+        let generation = self.entry_of(spot)?.generation;
         device.read(spot.byte, into).map_err(lower)?;
-        let sums = self.sums(tier, addr.index(), into.len() / BLOCK_BYTES)?;
+        let sums = self.sums(spot.device, addr.index(), into.len() / BLOCK_BYTES)?;
         for ((n, block), sum) in (0..).zip(into.chunks(BLOCK_BYTES)).zip(sums) {
             let at = addr.plus(n);
             let fits = block_sum(at, generation, block) == sum;
@@ -291,37 +373,60 @@ impl Lower {
     /// Writes whole blocks of one zone, and their checksums. Durable after a flush of the tier
     /// and a fence of this thread.
     pub(crate) fn write_blocks(&self, addr: BlockAddr, generation: u32, from: &[u8]) -> Result<()> {
-        let (tier, spot) = self.spot(addr)?;
-        let device = tier
-            .devices
-            .get(spot.device)
-            .ok_or_else(|| VolumeError::Lower("no devices".to_owned()))?;
+        let layout = self.layout();
+        let spot = layout.spot(addr)?;
+        let device = spot.there()?;
+        if let Some(why) = device.trouble() {
+            return Err(VolumeError::Lower(why));
+        }
         device.write(spot.byte, from).map_err(lower)?;
         let mut sums = Vec::with_capacity(from.len() / 1024);
         for (n, block) in (0..).zip(from.chunks(BLOCK_BYTES)) {
             let sum = block_sum(addr.plus(n), generation, block);
             sums.extend_from_slice(&sum.to_le_bytes());
         }
-        let table = BlockAddr::nvm(tier.tables.sums_block);
-        self.media.write(table, addr.index() * 4, &sums)
+        let (table, byte) = split(spot.device.sum_byte(addr.index()));
+        self.media.write(table, byte, &sums)
     }
 
     /// Tells the device that a zone holds nothing.
     pub(crate) fn discard(&self, tier: TierId, place: ZonePlace) -> Result<()> {
-        let (tier, spot) = self.spot(BlockAddr::new(tier, place.first))?;
-        let device = tier.devices.get(spot.device);
-        device.map_or(Ok(()), |d| {
-            d.discard(spot.byte, place.blocks * BLOCK).map_err(lower)
+        let layout = self.layout();
+        let spot = layout.spot(BlockAddr::new(tier, place.first))?;
+        let device = spot.there()?;
+        device
+            .discard(spot.byte, place.blocks * BLOCK)
+            .map_err(lower)
+    }
+}
+
+impl Spot<'_> {
+    fn there(&self) -> Result<&Arc<dyn TierDevice>> {
+        self.device.device.as_ref().ok_or_else(|| {
+            VolumeError::Lower("this process has no devices of lower tiers".to_owned())
         })
     }
+}
 
-    /// Makes durable what was written to a tier.
-    pub(crate) fn flush(&self, tier: TierId) -> Result<()> {
-        for device in self.tier(tier)?.devices() {
-            device.flush().map_err(lower)?;
-        }
-        Ok(())
+impl Layout {
+    fn all(&self) -> impl Iterator<Item = &LowerDevice> {
+        self.tiers.iter().flat_map(|t| &t.devices)
     }
+
+    /// Whether this process has no device.
+    fn is_blind(&self) -> bool {
+        self.all().all(|d| d.device.is_none())
+    }
+
+    /// Whether this process has the devices.
+    pub(crate) fn has_devices(&self) -> bool {
+        self.all().all(|d| d.device.is_some())
+    }
+}
+
+/// A byte of NVM as block and byte.
+fn split(at: u64) -> (BlockAddr, u64) {
+    (BlockAddr::nvm(at / BLOCK), at % BLOCK)
 }
 
 fn lower(e: shale_device::DeviceError) -> VolumeError {

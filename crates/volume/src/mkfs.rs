@@ -4,11 +4,13 @@
 //! leaves no volume rather than half of one.
 
 use crate::bits::words_with;
+use crate::devices::TABLES_PART;
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
 use shale_device::mutants;
 use shale_device::nvm::Map;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
+use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::{Inode, slot_of, time};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, NVM_BYTES_MIN};
@@ -23,8 +25,6 @@ use zerocopy::FromZeros;
 
 /// The journal's part of the tier.
 const JOURNAL_PART: u64 = 64;
-/// Tables, those of lower tiers with them, take at most this part of the NVM tier.
-const TABLES_PART: u64 = 2;
 /// Least and most blocks of the journal.
 const JOURNAL_BLOCKS: std::ops::RangeInclusive<u64> = 256..=16384;
 /// Bits of a mode that are permissions.
@@ -94,15 +94,8 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         kind: 0,
     };
     let tier = [nvm, options.ssd, options.hdd];
-    let mut data_block = bitmap_block + bitmap_blocks;
-    let mut lower = [LowerTables::new_zeroed(); 2];
-    for (tables, table) in lower.iter_mut().zip(&tier[1..]) {
-        if table.blocks > 0 {
-            *tables = LowerTables::at(data_block, table);
-            data_block = tables.end_block;
-        }
-    }
-    let tiered = tier[1..].iter().any(|t| t.blocks > 0);
+    let tables = new_table(bitmap_block + bitmap_blocks, &tier);
+    let data_block = tables.map_or(bitmap_block + bitmap_blocks, |(_, end)| end);
     let in_use = tier.iter().rposition(|t| t.blocks > 0).map_or(1, |n| n + 1);
     Superblock {
         magic: SUPER_MAGIC,
@@ -110,7 +103,10 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         version: version::VERSION,
         compatible: 0,
         ro_compatible: 0,
-        incompatible: if tiered { version::LOWER_TIERS } else { 0 },
+        incompatible: match tables {
+            Some(_) => version::LOWER_TIERS | version::DEVICE_TABLE,
+            None => 0,
+        },
         generation: 1,
         uuid: options.uuid,
         created_ns: options.created_ns,
@@ -126,8 +122,22 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         owner_uid: options.owner_uid,
         log_bytes: options.log_bytes,
         tier,
-        lower,
+        lower: [LowerTables::new_zeroed(); 2],
     }
+}
+
+/// The devices of a new volume, with their tables one behind the other, and the block behind them;
+/// `None`: it has NVM only.
+fn new_table(at: u64, tier: &[TierTable]) -> Option<(DeviceTable, u64)> {
+    let mut table = DeviceTable::empty();
+    let mut end = at + DEVICE_TABLE_COPIES;
+    for (n, tier) in tier[1..].iter().enumerate() {
+        for entry in &tier.device[..tier.devices as usize] {
+            let place = table.add(n, entry, end)?;
+            end = place.tables().end_block;
+        }
+    }
+    (table.devices != [0; 2]).then_some((table, end))
 }
 
 fn directory(ino: Ino, mode: u32, options: &MkfsOptions) -> Inode {
@@ -222,22 +232,35 @@ fn write_bitmap(media: &Media, sb: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Tables of the tiers below: all zones empty. Checksums mean nothing before a block is written.
+/// Tables of the tiers below: all zones empty.
 fn write_lower(media: &Media, sb: &Superblock) -> Result<()> {
-    let tiers = sb.tier[1..].iter().zip(&sb.lower);
-    for (table, tables) in tiers.filter(|(t, _)| t.blocks > 0) {
-        let entry = ZoneEntry::empty().encode();
-        let block: Vec<u8> = entry.repeat(ZONES_PER_BLOCK as usize);
-        for block_at in tables.zone_block..tables.bitmap_block {
-            media.write(BlockAddr::nvm(block_at), 0, &block)?;
-        }
-        let words = words_with(table.blocks, &[]);
-        for (n, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
-            let addr = BlockAddr::nvm(tables.bitmap_block + n);
-            let mut bits = [0; WORDS_PER_BLOCK];
-            bits.copy_from_slice(words);
-            media.write(addr, 0, &bitmap::encode(addr, 0, &bits)[..])?;
-        }
+    let Some((table, _)) = new_table(sb.device_table_block(), &sb.tier) else {
+        return Ok(());
+    };
+    for place in table.of(0).iter().chain(table.of(1)) {
+        write_tables(media, place)?;
+    }
+    for copy in 0..DEVICE_TABLE_COPIES {
+        let at = sb.device_table_block() + copy;
+        media.write(BlockAddr::nvm(at), 0, &table.encode(at))?;
+    }
+    Ok(())
+}
+
+/// Tables of a new device. Checksums mean nothing before a block is written.
+pub(crate) fn write_tables(media: &Media, place: &DevicePlace) -> Result<()> {
+    let tables = place.tables();
+    let entry = ZoneEntry::empty().encode();
+    let block: Vec<u8> = entry.repeat(ZONES_PER_BLOCK as usize);
+    for block_at in tables.zone_block..tables.bitmap_block {
+        media.write(BlockAddr::nvm(block_at), 0, &block)?;
+    }
+    let words = words_with(place.blocks, &[]);
+    for (n, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
+        let addr = BlockAddr::nvm(tables.bitmap_block + n);
+        let mut bits = [0; WORDS_PER_BLOCK];
+        bits.copy_from_slice(words);
+        media.write(addr, 0, &bitmap::encode(addr, 0, &bits)[..])?;
     }
     Ok(())
 }

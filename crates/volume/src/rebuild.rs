@@ -11,10 +11,12 @@ use crate::bits::words_with;
 use crate::error::{Result, VolumeError};
 use crate::extent::direct_root;
 use crate::journal::{self, Batch};
+use crate::lower::device_table;
 use crate::media::Media;
 use crate::node::{Dirent, Item, Node};
 use shale_device::nvm::Map;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
+use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
@@ -32,6 +34,8 @@ pub type Free<'a> = dyn FnMut() -> Option<BlockAddr> + 'a;
 pub struct Rebuild {
     media: Media,
     sb: Superblock,
+    /// `None`: the volume has NVM only.
+    devices: Option<DeviceTable>,
     txid: TxId,
 }
 
@@ -52,8 +56,13 @@ impl Rebuild {
         let media = Media::new(map, sb.tier[0].blocks);
         // A batch that cannot be applied is part of the damage.
         let _ = journal::replay(&media, sb);
+        let devices = match sb.is_tiered() {
+            true => Some(device_table(&media, sb)?),
+            false => None,
+        };
         Ok(Rebuild {
             media,
+            devices,
             sb: *sb,
             txid: TxId(0),
         })
@@ -203,50 +212,74 @@ impl Rebuild {
             bits.copy_from_slice(words);
             batch.push(addr.byte(), &bitmap::encode(addr, self.txid.0, &bits)[..]);
         }
-        for (n, used) in below.iter().enumerate() {
-            if sb.tier[n + 1].blocks > 0 {
-                self.lower_tables(n, used, &mut batch)?;
+        if let Some(table) = &self.devices {
+            for (n, used) in below.iter().enumerate() {
+                for place in table.of(n) {
+                    self.lower_tables(place, used, &mut batch)?;
+                }
             }
+            self.device_tables(table, &mut batch);
         }
         journal::commit(&self.media, sb, self.txid, &batch)
     }
 
-    /// Bitmap and zones of a tier below NVM. A zone whose entry cannot be read counts as full:
+    /// Both copies of the device table, where there is one.
+    fn device_tables(&self, table: &DeviceTable, batch: &mut Batch) {
+        if !self.sb.has_device_table() {
+            return;
+        }
+        let table = DeviceTable {
+            txid: self.txid.0,
+            ..*table
+        };
+        for copy in 0..DEVICE_TABLE_COPIES {
+            let at = self.sb.device_table_block() + copy;
+            batch.push(BlockAddr::nvm(at).byte(), &table.encode(at));
+        }
+    }
+
+    /// Bitmap and zones of a device below NVM. A zone whose entry cannot be read counts as full:
     /// its blocks can be looked at by nobody, since nobody knows how often it was erased.
-    fn lower_tables(&self, n: usize, used: &[(u64, u64)], batch: &mut Batch) -> Result<()> {
-        let (table, tables) = (&self.sb.tier[n + 1], &self.sb.lower[n]);
-        let words = words_with(table.blocks, used);
+    fn lower_tables(
+        &self,
+        place: &DevicePlace,
+        used: &[(u64, u64)],
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let tables = place.tables();
+        let (start, end) = (place.first, place.end());
+        let mine = used.iter().map(|r| (r.0.max(start), (r.0 + r.1).min(end)));
+        let mine = mine.filter(|r| r.0 < r.1);
+        let used: Vec<(u64, u64)> = mine.map(|r| (r.0 - start, r.1 - r.0)).collect();
+        let words = words_with(place.blocks, &used);
         for (at, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
             let addr = BlockAddr::nvm(tables.bitmap_block + at);
             let mut bits = [0; WORDS_PER_BLOCK];
             bits.copy_from_slice(words);
             batch.push(addr.byte(), &bitmap::encode(addr, self.txid.0, &bits)[..]);
         }
-        let (mut zone, mut first) = (0, 0);
-        for device in &table.device[..table.devices as usize] {
-            for _ in 0..device.zones() {
-                let end = first + u64::from(device.zone_blocks);
-                let at = zone * ZoneEntry::BYTES as u64;
-                let mut bytes = [0; ZoneEntry::BYTES];
-                let table = BlockAddr::nvm(tables.zone_block);
-                self.media.load(table, at, &mut bytes)?;
-                let found = ZoneEntry::decode(&bytes, zone);
-                let last = used.iter().rev().find(|r| r.0 < end && r.0 + r.1 > first);
-                let last = last.map_or(0, |r| (r.0 + r.1).min(end) - first);
-                let mended = match found {
-                    Ok(e) if u64::from(e.written) >= last && e.written <= device.zone_blocks => e,
-                    Ok(e) => ZoneEntry {
-                        written: last as u32,
-                        ..e
-                    },
-                    Err(_) => ZoneEntry {
-                        written: device.zone_blocks,
-                        ..ZoneEntry::empty()
-                    },
-                };
-                batch.push(table.byte() + at, &mended.encode());
-                (zone, first) = (zone + 1, end);
-            }
+        let blocks = u64::from(place.zone_blocks);
+        for zone in 0..place.zones() {
+            let (first, end) = (zone * blocks, (zone + 1) * blocks);
+            let at = zone * ZoneEntry::BYTES as u64;
+            let mut bytes = [0; ZoneEntry::BYTES];
+            let table = BlockAddr::nvm(tables.zone_block);
+            self.media.load(table, at, &mut bytes)?;
+            let found = ZoneEntry::decode(&bytes, zone);
+            let last = used.iter().rev().find(|r| r.0 < end && r.0 + r.1 > first);
+            let last = last.map_or(0, |r| (r.0 + r.1).min(end) - first);
+            let mended = match found {
+                Ok(e) if u64::from(e.written) >= last && e.written <= place.zone_blocks => e,
+                Ok(e) => ZoneEntry {
+                    written: last as u32,
+                    ..e
+                },
+                Err(_) => ZoneEntry {
+                    written: place.zone_blocks,
+                    ..ZoneEntry::empty()
+                },
+            };
+            batch.push(table.byte() + at, &mended.encode());
         }
         Ok(())
     }

@@ -265,6 +265,28 @@ impl Allocator {
         Ok(Run::nvm(first, blocks))
     }
 
+    /// Takes one run of `blocks` blocks, however long, for tables: the last there is.
+    pub(crate) fn allocate_whole(&self, blocks: u64) -> Result<Run> {
+        let mut state = self.state.lock();
+        state.need(blocks)?;
+        let mut longest = 0;
+        let mut end = self.blocks.end;
+        for at in self.blocks.clone().rev() {
+            if state.busy[(at / 64) as usize] >> (at % 64) & 1 == 1 {
+                end = at;
+            }
+            longest = longest.max(end - at);
+            if longest == blocks {
+                state.set_taken(at, blocks);
+                return Ok(Run::nvm(at, blocks));
+            }
+        }
+        Err(VolumeError::NoSpace {
+            wanted: blocks,
+            free: longest,
+        })
+    }
+
     /// Takes 1 to `blocks` blocks from the top of the tier, for nodes.
     pub(crate) fn allocate_top(&self, blocks: u64) -> Result<Run> {
         let mut state = self.state.lock();

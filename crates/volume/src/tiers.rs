@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Volume {
-    fn below(&self) -> Result<&Arc<Lower>> {
+    pub(crate) fn below(&self) -> Result<&Arc<Lower>> {
         let lower = self.reader().lower();
         lower.ok_or_else(|| VolumeError::Lower("the volume has NVM only".to_owned()))
     }
 
-    fn zones_of(&self, tier: TierId) -> Result<&Arc<Zones>> {
+    pub(crate) fn zones_of(&self, tier: TierId) -> Result<&Arc<Zones>> {
         let n = (tier as usize).checked_sub(1);
         let zones = n.and_then(|n| self.zones[n].as_ref());
         zones.ok_or_else(|| VolumeError::Lower(format!("the volume has no tier {tier:?}")))
@@ -36,22 +36,31 @@ impl Volume {
 
     /// Tiers below NVM that the volume has, fastest first, if their devices are there.
     pub fn lower_tiers(&self) -> Vec<TierId> {
-        let there = self.reader().lower().is_some_and(|l| l.has_devices());
-        let tiers = [TierId::Ssd, TierId::Hdd].into_iter();
+        let Some(lower) = self.reader().lower() else {
+            return Vec::new();
+        };
+        let layout = lower.layout();
+        let tiers = [TierId::Ssd, TierId::Hdd].into_iter().zip(&layout.tiers);
+        let there = layout.has_devices();
         tiers
-            .filter(|t| there && self.zones_of(*t).is_ok())
+            .filter(|(_, t)| there && !t.devices.is_empty())
+            .map(|(tier, _)| tier)
             .collect()
     }
 
     /// Devices of a tier, in order.
     pub fn lower_devices(&self, tier: TierId) -> Vec<Arc<dyn TierDevice>> {
-        let lower = self.reader().lower().and_then(|l| l.tier(tier).ok());
-        lower.map_or(Vec::new(), |t| t.devices().to_vec())
+        let layout = self.reader().lower().map(|l| l.layout());
+        let tier = layout.as_ref().and_then(|l| l.tier(tier).ok());
+        tier.map_or(Vec::new(), |t| {
+            t.devices.iter().filter_map(|d| d.device.clone()).collect()
+        })
     }
 
     /// How a tier below NVM is used; `None`: there is none.
     pub fn lower_space(&self, tier: TierId) -> Option<LowerSpace> {
-        self.zones_of(tier).ok().map(|z| z.space())
+        let space = self.zones_of(tier).ok().map(|z| z.space());
+        space.filter(|s| s.zones > 0)
     }
 
     /// The zones of a tier below NVM.
@@ -81,8 +90,11 @@ impl Volume {
         let written = zones
             .writing(run)
             .and_then(|generation| self.below()?.write_blocks(run.addr, generation, from));
-        if written.is_err() {
+        if let Err(e) = &written {
             zones.close(run.addr);
+            if let (VolumeError::Lower(why), Ok(place)) = (e, self.below()?.place(run.addr)) {
+                zones.set_failing(place.device, why.clone());
+            }
         }
         written
     }
@@ -95,9 +107,10 @@ impl Volume {
             Some(TierId::Hdd) => &core.draft.lower[1],
             _ => return false,
         };
+        let run = Run { addr, len: 1 };
         lower.as_ref().is_some_and(|l| {
             let (w, bit) = ((addr.index() / 64) as usize, addr.index() % 64);
-            addr.index() < l.blocks && l.bits.used()[w] >> bit & 1 == 1
+            l.zones.covers(run) && l.bits.used()[w] >> bit & 1 == 1
         })
     }
 
@@ -109,7 +122,21 @@ impl Volume {
         if mutants::is_on("lower-flush") {
             return Ok(());
         }
-        self.below()?.flush(tier)
+        let (lower, zones) = (self.below()?, self.zones_of(tier)?);
+        let layout = lower.layout();
+        let devices = &layout.tier(tier)?.devices;
+        let mut result = Ok(());
+        for n in zones.take_dirty() {
+            let Some(device) = devices.get(n).and_then(|d| d.device.as_ref()) else {
+                continue;
+            };
+            let flushed = device.flush().map_err(|e| e.to_string());
+            if let Err(why) = flushed.and_then(|()| device.trouble().map_or(Ok(()), Err)) {
+                zones.set_failing(n, why.clone());
+                result = Err(VolumeError::Lower(why));
+            }
+        }
+        result
     }
 
     /// Erases the zones of a tier that hold no live block which a reader could still look at.

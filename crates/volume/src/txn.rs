@@ -11,6 +11,7 @@ use crate::xattr;
 use crate::zones::Zones;
 use parking_lot::MutexGuard;
 use shale_device::mutants;
+use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::log::LogSlot;
@@ -54,6 +55,7 @@ pub struct Txn<'v> {
     logs: BTreeMap<u32, LogSlot>,
     /// Entries of zones that are erased, by tier below NVM and zone.
     erased: Erased,
+    devices: Option<DeviceTable>,
     failed: bool,
     growth: Option<u64>,
 }
@@ -90,13 +92,13 @@ fn lower_batch(
             if mutants::is_on("zone-pointer") {
                 continue;
             }
-            batch.push(lower.zone_byte(zone), &entry.encode());
+            batch.push(zone, &entry.encode());
         }
         below.push((Arc::clone(&lower.zones), changes));
     }
     for (&(n, zone), entry) in erased {
         if let Some(lower) = &core.draft.lower[n] {
-            batch.push(lower.zone_byte(zone), &entry.encode());
+            batch.push(lower.zones.entry_byte(zone), &entry.encode());
         }
     }
     below
@@ -140,6 +142,7 @@ impl<'v> Txn<'v> {
             slots: Slots::default(),
             logs: BTreeMap::new(),
             erased: BTreeMap::new(),
+            devices: None,
             failed: false,
             growth: None,
         }
@@ -422,6 +425,11 @@ impl Txn<'_> {
         }
     }
 
+    /// Sets the device table. Its `txid` is set by the commit.
+    pub(crate) fn set_devices(&mut self, table: DeviceTable) {
+        self.devices = Some(table);
+    }
+
     /// Bytes of journal that the transaction needs so far, rounded up generously.
     pub fn journal_bytes(&self) -> u64 {
         ROOT_JOURNAL_BYTES
@@ -476,6 +484,16 @@ impl Txn<'_> {
             batch.push(table + at, &slot.encode());
         }
         let sb = volume.superblock();
+        if let Some(table) = self.devices {
+            let table = DeviceTable {
+                txid: txid.0,
+                ..table
+            };
+            for copy in 0..DEVICE_TABLE_COPIES {
+                let at = sb.device_table_block() + copy;
+                batch.push(BlockAddr::nvm(at).byte(), &table.encode(at));
+            }
+        }
         journal::check_room(sb, &batch)?;
 
         let late = mutants::is_on("nodes-after-commit");

@@ -11,13 +11,14 @@ use crate::dir::entries_root;
 use crate::error::{Result, VolumeError};
 use crate::extent::{check_direct, clip, direct};
 use crate::inode::load_slot;
-use crate::lower::{Lower, LowerDevices, ZonePlace};
+use crate::lower::{Lower, LowerDevices, ZonePlace, device_table};
 use crate::media::Media;
 use crate::node::{Dirent, Leaf};
 use crate::xattr;
 use shale_device::mutants;
 use shale_device::nvm::Map;
 use shale_format::checksum::name_hash;
+use shale_format::device_table::DeviceTable;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::BLOCK_BYTES;
@@ -167,6 +168,20 @@ impl View {
             superblock: Arc::new(superblock),
         };
         Ok((view, access))
+    }
+
+    /// Reads the device table again, for these devices.
+    pub(crate) fn use_devices(&mut self, devices: &LowerDevices) -> Result<()> {
+        self.lower = Lower::new(self.media.clone(), &self.superblock, devices)?;
+        Ok(())
+    }
+
+    /// The devices of the tiers below NVM, as they are now.
+    ///
+    /// # Errors
+    /// Both copies of their table are damaged.
+    pub fn device_table(&self) -> Result<DeviceTable> {
+        device_table(&self.media, &self.superblock)
     }
 
     pub(crate) fn media(&self) -> &Media {

@@ -18,7 +18,6 @@ use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::version::Access;
-use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -86,13 +85,15 @@ impl Volume {
     /// # Errors
     /// As there.
     pub fn open_with(map: Arc<Map>, devices: &LowerDevices) -> Result<Volume> {
-        let (view, access) = View::open_with(map, devices)?;
+        let (mut view, access) = View::open_with(map, &LowerDevices::default())?;
         if access != Access::ReadWrite {
             return Err(VolumeError::ReadOnly);
         }
         let sb = *view.superblock();
         let media = view.media().clone();
         journal::replay(&media, &sb)?;
+        // The devices as they are after the batch that waited.
+        view.use_devices(devices)?;
         let root = view.root()?;
         let bits = Bits::load(&media, sb.bitmap_block, sb.bitmap_blocks)?;
         let space = Arc::new(Allocator::new(
@@ -127,6 +128,18 @@ impl Volume {
             space,
             view,
         })
+    }
+
+    /// Writes the batch that may wait in the journal in place, as [`Volume::open`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replay(map: Arc<Map>) -> Result<()> {
+        let (view, access) = View::open(map)?;
+        if access == Access::ReadWrite {
+            journal::replay(view.media(), view.superblock())?;
+        }
+        Ok(())
     }
 
     /// A reader of what is committed.
@@ -270,31 +283,25 @@ fn lower_drafts(view: &View, root: &RootBlock) -> Result<[Option<LowerDraft>; 2]
     let Some(lower) = view.lower() else {
         return Ok(drafts);
     };
-    for (n, layout) in lower.tiers.iter().enumerate() {
-        let Some(layout) = layout else { continue };
-        let tables = &layout.tables;
-        let blocks = tables.sums_block - tables.bitmap_block;
-        let bits = Bits::load(view.media(), tables.bitmap_block, blocks)?;
-        let entries: Vec<ZoneEntry> = (0..layout.zones())
-            .map(|zone| lower.entry(layout, zone))
-            .collect::<Result<_>>()?;
-        let tier = TierId::ALL[n + 1];
-        let zones = Zones::new(tier, layout, &entries, bits.used());
-        let live = zones.space().live;
+    let layout = lower.layout();
+    for (n, tier) in layout.tiers.iter().enumerate() {
+        let mut draft = LowerDraft {
+            bits: Bits::empty(),
+            zones: Arc::new(Zones::new(TierId::ALL[n + 1])),
+        };
+        for device in 0..tier.devices.len() {
+            draft.add(view.media(), lower, tier, device)?;
+        }
+        let live = draft.zones.space().live;
         if live != root.used_blocks[n + 1] {
             return Err(VolumeError::Damaged {
                 what: "count of used blocks of a lower tier in bitmap and root block",
-                at: tables.bitmap_block,
+                at: shale_format::superblock::ROOT_BLOCK,
                 expected: live,
                 found: root.used_blocks[n + 1],
             });
         }
-        drafts[n] = Some(LowerDraft {
-            bits,
-            blocks: layout.blocks(),
-            zones: Arc::new(zones),
-            zone_block: tables.zone_block,
-        });
+        drafts[n] = Some(draft);
     }
     Ok(drafts)
 }

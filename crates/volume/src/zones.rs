@@ -9,7 +9,7 @@
 //! written, in order; one thread at a time allocates and writes.
 
 use crate::error::{Result, VolumeError};
-use crate::lower::{LowerTier, ZonePlace};
+use crate::lower::ZonePlace;
 use crate::space::{Run, WordChange, for_words};
 use parking_lot::Mutex;
 use shale_format::zone::ZoneEntry;
@@ -69,6 +69,8 @@ pub struct LowerSpace {
 
 struct Zone {
     place: ZonePlace,
+    /// Byte of NVM at which its entry is.
+    entry_byte: u64,
     entry: ZoneEntry,
     /// Blocks given out, at least those that the entry counts.
     given: u64,
@@ -79,14 +81,54 @@ struct Zone {
 }
 
 impl Zone {
+    /// A zone as last committed. `used`: the tier's bitmap.
+    fn new(place: ZonePlace, entry_byte: u64, entry: ZoneEntry, used: &[u64]) -> Zone {
+        let mut live = 0;
+        for_words(place.first, place.blocks, |w, mask| {
+            live += u64::from((used[w] & mask).count_ones());
+        });
+        Zone {
+            place,
+            entry_byte,
+            entry,
+            given: entry.written.into(),
+            reached: entry.written.into(),
+            live,
+            freed: TxId(0),
+        }
+    }
+
     fn left(&self) -> u64 {
         self.place.blocks - self.given
+    }
+
+    fn end(&self) -> u64 {
+        self.place.first + self.place.blocks
+    }
+}
+
+/// How a device is used.
+#[derive(Clone, Default)]
+struct DeviceUse {
+    /// Nothing new goes to it: it is being emptied.
+    emptying: bool,
+    /// Nothing new goes to it until the next start: why.
+    failing: Option<String>,
+    /// Written to since it was flushed.
+    dirty: bool,
+}
+
+impl DeviceUse {
+    fn is_closed(&self) -> bool {
+        self.emptying || self.failing.is_some()
     }
 }
 
 struct State {
     zones: Vec<Zone>,
     open: [Option<usize>; 2],
+    /// By place in the tier.
+    devices: Vec<DeviceUse>,
     erased: u64,
     written: u64,
     out_of_order: u64,
@@ -99,37 +141,12 @@ pub(crate) struct Zones {
 }
 
 impl Zones {
-    /// `used`: the tier's bitmap as last committed.
-    pub(crate) fn new(
-        tier: TierId,
-        layout: &LowerTier,
-        entries: &[ZoneEntry],
-        used: &[u64],
-    ) -> Zones {
-        let mut zones = Vec::new();
-        for (place, entry) in layout.places().into_iter().zip(entries) {
-            let mut live = 0;
-            for_words(place.first, place.blocks, |w, mask| {
-                live += u64::from((used[w] & mask).count_ones());
-            });
-            zones.push(Zone {
-                place,
-                entry: *entry,
-                given: entry.written.into(),
-                reached: entry.written.into(),
-                live,
-                freed: TxId(0),
-            });
-        }
-        let begun = |heat: u8| {
-            zones
-                .iter()
-                .position(|z| z.given > 0 && z.left() > 0 && z.entry.heat == heat)
-        };
-        let open = [begun(0), begun(1)];
+    /// None yet.
+    pub(crate) fn new(tier: TierId) -> Zones {
         let state = State {
-            zones,
-            open,
+            zones: Vec::new(),
+            open: [None; 2],
+            devices: Vec::new(),
             erased: 0,
             written: 0,
             out_of_order: 0,
@@ -138,6 +155,104 @@ impl Zones {
             tier,
             state: Mutex::new(state),
         }
+    }
+
+    /// Adds the zones of the tier's last device, each with the byte of NVM at which its entry is.
+    /// `used`: the tier's bitmap as last committed.
+    pub(crate) fn add(
+        &self,
+        zones: impl Iterator<Item = (ZonePlace, u64, ZoneEntry)>,
+        used: &[u64],
+        emptying: bool,
+    ) {
+        let mut state = self.state.lock();
+        let zones = zones.map(|(place, at, entry)| Zone::new(place, at, entry, used));
+        state.zones.extend(zones);
+        state.devices.push(DeviceUse {
+            emptying,
+            ..DeviceUse::default()
+        });
+        state.reopen();
+    }
+
+    /// Takes the zones of a device out, which hold nothing.
+    pub(crate) fn remove(&self, device: usize) {
+        let mut state = self.state.lock();
+        state.zones.retain(|z| z.place.device != device);
+        state.devices.remove(device);
+        for (n, zone) in (0..).zip(&mut state.zones) {
+            zone.place.zone = n;
+            zone.place.device -= usize::from(zone.place.device > device);
+        }
+        state.reopen();
+    }
+
+    /// Says whether a device is being emptied.
+    pub(crate) fn set_emptying(&self, device: usize, emptying: bool) {
+        let mut state = self.state.lock();
+        state.devices[device].emptying = emptying;
+        state.reopen();
+    }
+
+    /// Nothing new goes to a device any more, because it fails. The first reason stays.
+    pub(crate) fn set_failing(&self, device: usize, why: String) {
+        let mut state = self.state.lock();
+        if let Some(one) = state.devices.get_mut(device)
+            && one.failing.is_none()
+        {
+            one.failing = Some(why);
+        }
+        state.reopen();
+    }
+
+    /// Why nothing new goes to a device, if it fails.
+    pub(crate) fn failing(&self, device: usize) -> Option<String> {
+        let state = self.state.lock();
+        state.devices.get(device)?.failing.clone()
+    }
+
+    /// Devices that were written to since they were asked for last.
+    pub(crate) fn take_dirty(&self) -> Vec<usize> {
+        let mut state = self.state.lock();
+        let all = state.devices.iter_mut().enumerate();
+        all.filter_map(|(n, d)| std::mem::take(&mut d.dirty).then_some(n))
+            .collect()
+    }
+
+    /// Blocks in use on a device.
+    pub(crate) fn live_on(&self, device: usize) -> u64 {
+        let state = self.state.lock();
+        let zones = state.zones.iter().filter(|z| z.place.device == device);
+        zones.map(|z| z.live).sum()
+    }
+
+    /// Blocks that could be written, were everything cleaned, on devices that are written to; one
+    /// zone is kept. `without` this device.
+    pub(crate) fn possible(&self, without: Option<usize>) -> u64 {
+        let state = self.state.lock();
+        let mine = |z: &&Zone| Some(z.place.device) != without && !state.is_closed(z);
+        let zones = state.zones.iter().filter(mine);
+        let (mut sum, mut largest) = (0, 0);
+        for zone in zones {
+            sum += zone.place.blocks - zone.live;
+            largest = largest.max(zone.place.blocks);
+        }
+        sum.saturating_sub(largest)
+    }
+
+    /// Whether a run lies on one device.
+    pub(crate) fn covers(&self, run: Run) -> bool {
+        let state = self.state.lock();
+        let end = run.addr.index().checked_add(run.len);
+        let Some(last) = end.filter(|_| run.len > 0).map(|end| end - 1) else {
+            return false;
+        };
+        let of = |index| {
+            let zone = state.zones.get(state.zone_of(index));
+            zone.filter(|z| z.place.first <= index)
+                .map(|z| z.place.device)
+        };
+        of(run.addr.index()).is_some_and(|device| of(last) == Some(device))
     }
 
     /// Blocks in a row for up to `blocks` blocks, in the order in which they are to be written.
@@ -182,7 +297,8 @@ impl Zones {
         let from = run.addr.index() - zone.place.first;
         let in_order = from == zone.reached;
         zone.reached = from + run.len;
-        let generation = zone.entry.generation;
+        let (generation, device) = (zone.entry.generation, zone.place.device);
+        state.devices[device].dirty = true;
         state.written += run.len;
         state.out_of_order += u64::from(!in_order);
         match in_order {
@@ -196,6 +312,7 @@ impl Zones {
     }
 
     /// Entries of the zones in which the changes link blocks, as they are to be.
+    /// With the byte of NVM at which each is.
     pub(crate) fn linked(&self, txid: TxId, changes: &[WordChange]) -> Vec<(u64, ZoneEntry)> {
         let mut state = self.state.lock();
         let mut touched = BTreeSet::new();
@@ -207,7 +324,7 @@ impl Zones {
             let zone = &mut state.zones[n];
             zone.entry.written = zone.reached.max(zone.entry.written.into()) as u32;
             zone.entry.txid = txid.0;
-            entries.push((n as u64, zone.entry));
+            entries.push((zone.entry_byte, zone.entry));
         }
         entries
     }
@@ -218,7 +335,7 @@ impl Zones {
         let (mut at, end) = (run.addr.index(), run.addr.index() + run.len);
         while at < end {
             let zone = &state.zones[state.zone_of(at)];
-            let to = end.min(zone.place.first + zone.place.blocks);
+            let to = end.min(zone.end());
             if to > zone.place.first + zone.reached {
                 return false;
             }
@@ -266,6 +383,11 @@ impl Zones {
         }
     }
 
+    /// Byte of NVM at which a zone's entry is.
+    pub(crate) fn entry_byte(&self, zone: u64) -> u64 {
+        self.state.lock().zones[zone as usize].entry_byte
+    }
+
     /// The erasure is committed.
     pub(crate) fn erased(&self, zone: u64, entry: ZoneEntry) {
         let mut state = self.state.lock();
@@ -293,6 +415,9 @@ impl Zones {
             space.total += z.place.blocks;
             space.live += z.live;
             space.dead += z.given - z.live.min(z.given);
+            if state.is_closed(z) {
+                continue;
+            }
             if z.given == 0 {
                 empty.push(z.place.blocks);
             } else if state.open.contains(&Some(n)) {
@@ -326,13 +451,30 @@ impl Zones {
 
 impl State {
     fn zone_of(&self, index: u64) -> usize {
-        self.zones
-            .partition_point(|z| z.place.first + z.place.blocks <= index)
+        self.zones.partition_point(|z| z.end() <= index)
+    }
+
+    fn is_closed(&self, zone: &Zone) -> bool {
+        self.devices[zone.place.device].is_closed()
+    }
+
+    /// Finds the zones that go on where they end.
+    fn reopen(&mut self) {
+        let begun = |heat: u8| {
+            self.zones.iter().position(|z| {
+                z.given > 0
+                    && z.left() > 0
+                    && z.entry.heat == heat
+                    && !self.is_closed(z)
+            })
+        };
+        self.open = [begun(0), begun(1)];
     }
 
     /// An empty zone; the last one only if `last`.
     fn fresh(&self, last: bool) -> Option<usize> {
-        let mut empty = (0..self.zones.len()).filter(|&n| self.zones[n].given == 0);
+        let free = |z: &Zone| z.given == 0 && !self.is_closed(z);
+        let mut empty = (0..self.zones.len()).filter(|&n| free(&self.zones[n]));
         let first = empty.next()?;
         (last || empty.next().is_some()).then_some(first)
     }

@@ -4,6 +4,7 @@
 //! whatever happens.
 
 mod coherence;
+mod devices;
 mod history;
 mod messages;
 mod observe;

@@ -9,10 +9,13 @@ const FILES: usize = 60;
 const FILE_BYTES: usize = 10 << 20;
 
 fn bytes(n: usize) -> Vec<u8> {
+    pattern(n, FILE_BYTES)
+}
+
+/// So many bytes that differ from file to file.
+pub fn pattern(n: usize, bytes: usize) -> Vec<u8> {
     let word = |k: usize| ((n * 7919 + k) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..FILE_BYTES / 8)
-        .flat_map(|k| word(k).to_le_bytes())
-        .collect()
+    (0..bytes / 8).flat_map(|k| word(k).to_le_bytes()).collect()
 }
 
 /// 600 MiB on 64 MiB of NVM, 256 MiB of flash and 1 GiB of disk; the daemon is killed half-way.

@@ -134,6 +134,22 @@ impl Volume {
         Self::made(name, nvm, Some(below), &["--ssd", &ssd, "--hdd", &hdd])
     }
 
+    /// Makes a volume with these devices: `--ssd` or `--hdd`, path in `below`, size.
+    pub fn with_devices(
+        name: &str,
+        nvm: &str,
+        below: TempDir,
+        devices: &[(&str, &Path, &str)],
+    ) -> Self {
+        let mut args = Vec::new();
+        for (tier, path, size) in devices {
+            args.push((*tier).to_owned());
+            args.push(format!("{}:{size}", path.display()));
+        }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        Self::made(name, nvm, Some(below), &args)
+    }
+
     fn made(name: &str, nvm_bytes: &str, below: Option<TempDir>, more: &[&str]) -> Self {
         let dir = tempfile::Builder::new()
             .prefix(&format!("shale-cli-{name}-"))

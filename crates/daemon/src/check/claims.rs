@@ -22,6 +22,8 @@ pub(super) enum Part {
     Node,
     /// Extended attributes.
     Xattrs,
+    /// Tables of a device below NVM.
+    Tables,
 }
 
 /// Who uses a block.
@@ -36,6 +38,7 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn object(self) -> Object {
         match self.ino {
+            0 if self.part == Part::Tables => Object::Part("device table"),
             0 => Object::Part("inode file"),
             ino => Object::Inode(ino),
         }
@@ -229,6 +232,7 @@ impl Claims {
             Part::Data => "extent outside the data area",
             Part::Node => "tree node outside the data area",
             Part::Xattrs => "extended attributes outside the data area",
+            Part::Tables => "tables of a device outside the data area",
         };
         let expected = match addr.tier() {
             None => "tier 0 to 2".to_owned(),

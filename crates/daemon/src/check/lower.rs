@@ -2,28 +2,96 @@
 //! `scrub` and every read do that.
 
 use super::Checker;
-use super::claims::for_runs;
-use super::report::Object;
+use super::claims::{Owner, Part, for_runs};
+use super::media::Media;
+use super::report::{Findings, Object};
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
+use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::limits::BLOCK_BYTES;
+use shale_format::superblock::Superblock;
 use shale_format::zone::{ZONES_PER_BLOCK, ZoneEntry};
 
 const TIERS: [Object; 2] = [Object::Part("ssd"), Object::Part("hdd")];
 
+const TABLE: Object = Object::Part("device table");
+
+/// The devices of a volume, from the first copy of their table that is whole; `None`: none is.
+pub(super) fn devices(
+    media: &Media,
+    sb: &Superblock,
+    findings: &mut Findings,
+) -> Option<DeviceTable> {
+    if !sb.has_device_table() {
+        return Some(sb.fixed_devices());
+    }
+    let mut found: Option<DeviceTable> = None;
+    let mut bytes = [0; BLOCK_BYTES];
+    for copy in 0..DEVICE_TABLE_COPIES {
+        let block = sb.device_table_block() + copy;
+        if !media.load(block, &mut bytes) {
+            continue;
+        }
+        match DeviceTable::decode(&bytes, block, sb) {
+            Ok(table) => match &found {
+                Some(first) if first.encode(0) != table.encode(0) => {
+                    let txids = (first.txid, table.txid);
+                    findings.error(TABLE, Some(block), "copies differ", txids);
+                    found = found.filter(|f| f.txid >= table.txid).or(Some(table));
+                }
+                Some(_) => {}
+                None => found = Some(table),
+            },
+            Err(e) => findings.undecodable(TABLE, Some(block), &e),
+        }
+    }
+    found
+}
+
+/// Blocks of the tiers: what addresses there are.
+pub(super) fn tier_blocks(sb: &Superblock, devices: &DeviceTable) -> [u64; 3] {
+    [sb.tier[0].blocks, devices.end[0], devices.end[1]]
+}
+
+/// Tables that lie among the data: those of devices that were added.
+pub(super) fn added_tables(sb: &Superblock, devices: &DeviceTable) -> Vec<(BlockAddr, u64)> {
+    let all = devices.of(0).iter().chain(devices.of(1));
+    let added = all.filter(|d| d.zone_block >= sb.data_block);
+    let run = |d: &DevicePlace| {
+        let len = d.tables().end_block - d.zone_block;
+        (BlockAddr::nvm(d.zone_block), len)
+    };
+    added.map(run).collect()
+}
+
 impl Checker<'_> {
-    pub(super) fn check_lower(&mut self) {
-        for (n, object) in TIERS.into_iter().enumerate() {
-            if self.sb.tier[n + 1].blocks > 0 {
-                self.check_lower_bitmap(n, object);
-                self.check_zones(n, object);
-            }
+    /// Tables among the data have their blocks before anything else.
+    pub(super) fn claim_tables(&mut self) {
+        let owner = Owner {
+            ino: 0,
+            part: Part::Tables,
+        };
+        for (addr, len) in added_tables(&self.sb, &self.devices) {
+            self.claims.claim(addr, len, owner, &mut self.findings);
         }
     }
 
-    fn check_lower_bitmap(&mut self, n: usize, object: Object) {
-        let tables = self.sb.lower[n];
-        let blocks = self.sb.tier[n + 1].blocks;
+    pub(super) fn check_lower(&mut self) {
+        for (n, object) in TIERS.into_iter().enumerate() {
+            for place in self.devices.of(n).to_vec() {
+                self.check_lower_bitmap(n, &place, object);
+                self.check_zones(n, &place, object);
+            }
+        }
+        if self.devices.txid > self.root.txid {
+            let found = (self.root.txid, self.devices.txid);
+            let what = "device table of a batch that never was";
+            self.findings.error(TABLE, None, what, found);
+        }
+    }
+
+    fn check_lower_bitmap(&mut self, n: usize, place: &DevicePlace, object: Object) {
+        let tables = place.tables();
         for block in tables.bitmap_block..tables.sums_block {
             let addr = BlockAddr::nvm(block);
             let mut bytes = [0; BLOCK_BYTES];
@@ -38,9 +106,10 @@ impl Checker<'_> {
                 }
             };
             let first = (block - tables.bitmap_block) as usize * WORDS_PER_BLOCK;
+            let first = (place.first / 64) as usize + first;
             for (w, &used) in (first..).zip(words.iter()) {
                 let at = w as u64 * 64;
-                let inside = match blocks.saturating_sub(at) {
+                let inside = match place.end().saturating_sub(at) {
                     0 => 0,
                     left if left >= 64 => u64::MAX,
                     left => u64::MAX >> (64 - left),
@@ -60,23 +129,20 @@ impl Checker<'_> {
     }
 
     /// Entries are whole, and nothing in use lies behind a write pointer.
-    fn check_zones(&mut self, n: usize, object: Object) {
-        let (table, tables) = (self.sb.tier[n + 1], self.sb.lower[n]);
-        let (mut zone, mut first) = (0, 0);
+    fn check_zones(&mut self, n: usize, place: &DevicePlace, object: Object) {
         let mut bytes = [0; BLOCK_BYTES];
-        for device in &table.device[..table.devices as usize] {
-            for _ in 0..device.zones() {
-                let block = tables.zone_block + zone / ZONES_PER_BLOCK;
-                let at = (zone % ZONES_PER_BLOCK) as usize * ZoneEntry::BYTES;
-                let end = first + u64::from(device.zone_blocks);
-                if self.media.load(block, &mut bytes) {
-                    match ZoneEntry::decode(&bytes[at..at + ZoneEntry::BYTES], zone) {
-                        Ok(entry) => self.check_zone(n, object, first..end, &entry),
-                        Err(e) => self.findings.undecodable(object, Some(block), &e),
-                    }
+        let mut first = place.first;
+        for zone in 0..place.zones() {
+            let block = place.zone_block + zone / ZONES_PER_BLOCK;
+            let at = (zone % ZONES_PER_BLOCK) as usize * ZoneEntry::BYTES;
+            let end = first + u64::from(place.zone_blocks);
+            if self.media.load(block, &mut bytes) {
+                match ZoneEntry::decode(&bytes[at..at + ZoneEntry::BYTES], zone) {
+                    Ok(entry) => self.check_zone(n, object, first..end, &entry),
+                    Err(e) => self.findings.undecodable(object, Some(block), &e),
                 }
-                (zone, first) = (zone + 1, end);
             }
+            first = end;
         }
     }
 

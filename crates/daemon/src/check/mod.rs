@@ -54,6 +54,7 @@ use shale_device::Map;
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
+use shale_format::device_table::DeviceTable;
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::{BlockAddr, Ino, TierId};
 use slots::{Slot, Slots, state};
@@ -135,6 +136,7 @@ pub struct Progress {
 struct Checker<'a> {
     media: Media,
     sb: Superblock,
+    devices: DeviceTable,
     root: RootBlock,
     findings: Findings,
     claims: Claims,
@@ -180,14 +182,17 @@ fn check_named(
     if let Some(sb) = head::superblock(&media, &mut findings) {
         report.uuid = Some(uuid_text(&sb.uuid));
         report.needs_recovery = journal::replay(&mut media, &sb, &mut findings);
-        if let Some(root) = head::root(&media, &mut findings) {
+        let devices = lower::devices(&media, &sb, &mut findings);
+        let root = head::root(&media, &mut findings);
+        if let (Some(root), Some(devices)) = (root, devices) {
             report.txid = root.txid;
-            let tiers = sb.tier.map(|t| t.blocks);
+            let tiers = lower::tier_blocks(&sb, &devices);
             let data = sb.data_block..sb.second_block();
             let checker = Checker {
                 media,
                 claims: Claims::new(data, tiers, options.findings_max),
                 sb,
+                devices,
                 root,
                 findings,
                 slots: Slots::default(),
@@ -210,6 +215,7 @@ impl Checker<'_> {
     /// Checks; gives the paths of `inos`.
     fn run(mut self, logs: &[LogFile], report: &mut Report, inos: &[u64]) -> BTreeMap<u64, String> {
         self.check_logs(logs);
+        self.claim_tables();
         self.check_inode_file();
         self.each_block(Stage::Slots, Self::check_slots);
         self.each_inode(Stage::Inodes, |c, inode, _| c.check_inode(inode));
@@ -432,6 +438,7 @@ fn use_of(owner: &Owner) -> &'static str {
         Part::Data => "data",
         Part::Node => "tree node",
         Part::Xattrs => "extended attributes",
+        Part::Tables => "tables of a device",
     }
 }
 

@@ -2,6 +2,7 @@
 //! Strata §3.3).
 //!
 //! * `policy`: what is cold, and which zones to empty;
+//! * `empty`: devices that are to be removed; moving up;
 //! * `mover`: moving blocks, in batches, each as safe as a digest;
 //! * `room`: making room, tier by tier;
 //! * `rise`: what clients read often below NVM comes back.
@@ -13,6 +14,7 @@
 //! volume's transaction. While a batch is copied it is a reader of the daemon's own, so no block
 //! that it looks at is given out again; what changed meanwhile is left as it is.
 
+mod empty;
 mod mover;
 mod policy;
 mod rise;
@@ -23,7 +25,8 @@ mod tests;
 pub(crate) use policy::Recency;
 
 use crate::shared::Shared;
-use parking_lot::{Condvar, Mutex};
+use empty::Stuck;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use policy::Piece;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -64,6 +67,8 @@ pub struct MigrationCounts {
     pub vain_bytes: u64,
     /// Times somebody waited for room.
     pub waits: u64,
+    /// Blocks that could not be read, and so not moved; each try counts.
+    pub unreadable_blocks: u64,
 }
 
 #[derive(Default)]
@@ -81,6 +86,7 @@ pub(crate) struct Counts {
     batches: AtomicU64,
     vain: AtomicU64,
     waits: AtomicU64,
+    unreadable: AtomicU64,
 }
 
 /// State of migration.
@@ -95,9 +101,15 @@ pub(crate) struct Migration {
     pub(crate) recency: Recency,
     rising: Mutex<rise::Rising>,
     last_error: Mutex<Option<String>>,
+    stuck: Mutex<Vec<Stuck>>,
 }
 
 impl Migration {
+    /// One at a time moves, or changes the devices.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
     /// The mark may have been passed.
     pub(crate) fn ring(&self) {
         self.bell.lock().rung = true;
@@ -146,6 +158,7 @@ impl Migration {
             batches: of(&c.batches),
             vain_bytes: of(&c.vain),
             waits: of(&c.waits),
+            unreadable_blocks: of(&c.unreadable),
         }
     }
 }
@@ -179,6 +192,12 @@ impl Shared {
     pub(crate) fn migrate_loop(self: &Arc<Self>) {
         while self.migration.wait(LOOK_EVERY) {
             self.take_reports();
+            while self.may_move() {
+                match self.empty_devices() {
+                    0 => break,
+                    blocks => self.keep_to_limit(blocks),
+                }
+            }
             let moved = self.sink().and_then(|()| self.rise());
             if let Err(e) = moved {
                 self.migration_failed(&e);

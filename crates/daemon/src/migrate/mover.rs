@@ -86,10 +86,29 @@ impl Shared {
             if batch.is_empty() {
                 return Ok(moved);
             }
-            let (done, full) = self.move_batch(&batch, target)?;
+            let (done, full) = self.move_batch_somewhere(&batch, target)?;
             moved += done;
             if full {
                 return Ok(moved);
+            }
+        }
+    }
+
+    /// Moves one batch; anew where a device of the target failed, which gets nothing more.
+    fn move_batch_somewhere(
+        self: &Arc<Self>,
+        batch: &[Wanted],
+        target: Target,
+    ) -> Result<(u64, bool)> {
+        let usable = || {
+            let infos = self.volume.lower_device_infos(target.tier);
+            infos.iter().filter(|d| !d.closed).count()
+        };
+        loop {
+            let before = usable();
+            match self.move_batch(batch, target) {
+                Err(e) if usable() < before => self.migration_failed(&e),
+                done => return done,
             }
         }
     }
@@ -136,41 +155,37 @@ impl Shared {
 
     /// Copies a batch. Gives what was copied, by inode, and whether the target is full.
     fn copy(&self, batch: &[Wanted], target: Target) -> Result<(BTreeMap<u64, Vec<Copied>>, bool)> {
-        let view = self.volume.view();
         let mut copied: BTreeMap<u64, Vec<Copied>> = BTreeMap::new();
         let mut buffer = vec![0; (COPY_BLOCKS * BLOCK) as usize];
         for w in batch {
             let mut done = 0;
             while done < w.blocks {
                 let want = (w.blocks - done).min(COPY_BLOCKS);
-                let runs = match self.place(want, w.hot, target) {
+                // A block that cannot be read stays where it is.
+                let good = self.read_some(w.from.plus(done), want, &mut buffer);
+                if good == 0 {
+                    done += 1;
+                    continue;
+                }
+                let runs = match self.place(good, w.hot, target) {
                     Ok(runs) => runs,
                     Err(VolumeError::NoSpace { .. }) => return Ok((copied, true)),
                     Err(e) => return Err(e),
                 };
+                let mut at = 0;
                 for run in runs {
-                    let bytes = &mut buffer[..(run.len * BLOCK) as usize];
-                    let from = w.from.plus(done);
-                    // A block that cannot be read stays where it is; zones below are written in
-                    // order, so what was given out is written with whatever is there.
-                    let whole = view.read_at(from, 0, bytes);
+                    let bytes = &buffer[at..at + (run.len * BLOCK) as usize];
+                    at += bytes.len();
                     match target.tier {
                         TierId::Nvm => self.volume.write_at(run.addr, 0, bytes)?,
                         _ => self.volume.write_lower(run, bytes)?,
                     }
-                    if let Err(e) = whole {
-                        self.migration_failed(&e);
-                        if target.tier == TierId::Nvm {
-                            self.volume.give_back(run);
-                        }
-                    } else {
-                        copied.entry(w.ino).or_default().push(Copied {
-                            at: w.at + done,
-                            from,
-                            to: run.addr,
-                            blocks: run.len,
-                        });
-                    }
+                    copied.entry(w.ino).or_default().push(Copied {
+                        at: w.at + done,
+                        from: w.from.plus(done),
+                        to: run.addr,
+                        blocks: run.len,
+                    });
                     done += run.len;
                 }
             }
@@ -178,11 +193,33 @@ impl Shared {
         Ok((copied, false))
     }
 
+    /// Reads up to `blocks` blocks, up to the first that cannot be read. Gives their number.
+    fn read_some(&self, from: BlockAddr, blocks: u64, into: &mut [u8]) -> u64 {
+        let view = self.volume.view();
+        let bytes = (blocks * BLOCK) as usize;
+        if view.read_at(from, 0, &mut into[..bytes]).is_ok() {
+            return blocks;
+        }
+        for (n, block) in (0..).zip(into[..bytes].chunks_mut(BLOCK_BYTES)) {
+            if let Err(e) = view.read_at(from.plus(n), 0, block) {
+                // Nobody misses a block that has moved away meanwhile.
+                if n == 0 && self.volume.is_live(from) {
+                    self.bad_blocks.note(from, &e);
+                    self.migration_failed(&e);
+                    let unreadable = &self.migration.counts.unreadable;
+                    unreadable.fetch_add(1, Ordering::Relaxed);
+                }
+                return n;
+            }
+        }
+        blocks
+    }
+
     /// New blocks on the target, `blocks` of them on NVM, below in one run perhaps fewer.
     fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
         let heat = if hot { Heat::Hot } else { Heat::Cold };
         match target.tier {
-            TierId::Nvm => self.volume.allocate(blocks, None),
+            TierId::Nvm => self.allocate_above(blocks),
             tier => {
                 let run = self
                     .volume

@@ -19,7 +19,7 @@ const PASS_WAIT: Duration = Duration::from_secs(10);
 impl Shared {
     /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved.
     pub(crate) fn move_down(self: &Arc<Self>, blocks: u64) -> Result<u64> {
-        let _turn = self.migration.turn.lock();
+        let _turn = self.migration.turn();
         let tiers = self.volume.lower_tiers();
         if tiers.is_empty() {
             return Ok(0);
@@ -48,7 +48,7 @@ impl Shared {
     }
 
     /// Has `blocks` blocks of a tier below NVM writable, if that can be. `below`: the next tier.
-    fn make_room_on(
+    pub(super) fn make_room_on(
         self: &Arc<Self>,
         tier: TierId,
         below: Option<TierId>,

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use shale_device::block::Step;
 use shale_device::sim::{Action, Choice, MediaRules, Recording, Script};
 use shale_device::{Map, MapOptions, MemoryBlocks, SystemClock};
+use shale_format::device_table::DevicePlace;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
-use shale_volume::{Extent, Inode, LowerDevices, Mapping, MkfsOptions, Volume};
+use shale_volume::{Extent, Inode, LowerDevices, Mapping, MkfsOptions, View, Volume};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +21,9 @@ use zerocopy::FromZeros;
 const NVM_BYTES: u64 = 33 << 20;
 const ZONE: u64 = 64;
 const SECTOR: usize = 512;
-/// Zones of flash and disk.
-const ZONES: [u64; 2] = [5, 8];
+/// Zones of flash, disk, and a flash device that is added.
+const ZONES: [u64; 3] = [5, 8, 6];
+const DEVICES: usize = ZONES.len();
 
 /// By inode: the byte that each of its blocks is filled with.
 type Content = BTreeMap<u64, Vec<u8>>;
@@ -29,15 +31,19 @@ type Content = BTreeMap<u64, Vec<u8>>;
 /// What was done to one device, and how many events of NVM had happened before each step.
 type Tape = Arc<Mutex<Vec<(usize, Step)>>>;
 
-fn table(zones: u64) -> TierTable {
-    let mut table = TierTable::new_zeroed();
-    (table.blocks, table.devices) = (zones * ZONE, 1);
-    table.device[0] = DeviceEntry {
-        uuid: [zones as u8; 16],
-        blocks: zones * ZONE,
+fn entry(n: usize) -> DeviceEntry {
+    DeviceEntry {
+        uuid: [n as u8 + 1; 16],
+        blocks: ZONES[n] * ZONE,
         zone_blocks: ZONE as u32,
         kind: 0,
-    };
+    }
+}
+
+fn table(n: usize) -> TierTable {
+    let mut table = TierTable::new_zeroed();
+    (table.blocks, table.devices) = (entry(n).blocks, 1);
+    table.device[0] = entry(n);
     table
 }
 
@@ -66,7 +72,9 @@ fn volume_file(dir: &Path) -> VolumeFile {
 struct Stage {
     daemon: Arc<Daemon>,
     recording: Arc<Recording>,
-    tapes: [Tape; 2],
+    tapes: [Tape; DEVICES],
+    /// To be added.
+    spare: Arc<dyn shale_device::TierDevice>,
     content: Content,
     /// What the files held, and from which event on.
     states: Vec<(usize, Content)>,
@@ -77,10 +85,10 @@ fn stage(dir: &Path) -> Stage {
     let medium = recording.medium("nvm");
     let map = make_nvm(dir, NVM_BYTES, &MapOptions::new().recorder(medium)).unwrap();
     let map = Arc::new(map);
-    let tapes: [Tape; 2] = Default::default();
+    let tapes: [Tape; DEVICES] = Default::default();
     let device = |n: usize| -> Arc<dyn shale_device::TierDevice> {
         let (tape, events) = (tapes[n].clone(), recording.clone());
-        let memory = MemoryBlocks::new(["ssd", "hdd"][n], device_bytes(n));
+        let memory = MemoryBlocks::new(["ssd", "hdd", "new"][n], device_bytes(n));
         Arc::new(memory.telling(move |step| {
             let at = events.event_count();
             tape.lock().push((at, step.clone()));
@@ -92,19 +100,21 @@ fn stage(dir: &Path) -> Stage {
     };
     let options = MkfsOptions {
         uuid: [7; 16],
-        ssd: table(ZONES[0]),
-        hdd: table(ZONES[1]),
+        ssd: table(0),
+        hdd: table(1),
         ..MkfsOptions::default()
     };
     drop(Volume::create_with(map.clone(), &options, &lower).unwrap());
     let mut config = DaemonConfig::new(volume_file(dir));
     config.mapped = Some(map);
     config.lower = Some(lower);
+    let spare = device(2);
     let daemon = Daemon::start(config, Arc::new(SystemClock::new())).unwrap();
     Stage {
         daemon,
         recording,
         tapes,
+        spare,
         content: Content::new(),
         states: Vec::new(),
     }
@@ -202,28 +212,60 @@ fn workload(s: &mut Stage) {
     s.daemon.migrate(None).unwrap();
     s.write(22, 0, 60, 22);
     s.daemon.migrate(None).unwrap();
+    let erased = s.daemon.status_values().tiers[0].zones_erased;
+    assert!(erased > 0, "no zone was erased");
+}
+
+/// A device comes, another is emptied while files come and go, and is taken out.
+fn devices_change(s: &mut Stage) {
+    for ino in 16..21 {
+        s.write(ino, 0, 45, ino as u8);
+    }
+    s.daemon.migrate(None).unwrap();
+    let volume = s.daemon.volume().clone();
+    let done = volume.add_device(TierId::Ssd, &entry(2), &s.spare).unwrap();
+    s.daemon.shared().publish(done.txid);
+    s.write(21, 0, 70, 21);
+    s.daemon.migrate(None).unwrap();
+    let old = entry(0).uuid;
+    let live = || volume.lower_device_infos(TierId::Ssd)[0].live;
+    assert!(live() > 100);
+    let done = volume.set_device_state(TierId::Ssd, &old, 1).unwrap();
+    s.daemon.shared().publish(done.txid);
+    s.write(17, 3, 4, 100);
+    s.remove(18);
+    let begun = std::time::Instant::now();
+    while live() > 0 {
+        s.daemon.shared().empty_devices();
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
+    }
+    let done = volume.remove_device(TierId::Ssd, &old).unwrap();
+    s.daemon.shared().publish(done.txid);
+    assert_eq!(volume.lower_devices(TierId::Ssd).len(), 1);
+    s.write(22, 0, 30, 22);
+    s.daemon.migrate(None).unwrap();
 }
 
 /// Power fails when so many events of NVM, and so many steps of each device, have happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cut {
     event: usize,
-    steps: [usize; 2],
+    steps: [usize; DEVICES],
 }
 
-fn cuts(script: &Script, tapes: &[Vec<(usize, Step)>; 2], from: usize) -> Vec<Cut> {
+fn cuts(script: &Script, tapes: &[Vec<(usize, Step)>; DEVICES], from: usize) -> Vec<Cut> {
     let happened = |n: usize, event| tapes[n].iter().take_while(|(at, _)| *at <= event).count();
     let mut cuts = Vec::new();
     for (event, recorded) in script.events().iter().enumerate().skip(from) {
         if recorded.action == Action::Fence {
-            let steps = [happened(0, event), happened(1, event)];
+            let steps = [0, 1, 2].map(|n| happened(n, event));
             cuts.push(Cut { event, steps });
         }
     }
     for (n, tape) in tapes.iter().enumerate() {
         for (index, (event, step)) in tape.iter().enumerate() {
             if *step == Step::Flush && *event >= from {
-                let mut steps = [happened(0, *event), happened(1, *event)];
+                let mut steps = [0, 1, 2].map(|n| happened(n, *event));
                 steps[n] = index;
                 cuts.push(Cut {
                     event: *event,
@@ -275,16 +317,20 @@ fn device_after(n: usize, steps: &[(usize, Step)], choice: u64) -> Vec<u8> {
 }
 
 /// Opens what a cut left and compares it.
-fn verify(nvm: &[u8], devices: [Vec<u8>; 2], allowed: &[&Content]) -> Result<(), String> {
+fn verify(nvm: &[u8], devices: [Vec<u8>; DEVICES], allowed: &[&Content]) -> Result<(), String> {
     let map = Arc::new(Map::anonymous(nvm.len()).unwrap());
     map.store(0, nvm);
-    let [ssd, hdd] = devices;
-    let device = |name: &str, bytes| -> Vec<Arc<dyn shale_device::TierDevice>> {
-        vec![Arc::new(MemoryBlocks::holding(name, bytes))]
+    Volume::replay(map.clone()).map_err(|e| format!("replay: {e}"))?;
+    let view = View::open(map.clone()).map_err(|e| format!("open: {e}"))?.0;
+    let table = view.device_table().map_err(|e| format!("devices: {e}"))?;
+    let device = |place: &DevicePlace| -> Arc<dyn shale_device::TierDevice> {
+        let n = usize::from(place.uuid[0]) - 1;
+        Arc::new(MemoryBlocks::holding("device", devices[n].clone()))
     };
+    let tier = |n| table.of(n).iter().map(device).collect();
     let lower = LowerDevices {
-        ssd: device("ssd", ssd),
-        hdd: device("hdd", hdd),
+        ssd: tier(0),
+        hdd: tier(1),
     };
     let volume = Volume::open_with(map.clone(), &lower).map_err(|e| format!("open: {e}"))?;
     let report = check(map, &[], &CheckOptions::default(), &mut |_| {});
@@ -325,19 +371,15 @@ fn contents(volume: &Volume) -> Result<Content, String> {
 }
 
 /// Runs the workload and looks at every cut. Gives the number of states.
-fn explore() -> Result<usize, String> {
+fn explore(workload: fn(&mut Stage)) -> Result<usize, String> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut s = stage(dir.path());
     let from = s.recording.event_count();
     s.noted();
     workload(&mut s);
     let (script, states) = (s.recording.script(), s.states.clone());
-    let tapes = [0, 1].map(|n| s.tapes[n].lock().clone());
-    let erased = s.daemon.status_values().tiers[0].zones_erased;
+    let tapes = [0, 1, 2].map(|n| s.tapes[n].lock().clone());
     drop(s);
-    if erased == 0 {
-        return Err("no zone was erased".to_owned());
-    }
     let rules = MediaRules::default();
     let mut replay = script.replay();
     let mut seen = 0;
@@ -358,7 +400,7 @@ fn explore() -> Result<usize, String> {
         for (nvm, devices) in choices {
             let of = |n: usize| device_after(n, &tapes[n][..cut.steps[n]], devices);
             let image = uncertain.image(0, &nvm);
-            verify(&image, [of(0), of(1)], &allowed)
+            verify(&image, [of(0), of(1), of(2)], &allowed)
                 .map_err(|e| format!("{cut:?}, {nvm:?}: {e}"))?;
             seen += 1;
         }
@@ -370,7 +412,15 @@ fn explore() -> Result<usize, String> {
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_in_migration_loses_nothing() {
-    let states = explore().unwrap();
+    let states = explore(workload).unwrap();
+    println!("{states} states");
+    assert!(states > 100);
+}
+
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn a_power_cut_while_devices_change_loses_nothing() {
+    let states = explore(devices_change).unwrap();
     println!("{states} states");
     assert!(states > 100);
 }
@@ -385,7 +435,7 @@ fn mistakes_in_migration_are_found() {
         "migrate-freed-early",
     ] {
         shale_device::mutants::switch_on(Some(name));
-        let found = std::panic::catch_unwind(explore);
+        let found = std::panic::catch_unwind(|| explore(workload));
         shale_device::mutants::switch_on(None);
         match found {
             Ok(Ok(states)) => panic!("{name}: not found in {states} states"),

@@ -304,4 +304,21 @@ impl TierDevice for BlockFile {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
+
+    fn trouble(&self) -> Option<String> {
+        let shown = self.path.display();
+        if self.poisoned.load(Ordering::Acquire) {
+            return Some(format!("{shown}: a flush failed"));
+        }
+        let mine = rustix::fs::fstat(&self.fd).ok()?;
+        if !self.is_device && (mine.st_size as u64) < self.bytes {
+            let bytes = (mine.st_size, self.bytes);
+            return Some(format!("{shown}: it was cut to {} of {} bytes", bytes.0, bytes.1));
+        }
+        match rustix::fs::stat(&self.path) {
+            Ok(there) if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) => None,
+            Ok(_) => Some(format!("{shown}: another file has its name now")),
+            Err(e) => Some(format!("{shown}: its name leads nowhere any more: {e}")),
+        }
+    }
 }

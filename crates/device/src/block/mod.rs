@@ -34,6 +34,11 @@ pub trait TierDevice: BlockDevice {
 
     /// What it is, for messages.
     fn name(&self) -> String;
+
+    /// What is wrong with it as a whole, if anything is: it was cut, or its name leads nowhere.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What was done to a device since it was opened.

@@ -29,7 +29,7 @@ mod write;
 
 use super::media::Media;
 use super::report::{Findings, Report, Severity};
-use super::{CheckOptions, LogFile, Progress, check_named, head};
+use super::{CheckOptions, LogFile, Progress, check_named, head, lower};
 use crate::error::{DaemonError, Result};
 use serde::Serialize;
 use shale_device::Map;
@@ -37,6 +37,7 @@ use shale_format::bitmap::{self, BitmapHeader};
 use shale_format::extent::Extent;
 use shale_format::inode::Inode;
 use shale_format::log::LogSlot;
+use shale_format::device_table::DeviceTable;
 use shale_format::superblock::{LOG_TABLE_BLOCK, RootBlock, Superblock};
 use shale_format::{BlockAddr, Ino};
 use shale_volume::{Dirent, Rebuild};
@@ -174,7 +175,12 @@ pub fn repair(
     mend_tiers(&mut sb);
     let mut rebuild = Rebuild::begin(map.clone(), &sb)?;
     media = Media::new(map.clone());
-    let mut repair = Repair::new(media, sb, logs);
+    let devices = lower::devices(&media, &sb, &mut findings);
+    let devices = devices.ok_or_else(|| {
+        let why = "both copies of the device table are damaged: nothing below NVM can be found";
+        shale_volume::VolumeError::Lower(why.to_owned())
+    })?;
+    let mut repair = Repair::new(media, sb, &devices, logs);
     repair.note_parts(&before);
     repair.superblocks(map);
     repair.find_slots();
@@ -278,10 +284,15 @@ impl Note {
 }
 
 impl Repair {
-    fn new(media: Media, sb: Superblock, logs: &[LogFile]) -> Self {
-        let tiers = sb.tier.map(|t| t.blocks);
+    fn new(media: Media, sb: Superblock, devices: &DeviceTable, logs: &[LogFile]) -> Self {
+        let tiers = lower::tier_blocks(&sb, devices);
+        let mut space = Space::new(sb.data_block..sb.second_block(), tiers);
+        for (addr, len) in lower::added_tables(&sb, devices) {
+            space.claim_run(addr, len);
+            space.keep(addr, len);
+        }
         let mut repair = Repair {
-            space: Space::new(sb.data_block..sb.second_block(), tiers),
+            space,
             media,
             root: zerocopy::FromZeros::new_zeroed(),
             sb,
@@ -321,7 +332,7 @@ impl Repair {
 
     /// Structures that are written anew in any case.
     fn note_parts(&mut self, before: &Report) {
-        for name in ["bitmap", "root block", "journal"] {
+        for name in ["bitmap", "root block", "journal", "device table"] {
             let wrong = |f: &&super::Finding| f.object == name && f.severity > Severity::Info;
             let anew = self.notes.iter().any(|n| n.name.as_deref() == Some(name));
             if before.findings.iter().any(|f| wrong(&f)) && !anew {

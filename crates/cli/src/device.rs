@@ -1,0 +1,322 @@
+//! `shale device`: the devices of the tiers below NVM of a volume that is mounted.
+
+use crate::ask;
+use crate::control::{self, DeviceOrder, Order};
+use crate::failure::{Failure, Result};
+use crate::mkfs::parse_device;
+use crate::size;
+use crate::state::StateDir;
+use crate::terminal::say;
+use indicatif::{ProgressBar, ProgressStyle};
+use shale_daemon::DeviceReport;
+use shale_daemon::volume_file::DeviceFile;
+use shale_format::TierId;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  shale device list /mnt/shale
+  shale device add /mnt/shale --hdd /dev/sdc:4T
+  shale device evacuate /mnt/shale /dev/sdb     what it holds moves to the others
+  shale device remove /mnt/shale /dev/sdb       when it is empty";
+const LIST: &str = "\
+Example:
+  shale device list /mnt/shale --json";
+const ADD: &str = "\
+Example:
+  shale device add /mnt/shale --ssd /dev/nvme1n1:512G
+
+It is used at once. Its tables take 0.1% of its size in NVM. The volume file is written anew.";
+const EVACUATE: &str = "\
+Examples:
+  shale device evacuate /mnt/shale /dev/sdb
+  shale device evacuate /mnt/shale /dev/sdb --background
+  shale device evacuate /mnt/shale /dev/sdb --cancel
+
+Nothing new is written to the device, and what it holds moves to other devices of its tier or, where
+those are full, to other tiers. Programs go on meanwhile. It goes on by itself when this command is
+ended, when the daemon is killed, and at the next mount. Without room elsewhere nothing is begun.";
+const REMOVE: &str = "\
+Example:
+  shale device remove /mnt/shale /dev/sdb
+
+Only a device that holds nothing can be removed; shale device evacuate empties it.";
+
+/// How often progress is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// Looks without progress after which a reason is believed.
+const PATIENCE: u32 = 100;
+
+/// Arguments of `device`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Show the devices: identity, size, what they hold, state, errors
+    List(List),
+    /// Make a device part of the volume
+    Add(Add),
+    /// Empty a device
+    Evacuate(Evacuate),
+    /// Take an empty device out of the volume
+    Remove(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = LIST)]
+struct List {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = ADD)]
+struct Add {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// To the flash tier: a block device or an image file, its size, and the size of its zones if
+    /// they are known
+    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device, required_unless_present = "hdd")]
+    ssd: Option<DeviceFile>,
+    /// To the disk tier, likewise
+    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device, conflicts_with = "ssd")]
+    hdd: Option<DeviceFile>,
+    /// Destroy a volume that is there
+    #[arg(long)]
+    force: bool,
+    /// Say what was added as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EVACUATE)]
+struct Evacuate {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// The device, or its identity
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+    /// Do not wait until it is empty
+    #[arg(long)]
+    background: bool,
+    /// Use it again; what has moved stays where it is
+    #[arg(long, conflicts_with = "background")]
+    cancel: bool,
+    /// Say how it is as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = REMOVE)]
+struct Remove {
+    /// The mount point
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// The device, or its identity
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+}
+
+/// Shows or changes.
+pub fn run(args: &Args) -> Result<()> {
+    match &args.what {
+        What::List(args) => list(args),
+        What::Add(args) => add(args),
+        What::Evacuate(args) => evacuate(args),
+        What::Remove(args) => remove(args),
+    }
+}
+
+fn devices(dir: &StateDir) -> Result<Vec<DeviceReport>> {
+    control::look(dir, &Order::Devices)
+}
+
+fn change(dir: &StateDir, order: DeviceOrder) -> Result<Vec<DeviceReport>> {
+    control::order(dir, &Order::Device(order))
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(value);
+    say!("{}", text.map_err(Failure::because("the answer"))?);
+    Ok(())
+}
+
+fn list(args: &List) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    let all = devices(&dir)?;
+    if args.json {
+        return json(&all);
+    }
+    if all.is_empty() {
+        say!("no devices: the volume has NVM alone");
+        return Ok(());
+    }
+    say!(
+        "{:<5} {:>9} {:>9} {:>9} {:>12} {:>7}  {:<9} device",
+        "tier",
+        "size",
+        "written",
+        "live",
+        "zones empty",
+        "errors",
+        "state"
+    );
+    for d in &all {
+        say!(
+            "{:<5} {:>9} {:>9} {:>9} {:>12} {:>7}  {:<9} {} ({})",
+            d.tier,
+            size::show(d.size_bytes),
+            size::show(d.used_bytes),
+            size::show(d.live_bytes),
+            format!("{} of {}", d.empty_zones, d.zones),
+            d.errors,
+            d.state,
+            d.path,
+            d.uuid
+        );
+        if let Some(why) = &d.trouble {
+            say!("      {why}");
+        }
+    }
+    Ok(())
+}
+
+fn add(args: &Add) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    let (tier, file) = match (&args.ssd, &args.hdd) {
+        (Some(file), _) => (TierId::Ssd, file),
+        (None, Some(file)) => (TierId::Hdd, file),
+        (None, None) => return Err(Failure::usage("give --ssd or --hdd")),
+    };
+    // The daemon has another working directory.
+    let path = std::path::absolute(&file.path).map_err(Failure::because(file.path.display()))?;
+    let file = DeviceFile {
+        path: path.clone(),
+        ..file.clone()
+    };
+    let force = args.force;
+    let tier = tier as u8;
+    let all = change(&dir, DeviceOrder::Add { tier, file, force })?;
+    let added = all.last_of(&path);
+    if args.json {
+        return json(&added);
+    }
+    if let Some(d) = added {
+        say!(
+            "{}: {} added to {}, {} zones of {}",
+            d.path,
+            size::show(d.size_bytes),
+            d.tier,
+            d.zones,
+            size::show(d.zone_bytes)
+        );
+    }
+    Ok(())
+}
+
+/// Finding a device among those that the daemon tells of.
+trait Named {
+    fn last_of(&self, device: &Path) -> Option<DeviceReport>;
+}
+
+impl Named for Vec<DeviceReport> {
+    fn last_of(&self, device: &Path) -> Option<DeviceReport> {
+        let whole = device.canonicalize().unwrap_or_else(|_| device.to_owned());
+        let mine = |d: &&DeviceReport| {
+            let path = Path::new(&d.path);
+            path == device || path == whole || device.as_os_str() == d.uuid.as_str()
+        };
+        self.iter().rfind(mine).cloned()
+    }
+}
+
+fn named(device: &Path) -> PathBuf {
+    match device.exists() {
+        true => std::path::absolute(device).unwrap_or_else(|_| device.to_owned()),
+        false => device.to_owned(),
+    }
+}
+
+fn evacuate(args: &Evacuate) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    let device = named(&args.device);
+    let shown = args.device.display();
+    if args.cancel {
+        let all = change(&dir, DeviceOrder::Keep(device.clone()))?;
+        return told(args, &all.last_of(&device), "in use again");
+    }
+    let all = change(&dir, DeviceOrder::Evacuate(device.clone()))?;
+    let begun = all.last_of(&device);
+    let Some(first) = begun.filter(|_| !args.background) else {
+        return told(args, &all.last_of(&device), "is being emptied");
+    };
+    let bar = std::io::stderr().is_terminal().then(|| {
+        let style = ProgressStyle::with_template("{wide_bar} {binary_bytes} of {binary_total_bytes} {eta}");
+        let bar = ProgressBar::new(first.live_bytes);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar
+    });
+    let (mut last, mut looks) = (u64::MAX, 0);
+    let end = loop {
+        let now = devices(&dir)?.last_of(&device);
+        let Some(now) = now else { break None };
+        if let Some(bar) = &bar {
+            bar.set_position(first.live_bytes.saturating_sub(now.live_bytes));
+        }
+        looks = if now.live_bytes < last { 0 } else { looks + 1 };
+        last = now.live_bytes;
+        if now.live_bytes == 0 || (now.trouble.is_some() && looks > PATIENCE) {
+            break Some(now);
+        }
+        thread::sleep(LOOK);
+    };
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    match end {
+        Some(d) if d.live_bytes > 0 => {
+            let why = d.trouble.clone().unwrap_or_default();
+            Err(
+                Failure::new(format!("{shown}: {why}")).advise(format!(
+                    "it goes on when that has changed; shale device evacuate {} {shown} --cancel \
+                     uses it again",
+                    args.mountpoint.display()
+                )),
+            )
+        }
+        end => told(args, &end, "is empty"),
+    }
+}
+
+fn told(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<()> {
+    match args.json {
+        true => json(device),
+        false => {
+            say!("{}: {what}", args.device.display());
+            Ok(())
+        }
+    }
+}
+
+fn remove(args: &Remove) -> Result<()> {
+    let dir = ask::mount_at(&args.mountpoint)?;
+    change(&dir, DeviceOrder::Remove(named(&args.device)))?;
+    say!("{}: removed", args.device.display());
+    Ok(())
+}

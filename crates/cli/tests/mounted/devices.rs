@@ -1,0 +1,311 @@
+//! Devices of lower tiers on the real programs: several in a tier, loop devices, coming and going.
+
+use crate::tiers::pattern;
+use crate::volume::{StopOnDrop, Volume, can_mount, wait_until};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const FILE_BYTES: usize = 4 << 20;
+
+fn below() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+fn devices(v: &Volume) -> Vec<Value> {
+    let text = v.shale(&["device", "list", v.place(), "--json"]).ok();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn device(v: &Volume, path: &Path) -> Value {
+    let all = devices(v);
+    let found = all.iter().find(|d| d["path"] == path.to_str().unwrap());
+    found.unwrap_or_else(|| panic!("{path:?}: {all:?}")).clone()
+}
+
+fn live(v: &Volume, path: &Path) -> u64 {
+    device(v, path)["live_bytes"].as_u64().unwrap()
+}
+
+fn file(v: &Volume, n: usize) -> PathBuf {
+    v.mountpoint().join(format!("file-{n:03}"))
+}
+
+fn fill(v: &Volume, files: std::ops::Range<usize>) {
+    for n in files {
+        fs::write(file(v, n), pattern(n, FILE_BYTES)).unwrap();
+    }
+}
+
+fn compare(v: &Volume, files: std::ops::Range<usize>) {
+    for n in files {
+        let there = fs::read(file(v, n)).unwrap();
+        assert!(there == pattern(n, FILE_BYTES), "file {n}");
+    }
+}
+
+fn move_down(v: &Volume) {
+    v.shale(&["migrate", v.place()]).ok();
+}
+
+/// Mounted again, scrubbed and checked, it holds what it held.
+fn again(v: &Volume, files: std::ops::Range<usize>) {
+    v.umount();
+    v.fsck();
+    v.mount();
+    compare(v, files);
+    v.shale(&["scrub", v.place()]).ok();
+    v.umount();
+    v.fsck();
+}
+
+#[test]
+fn several_devices_make_a_tier() {
+    if !can_mount() {
+        return;
+    }
+    let dir = below();
+    let path = |name: &str| dir.path().join(name);
+    let (a, b, c) = (path("a.img"), path("b.img"), path("c.img"));
+    let all = [
+        ("--ssd", a.as_path(), "40M"),
+        ("--ssd", b.as_path(), "60M"),
+        ("--hdd", c.as_path(), "100M"),
+    ];
+    let v = Volume::with_devices("joined", "64M", dir, &all);
+    v.mount();
+    fill(&v, 0..30);
+    move_down(&v);
+    compare(&v, 0..30);
+    assert!(live(&v, &a) > 20 << 20 && live(&v, &b) > 20 << 20 && live(&v, &c) > 0);
+    let text = v.shale(&["device", "list", v.place()]).ok();
+    assert!(text.contains("in use") && text.contains("b.img"), "{text}");
+    again(&v, 0..30);
+}
+
+/// A loop device, taken away when it is dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// `None`: this machine gives none.
+    fn new(image: &Path, bytes: u64) -> Option<Loop> {
+        fs::File::create(image).unwrap().set_len(bytes).unwrap();
+        let said = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(image)
+            .output()
+            .ok()?;
+        let name = String::from_utf8(said.stdout).ok()?;
+        let there = said.status.success() && Path::new(name.trim()).exists();
+        if !there {
+            eprintln!("SKIPPED: needs loop devices");
+        }
+        there.then(|| Loop(name.trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_a_tier() {
+    if !can_mount() {
+        return;
+    }
+    let dir = below();
+    let Some(disk) = Loop::new(&dir.path().join("disk"), 128 << 20) else {
+        return;
+    };
+    let all = [("--hdd", disk.0.as_path(), "128M")];
+    let v = Volume::with_devices("loop", "64M", dir, &all);
+    v.mount();
+    fill(&v, 0..20);
+    move_down(&v);
+    assert!(live(&v, &disk.0) > 40 << 20);
+    again(&v, 0..20);
+}
+
+#[test]
+fn a_device_comes_and_another_is_emptied_and_goes() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("change", "64M", "64M", "64M");
+    v.mount();
+    fill(&v, 0..20);
+    move_down(&v);
+    let list = devices(&v);
+    let path = |n: usize| PathBuf::from(list[n]["path"].as_str().unwrap());
+    let (old, full) = (path(0), path(1));
+    // Nowhere else is room for it: said, and nothing is begun.
+    fill(&v, 20..28);
+    move_down(&v);
+    let text = v.shale(&["device", "evacuate", v.place(), old.to_str().unwrap()]);
+    let text = text.failed(1);
+    assert!(text.contains("are missing"), "{text}");
+    assert_eq!(device(&v, &old)["state"], "in use");
+    let text = v.shale(&["device", "remove", v.place(), old.to_str().unwrap()]);
+    let text = text.failed(1);
+    assert!(text.contains("evacuate"), "{text}");
+    let new = old.with_file_name("new.img");
+    let wanted = format!("{}:96M", new.display());
+    let text = v.shale(&["device", "add", v.place(), "--ssd", &wanted]).ok();
+    assert!(text.contains("new.img"), "{text}");
+    let text = v.shale(&["device", "add", v.place(), "--ssd", &wanted]);
+    assert!(text.failed(1).contains("already"));
+    v.shale(&["device", "evacuate", v.place(), old.to_str().unwrap()]).ok();
+    assert_eq!((live(&v, &old), device(&v, &old)["state"].clone()), (0, "empty".into()));
+    compare(&v, 0..28);
+    v.shale(&["device", "remove", v.place(), old.to_str().unwrap()]).ok();
+    assert_eq!(devices(&v).len(), 2);
+    let text = fs::read_to_string(v.file()).unwrap();
+    assert!(!text.contains("ssd.img") && text.contains("new.img"), "{text}");
+    assert!(fs::read(&old).unwrap()[..8192].iter().all(|&b| b == 0), "its label is gone");
+    fs::remove_file(&old).unwrap();
+    v.kill_daemon();
+    compare(&v, 0..28);
+    assert!(live(&v, &new) > 0 && live(&v, &full) > 0);
+    again(&v, 0..28);
+}
+
+#[test]
+fn a_device_is_emptied_under_load_over_a_kill() {
+    if !can_mount() {
+        return;
+    }
+    let dir = below();
+    let path = |name: &str| dir.path().join(name);
+    let (a, b, c) = (path("a.img"), path("b.img"), path("c.img"));
+    let all = [
+        ("--ssd", a.as_path(), "128M"),
+        ("--ssd", b.as_path(), "128M"),
+        ("--hdd", c.as_path(), "256M"),
+    ];
+    let v = Volume::with_devices("emptied", "96M", dir, &all);
+    v.mount();
+    fill(&v, 0..24);
+    move_down(&v);
+    assert!(live(&v, &a) > 60 << 20);
+    // Slow enough to be killed in the midst of it.
+    v.shale(&["migrate", v.place(), "--limit", "32M"]).ok();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        let (v, stop) = (&v, &stop);
+        let writer = scope.spawn(move || {
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let n = 100 + rounds % 8;
+                fs::write(file(v, n), pattern(n, FILE_BYTES)).expect("a write saw the kill");
+                rounds += 1;
+            }
+            rounds
+        });
+        let reader = scope.spawn(move || {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                compare(v, n % 24..n % 24 + 1);
+                n += 1;
+            }
+        });
+        let order = ["device", "evacuate", v.place(), a.to_str().unwrap()];
+        v.shale(&[&order[..], &["--background"]].concat()).ok();
+        let begun = live(v, &a);
+        wait_until("some of it has moved", || live(v, &a) < begun * 3 / 4);
+        v.kill_daemon();
+        assert!(live(v, &a) > 0, "it was killed before the end");
+        assert_eq!(device(v, &a)["state"], "emptying");
+        // By itself.
+        wait_until("it is empty", || live(v, &a) == 0);
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(live(v, &a), 0, "nothing new comes");
+        stop.store(true, Ordering::Relaxed);
+        assert!(writer.join().unwrap() > 8);
+        reader.join().unwrap();
+    });
+    compare(&v, 0..24);
+    compare(&v, 100..108);
+    v.shale(&["device", "remove", v.place(), a.to_str().unwrap()]).ok();
+    fs::remove_file(&a).unwrap();
+    compare(&v, 0..24);
+    again(&v, 0..24);
+}
+
+#[test]
+fn what_is_cut_short_is_put_right_at_the_next_mount() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("strangers", "64M", "64M", "64M");
+    v.mount();
+    fill(&v, 0..10);
+    move_down(&v);
+    v.umount();
+    // As a crash leaves it that came between the volume file and the device table.
+    let text = fs::read_to_string(v.file()).unwrap();
+    let stranger = v.dir().join("stranger.img");
+    fs::File::create(&stranger).unwrap().set_len(64 << 20).unwrap();
+    let more = format!("\n[[ssd]]\npath = \"{}\"\nsize_bytes = 67108864\n", stranger.display());
+    fs::write(v.file(), text.clone() + &more).unwrap();
+    v.mount();
+    compare(&v, 0..10);
+    assert_eq!(devices(&v).len(), 2);
+    assert!(!fs::read_to_string(v.file()).unwrap().contains("stranger"));
+    v.umount();
+    // A device that is really missing is named.
+    let ssd = PathBuf::from(text.lines().find_map(|l| l.strip_prefix("path = \"")).unwrap());
+    let ssd = PathBuf::from(ssd.to_str().unwrap().trim_end_matches('"'));
+    let aside = ssd.with_extension("aside");
+    fs::rename(&ssd, &aside).unwrap();
+    let text = v.shale(&["mount", v.file(), v.place()]).failed(1);
+    assert!(text.contains("ssd.img"), "{text}");
+    fs::rename(&aside, &ssd).unwrap();
+    again_mounted(&v);
+}
+
+fn again_mounted(v: &Volume) {
+    v.mount();
+    compare(v, 0..10);
+    v.umount();
+    v.fsck();
+}
+
+#[test]
+fn a_device_that_goes_away_is_named_and_the_rest_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("gone", "64M", "64M", "128M");
+    v.mount();
+    fill(&v, 0..6);
+    move_down(&v);
+    let ssd = PathBuf::from(devices(&v)[0]["path"].as_str().unwrap());
+    // Cut to its label: what lay there cannot be read, and nothing new may go there.
+    let image = fs::OpenOptions::new().write(true).open(&ssd).unwrap();
+    image.set_len(1 << 20).unwrap();
+    let report = device(&v, &ssd);
+    assert_eq!(report["state"], "failing", "{report}");
+    assert!(report["trouble"].as_str().unwrap().contains("cut"), "{report}");
+    fill(&v, 10..30);
+    move_down(&v);
+    compare(&v, 10..30);
+    assert_eq!(image.metadata().unwrap().len(), 1 << 20, "nobody wrote to it");
+    assert!(fs::read(file(&v, 0)).is_err(), "what lay there is gone, and no zeros");
+    let text = v.shale(&["status", v.place()]).ok();
+    assert!(text.contains("ssd.img"), "{text}");
+    for n in 0..6 {
+        fs::remove_file(file(&v, n)).unwrap();
+    }
+    let list = devices(&v);
+    assert_eq!(list[0]["live_bytes"], 0, "{list:?}");
+    v.shale(&["device", "remove", v.place(), ssd.to_str().unwrap()]).ok();
+    again(&v, 10..30);
+}

@@ -1,0 +1,283 @@
+//! Devices of the tiers below NVM come, are emptied, and go, while the volume is used.
+//!
+//! What names a device: its label, the volume file, and the device table in NVM, which decides. Adding:
+//! label, volume file, table; removing: table, label, volume file. So a device that is part of the
+//! volume always has its label and is always in the file, and a start forgets what is in the file
+//! and not in the table.
+//!
+//! A device is emptied by the thread that migrates (`migrate::empty`). That it is being emptied stands
+//! in the device table, so it goes on after a crash.
+
+use crate::devices::{NAMES, NewDevice, wipe_label};
+use crate::error::{DaemonError, Result};
+use crate::shared::Shared;
+use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
+use serde::{Deserialize, Serialize};
+use shale_format::TierId;
+use shale_format::device_table::device_state;
+use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};
+use shale_volume::LowerDeviceInfo;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const LOWER: [TierId; 2] = [TierId::Ssd, TierId::Hdd];
+
+/// One device, for `shale device list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// `ssd` or `hdd`.
+    pub tier: String,
+    /// Where it is.
+    pub path: String,
+    /// Its identity.
+    pub uuid: String,
+    /// Bytes in zones.
+    pub size_bytes: u64,
+    /// Bytes written since their zones were erased.
+    pub used_bytes: u64,
+    /// Of these, bytes in use.
+    pub live_bytes: u64,
+    /// Zones.
+    pub zones: u64,
+    /// Of these, empty.
+    pub empty_zones: u64,
+    /// Bytes of a zone.
+    pub zone_bytes: u64,
+    /// `in use`, `emptying`, `empty` (may be removed), `failing` (nothing new goes to it).
+    pub state: String,
+    /// What is wrong with it, or why it cannot be emptied.
+    pub trouble: Option<String>,
+    /// Requests that failed since the start.
+    pub errors: u64,
+}
+
+/// A device that an order names.
+struct Found {
+    tier: TierId,
+    at: usize,
+    info: LowerDeviceInfo,
+}
+
+fn refused(path: &Path, why: impl Into<String>) -> DaemonError {
+    DaemonError::WrongDevice {
+        path: path.to_path_buf(),
+        why: why.into(),
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    let whole = path.canonicalize().or_else(|_| std::path::absolute(path));
+    whole.unwrap_or_else(|_| path.to_path_buf())
+}
+
+impl Shared {
+    pub(crate) fn device_reports(&self) -> Vec<DeviceReport> {
+        let mut reports = Vec::new();
+        for tier in LOWER {
+            let zones = self.volume.lower_zones(tier);
+            for (n, info) in self.volume.lower_device_infos(tier).into_iter().enumerate() {
+                let mine = zones.iter().filter(|z| z.place.device == n);
+                let written: u64 = mine.clone().map(|z| z.written).sum();
+                let stuck = self.migration.stuck(&info.place.uuid);
+                let state = match (&info.failing, info.is_emptying(), info.live) {
+                    (Some(_), ..) => "failing",
+                    (None, true, 0) => "empty",
+                    (None, true, _) => "emptying",
+                    (None, false, _) => "in use",
+                };
+                reports.push(DeviceReport {
+                    tier: NAMES[tier as usize - 1].to_owned(),
+                    path: info.device.as_ref().map_or(String::new(), |d| d.name()),
+                    uuid: uuid_text(&info.place.uuid),
+                    size_bytes: info.place.blocks * BLOCK,
+                    used_bytes: written * BLOCK,
+                    live_bytes: info.live * BLOCK,
+                    zones: info.place.zones(),
+                    empty_zones: mine.filter(|z| z.written == 0).count() as u64,
+                    zone_bytes: u64::from(info.place.zone_blocks) * BLOCK,
+                    state: state.to_owned(),
+                    trouble: info.failing.clone().or(stuck),
+                    errors: info.device.as_ref().map_or(0, |d| d.counts().errors),
+                });
+            }
+        }
+        reports
+    }
+
+    fn find_device(&self, path: &Path) -> Result<Found> {
+        let wanted = absolute(path);
+        let mut there = Vec::new();
+        for tier in LOWER {
+            for (at, info) in self.volume.lower_device_infos(tier).into_iter().enumerate() {
+                let name = info.device.as_ref().map_or(String::new(), |d| d.name());
+                let same = absolute(Path::new(&name)) == wanted
+                    || Path::new(&name) == path
+                    || path.as_os_str() == uuid_text(&info.place.uuid).as_str();
+                if same {
+                    return Ok(Found { tier, at, info });
+                }
+                there.push(name);
+            }
+        }
+        let why = format!(
+            "no device of the volume; it has {}",
+            if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+        );
+        Err(refused(path, why))
+    }
+
+    /// See [`crate::Daemon::add_device`].
+    pub(crate) fn add_device(
+        self: &Arc<Self>,
+        tier: TierId,
+        file: &DeviceFile,
+        force: bool,
+    ) -> Result<DeviceReport> {
+        let _turn = self.migration.turn();
+        let sb = self.volume.superblock();
+        if !sb.is_tiered() {
+            let why = "the volume was made with NVM alone: its records set no room aside for tiers \
+                       below; make it with --ssd or --hdd";
+            return Err(refused(&file.path, why));
+        }
+        if let Ok(found) = self.find_device(&file.path) {
+            let why = format!("it is a device of tier {:?} already", found.tier).to_lowercase();
+            return Err(refused(&file.path, why));
+        }
+        let place = self.volume.lower_device_infos(tier).len();
+        if place >= DEVICES_MAX {
+            let why = format!("a tier has at most {DEVICES_MAX} devices");
+            return Err(refused(&file.path, why));
+        }
+        let file = DeviceFile {
+            path: absolute(&file.path),
+            ..file.clone()
+        };
+        let there = file.path.exists();
+        let new = NewDevice::open(&file, force, Some(sb.uuid))?;
+        let added = self.add_opened(tier, place, &file, &new);
+        if added.is_err() {
+            // It is no device of the volume; what is left of the try is forgotten at the next start.
+            let _ = wipe_label(&*new.device);
+            if let Some(volume) = &self.config.volume_path {
+                let _ = VolumeFile::forget_device(volume, &file.path);
+            }
+            if !there {
+                let _ = std::fs::remove_file(&file.path);
+            }
+        }
+        added?;
+        tracing::info!("{} added", file.path.display());
+        let reports = self.device_reports();
+        let uuid = uuid_text(&new.entry.uuid);
+        let report = reports.into_iter().find(|r| r.uuid == uuid);
+        report.ok_or_else(|| refused(&file.path, "it was not added"))
+    }
+
+    fn add_opened(
+        &self,
+        tier: TierId,
+        place: usize,
+        file: &DeviceFile,
+        new: &NewDevice,
+    ) -> Result<()> {
+        let wanted = shale_volume::Volume::table_blocks(&new.entry) * BLOCK;
+        let available = self.available_now();
+        if wanted > available {
+            let why = format!(
+                "its tables need {wanted} bytes of NVM, and {available} can be had: \
+                 shale migrate makes room"
+            );
+            return Err(refused(&file.path, why));
+        }
+        let uuid = self.volume.superblock().uuid;
+        new.label(uuid, (tier as u32, place as u32), self.label_count)?;
+        if let Some(volume) = &self.config.volume_path {
+            VolumeFile::edit(volume, |_, v| match tier {
+                TierId::Hdd => v.hdd.push(file.clone()),
+                _ => v.ssd.push(file.clone()),
+            })?;
+        }
+        shale_device::failpoints::reach("device-named");
+        let done = self.volume.add_device(tier, &new.entry, &new.device)?;
+        self.publish(done.txid);
+        shale_device::failpoints::reach("device-added");
+        Ok(())
+    }
+
+    /// See [`crate::Daemon::evacuate_device`].
+    pub(crate) fn evacuate_device(self: &Arc<Self>, path: &Path) -> Result<u64> {
+        let turn = self.migration.turn();
+        let found = self.find_device(path)?;
+        let live = found.info.live;
+        if !found.info.is_emptying() {
+            let room = self.room_elsewhere(found.tier, found.at);
+            if live > room {
+                let bytes = |blocks: u64| blocks * BLOCK;
+                let why = format!(
+                    "it holds {} bytes, and the other devices have room for {}: {} bytes are missing; \
+                     add a device (shale device add) or remove files",
+                    bytes(live),
+                    bytes(room),
+                    bytes(live - room)
+                );
+                return Err(refused(path, why));
+            }
+            self.set_state(&found, device_state::EMPTYING)?;
+        }
+        drop(turn);
+        self.migration.unstick(&found.info.place.uuid);
+        self.migration.ring();
+        Ok(live * BLOCK)
+    }
+
+    fn set_state(&self, found: &Found, state: u32) -> Result<()> {
+        let uuid = &found.info.place.uuid;
+        let done = self.volume.set_device_state(found.tier, uuid, state)?;
+        self.publish(done.txid);
+        Ok(())
+    }
+
+    /// See [`crate::Daemon::keep_device`].
+    pub(crate) fn keep_device(&self, path: &Path) -> Result<()> {
+        let _turn = self.migration.turn();
+        let found = self.find_device(path)?;
+        self.migration.unstick(&found.info.place.uuid);
+        match found.info.is_emptying() {
+            true => self.set_state(&found, device_state::IN_USE),
+            false => Ok(()),
+        }
+    }
+
+    /// See [`crate::Daemon::remove_device`].
+    pub(crate) fn remove_device(self: &Arc<Self>, path: &Path) -> Result<()> {
+        let _turn = self.migration.turn();
+        let found = self.find_device(path)?;
+        if found.info.live > 0 {
+            let why = format!(
+                "it holds {} bytes; empty it first: shale device evacuate MOUNTPOINT {}",
+                found.info.live * BLOCK,
+                path.display()
+            );
+            return Err(refused(path, why));
+        }
+        let uuid = &found.info.place.uuid;
+        let done = self.volume.remove_device(found.tier, uuid)?;
+        self.publish(done.txid);
+        self.release.ask();
+        shale_device::failpoints::reach("device-removed");
+        let Some(device) = &found.info.device else {
+            return Ok(());
+        };
+        if let Err(e) = wipe_label(&**device) {
+            // A device that fails is no reason to keep it.
+            tracing::warn!("its label stays: {e}");
+        }
+        if let Some(volume) = &self.config.volume_path {
+            VolumeFile::forget_device(volume, Path::new(&device.name()))?;
+        }
+        tracing::info!("{} removed", device.name());
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! Emptying devices that are to be removed, and moving up.
+
+use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use super::policy::no_room;
+use crate::shared::Shared;
+use crate::space::Supply;
+use shale_format::TierId;
+use shale_volume::{Result, Run, VolumeError, ZoneInfo};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// About so many blocks are looked for at once: each time all files are looked through.
+const LOOK_BLOCKS: u64 = BATCH_BLOCKS * 16;
+/// Wait before a device that could not be emptied is tried again.
+pub(super) const STUCK_WAIT: Duration = Duration::from_secs(5);
+/// Part of the room in NVM that is left to others when blocks come up.
+const LEFT_PART: u64 = 16;
+
+/// A device that cannot be emptied now, and why.
+#[derive(Clone, Debug)]
+pub(super) struct Stuck {
+    uuid: [u8; 16],
+    why: String,
+    since: Instant,
+}
+
+impl super::Migration {
+    /// Why a device cannot be emptied, if it cannot.
+    pub(crate) fn stuck(&self, uuid: &[u8; 16]) -> Option<String> {
+        let stuck = self.stuck.lock();
+        let found = stuck.iter().find(|s| s.uuid == *uuid);
+        found.map(|s| s.why.clone())
+    }
+
+    /// It is tried again at once.
+    pub(crate) fn unstick(&self, uuid: &[u8; 16]) {
+        self.stuck.lock().retain(|s| s.uuid != *uuid);
+    }
+
+    fn note_stuck(&self, uuid: [u8; 16], why: String) {
+        let mut stuck = self.stuck.lock();
+        stuck.retain(|s| s.uuid != uuid);
+        tracing::warn!("a device cannot be emptied: {why}");
+        stuck.push(Stuck {
+            uuid,
+            why,
+            since: Instant::now(),
+        });
+    }
+
+    fn may_try(&self, uuid: &[u8; 16]) -> bool {
+        let stuck = self.stuck.lock();
+        let found = stuck.iter().find(|s| s.uuid == *uuid);
+        found.is_none_or(|s| s.since.elapsed() > STUCK_WAIT)
+    }
+}
+
+impl Shared {
+    /// Bytes of NVM that could be given out now.
+    pub(crate) fn available_now(&self) -> u64 {
+        let supply = Supply::of(&self.volume).released();
+        self.credits.available(&supply)
+    }
+
+    /// Blocks of NVM that may be taken from below: not so many that they would soon go back.
+    fn room_above(&self) -> u64 {
+        let space = self.volume.space();
+        let capacity = space.total.saturating_sub(space.reserved_fixed);
+        let mark = capacity / 100 * u64::from(self.migrate_percent());
+        let available = self.available_now() / BLOCK;
+        (available - available / LEFT_PART).min(mark.saturating_sub(space.used + space.taken))
+    }
+
+    /// Blocks that the volume has room for outside of one device.
+    pub(crate) fn room_elsewhere(&self, tier: TierId, device: usize) -> u64 {
+        let below = [TierId::Ssd, TierId::Hdd].map(|t| {
+            let without = (t == tier).then_some(device);
+            self.volume.lower_possible(t, without)
+        });
+        below.iter().sum::<u64>() + self.room_above()
+    }
+
+    /// Moves on what a device holds that is being emptied. Gives the blocks moved; 0: there is
+    /// nothing to do, or nothing can be done now.
+    pub(super) fn empty_devices(self: &Arc<Self>) -> u64 {
+        for tier in [TierId::Ssd, TierId::Hdd] {
+            let devices = self.volume.lower_device_infos(tier);
+            for (n, info) in devices.iter().enumerate() {
+                let uuid = info.place.uuid;
+                if !info.is_emptying() || info.live == 0 || !self.migration.may_try(&uuid) {
+                    continue;
+                }
+                match self.empty_some(tier, n) {
+                    Ok(0) => {}
+                    Ok(blocks) => {
+                        self.migration.unstick(&uuid);
+                        return blocks;
+                    }
+                    Err(e) => {
+                        let lack = info.live * BLOCK;
+                        let why = match e {
+                            VolumeError::NoSpace { .. } => format!(
+                                "no room for {lack} bytes that are left on it: add a device or \
+                                 remove files"
+                            ),
+                            other => other.to_string(),
+                        };
+                        self.migration.note_stuck(uuid, why);
+                    }
+                }
+            }
+        }
+        0
+    }
+
+    /// Moves part of what one device holds: within its tier, else down, else up.
+    fn empty_some(self: &Arc<Self>, tier: TierId, device: usize) -> Result<u64> {
+        let _turn = self.migration.turn();
+        let zones = self.zones_with_data(tier, device);
+        let live: u64 = zones.iter().map(|z| z.live).sum();
+        if live == 0 {
+            return Ok(0);
+        }
+        let wanted = self.in_zones(tier, &zones)?;
+        if wanted.is_empty() {
+            // What is marked live belongs to no file: fsck knows more.
+            return Err(VolumeError::Lower(
+                "blocks are in use that belong to no file: fsck".to_owned(),
+            ));
+        }
+        let unreadable = self.migration.counts().unreadable_blocks;
+        let tiers = self.volume.lower_tiers();
+        let same = tiers.iter().filter(|&&t| t == tier);
+        let slower = tiers.iter().filter(|&&t| t > tier);
+        let faster = tiers.iter().filter(|&&t| t < tier);
+        for &to in same.chain(slower).chain(faster) {
+            let below = tiers.iter().copied().find(|t| *t > to);
+            if let Err(e) = self.make_room_on(to, below, live.min(BATCH_BLOCKS)) {
+                tracing::debug!(?to, "no room is made: {e}");
+            }
+            let last = false;
+            let moved = self.move_blocks(&wanted, Target { tier: to, last })?;
+            if moved > 0 {
+                return Ok(moved);
+            }
+        }
+        let moved = self.move_up(&wanted)?;
+        if moved == 0 && self.migration.counts().unreadable_blocks > unreadable {
+            let why = "what is left on it cannot be read (status and scrub name it): restore or remove \
+                       those files";
+            return Err(VolumeError::Lower(why.to_owned()));
+        }
+        match moved {
+            0 => Err(no_room(live)),
+            moved => Ok(moved),
+        }
+    }
+
+    /// Zones of a device in which something is live, not too many at once.
+    fn zones_with_data(&self, tier: TierId, device: usize) -> Vec<ZoneInfo> {
+        let mut sum = 0;
+        let mut zones = self.volume.lower_zones(tier);
+        zones.retain(|z| z.place.device == device && z.live > 0);
+        let enough = |z: &ZoneInfo| {
+            let more = sum < LOOK_BLOCKS;
+            sum += z.live;
+            more
+        };
+        zones.into_iter().take_while(enough).collect()
+    }
+
+    /// Moves blocks from below to NVM, as many as there is room for. Gives the blocks moved. The
+    /// caller has the turn.
+    pub(super) fn move_up(self: &Arc<Self>, wanted: &[Wanted]) -> Result<u64> {
+        let (tier, last) = (TierId::Nvm, false);
+        self.move_blocks(wanted, Target { tier, last })
+    }
+
+    /// Blocks of NVM for what comes up from below; nobody is given the room meanwhile.
+    pub(super) fn allocate_above(&self, blocks: u64) -> Result<Vec<Run>> {
+        let supply = || Supply::of(&self.volume);
+        self.credits.with_available(supply, |available| {
+            let room = (available - available / LEFT_PART) / BLOCK;
+            match blocks <= room {
+                true => self.volume.allocate(blocks, None),
+                false => Err(VolumeError::NoSpace {
+                    wanted: blocks,
+                    free: room,
+                }),
+            }
+        })
+    }
+}

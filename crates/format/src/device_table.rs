@@ -1,0 +1,293 @@
+//! The devices of the tiers below NVM, and where the tables of each lie in NVM.
+//!
+//! Two copies in the two blocks behind the bitmap of NVM. They change through the journal, both in
+//! one batch, so they are alike whenever nobody is in the middle of a batch; two, so that one that
+//! rots does not take the tiers with it.
+//!
+//! A device has a range of its tier's blocks that nobody had before and nobody gets after it: an
+//! address and the generation of its zone name the same bytes for ever, in every cache.
+
+use crate::FormatError;
+use crate::bitmap::{self, BITS_PER_BLOCK};
+use crate::layout::layout;
+use crate::limits::{
+    DEVICE_KIND_MAX, DEVICES_MAX, TIER_BLOCKS_MAX, TIERS_MAX, ZONE_BLOCKS,
+};
+use crate::sealed::{self, seal, sealed};
+use crate::superblock::{DeviceEntry, LowerTables, Superblock};
+use crate::version;
+use crate::zone;
+use zerocopy::FromZeros;
+
+/// First bytes of a device table: "SHALEDVT".
+pub const DEVICE_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"SHALEDVT");
+/// Copies of the table, in blocks that follow one another.
+pub const DEVICE_TABLE_COPIES: u64 = 2;
+
+/// What becomes of a device.
+pub mod device_state {
+    /// It is written and read.
+    pub const IN_USE: u32 = 0;
+    /// Nothing new is written to it; what it holds moves away.
+    pub const EMPTYING: u32 = 1;
+}
+
+layout! {
+    /// One device of a tier below NVM, and where its tables are
+    pub struct DevicePlace: 64 {
+        /// identity, also in the device's own label
+        pub uuid: [u8; 16],
+        /// size in 4 KiB blocks; 0: no device
+        pub blocks: u64,
+        /// unit of writing and erasing in 4 KiB blocks
+        pub zone_blocks: u32,
+        /// kind, as in the superblock
+        pub kind: u32,
+        /// its first block in the tier
+        pub first: u64,
+        /// block of NVM where its tables begin: zones, bitmap, checksums
+        pub zone_block: u64,
+        /// 0 in use, 1 being emptied
+        pub state: u32,
+        /// 0
+        pub reserved: [u8; 12],
+    }
+}
+
+layout! {
+    /// Devices of the tiers below NVM: two copies behind the bitmap, changed through the journal
+    pub struct DeviceTable: 1080 {
+        /// "SHALEDVT"
+        pub magic: u64,
+        /// CRC-32C of the 1080 bytes with this field 0
+        pub crc: u32,
+        /// 0
+        pub reserved0: u32,
+        /// block of this copy
+        pub addr: u64,
+        /// batch that wrote it
+        pub txid: u64,
+        /// blocks of ssd and hdd that a device has or had: the next device's begin behind them
+        pub end: [u64; 2],
+        /// devices of ssd and hdd in use
+        pub devices: [u32; 2],
+        /// ssd, hdd: the devices in the order of their blocks
+        pub device: [[DevicePlace; DEVICES_MAX]; TIERS_MAX - 1],
+    }
+}
+
+sealed!(DeviceTable, "device table", DEVICE_TABLE_MAGIC);
+
+impl DevicePlace {
+    /// Zones of the device.
+    pub fn zones(&self) -> u64 {
+        self.entry().zones()
+    }
+
+    /// Behind its last block in the tier.
+    pub fn end(&self) -> u64 {
+        self.first.saturating_add(self.blocks)
+    }
+
+    /// Where its tables lie.
+    pub fn tables(&self) -> LowerTables {
+        let bitmap_block = self.zone_block + zone::blocks_for(self.zones());
+        let sums_block = bitmap_block + bitmap::blocks_for(self.blocks);
+        LowerTables {
+            zone_block: self.zone_block,
+            bitmap_block,
+            sums_block,
+            end_block: sums_block + self.blocks.div_ceil(zone::SUMS_PER_BLOCK),
+        }
+    }
+
+    /// As the superblock has it.
+    pub fn entry(&self) -> DeviceEntry {
+        DeviceEntry {
+            uuid: self.uuid,
+            blocks: self.blocks,
+            zone_blocks: self.zone_blocks,
+            kind: self.kind,
+        }
+    }
+
+    /// A device in use at `first`, with its tables at `zone_block`.
+    pub fn new(entry: &DeviceEntry, first: u64, zone_block: u64) -> DevicePlace {
+        DevicePlace {
+            uuid: entry.uuid,
+            blocks: entry.blocks,
+            zone_blocks: entry.zone_blocks,
+            kind: entry.kind,
+            first,
+            zone_block,
+            state: device_state::IN_USE,
+            reserved: [0; 12],
+        }
+    }
+
+    fn is_sound(&self, nvm: &std::ops::Range<u64>) -> bool {
+        self.blocks > 0
+            && self.blocks <= TIER_BLOCKS_MAX
+            && self.first <= TIER_BLOCKS_MAX
+            && self.first.is_multiple_of(BITS_PER_BLOCK)
+            && self.kind <= DEVICE_KIND_MAX
+            && self.state <= device_state::EMPTYING
+            && ZONE_BLOCKS.contains(&self.zone_blocks)
+            && self.zone_blocks.is_multiple_of(64)
+            && self.blocks.is_multiple_of(self.zone_blocks.into())
+            && nvm.contains(&self.zone_block)
+            && self.tables().end_block <= nvm.end
+    }
+}
+
+impl DeviceTable {
+    /// No devices.
+    pub fn empty() -> DeviceTable {
+        DeviceTable {
+            magic: DEVICE_TABLE_MAGIC,
+            ..DeviceTable::new_zeroed()
+        }
+    }
+
+    /// Bytes of the copy at block `addr`, with the checksum set.
+    pub fn encode(&self, addr: u64) -> [u8; DeviceTable::BYTES] {
+        zerocopy::transmute!(seal(DeviceTable { addr, ..*self }))
+    }
+
+    /// Reads the copy at block `at` of a volume.
+    ///
+    /// # Errors
+    /// Damaged, or it says what cannot be.
+    pub fn decode(bytes: &[u8], at: u64, sb: &Superblock) -> Result<DeviceTable, FormatError> {
+        let (table, _) = sealed::read::<Self>(bytes, at)?;
+        sealed::verify(&table, &[], at)?;
+        let field = |field, found| FormatError::Field {
+            what: "device table",
+            at,
+            field,
+            found,
+        };
+        if table.addr != at {
+            return Err(field("addr", table.addr));
+        }
+        for n in 0..TIERS_MAX - 1 {
+            if !table.is_in_order(n, sb) {
+                return Err(field("device", n as u64 + 1));
+            }
+        }
+        Ok(table)
+    }
+
+    fn is_in_order(&self, n: usize, sb: &Superblock) -> bool {
+        let nvm = sb.bitmap_block + sb.bitmap_blocks + DEVICE_TABLE_COPIES..sb.second_block();
+        let mut at = 0;
+        self.devices[n] as usize <= DEVICES_MAX
+            && self.end[n] <= TIER_BLOCKS_MAX
+            && self.of(n).iter().all(|d| {
+                let follows = d.is_sound(&nvm) && d.first >= at;
+                at = d.end();
+                follows
+            })
+            && at <= self.end[n]
+    }
+
+    /// The devices of tier `n` below NVM (0 ssd, 1 hdd), in the order of their blocks.
+    pub fn of(&self, n: usize) -> &[DevicePlace] {
+        let count = self.devices[n] as usize;
+        &self.device[n][..count.min(DEVICES_MAX)]
+    }
+
+    /// Adds a device behind all blocks that the tier ever had. Gives its place; `None`: there are
+    /// as many as there can be.
+    pub fn add(&mut self, n: usize, entry: &DeviceEntry, zone_block: u64) -> Option<DevicePlace> {
+        let first = self.end[n].next_multiple_of(BITS_PER_BLOCK);
+        let place = DevicePlace::new(entry, first, zone_block);
+        let slot = self.device[n].get_mut(self.devices[n] as usize)?;
+        if place.end() > TIER_BLOCKS_MAX {
+            return None;
+        }
+        *slot = place;
+        self.devices[n] += 1;
+        self.end[n] = place.end();
+        Some(place)
+    }
+
+    /// Takes a device out. `false`: it is not there.
+    pub fn remove(&mut self, n: usize, uuid: &[u8; 16]) -> bool {
+        let Some(at) = self.of(n).iter().position(|d| d.uuid == *uuid) else {
+            return false;
+        };
+        self.device[n][at..].rotate_left(1);
+        self.devices[n] -= 1;
+        self.device[n][self.devices[n] as usize] = DevicePlace::new_zeroed();
+        true
+    }
+
+    /// The device with this identity.
+    pub fn find_mut(&mut self, uuid: &[u8; 16]) -> Option<&mut DevicePlace> {
+        let all = self.device.iter_mut().flatten();
+        all.filter(|d| d.blocks > 0).find(|d| d.uuid == *uuid)
+    }
+}
+
+impl Superblock {
+    /// Whether the devices stand in a device table, and not in the superblock alone.
+    pub fn has_device_table(&self) -> bool {
+        self.incompatible & version::DEVICE_TABLE != 0
+    }
+
+    /// Block of the device table's first copy, where there is one.
+    pub fn device_table_block(&self) -> u64 {
+        self.bitmap_block + self.bitmap_blocks
+    }
+
+    /// The devices of a volume without a device table: one for each tier, for good.
+    pub fn fixed_devices(&self) -> DeviceTable {
+        let mut table = DeviceTable::empty();
+        for (n, (tier, lower)) in self.tier[1..].iter().zip(&self.lower).enumerate() {
+            if tier.blocks > 0 {
+                table.add(n, &tier.device[0], lower.zone_block);
+            }
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(uuid: u8, blocks: u64) -> DeviceEntry {
+        DeviceEntry {
+            uuid: [uuid; 16],
+            blocks,
+            zone_blocks: 64,
+            kind: 0,
+        }
+    }
+
+    #[test]
+    fn a_device_gets_blocks_that_nobody_had() {
+        let mut table = DeviceTable::empty();
+        let first = table.add(0, &entry(1, 640), 100).unwrap();
+        let second = table.add(0, &entry(2, 64), 200).unwrap();
+        assert_eq!((first.first, second.first), (0, BITS_PER_BLOCK));
+        assert!(table.remove(0, &[1; 16]) && !table.remove(0, &[1; 16]));
+        assert_eq!(table.of(0), &[second]);
+        let third = table.add(0, &entry(3, 64), 100).unwrap();
+        assert_eq!(third.first, 2 * BITS_PER_BLOCK);
+        for n in 4..10 {
+            table.add(0, &entry(n, 64), 100).unwrap();
+        }
+        assert!(table.add(0, &entry(10, 64), 100).is_none());
+    }
+
+    #[test]
+    fn tables_of_a_device_follow_one_another() {
+        let place = DevicePlace::new(&entry(1, 64 * 1000), 0, 500);
+        let tables = place.tables();
+        assert_eq!(tables.bitmap_block - 500, 8);
+        assert_eq!(tables.sums_block - tables.bitmap_block, 2);
+        assert_eq!(tables.end_block - tables.sums_block, 63);
+    }
+}
