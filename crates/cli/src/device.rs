@@ -267,7 +267,8 @@ fn evacuate(args: &Evacuate) -> Result<()> {
         return told(args, &all.last_of(&device), "is being emptied");
     };
     let bar = std::io::stderr().is_terminal().then(|| {
-        let style = ProgressStyle::with_template("{wide_bar} {binary_bytes} of {binary_total_bytes} {eta}");
+        let style =
+            ProgressStyle::with_template("{wide_bar} {binary_bytes} of {binary_total_bytes} {eta}");
         let bar = ProgressBar::new(first.live_bytes);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar
@@ -292,13 +293,11 @@ fn evacuate(args: &Evacuate) -> Result<()> {
     match end {
         Some(d) if d.live_bytes > 0 => {
             let why = d.trouble.clone().unwrap_or_default();
-            Err(
-                Failure::new(format!("{shown}: {why}")).advise(format!(
-                    "it goes on when that has changed; shale device evacuate {} {shown} --cancel \
+            Err(Failure::new(format!("{shown}: {why}")).advise(format!(
+                "it goes on when that has changed; shale device evacuate {} {shown} --cancel \
                      uses it again",
-                    args.mountpoint.display()
-                )),
-            )
+                args.mountpoint.display()
+            )))
         }
         end => told(args, &end, "is empty"),
     }

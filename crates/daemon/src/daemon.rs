@@ -195,7 +195,9 @@ impl Opened {
 fn forget_strangers(config: &DaemonConfig, strangers: &[PathBuf]) {
     for path in strangers {
         let shown = path.display();
-        tracing::warn!("{shown}: not a device of the volume (any more): the volume file forgets it");
+        tracing::warn!(
+            "{shown}: not a device of the volume (any more): the volume file forgets it"
+        );
         if let Some(file) = &config.volume_path
             && let Err(e) = VolumeFile::forget_device(file, path)
         {

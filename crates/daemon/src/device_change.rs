@@ -122,7 +122,11 @@ impl Shared {
         }
         let why = format!(
             "no device of the volume; it has {}",
-            if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+            if there.is_empty() {
+                "none".to_owned()
+            } else {
+                there.join(", ")
+            }
         );
         Err(refused(path, why))
     }

@@ -10,9 +10,7 @@
 use crate::FormatError;
 use crate::bitmap::{self, BITS_PER_BLOCK};
 use crate::layout::layout;
-use crate::limits::{
-    DEVICE_KIND_MAX, DEVICES_MAX, TIER_BLOCKS_MAX, TIERS_MAX, ZONE_BLOCKS,
-};
+use crate::limits::{DEVICE_KIND_MAX, DEVICES_MAX, TIER_BLOCKS_MAX, TIERS_MAX, ZONE_BLOCKS};
 use crate::sealed::{self, seal, sealed};
 use crate::superblock::{DeviceEntry, LowerTables, Superblock};
 use crate::version;

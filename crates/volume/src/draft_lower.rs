@@ -38,8 +38,7 @@ impl LowerDraft {
             zones.push((place, byte, lower.entry(byte, place.zone)?));
         }
         let closed = d.place.state != device_state::IN_USE;
-        self.zones
-            .add(zones.into_iter(), self.bits.used(), closed);
+        self.zones.add(zones.into_iter(), self.bits.used(), closed);
         Ok(())
     }
 

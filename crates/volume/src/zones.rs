@@ -462,10 +462,7 @@ impl State {
     fn reopen(&mut self) {
         let begun = |heat: u8| {
             self.zones.iter().position(|z| {
-                z.given > 0
-                    && z.left() > 0
-                    && z.entry.heat == heat
-                    && !self.is_closed(z)
+                z.given > 0 && z.left() > 0 && z.entry.heat == heat && !self.is_closed(z)
             })
         };
         self.open = [begun(0), begun(1)];

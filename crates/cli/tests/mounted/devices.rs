@@ -111,7 +111,10 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+        let _ = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .status();
     }
 }
 
@@ -157,18 +160,31 @@ fn a_device_comes_and_another_is_emptied_and_goes() {
     assert!(text.contains("evacuate"), "{text}");
     let new = old.with_file_name("new.img");
     let wanted = format!("{}:96M", new.display());
-    let text = v.shale(&["device", "add", v.place(), "--ssd", &wanted]).ok();
+    let text = v
+        .shale(&["device", "add", v.place(), "--ssd", &wanted])
+        .ok();
     assert!(text.contains("new.img"), "{text}");
     let text = v.shale(&["device", "add", v.place(), "--ssd", &wanted]);
     assert!(text.failed(1).contains("already"));
-    v.shale(&["device", "evacuate", v.place(), old.to_str().unwrap()]).ok();
-    assert_eq!((live(&v, &old), device(&v, &old)["state"].clone()), (0, "empty".into()));
+    v.shale(&["device", "evacuate", v.place(), old.to_str().unwrap()])
+        .ok();
+    assert_eq!(
+        (live(&v, &old), device(&v, &old)["state"].clone()),
+        (0, "empty".into())
+    );
     compare(&v, 0..28);
-    v.shale(&["device", "remove", v.place(), old.to_str().unwrap()]).ok();
+    v.shale(&["device", "remove", v.place(), old.to_str().unwrap()])
+        .ok();
     assert_eq!(devices(&v).len(), 2);
     let text = fs::read_to_string(v.file()).unwrap();
-    assert!(!text.contains("ssd.img") && text.contains("new.img"), "{text}");
-    assert!(fs::read(&old).unwrap()[..8192].iter().all(|&b| b == 0), "its label is gone");
+    assert!(
+        !text.contains("ssd.img") && text.contains("new.img"),
+        "{text}"
+    );
+    assert!(
+        fs::read(&old).unwrap()[..8192].iter().all(|&b| b == 0),
+        "its label is gone"
+    );
     fs::remove_file(&old).unwrap();
     v.kill_daemon();
     compare(&v, 0..28);
@@ -233,7 +249,8 @@ fn a_device_is_emptied_under_load_over_a_kill() {
     });
     compare(&v, 0..24);
     compare(&v, 100..108);
-    v.shale(&["device", "remove", v.place(), a.to_str().unwrap()]).ok();
+    v.shale(&["device", "remove", v.place(), a.to_str().unwrap()])
+        .ok();
     fs::remove_file(&a).unwrap();
     compare(&v, 0..24);
     again(&v, 0..24);
@@ -252,8 +269,14 @@ fn what_is_cut_short_is_put_right_at_the_next_mount() {
     // As a crash leaves it that came between the volume file and the device table.
     let text = fs::read_to_string(v.file()).unwrap();
     let stranger = v.dir().join("stranger.img");
-    fs::File::create(&stranger).unwrap().set_len(64 << 20).unwrap();
-    let more = format!("\n[[ssd]]\npath = \"{}\"\nsize_bytes = 67108864\n", stranger.display());
+    fs::File::create(&stranger)
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    let more = format!(
+        "\n[[ssd]]\npath = \"{}\"\nsize_bytes = 67108864\n",
+        stranger.display()
+    );
     fs::write(v.file(), text.clone() + &more).unwrap();
     v.mount();
     compare(&v, 0..10);
@@ -261,7 +284,11 @@ fn what_is_cut_short_is_put_right_at_the_next_mount() {
     assert!(!fs::read_to_string(v.file()).unwrap().contains("stranger"));
     v.umount();
     // A device that is really missing is named.
-    let ssd = PathBuf::from(text.lines().find_map(|l| l.strip_prefix("path = \"")).unwrap());
+    let ssd = PathBuf::from(
+        text.lines()
+            .find_map(|l| l.strip_prefix("path = \""))
+            .unwrap(),
+    );
     let ssd = PathBuf::from(ssd.to_str().unwrap().trim_end_matches('"'));
     let aside = ssd.with_extension("aside");
     fs::rename(&ssd, &aside).unwrap();
@@ -293,12 +320,22 @@ fn a_device_that_goes_away_is_named_and_the_rest_goes_on() {
     image.set_len(1 << 20).unwrap();
     let report = device(&v, &ssd);
     assert_eq!(report["state"], "failing", "{report}");
-    assert!(report["trouble"].as_str().unwrap().contains("cut"), "{report}");
+    assert!(
+        report["trouble"].as_str().unwrap().contains("cut"),
+        "{report}"
+    );
     fill(&v, 10..30);
     move_down(&v);
     compare(&v, 10..30);
-    assert_eq!(image.metadata().unwrap().len(), 1 << 20, "nobody wrote to it");
-    assert!(fs::read(file(&v, 0)).is_err(), "what lay there is gone, and no zeros");
+    assert_eq!(
+        image.metadata().unwrap().len(),
+        1 << 20,
+        "nobody wrote to it"
+    );
+    assert!(
+        fs::read(file(&v, 0)).is_err(),
+        "what lay there is gone, and no zeros"
+    );
     let text = v.shale(&["status", v.place()]).ok();
     assert!(text.contains("ssd.img"), "{text}");
     for n in 0..6 {
@@ -306,6 +343,7 @@ fn a_device_that_goes_away_is_named_and_the_rest_goes_on() {
     }
     let list = devices(&v);
     assert_eq!(list[0]["live_bytes"], 0, "{list:?}");
-    v.shale(&["device", "remove", v.place(), ssd.to_str().unwrap()]).ok();
+    v.shale(&["device", "remove", v.place(), ssd.to_str().unwrap()])
+        .ok();
     again(&v, 10..30);
 }

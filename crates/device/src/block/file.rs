@@ -313,7 +313,10 @@ impl TierDevice for BlockFile {
         let mine = rustix::fs::fstat(&self.fd).ok()?;
         if !self.is_device && (mine.st_size as u64) < self.bytes {
             let bytes = (mine.st_size, self.bytes);
-            return Some(format!("{shown}: it was cut to {} of {} bytes", bytes.0, bytes.1));
+            return Some(format!(
+                "{shown}: it was cut to {} of {} bytes",
+                bytes.0, bytes.1
+            ));
         }
         match rustix::fs::stat(&self.path) {
             Ok(there) if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) => None,
