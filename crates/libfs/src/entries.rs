@@ -105,18 +105,6 @@ pub(crate) fn slot(view: &View, dir: &NodeState, name: &[u8]) -> std::result::Re
     }
 }
 
-/// Refuses what is no directory (`ENOTDIR`) and what was removed (`ENOENT`).
-pub(crate) fn live_dir(state: &NodeState) -> std::result::Result<(), Errno> {
-    if !state.inode.is_dir() {
-        return Err(Errno::NOTDIR);
-    }
-    if state.orphan {
-        Err(Errno::NOENT)
-    } else {
-        Ok(())
-    }
-}
-
 /// Refuses a name that is too long to be looked for.
 pub(crate) fn check_length(name: &[u8]) -> std::result::Result<(), Errno> {
     if name.len() > NAME_BYTES_MAX {

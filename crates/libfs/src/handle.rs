@@ -4,11 +4,11 @@ use crate::access::{EXECUTE, READ, WRITE, may};
 use crate::attr::{Attr, Caller};
 use crate::entries::{KIND_DIR, KIND_SYMLINK};
 use crate::errno::{Errno, Result, Stop};
-use crate::names::Fresh;
+use crate::names::{Fresh, make_at};
 use crate::node::Node;
 use crate::op::Op;
 use crate::ranges::{SEEK_DATA, SEEK_HOLE};
-use crate::session::{AGAIN_MAX, Need, Session};
+use crate::session::{Need, Session};
 use crate::walk::{Target, walk, walk_to_create};
 use crate::write::WriteFlags;
 use parking_lot::Mutex;
@@ -35,12 +35,6 @@ pub struct File {
     next_read: AtomicU64,
 }
 
-/// What looking for the file to open came to.
-enum Opening {
-    Node(Arc<Node>),
-    Make,
-}
-
 impl Session {
     /// Opens the file at `path` as open(2) does. Known flags: access modes, `CREATE`,
     /// `EXCL`, `TRUNC`, `APPEND`, `NOFOLLOW`, `DIRECTORY`, `TMPFILE`, `PATH`; others are
@@ -63,47 +57,36 @@ impl Session {
         if flags.contains(OFlags::TMPFILE) {
             return self.open_unnamed(&caller, path, flags, mode);
         }
-        let mut spoiled = 0;
         let create = flags.contains(OFlags::CREATE);
         let exclusive = create && flags.contains(OFlags::EXCL);
         let follow = !flags.contains(OFlags::NOFOLLOW) && !exclusive;
-        loop {
-            let opening = self.run(&caller, Need::default(), |op| {
-                let target = if create {
-                    walk_to_create(op, path, follow)?
-                } else {
-                    walk(op, path, follow)?
-                };
-                look(op, target, flags)
-            })?;
-            let (node, made) = match opening {
-                Opening::Node(node) => (node, false),
-                Opening::Make => {
-                    let place = |op: &mut Op<'_>| vacant(op, &walk_to_create(op, path, follow)?);
-                    let fresh = Fresh::file(&caller, mode);
-                    match self.make_where(&caller, &fresh, NAME_BYTES_MAX, place) {
-                        Ok(attr) => match self.hold(&caller, attr.ino)? {
-                            Some(node) => (node, true),
-                            None => continue,
-                        },
-                        Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
-                            // A damaged directory can have a name that is not found in it.
-                            spoiled += 1;
-                            match spoiled < AGAIN_MAX {
-                                true => continue,
-                                false => return Err(Errno::IO),
-                            }
-                        }
-                        Err(e) => return Err(e),
-                    }
-                }
+        let fresh = Fresh::file(&caller, mode).opened();
+        let need = if create {
+            fresh.need(NAME_BYTES_MAX)
+        } else {
+            Need::default()
+        };
+        let (node, made) = self.run(&caller, need, |op| {
+            let target = if create {
+                walk_to_create(op, path, follow)?
+            } else {
+                walk(op, path, follow)?
             };
-            let file = self.file(caller, node, flags);
-            if flags.contains(OFlags::TRUNC) && !made {
-                self.truncate(&caller, file.node.ino, 0, caller.uid != 0)?;
+            if target.found.is_some() || !create {
+                return Ok((look(op, target, flags)?, false));
             }
-            return Ok(file);
+            let (dir, name) = vacant(op, &target)?;
+            match make_at(op, dir, &name, &fresh) {
+                // It was not there a moment ago.
+                Err(Stop::Errno(Errno::EXIST)) if !exclusive => Err(Stop::Again),
+                made => Ok((made?.1, true)),
+            }
+        })?;
+        let file = self.file(caller, node, flags);
+        if flags.contains(OFlags::TRUNC) && !made {
+            self.truncate(&caller, file.node.ino, 0, caller.uid != 0)?;
         }
+        Ok(file)
     }
 
     fn open_unnamed(
@@ -113,7 +96,7 @@ impl Session {
         flags: OFlags,
         mode: u32,
     ) -> Result<File> {
-        let dir = self.run(caller, Need::default(), |op| {
+        let place = |op: &Op<'_>| {
             let dir = walk(op, path, true)?.ino()?;
             let node = op.node(dir)?;
             let state = op.read(&node)?;
@@ -122,9 +105,9 @@ impl Session {
             }
             may(op.caller, &state.inode, WRITE | EXECUTE)?;
             Ok(dir)
-        })?;
-        let attr = self.tmpfile(caller, dir, mode, flags.bits())?;
-        let node = self.hold(caller, attr.ino)?.ok_or(Errno::NOENT)?;
+        };
+        let fresh = Fresh::file(caller, mode).opened();
+        let (_, node) = self.tmpfile_where(caller, &fresh, flags.bits(), place)?;
         Ok(self.file(*caller, node, flags))
     }
 
@@ -136,21 +119,6 @@ impl Session {
             flags,
             offset: Mutex::new(0),
             next_read: AtomicU64::new(0),
-        }
-    }
-
-    /// Counts a handle on an inode that was just made; `None`: it is gone again.
-    fn hold(&self, caller: &Caller, ino: u64) -> Result<Option<Arc<Node>>> {
-        let held = self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
-            let state = op.read(&node)?;
-            op.open(&node);
-            drop(state);
-            Ok(node)
-        });
-        match held {
-            Err(Errno::NOENT) => Ok(None),
-            other => other.map(Some),
         }
     }
 }
@@ -186,11 +154,9 @@ fn reads(flags: OFlags) -> bool {
 }
 
 /// Decides what a found name means for `open`, and counts the handle.
-fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Opening, Stop> {
+fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<Node>, Stop> {
     let create = flags.contains(OFlags::CREATE);
-    let Some((ino, kind)) = target.found else {
-        return missing(op, target, create);
-    };
+    let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
     if create && flags.contains(OFlags::EXCL) {
         return Err(Errno::EXIST.into());
     }
@@ -214,10 +180,7 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Openi
     }
     let node = op.node(ino)?;
     {
-        let state = match op.read(&node) {
-            Err(Stop::Errno(Errno::NOENT)) => return Err(Stop::Again),
-            state => state?,
-        };
+        let state = op.read(&node)?;
         if state.orphan {
             return Err(Stop::Again);
         }
@@ -226,22 +189,11 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Openi
         }
         op.open(&node);
     }
-    Ok(Opening::Node(node))
-}
-
-fn missing(op: &Op<'_>, target: Target, create: bool) -> std::result::Result<Opening, Stop> {
-    if !create {
-        return Err(Errno::NOENT.into());
-    }
-    vacant(op, &target)?;
-    Ok(Opening::Make)
+    Ok(node)
 }
 
 /// Where a file can be made that was not found: directory and name.
 fn vacant(op: &Op<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
-    if target.found.is_some() {
-        return Err(Errno::EXIST.into());
-    }
     let name = target.name(Errno::ISDIR)?.to_vec();
     let node = op.node(target.dir)?;
     may(op.caller, &op.read(&node)?.inode, WRITE | EXECUTE)?;
@@ -390,7 +342,9 @@ impl File {
     /// Gives the file another name, also one of `TMPFILE` its first one. Errors: those
     /// of linkat(2).
     pub fn link_at(&self, path: &[u8]) -> Result<()> {
-        self.session.tree(self.caller).link_ino(self.node.ino, path)
+        self.session
+            .tree(self.caller)
+            .link_open(self.node.ino, path)
     }
 
     /// The directory's entries. Errors: `ENOTDIR`, `EBADF`.

@@ -8,7 +8,7 @@
 //! their end ([`Session::forget`]). That another client uses it is told with the lease.
 
 use crate::attr::{Attr, Caller};
-use crate::entries::{Found, Slot, check_length, check_new, find, live_dir, slot};
+use crate::entries::{Found, Slot, check_length, check_new, find, slot};
 use crate::errno::{Errno, Result, Stop};
 use crate::locked::Locked;
 use crate::names::{add_entry, take_entry};
@@ -38,20 +38,34 @@ impl Session {
             return attr;
         }
         check_new(name)?;
+        self.link_where(caller, name.len(), |_| Ok((ino, parent, name)))
+    }
+
+    /// As [`Self::link`], with inode, directory and name, of at most `name_bytes` bytes, that
+    /// `place` finds: in the run that makes the link, see [`Self::make_where`].
+    pub(crate) fn link_where<N: AsRef<[u8]>>(
+        &self,
+        caller: &Caller,
+        name_bytes: usize,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, u64, N), Stop>,
+    ) -> Result<Attr> {
         let need = Need {
-            log: record_bytes(LinkBody::BYTES, name.len()) as u64,
+            log: record_bytes(LinkBody::BYTES, name_bytes) as u64,
         };
         self.run(caller, need, |op| {
+            let (ino, parent, name) = place(op)?;
+            let name = name.as_ref();
+            check_new(name)?;
             let child = op.node_to_change(ino)?;
             drop(op.read(&child)?);
             let dir = op.node_to_change(parent)?;
             drop(op.read(&dir)?);
             let mut locked = Locked::take(op, &[&dir, &child])?;
-            live_dir(&locked[parent])?;
+            op.live_dir(&locked[parent])?;
             let Slot::Vacant(key) = slot(&self.view, &locked[parent], name)? else {
                 return Err(Errno::EXIST.into());
             };
-            may_link(&locked[ino])?;
+            op.may_link(&locked[ino])?;
             op.need_room(TREE_BYTES)?;
             let kind = kind_of_mode(locked[ino].inode.mode);
             let mut part = encode::link(Ino(parent), Ino(ino), kind, key.twin(), name);
@@ -98,12 +112,30 @@ impl Session {
         if self.done_before(caller).is_some() {
             return Ok(());
         }
+        let place = |_: &Op<'_>| Ok((parent, name, None));
+        self.remove_where(caller, name.len(), want_dir, place)
+    }
+
+    /// Removes a name of at most `name_bytes` bytes from a directory, both of which `place` finds,
+    /// and what it has to stand for, if `place` has asked about that.
+    pub(crate) fn remove_where<N: AsRef<[u8]>>(
+        &self,
+        caller: &Caller,
+        name_bytes: usize,
+        want_dir: bool,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, N, Option<u64>), Stop>,
+    ) -> Result<()> {
         let need = Need {
-            log: record_bytes(LinkBody::BYTES, name.len()) as u64,
+            log: record_bytes(LinkBody::BYTES, name_bytes) as u64,
         };
         self.run(caller, need, |op| {
+            let (parent, name, expected) = place(op)?;
+            let name = name.as_ref();
             let dir = op.node_to_change(parent)?;
-            let found = op.entry(&dir, name)?.ok_or(Errno::NOENT)?;
+            let found = op.entry(&dir, name)?.ok_or_else(|| op.gone())?;
+            if expected.is_some_and(|ino| ino != found.ino) {
+                return Err(Stop::Again);
+            }
             let child = op.node_to_change(found.ino)?;
             let mut locked = Locked::take(op, &[&dir, &child])?;
             op.unchanged(&locked[parent], name, Some(found))?;
@@ -238,7 +270,7 @@ impl Op<'_> {
         name: &[u8],
     ) -> std::result::Result<Option<Found>, Stop> {
         let state = self.read(dir)?;
-        live_dir(&state)?;
+        self.live_dir(&state)?;
         find(&self.session.view, &state, name)
     }
 
@@ -249,11 +281,26 @@ impl Op<'_> {
         name: &[u8],
         expected: Option<Found>,
     ) -> std::result::Result<(), Stop> {
-        live_dir(dir)?;
+        self.live_dir(dir)?;
         if find(&self.session.view, dir, name)? == expected {
             Ok(())
         } else {
             Err(Stop::Again)
+        }
+    }
+
+    /// Whether an inode may get one more name.
+    pub(crate) fn may_link(&self, state: &NodeState) -> std::result::Result<(), Stop> {
+        if state.inode.is_dir() {
+            return Err(Errno::PERM.into());
+        }
+        if state.orphan && state.no_link {
+            return Err(self.gone());
+        }
+        if state.inode.nlink >= LINKS_MAX {
+            Err(Errno::MLINK.into())
+        } else {
+            Ok(())
         }
     }
 
@@ -264,20 +311,6 @@ impl Op<'_> {
             self.session.options.kernel_references || node.handles.load(Ordering::Acquire) > 0;
         let in_use = in_use || node.used_elsewhere.load(Ordering::Acquire);
         last && !in_use
-    }
-}
-
-fn may_link(state: &NodeState) -> Result<()> {
-    if state.inode.is_dir() {
-        return Err(Errno::PERM);
-    }
-    if state.orphan && state.no_link {
-        return Err(Errno::NOENT);
-    }
-    if state.inode.nlink >= LINKS_MAX {
-        Err(Errno::MLINK)
-    } else {
-        Ok(())
     }
 }
 

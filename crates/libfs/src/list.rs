@@ -6,7 +6,7 @@
 
 use crate::attr::{Attr, Caller};
 use crate::dir::{Change, DirState};
-use crate::entries::{KIND_DIR, live_dir};
+use crate::entries::KIND_DIR;
 use crate::errno::{Result, Stop, volume};
 use crate::op::Op;
 use crate::session::{Need, Session};
@@ -68,7 +68,7 @@ impl Session {
             let parent = self.run(caller, Need::default(), |op| {
                 let node = op.node(ino)?;
                 let state = op.read(&node)?;
-                live_dir(&state)?;
+                op.live_dir(&state)?;
                 Ok(state.inode.parent.max(Ino::ROOT.0))
             })?;
             let dots = [(&b"."[..], ino, AFTER_DOT), (b"..", parent, AFTER_DOT_DOT)];
@@ -117,7 +117,7 @@ impl Session {
 fn batch(op: &Op<'_>, ino: u64, from: DirKey) -> std::result::Result<Batch, Stop> {
     let node = op.node(ino)?;
     let state = op.read(&node)?;
-    live_dir(&state)?;
+    op.live_dir(&state)?;
     let mut old = Vec::new();
     if state.in_volume {
         op.session.view.entries(&state.inode, from, &mut |d| {

@@ -1,7 +1,8 @@
 //! Attributes of inodes, targets of symbolic links, sizes of the file system.
 
 use crate::attr::{Attr, Caller, SetAttr, SetTime, Timestamp, without_set_id};
-use crate::errno::{Errno, Result};
+use crate::errno::{Errno, Result, Stop};
+use crate::op::Op;
 use crate::read::copy_out;
 use crate::session::{Need, Session};
 use shale_format::Ino;
@@ -60,17 +61,25 @@ impl Session {
             (Some(size), None) => self.truncate(caller, ino, size, set.kill_suidgid)?,
             _ => {}
         }
-        self.set_attributes(caller, ino, &rest)
+        self.set_attributes_where(caller, |_| Ok((ino, rest)))
     }
 
-    fn set_attributes(&self, caller: &Caller, ino: u64, set: &SetAttr) -> Result<Attr> {
+    /// Sets the attributes, all but the size, that `place` comes to, of the inode that it
+    /// finds: in the run in which it does, see [`Self::make_where`].
+    pub(crate) fn set_attributes_where(
+        &self,
+        caller: &Caller,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, SetAttr), Stop>,
+    ) -> Result<Attr> {
         let need = Need {
             log: record_bytes(SetAttrBody::BYTES, 0) as u64,
         };
         self.run(caller, need, |op| {
+            let (ino, set) = place(op)?;
+            check_times(&set)?;
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
-            let (new, body) = changed(&state.inode, set, op.now_ns);
+            let (new, body) = changed(&state.inode, &set, op.now_ns);
             if body.valid != 0 {
                 let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
                 state.inode = new;
@@ -85,8 +94,17 @@ impl Session {
 
     /// Target of a symbolic link. Errors: `EINVAL` for anything else.
     pub fn readlink(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>> {
+        self.readlink_where(caller, |_| Ok(ino))
+    }
+
+    /// As [`Self::readlink`], of what `place` finds.
+    pub(crate) fn readlink_where(
+        &self,
+        caller: &Caller,
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+    ) -> Result<Vec<u8>> {
         self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
+            let node = op.node(place(op)?)?;
             let state = op.read(&node)?;
             if !state.inode.is_symlink() {
                 return Err(Errno::INVAL.into());

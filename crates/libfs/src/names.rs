@@ -6,7 +6,7 @@
 
 use crate::attr::{Attr, Caller};
 use crate::dir::Entry;
-use crate::entries::{Found, Slot, check_length, check_new, find, live_dir, slot};
+use crate::entries::{Found, Slot, check_length, check_new, find, slot};
 use crate::errno::{Errno, Result, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
@@ -30,6 +30,8 @@ pub(crate) struct Fresh<'a> {
     mode: u32,
     rdev: u64,
     target: &'a [u8],
+    /// The call that makes it opens it.
+    opened: bool,
 }
 
 impl<'a> Fresh<'a> {
@@ -38,6 +40,15 @@ impl<'a> Fresh<'a> {
             mode,
             rdev: 0,
             target: &[],
+            opened: false,
+        }
+    }
+
+    /// Has the call that makes it open it: nobody can remove it before.
+    pub(crate) fn opened(self) -> Self {
+        Self {
+            opened: true,
+            ..self
         }
     }
 
@@ -63,6 +74,12 @@ impl<'a> Fresh<'a> {
             rdev: if device { rdev } else { 0 },
             ..Self::of_mode(kind | mode & 0o7777 & !caller.umask)
         })
+    }
+
+    /// What making it with a name of at most `name_bytes` bytes needs.
+    pub(crate) fn need(&self, name_bytes: usize) -> Need {
+        let bytes = record_bytes(CreateBody::BYTES, name_bytes + self.target.len());
+        Need { log: bytes as u64 }
     }
 
     /// A symbolic link.
@@ -93,21 +110,16 @@ impl Session {
                 b"." => parent,
                 b".." => state.inode.parent.max(Ino::ROOT.0),
                 _ => {
-                    live_dir(&state)?;
+                    op.live_dir(&state)?;
                     find(&self.view, &state, name)?.ok_or(Errno::NOENT)?.ino
                 }
             };
             drop(state);
+            op.follows_names();
             let node = op.node(ino)?;
-            match op.read(&node) {
-                Ok(state) => {
-                    op.refer(ino);
-                    Ok(Attr::of(&state.inode, state.blocks))
-                }
-                // Replaced since: there is a newer answer.
-                Err(Stop::Errno(Errno::NOENT)) => Err(Stop::Again),
-                Err(other) => Err(other),
-            }
+            let state = op.read(&node)?;
+            op.refer(ino);
+            Ok(Attr::of(&state.inode, state.blocks))
         })
     }
 
@@ -177,22 +189,30 @@ impl Session {
         if let Some(attr) = self.made_before(caller) {
             return attr;
         }
+        let fresh = Fresh::file(caller, mode);
+        let made = self.tmpfile_where(caller, &fresh, flags, |_| Ok(parent));
+        made.map(|(attr, _)| attr)
+    }
+
+    /// As [`Self::tmpfile`], in the file system of the directory that `place` finds.
+    pub(crate) fn tmpfile_where(
+        &self,
+        caller: &Caller,
+        fresh: &Fresh<'_>,
+        flags: u32,
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+    ) -> Result<(Attr, Arc<Node>)> {
         let need = Need {
             log: record_bytes(CreateBody::BYTES, 0) as u64,
         };
-        let mode = libc::S_IFREG | mode & 0o7777 & !caller.umask;
-        let fresh = Fresh {
-            mode,
-            rdev: 0,
-            target: &[],
-        };
         self.run(caller, need, |op| {
+            let parent = place(op)?;
             let dir = op.node(parent)?;
             let dir = op.read(&dir)?;
-            live_dir(&dir)?;
+            op.live_dir(&dir)?;
             op.need_room(INODE_BYTES)?;
             let ino = self.numbers.take(parent).ok_or(Stop::Inodes(parent))?;
-            let mut inode = new_inode(op, &dir.inode, ino, &fresh);
+            let mut inode = new_inode(op, &dir.inode, ino, fresh);
             inode.nlink = 0;
             inode.flags = flag::ORPHAN;
             let body = create_body(&inode, 0);
@@ -201,9 +221,8 @@ impl Session {
             state.orphan = true;
             state.no_link = flags & libc::O_EXCL as u32 != 0;
             state.touched(end);
-            op.add_new(state);
-            op.refer(ino);
-            Ok(Attr::of(&inode, 0))
+            let node = op.add_new(state, fresh);
+            Ok((Attr::of(&inode, 0), node))
         })
     }
 
@@ -223,20 +242,11 @@ impl Session {
         caller: &Caller,
         fresh: &Fresh<'_>,
         name_bytes: usize,
-        place: impl Fn(&mut Op<'_>) -> std::result::Result<(u64, N), Stop>,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, N), Stop>,
     ) -> Result<Attr> {
-        let bytes = record_bytes(CreateBody::BYTES, name_bytes + fresh.target.len());
-        self.run(caller, Need { log: bytes as u64 }, |op| {
+        self.run(caller, fresh.need(name_bytes), |op| {
             let (parent, name) = place(op)?;
-            let name = name.as_ref();
-            check_new(name)?;
-            let dir = op.node_to_change(parent)?;
-            let mut state = op.write(&dir)?;
-            live_dir(&state)?;
-            match slot(&self.view, &state, name)? {
-                Slot::Taken(_) => Err(Errno::EXIST.into()),
-                Slot::Vacant(key) => make_in(op, &mut state, key, name, fresh),
-            }
+            make_at(op, parent, name.as_ref(), fresh).map(|(attr, _)| attr)
         })
     }
 
@@ -247,6 +257,23 @@ impl Session {
     }
 }
 
+/// Makes an inode with the name `name` in directory `parent`. `EEXIST` if that is there.
+pub(crate) fn make_at(
+    op: &mut Op<'_>,
+    parent: u64,
+    name: &[u8],
+    fresh: &Fresh<'_>,
+) -> std::result::Result<(Attr, Arc<Node>), Stop> {
+    check_new(name)?;
+    let dir = op.node_to_change(parent)?;
+    let mut state = op.write(&dir)?;
+    op.live_dir(&state)?;
+    match slot(&op.session.view, &state, name)? {
+        Slot::Taken(_) => Err(Errno::EXIST.into()),
+        Slot::Vacant(key) => make_in(op, &mut state, key, name, fresh),
+    }
+}
+
 /// Makes an inode with the name `name` at the free place `key` of directory `dir`.
 fn make_in(
     op: &mut Op<'_>,
@@ -254,7 +281,7 @@ fn make_in(
     key: DirKey,
     name: &[u8],
     fresh: &Fresh<'_>,
-) -> std::result::Result<Attr, Stop> {
+) -> std::result::Result<(Attr, Arc<Node>), Stop> {
     let parent = dir.inode.ino;
     if fresh.mode & S_IFMT == libc::S_IFDIR && dir.inode.nlink >= LINKS_MAX {
         return Err(Errno::MLINK.into());
@@ -281,15 +308,14 @@ fn make_in(
     }
     state.touched(end);
     // Before the directory's lock is given up: who finds the name finds the inode.
-    op.add_new(state);
-    op.refer(ino);
+    let node = op.add_new(state, fresh);
     let found = Found {
         key,
         ino,
         kind: kind_of_mode(inode.mode),
     };
     add_entry(dir, &found, name, op.now_ns, end);
-    Ok(Attr::of(&inode, blocks))
+    Ok((Attr::of(&inode, blocks), node))
 }
 
 /// The inode that a call makes in directory `dir`: its group, and for directories the
@@ -373,14 +399,21 @@ fn dir_changed(dir: &mut NodeState, now_ns: i64, end: LogPos) {
 impl Op<'_> {
     /// Puts an inode that was just made into memory. Its number was granted to this
     /// client, and with it the lease.
-    fn add_new(&self, state: NodeState) {
+    fn add_new(&self, state: NodeState, fresh: &Fresh<'_>) -> Arc<Node> {
         let ino = state.inode.ino;
         let node: Arc<Node> = Node::new(ino, state);
+        if fresh.opened {
+            self.open(&node);
+        }
         if let Some(kernel) = self.session.kernel.get() {
             kernel.note_use(ino);
         }
         node.lease
             .set(self.session.lease_word(ino), LeaseMode::Exclusive);
-        self.session.nodes.replace(node, self.session.digested());
+        self.session
+            .nodes
+            .replace(node.clone(), self.session.digested());
+        self.refer(ino);
+        node
     }
 }

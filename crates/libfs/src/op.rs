@@ -10,6 +10,7 @@ use shale_device::{failpoints, mutants};
 use shale_format::{Ino, LogPos};
 use shale_oplog::{Done, Part, Permit};
 use shale_proto::LeaseMode;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +29,8 @@ pub(crate) struct Op<'s> {
     permit: Option<Permit<'s>>,
     /// Bytes of room in the volume.
     room: u64,
+    /// The run has come to what it works on by names.
+    by_name: Cell<bool>,
 }
 
 impl<'s> Op<'s> {
@@ -48,6 +51,7 @@ impl<'s> Op<'s> {
             thread,
             permit,
             room: 0,
+            by_name: Cell::new(false),
         }
     }
 
@@ -57,6 +61,7 @@ impl<'s> Op<'s> {
         self.epoch = self.session.epoch();
         self.digested = self.session.digested();
         self.now_ns = self.session.clock.realtime_ns();
+        self.by_name.set(false);
         failpoints::reach("call-inside");
     }
 
@@ -175,10 +180,33 @@ impl<'s> Op<'s> {
             node.lease.clear();
             return Stop::Lease(node.ino, LeaseMode::Shared);
         }
-        if state.dead {
-            Errno::NOENT.into()
-        } else {
+        if state.dead { self.gone() } else { Stop::Again }
+    }
+
+    /// From here on the run works on what names lead to.
+    pub(crate) fn follows_names(&self) {
+        self.by_name.set(true);
+    }
+
+    /// Why a run stops that finds its inode removed. A name that it has followed leads elsewhere by
+    /// now; who gave a number is told.
+    pub(crate) fn gone(&self) -> Stop {
+        if self.by_name.get() {
             Stop::Again
+        } else {
+            Errno::NOENT.into()
+        }
+    }
+
+    /// Refuses what is no directory (`ENOTDIR`), and one that was removed ([`Self::gone`]).
+    pub(crate) fn live_dir(&self, state: &NodeState) -> std::result::Result<(), Stop> {
+        if !state.inode.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        if state.orphan {
+            Err(self.gone())
+        } else {
+            Ok(())
         }
     }
 

@@ -1,19 +1,19 @@
 //! The file system by path, as one caller sees it: every permission is checked here.
 //!
-//! A call walks its paths and checks what the caller may, then does the operation on
-//! the inodes it found. If they change in between, the operation sees that under its
-//! locks, as in a kernel. What makes an inode walks in the run in which it makes it.
+//! A call walks its paths, checks what the caller may, and does the operation on the inodes it
+//! found, all in one run ([`Session::make_where`]): so it never meets another inode that
+//! has got the number of one that was removed meanwhile.
 
 use crate::access::{EXECUTE, WRITE, may, may_remove_from, may_set};
 use crate::attr::{Attr, Caller, SetAttr, SetTime};
-use crate::entries::{KIND_DIR, check_length};
+use crate::entries::{KIND_DIR, check_length, check_new};
 use crate::errno::{Errno, Result, Stop};
 use crate::handle::File;
 use crate::meta::StatFs;
 use crate::names::Fresh;
 use crate::op::Op;
 use crate::read::wrong_type;
-use crate::rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, no_cycle};
+use crate::rename::{Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, no_cycle};
 use crate::session::{Need, Session};
 use crate::walk::{Last, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
@@ -58,32 +58,9 @@ impl Tree {
         self.session.run(&self.caller, Need::default(), f)
     }
 
-    /// Does `act` with what `find` comes to. If that is gone by then, another client may have put
-    /// something in its place, and a name that leads somewhere all the time must not lead
-    /// nowhere: then it is looked for once more, as long as it is found elsewhere each time.
-    pub(crate) fn settled<P: Clone + PartialEq, T>(
-        &self,
-        find: impl Fn() -> Result<P>,
-        act: impl Fn(&P) -> Result<T>,
-    ) -> Result<T> {
-        let mut gone = None;
-        loop {
-            let place = find()?;
-            match act(&place) {
-                Err(Errno::NOENT) if gone.as_ref() != Some(&place) => gone = Some(place),
-                done => return done,
-            }
-        }
-    }
-
-    /// Walks to where a name is to be made. `slash_ok`: for a directory.
-    fn vacant(&self, path: &[u8], slash_ok: bool) -> Result<(u64, Vec<u8>)> {
-        self.look(|op| vacant(op, path, slash_ok))
-    }
-
     /// Makes what `path` is to name.
     fn make(&self, path: &[u8], slash_ok: bool, fresh: &Fresh<'_>) -> Result<()> {
-        let place = |op: &mut Op<'_>| vacant(op, path, slash_ok);
+        let place = |op: &Op<'_>| vacant(op, path, slash_ok);
         let made = self
             .session
             .make_where(&self.caller, fresh, NAME_BYTES_MAX, place);
@@ -110,7 +87,7 @@ impl Tree {
         self.look(|op| {
             let target = walk(op, path, follow)?;
             let node = op.node(target.ino()?)?;
-            let state = op.read(&node).map_err(again)?;
+            let state = op.read(&node)?;
             Ok(Attr::of(&state.inode, state.blocks))
         })
     }
@@ -125,7 +102,7 @@ impl Tree {
         let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK);
         if device && self.caller.uid != 0 {
             // Only where nothing is missing to it but the right.
-            self.vacant(path, false)?;
+            self.look(|op| vacant(op, path, false))?;
             return Err(Errno::PERM);
         }
         self.make(path, false, &Fresh::node(&self.caller, mode, rdev)?)
@@ -138,29 +115,41 @@ impl Tree {
 
     /// Target of a symbolic link. Errors: `EINVAL` for anything else.
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.settled(
-            || self.look(|op| Ok(walk(op, path, false)?.ino()?)),
-            |ino| self.session.readlink(&self.caller, *ino),
-        )
+        let place = |op: &Op<'_>| Ok(walk(op, path, false)?.ino()?);
+        self.session.readlink_where(&self.caller, place)
     }
 
     /// Gives the file at `old` (a symbolic link is not followed) the name `new`.
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
-        let find = || self.look(|op| Ok(walk(op, old, false)?.ino()?));
-        self.settled(find, |ino| self.link_ino(*ino, new))
+        self.link_where(|op| {
+            let ino = walk(op, old, false)?.ino()?;
+            let (dir, name) = vacant(op, new, false)?;
+            Ok((ino, dir, name))
+        })
     }
 
-    pub(crate) fn link_ino(&self, ino: u64, new: &[u8]) -> Result<()> {
-        self.settled(
-            || self.vacant(new, false),
-            |(dir, name)| self.session.link(&self.caller, ino, *dir, name),
-        )?;
-        Ok(())
+    /// Gives an open file the name `new`.
+    pub(crate) fn link_open(&self, ino: u64, new: &[u8]) -> Result<()> {
+        self.link_where(|op| {
+            let node = op.node(ino)?;
+            // Asked before a name is followed: it may be one that gets none again.
+            let may = op.may_link(&*op.read(&node)?);
+            let (dir, name) = vacant(op, new, false)?;
+            may.map(|()| (ino, dir, name))
+        })
+    }
+
+    fn link_where(
+        &self,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, u64, Vec<u8>), Stop>,
+    ) -> Result<()> {
+        let linked = self.session.link_where(&self.caller, NAME_BYTES_MAX, place);
+        linked.map(|_| ())
     }
 
     /// Removes a name. Errors: `EISDIR`, `EPERM` in a sticky directory.
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
-        let find = |op: &mut Op<'_>| {
+        self.remove(false, |op| {
             let target = walk_bare(op, path)?;
             let name = name_of(&target, Errno::ISDIR)?;
             let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
@@ -173,18 +162,23 @@ impl Tree {
                 .into());
             }
             may_take(op, target.dir, ino)?;
-            Ok((target.dir, name))
-        };
-        self.settled(
-            || self.look(find),
-            |(dir, name)| self.session.unlink(&self.caller, *dir, name),
-        )
+            Ok((target.dir, name, Some(ino)))
+        })
+    }
+
+    fn remove(
+        &self,
+        want_dir: bool,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, Vec<u8>, Option<u64>), Stop>,
+    ) -> Result<()> {
+        self.session
+            .remove_where(&self.caller, NAME_BYTES_MAX, want_dir, place)
     }
 
     /// Removes an empty directory. Errors: `ENOTEMPTY`, `ENOTDIR`, `EINVAL` for `.`,
     /// `EBUSY` for the root.
     pub fn rmdir(&self, path: &[u8]) -> Result<()> {
-        let find = |op: &mut Op<'_>| {
+        self.remove(true, |op| {
             let target = walk_bare(op, path)?;
             let name = match &target.last {
                 Last::Name(_) => name_of(&target, Errno::INVAL)?,
@@ -194,12 +188,8 @@ impl Tree {
             };
             let (ino, _) = target.found.ok_or(Errno::NOENT)?;
             may_take(op, target.dir, ino)?;
-            Ok((target.dir, name))
-        };
-        self.settled(
-            || self.look(find),
-            |(dir, name)| self.session.rmdir(&self.caller, *dir, name),
-        )
+            Ok((target.dir, name, Some(ino)))
+        })
     }
 
     /// Moves a name; `flags` as [`Session::rename`], which tells the errors too.
@@ -207,7 +197,7 @@ impl Tree {
         if !matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE) {
             return Err(Errno::INVAL);
         }
-        let find = |op: &mut Op<'_>| {
+        let place = |op: &Op<'_>| {
             let old = walk_bare(op, old)?;
             let new = walk_bare(op, new)?;
             let dots = if flags == RENAME_NOREPLACE {
@@ -220,15 +210,16 @@ impl Tree {
             let source = old.found.ok_or(Errno::NOENT)?;
             check_length(&names.1)?;
             may_rename(op, source, &old, &new, flags)?;
-            Ok(((old.dir, names.0), (new.dir, names.1)))
+            check_new(&names.1)?;
+            Ok(Ask {
+                from: (old.dir, names.0),
+                to: (new.dir, names.1),
+                flags,
+                expected: Some((source.0, new.found.map(|t| t.0))),
+            })
         };
-        self.settled(
-            || self.look(find),
-            |(from, to)| {
-                let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-                self.session.rename(&self.caller, from, to, flags)
-            },
-        )
+        self.session
+            .rename_where(&self.caller, 2 * NAME_BYTES_MAX, place)
     }
 
     /// Sets the permission bits.
@@ -284,25 +275,22 @@ impl Tree {
     }
 
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
-        let find = |op: &mut Op<'_>| {
+        let place = |op: &Op<'_>| {
             let ino = walk(op, path, follow)?.ino()?;
             let node = op.node(ino)?;
-            let state = op.read(&node).map_err(again)?;
+            let state = op.read(&node)?;
             Ok((ino, may_set(op.caller, &state.inode, set)?))
         };
-        self.settled(
-            || self.look(find),
-            |(ino, set)| self.session.setattr(&self.caller, *ino, set),
-        )?;
-        Ok(())
+        let done = self.session.set_attributes_where(&self.caller, place);
+        done.map(|_| ())
     }
 
     /// Sets the size of the file at `path`.
     pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
-        let find = |op: &mut Op<'_>| {
+        let place = |op: &Op<'_>| {
             let ino = walk(op, path, true)?.ino()?;
             let node = op.node(ino)?;
-            let state = op.read(&node).map_err(again)?;
+            let state = op.read(&node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
@@ -310,10 +298,8 @@ impl Tree {
             Ok(ino)
         };
         let kill = self.caller.uid != 0;
-        self.settled(
-            || self.look(find),
-            |ino| self.session.truncate(&self.caller, *ino, size, kill),
-        )
+        self.session
+            .truncate_where(&self.caller, size, kill, &|| 0, place)
     }
 
     /// Checks permissions as access(2): bits 4 read, 2 write, 1 execute; 0: existence.
@@ -323,7 +309,7 @@ impl Tree {
         }
         self.look(|op| {
             let node = op.node(walk(op, path, true)?.ino()?)?;
-            Ok(may(op.caller, &op.read(&node).map_err(again)?.inode, want)?)
+            Ok(may(op.caller, &op.read(&node)?.inode, want)?)
         })
     }
 
@@ -344,24 +330,12 @@ impl Tree {
     }
 }
 
-/// For an inode that a name was found for: if it is gone, the name is another's by now.
-pub(crate) fn again(stop: Stop) -> Stop {
-    match stop {
-        Stop::Errno(Errno::NOENT) => Stop::Again,
-        other => other,
-    }
-}
-
 fn is_root(path: &[u8]) -> bool {
     path.iter().all(|&b| b == b'/')
 }
 
 /// Walks to where a name is to be made: directory and name. `slash_ok`: for a directory.
-fn vacant(
-    op: &mut Op<'_>,
-    path: &[u8],
-    slash_ok: bool,
-) -> std::result::Result<(u64, Vec<u8>), Stop> {
+fn vacant(op: &Op<'_>, path: &[u8], slash_ok: bool) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let target = walk_bare(op, path)?;
     let name = name_of(&target, Errno::EXIST)?;
     if target.found.is_some() {
@@ -412,7 +386,7 @@ fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
     let dir = op.node(dir)?;
     let dir = op.read(&dir)?.inode;
     let child = op.node_to_change(ino)?;
-    let child = op.read(&child).map_err(again)?.inode;
+    let child = op.read(&child)?.inode;
     Ok(may_remove_from(op.caller, &dir, &child)?)
 }
 
@@ -460,7 +434,7 @@ fn may_rename(
         ];
         for (ino, _) in moved.into_iter().flatten() {
             let node = op.node(ino)?;
-            may(op.caller, &op.read(&node).map_err(again)?.inode, WRITE)?;
+            may(op.caller, &op.read(&node)?.inode, WRITE)?;
         }
     }
     Ok(())

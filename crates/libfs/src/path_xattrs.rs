@@ -3,7 +3,8 @@
 use crate::access::{READ, WRITE, may, owns};
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop};
-use crate::path::{Tree, again};
+use crate::op::Op;
+use crate::path::Tree;
 use crate::walk::walk;
 use shale_format::inode::Inode;
 
@@ -18,49 +19,43 @@ impl Tree {
         flags: u32,
         follow: bool,
     ) -> Result<()> {
-        self.settled(
-            || self.permitted_xattr(path, name, WRITE, follow),
-            |ino| {
-                self.session
-                    .setxattr(&self.caller, *ino, name, value, flags)
-            },
-        )
+        let place = |op: &Op<'_>| permitted_xattr(op, path, name, WRITE, follow);
+        self.session
+            .setxattr_where(&self.caller, name, value, flags, place)
     }
 
     /// Value of an extended attribute. Errors: `ENODATA` if there is none that the
     /// caller may see.
     pub fn getxattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
-        self.settled(
-            || self.permitted_xattr(path, name, READ, follow),
-            |ino| self.session.getxattr(&self.caller, *ino, name),
-        )
+        let place = |op: &Op<'_>| permitted_xattr(op, path, name, READ, follow);
+        self.session.getxattr_where(&self.caller, name, place)
     }
 
     /// Removes an extended attribute. Errors: as [`Self::setxattr`].
     pub fn removexattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
-        self.settled(
-            || self.permitted_xattr(path, name, WRITE, follow),
-            |ino| self.session.removexattr(&self.caller, *ino, name),
-        )
+        let place = |op: &Op<'_>| permitted_xattr(op, path, name, WRITE, follow);
+        self.session.removexattr_where(&self.caller, name, place)
     }
 
     /// Names of all extended attributes, each ended by a zero byte.
     pub fn listxattr(&self, path: &[u8], follow: bool) -> Result<Vec<u8>> {
-        self.settled(
-            || self.look(|op| Ok(walk(op, path, follow)?.ino()?)),
-            |ino| self.session.listxattr(&self.caller, *ino),
-        )
+        self.session
+            .listxattr_where(&self.caller, |op| Ok(walk(op, path, follow)?.ino()?))
     }
+}
 
-    fn permitted_xattr(&self, path: &[u8], name: &[u8], want: u32, follow: bool) -> Result<u64> {
-        self.look(|op| {
-            let ino = walk(op, path, follow)?.ino()?;
-            let node = op.node(ino)?;
-            let state = op.read(&node).map_err(again)?;
-            permitted(op.caller, &state.inode, name, want).map_err(Stop::from)?;
-            Ok(ino)
-        })
-    }
+/// The inode that `path` leads to, if the caller may read or write its attribute `name`.
+fn permitted_xattr(
+    op: &Op<'_>,
+    path: &[u8],
+    name: &[u8],
+    want: u32,
+    follow: bool,
+) -> std::result::Result<u64, Stop> {
+    let ino = walk(op, path, follow)?.ino()?;
+    let node = op.node(ino)?;
+    permitted(op.caller, &op.read(&node)?.inode, name, want)?;
+    Ok(ino)
 }
 
 /// Whether the caller may read or write the attribute `name` of an inode. `security.`

@@ -83,10 +83,27 @@ impl Session {
         if self.done_before(caller).is_some() {
             return Ok(());
         }
+        self.truncate_where(caller, size, kill_suidgid, kept, |_| Ok(ino))
+    }
+
+    /// As [`Self::truncate_beside_kernel`], of the file that `place` finds: in the run in which it
+    /// does, see [`Self::make_where`].
+    pub(crate) fn truncate_where(
+        &self,
+        caller: &Caller,
+        size: u64,
+        kill_suidgid: bool,
+        kept: &dyn Fn() -> u64,
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+    ) -> Result<()> {
         let need = Need {
             log: record_bytes(0, 0) as u64,
         };
         self.run(caller, need, |op| {
+            let ino = place(op)?;
+            if size > FILE_BYTES_MAX {
+                return Err(Errno::FBIG.into());
+            }
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             if !state.inode.is_file() {

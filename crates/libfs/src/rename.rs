@@ -28,10 +28,15 @@ pub const RENAME_EXCHANGE: u32 = 2;
 
 /// A rename as it was asked for.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
-    from: (u64, &'a [u8]),
-    to: (u64, &'a [u8]),
-    flags: u32,
+pub(crate) struct Ask<N> {
+    /// Directory and name of what moves.
+    pub from: (u64, N),
+    /// Where it moves.
+    pub to: (u64, N),
+    /// As in [`Session::rename`].
+    pub flags: u32,
+    /// What the names have to stand for, if that has been asked about.
+    pub expected: Option<(u64, Option<u64>)>,
 }
 
 /// What the names stand for.
@@ -41,7 +46,16 @@ struct Ends {
     target: Option<(Found, Arc<Node>)>,
 }
 
-impl Ask<'_> {
+impl<N: AsRef<[u8]>> Ask<N> {
+    fn borrowed(&self) -> Ask<&[u8]> {
+        Ask {
+            from: (self.from.0, self.from.1.as_ref()),
+            to: (self.to.0, self.to.1.as_ref()),
+            flags: self.flags,
+            expected: self.expected,
+        }
+    }
+
     fn exchange(&self) -> bool {
         self.flags == RENAME_EXCHANGE
     }
@@ -78,13 +92,32 @@ impl Session {
         if self.done_before(caller).is_some() {
             return Ok(());
         }
-        let ask = Ask { from, to, flags };
-        let bytes = record_bytes(RenameBody::BYTES, from.1.len() + to.1.len());
-        self.run(caller, Need { log: bytes as u64 }, |op| rename_in(op, &ask))
+        let ask = Ask {
+            from,
+            to,
+            flags,
+            expected: None,
+        };
+        self.rename_where(caller, from.1.len() + to.1.len(), |_| Ok(ask))
+    }
+
+    /// Does the rename that `place` comes to, of names that have at most `name_bytes` bytes together:
+    /// in the run in which it does, see [`Self::make_where`].
+    pub(crate) fn rename_where<N: AsRef<[u8]>>(
+        &self,
+        caller: &Caller,
+        name_bytes: usize,
+        place: impl Fn(&Op<'_>) -> std::result::Result<Ask<N>, Stop>,
+    ) -> Result<()> {
+        let bytes = record_bytes(RenameBody::BYTES, name_bytes);
+        self.run(caller, Need { log: bytes as u64 }, |op| {
+            let ask = place(op)?;
+            rename_in(op, &ask.borrowed())
+        })
     }
 }
 
-fn rename_in(op: &mut Op<'_>, ask: &Ask<'_>) -> std::result::Result<(), Stop> {
+fn rename_in(op: &mut Op<'_>, ask: &Ask<&[u8]>) -> std::result::Result<(), Stop> {
     let dirs = (op.node_to_change(ask.from.0)?, op.node_to_change(ask.to.0)?);
     let Some(ends) = ends(op, ask, &dirs)? else {
         return Ok(());
@@ -118,12 +151,17 @@ fn rename_in(op: &mut Op<'_>, ask: &Ask<'_>) -> std::result::Result<(), Stop> {
 /// Looks both names up; `None`: they name the same inode, so nothing is to be done.
 fn ends(
     op: &Op<'_>,
-    ask: &Ask<'_>,
+    ask: &Ask<&[u8]>,
     dirs: &(Arc<Node>, Arc<Node>),
 ) -> std::result::Result<Option<Ends>, Stop> {
     let source = op.entry(&dirs.0, ask.from.1)?;
     let target = op.entry(&dirs.1, ask.to.1)?;
-    let source = source.ok_or(Errno::NOENT)?;
+    let source = source.ok_or_else(|| op.gone())?;
+    if let Some((from, to)) = ask.expected
+        && (from != source.ino || to != target.map(|t| t.ino))
+    {
+        return Err(Stop::Again);
+    }
     match target {
         Some(_) if ask.flags == RENAME_NOREPLACE => return Err(Errno::EXIST.into()),
         None if ask.exchange() => return Err(Errno::NOENT.into()),
@@ -192,7 +230,7 @@ fn is_below(op: &Op<'_>, dir: u64, top: u64) -> std::result::Result<bool, Stop> 
 fn replace(
     op: &mut Op<'_>,
     locked: &mut Locked<'_>,
-    ask: &Ask<'_>,
+    ask: &Ask<&[u8]>,
     ends: &Ends,
 ) -> std::result::Result<(), Stop> {
     let (from, to) = (ask.from.0, ask.to.0);
@@ -243,7 +281,7 @@ fn replace(
 fn exchange(
     op: &mut Op<'_>,
     locked: &mut Locked<'_>,
-    ask: &Ask<'_>,
+    ask: &Ask<&[u8]>,
     ends: &Ends,
 ) -> std::result::Result<(), Stop> {
     let (from, to) = (ask.from.0, ask.to.0);
@@ -291,7 +329,7 @@ fn exchange(
 
 fn append(
     op: &mut Op<'_>,
-    ask: &Ask<'_>,
+    ask: &Ask<&[u8]>,
     ends: &Ends,
     new_key: DirKey,
     freed: bool,

@@ -71,6 +71,8 @@ pub struct Session {
 
 /// A call that had to stop for so many leases loses them again and again.
 const PATIENCE: u32 = 8;
+/// Times that one inode is asked for that does not exist.
+const MISSING_MAX: u32 = 8;
 /// Runs of a call that others may spoil by changing names. It takes some tenths of a second.
 pub(crate) const AGAIN_MAX: u32 = 100_000;
 
@@ -80,13 +82,23 @@ struct Search {
     leases: u32,
     /// There was no room, with everything digested.
     last_try: bool,
-    /// The inode that did not exist.
-    missing: Option<u64>,
+    /// The inode that did not exist, and how often it was asked for.
+    missing: (u64, u32),
     /// Runs that found something changed since it was looked up.
     again: u32,
 }
 
 impl Search {
+    /// Whether to look once more what leads to an inode that does not exist: a name may
+    /// lead elsewhere by now, or to a new inode that has the number.
+    fn looks_again(&mut self, ino: u64) -> bool {
+        self.missing = match self.missing {
+            (known, times) if known == ino => (ino, times + 1),
+            _ => (ino, 1),
+        };
+        self.missing.1 < MISSING_MAX
+    }
+
     /// Something has changed since it was looked up. Where that is so again and again nobody changes
     /// it: what a name leads to is not what the name says, in a volume that is damaged.
     fn once_more(&mut self) -> Result<()> {
@@ -390,10 +402,7 @@ impl Session {
             Insist::Yes
         };
         match self.acquire(ino, mode, insist) {
-            Err(Errno::NOENT) if search.missing != Some(ino) => {
-                search.missing = Some(ino);
-                Ok(())
-            }
+            Err(Errno::NOENT) if search.looks_again(ino) => Ok(()),
             other => other.map(|_| ()),
         }
     }

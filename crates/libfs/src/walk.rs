@@ -1,11 +1,12 @@
 //! Walking along paths, as path_resolution(7) has it.
 //!
-//! A walk happens inside the gate and takes one directory's lock at a time. What it
-//! found may have changed when it is used: every operation looks its names up again
-//! under the locks that it needs.
+//! A walk happens inside the gate and takes one directory's lock at a time, in the run in which
+//! what it finds is used: no other client can change that before the run is over. Another
+//! thread of this one can: an operation on names looks them up again under the locks that it
+//! needs, and the run begins anew if they stand for something else by then.
 
 use crate::access::{EXECUTE, may};
-use crate::entries::{KIND_DIR, KIND_SYMLINK, check_length, find, live_dir};
+use crate::entries::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use crate::errno::{Errno, Stop};
 use crate::op::Op;
 use crate::path_cache::{Passed, Way};
@@ -108,6 +109,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
 
 impl<'o, 's> Walk<'o, 's> {
     fn new(op: &'o Op<'s>, create: bool, last: LeaseMode) -> Self {
+        op.follows_names();
         Self {
             op,
             create,
@@ -235,7 +237,7 @@ impl<'o, 's> Walk<'o, 's> {
         self.pass(dir);
         let node = self.op.leased(dir, mode)?;
         let state = self.op.read(&node)?;
-        live_dir(&state)?;
+        self.op.live_dir(&state)?;
         may(self.op.caller, &state.inode, EXECUTE)?;
         match name {
             b"." => return Ok(Some((dir, KIND_DIR))),
@@ -253,10 +255,7 @@ impl<'o, 's> Walk<'o, 's> {
         }
         self.pass(ino);
         let node = self.op.node(ino)?;
-        let state = match self.op.read(&node) {
-            Err(Stop::Errno(Errno::NOENT)) => return Err(Stop::Again),
-            state => state?,
-        };
+        let state = self.op.read(&node)?;
         if !state.inode.is_symlink() {
             return Err(Stop::Again);
         }

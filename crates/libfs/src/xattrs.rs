@@ -34,20 +34,30 @@ impl Session {
         value: &[u8],
         flags: u32,
     ) -> Result<()> {
-        check_name(name)?;
-        if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
-            return Err(Errno::INVAL);
-        }
-        if value.len() > XATTR_VALUE_BYTES_MAX {
-            return Err(Errno::TOOBIG);
-        }
+        check_set(name, value, flags)?;
         if self.done_before(caller).is_some() {
             return Ok(());
         }
+        self.setxattr_where(caller, name, value, flags, |_| Ok(ino))
+    }
+
+    /// As [`Self::setxattr`], of the inode that `place` finds: in the run in which it does, see
+    /// [`Self::make_where`].
+    pub(crate) fn setxattr_where(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+    ) -> Result<()> {
+        let bytes = name.len().min(XATTR_NAME_BYTES_MAX) + value.len().min(XATTR_VALUE_BYTES_MAX);
         let need = Need {
-            log: record_bytes(XattrBody::BYTES, name.len() + value.len()) as u64,
+            log: record_bytes(XattrBody::BYTES, bytes) as u64,
         };
         self.run(caller, need, |op| {
+            let ino = place(op)?;
+            check_set(name, value, flags)?;
             let node = op.node_to_change(ino)?;
             let mut state = with_xattrs(op, &node)?;
             if name.starts_with(b"user.") && !has_user_attributes(&state) {
@@ -82,8 +92,18 @@ impl Session {
     /// Value of an extended attribute. Errors: `ENODATA` if there is none, `EOPNOTSUPP`,
     /// `ERANGE` for a name that is too long.
     pub fn getxattr(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        check_name(name)?;
-        self.look_at_xattrs(caller, ino, |attrs| {
+        self.getxattr_where(caller, name, |_| Ok(ino))
+    }
+
+    /// As [`Self::getxattr`], of the inode that `place` finds.
+    pub(crate) fn getxattr_where(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+    ) -> Result<Vec<u8>> {
+        self.look_at_xattrs(caller, place, |attrs| {
+            check_name(name)?;
             attrs.get(name).cloned().ok_or(Errno::NODATA)
         })
     }
@@ -91,7 +111,16 @@ impl Session {
     /// Names of all extended attributes, each ended by a zero byte; those of `trusted.`
     /// for the superuser only.
     pub fn listxattr(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>> {
-        self.look_at_xattrs(caller, ino, |attrs| {
+        self.listxattr_where(caller, |_| Ok(ino))
+    }
+
+    /// As [`Self::listxattr`], of the inode that `place` finds.
+    pub(crate) fn listxattr_where(
+        &self,
+        caller: &Caller,
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+    ) -> Result<Vec<u8>> {
+        self.look_at_xattrs(caller, place, |attrs| {
             let visible = |n: &&Vec<u8>| caller.uid == 0 || !n.starts_with(b"trusted.");
             Ok(attrs
                 .keys()
@@ -109,10 +138,23 @@ impl Session {
         if self.done_before(caller).is_some() {
             return Ok(());
         }
+        self.removexattr_where(caller, name, |_| Ok(ino))
+    }
+
+    /// As [`Self::removexattr`], of the inode that `place` finds: in the run in which it does, see
+    /// [`Self::make_where`].
+    pub(crate) fn removexattr_where(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+    ) -> Result<()> {
         let need = Need {
-            log: record_bytes(XattrBody::BYTES, name.len()) as u64,
+            log: record_bytes(XattrBody::BYTES, name.len().min(XATTR_NAME_BYTES_MAX)) as u64,
         };
         self.run(caller, need, |op| {
+            let ino = place(op)?;
+            check_name(name)?;
             let node = op.node_to_change(ino)?;
             let mut state = with_xattrs(op, &node)?;
             if name.starts_with(b"user.") && !has_user_attributes(&state) {
@@ -136,11 +178,11 @@ impl Session {
     fn look_at_xattrs<T>(
         &self,
         caller: &Caller,
-        ino: u64,
+        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
         look: impl Fn(&Xattrs) -> Result<T>,
     ) -> Result<T> {
         self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
+            let node = op.node(place(op)?)?;
             if let Some(attrs) = &op.read(&node)?.xattrs {
                 return Ok(look(attrs)?);
             }
@@ -175,6 +217,18 @@ fn most_blocks(bytes: usize) -> u64 {
 
 fn has_user_attributes(state: &NodeState) -> bool {
     state.inode.is_file() || state.inode.is_dir()
+}
+
+/// Refuses what no attribute can be set to.
+fn check_set(name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+    check_name(name)?;
+    if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+        return Err(Errno::INVAL);
+    }
+    if value.len() > XATTR_VALUE_BYTES_MAX {
+        return Err(Errno::TOOBIG);
+    }
+    Ok(())
 }
 
 /// Refuses names without a name space that is served, and access control lists, which

@@ -177,28 +177,21 @@ mod tests {
     use shale_libfs::OFlags;
     use std::sync::atomic::AtomicBool;
 
-    const ROUNDS: usize = 600;
+    const ROUNDS: usize = 150;
 
     fn path(text: &str) -> Vec<u8> {
         text.as_bytes().to_vec()
     }
 
-    /// What finds its place and acts there in one step.
+    /// Every call finds its place and acts there in one step.
     #[test]
-    fn a_name_that_is_replaced_is_found_all_the_time() {
-        let in_one_step = |act: &Act| matches!(act, Act::Mkdir(..) | Act::Open(..));
-        replaced_all_the_time(in_one_step);
-    }
-
-    #[test]
-    #[ignore = "fails once in some ten runs: most calls find and act in two steps, see LIMITATIONS.md"]
     fn a_name_that_is_replaced_is_found_by_every_call() {
-        replaced_all_the_time(|_| true);
+        replaced_all_the_time();
     }
 
     /// One client puts another file, another directory, in place of `f` and `x`, again and
-    /// again. Both names lead somewhere all the time, so no call of the other's that is `exact` may miss.
-    fn replaced_all_the_time(exact: fn(&Act) -> bool) {
+    /// again. Both names lead somewhere all the time, so no call of the other's may miss.
+    fn replaced_all_the_time() {
         let shm = "/dev/shm".as_ref();
         let base = Base::make(shm, More::Nothing).unwrap();
         let place = Place::new(shm, &base).unwrap();
@@ -246,7 +239,7 @@ mod tests {
             };
             let missed = (0..ROUNDS).find_map(|round| {
                 let mut done = acts(round).into_iter().map(|act| (other.act(&act), act));
-                let failed = done.find(|(done, act)| exact(act) && done.is_err());
+                let failed = done.find(|(done, _)| done.is_err());
                 failed.map(|(done, act)| (round, act, done))
             });
             over.store(true, Ordering::Relaxed);
