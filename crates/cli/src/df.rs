@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// The daemon ends, or its structure is damaged.
 pub fn holdings(dir: &StateDir) -> Result<Value> {
-    let held: Vec<Holding> = control::order(dir, Order::Holdings)?;
+    let held: Vec<Holding> = control::order(dir, &Order::Holdings)?;
     Ok(json!(held))
 }
 

@@ -63,12 +63,10 @@ impl Shared {
     }
 
     /// Blocks of NVM that may be taken from below: not so many that they would soon go back.
-    fn room_above(&self) -> u64 {
-        let space = self.volume.space();
-        let capacity = space.total.saturating_sub(space.reserved_fixed);
-        let mark = capacity / 100 * u64::from(self.migrate_percent());
+    pub(super) fn room_above(&self) -> u64 {
+        let (used, mark) = self.used_and_mark(self.migrate_percent());
         let available = self.available_now() / BLOCK;
-        (available - available / LEFT_PART).min(mark.saturating_sub(space.used + space.taken))
+        (available - available / LEFT_PART).min(mark.saturating_sub(used))
     }
 
     /// Blocks that the volume has room for outside of one device.

@@ -9,7 +9,7 @@
 //!
 //! [`LOOK_EVERY`]: super::LOOK_EVERY
 
-use super::mover::{BATCH_BLOCKS, Target, Wanted};
+use super::mover::{BATCH_BLOCKS, Wanted};
 use crate::client::Client;
 use crate::shared::Shared;
 use shale_format::{Ino, TierId};
@@ -104,17 +104,13 @@ impl Shared {
 
     /// Moves what is read often up, as far as NVM has room.
     pub(super) fn rise(self: &Arc<Self>) -> Result<()> {
-        let percent = self.migrate_percent();
         while self.may_move() {
-            let (used, mark) = self.used_and_mark(percent);
-            let room = mark.saturating_sub(used).min(BATCH_BLOCKS);
-            let wanted = self.next_to_rise(room)?;
+            let wanted = self.next_to_rise(self.room_above().min(BATCH_BLOCKS))?;
             if wanted.is_empty() {
                 break;
             }
-            let (tier, last) = (TierId::Nvm, false);
-            let turn = self.migration.turn.lock();
-            let moved = self.move_blocks(&wanted, Target { tier, last })?;
+            let turn = self.migration.turn();
+            let moved = self.move_up(&wanted)?;
             drop(turn);
             if moved == 0 {
                 break;
