@@ -73,6 +73,7 @@ impl Shared {
                 Err(_) => self.read_singly(addr, blocks),
             };
             if view.generation(addr)? == before {
+                self.migration.count_read(data.len());
                 return Ok((before, data));
             }
         }

@@ -67,6 +67,10 @@ pub struct MigrationCounts {
     pub vain_bytes: u64,
     /// Times somebody waited for room.
     pub waits: u64,
+    /// Times a client lacked blocks below NVM and asked for them.
+    pub client_reads: u64,
+    /// Bytes that clients were given so.
+    pub client_read_bytes: u64,
     /// Blocks that could not be read, and so not moved; each try counts.
     pub unreadable_blocks: u64,
 }
@@ -86,6 +90,8 @@ pub(crate) struct Counts {
     batches: AtomicU64,
     vain: AtomicU64,
     waits: AtomicU64,
+    client_reads: AtomicU64,
+    client_read_bytes: AtomicU64,
     unreadable: AtomicU64,
 }
 
@@ -148,6 +154,15 @@ impl Migration {
         self.last_error.lock().clone()
     }
 
+    /// A client was given bytes from below NVM.
+    pub(crate) fn count_read(&self, bytes: usize) {
+        let counts = &self.counts;
+        counts.client_reads.fetch_add(1, Ordering::Relaxed);
+        counts
+            .client_read_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn counts(&self) -> MigrationCounts {
         let of = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let c = &self.counts;
@@ -158,6 +173,8 @@ impl Migration {
             batches: of(&c.batches),
             vain_bytes: of(&c.vain),
             waits: of(&c.waits),
+            client_reads: of(&c.client_reads),
+            client_read_bytes: of(&c.client_read_bytes),
             unreadable_blocks: of(&c.unreadable),
         }
     }
