@@ -3,6 +3,7 @@
 //! Made anew by each daemon, so it is gone for a moment between two.
 
 use crate::failure::{Failure, Result};
+use crate::limit;
 use crate::packet::{self, Start};
 use crate::state::StateDir;
 use rustix::net::{
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shale_daemon::scrub::Damage;
 use shale_daemon::volume_file::DeviceFile;
-use shale_daemon::{Daemon, ScrubProgress, ScrubReport, Status};
+use shale_daemon::{Daemon, ScrubProgress, ScrubReport, Status, Whose};
 use shale_format::TierId;
 use shale_proto::SocketPeer;
 use std::ops::ControlFlow;
@@ -42,6 +43,13 @@ pub enum Order {
         paused: Option<bool>,
         /// Bytes a second.
         limit: Option<u64>,
+    },
+    /// Change how fast clients may write. Bytes a second, 0 for none; nothing: as each client.
+    Limit {
+        /// Whose limit.
+        whose: Whose,
+        /// Bytes a second.
+        rate: Option<u64>,
     },
     /// Where the blocks of an inode are.
     Where(u64),
@@ -112,6 +120,7 @@ pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
     let path = start.state_dir.join(SOCKET);
     let listener = SocketPeer::listen(&path).map_err(Failure::because(path.display()))?;
     let daemon = Arc::downgrade(daemon);
+    let state_dir = start.state_dir.clone();
     thread::spawn(move || {
         loop {
             let socket = match accept_with(&listener, SocketFlags::CLOEXEC) {
@@ -126,8 +135,9 @@ pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
                 return;
             };
             // A scrub takes long, and must not hold up others.
+            let state_dir = state_dir.clone();
             thread::spawn(move || {
-                if let Err(failure) = obey(&socket, &daemon) {
+                if let Err(failure) = obey(&socket, &daemon, &state_dir) {
                     tracing::warn!("{failure}");
                 }
             });
@@ -136,7 +146,7 @@ pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
     Ok(())
 }
 
-fn obey(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
+fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
     let who = rustix::net::sockopt::socket_peercred(socket)
         .map_err(Failure::because("cannot tell who orders"))?;
     if !who.uid.is_root() && who.uid != rustix::process::geteuid() {
@@ -161,6 +171,17 @@ fn obey(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
             speed.limit = limit.unwrap_or(speed.limit);
             daemon.set_speed(speed);
             packet::send(socket, &Ok::<u64, String>(speed.limit), &[])
+        }
+        Some((Order::Limit { whose, rate }, _)) => {
+            let limits = daemon.change_limits(|limits| {
+                limit::forget_ended(limits);
+                limits.set(whose, rate);
+            });
+            let kept = limit::keep(state_dir, &limits);
+            let kept = kept
+                .map(|()| limits)
+                .map_err(|e| format!("set, but not kept: {e}"));
+            packet::send(socket, &kept, &[])
         }
         Some((Order::Holdings, _)) => {
             let held = daemon.holdings().map_err(|e| e.to_string());

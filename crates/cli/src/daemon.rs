@@ -7,6 +7,7 @@
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::kernel_caches::{KernelCaches, Sweeper};
+use crate::limit;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
@@ -68,6 +69,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     if start.settle {
         return shutdown(&daemon);
     }
+    daemon.change_limits(|limits| *limits = limit::kept(&start.state_dir));
     let session = shale_libfs::Session::attach(
         Arc::new(InProcess(
             daemon.attach_in_process(rustix::process::geteuid().as_raw()),

@@ -15,6 +15,7 @@ mod digest;
 mod failure;
 mod fsck;
 mod kernel_caches;
+mod limit;
 mod log;
 mod migrate;
 mod mkfs;
@@ -84,6 +85,8 @@ enum Verb {
     Migrate(migrate::Args),
     /// Show, add, empty and remove devices of the tiers below NVM
     Device(device::Args),
+    /// Show or say how fast clients may write
+    Limit(limit::Args),
     /// Show on which tiers, in which zones, a file lies
     Where(whereis::Args),
     /// Check a volume that is not mounted, and repair it if asked
@@ -114,6 +117,7 @@ impl Verb {
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Migrate(args) => ("migrate", migrate::run(&args)),
             Verb::Device(args) => ("device", device::run(&args)),
+            Verb::Limit(args) => ("limit", limit::run(&args)),
             Verb::Where(args) => ("where", whereis::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
             Verb::Scrub(args) => ("scrub", scrub::run(&args)),

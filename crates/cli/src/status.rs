@@ -3,6 +3,7 @@
 use crate::ask;
 use crate::df;
 use crate::failure::Result;
+use crate::limit;
 use crate::mkfs::explain;
 use crate::size;
 use crate::state::StateDir;
@@ -206,15 +207,39 @@ fn digest(digest: &Value) -> String {
 fn client(client: &Value) -> String {
     let waiting = number(client, "committed").saturating_sub(number(client, "digested"));
     format!(
-        "{} of process {} (user {}), {}: {} of {} log kept, {} to digest",
+        "{} of process {} {}(user {}), {}: {} of {} log kept, {} to digest; wrote {}{}",
         word(client, "kind"),
         number(client, "pid"),
+        client["name"]
+            .as_str()
+            .map_or(String::new(), |n| format!("'{n}' ")),
         number(client, "uid"),
         word(client, "state"),
         size::show(number(client, "log_used_bytes")),
         size::show(number(client, "log_bytes")),
         size::show(waiting),
+        written(&client["written"]),
+        match number(client, "limit_bytes_per_s") {
+            0 => String::new(),
+            rate => format!(", at most {}", limit::shown(rate)),
+        },
     )
+}
+
+/// Bytes to each tier that has some.
+fn written(written: &Value) -> String {
+    let tiers = [
+        ("nvm_bytes", "NVM"),
+        ("ssd_bytes", "SSD"),
+        ("hdd_bytes", "HDD"),
+    ];
+    let parts: Vec<String> = tiers
+        .iter()
+        .map(|(key, name)| (number(written, key), name))
+        .filter(|(bytes, name)| *bytes > 0 || **name == "NVM")
+        .map(|(bytes, name)| format!("{} to {name}", size::show(bytes)))
+        .collect();
+    parts.join(", ")
 }
 
 #[cfg(test)]
@@ -230,7 +255,9 @@ mod tests {
             "space": {"used_bytes": 1 << 20, "total_bytes": 1 << 30, "available_bytes": 5 << 20, "dirty_bytes": 72, "inodes": 7},
             "digest": {"records": 9, "last_error": "worn out"},
             "clients": [{"kind": "mount", "pid": 12, "uid": 0, "state": "served",
-                "log_bytes": 4096, "log_used_bytes": 128, "committed": 200, "digested": 72}],
+                "log_bytes": 4096, "log_used_bytes": 128, "committed": 200, "digested": 72,
+                "name": "mount", "limit_bytes_per_s": 1 << 20,
+                "written": {"nvm_bytes": 2048, "hdd_bytes": 1 << 20}}],
             "departed": [{"pid": 99, "why": "slept inside a call"}],
             "recovery": {"problems": ["log-003: short"]},
         });
@@ -244,7 +271,9 @@ mod tests {
             "9 records",
             "worn out",
             "log-003: short",
-            "128 B of 4 KiB log kept, 128 B to digest",
+            "mount of process 12 'mount' (user 0), served",
+            "128 B of 4 KiB log kept, 128 B to digest; wrote 2 KiB to NVM, 1 MiB to HDD",
+            "HDD, at most 1 MiB a second",
             "process 99: slept inside a call",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");

@@ -234,6 +234,7 @@ impl Shared {
         self.set_slot(slot, &live)?;
         failpoints::reach("attach-slot");
         self.register(&client);
+        self.limit_new(&client);
         if asker.reach == Reach::InProcess && self.config.connection_continues {
             self.leases.assume_reader(client.id);
         }

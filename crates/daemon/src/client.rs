@@ -2,7 +2,9 @@
 //!
 //! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
 
+use crate::accounts::{Tally, process_name};
 use crate::grants::Grants;
+use crate::limits::Bucket;
 use crate::log_bytes::word;
 use crate::page::{ClientPage, DaemonPage};
 use crate::progress::Reached;
@@ -76,8 +78,12 @@ pub(crate) struct Client {
     pub(crate) records: AtomicU64,
     /// Records before this are in the volume.
     pub(crate) digested: AtomicU64,
-    /// A leaf among the locks.
+    /// A leaf among the locks, as `tally` and `bucket` are.
     pub(crate) reached: Mutex<Reached>,
+    /// Its process as people know it.
+    pub(crate) name: String,
+    pub(crate) tally: Mutex<Tally>,
+    pub(crate) bucket: Mutex<Bucket>,
 }
 
 /// What a client is made of.
@@ -101,6 +107,11 @@ impl Client {
     pub(crate) fn new(parts: Parts) -> crate::error::Result<Self> {
         let daemon_page = DaemonPage::new()?;
         daemon_page.set_state(state::RUNNING);
+        daemon_page.set_allowed(u64::MAX);
+        let name = match parts.reach {
+            Reach::InProcess => "mount".to_owned(),
+            Reach::Socket => process_name(parts.pid),
+        };
         Ok(Self {
             id: parts.id,
             slot: parts.slot,
@@ -125,6 +136,9 @@ impl Client {
             records: AtomicU64::new(0),
             digested: AtomicU64::new(0),
             reached: Mutex::default(),
+            name,
+            tally: Mutex::default(),
+            bucket: Mutex::default(),
         })
     }
 

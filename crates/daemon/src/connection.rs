@@ -128,6 +128,7 @@ impl Connection {
                 self.shared.credits.settle(client.id, bytes);
                 plain(Reply::Done)
             }
+            Request::Pace => plain(self.shared.pace(&client)),
             Request::Doorbell => {
                 self.shared.queue.push(&client);
                 plain(Reply::Done)
@@ -263,6 +264,7 @@ impl Connection {
             let blocks = blocks
                 .min(bytes / BLOCK / 4)
                 .min(GRANT_BLOCKS_MAX)
+                .min(client.grant_max())
                 .min(most);
             let worth_it = client.may_steal && blocks >= GRANT_BLOCKS_MIN;
             worth_it.then(|| volume.grant(blocks).ok()).flatten()
@@ -286,6 +288,7 @@ impl Connection {
             grants.blocks.insert(*run);
         }
         drop(grants);
+        client.charge_blocks(runs.iter().map(|run| run.len).sum(), 0);
         let mut fds = Vec::new();
         let all: Vec<_> = self.shared.map.fds().collect();
         for &segment in &segments {
@@ -328,6 +331,7 @@ impl Connection {
                 ));
             }
             self.shared.volume.give_back(run);
+            client.charge_blocks(0, run.len);
         }
         Ok(Reply::Done)
     }

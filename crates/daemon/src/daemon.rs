@@ -273,6 +273,8 @@ impl Daemon {
             hook: Default::default(),
             totals: Default::default(),
             rates: Default::default(),
+            accounts: Default::default(),
+            limits: Default::default(),
             bad_blocks: Default::default(),
             migration: Default::default(),
             departed: Mutex::default(),

@@ -199,6 +199,7 @@ impl Shared {
             for (ino, blocks) in &done.touched {
                 self.migration.recency.touch(*ino, blocks);
             }
+            self.account_chunk(client, done);
             self.credits.settle(client.id, done.reserve_released);
             self.release.ask();
             client

@@ -11,12 +11,14 @@
 //! | [`digest`], `digestion` | digesting a log, and when that happens |
 //! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
 //! | `space` | a full volume is found out at the call |
+//! | `accounts`, `limits` | who wrote what to which tier, and how fast a client may |
 //! | [`recover`], `orphans` | what a crash left |
 //! | [`migrate`], `lower_read` | moving data between tiers, reading what lies below NVM |
 //! | [`check`], [`scrub`] | verifying a volume that is not mounted, or is; repair |
 //! | [`stats`], `rates`, `holdings` | what `status` shows: counts, how fast they grow, what lies on each device |
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod attach;
 mod barrier;
 pub mod check;
@@ -40,6 +42,7 @@ pub mod lease;
 #[cfg(test)]
 mod lease_tests;
 mod left_log;
+mod limits;
 mod listen;
 mod log_bytes;
 mod lower_read;
@@ -65,12 +68,14 @@ mod tier_stats;
 pub mod volume_file;
 mod whereis;
 
+pub use accounts::Written;
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use device_change::DeviceReport;
 pub use devices::LowerTiers;
 pub use error::{DaemonError, Result};
 pub use holdings::Holding;
 pub use lease::LeaseHook;
+pub use limits::{Limits, RATE_MIN, Whose};
 pub use make::{Made, MakeOptions, make_volume};
 pub use nvm_dir::{NvmLock, open_nvm};
 pub use rates::RateStatus;

@@ -55,6 +55,11 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::RECLAIM, pos);
     }
 
+    /// The client asks before it logs more than this; `u64::MAX`: it need not.
+    pub(crate) fn set_allowed(&self, pos: u64) {
+        self.map.store_u64(daemon_page::ALLOWED, pos);
+    }
+
     pub(crate) fn set_epoch(&self, epoch: u64) {
         self.map.store_u64(daemon_page::EPOCH, epoch);
     }

@@ -4,6 +4,7 @@
 //! `clients`, then a client's `grants` and `fate`, then the leaves (credits,
 //! leases, queue, release). None is held while gates are passed.
 
+use crate::accounts::Accounts;
 use crate::barrier::Barrier;
 use crate::client::{Client, Reach};
 use crate::daemon::DaemonConfig;
@@ -13,6 +14,7 @@ use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
 use crate::halt::Halt;
 use crate::lease::{LeaseHook, Leases};
+use crate::limits::LimitBook;
 use crate::lower_read::BadBlocks;
 use crate::migrate::Migration;
 use crate::nvm_dir::remove;
@@ -75,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) hook: RwLock<Option<Arc<dyn LeaseHook>>>,
     pub(crate) totals: Totals,
     pub(crate) rates: Sampler,
+    pub(crate) accounts: Accounts,
+    pub(crate) limits: LimitBook,
     pub(crate) bad_blocks: BadBlocks,
     pub(crate) migration: Migration,
     pub(crate) departed: Mutex<Vec<Departed>>,
@@ -150,7 +154,7 @@ impl Shared {
             return digested;
         }
         self.take_report(client);
-        self.clients.write().remove(&client.id);
+        self.unregister(client);
         self.leases.release_all(client.id);
         self.tell_others();
         client.grants.lock().give_back(&self.volume);

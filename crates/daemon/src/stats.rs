@@ -1,7 +1,9 @@
 //! The state of a volume as `shale status` shows it.
 
+use crate::accounts::Written;
 use crate::client::{Fate, Reach};
 use crate::digest::DigestStats;
+use crate::limits::Limits;
 use crate::lower_read::BadBlock;
 use crate::rates::RateStatus;
 use crate::recover::RecoveryReport;
@@ -58,6 +60,10 @@ pub struct Status {
     pub client_count: usize,
     /// Attached clients; not all of them if there are very many.
     pub clients: Vec<ClientStatus>,
+    /// What was written for clients that have left, and moved of files whose writer is not known.
+    pub written_by_others: Written,
+    /// How fast clients may write.
+    pub limits: Limits,
     /// Clients that were cut off, or whose log is kept; the last ones.
     pub departed: Vec<DepartedStatus>,
     /// Leases that went from one client to another.
@@ -126,6 +132,14 @@ pub struct ClientStatus {
     pub credit_bytes: u64,
     /// Granted blocks that it has not used, in bytes.
     pub granted_bytes: u64,
+    /// Its process as the kernel names it; `mount`.
+    pub name: String,
+    /// What was written for it, to each tier.
+    pub written: Written,
+    /// Bytes a second that it may write; 0: no limit is set.
+    pub limit_bytes_per_s: u64,
+    /// Milliseconds that it was told to wait because of that.
+    pub limited_ms: u64,
 }
 
 /// A client that is not served any more.
@@ -249,6 +263,8 @@ impl Shared {
             spare_log_bytes: self.spare.bytes(),
             client_count,
             clients,
+            written_by_others: self.written_by_others(),
+            limits: self.limits_now(),
             departed: departed
                 .into_iter()
                 .map(|d| DepartedStatus {
@@ -339,6 +355,10 @@ impl Shared {
                 leases: leases.get(&client.id).copied().unwrap_or(0),
                 credit_bytes: self.credits.of(client.id),
                 granted_bytes: granted * BLOCK_BYTES as u64,
+                name: client.name.clone(),
+                written: client.written(),
+                limit_bytes_per_s: client.rate(),
+                limited_ms: client.waited_ns() / 1_000_000,
             }
         };
         let clients = self.clients();

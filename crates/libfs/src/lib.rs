@@ -31,6 +31,7 @@ mod names;
 mod node;
 mod op;
 mod options;
+mod pace;
 mod path;
 mod path_cache;
 mod path_xattrs;

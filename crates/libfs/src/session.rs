@@ -325,6 +325,9 @@ impl Session {
         self.log_is_whole()?;
         self.reclaim();
         let committed = self.log.committed().0;
+        if committed >= self.daemon_words.load_u64(daemon_page::ALLOWED) {
+            self.keep_pace()?;
+        }
         let behind = committed.saturating_sub(self.digested().0);
         if behind > self.attached.ring_bytes / 10 * 3 {
             self.ring_bell(committed)?;
@@ -432,7 +435,7 @@ impl Session {
     }
 
     /// Gives blocks and room that no record uses back to the daemon.
-    fn return_grants(&self) -> Result<()> {
+    pub(crate) fn return_grants(&self) -> Result<()> {
         let runs: Vec<_> = self.blocks.drain();
         for some in runs.chunks(1024) {
             let runs = some

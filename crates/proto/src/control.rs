@@ -16,6 +16,10 @@ pub mod daemon_page {
     /// before this log position: the daemon stores here what [`DIGESTED`] was,
     /// after every thread has passed the gate since. The client may reuse the space.
     pub const RECLAIM: usize = 192;
+    /// u64: a call that begins when the log is complete up to here or further asks first
+    /// ([`Request::Pace`](crate::Request::Pace)); `u64::MAX`: no limit is set. On the cache line
+    /// of [`RECLAIM`], which every writing call reads.
+    pub const ALLOWED: usize = RECLAIM + 8;
     /// First of [`BUCKETS`] u32 words: lease generations, by [`bucket`].
     pub const LEASES: usize = 4096;
     /// Number of lease generation words.

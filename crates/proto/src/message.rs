@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 4;
+pub const PROTO_VERSION: u32 = 5;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -121,6 +121,9 @@ pub enum Request {
     Status,
     /// The client leaves: digest its log, free everything it holds. Answered when done.
     Detach,
+    /// The log has come to where the daemon page says that the client has to ask (see
+    /// [`ALLOWED`](crate::control::daemon_page::ALLOWED)). Asked outside of the gate.
+    Pace,
 }
 
 /// What the daemon answers.
@@ -197,6 +200,13 @@ pub enum Reply {
     Status(String),
     /// Done; nothing to say.
     Done,
+    /// A limit is set on what the client writes: it waits so long, then asks again.
+    Wait {
+        /// Nanoseconds; 0: it goes on.
+        ns: u64,
+        /// Blocks that it was granted and does not use are to be returned: they were not counted.
+        give_back: bool,
+    },
     /// Refused; an errno and a sentence.
     Refused {
         /// errno as on Linux.

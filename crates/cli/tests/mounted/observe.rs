@@ -1,8 +1,13 @@
-//! What a mount tells about itself: `df`, `status`.
+//! What a mount tells about itself: `df`, `status`; what its clients may write: `limit`.
 
-use crate::volume::{Volume, can_mount};
+use crate::volume::{SHALE, Volume, can_mount, library, wait_until};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -63,6 +68,174 @@ fn df_says_what_each_device_holds() {
     let migration = &v.status()["migration"];
     assert_eq!(migration["moved_bytes"], 6 * MIB);
     assert!(migration["recent_bytes_per_s"].as_u64().unwrap() > 0);
+    v.umount();
+    v.fsck();
+}
+
+/// Bytes of one write of a writer.
+const EACH: usize = 16 << 10;
+/// Writes after which it begins at the start of its file again.
+const ROUND: u64 = 256;
+
+/// Not a test: the program that `two_clients_write_and_one_is_limited` runs under `shale run`.
+/// Writes as fast as it can, and notes after each write how many there were.
+#[test]
+#[ignore = "run by another test"]
+fn writer() {
+    let Ok(path) = std::env::var("SHALE_TEST_WRITER") else {
+        return;
+    };
+    let file = fs::File::create(&path).unwrap();
+    let notes = fs::File::create(std::env::var("SHALE_TEST_NOTES").unwrap()).unwrap();
+    let mut bytes = vec![0; EACH];
+    for n in 0u64.. {
+        for word in bytes.chunks_exact_mut(8) {
+            word.copy_from_slice(&n.to_le_bytes());
+        }
+        file.write_all_at(&bytes, n % ROUND * EACH as u64).unwrap();
+        notes.write_all_at(&(n + 1).to_le_bytes(), 0).unwrap();
+    }
+}
+
+/// A writer under `shale run`, killed when it is dropped.
+struct Writer {
+    child: Child,
+    file: PathBuf,
+    notes: PathBuf,
+}
+
+impl Writer {
+    fn start(v: &Volume, name: &str) -> Self {
+        let (file, notes) = (v.mountpoint().join(name), v.dir().join(name));
+        let this = std::env::current_exe().unwrap();
+        let child = Command::new(SHALE)
+            .args(["run", "--"])
+            .arg(this)
+            .args(["--ignored", "--exact", "observe::writer"])
+            .env("SHALE_PRELOAD", library())
+            .env("SHALE_WARM_CALLS", "0")
+            .env("SHALE_TEST_WRITER", &file)
+            .env("SHALE_TEST_NOTES", &notes)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let writer = Self { child, file, notes };
+        wait_until("the writer writes", || writer.writes() > 0);
+        writer
+    }
+
+    /// Writes that returned.
+    fn writes(&self) -> u64 {
+        let bytes = fs::read(&self.notes).unwrap_or_default();
+        bytes
+            .first_chunk()
+            .map_or(0, |word| u64::from_le_bytes(*word))
+    }
+
+    fn status(&self, v: &Volume) -> Value {
+        let status = v.status();
+        let clients = status["clients"].as_array().unwrap();
+        let mine = |c: &&Value| c["pid"] == self.child.id();
+        let found = clients.iter().find(mine);
+        found
+            .unwrap_or_else(|| panic!("not a client: {clients:?}"))
+            .clone()
+    }
+
+    /// Everything that returned is there.
+    fn verify(&self) {
+        let (writes, bytes) = (self.writes(), fs::read(&self.file).unwrap());
+        for (slot, block) in (0..).zip(bytes.chunks(EACH)) {
+            let word = |n: usize| u64::from_le_bytes(*block[n * 8..].first_chunk().unwrap());
+            let found = word(0);
+            assert!(
+                (0..EACH / 8).all(|n| word(n) == found),
+                "slot {slot} is torn"
+            );
+            assert_eq!(found % ROUND, slot);
+            assert!(
+                found + ROUND >= writes,
+                "slot {slot} is of {found}, not {writes}"
+            );
+        }
+        let all = writes.min(ROUND) as usize * EACH;
+        assert!(bytes.len() >= all, "{} bytes, not {all}", bytes.len());
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Bytes a second that each writer writes, over some seconds.
+fn rates<const N: usize>(writers: [&Writer; N], seconds: f64) -> [f64; N] {
+    let (begun, before) = (Instant::now(), writers.map(Writer::writes));
+    thread::sleep(Duration::from_secs_f64(seconds));
+    let after = writers.map(Writer::writes);
+    let passed = begun.elapsed().as_secs_f64();
+    std::array::from_fn(|n| (after[n] - before[n]) as f64 * EACH as f64 / passed)
+}
+
+#[test]
+fn two_clients_write_and_one_is_limited() {
+    if !can_mount() || !library().exists() {
+        eprintln!("SKIPPED: no mount, or no library");
+        return;
+    }
+    const RATE: f64 = (4 << 20) as f64;
+    let v = Volume::new("limit");
+    v.mount();
+    let (mut slow, free) = (Writer::start(&v, "slow"), Writer::start(&v, "free"));
+    let [_, together] = rates([&slow, &free], 2.0);
+    let pid = slow.child.id().to_string();
+    let limit = ["limit", v.place(), "--client", &pid, "--rate", "4M"];
+    let said = v.shale(&limit).ok();
+    assert!(said.contains("4 MiB a second"), "{said}");
+    thread::sleep(Duration::from_millis(300));
+    let [limited, alone] = rates([&slow, &free], 4.0);
+    println!("limited {limited:.0} of {RATE}; the other {together:.0}, then {alone:.0}");
+    assert!(
+        (limited / RATE - 1.0).abs() < 0.2,
+        "{limited} bytes a second"
+    );
+    assert!(
+        alone > 0.6 * together,
+        "{together}, then {alone} bytes a second"
+    );
+    // Blocks that were stolen count when they are digested.
+    let writes = slow.writes();
+    v.shale(&["digest", v.place()]).ok();
+    let status = slow.status(&v);
+    assert_eq!(status["limit_bytes_per_s"], 4 << 20);
+    assert!(status["limited_ms"].as_u64().unwrap() > 1000, "{status}");
+    let written = &status["written"];
+    let own = ["log_bytes", "stolen_bytes"].map(|key| written[key].as_u64().unwrap());
+    assert!(own[0] + own[1] >= writes * EACH as u64, "{status}");
+    assert_eq!(free.status(&v)["limit_bytes_per_s"], 0);
+
+    // The next daemon knows it, too.
+    v.kill_daemon();
+    wait_until("it is a client again", || {
+        let clients = v.status()["clients"].clone();
+        let clients = clients.as_array().unwrap().clone();
+        clients.iter().any(|c| c["pid"] == slow.child.id())
+    });
+    let [limited] = rates([&slow], 3.0);
+    println!("with the next daemon {limited:.0}");
+    assert!(
+        (limited / RATE - 1.0).abs() < 0.2,
+        "{limited} bytes a second"
+    );
+
+    slow.child.kill().unwrap();
+    slow.child.wait().unwrap();
+    slow.verify();
+    let text = v.shale(&["status", v.place()]).ok();
+    println!("{text}");
+    drop(free);
     v.umount();
     v.fsck();
 }

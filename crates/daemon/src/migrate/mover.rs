@@ -245,7 +245,7 @@ impl Shared {
             self.free_early(copied)?;
         }
         let mut txn = self.volume.begin();
-        let (mut moved, mut unused) = (0, Vec::new());
+        let (mut moved, mut unused, mut files) = (0, Vec::new(), Vec::new());
         for (&ino, parts) in copied {
             let Some(mut inode) = txn.inode(Ino(ino))?.filter(|i| i.is_file()) else {
                 unused.extend(parts.iter().map(|c| (c.to, c.blocks)));
@@ -257,11 +257,13 @@ impl Shared {
             }
             if moved > before {
                 txn.put_inode(&inode)?;
+                files.push((ino, moved - before));
             }
         }
         if moved > 0 {
             let committed = txn.commit()?;
             self.publish(committed.txid);
+            self.account_moved(&files, to);
         } else {
             drop(txn);
         }
