@@ -30,6 +30,7 @@ mod state;
 mod status;
 mod supervise;
 mod terminal;
+mod top;
 mod umount;
 mod whereis;
 
@@ -77,6 +78,8 @@ enum Verb {
     Run(run::Args),
     /// Show what a mount is doing
     Status(status::Args),
+    /// Watch what a mount is doing
+    Top(top::Args),
     /// Show the space of each tier and device, and what would be lost with it
     Df(df::Args),
     /// Bring everything that is logged into the volume
@@ -113,6 +116,7 @@ impl Verb {
             Verb::Umount(args) => ("umount", umount::run(&args)),
             Verb::Run(args) => ("run", run::run(&args)),
             Verb::Status(args) => ("status", status::run(&args)),
+            Verb::Top(args) => ("top", top::run(&args)),
             Verb::Df(args) => ("df", df::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Migrate(args) => ("migrate", migrate::run(&args)),

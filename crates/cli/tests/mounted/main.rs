@@ -12,6 +12,7 @@ mod run;
 mod sizes;
 mod tiers;
 mod volume;
+mod watch;
 
 use std::fs;
 use std::io::Write;
