@@ -8,6 +8,7 @@ use crate::control;
 use crate::failure::{Failure, Result};
 use crate::kernel_caches::{KernelCaches, Sweeper};
 use crate::limit;
+use crate::metrics;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
@@ -70,6 +71,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
         return shutdown(&daemon);
     }
     daemon.change_limits(|limits| *limits = limit::kept(&start.state_dir));
+    serve_metrics(start, continues, &daemon)?;
     let session = shale_libfs::Session::attach(
         Arc::new(InProcess(
             daemon.attach_in_process(rustix::process::geteuid().as_raw()),
@@ -130,6 +132,20 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
         ..DaemonConfig::new(file)
     };
     Daemon::start(config, clock.clone()).map_err(|e| Failure::new(e.to_string()))
+}
+
+/// A mount that is there already goes on without its metrics rather than not at all.
+fn serve_metrics(start: &Start, continues: bool, daemon: &Arc<Daemon>) -> Result<()> {
+    let Some(address) = &start.metrics else {
+        return Ok(());
+    };
+    match metrics::serve(address, &start.state_dir, daemon) {
+        Err(failure) if continues => {
+            tracing::error!("{failure}");
+            Ok(())
+        }
+        served => served,
+    }
 }
 
 fn shutdown(daemon: &Daemon) -> Result<()> {

@@ -17,6 +17,7 @@ mod fsck;
 mod kernel_caches;
 mod limit;
 mod log;
+mod metrics;
 mod migrate;
 mod mkfs;
 mod mount;

@@ -9,6 +9,7 @@
 
 use crate::ask;
 use crate::failure::{Failure, Result};
+use crate::metrics;
 use crate::mounts;
 use crate::packet::{self, Report};
 use crate::state::StateDir;
@@ -20,8 +21,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const EXAMPLES: &str = "\
-Example:
+Examples:
   shale mount VOLUME.toml /mnt/shale
+  shale mount VOLUME.toml /mnt/shale --metrics 127.0.0.1:9180
+
+Whoever reaches the address of --metrics may read them: there is no login.
 
 The mount is served in the background until `shale umount`; what its processes say is
 in the log that `shale status` names. SHALE_LOG=debug makes them say more.";
@@ -39,6 +43,9 @@ pub struct Args {
     /// Stay in the foreground and log to the terminal
     #[arg(long)]
     foreground: bool,
+    /// Serve metrics for Prometheus there: IP:PORT (port 0: any) or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<metrics::Address>,
 }
 
 /// Mounts.
@@ -102,6 +109,7 @@ fn check(args: &Args) -> Result<Wanted> {
         volume,
         mountpoint,
         nvm_dir: file.nvm_dir().to_owned(),
+        metrics: args.metrics.as_ref().map(ToString::to_string),
     })
 }
 
@@ -140,6 +148,7 @@ fn start(wanted: &Wanted) -> Result<OwnedFd> {
         .arg("supervise")
         .arg(&wanted.volume)
         .arg(&wanted.mountpoint)
+        .args(wanted.metrics.iter().flat_map(|m| ["--metrics", m]))
         .current_dir("/")
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())

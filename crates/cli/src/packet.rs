@@ -45,6 +45,8 @@ pub struct Start {
     pub connection: u64,
     /// What was agreed with the kernel, as the last daemon told ([`MountInfo::to_bytes`]).
     pub info: [u8; MountInfo::BYTES],
+    /// Where metrics are to be served, if they are.
+    pub metrics: Option<String>,
     /// Nothing is mounted any more: bring every log into the volume and end.
     pub settle: bool,
 }
@@ -155,6 +157,7 @@ mod tests {
             state_dir: "/s".into(),
             connection: u64::MAX,
             info,
+            metrics: None,
             settle: false,
         };
         send(&theirs, &ToDaemon::Start(start), &[file.as_fd()]).unwrap();

@@ -4,6 +4,7 @@ use crate::ask;
 use crate::df;
 use crate::failure::Result;
 use crate::limit;
+use crate::metrics;
 use crate::mkfs::explain;
 use crate::size;
 use crate::state::StateDir;
@@ -58,6 +59,7 @@ fn complete(mut status: Value, dir: &StateDir) -> Value {
     status["supervised"] = state.supervisor.lives().into();
     status["restarts"] = state.restarts.into();
     status["socket"] = dir.socket().to_string_lossy().into();
+    status["metrics"] = metrics::place(dir.path()).into();
     status["log"] = dir.log().to_string_lossy().into();
     status
 }
@@ -110,6 +112,9 @@ fn table(status: &Value) -> String {
     line("inodes", number(space, "inodes").to_string());
     line("daemon", daemon(status));
     line("supervisor", supervisor(status));
+    if let Some(metrics) = status["metrics"].as_str() {
+        line("metrics", metrics.to_owned());
+    }
     line("log", word(status, "log").to_owned());
     line("digested", digest(&status["digest"]));
     if let Some(error) = status["digest"]["last_error"].as_str() {

@@ -54,6 +54,8 @@ pub struct Wanted {
     pub mountpoint: PathBuf,
     /// Directory of the NVM tier.
     pub nvm_dir: PathBuf,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<String>,
 }
 
 /// Who waits for the mount.
@@ -80,6 +82,8 @@ impl Front {
 pub struct Args {
     volume: PathBuf,
     mountpoint: PathBuf,
+    #[arg(long)]
+    metrics: Option<String>,
 }
 
 /// What `mount` starts: its socket is standard input.
@@ -93,6 +97,7 @@ pub fn verb(args: &Args) -> Result<()> {
         volume: args.volume.clone(),
         mountpoint: args.mountpoint.clone(),
         nvm_dir: file.nvm_dir().to_owned(),
+        metrics: args.metrics.clone(),
     };
     run(&wanted, Front::Mount(front))
 }
@@ -174,6 +179,7 @@ struct Supervisor {
     foreground: bool,
     listener: OwnedFd,
     mount: Option<Session>,
+    metrics: Option<String>,
     info: [u8; MountInfo::BYTES],
     daemon: Option<Running>,
     /// What the last daemon said that it failed of.
@@ -212,6 +218,7 @@ impl Supervisor {
             foreground,
             listener,
             mount: None,
+            metrics: wanted.metrics.clone(),
             info: MountInfo::new().to_bytes(),
             daemon: None,
             reason: None,
@@ -371,6 +378,7 @@ impl Supervisor {
             state_dir: self.dir.path().to_owned(),
             connection: self.dir.state.connection,
             info: self.info,
+            metrics: self.metrics.clone(),
             settle,
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];

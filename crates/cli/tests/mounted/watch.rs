@@ -1,8 +1,10 @@
-//! Watching a mount: `top`.
+//! Watching a mount: `top` and metrics.
 
-use crate::volume::{SHALE, Volume, can_mount};
+use crate::volume::{SHALE, Volume, can_mount, wait_until};
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -90,5 +92,116 @@ fn top_in_a_terminal_hears_keys_and_leaves_it_as_it_was() {
         assert!(text.contains(" icanon"), "keys are lines again: {text:?}");
     });
     assert!(script.wait().unwrap().success());
+    v.umount();
+}
+
+/// What `curl` gets; `None`: there is no curl.
+fn curl(args: &[&str]) -> Option<String> {
+    let output = Command::new("curl")
+        .args(["--silent", "--show-error", "--max-time", "20", "--include"])
+        .args(args)
+        .output();
+    let output = output.ok()?;
+    let said = [output.stdout, output.stderr].concat();
+    Some(String::from_utf8(said).unwrap())
+}
+
+fn get(peer: &mut (impl Read + Write)) -> String {
+    peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: shale\r\n\r\n")
+        .unwrap();
+    let mut text = String::new();
+    peer.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// The value of one line.
+fn value(text: &str, begins: &str) -> f64 {
+    let line = text.lines().find(|l| l.starts_with(begins));
+    let line = line.unwrap_or_else(|| panic!("{begins} is missing in\n{text}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Every sample has a family with type and help, and its labels are closed.
+fn well_formed(text: &str) {
+    let (_, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(body.ends_with("# EOF\n"), "{body}");
+    let mut family = String::new();
+    for line in body.lines().filter(|l| *l != "# EOF") {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.split(' ');
+            let kind = words.next().unwrap();
+            assert!(["HELP", "TYPE", "UNIT"].contains(&kind), "{line}");
+            family = words.next().unwrap().to_owned();
+            continue;
+        }
+        assert!(line.starts_with(&family), "{line} is not of {family}");
+        let (name, number) = line.rsplit_once(' ').unwrap();
+        number.parse::<f64>().unwrap();
+        assert_eq!(name.contains('{'), name.ends_with('}'), "{line}");
+    }
+}
+
+#[test]
+fn metrics_are_scraped() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("metrics", "64M", "64M", "128M");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = taken.local_addr().unwrap().to_string();
+    let mount = |address: &str| v.shale(&["mount", v.file(), v.place(), "--metrics", address]);
+    let told = mount(&busy).failed(1);
+    assert!(told.contains(&busy), "{told}");
+    mount("nonsense").failed(2);
+    mount("127.0.0.1:0").ok();
+    let place = v.status()["metrics"].as_str().unwrap().to_owned();
+    fs::write(v.mountpoint().join("file"), vec![7; 3 << 20]).unwrap();
+    v.shale(&["migrate", v.place()]).ok();
+    let text = get(&mut TcpStream::connect(&place).unwrap());
+    well_formed(&text);
+    println!("{text}");
+    assert!(text.contains("# UNIT shale_tier_live_bytes bytes"));
+    assert_eq!(
+        value(&text, "shale_tier_live_bytes{tier=\"ssd\"}"),
+        3145728.0
+    );
+    let moved = "shale_migration_moved_bytes_total{direction=\"down\"}";
+    assert_eq!(value(&text, moved), 3145728.0);
+    let wrote = text.lines().find(|l| {
+        l.starts_with("shale_client_written_bytes_total")
+            && l.contains("kind=\"mount\",tier=\"ssd\"")
+    });
+    assert!(wrote.is_some_and(|l| l.ends_with(" 3145728")), "{wrote:?}");
+    assert_eq!(value(&text, "shale_device_errors_total"), 0.0);
+    let url = format!("http://{place}/metrics");
+    match curl(&[&url]) {
+        None => eprintln!("no curl here"),
+        Some(said) => {
+            assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
+            well_formed(&said);
+            let head = curl(&["--head", &url]).unwrap();
+            assert!(head.ends_with("\r\n\r\n"), "{head}");
+            let not = curl(&[&format!("http://{place}/other")]).unwrap();
+            assert!(not.starts_with("HTTP/1.1 404 "), "{not}");
+        }
+    }
+    // The next daemon serves them at the same place.
+    v.kill_daemon();
+    let again = || TcpStream::connect(&place).is_ok();
+    wait_until("metrics are there again", again);
+    well_formed(&get(&mut TcpStream::connect(&place).unwrap()));
+    assert_eq!(v.status()["metrics"], place);
+    v.umount();
+    assert!(TcpStream::connect(&place).is_err());
+    v.fsck();
+
+    let socket = v.dir().join("metrics");
+    mount(&format!("unix:{}", socket.display())).ok();
+    well_formed(&get(&mut UnixStream::connect(&socket).unwrap()));
+    v.kill_daemon();
+    wait_until("metrics are there again", || {
+        UnixStream::connect(&socket).is_ok()
+    });
+    well_formed(&get(&mut UnixStream::connect(&socket).unwrap()));
     v.umount();
 }
