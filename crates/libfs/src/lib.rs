@@ -42,6 +42,7 @@ mod rename;
 mod reports;
 mod requests;
 mod room;
+mod search;
 mod served;
 mod session;
 mod sync;

@@ -23,6 +23,7 @@ use crate::path_cache::PathCache;
 use crate::present::Present;
 use crate::requests::Requests;
 use crate::room::{PIECE_BYTES, Room, UNIT};
+use crate::search::Search;
 use parking_lot::Mutex;
 use shale_device::clock::Clock;
 use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
@@ -34,7 +35,7 @@ use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Spac
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -65,51 +66,10 @@ pub struct Session {
     segments_writable: Mutex<Vec<bool>>,
     reclaimed: AtomicU64,
     belled: AtomicU64,
+    /// A name was seen that does not lead to what it says ([`Search::once_more`]).
+    damaged: AtomicBool,
     pub(crate) options: SessionOptions,
     attached: Attached,
-}
-
-/// A call that had to stop for so many leases loses them again and again.
-const PATIENCE: u32 = 8;
-/// Times that one inode is asked for that does not exist.
-const MISSING_MAX: u32 = 8;
-/// Runs of a call that others may spoil by changing names. It takes some tenths of a second.
-pub(crate) const AGAIN_MAX: u32 = 100_000;
-
-/// What a call has met with on its way to the leases it needs.
-#[derive(Default)]
-struct Search {
-    leases: u32,
-    /// There was no room, with everything digested.
-    last_try: bool,
-    /// The inode that did not exist, and how often it was asked for.
-    missing: (u64, u32),
-    /// Runs that found something changed since it was looked up.
-    again: u32,
-}
-
-impl Search {
-    /// Whether to look once more what leads to an inode that does not exist: a name may
-    /// lead elsewhere by now, or to a new inode that has the number.
-    fn looks_again(&mut self, ino: u64) -> bool {
-        self.missing = match self.missing {
-            (known, times) if known == ino => (ino, times + 1),
-            _ => (ino, 1),
-        };
-        self.missing.1 < MISSING_MAX
-    }
-
-    /// Something has changed since it was looked up. Where that is so again and again nobody changes
-    /// it: what a name leads to is not what the name says, in a volume that is damaged.
-    fn once_more(&mut self) -> Result<()> {
-        self.again += 1;
-        if self.again > AGAIN_MAX {
-            tracing::error!("a name does not lead to what it says: the volume needs fsck");
-            return Err(Errno::IO);
-        }
-        std::thread::yield_now();
-        Ok(())
-    }
 }
 
 /// What a call may need at most.
@@ -196,6 +156,7 @@ impl Session {
             segments_writable: Mutex::new(vec![false; segments]),
             reclaimed: AtomicU64::new(0),
             belled: AtomicU64::new(0),
+            damaged: AtomicBool::new(false),
             options,
             attached,
         }))
@@ -303,7 +264,7 @@ impl Session {
     fn settle(&self, stop: Stop, search: &mut Search) -> Result<()> {
         match stop {
             Stop::Errno(e) => Err(e),
-            Stop::Again => search.once_more(),
+            Stop::Again => search.once_more(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Inodes(parent) => self.get_numbers(parent),
             Stop::Blocks(lacking) => self.get_blocks(lacking),
@@ -396,8 +357,7 @@ impl Session {
     /// Gets a lease for a call. That there is no such inode can mean that what the call
     /// looked up has changed since: it looks once more.
     fn get_lease(&self, ino: u64, mode: LeaseMode, search: &mut Search) -> Result<()> {
-        search.leases += 1;
-        let insist = if search.leases > PATIENCE {
+        let insist = if search.has_to_hold() {
             Insist::Hold
         } else if self.options.yields {
             Insist::Yield
