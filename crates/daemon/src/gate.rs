@@ -8,7 +8,7 @@
 //! and is never woken.
 
 use super::page::ClientPage;
-use super::sync::{Condvar, Mutex, pause, sleep};
+use super::sync::{Condvar, Mutex, SPINS, nap, pause};
 use shale_proto::control::client_page::GATES;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,28 +34,33 @@ impl Inside {
         self.odd.retain(|&(n, sequence)| page.gate(n) == sequence);
         self.odd.is_empty()
     }
+}
 
-    /// Waits until each has moved, at most `limit`; whether they have. First spins
-    /// (most calls last microseconds), then sleeps ever longer.
-    pub(crate) fn wait(&mut self, page: &ClientPage, limit: Duration) -> bool {
+/// How long calls have been waited for.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    spins: u32,
+    nap: Duration,
+    counted: Duration,
+}
+
+impl Waiting {
+    /// Waits a little: at first with a pause instruction (most calls last microseconds), then
+    /// sleeps ever longer. `false`: `limit` is over.
+    pub(crate) fn turn(&mut self, limit: Duration) -> bool {
+        const NAP: Duration = Duration::from_micros(20);
         const NAP_MAX: Duration = Duration::from_millis(2);
-        for _ in 0..super::sync::SPINS {
-            if self.passed(page) {
-                return true;
-            }
+        if self.spins < SPINS {
+            self.spins += 1;
             pause();
+            return true;
         }
-        let mut slept = Duration::ZERO;
-        let mut nap = Duration::from_micros(20);
-        while slept < limit {
-            sleep(nap);
-            if self.passed(page) {
-                return true;
-            }
-            slept += nap;
-            nap = (nap * 2).min(NAP_MAX);
+        if self.counted >= limit {
+            return false;
         }
-        self.passed(page)
+        self.nap = (self.nap * 2).clamp(NAP, NAP_MAX);
+        self.counted += nap(self.nap);
+        true
     }
 }
 

@@ -29,9 +29,23 @@ fn waits_for_who_is_inside_and_for_nobody_else() {
     client.store_u64(last, 5);
     barrier.run();
     let mut inside = Inside::look(&page);
-    assert!(!inside.wait(&page, Duration::from_millis(5)), "odd: inside");
+    assert!(!inside.passed(&page), "odd: inside");
     client.store_u64(last, 7);
     assert!(inside.passed(&page), "inside of another call: passed");
+}
+
+/// However often the waiting thread is not run: the naps count as long as they take.
+#[test]
+fn waiting_ends_at_the_limit() {
+    let limit = Duration::from_millis(200);
+    let mut waiting = Waiting::default();
+    let begun = std::time::Instant::now();
+    let turns = std::iter::from_fn(|| waiting.turn(limit).then_some(()));
+    let turns = turns
+        .inspect(|()| std::thread::sleep(Duration::ZERO))
+        .count();
+    let took = begun.elapsed();
+    assert!(took >= limit && turns > 10, "{turns} turns in {took:?}");
 }
 
 #[test]

@@ -95,14 +95,10 @@ impl Shared {
             }
         }
         self.barrier.run();
-        let inside: Vec<Inside> = clients
-            .iter()
-            .map(|(c, _)| Inside::look(&c.client_page))
-            .collect();
+        let look = |(c, _): &(Arc<Client>, u64)| (c.clone(), Inside::look(&c.client_page));
+        let inside = clients.iter().map(look).collect();
         self.readers.pass();
-        for ((client, _), mut inside) in clients.iter().zip(inside) {
-            self.wait_outside(client, &mut inside);
-        }
+        self.wait_outside(inside);
         self.volume.release_up_to(txid);
         for run in idle {
             self.volume.give_back(run);

@@ -3,7 +3,8 @@
 //! From a holder, step by step: the generation word is raised, so that no new call goes
 //! on under the lease; the gates are passed, so that no old one does; if it could
 //! write, its log is digested, so that the next holder finds everything in the volume.
-//! The holder is never woken. One that stays inside a call is cut off after the time limit.
+//! The holder is never woken. One that stays inside a call is cut off after the time limit;
+//! several that do are waited for together.
 //!
 //! From the front end in this process: the kernel keeps names, pages and attributes. It
 //! is told to drop them *first*, while nobody waits for the inode: dropping waits for
@@ -48,7 +49,7 @@ impl Seen {
     }
 }
 
-/// What came of taking a lease from one holder.
+/// What came of taking a lease from holders.
 enum Step {
     Done,
     /// The kernel has to drop what it keeps first.
@@ -157,16 +158,13 @@ impl Shared {
         from: &[Holder],
         dropped: Option<u64>,
     ) -> Result<Step, NoLease> {
+        let (kernel, direct): (Vec<Holder>, Vec<Holder>) =
+            from.iter().partition(|h| self.hook_for(h, wish).is_some());
         let mut lost = Vec::new();
         // The front end first: it alone can stop this half-way.
-        let mut order: Vec<(bool, &Holder)> = from
-            .iter()
-            .map(|h| (self.hook_for(h, wish).is_none(), h))
-            .collect();
-        order.sort_by_key(|&(direct, _)| direct);
-        for (_, holder) in order {
-            match self.take_from(holder, wish, dropped) {
-                Ok(Step::Done) => lost.push(*holder),
+        for holders in [kernel, direct] {
+            match self.take_from(&holders, wish, dropped) {
+                Ok(Step::Done) => lost.extend(holders),
                 stop => {
                     self.leases.give_up(wish, &lost);
                     return stop;
@@ -186,39 +184,50 @@ impl Shared {
         drops.then_some(hook)
     }
 
+    /// Takes the lease from holders: from all at the same time, so that those that are held up
+    /// inside of a call are waited for together.
     fn take_from(
         self: &Arc<Self>,
-        holder: &Holder,
+        holders: &[Holder],
         wish: &Wish,
         dropped: Option<u64>,
     ) -> Result<Step, NoLease> {
         let ino = wish.ino;
-        if holder.client == LEFT_LOGS {
-            let why = "a log that recovery could not digest changes this inode";
-            return Err(NoLease::Halt(Halt::Stuck(why.to_owned())));
+        let mut victims = Vec::new();
+        for holder in holders {
+            if holder.client == LEFT_LOGS {
+                let why = "a log that recovery could not digest changes this inode";
+                return Err(NoLease::Halt(Halt::Stuck(why.to_owned())));
+            }
+            // One that has gone meanwhile was digested as it went.
+            if let Some(victim) = self.client(holder.client) {
+                self.check_made(&victim, ino)?;
+                victims.push(victim);
+            }
         }
-        // One that has gone meanwhile was digested as it went.
-        let Some(victim) = self.client(holder.client) else {
-            return Ok(Step::Done);
-        };
-        self.check_made(&victim, ino)?;
-        let hook = self.hook_for(holder, wish);
+        let hook = holders.iter().find_map(|h| self.hook_for(h, wish));
         if hook.is_some() && dropped.is_none() {
             return Ok(Step::DropFirst);
         }
         if !mutants::is_on("lease-generation") {
-            victim.daemon_page.bump_generation(ino);
+            victims
+                .iter()
+                .for_each(|v| v.daemon_page.bump_generation(ino));
         }
         failpoints::reach("lease-revoke");
-        self.pass_gate(&victim);
+        self.pass_gates(&victims);
         if let (Some(hook), Some(seen)) = (hook, dropped)
             && hook.used_since(ino, seen)
         {
             return Ok(Step::DropFirst);
         }
         let late = mutants::is_on("lease-digest") || mutants::is_on("lease-digest-late");
-        if holder.mode == LeaseMode::Exclusive && !late {
-            match self.digest_to(&victim, u64::MAX) {
+        let wrote = |v: &Arc<Client>| {
+            let is_it = |h: &Holder| h.client == v.id && h.mode == LeaseMode::Exclusive;
+            holders.iter().any(is_it)
+        };
+        for victim in victims.iter().filter(|v| !late && wrote(v)) {
+            match self.digest_to(victim, u64::MAX) {
                 Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(NoLease::Halt(halt)),
                 // What was refused does not count; the rest is in the volume.
                 Err(Halt::Refused(_)) | Ok(()) => {}
@@ -274,7 +283,7 @@ impl Shared {
         if mode.is_some() {
             // Its other threads may be using it.
             client.daemon_page.bump_generation(ino);
-            self.pass_gate(client);
+            self.pass_gates(&[client.clone()]);
         }
         if mode == Some(LeaseMode::Exclusive) {
             self.digest_to(client, u64::MAX)?;

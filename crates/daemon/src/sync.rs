@@ -5,6 +5,7 @@
 pub(crate) use parking_lot::{Condvar, Mutex};
 pub(crate) use shale_device::{failpoints, mutants};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Turns of waiting for a gate with a pause instruction: most calls last microseconds.
 pub(crate) const SPINS: u32 = 200;
@@ -14,7 +15,13 @@ pub(crate) fn pause() {
     std::hint::spin_loop();
 }
 
-/// Sleeps.
-pub(crate) fn sleep(time: std::time::Duration) {
+/// A nap counts as long as it took, but no longer than this: whoever was not run for that time
+/// was held up as much as those it waits for.
+const NAP_COUNTED_MAX: Duration = Duration::from_millis(20);
+
+/// Sleeps; how long that counts.
+pub(crate) fn nap(time: Duration) -> Duration {
+    let begun = Instant::now();
     std::thread::sleep(time);
+    begun.elapsed().clamp(time, NAP_COUNTED_MAX.max(time))
 }

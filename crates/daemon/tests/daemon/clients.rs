@@ -7,8 +7,8 @@ use shale_format::record::StealBody;
 use shale_format::{BlockAddr, Ino};
 use shale_oplog::encode;
 use shale_proto::control::{daemon_page, state};
-use shale_proto::{Reply, Request};
-use std::time::Duration;
+use shale_proto::{LeaseMode, Reply, Request};
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_is_appended_is_in_the_volume_after_digest() {
@@ -244,6 +244,50 @@ fn a_client_that_never_leaves_a_call_is_cut_off() {
     drop(stuck);
     eventually("it is gone", || daemon.status_values().clients.len() == 1);
     assert_eq!(content(&daemon.volume().view(), "file"), b"counts");
+    assert_eq!(other.ask(Request::Detach), Reply::Done);
+    daemon.shutdown().unwrap();
+}
+
+#[test]
+fn clients_that_never_leave_their_calls_are_waited_for_together() {
+    const LIMIT: Duration = Duration::from_millis(1_000);
+    let place = Place::new(64);
+    let mut config = place.config();
+    config.gate_timeout = LIMIT;
+    let daemon = start(config);
+    daemon.listen(&place.socket()).unwrap();
+    let mut other = Hand::in_process(&daemon);
+    let ino = other.make_file("file", &vec![1; 4 << 20]);
+    other.digest();
+    let readers = || {
+        [(); 4].map(|()| {
+            let reader = Hand::over(&place.socket());
+            reader.lease_as(ino, LeaseMode::Shared);
+            reader.set_gate(0, 1);
+            reader
+        })
+    };
+    let cut_off = |stuck: &[Hand]| stuck.iter().all(|hand| hand.state() == state::EVICTED);
+    let (stuck, begun) = (readers(), Instant::now());
+    other.lease(ino);
+    let took = begun.elapsed();
+    assert!(took >= LIMIT && took < 2 * LIMIT, "the lease took {took:?}");
+    assert!(cut_off(&stuck));
+    drop(stuck);
+
+    // The same where what they might see is given out again.
+    other.lease(ROOT);
+    let (stuck, begun) = (readers(), Instant::now());
+    other.lease_as(ino, LeaseMode::Shared);
+    other.make_file("another", b"");
+    other.digest();
+    eventually("all are cut off", || cut_off(&stuck));
+    let took = begun.elapsed();
+    assert!(took >= LIMIT && took < 2 * LIMIT, "the pass took {took:?}");
+    drop(stuck);
+    eventually("they are gone", || {
+        daemon.status_values().clients.len() == 1
+    });
     assert_eq!(other.ask(Request::Detach), Reply::Done);
     daemon.shutdown().unwrap();
 }

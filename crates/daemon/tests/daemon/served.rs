@@ -194,9 +194,13 @@ impl Hand {
     }
 
     pub fn lease(&self, ino: Ino) -> (u32, bool) {
+        self.lease_as(ino, LeaseMode::Exclusive)
+    }
+
+    pub fn lease_as(&self, ino: Ino, mode: LeaseMode) -> (u32, bool) {
         let ask = Request::Lease {
             ino: ino.0,
-            mode: LeaseMode::Exclusive,
+            mode,
             insist: Insist::Yes,
         };
         match self.ask(ask) {

@@ -30,6 +30,11 @@ pub(crate) fn sleep(_time: Duration) {
     shuttle::thread::yield_now();
 }
 
+pub(crate) fn nap(time: Duration) -> Duration {
+    sleep(time);
+    time
+}
+
 /// A lock; to take and to release it are locked instructions.
 #[derive(Default, Debug)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
