@@ -241,7 +241,11 @@ impl Connection {
             inos.extend(granted.into_iter().map(|ino| ino.0));
         }
         client.grants.lock().inos.extend(&inos);
-        self.shared.leases.give_new(client.id, &inos);
+        for (other, ino) in self.shared.leases.give_new(client.id, &inos) {
+            if let Some(other) = self.shared.client(other) {
+                other.daemon_page.bump_generation(ino);
+            }
+        }
         Ok(Reply::Inodes { inos })
     }
 

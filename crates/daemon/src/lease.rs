@@ -98,6 +98,8 @@ pub(crate) struct Wish {
 struct Entry {
     holders: Vec<Holder>,
     busy: bool,
+    /// While it was busy its number was granted for a new inode: there is nothing to be taken.
+    renewed: bool,
     /// Times it was taken from somebody.
     moves: u32,
     /// Nobody takes it from this client before this time.
@@ -243,14 +245,20 @@ impl Leases {
     }
 
     /// Numbers granted to a client for new inodes: it holds whatever it makes of them. Who
-    /// freed an inode of that number may be noted as its holder still.
-    pub(crate) fn give_new(&self, client: u32, inos: &[u64]) {
+    /// freed an inode of that number, or has just asked for it, may be noted as its holder still:
+    /// gives those, whose generation words are to be raised before the client has the numbers.
+    pub(crate) fn give_new(&self, client: u32, inos: &[u64]) -> Vec<(u32, u64)> {
         let mut table = self.table.lock();
+        let mut before = Vec::new();
         for &ino in inos {
             let entry = table.entry(ino).or_default();
+            let others = entry.holders.iter().filter(|h| h.client != client);
+            before.extend(others.map(|h| (h.client, ino)));
             entry.holders.clear();
+            entry.renewed |= entry.busy;
             entry.give(client, LeaseMode::Exclusive);
         }
+        before
     }
 
     /// Programs on the mount use an inode: for `ns` from now at least it is elsewhere.
@@ -269,22 +277,23 @@ impl Leases {
     }
 
     /// Ends what [`Decision::TakeFrom`] began: `from` have lost the lease, or what is more
-    /// than the wish lets them keep, and the asker has it.
+    /// than the wish lets them keep, and the asker has it. `None`: the number was granted for a new
+    /// inode meanwhile. That is its maker's, who need not ask for it.
     pub(crate) fn taken(
         &self,
         wish: &Wish,
         from: &[Holder],
         generation: impl FnOnce() -> u32,
-    ) -> Grant {
+    ) -> Option<Grant> {
         let mut table = self.table.lock();
         let entry = table.entry(wish.ino).or_default();
-        entry.lose(from, wish.mode);
-        entry.busy = false;
+        self.freed.notify_all();
+        if !entry.lose(from, wish.mode) {
+            return None;
+        }
         entry.moves = entry.moves.saturating_add(1);
         self.moves.fetch_add(1, Ordering::Relaxed);
-        let grant = self.grant(entry, wish, generation());
-        self.freed.notify_all();
-        grant
+        Some(self.grant(entry, wish, generation()))
     }
 
     /// Gives up what [`Decision::TakeFrom`] began; `lost` have lost the lease all the same.
@@ -292,7 +301,6 @@ impl Leases {
         let mut table = self.table.lock();
         if let Some(entry) = table.get_mut(&wish.ino) {
             entry.lose(lost, wish.mode);
-            entry.busy = false;
         }
         self.freed.notify_all();
     }
@@ -408,8 +416,13 @@ impl Entry {
         ends.then(|| Duration::from_nanos(end - now_ns))
     }
 
-    /// Takes from holders what is not compatible with somebody else's `mode`.
-    fn lose(&mut self, from: &[Holder], mode: LeaseMode) {
+    /// It is not busy any more: takes from holders what is not compatible with somebody else's
+    /// `mode`, unless those are of a new inode.
+    fn lose(&mut self, from: &[Holder], mode: LeaseMode) -> bool {
+        self.busy = false;
+        if std::mem::take(&mut self.renewed) {
+            return false;
+        }
         let loses = |h: &Holder| from.iter().any(|f| f.client == h.client);
         match mode {
             LeaseMode::Exclusive => self.holders.retain(|h| !loses(h)),
@@ -419,6 +432,7 @@ impl Entry {
                 }
             }
         }
+        true
     }
 
     /// Adds or strengthens a holder; whether it held nothing before, and what it has now.

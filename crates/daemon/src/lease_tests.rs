@@ -41,7 +41,8 @@ fn readers_share_a_writer_does_not() {
         mode: Shared,
     };
     assert_eq!(ask(2, Exclusive), Decision::TakeFrom(vec![one]));
-    let upgraded = leases.taken(&wish(2, 20, Exclusive), &[one], || 7);
+    let taken = leases.taken(&wish(2, 20, Exclusive), &[one], || 7);
+    let upgraded = taken.unwrap();
     assert!(!upgraded.fresh, "an upgrade loses nothing");
     assert_eq!(leases.mode(1, 20), None);
     assert_eq!(ask(2, Shared), granted(false, Exclusive), "it has more");
@@ -51,7 +52,7 @@ fn readers_share_a_writer_does_not() {
         granted(true, Exclusive),
         "it had lost it"
     );
-    leases.give_new(2, &[32, 33]);
+    assert!(leases.give_new(2, &[32, 33]).is_empty());
     assert_eq!(leases.mode(2, 33), Some(Exclusive));
     assert_eq!((leases.counts()[&1], leases.counts()[&2]), (1, 2));
     assert_eq!(leases.moves(9), (1, vec![]), "its entry has gone meanwhile");
@@ -139,6 +140,31 @@ fn nobody_overtakes_while_a_lease_is_being_taken() {
         fresh,
         Decision::Granted(Grant { fresh: true, .. })
     ));
+}
+
+/// Who asks for a number that it knows from an inode that is no more: it may be granted for a
+/// new one at any time, which is its maker's then.
+#[test]
+fn a_number_that_is_granted_anew_while_it_is_taken_is_its_makers() {
+    let leases = leases();
+    leases.ask(&wish(1, 5, Exclusive), || 7);
+    let late = wish(2, 5, Exclusive);
+    let from = match leases.ask(&late, || 7) {
+        Decision::TakeFrom(from) => from,
+        other => panic!("{other:?}"),
+    };
+    assert!(leases.give_new(1, &[5]).is_empty(), "its own");
+    assert_eq!(leases.taken(&late, &from, || 7), None);
+    assert_eq!(leases.mode(1, 5), Some(Exclusive));
+    assert_eq!(leases.mode(2, 5), None);
+    assert!(matches!(leases.ask(&late, || 7), Decision::TakeFrom(_)));
+    assert!(leases.taken(&late, &from, || 7).is_some(), "of the new one");
+    assert_eq!(leases.give_new(1, &[5]), [(2, 5)], "it is to be told");
+
+    assert!(matches!(leases.ask(&late, || 7), Decision::TakeFrom(_)));
+    leases.give_new(1, &[5]);
+    leases.give_up(&late, &from);
+    assert_eq!(leases.mode(1, 5), Some(Exclusive));
 }
 
 fn yielding(client: u32, ino: u64, mode: LeaseMode) -> Wish {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub(crate) enum NoLease {
     /// A holder's log cannot be digested: what it wrote is not in the volume.
     Halt(Halt),
-    /// The number was granted to another client, which has not made an inode of it.
+    /// The number was granted to another client, which had not made an inode of it.
     NotMade,
     /// The client yields: everybody goes by way of the mount.
     Elsewhere(Elsewhere),
@@ -94,7 +94,8 @@ impl Shared {
                         let holders = from.iter().filter_map(|h| self.client(h.client));
                         holders.for_each(|holder| drop(self.digest_to(&holder, u64::MAX)));
                     }
-                    return Ok(Some(seen.given(grant)));
+                    let given = grant.map(|grant| seen.given(grant));
+                    return given.map(Some).ok_or(NoLease::NotMade);
                 }
                 Ok(Step::DropFirst) => {
                     let hook = self.hook.read().clone();
