@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     if args.rate.is_some() || args.default {
         let rate = args.rate;
-        control::order::<Limits>(&dir, Order::Limit { whose, rate })?;
+        control::order::<Limits>(&dir, &Order::Limit { whose, rate })?;
     } else if args.client.is_some() || args.mount {
         return Err(Failure::usage("--rate says how fast").advise("shale limit --help"));
     }
