@@ -499,7 +499,7 @@ impl Daemon {
         self.connections.close_all();
         let mut kept = Vec::new();
         for client in self.shared.clients() {
-            self.shared.pass_gates(&[client.clone()]);
+            self.shared.pass_gates(std::slice::from_ref(&client));
             let gone = self.shared.retire(&client);
             let stuck = matches!(*client.fate.lock(), Fate::Stuck(_));
             match gone {

@@ -284,7 +284,7 @@ impl Shared {
         if mode.is_some() {
             // Its other threads may be using it.
             client.daemon_page.bump_generation(ino);
-            self.pass_gates(&[client.clone()]);
+            self.pass_gates(std::slice::from_ref(client));
         }
         if mode == Some(LeaseMode::Exclusive) {
             self.digest_to(client, u64::MAX)?;
