@@ -55,6 +55,15 @@ pub enum Order {
     Where(u64),
     /// How many files and bytes each device holds.
     Holdings,
+    /// Pin inodes to a tier (its number), or to none; or only say what that would move.
+    Pin {
+        /// Which.
+        inos: Vec<u64>,
+        /// `None`: they are pinned no more.
+        tier: Option<u8>,
+        /// Change nothing.
+        look: bool,
+    },
     /// The devices of the tiers below NVM.
     Devices,
     /// Change one of them. Answered by all of them as they are then.
@@ -186,6 +195,14 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
         Some((Order::Holdings, _)) => {
             let held = daemon.holdings().map_err(|e| e.to_string());
             packet::send(socket, &held, &[])
+        }
+        Some((Order::Pin { inos, tier, look }, _)) => {
+            let tier = tier.and_then(TierId::from_number);
+            let done = match look {
+                true => daemon.look_at_pins(&inos, tier),
+                false => daemon.pin(&inos, tier),
+            };
+            packet::send(socket, &done.map_err(|e| e.to_string()), &[])
         }
         Some((Order::Devices, _)) => packet::send(socket, &Ok::<_, String>(daemon.devices()), &[]),
         Some((Order::Device(order), _)) => {

@@ -23,6 +23,7 @@ mod mkfs;
 mod mount;
 mod mounts;
 mod packet;
+mod pin;
 mod process;
 mod run;
 mod scrub;
@@ -87,6 +88,8 @@ enum Verb {
     Digest(digest::Args),
     /// Move cold data to slower tiers now, or say how fast that may go
     Migrate(migrate::Args),
+    /// Keep files in a tier
+    Pin(pin::Args),
     /// Show, add, empty and remove devices of the tiers below NVM
     Device(device::Args),
     /// Show or say how fast clients may write
@@ -121,6 +124,7 @@ impl Verb {
             Verb::Df(args) => ("df", df::run(&args)),
             Verb::Digest(args) => ("digest", digest::run(&args)),
             Verb::Migrate(args) => ("migrate", migrate::run(&args)),
+            Verb::Pin(args) => ("pin", pin::run(&args)),
             Verb::Device(args) => ("device", device::run(&args)),
             Verb::Limit(args) => ("limit", limit::run(&args)),
             Verb::Where(args) => ("where", whereis::run(&args)),

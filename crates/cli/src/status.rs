@@ -142,9 +142,21 @@ fn table(status: &Value) -> String {
 fn tier(tier: &Value) -> String {
     let devices = tier["devices"].as_array().into_iter().flatten();
     let paths: Vec<String> = devices
-        .map(|d| {
-            let live = size::show(number(d, "live_bytes"));
-            format!("{} ({}, {live})", word(d, "path"), word(d, "access"))
+        .map(|d| match d["failing"].as_str() {
+            Some(why) => format!("FAILING, gets nothing new: {why}"),
+            None => {
+                let live = size::show(number(d, "live_bytes"));
+                let emptying = if d["emptying"] == true {
+                    ", being emptied"
+                } else {
+                    ""
+                };
+                format!(
+                    "{} ({}, {live}{emptying})",
+                    word(d, "path"),
+                    word(d, "access")
+                )
+            }
         })
         .collect();
     format!(

@@ -8,7 +8,7 @@ use crate::size;
 use crate::terminal::say;
 use shale_daemon::WherePart;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +29,20 @@ pub struct Args {
     json: bool,
 }
 
+/// The mount point above a path.
+///
+/// # Errors
+/// No shale volume is mounted there.
+pub fn mount_of(place: &Path) -> Result<PathBuf> {
+    let mut at = place;
+    while !mounts::at(at)?.is_some_and(|m| m.is_shale()) {
+        at = at.parent().ok_or_else(|| {
+            Failure::not_mounted(format!("{}: on no shale volume", place.display()))
+        })?;
+    }
+    Ok(at.to_owned())
+}
+
 /// Shows.
 pub fn run(args: &Args) -> Result<()> {
     let shown = args.file.display();
@@ -37,13 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
         .file
         .canonicalize()
         .map_err(Failure::because(args.file.display()))?;
-    let mut at = place.as_path();
-    while !mounts::at(at)?.is_some_and(|m| m.is_shale()) {
-        at = at.parent().ok_or_else(|| {
-            Failure::not_mounted(format!("{}: on no shale volume", place.display()))
-        })?;
-    }
-    let dir = ask::mount_at(at)?;
+    let dir = ask::mount_at(&mount_of(&place)?)?;
     control::digest(&dir)?;
     let parts: Vec<WherePart> = control::order(&dir, &Order::Where(meta.ino()))?;
     if args.json {
@@ -52,12 +60,16 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     for part in &parts {
+        let heat = if part.hot { "hot" } else { "cold" };
+        let device = part.device.as_deref().unwrap_or("");
         let zone = match part.zone {
-            Some(zone) => format!("zone {zone} ({})", if part.hot { "hot" } else { "cold" }),
+            Some(zone) => format!("zone {zone} ({heat}) {device}"),
             None => String::new(),
         };
+        let pinned = part.pinned.as_ref();
+        let pinned = pinned.map_or(String::new(), |t| format!(" pinned to {t}"));
         say!(
-            "{:>14} {:>10}  {}  {zone}",
+            "{:>14} {:>10}  {}  {zone}{pinned}",
             part.offset,
             size::show(part.bytes),
             part.tier

@@ -16,7 +16,7 @@ use crate::gate::OwnReaders;
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
-use crate::migrate::Speed;
+use crate::migrate::{PinReport, Speed};
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
@@ -147,12 +147,15 @@ impl Opened {
         let lock = NvmLock::take(dir)?;
         let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
         let starts = labels::check(dir, &uuid, segments)?;
-        let superblock = *View::open(map.clone())?.0.superblock();
+        let superblock = *View::open_head(map.clone())?.0.superblock();
         config.volume.check_superblock(&superblock)?;
         let (volume, starts) = match &config.lower {
             Some(devices) => (Volume::open_with(map.clone(), devices)?, 0),
             None => {
-                Volume::replay(map.clone())?;
+                if superblock.is_tiered() {
+                    // The device table may be part of the batch that waits.
+                    Volume::replay(map.clone())?;
+                }
                 let table = View::open(map.clone())?.0.device_table()?;
                 let below = devices::open(&config.volume, &superblock, &table, starts)?;
                 let volume = Volume::open_with(map.clone(), &below.devices())?;
@@ -399,6 +402,22 @@ impl Daemon {
     /// A device fails.
     pub fn migrate(&self, bytes: Option<u64>) -> Result<u64> {
         Ok(self.shared.migrate_now(bytes)?)
+    }
+
+    /// What pinning these inodes to a tier would move, and what there is room for.
+    ///
+    /// # Errors
+    /// There is no such tier.
+    pub fn look_at_pins(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
+        self.shared.look_at_pins(inos, tier)
+    }
+
+    /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.
+    ///
+    /// # Errors
+    /// There is no such tier, it has not enough room, or an inode is gone: nothing is pinned then.
+    pub fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
+        self.shared.pin(inos, tier)
     }
 
     /// The devices of the tiers below NVM.

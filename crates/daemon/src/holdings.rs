@@ -3,6 +3,7 @@
 use crate::daemon::Daemon;
 use crate::shared::Shared;
 use serde::{Deserialize, Serialize};
+use shale_format::device_table::DevicePlace;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
 use shale_volume::{Result, ZoneInfo};
@@ -34,6 +35,13 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    pub(crate) fn of(place: &DevicePlace) -> Self {
+        Self {
+            first: place.first,
+            end: place.first + place.blocks,
+        }
+    }
+
     /// Zones of the device.
     pub(crate) fn zones<'z>(&self, zones: &'z [ZoneInfo]) -> impl Iterator<Item = &'z ZoneInfo> {
         let (first, end) = (self.first, self.end);
@@ -52,20 +60,8 @@ impl Shared {
                 end: u64::MAX,
             }];
         }
-        let superblock = self.volume.superblock();
-        let table = &superblock.tier[tier as usize];
-        let mut first = 0;
-        let devices = table.device[..table.devices as usize].iter();
-        devices
-            .map(|d| {
-                let span = Span {
-                    first,
-                    end: first + d.blocks,
-                };
-                first = span.end;
-                span
-            })
-            .collect()
+        let devices = self.volume.lower_device_infos(tier).into_iter();
+        devices.map(|d| Span::of(&d.place)).collect()
     }
 
     /// Files and their bytes, for each device. All inodes are looked through.

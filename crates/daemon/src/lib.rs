@@ -77,6 +77,7 @@ pub use holdings::Holding;
 pub use lease::LeaseHook;
 pub use limits::{Limits, RATE_MIN, Whose};
 pub use make::{Made, MakeOptions, make_volume};
+pub use migrate::PinReport;
 pub use nvm_dir::{NvmLock, open_nvm};
 pub use rates::RateStatus;
 pub use recover::RecoveryReport;

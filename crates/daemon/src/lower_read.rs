@@ -34,7 +34,8 @@ impl BadBlocks {
         self.found.lock().clone()
     }
 
-    pub(crate) fn note(&self, addr: BlockAddr, why: &VolumeError) {
+    /// Notes one. `false`: it was known, or there are too many.
+    pub(crate) fn note(&self, addr: BlockAddr, why: &VolumeError) -> bool {
         let tier = addr.tier().map_or("?".to_owned(), |t| format!("{t:?}"));
         let bad = BadBlock {
             tier: tier.to_lowercase(),
@@ -42,14 +43,15 @@ impl BadBlocks {
             why: why.to_string(),
         };
         let mut found = self.found.lock();
-        if found.len() < BAD_MAX
+        let new = found.len() < BAD_MAX
             && !found
                 .iter()
-                .any(|b| (&b.tier, b.block) == (&bad.tier, bad.block))
-        {
+                .any(|b| (&b.tier, b.block) == (&bad.tier, bad.block));
+        if new {
             tracing::error!(tier = %bad.tier, block = bad.block, "{why}");
             found.push(bad);
         }
+        new
     }
 }
 

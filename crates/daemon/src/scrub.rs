@@ -10,6 +10,7 @@
 
 use crate::shared::Shared;
 use serde::{Deserialize, Serialize};
+use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LOG_SLOTS};
 use shale_format::superblock::{SUPER_BLOCK, Superblock};
@@ -18,7 +19,10 @@ use shale_volume::{View, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+/// A batch is written in place in less.
+const TABLE_WAIT: Duration = Duration::from_millis(10);
 /// Damage told at most; the rest is counted.
 const TOLD_MAX: usize = 1000;
 /// Directories on one path.
@@ -123,12 +127,33 @@ impl Scrub<'_> {
                 self.note(name, None, e);
             }
         }
+        self.device_table();
         if let Err(e) = self.view.root() {
             self.note("root block", None, e);
         }
         for n in 0..LOG_SLOTS {
             if let Err(e) = self.view.log_slot(n) {
                 self.note("log table", None, e);
+            }
+        }
+    }
+
+    fn device_table(&mut self) {
+        let sb = *self.view.superblock();
+        for copy in (0..DEVICE_TABLE_COPIES).filter(|_| sb.has_device_table()) {
+            let at = sb.device_table_block() + copy;
+            let read = || {
+                let mut bytes = [0; DeviceTable::BYTES];
+                self.view.read_at(BlockAddr::nvm(at), 0, &mut bytes)?;
+                Ok::<_, VolumeError>(DeviceTable::decode(&bytes, at, &sb)?)
+            };
+            // It changes in place: once more, and its writer is done.
+            let again = |_| {
+                std::thread::sleep(TABLE_WAIT);
+                read()
+            };
+            if let Err(e) = read().or_else(again) {
+                self.note("device table", None, e);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What `status` tells of the tiers below NVM.
 
-use crate::holdings::tier_name;
+use crate::holdings::{Span, tier_name};
 use crate::lower_read::BadBlock;
 use crate::migrate::MigrationCounts;
 use crate::shared::Shared;
@@ -56,6 +56,10 @@ pub struct DeviceStatus {
     pub dead_bytes: u64,
     /// Its empty zones.
     pub empty_zones: u64,
+    /// It is being emptied.
+    pub emptying: bool,
+    /// Nothing new goes to it: why.
+    pub failing: Option<String>,
     /// Bytes read since the start.
     pub read_bytes: u64,
     /// Bytes written.
@@ -98,8 +102,8 @@ impl Shared {
 
     fn tier_status(&self, tier: TierId) -> Option<TierStatus> {
         let space = self.volume.lower_space(tier)?;
-        let devices = self.volume.lower_devices(tier).into_iter();
-        let (spans, zones) = (self.device_spans(tier), self.volume.lower_zones(tier));
+        let devices = self.volume.lower_device_infos(tier).into_iter();
+        let zones = self.volume.lower_zones(tier);
         Some(TierStatus {
             tier: tier_name(tier),
             total_bytes: space.total * BLOCK,
@@ -113,11 +117,13 @@ impl Shared {
             written_bytes: space.written * BLOCK,
             out_of_order: space.out_of_order,
             devices: devices
-                .zip(&spans)
-                .map(|(d, span)| {
+                .filter_map(|info| {
+                    let (d, span) = (info.device.as_ref()?, Span::of(&info.place));
                     let counts = d.counts();
                     let sum = |of: fn(&ZoneInfo) -> u64| span.zones(&zones).map(of).sum::<u64>();
-                    DeviceStatus {
+                    Some(DeviceStatus {
+                        emptying: info.is_emptying(),
+                        failing: info.failing.clone(),
                         path: d.name(),
                         access: d.access(),
                         total_bytes: (span.end - span.first) * BLOCK,
@@ -129,7 +135,7 @@ impl Shared {
                         flushes: counts.flushes,
                         discarded_bytes: counts.discarded_bytes,
                         errors: counts.errors,
-                    }
+                    })
                 })
                 .collect(),
         })

@@ -26,6 +26,10 @@ pub struct WherePart {
     pub zone: Option<u64>,
     /// The zone is one of hot data; NVM: always.
     pub hot: bool,
+    /// Path of the device; NVM has none.
+    pub device: Option<String>,
+    /// The tier that the file is pinned to.
+    pub pinned: Option<String>,
 }
 
 impl Daemon {
@@ -51,6 +55,7 @@ impl Daemon {
             }
         })?;
         let zones = [TierId::Ssd, TierId::Hdd].map(|t| shared.volume.lower_zones(t));
+        let devices = [TierId::Ssd, TierId::Hdd].map(|t| shared.volume.lower_devices(t));
         for e in extents {
             let (mut done, all) = (0, u64::from(e.len));
             while done < all && parts.len() < PARTS_MAX {
@@ -72,6 +77,11 @@ impl Daemon {
                     block: addr.index(),
                     zone,
                     hot: info.is_none_or(|z| z.heat == Heat::Hot),
+                    device: info.and_then(|z| {
+                        let all = &devices[tier as usize - 1];
+                        all.get(z.place.device).map(|d| d.name())
+                    }),
+                    pinned: inode.pin().map(|t| format!("{t:?}").to_lowercase()),
                 });
                 done += blocks;
             }

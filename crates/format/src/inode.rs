@@ -4,7 +4,7 @@ use crate::checksum::crc32c;
 use crate::extent::ExtentRoot;
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, INODE_BYTES, TIERS_MAX};
-use crate::{FileBlock, FormatError, Ino};
+use crate::{FileBlock, FormatError, Ino, TierId};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Indexes of [`Inode::time_s`] and [`Inode::time_ns`].
@@ -23,6 +23,11 @@ pub mod time {
 pub mod flag {
     /// The inode has no name left; it is freed when its last user goes.
     pub const ORPHAN: u32 = 1;
+    /// Two bits: the tier that the inode is pinned to, and 1; 0: it is not. New files of a
+    /// directory inherit them.
+    pub const PIN: u32 = 0b110;
+    /// Everything known.
+    pub const ALL: u32 = ORPHAN | PIN;
 }
 
 /// Bit of [`Inode::xattr_bytes`]: the extended attributes lie in single blocks which a
@@ -60,7 +65,7 @@ layout! {
         pub xattr_bytes: u32,
         /// differs between uses of the same number
         pub generation: u32,
-        /// 1: orphan
+        /// bit 0: orphan; bits 1 and 2: pinned to 1 nvm, 2 ssd, 3 hdd
         pub flags: u32,
         /// measure of use, fed by digest
         pub heat: u32,
@@ -81,6 +86,18 @@ impl Inode {
     /// A free slot.
     pub fn free() -> Self {
         Self::new_zeroed_slot()
+    }
+
+    /// The tier that it is pinned to.
+    pub fn pin(&self) -> Option<TierId> {
+        let number = (self.flags & flag::PIN) >> flag::PIN.trailing_zeros();
+        TierId::from_number((number as u8).checked_sub(1)?)
+    }
+
+    /// Pins it, or not.
+    pub fn set_pin(&mut self, tier: Option<TierId>) {
+        let number = tier.map_or(0, |t| t as u32 + 1);
+        self.flags = self.flags & !flag::PIN | number << flag::PIN.trailing_zeros();
     }
 
     fn new_zeroed_slot() -> Self {

@@ -14,9 +14,10 @@ use crate::journal::{self, Batch};
 use crate::lower::device_table;
 use crate::media::Media;
 use crate::node::{Dirent, Item, Node};
+use crate::txn::device_batch;
 use shale_device::nvm::Map;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
-use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
+use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
@@ -218,24 +219,11 @@ impl Rebuild {
                     self.lower_tables(place, used, &mut batch)?;
                 }
             }
-            self.device_tables(table, &mut batch);
+            if sb.has_device_table() {
+                device_batch(sb, table, self.txid, &mut batch);
+            }
         }
         journal::commit(&self.media, sb, self.txid, &batch)
-    }
-
-    /// Both copies of the device table, where there is one.
-    fn device_tables(&self, table: &DeviceTable, batch: &mut Batch) {
-        if !self.sb.has_device_table() {
-            return;
-        }
-        let table = DeviceTable {
-            txid: self.txid.0,
-            ..*table
-        };
-        for copy in 0..DEVICE_TABLE_COPIES {
-            let at = self.sb.device_table_block() + copy;
-            batch.push(BlockAddr::nvm(at).byte(), &table.encode(at));
-        }
     }
 
     /// Bitmap and zones of a device below NVM. A zone whose entry cannot be read counts as full:

@@ -15,7 +15,7 @@ use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::log::LogSlot;
-use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock};
+use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, Superblock};
 use shale_format::xattr::Xattrs;
 use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, TxId};
@@ -102,6 +102,18 @@ fn lower_batch(
         }
     }
     below
+}
+
+/// Adds both copies of the device table to a batch.
+pub(crate) fn device_batch(sb: &Superblock, table: &DeviceTable, txid: TxId, batch: &mut Batch) {
+    let table = DeviceTable {
+        txid: txid.0,
+        ..*table
+    };
+    for copy in 0..DEVICE_TABLE_COPIES {
+        let at = sb.device_table_block() + copy;
+        batch.push(BlockAddr::nvm(at).byte(), &table.encode(at));
+    }
 }
 
 /// Takes over in memory what a commit did to zones.
@@ -485,14 +497,7 @@ impl Txn<'_> {
         }
         let sb = volume.superblock();
         if let Some(table) = self.devices {
-            let table = DeviceTable {
-                txid: txid.0,
-                ..table
-            };
-            for copy in 0..DEVICE_TABLE_COPIES {
-                let at = sb.device_table_block() + copy;
-                batch.push(BlockAddr::nvm(at).byte(), &table.encode(at));
-            }
+            device_batch(sb, &table, txid, &mut batch);
         }
         journal::check_room(sb, &batch)?;
 

@@ -124,6 +124,17 @@ impl View {
     /// # Errors
     /// As there; the devices are not those of the superblock in number or size.
     pub fn open_with(map: Arc<Map>, devices: &LowerDevices) -> Result<(View, Access)> {
+        let (mut view, access) = Self::open_head(map)?;
+        view.use_devices(devices)?;
+        Ok((view, access))
+    }
+
+    /// As [`View::open`], without the tiers below NVM: their table may be half-way to what a batch
+    /// in the journal says.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_head(map: Arc<Map>) -> Result<(View, Access)> {
         let blocks = (map.bytes() / BLOCK_BYTES) as u64;
         let media = Media::new(Arc::clone(&map), blocks);
         let mut best: Option<(Superblock, Access)> = None;
@@ -163,7 +174,7 @@ impl View {
         }
         let media = Media::new(map, superblock.tier[0].blocks);
         let view = View {
-            lower: Lower::new(media.clone(), &superblock, devices)?,
+            lower: None,
             media,
             superblock: Arc::new(superblock),
         };

@@ -85,7 +85,7 @@ impl Volume {
     /// # Errors
     /// As there.
     pub fn open_with(map: Arc<Map>, devices: &LowerDevices) -> Result<Volume> {
-        let (mut view, access) = View::open_with(map, &LowerDevices::default())?;
+        let (mut view, access) = View::open_head(map)?;
         if access != Access::ReadWrite {
             return Err(VolumeError::ReadOnly);
         }
@@ -135,7 +135,7 @@ impl Volume {
     /// # Errors
     /// As there.
     pub fn replay(map: Arc<Map>) -> Result<()> {
-        let (view, access) = View::open(map)?;
+        let (view, access) = View::open_head(map)?;
         if access == Access::ReadWrite {
             journal::replay(view.media(), view.superblock())?;
         }

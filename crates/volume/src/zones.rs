@@ -201,6 +201,8 @@ impl Zones {
             && one.failing.is_none()
         {
             one.failing = Some(why);
+            // What was written to it with the one that failed is linked by nobody.
+            one.dirty = false;
         }
         state.reopen();
     }
@@ -366,9 +368,11 @@ impl Zones {
         let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released;
         // An open zone that is not full goes on.
         let goes_on = |n: usize, z: &Zone| state.open.contains(&Some(n)) && z.left() > 0;
+        // Nothing more is asked of a device that fails.
+        let fails = |z: &Zone| state.devices[z.place.device].failing.is_some();
         let zones = state.zones.iter().enumerate();
         zones
-            .filter(|(n, z)| free(z) && !goes_on(*n, z))
+            .filter(|(n, z)| free(z) && !goes_on(*n, z) && !fails(z))
             .map(|(n, _)| (n as u64, state.info(n)))
             .collect()
     }

@@ -338,12 +338,12 @@ impl Checker<'_> {
                 (format!("{} or less", self.root.txid), inode.txid),
             );
         }
-        if inode.flags & !flag::ORPHAN != 0 {
+        if inode.flags & !flag::ALL != 0 {
             f.error(
                 object,
                 None,
                 "unknown flags of an inode",
-                ("0 or 1", inode.flags),
+                ("0 to 7", inode.flags),
             );
         }
         let sizes = match kind_of_mode(inode.mode) {

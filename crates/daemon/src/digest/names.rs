@@ -9,7 +9,7 @@ use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, RenameBody, flag};
-use shale_format::{DirKey, Ino};
+use shale_format::{DirKey, Ino, TierId};
 
 /// `RENAME_EXCHANGE`.
 const EXCHANGE: u32 = 2;
@@ -27,7 +27,7 @@ fn legal(name: &[u8]) -> Step<()> {
 }
 
 /// An inode as a `Create` record describes it.
-fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At) -> Inode {
+fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, pin: Option<TierId>) -> Inode {
     let mut i = Inode::free();
     let dir = body.mode & S_IFMT == S_IFDIR;
     i.ino = ino.0;
@@ -44,6 +44,7 @@ fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At) -> Inode {
     if parent == Ino::NONE {
         i.flags = inode::flag::ORPHAN;
     }
+    i.set_pin(pin);
     if dir {
         i.parent = parent.0;
     }
@@ -91,7 +92,7 @@ impl Net<'_> {
             link == (target_bytes > 0) && target_bytes <= SYMLINK_BYTES_MAX as u64,
             "a link target of this length does not go with the type",
         )?;
-        let mut inode = made(ino, body, dir, at);
+        let mut inode = made(ino, body, dir, at, self.pin_for(dir)?);
         inode.size = target_bytes;
         if dir == Ino::NONE {
             need(
@@ -133,6 +134,14 @@ impl Net<'_> {
             },
         );
         Ok(())
+    }
+
+    /// The tier that what is made in a directory is pinned to.
+    fn pin_for(&mut self, dir: Ino) -> Step<Option<TierId>> {
+        match dir {
+            Ino::NONE => Ok(None),
+            dir => Ok(self.inode(dir)?.pin()),
+        }
     }
 
     /// Puts an entry into a directory: count of subdirectories, times.

@@ -113,7 +113,6 @@ impl Shared {
 
     /// Moves part of what one device holds: within its tier, else down, else up.
     fn empty_some(self: &Arc<Self>, tier: TierId, device: usize) -> Result<u64> {
-        let _turn = self.migration.turn();
         let zones = self.zones_with_data(tier, device);
         let live: u64 = zones.iter().map(|z| z.live).sum();
         if live == 0 {
@@ -127,22 +126,12 @@ impl Shared {
             ));
         }
         let unreadable = self.migration.counts().unreadable_blocks;
-        let tiers = self.volume.lower_tiers();
-        let same = tiers.iter().filter(|&&t| t == tier);
-        let slower = tiers.iter().filter(|&&t| t > tier);
-        let faster = tiers.iter().filter(|&&t| t < tier);
-        for &to in same.chain(slower).chain(faster) {
-            let below = tiers.iter().copied().find(|t| *t > to);
-            if let Err(e) = self.make_room_on(to, below, live.min(BATCH_BLOCKS)) {
-                tracing::debug!(?to, "no room is made: {e}");
-            }
-            let last = false;
-            let moved = self.move_blocks(&wanted, Target { tier: to, last })?;
-            if moved > 0 {
-                return Ok(moved);
-            }
+        let mut moved = 0;
+        // Whoever waits for room in NVM has his turn in between.
+        for part in parts(wanted) {
+            let _turn = self.migration.turn();
+            moved += self.move_anywhere(tier, &part)?;
         }
-        let moved = self.move_up(&wanted)?;
         if moved == 0 && self.migration.counts().unreadable_blocks > unreadable {
             let why = "what is left on it cannot be read (status and scrub name it): restore or remove \
                        those files";
@@ -152,6 +141,21 @@ impl Shared {
             0 => Err(no_room(live)),
             moved => Ok(moved),
         }
+    }
+
+    /// Moves blocks within their tier, else down, else up. The caller has the turn.
+    fn move_anywhere(self: &Arc<Self>, tier: TierId, wanted: &[Wanted]) -> Result<u64> {
+        let tiers = self.volume.lower_tiers();
+        let same = tiers.iter().filter(|&&t| t == tier);
+        let slower = tiers.iter().filter(|&&t| t > tier);
+        let faster = tiers.iter().filter(|&&t| t < tier);
+        for &to in same.chain(slower).chain(faster) {
+            let moved = self.move_to(wanted, to)?;
+            if moved > 0 {
+                return Ok(moved);
+            }
+        }
+        self.move_up(wanted)
     }
 
     /// Zones of a device in which something is live, not too many at once.
@@ -165,6 +169,14 @@ impl Shared {
             more
         };
         zones.into_iter().take_while(enough).collect()
+    }
+
+    /// Blocks that the volume has room for in one tier.
+    pub(super) fn room_in(&self, tier: TierId) -> u64 {
+        match tier {
+            TierId::Nvm => self.room_above(),
+            tier => self.volume.lower_possible(tier, None),
+        }
     }
 
     /// Moves blocks from below to NVM, as many as there is room for. Gives the blocks moved. The
@@ -188,4 +200,20 @@ impl Shared {
             }
         })
     }
+}
+
+/// What is to move in parts, each for one turn.
+fn parts(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+    let (mut parts, mut sum) = (vec![Vec::new()], 0);
+    for w in wanted {
+        if sum >= BATCH_BLOCKS {
+            parts.push(Vec::new());
+            sum = 0;
+        }
+        sum += w.blocks;
+        if let Some(last) = parts.last_mut() {
+            last.push(w);
+        }
+    }
+    parts
 }

@@ -3,6 +3,7 @@
 //!
 //! * `policy`: what is cold, and which zones to empty;
 //! * `empty`: devices that are to be removed; moving up;
+//! * `pin`: files that stay in a tier;
 //! * `mover`: moving blocks, in batches, each as safe as a digest;
 //! * `room`: making room, tier by tier;
 //! * `rise`: what clients read often below NVM comes back.
@@ -16,12 +17,14 @@
 
 mod empty;
 mod mover;
+mod pin;
 mod policy;
 mod rise;
 mod room;
 #[cfg(test)]
 mod tests;
 
+pub use pin::PinReport;
 pub(crate) use policy::Recency;
 
 use crate::shared::Shared;

@@ -39,6 +39,15 @@ pub(crate) struct Wanted {
     pub(crate) blocks: u64,
     /// Used lately.
     pub(crate) hot: bool,
+    /// The tier that its file is pinned to.
+    pub(crate) pin: Option<TierId>,
+}
+
+impl Wanted {
+    /// Whether it may go to a tier to make room for others.
+    pub(super) fn may_go(&self, to: TierId) -> bool {
+        self.pin.is_none_or(|pin| pin >= to)
+    }
 }
 
 /// Blocks that were copied.
@@ -204,8 +213,9 @@ impl Shared {
             if let Err(e) = view.read_at(from.plus(n), 0, block) {
                 // Nobody misses a block that has moved away meanwhile.
                 if n == 0 && self.volume.is_live(from) {
-                    self.bad_blocks.note(from, &e);
-                    self.migration_failed(&e);
+                    if self.bad_blocks.note(from, &e) {
+                        self.migration_failed(&e);
+                    }
                     let unreadable = &self.migration.counts.unreadable;
                     unreadable.fetch_add(1, Ordering::Relaxed);
                 }

@@ -151,6 +151,9 @@ impl Shared {
         let Some(inode) = view.inode(Ino(ino))?.filter(Inode::is_file) else {
             return Ok(0);
         };
+        if inode.pin().is_some_and(from) {
+            return Ok(0);
+        }
         let range = piece * PIECE_BLOCKS..(piece + 1) * PIECE_BLOCKS;
         let mut blocks = 0;
         view.extents(&inode, FileBlock(range.start), &mut |e| {
@@ -167,6 +170,7 @@ impl Shared {
                     from: addr,
                     blocks: len,
                     hot,
+                    pin: inode.pin(),
                 });
             }
             ControlFlow::Continue(())
@@ -177,6 +181,9 @@ impl Shared {
     fn list_coldest(&self) -> Result<VecDeque<Piece>> {
         let mut pieces: Vec<Piece> = Vec::new();
         self.each_extent(TierId::Nvm, &mut |inode, e| {
+            if inode.pin() == Some(TierId::Nvm) {
+                return;
+            }
             let last = (e.end().0 - 1) / PIECE_BLOCKS;
             for piece in e.file_block / PIECE_BLOCKS..=last {
                 let again = pieces
@@ -212,6 +219,7 @@ impl Shared {
                         from: BlockAddr::new(tier, start),
                         blocks: end - start,
                         hot: false,
+                        pin: inode.pin(),
                     });
                 }
             }

@@ -1,7 +1,7 @@
 //! Making room, tier by tier: what NVM lacks goes to flash, what flash lacks to disks, and zones
 //! in which much is dead are cleaned before anything moves further down.
 
-use super::mover::{BATCH_BLOCKS, Target};
+use super::mover::{BATCH_BLOCKS, Target, Wanted};
 use super::policy::{no_room, oldest, to_clean};
 use crate::shared::Shared;
 use shale_format::TierId;
@@ -30,7 +30,17 @@ impl Shared {
             return Ok(0);
         }
         let mut full = no_room(all);
+        // What is pinned to a slower tier goes there at once.
+        let (pinned, wanted): (Vec<Wanted>, Vec<Wanted>) =
+            wanted.into_iter().partition(|w| w.pin == Some(TierId::Hdd));
+        if !pinned.is_empty() && tiers.contains(&TierId::Hdd) {
+            let moved = self.move_to(&pinned, TierId::Hdd)?;
+            if moved > 0 {
+                return Ok(moved);
+            }
+        }
         for (n, &tier) in tiers.iter().enumerate() {
+            let wanted: Vec<Wanted> = wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
             if let Err(e) = self.make_room_on(tier, tiers.get(n + 1).copied(), all) {
                 tracing::debug!(?tier, "no room is made: {e}");
                 full = e;
@@ -45,6 +55,22 @@ impl Shared {
             VolumeError::NoSpace { .. } => Ok(0),
             other => Err(other),
         }
+    }
+
+    /// Moves blocks to one tier, where room is made for them. Gives the blocks moved. The caller has
+    /// the turn.
+    pub(super) fn move_to(self: &Arc<Self>, wanted: &[Wanted], tier: TierId) -> Result<u64> {
+        if tier == TierId::Nvm {
+            return self.move_up(wanted);
+        }
+        let tiers = self.volume.lower_tiers();
+        let below = tiers.iter().copied().find(|t| *t > tier);
+        let all: u64 = wanted.iter().map(|w| w.blocks).sum();
+        if let Err(e) = self.make_room_on(tier, below, all.min(BATCH_BLOCKS)) {
+            tracing::debug!(?tier, "no room is made: {e}");
+        }
+        let last = false;
+        self.move_blocks(wanted, Target { tier, last })
     }
 
     /// Has `blocks` blocks of a tier below NVM writable, if that can be. `below`: the next tier.
@@ -89,7 +115,11 @@ impl Shared {
     /// Empties some zones of a tier: cleans where that pays, else moves the oldest down. Gives
     /// the blocks moved.
     fn empty_zones(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
-        let zones = self.volume.lower_zones(tier);
+        // To clean a device that takes nothing new makes no room.
+        let devices = self.volume.lower_device_infos(tier);
+        let closed = |n: usize| devices.get(n).is_some_and(|d| d.closed || d.is_emptying());
+        let mut zones = self.volume.lower_zones(tier);
+        zones.retain(|z| !closed(z.place.device));
         let newest = self.volume.txid().0;
         let pays = |z: &shale_volume::ZoneInfo| {
             z.live * 100 < z.place.blocks * CLEAN_LIVE_PERCENT || below.is_none()
@@ -115,7 +145,8 @@ impl Shared {
             return Ok(0);
         }
         self.make_room_on(below, None, live)?;
-        let wanted = self.in_zones(tier, &victims)?;
+        let mut wanted = self.in_zones(tier, &victims)?;
+        wanted.retain(|w| w.may_go(below));
         let last = false;
         self.move_blocks(&wanted, Target { tier: below, last })
     }

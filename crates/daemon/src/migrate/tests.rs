@@ -73,8 +73,8 @@ struct Stage {
     daemon: Arc<Daemon>,
     recording: Arc<Recording>,
     tapes: [Tape; DEVICES],
-    /// To be added.
-    spare: Arc<dyn shale_device::TierDevice>,
+    /// The devices; the last is to be added.
+    memory: [Arc<MemoryBlocks>; DEVICES],
     content: Content,
     /// What the files held, and from which event on.
     states: Vec<(usize, Content)>,
@@ -86,17 +86,17 @@ fn stage(dir: &Path) -> Stage {
     let map = make_nvm(dir, NVM_BYTES, &MapOptions::new().recorder(medium)).unwrap();
     let map = Arc::new(map);
     let tapes: [Tape; DEVICES] = Default::default();
-    let device = |n: usize| -> Arc<dyn shale_device::TierDevice> {
+    let memory = [0, 1, 2].map(|n| {
         let (tape, events) = (tapes[n].clone(), recording.clone());
         let memory = MemoryBlocks::new(["ssd", "hdd", "new"][n], device_bytes(n));
         Arc::new(memory.telling(move |step| {
             let at = events.event_count();
             tape.lock().push((at, step.clone()));
         }))
-    };
+    });
     let lower = LowerDevices {
-        ssd: vec![device(0)],
-        hdd: vec![device(1)],
+        ssd: vec![memory[0].clone()],
+        hdd: vec![memory[1].clone()],
     };
     let options = MkfsOptions {
         uuid: [7; 16],
@@ -108,13 +108,12 @@ fn stage(dir: &Path) -> Stage {
     let mut config = DaemonConfig::new(volume_file(dir));
     config.mapped = Some(map);
     config.lower = Some(lower);
-    let spare = device(2);
     let daemon = Daemon::start(config, Arc::new(SystemClock::new())).unwrap();
     Stage {
         daemon,
         recording,
         tapes,
-        spare,
+        memory,
         content: Content::new(),
         states: Vec::new(),
     }
@@ -223,7 +222,8 @@ fn devices_change(s: &mut Stage) {
     }
     s.daemon.migrate(None).unwrap();
     let volume = s.daemon.volume().clone();
-    let done = volume.add_device(TierId::Ssd, &entry(2), &s.spare).unwrap();
+    let spare: Arc<dyn shale_device::TierDevice> = s.memory[2].clone();
+    let done = volume.add_device(TierId::Ssd, &entry(2), &spare).unwrap();
     s.daemon.shared().publish(done.txid);
     s.write(21, 0, 70, 21);
     s.daemon.migrate(None).unwrap();
@@ -423,6 +423,37 @@ fn a_power_cut_while_devices_change_loses_nothing() {
     let states = explore(devices_change).unwrap();
     println!("{states} states");
     assert!(states > 100);
+}
+
+#[test]
+fn a_device_that_fails_gets_nothing_more_and_the_rest_goes_on() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut s = stage(dir.path());
+    for ino in 16..19 {
+        s.write(ino, 0, 30, ino as u8);
+    }
+    s.daemon.migrate(None).unwrap();
+    let state = |s: &Stage| s.daemon.devices()[0].state.clone();
+    assert_eq!(state(&s), "in use");
+    s.memory[0].fail_writes();
+    s.write(20, 0, 90, 20);
+    s.daemon.migrate(None).unwrap();
+    let report = s.daemon.devices()[0].clone();
+    assert_eq!(report.state, "failing", "{report:?}");
+    assert!(report.errors > 0 && report.trouble.is_some(), "{report:?}");
+    assert!(s.daemon.devices()[1].live_bytes >= 90 * BLOCK_BYTES as u64);
+    assert_eq!(contents(s.daemon.volume()).unwrap(), s.content);
+    // It can be emptied: it is still read.
+    s.write(21, 0, 10, 21);
+    let old = entry(0).uuid;
+    let volume = s.daemon.volume();
+    volume.set_device_state(TierId::Ssd, &old, 1).unwrap();
+    let begun = std::time::Instant::now();
+    while s.daemon.devices()[0].live_bytes > 0 {
+        s.daemon.shared().empty_devices();
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
+    }
+    assert_eq!(contents(volume).unwrap(), s.content);
 }
 
 #[cfg(feature = "mutants")]

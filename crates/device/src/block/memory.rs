@@ -35,6 +35,7 @@ type Told = Box<dyn Fn(&Step) + Send + Sync>;
 struct State {
     bytes: Vec<u8>,
     failing: bool,
+    failing_writes: bool,
 }
 
 /// Blocks in memory.
@@ -58,7 +59,7 @@ impl MemoryBlocks {
             name: name.to_owned(),
             state: Mutex::new(State {
                 bytes,
-                failing: false,
+                ..State::default()
             }),
             counters: Counters::default(),
             told: None,
@@ -87,6 +88,11 @@ impl MemoryBlocks {
         self.state.lock().failing = failing;
     }
 
+    /// From now on whatever changes it fails with EIO.
+    pub fn fail_writes(&self) {
+        self.state.lock().failing_writes = true;
+    }
+
     fn act<T>(
         &self,
         did: Did,
@@ -94,7 +100,7 @@ impl MemoryBlocks {
         f: impl FnOnce(&mut Vec<u8>) -> T,
     ) -> Result<T, DeviceError> {
         let mut state = self.state.lock();
-        let result = match state.failing {
+        let result = match state.failing || state.failing_writes && step.is_some() {
             true => Err(DeviceError::os(&self.name, "use it", Errno::IO)),
             false => {
                 if let (Some(told), Some(step)) = (&self.told, step) {

@@ -81,9 +81,9 @@ impl Repair {
                 i.time_ns = i.time_ns.map(|ns| ns.min(NS_MAX));
             });
         }
-        if inode.flags & !flag::ORPHAN != 0 {
+        if inode.flags & !flag::ALL != 0 {
             self.mend(ino, "unknown flags taken away", false, |i| {
-                i.flags &= flag::ORPHAN
+                i.flags &= flag::ALL
             });
         }
         let Some(inode) = self.inode_of(ino) else {

@@ -185,7 +185,7 @@ impl Repair {
             (true, Ino::ROOT) => Ino::ROOT.0,
             (true, _) => kept.place.unwrap_or(inode.parent),
         };
-        let flags = if orphan { flag::ORPHAN } else { 0 };
+        let flags = inode.flags & flag::PIN | if orphan { flag::ORPHAN } else { 0 };
         let now = (inode.nlink, inode.parent, inode.flags);
         if now == (nlink, parent, flags) {
             return;

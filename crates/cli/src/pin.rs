@@ -1,0 +1,149 @@
+//! `shale pin`: keeps files in a tier.
+
+use crate::ask;
+use crate::control::{self, Order};
+use crate::failure::{Failure, Result};
+use crate::size;
+use crate::state::StateDir;
+use crate::terminal::{Waiting, say};
+use crate::whereis::mount_of;
+use clap::ValueEnum;
+use shale_daemon::PinReport;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  shale pin /mnt/shale/index.db                   in NVM, whatever else is there
+  shale pin /mnt/shale/films --tier hdd           a tree, and what is made in it later
+  shale pin /mnt/shale/index.db --unpin
+  shale where /mnt/shale/index.db                 says what is pinned
+
+What lies elsewhere is brought to the tier at once. What is written later to a file that is pinned to
+ssd or hdd goes there when NVM makes room. If the tier has not enough room, nothing is pinned.";
+
+/// Inodes of one order.
+const AT_ONCE: usize = 1000;
+
+/// A tier, as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tier {
+    Nvm,
+    Ssd,
+    Hdd,
+}
+
+/// Arguments of `pin`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Files and directories on one mount
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Where they are to be
+    #[arg(long, value_enum, default_value = "nvm")]
+    tier: Tier,
+    /// Let them move again
+    #[arg(long, conflicts_with = "tier")]
+    unpin: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything below a path, with itself, on the same mount.
+fn tree(path: &Path, device: u64, inos: &mut Vec<u64>) -> Result<()> {
+    let failed = || Failure::because(path.display());
+    let meta = std::fs::symlink_metadata(path).map_err(failed())?;
+    if meta.dev() != device {
+        return Ok(());
+    }
+    if meta.is_file() || meta.is_dir() {
+        inos.push(meta.ino());
+    }
+    if meta.is_dir() {
+        for entry in std::fs::read_dir(path).map_err(failed())? {
+            tree(&entry.map_err(failed())?.path(), device, inos)?;
+        }
+    }
+    Ok(())
+}
+
+/// Pins.
+pub fn run(args: &Args) -> Result<()> {
+    let mut inos = Vec::new();
+    let mut mount: Option<StateDir> = None;
+    for path in &args.paths {
+        let place = path
+            .canonicalize()
+            .map_err(Failure::because(path.display()))?;
+        let dir = ask::mount_at(&mount_of(&place)?)?;
+        if mount.as_ref().is_some_and(|m| m.path() != dir.path()) {
+            return Err(
+                Failure::usage("the paths are on several mounts").advise("one mount at a time")
+            );
+        }
+        mount = Some(dir);
+        let device = std::fs::metadata(&place)
+            .map_err(Failure::because(path.display()))?
+            .dev();
+        tree(&place, device, &mut inos)?;
+    }
+    let Some(dir) = mount else { return Ok(()) };
+    inos.sort_unstable();
+    inos.dedup();
+    let waiting = Waiting::start("pinning");
+    control::digest(&dir)?;
+    let tier = (!args.unpin).then_some(args.tier as u8);
+    let all = order(&dir, &inos, tier, true)?;
+    if all.elsewhere_bytes > all.room_bytes {
+        return Err(Failure::new(format!(
+            "{}: {} would have to come to {}, and there is room for {}: {} are missing; nothing is pinned",
+            args.paths[0].display(),
+            size::show(all.elsewhere_bytes),
+            name(args.tier),
+            size::show(all.room_bytes),
+            size::show(all.elsewhere_bytes - all.room_bytes)
+        )));
+    }
+    let done = order(&dir, &inos, tier, false)?;
+    drop(waiting);
+    if args.json {
+        let text = serde_json::to_string_pretty(&done);
+        say!("{}", text.map_err(Failure::because("the answer"))?);
+        return Ok(());
+    }
+    match args.unpin {
+        true => say!("{} files and directories may move again", done.inodes),
+        false => say!(
+            "{} files and directories pinned to {}, {} moved there",
+            done.inodes,
+            name(args.tier),
+            size::show(done.moved_bytes)
+        ),
+    }
+    Ok(())
+}
+
+fn name(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Nvm => "nvm",
+        Tier::Ssd => "ssd",
+        Tier::Hdd => "hdd",
+    }
+}
+
+fn order(dir: &StateDir, inos: &[u64], tier: Option<u8>, look: bool) -> Result<PinReport> {
+    let mut sum = PinReport::default();
+    for part in inos.chunks(AT_ONCE) {
+        let inos = part.to_vec();
+        let one: PinReport = control::order(dir, &Order::Pin { inos, tier, look })?;
+        sum = PinReport {
+            inodes: sum.inodes + one.inodes,
+            elsewhere_bytes: sum.elsewhere_bytes + one.elsewhere_bytes,
+            room_bytes: one.room_bytes,
+            moved_bytes: sum.moved_bytes + one.moved_bytes,
+        };
+    }
+    Ok(sum)
+}
