@@ -51,8 +51,13 @@ pub enum Order {
         /// Bytes a second.
         rate: Option<u64>,
     },
-    /// Where the blocks of an inode are.
-    Where(u64),
+    /// Where the blocks of an inode are, from a byte on.
+    Where {
+        /// Which.
+        ino: u64,
+        /// First byte.
+        from: u64,
+    },
     /// How many files and bytes each device holds.
     Holdings,
     /// Pin inodes to a tier (its number), or to none; or only say what that would move.
@@ -209,8 +214,8 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
             let done = change_device(&order, daemon).map_err(|e| e.to_string());
             packet::send(socket, &done.map(|()| daemon.devices()), &[])
         }
-        Some((Order::Where(ino), _)) => {
-            let places = daemon.where_is(ino).map_err(|e| e.to_string());
+        Some((Order::Where { ino, from }, _)) => {
+            let places = daemon.where_is(ino, from).map_err(|e| e.to_string());
             packet::send(socket, &places, &[])
         }
         None => Ok(()),

@@ -6,11 +6,11 @@ use crate::failure::{Failure, Result};
 use crate::size;
 use crate::state::StateDir;
 use crate::terminal::{Waiting, say};
-use crate::whereis::mount_of;
+use crate::whereis::{mount_of, tree};
 use clap::ValueEnum;
 use shale_daemon::PinReport;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,24 +51,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Everything below a path, with itself, on the same mount.
-fn tree(path: &Path, device: u64, inos: &mut Vec<u64>) -> Result<()> {
-    let failed = || Failure::because(path.display());
-    let meta = std::fs::symlink_metadata(path).map_err(failed())?;
-    if meta.dev() != device {
-        return Ok(());
-    }
-    if meta.is_file() || meta.is_dir() {
-        inos.push(meta.ino());
-    }
-    if meta.is_dir() {
-        for entry in std::fs::read_dir(path).map_err(failed())? {
-            tree(&entry.map_err(failed())?.path(), device, inos)?;
-        }
-    }
-    Ok(())
-}
-
 /// Pins.
 pub fn run(args: &Args) -> Result<()> {
     let mut inos = Vec::new();
@@ -87,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
         let device = std::fs::metadata(&place)
             .map_err(Failure::because(path.display()))?
             .dev();
-        tree(&place, device, &mut inos)?;
+        tree(&place, device, &mut |meta| inos.push(meta.ino()))?;
     }
     let Some(dir) = mount else { return Ok(()) };
     inos.sort_unstable();

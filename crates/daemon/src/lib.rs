@@ -85,4 +85,4 @@ pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
 pub use tier_stats::{DeviceStatus, MigrationStatus, TierStatus};
 pub use volume_file::VolumeFile;
-pub use whereis::WherePart;
+pub use whereis::{PARTS_MAX, WherePart};

@@ -9,7 +9,7 @@ use shale_volume::Heat;
 use std::ops::ControlFlow;
 
 /// Parts of a file that one answer tells of.
-const PARTS_MAX: usize = 1000;
+pub const PARTS_MAX: usize = 100;
 
 /// Part of a file that lies in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,12 +33,12 @@ pub struct WherePart {
 }
 
 impl Daemon {
-    /// Where the blocks of an inode are, as far as they are in the volume: the first thousand
-    /// parts, cut at zones.
+    /// Where the blocks of an inode are from byte `from` on, as far as they are in the volume: the
+    /// next parts, cut at zones; [`PARTS_MAX`] of them if there are more.
     ///
     /// # Errors
     /// The volume is damaged.
-    pub fn where_is(&self, ino: u64) -> Result<Vec<WherePart>> {
+    pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<WherePart>> {
         let shared = self.shared();
         let _reader = shared.readers.enter();
         let view = shared.volume.view();
@@ -47,7 +47,7 @@ impl Daemon {
             return Ok(parts);
         };
         let mut extents = Vec::new();
-        view.extents(&inode, FileBlock(0), &mut |e| {
+        view.extents(&inode, FileBlock::containing(from), &mut |e| {
             extents.push(e);
             match extents.len() < PARTS_MAX {
                 true => ControlFlow::Continue(()),

@@ -48,6 +48,14 @@ fn a_volume_is_as_large_as_its_slowest_tier() {
     }
     let place = v.shale(&["where", file(0).to_str().unwrap()]).ok();
     assert!(place.contains("zone"), "{place}");
+    let tree = v.shale(&["where", v.place(), "--json"]).ok();
+    let tree: serde_json::Value = serde_json::from_str(&tree).unwrap();
+    let held = |tier: &str| tree[tier]["bytes"].as_u64().unwrap_or(0);
+    let all = held("nvm") + held("ssd") + held("hdd");
+    assert_eq!(all, (FILES * FILE_BYTES) as u64, "{tree}");
+    let first = file(0);
+    let at = ["where", first.to_str().unwrap(), "--offset", "5M"];
+    assert_eq!(v.shale(&at).ok().lines().count(), 1);
     v.umount();
     v.fsck();
     v.mount();
