@@ -109,10 +109,22 @@ fn rows(status: &Value, held: Option<&Value>) -> Vec<Value> {
                 "live_bytes": live,
                 "files": files(held, word(tier, "tier"), n),
                 "errors": device["errors"],
+                "state": state(device),
             })
         }));
     }
     rows
+}
+
+/// How a device is, in a word.
+pub fn state(device: &Value) -> &'static str {
+    let (failing, emptying) = (device["failing"].is_string(), device["emptying"] == true);
+    match (failing, emptying, number(device, "live_bytes")) {
+        (true, ..) => "failing",
+        (false, true, 0) => "empty",
+        (false, true, _) => "emptying",
+        (false, false, _) => "in use",
+    }
 }
 
 fn files(held: Option<&Value>, tier: &str, device: usize) -> Value {
@@ -149,6 +161,9 @@ fn table(rows: &[Value]) -> String {
         if row["errors"].as_u64().is_some_and(|n| n > 0) {
             text += &format!("  {} errors", number(row, "errors"));
         }
+        if let Some(state) = row["state"].as_str().filter(|s| *s != "in use") {
+            text += &format!("  {state}");
+        }
         text += "\n";
     }
     text
@@ -169,9 +184,9 @@ mod tests {
                 "dead_bytes": 1 << 20, "writable_bytes": 7u64 << 30, "reserved_bytes": 64 << 20,
                 "devices": [
                     {"path": "/a", "total_bytes": 4u64 << 30, "live_bytes": 3 << 20,
-                        "dead_bytes": 1 << 20, "errors": 2},
+                        "dead_bytes": 1 << 20, "errors": 2, "failing": "worn out"},
                     {"path": "/b", "total_bytes": 4u64 << 30, "live_bytes": 0, "dead_bytes": 0,
-                        "errors": 0}]}],
+                        "errors": 0, "emptying": false, "failing": null}]}],
         });
         let held = json!([{"tier": "nvm", "device": 0, "files": 9, "bytes": 1},
             {"tier": "ssd", "device": 0, "files": 4, "bytes": 1},
@@ -182,7 +197,7 @@ mod tests {
         for (line, parts) in [
             (1, &["nvm", "640 B", "2 KiB", "512 MiB  /n  9 files"][..]),
             (2, &["ssd", "8 GiB", "4 MiB", "3 MiB", "0 B", "7 GiB"]),
-            (3, &["4 GiB", "/a  4 files  2 errors"]),
+            (3, &["4 GiB", "/a  4 files  2 errors  failing"]),
             (4, &["/b  0 files"]),
         ] {
             for part in parts {

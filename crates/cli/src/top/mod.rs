@@ -186,7 +186,7 @@ mod tests {
                 "available_bytes": 500 << 20},
             "tiers": [{"tier": "ssd", "total_bytes": 8u64 << 30, "live_bytes": 6u64 << 30,
                 "dead_bytes": 1u64 << 30, "reserved_bytes": 64 << 20, "writable_bytes": 1u64 << 30,
-                "devices": [{"errors": 2, "path": "/ssd"}]}],
+                "devices": [{"errors": 2, "path": "/ssd", "failing": "worn out"}]}],
             "migration": {"paused": true, "down_bytes": 5 << 20, "up_bytes": 0,
                 "cleaned_bytes": 1 << 20, "recent_bytes_per_s": 2 << 20, "batches": 3,
                 "rate_bytes_per_s": 1, "limit_bytes_per_s": 0, "last_error": null},
@@ -248,6 +248,7 @@ mod tests {
             "1 MiB/s",
             "others",
             "record refused",
+            "/ssd: failing: worn out",
             "/ssd: 2 requests failed",
             "process 99 was cut off: slept inside a call",
         ] {

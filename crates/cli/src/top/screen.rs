@@ -212,9 +212,11 @@ impl Screen {
         }
         for tier in list(&s["tiers"]) {
             for device in list(&tier["devices"]) {
-                let failed = number(&device, "errors");
+                let (failed, path) = (number(&device, "errors"), word(&device, "path"));
+                if let Some(why) = device["failing"].as_str() {
+                    errors.push(format!("{path}: failing: {why}"));
+                }
                 if failed > 0 {
-                    let path = word(&device, "path");
                     errors.push(format!("{path}: {failed} requests failed"));
                 }
             }
