@@ -44,21 +44,44 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         nr::OPEN | nr::CREAT | nr::OPENAT | nr::OPENAT2 | nr::OPEN_BY_HANDLE_AT => {
             // SAFETY: the program's own call, made for it.
             let fd = unsafe { raw::syscall(number, args) };
+            let mut place = None;
             if fd >= 0 {
-                guarded(thread, || names::opened(fd as i32, number, args));
+                guarded(thread, || {
+                    place = names::opened(fd as i32, number, args);
+                    0
+                });
+            }
+            if let Some(place) = place {
+                thread.prepare();
+                guarded(thread, || names::enter(fd as i32, place));
             }
             fd
         }
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, args),
         nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, args),
-        nr::MMAP if !matches!(table::get(args[4] as i32), Entry::File(_)) => PASS,
+        nr::MMAP if !is_ours(number, args) => PASS,
         _ => {
-            // `malloc`, under its locks, reads files of the kernel's.
-            if matches!(table::get(args[0] as i32), Entry::File(_)) {
+            // `malloc`, under its locks, maps memory and reads files of the kernel's.
+            if is_ours(number, args) {
                 thread.prepare();
             }
             guarded(thread, || dispatch(thread, number, args))
         }
+    }
+}
+
+/// Whether a call is about a file of ours, by whichever of its descriptors.
+fn is_ours(number: u32, args: &Args) -> bool {
+    let ours = |at: usize| matches!(table::get(args[at] as i32), Entry::File(_));
+    match number {
+        nr::MMAP => ours(4),
+        nr::MREMAP | nr::RT_SIGACTION | nr::IO_URING_SETUP => false,
+        nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID => false,
+        nr::DUP2 | nr::DUP3 | nr::SENDFILE => ours(0) || ours(1),
+        nr::SPLICE | nr::COPY_FILE_RANGE => ours(0) || ours(2),
+        nr::SENDMSG | nr::SENDMMSG => transfer::sends_ours(number, args),
+        nr::CLOSE_RANGE => table::has_file(args[0] as u32, args[1] as u32),
+        _ => ours(0),
     }
 }
 

@@ -97,6 +97,15 @@ pub fn for_each(first: u32, last: u32, mut f: impl FnMut(i32, Entry)) {
     }
 }
 
+/// Whether one of these descriptors, from `first` to `last`, is a file of ours.
+pub fn has_file(first: u32, last: u32) -> bool {
+    let mut found = false;
+    for_each(first, last, |_, entry| {
+        found |= matches!(entry, Entry::File(_))
+    });
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -136,7 +136,8 @@ impl Thread {
     }
 
     /// Allocates, once per thread, what its end has to run: later a fork that holds the locks of
-    /// `malloc` may wait for it. Not in calls that `malloc` itself makes, which has its locks then.
+    /// `malloc` may wait for it. Only in calls about a file of ours: those that `malloc` itself makes,
+    /// which has its locks then, are about none.
     #[inline]
     pub fn prepare(&self) {
         thread_local! {

@@ -12,18 +12,28 @@ use core::sync::atomic::Ordering;
 /// Flags of `open` that a description keeps.
 const KEPT: i32 = libc::O_ACCMODE | libc::O_APPEND;
 
-/// The kernel has opened `fd`. Gives 0.
-pub fn opened(fd: i32, number: u32, args: &Args) -> i64 {
+/// A file of ours that the kernel has opened, and the flags that were given.
+#[derive(Clone, Copy)]
+pub struct Opened {
+    place: mounts::Place,
+    flags: i32,
+}
+
+/// The kernel has opened `fd`: what that is, if it is a file of ours. Allocates nothing with
+/// libc, whose `malloc` opens files of the kernel's.
+pub fn opened(fd: i32, number: u32, args: &Args) -> Option<Opened> {
     // What closed it may have escaped us.
     table::remove(fd);
     // SAFETY: the registers of the program's own call, which the kernel has accepted.
     let (path, flags) = unsafe { what(number, args) };
     if flags & libc::O_PATH != 0 || path.is_some_and(mounts::surely_elsewhere) {
-        return 0;
+        return None;
     }
-    let Some(place) = mounts::place(fd) else {
-        return 0;
-    };
+    mounts::place(fd).map(|place| Opened { place, flags })
+}
+
+/// Enters a descriptor of ours that the kernel has opened. Gives 0.
+pub fn enter(fd: i32, Opened { place, flags }: Opened) -> i64 {
     let Some(index) = description::take() else {
         return 0;
     };

@@ -57,6 +57,24 @@ pub fn between(number: u32, args: &Args) -> i64 {
 
 /// `sendmsg`, `sendmmsg`: whoever gets a descriptor shares its offset.
 pub fn message(number: u32, args: &Args) -> i64 {
+    each_sent(number, args, |fd| {
+        hand_over(fd);
+        report::passed(nr::SENDMSG, "descriptor sent away");
+    });
+    PASS
+}
+
+/// Whether a file of ours is among the descriptors that are sent.
+pub fn sends_ours(number: u32, args: &Args) -> bool {
+    let mut ours = false;
+    each_sent(number, args, |fd| {
+        ours |= matches!(table::get(fd), Entry::File(_))
+    });
+    ours
+}
+
+/// Calls `f` for every descriptor that `sendmsg` or `sendmmsg` sends.
+fn each_sent(number: u32, args: &Args, mut f: impl FnMut(i32)) {
     let (at, count, stride) = match number {
         nr::SENDMSG => (args[1], 1, size_of::<libc::msghdr>()),
         _ => (args[1], args[2].min(1024), size_of::<libc::mmsghdr>()),
@@ -64,17 +82,16 @@ pub fn message(number: u32, args: &Args) -> i64 {
     for i in 0..count {
         let header = at + i * stride as u64;
         if header < 4096 {
-            return PASS;
+            return;
         }
         // SAFETY: the program says that a message header is there.
-        unsafe { hand_over_all(&*(header as *const libc::msghdr)) };
+        unsafe { each_in(&*(header as *const libc::msghdr), &mut f) };
     }
-    PASS
 }
 
 /// # Safety
 /// The header is one that the program gave for sending.
-unsafe fn hand_over_all(header: &libc::msghdr) {
+unsafe fn each_in(header: &libc::msghdr, f: &mut impl FnMut(i32)) {
     if header.msg_controllen == 0 || header.msg_control.is_null() {
         return;
     }
@@ -88,9 +105,7 @@ unsafe fn hand_over_all(header: &libc::msghdr) {
             let fds = one.cmsg_len.saturating_sub(head) / size_of::<i32>();
             for i in 0..fds {
                 // SAFETY: `cmsg_len` says that so many numbers are there.
-                let fd = unsafe { data.cast::<i32>().add(i).read_unaligned() };
-                hand_over(fd);
-                report::passed(nr::SENDMSG, "descriptor sent away");
+                f(unsafe { data.cast::<i32>().add(i).read_unaligned() });
             }
         }
         // SAFETY: as above.

@@ -29,6 +29,17 @@ fn descriptors_children_and_signals_are_as_posix_says() {
 }
 
 #[test]
+fn first_calls_of_threads_do_not_wait_for_a_fork() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("first");
+    for calls in WARM_CALLS {
+        let run = Run::of(&m, &program).arg(m.path().join(calls));
+        let run = run.env("SHALE_REPORT", m.beside("report"));
+        assert_eq!(run.env("SHALE_WARM_CALLS", calls).output(), "");
+    }
+}
+
+#[test]
 fn data_calls_make_no_system_call() {
     let Some(m) = Mounted::new() else { return };
     let program = compiled("loop");

@@ -28,7 +28,7 @@ pub fn compiled(name: &str) -> PathBuf {
         .replace(':', "_");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{place}"));
     let done = Command::new("cc")
-        .args(["-O2", "-Wall", "-Wextra", "-pthread", "-o"])
+        .args(["-O2", "-Wall", "-Wextra", "-pthread", "-rdynamic", "-o"])
         .args([program.as_os_str(), source.as_os_str()])
         .status()
         .unwrap();
