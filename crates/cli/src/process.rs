@@ -75,16 +75,29 @@ impl Process {
     }
 }
 
-/// Start of a process that has not ended (a zombie has).
+/// Start of a process that has not ended (a zombie has, once its last thread has: until then it
+/// keeps its files and locks).
 fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (started, ended) = thread(&format!("/proc/{pid}/stat"))?;
+    if !ended {
+        return Some(started);
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let mut threads = threads.map(|t| t.path().join("stat"));
+    let lives = threads.any(|t| t.to_str().and_then(thread).is_some_and(|(_, ended)| !ended));
+    lives.then_some(started)
+}
+
+/// When a thread started, and whether it has ended.
+fn thread(stat: &str) -> Option<(u64, bool)> {
+    let stat = fs::read_to_string(stat).ok()?;
     // The second field is a name in parentheses that may hold anything.
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?;
     // Field 22; `rest` began with field 3.
     let started = fields.nth(18)?.parse().ok()?;
-    (state != "Z" && state != "X").then_some(started)
+    Some((started, state == "Z" || state == "X"))
 }
 
 #[cfg(test)]

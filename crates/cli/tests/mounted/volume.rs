@@ -92,10 +92,14 @@ pub fn signal(pid: u64, signal: Signal) {
     }
 }
 
-/// Whether a process has not ended.
+/// Whether a process has not ended: its last thread keeps its files and locks.
 pub fn lives(pid: u64) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let mut threads = threads.into_iter().flatten().flatten();
+    threads.any(|thread| {
+        fs::read_to_string(thread.path().join("stat"))
+            .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+    })
 }
 
 pub fn detach(place: &Path) {
