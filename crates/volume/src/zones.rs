@@ -12,6 +12,7 @@ use crate::error::{Result, VolumeError};
 use crate::lower::ZonePlace;
 use crate::space::{Run, WordChange, for_words};
 use parking_lot::Mutex;
+use shale_device::mutants;
 use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, TierId, TxId};
 use std::collections::BTreeSet;
@@ -283,7 +284,11 @@ impl Zones {
         };
         let zone = &mut state.zones[at];
         let len = blocks.min(zone.left());
-        let first = zone.place.first + zone.given;
+        let skipped = match mutants::is_on("zone-order") {
+            true => zone.left() - len,
+            false => zone.given,
+        };
+        let first = zone.place.first + skipped;
         zone.given += len;
         Ok(Run {
             addr: BlockAddr::new(self.tier, first),
@@ -297,7 +302,7 @@ impl Zones {
         let index = state.zone_of(run.addr.index());
         let zone = &mut state.zones[index];
         let from = run.addr.index() - zone.place.first;
-        let in_order = from == zone.reached;
+        let in_order = from == zone.reached || mutants::is_on("zone-order");
         zone.reached = from + run.len;
         let (generation, device) = (zone.entry.generation, zone.place.device);
         state.devices[device].dirty = true;
@@ -380,9 +385,13 @@ impl Zones {
     /// What a zone's entry is after it was erased.
     pub(crate) fn erased_entry(&self, zone: u64) -> ZoneEntry {
         let entry = self.state.lock().zones[zone as usize].entry;
+        let generation = match mutants::is_on("zone-generation") {
+            true => entry.generation,
+            false => entry.generation.wrapping_add(1).max(1),
+        };
         ZoneEntry {
             written: 0,
-            generation: entry.generation.wrapping_add(1).max(1),
+            generation,
             ..entry
         }
     }
@@ -477,7 +486,7 @@ impl State {
         let free = |z: &Zone| z.given == 0 && !self.is_closed(z);
         let mut empty = (0..self.zones.len()).filter(|&n| free(&self.zones[n]));
         let first = empty.next()?;
-        (last || empty.next().is_some()).then_some(first)
+        (last || empty.next().is_some() || mutants::is_on("zone-reserve")).then_some(first)
     }
 
     fn info(&self, n: usize) -> ZoneInfo {

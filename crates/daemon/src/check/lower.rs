@@ -5,12 +5,13 @@ use super::Checker;
 use super::claims::{Owner, Part, for_runs};
 use super::media::Media;
 use super::report::{Findings, Object};
-use shale_format::BlockAddr;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::Superblock;
 use shale_format::zone::{ZONES_PER_BLOCK, ZoneEntry};
+use shale_format::{BlockAddr, FormatError};
+use std::ops::Range;
 
 const TIERS: [Object; 2] = [Object::Part("ssd"), Object::Part("hdd")];
 
@@ -62,6 +63,36 @@ pub(super) fn added_tables(sb: &Superblock, devices: &DeviceTable) -> Vec<(Block
         (BlockAddr::nvm(d.zone_block), len)
     };
     added.map(run).collect()
+}
+
+/// A zone of a device: the block of NVM that its entry is in, its blocks of the tier, the entry.
+type Zone = (u64, Range<u64>, Result<ZoneEntry, FormatError>);
+
+/// The zones of a device whose entries can be looked at.
+fn zones(media: &Media, place: &DevicePlace) -> Vec<Zone> {
+    let mut bytes = [0; BLOCK_BYTES];
+    let (mut all, mut first) = (Vec::new(), place.first);
+    for zone in 0..place.zones() {
+        let block = place.zone_block + zone / ZONES_PER_BLOCK;
+        let at = (zone % ZONES_PER_BLOCK) as usize * ZoneEntry::BYTES;
+        let end = first + u64::from(place.zone_blocks);
+        if media.load(block, &mut bytes) {
+            let entry = ZoneEntry::decode(&bytes[at..at + ZoneEntry::BYTES], zone);
+            all.push((block, first..end, entry));
+        }
+        first = end;
+    }
+    all
+}
+
+/// Blocks of the zones of each tier below NVM whose entries cannot be read: nobody knows how often they
+/// were erased, so what lies there may not be verified any more.
+pub(super) fn lost_zones(media: &Media, devices: &DeviceTable) -> [Vec<Range<u64>>; 2] {
+    [0, 1].map(|n| {
+        let all = devices.of(n).iter().flat_map(|place| zones(media, place));
+        let lost = all.filter(|zone| zone.2.is_err());
+        lost.map(|zone| zone.1).collect()
+    })
 }
 
 impl Checker<'_> {
@@ -130,29 +161,15 @@ impl Checker<'_> {
 
     /// Entries are whole, and nothing in use lies behind a write pointer.
     fn check_zones(&mut self, n: usize, place: &DevicePlace, object: Object) {
-        let mut bytes = [0; BLOCK_BYTES];
-        let mut first = place.first;
-        for zone in 0..place.zones() {
-            let block = place.zone_block + zone / ZONES_PER_BLOCK;
-            let at = (zone % ZONES_PER_BLOCK) as usize * ZoneEntry::BYTES;
-            let end = first + u64::from(place.zone_blocks);
-            if self.media.load(block, &mut bytes) {
-                match ZoneEntry::decode(&bytes[at..at + ZoneEntry::BYTES], zone) {
-                    Ok(entry) => self.check_zone(n, object, first..end, &entry),
-                    Err(e) => self.findings.undecodable(object, Some(block), &e),
-                }
+        for (block, blocks, entry) in zones(&self.media, place) {
+            match entry {
+                Ok(entry) => self.check_zone(n, object, blocks, &entry),
+                Err(e) => self.findings.undecodable(object, Some(block), &e),
             }
-            first = end;
         }
     }
 
-    fn check_zone(
-        &mut self,
-        n: usize,
-        object: Object,
-        blocks: std::ops::Range<u64>,
-        entry: &ZoneEntry,
-    ) {
+    fn check_zone(&mut self, n: usize, object: Object, blocks: Range<u64>, entry: &ZoneEntry) {
         let written = blocks.start + u64::from(entry.written);
         let seen = self.claims.below(n);
         let last = (blocks.start / 64..blocks.end.div_ceil(64))

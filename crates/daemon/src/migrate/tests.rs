@@ -4,9 +4,10 @@ use crate::check::{CheckOptions, check};
 use crate::daemon::{Daemon, DaemonConfig};
 use crate::nvm_dir::make_nvm;
 use crate::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
-use parking_lot::Mutex;
 use shale_device::block::Step;
-use shale_device::sim::{Action, Choice, MediaRules, Recording, Script};
+use shale_device::sim::{
+    Action, BlockReplay, BlockRules, BlockTape, Choice, MediaRules, Recording, Replay,
+};
 use shale_device::{Map, MapOptions, MemoryBlocks, SystemClock};
 use shale_format::device_table::DevicePlace;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
@@ -27,9 +28,6 @@ const DEVICES: usize = ZONES.len();
 
 /// By inode: the byte that each of its blocks is filled with.
 type Content = BTreeMap<u64, Vec<u8>>;
-
-/// What was done to one device, and how many events of NVM had happened before each step.
-type Tape = Arc<Mutex<Vec<(usize, Step)>>>;
 
 fn entry(n: usize) -> DeviceEntry {
     DeviceEntry {
@@ -72,7 +70,7 @@ fn volume_file(dir: &Path) -> VolumeFile {
 struct Stage {
     daemon: Arc<Daemon>,
     recording: Arc<Recording>,
-    tapes: [Tape; DEVICES],
+    tape: Arc<BlockTape>,
     /// The devices; the last is to be added.
     memory: [Arc<MemoryBlocks>; DEVICES],
     content: Content,
@@ -85,14 +83,10 @@ fn stage(dir: &Path) -> Stage {
     let medium = recording.medium("nvm");
     let map = make_nvm(dir, NVM_BYTES, &MapOptions::new().recorder(medium)).unwrap();
     let map = Arc::new(map);
-    let tapes: [Tape; DEVICES] = Default::default();
+    let tape = BlockTape::new(&recording);
     let memory = [0, 1, 2].map(|n| {
-        let (tape, events) = (tapes[n].clone(), recording.clone());
         let memory = MemoryBlocks::new(["ssd", "hdd", "new"][n], device_bytes(n));
-        Arc::new(memory.telling(move |step| {
-            let at = events.event_count();
-            tape.lock().push((at, step.clone()));
-        }))
+        Arc::new(tape.watch(n, memory))
     });
     let lower = LowerDevices {
         ssd: vec![memory[0].clone()],
@@ -112,7 +106,7 @@ fn stage(dir: &Path) -> Stage {
     Stage {
         daemon,
         recording,
-        tapes,
+        tape,
         memory,
         content: Content::new(),
         states: Vec::new(),
@@ -246,78 +240,8 @@ fn devices_change(s: &mut Stage) {
     s.daemon.migrate(None).unwrap();
 }
 
-/// Power fails when so many events of NVM, and so many steps of each device, have happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cut {
-    event: usize,
-    steps: [usize; DEVICES],
-}
-
-fn cuts(script: &Script, tapes: &[Vec<(usize, Step)>; DEVICES], from: usize) -> Vec<Cut> {
-    let happened = |n: usize, event| tapes[n].iter().take_while(|(at, _)| *at <= event).count();
-    let mut cuts = Vec::new();
-    for (event, recorded) in script.events().iter().enumerate().skip(from) {
-        if recorded.action == Action::Fence {
-            let steps = [0, 1, 2].map(|n| happened(n, event));
-            cuts.push(Cut { event, steps });
-        }
-    }
-    for (n, tape) in tapes.iter().enumerate() {
-        for (index, (event, step)) in tape.iter().enumerate() {
-            if *step == Step::Flush && *event >= from {
-                let mut steps = [0, 1, 2].map(|n| happened(n, *event));
-                steps[n] = index;
-                cuts.push(Cut {
-                    event: *event,
-                    steps,
-                });
-            }
-        }
-    }
-    cuts.sort();
-    cuts.dedup();
-    cuts
-}
-
-/// A pseudo-random bit.
-fn coin(seed: u64, n: u64) -> bool {
-    let word = (seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word >> 40 & 1 == 1
-}
-
-/// What a device holds after a cut: what was flushed, and of the rest what `choice` says.
-fn device_after(n: usize, steps: &[(usize, Step)], choice: u64) -> Vec<u8> {
-    let mut bytes = vec![0; device_bytes(n) as usize];
-    let flushed = steps.iter().rposition(|(_, s)| *s == Step::Flush);
-    for (index, (_, step)) in steps.iter().enumerate() {
-        let certain = flushed.is_some_and(|f| index < f);
-        let kept = |sector: usize| match choice {
-            0 => certain,
-            1 => true,
-            seed => certain || coin(seed, (index * 1000 + sector) as u64),
-        };
-        match step {
-            Step::Flush => {}
-            Step::Write { at, bytes: new } => {
-                for (sector, part) in new.chunks(SECTOR).enumerate() {
-                    if kept(sector) {
-                        let at = *at as usize + sector * SECTOR;
-                        bytes[at..at + part.len()].copy_from_slice(part);
-                    }
-                }
-            }
-            Step::Discard { at, bytes: len } => {
-                if kept(0) {
-                    bytes[*at as usize..(*at + *len) as usize].fill(0xd5);
-                }
-            }
-        }
-    }
-    bytes
-}
-
 /// Opens what a cut left and compares it.
-fn verify(nvm: &[u8], devices: [Vec<u8>; DEVICES], allowed: &[&Content]) -> Result<(), String> {
+fn verify(nvm: &[u8], devices: &[Vec<u8>], allowed: &[&Content]) -> Result<(), String> {
     let map = Arc::new(Map::anonymous(nvm.len()).unwrap());
     map.store(0, nvm);
     Volume::replay(map.clone()).map_err(|e| format!("replay: {e}"))?;
@@ -370,6 +294,39 @@ fn contents(volume: &Volume) -> Result<Content, String> {
     Ok(content)
 }
 
+/// Power fails here: looks at some of what that could leave. Gives the number of states.
+fn look(
+    replay: &Replay<'_>,
+    below: &BlockReplay<'_>,
+    states: &[(usize, Content)],
+    seeded: bool,
+) -> Result<usize, String> {
+    let event = replay.at();
+    let now = states.partition_point(|(at, _)| *at <= event);
+    let allowed: Vec<&Content> = states[now.saturating_sub(1)..states.len().min(now + 1)]
+        .iter()
+        .map(|(_, c)| c)
+        .collect();
+    let uncertain = replay.cut(&MediaRules::default());
+    // What NVM keeps and what devices keep has nothing to do with one another.
+    let seed = Choice::Seed(2 + event as u64);
+    let all = [
+        (Choice::None, Choice::All),
+        (Choice::All, Choice::None),
+        (seed, seed),
+    ];
+    let choices = &all[..if seeded { 3 } else { 2 }];
+    for (nvm, devices) in choices {
+        verify(
+            &uncertain.image(0, nvm),
+            &below.images(SECTOR, devices),
+            &allowed,
+        )
+        .map_err(|e| format!("event {event}, step {}, {nvm:?}: {e}", below.at()))?;
+    }
+    Ok(choices.len())
+}
+
 /// Runs the workload and looks at every cut. Gives the number of states.
 fn explore(workload: fn(&mut Stage)) -> Result<usize, String> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -378,31 +335,24 @@ fn explore(workload: fn(&mut Stage)) -> Result<usize, String> {
     s.noted();
     workload(&mut s);
     let (script, states) = (s.recording.script(), s.states.clone());
-    let tapes = [0, 1, 2].map(|n| s.tapes[n].lock().clone());
+    let told = s.tape.take();
     drop(s);
-    let rules = MediaRules::default();
+    let empty = [0, 1, 2]
+        .map(|n| vec![0; device_bytes(n) as usize])
+        .to_vec();
+    let mut below = BlockReplay::new(&told, empty, BlockRules::default());
     let mut replay = script.replay();
     let mut seen = 0;
-    for cut in cuts(&script, &tapes, from) {
-        replay.advance_to(cut.event);
-        let now = states.partition_point(|(at, _)| *at <= cut.event);
-        let allowed: Vec<&Content> = states[now.saturating_sub(1)..states.len().min(now + 1)]
-            .iter()
-            .map(|(_, c)| c)
-            .collect();
-        let uncertain = replay.cut(&rules);
-        // What NVM keeps and what devices keep has nothing to do with one another.
-        let seed = 2 + cut.event as u64;
-        let mut choices = vec![(Choice::None, 1), (Choice::All, 0)];
-        if seen % 3 == 0 {
-            choices.push((Choice::Seed(seed), seed));
+    for (event, recorded) in script.events().iter().enumerate() {
+        replay.advance_to(event);
+        while let Some(next) = below.next().filter(|told| told.event <= event) {
+            if next.step == Step::Flush && event >= from {
+                seen += look(&replay, &below, &states, seen % 3 == 0)?;
+            }
+            below.step();
         }
-        for (nvm, devices) in choices {
-            let of = |n: usize| device_after(n, &tapes[n][..cut.steps[n]], devices);
-            let image = uncertain.image(0, &nvm);
-            verify(&image, [of(0), of(1), of(2)], &allowed)
-                .map_err(|e| format!("{cut:?}, {nvm:?}: {e}"))?;
-            seen += 1;
+        if recorded.action == Action::Fence && event >= from {
+            seen += look(&replay, &below, &states, seen % 3 == 0)?;
         }
     }
     Ok(seen)

@@ -7,6 +7,9 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::sync::Arc;
 
+/// What reads where something was discarded: as bad as a real device, not zeros.
+pub(crate) const DISCARDED: u8 = 0xd5;
+
 /// What was done to the device, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -28,8 +31,23 @@ pub enum Step {
     },
 }
 
+/// What a device is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Flush.
+    Flush,
+    /// Discard.
+    Discard,
+}
+
 /// Told of each step before it happens.
 type Told = Box<dyn Fn(&Step) + Send + Sync>;
+/// Asked before anything happens, with nothing locked; it may take its time, or refuse.
+type Asked = Box<dyn Fn(Ask) -> Result<(), Errno> + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -44,6 +62,7 @@ pub struct MemoryBlocks {
     state: Mutex<State>,
     counters: Counters,
     told: Option<Told>,
+    asked: Option<Asked>,
 }
 
 impl MemoryBlocks {
@@ -63,12 +82,22 @@ impl MemoryBlocks {
             }),
             counters: Counters::default(),
             told: None,
+            asked: None,
         }
     }
 
     /// Has every step told to `told`.
     pub fn telling(mut self, told: impl Fn(&Step) + Send + Sync + 'static) -> MemoryBlocks {
         self.told = Some(Box::new(told));
+        self
+    }
+
+    /// Asks `asked` before everything; what it refuses fails with its error.
+    pub fn asking(
+        mut self,
+        asked: impl Fn(Ask) -> Result<(), Errno> + Send + Sync + 'static,
+    ) -> MemoryBlocks {
+        self.asked = Some(Box::new(asked));
         self
     }
 
@@ -99,10 +128,21 @@ impl MemoryBlocks {
         step: Option<&Step>,
         f: impl FnOnce(&mut Vec<u8>) -> T,
     ) -> Result<T, DeviceError> {
+        let ask = match did {
+            Did::Read(_) => Ask::Read,
+            Did::Wrote(_) => Ask::Write,
+            Did::Flushed => Ask::Flush,
+            Did::Discarded(_) => Ask::Discard,
+        };
+        let answer = self.asked.as_ref().map_or(Ok(()), |asked| asked(ask));
         let mut state = self.state.lock();
-        let result = match state.failing || state.failing_writes && step.is_some() {
-            true => Err(DeviceError::os(&self.name, "use it", Errno::IO)),
-            false => {
+        let answer = match state.failing || state.failing_writes && step.is_some() {
+            true => Err(Errno::IO),
+            false => answer,
+        };
+        let result = match answer {
+            Err(e) => Err(DeviceError::os(&self.name, "use it", e)),
+            Ok(()) => {
                 if let (Some(told), Some(step)) = (&self.told, step) {
                     told(step);
                 }
@@ -144,9 +184,8 @@ impl BlockDevice for MemoryBlocks {
         check_range(at, bytes, self.bytes());
         let range = at as usize..(at + bytes) as usize;
         let step = Step::Discard { at, bytes };
-        // As bad as a real one: not zeros.
         let did = Did::Discarded(bytes);
-        self.act(did, Some(&step), |all| all[range].fill(0xd5))
+        self.act(did, Some(&step), |all| all[range].fill(DISCARDED))
     }
 }
 

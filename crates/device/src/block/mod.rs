@@ -14,7 +14,8 @@ mod memory;
 mod ring;
 
 pub use file::BlockFile;
-pub use memory::{MemoryBlocks, Step};
+pub(crate) use memory::DISCARDED;
+pub use memory::{Ask, MemoryBlocks, Step};
 
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;

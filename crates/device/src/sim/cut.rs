@@ -106,7 +106,7 @@ pub enum Choice<'c> {
 }
 
 impl Choice<'_> {
-    fn survivors(&self, units: usize) -> Vec<bool> {
+    pub(crate) fn survivors(&self, units: usize) -> Vec<bool> {
         match *self {
             Choice::None => vec![false; units],
             Choice::All => vec![true; units],

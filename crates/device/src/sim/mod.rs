@@ -28,13 +28,17 @@
 //! # Ok::<(), shale_device::DeviceError>(())
 //! ```
 //!
+//! Block devices next to it: [`BlockTape`] and [`BlockReplay`].
+//!
 //! A mapping whose stores are never meant to reach a medium (a control page) should not
 //! be recorded: everything in it would stay uncertain for ever.
 
+mod blocks;
 mod cut;
 mod record;
 mod replay;
 
+pub use blocks::{BlockReplay, BlockRules, BlockTape, Told};
 pub(crate) use cut::next_random;
 pub use cut::{Choice, Cut, CutEffect, MediaRules, Unit};
 pub use record::{

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::parts;
 use indicatif::{ProgressBar, ProgressStyle};
+use shale_device::sim::BlockRules;
 use shale_harness::Result;
 use shale_harness::crash::campaign::{self, Options, Summary};
 use shale_harness::crash::explore::{Depth, Failure};
@@ -21,6 +22,7 @@ Examples:
   shale-harness crash                            one minute of everything
   shale-harness crash --long --minutes 60        all pairs, then as many others as fit
   shale-harness crash --workload '12 D 40'       one workload, every cut
+  shale-harness crash --tiers                    flash and disk below, a minute
   shale-harness crash --whole                    every workload of one and two operations
   shale-harness crash --whole --part 3/16 --keep DIR   a part of them; sums of all parts in DIR
   shale-harness crash --triples --parts 400 --keep DIR --minutes 60
@@ -75,8 +77,11 @@ const WHOLE: Depth = Depth {
     live_every: 512,
     flip_every: 512,
     caches: Caches::Volatile,
+    devices: BlockRules { flush_lies: false },
 };
 
+/// Tiers below NVM need another volume, so they are never with the others either.
+const TIERS: (Kind, u64) = (Kind::Tiers, 1_000_000);
 /// Arguments of `crash`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -85,7 +90,7 @@ pub struct Args {
     #[arg(long)]
     long: bool,
     /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients,
-    /// programs, runs; or threads alone
+    /// programs, runs; or threads or tiers alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -124,6 +129,12 @@ pub struct Args {
     /// 10,000 runs of 1,000 operations of two to four clients, with faults after which they go on
     #[arg(long, conflicts_with_all = ["whole", "triples", "long", "kinds", "count", "workload", "states"])]
     runs: bool,
+    /// Runs on a volume with tiers below NVM, whose devices lose power too
+    #[arg(long, conflicts_with_all = ["whole", "triples", "runs", "kinds", "workload"])]
+    tiers: bool,
+    /// Devices below NVM lose what they said they had flushed: has to fail
+    #[arg(long)]
+    lying_flush: bool,
     /// With --whole, --triples or --runs: keep what a part finds in this directory, and add up all
     /// parts there
     #[arg(long, value_name = "DIR")]
@@ -191,7 +202,7 @@ fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     kind.ok_or_else(|| {
         format!(
             "'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, \
-             clients, programs, runs"
+             clients, programs, runs, tiers"
         )
     })
 }
@@ -221,8 +232,11 @@ impl Args {
         }
         let preset = if self.long { LONG } else { SHORT };
         let wanted = |kind: &Kind| self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
-        if self.kinds.as_deref() == Some(&[Kind::Threads]) {
-            return vec![(Kind::Threads, self.count.unwrap_or(THREADS.1))];
+        for (kind, count) in [THREADS, TIERS] {
+            let tiers = self.tiers && kind == Kind::Tiers;
+            if tiers || self.kinds.as_deref() == Some(&[kind]) {
+                return vec![(kind, self.count.unwrap_or(count))];
+            }
         }
         let mut kinds: Vec<(Kind, u64)> = preset.into_iter().filter(|k| wanted(&k.0)).collect();
         for (kind, count) in &mut kinds {
@@ -264,6 +278,7 @@ impl Args {
         let usual = match self.set() {
             Some(Set::Whole) => WHOLE,
             Some(Set::Triples | Set::Runs) => TRIPLES,
+            None if self.has_tiers() => Depth::TIERS,
             None => Depth::default(),
         };
         Depth {
@@ -276,8 +291,16 @@ impl Args {
                 true => Caches::Persistent,
                 false => Caches::Volatile,
             },
+            devices: BlockRules {
+                flush_lies: self.lying_flush,
+            },
             ..usual
         }
+    }
+
+    fn has_tiers(&self) -> bool {
+        let asked = self.kinds.as_deref() == Some(&[Kind::Tiers]);
+        asked || self.tiers || self.workload.as_ref().is_some_and(|w| w.tiers)
     }
 
     /// The command that shows a failure again.
@@ -298,6 +321,7 @@ impl Args {
             (self.eadr, " --eadr"),
             (self.large, " --large"),
             (self.full, " --full"),
+            (self.lying_flush, " --lying-flush"),
         ];
         for (given, word) in more {
             words += if given { word } else { "" };
@@ -373,6 +397,11 @@ fn steps(workload: &str) -> Vec<String> {
         Step::Cut => "power fails in the step before".to_owned(),
         Step::Stop => "unmounted and mounted".to_owned(),
         Step::Kill(client) => format!("client {client} dies"),
+        Step::Migrate(None) => "everything moves out of NVM".to_owned(),
+        Step::Migrate(Some(item)) => {
+            let act = workload.act(item, number);
+            format!("everything moves out of NVM, meanwhile {act:?}")
+        }
         Step::Item { client: 0, item } => format!("{:?}", workload.act(item, number)),
         Step::Item { client, item } => format!("client {client}: {:?}", workload.act(item, number)),
     };

@@ -4,7 +4,8 @@
 //! bytes each time. A [`Place`] is a directory with the volume's files, mapped; what was
 //! changed in it is put back page by page.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::hash::BuildHasherDefault;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs, VolumeFile};
 use shale_device::clock::ManualClock;
-use shale_device::sim::{Action, Recorded, Recording};
+use shale_device::sim::{Action, Recorded, Recording, Told};
 use shale_device::{Access, Clock, Map, MapOptions};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::{RING_AT, file_name};
@@ -21,7 +22,8 @@ use shale_proto::InProcess;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
 
-use super::images::Ground;
+use super::below::{self, Below, Contents};
+use super::images::{Ground, Mix};
 use super::unrest::{Restless, Unrest};
 use crate::model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 use crate::scratch::os_error;
@@ -60,6 +62,8 @@ pub struct Base {
     pub full: bool,
     /// What logs hold; one that is not there is zeros. Only while a run is looked at.
     pub logs: Vec<Vec<u8>>,
+    /// What the tiers below NVM hold, if there are any.
+    pub below: Option<Contents>,
     /// Equal for equal bases only.
     pub id: u128,
 }
@@ -75,6 +79,8 @@ pub enum More {
     Twin,
     /// A file that has nearly all blocks: some operations find no space.
     Full,
+    /// Tiers below NVM.
+    Tiers,
 }
 
 /// A clock that stands still.
@@ -126,12 +132,21 @@ impl Base {
     /// # Errors
     /// No space; what daemon and client say.
     pub fn make(dir: &Path, more: More) -> Result<Arc<Base>> {
-        let place = Place::empty(dir)?;
+        let tiered = more == More::Tiers;
+        let place = Place::empty(dir, tiered)?;
         let failed = |program: &str, e: &dyn std::fmt::Display| HarnessError::Program {
             program: program.to_owned(),
             found: e.to_string(),
         };
-        let empty = Volume::create(place.segment.clone(), &mkfs_options())
+        let options = match tiered {
+            true => below::with_tiers(mkfs_options()),
+            false => mkfs_options(),
+        };
+        let lower = place
+            .below
+            .as_ref()
+            .map_or_else(Default::default, Below::lower);
+        let empty = Volume::create_with(place.segment.clone(), &options, &lower)
             .map_err(|e| failed("mkfs", &e))?;
         let empty_blocks = empty.space().used;
         drop(empty);
@@ -144,7 +159,7 @@ impl Base {
             More::Nothing => Vec::new(),
             More::Large => alphabet::large_tree(),
             More::Twin => alphabet::twin_tree(),
-            More::Full => Vec::new(),
+            More::Full | More::Tiers => Vec::new(),
         };
         let nearly_full = more_is_full.then_some(&session);
         for act in alphabet::tree().into_iter().chain(more) {
@@ -176,6 +191,7 @@ impl Base {
             empty_blocks,
             full: more_is_full,
             logs: Vec::new(),
+            below: place.below.as_ref().map(Below::contents),
             id: 0,
         }))
     }
@@ -195,6 +211,7 @@ impl Base {
             model: self.model.clone(),
             tree: self.tree.clone(),
             logs: vec![vec![0; LOG_FILE_BYTES]; LOGS],
+            below: self.below.clone(),
             ..*self
         }
     }
@@ -285,12 +302,27 @@ pub struct Place {
     /// The same, as daemons see it: what they store is recorded.
     watched: Arc<Map>,
     logs: Vec<(PathBuf, Map)>,
-    /// Media and pages that may differ from the base.
-    touched: BTreeSet<(usize, usize)>,
+    /// Pages that may differ from the base, as numbers.
+    touched: HashSet<u64, BuildHasherDefault<Mix>>,
     /// What daemon and clients do here.
     pub recording: Arc<Recording>,
     /// Makes threads meet in places where they hardly do.
     pub unrest: Arc<Unrest>,
+    /// Devices of tiers below NVM, if the volume has them.
+    pub below: Option<Below>,
+}
+
+/// A page of a medium as one number.
+fn page_number(medium: usize, page: usize) -> u64 {
+    (medium as u64) << 32 | page as u64
+}
+
+/// Medium and page of such a number.
+fn page_of(number: u64) -> (usize, usize) {
+    (
+        (number >> 32) as usize,
+        (number & u64::from(u32::MAX)) as usize,
+    )
 }
 
 /// Medium 0 is the segment file, medium `1 + slot` a log.
@@ -302,7 +334,7 @@ pub fn medium_name(medium: usize) -> String {
 }
 
 impl Place {
-    fn empty(dir: &Path) -> Result<Place> {
+    fn empty(dir: &Path, tiered: bool) -> Result<Place> {
         let dir = tempfile::Builder::new()
             .prefix("shale-crash-")
             .tempdir_in(dir)
@@ -328,7 +360,8 @@ impl Place {
             segment: Arc::new(segment),
             watched: Arc::new(watched),
             logs,
-            touched: BTreeSet::new(),
+            touched: HashSet::default(),
+            below: tiered.then(|| Below::new(&recording)),
             recording,
             unrest,
         })
@@ -339,8 +372,9 @@ impl Place {
     /// # Errors
     /// No space.
     pub fn new(dir: &Path, base: &Base) -> Result<Place> {
-        let place = Place::empty(dir)?;
+        let place = Place::empty(dir, base.below.is_some())?;
         place.segment.store(0, &base.segment);
+        place.put_below(base);
         Ok(place)
     }
 
@@ -372,6 +406,7 @@ impl Place {
         DaemonConfig {
             digest_threads: 1,
             mapped: Some(self.watched.clone()),
+            lower: self.below.as_ref().map(Below::lower),
             log_map: Arc::new(move |slot| recorded(&recording, &unrest, 1 + slot as usize)),
             fixed_logs: Some(FixedLogs {
                 salt: SALT_SEED,
@@ -417,7 +452,8 @@ impl Place {
 
     /// Notes that a page may differ from the base.
     pub fn touch(&mut self, medium: usize, offset: usize) {
-        self.touched.insert((medium, offset / PAGE_BYTES));
+        self.touched
+            .insert(page_number(medium, offset / PAGE_BYTES));
     }
 
     /// Notes what events stored to.
@@ -425,7 +461,7 @@ impl Place {
         for event in events {
             if let Action::Store { offset, bytes, .. } = &event.action {
                 for page in offset / PAGE_BYTES..=(offset + bytes.len() - 1) / PAGE_BYTES {
-                    self.touched.insert((event.medium, page));
+                    self.touched.insert(page_number(event.medium, page));
                 }
             }
         }
@@ -433,7 +469,7 @@ impl Place {
 
     /// Pages that may differ from the base, as medium and number.
     pub fn touched(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.touched.iter().copied()
+        self.touched.iter().map(|&number| page_of(number))
     }
 
     /// Gives the first `logs` spare files the names of logs.
@@ -471,17 +507,39 @@ impl Place {
         Ok(names)
     }
 
+    /// What devices below NVM were told since the last time, `before` events after which those of the
+    /// recording were counted anew.
+    pub fn take_told(&self, before: usize) -> Vec<Told> {
+        let told = self.below.as_ref().map_or(Vec::new(), Below::take_told);
+        let later = |told: Told| Told {
+            event: told.event + before,
+            ..told
+        };
+        told.into_iter().map(later).collect()
+    }
+
+    /// Has the tiers below NVM hold what the base says.
+    pub fn put_below(&self, base: &Base) {
+        if let (Some(below), Some(contents)) = (&self.below, &base.below) {
+            below.put(contents);
+        }
+    }
+
     /// Puts the base back and removes logs.
     ///
     /// # Errors
     /// What the file system says.
     pub fn reset(&mut self, base: &Base) -> Result<()> {
         self.touch_all(&self.recording.take_events());
+        let changed = |below: &Below| !below.take_told().is_empty();
+        if self.below.as_ref().is_some_and(changed) {
+            self.put_below(base);
+        }
         for name in self.other_files()? {
             let path = self.nvm_dir().join(name);
             std::fs::remove_file(&path).map_err(HarnessError::file(&path, "remove"))?;
         }
-        for (medium, page) in std::mem::take(&mut self.touched) {
+        for (medium, page) in std::mem::take(&mut self.touched).into_iter().map(page_of) {
             let at = page * PAGE_BYTES;
             match medium {
                 0 => self.segment.store(at, &base.segment[at..at + PAGE_BYTES]),

@@ -55,7 +55,12 @@ impl Options {
             Some(workload) => workload.threads,
             None => self.kinds.iter().any(|kind| kind.0 == Kind::Threads),
         };
+        let tiers = match &self.only {
+            Some(workload) => workload.tiers,
+            None => self.kinds.iter().any(|kind| kind.0 == Kind::Tiers),
+        };
         match (threads, self.large) {
+            _ if tiers => More::Tiers,
             (true, _) => More::Twin,
             (false, _) if self.full => More::Full,
             (false, true) => More::Large,

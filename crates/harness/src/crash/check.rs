@@ -9,7 +9,7 @@ use shale_daemon::check::{CheckOptions, Severity, check};
 use shale_daemon::{Daemon, RecoveryReport, recover_only};
 use shale_device::sim::Recorded;
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::{BlockAddr, DirKey, FileBlock, Ino};
+use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId};
 use shale_libfs::OFlags;
 use shale_volume::{Inode, View, VolumeError};
 
@@ -18,7 +18,7 @@ use super::images::Image;
 use super::record::{Parts, parts};
 use crate::Result;
 use crate::model::snapshot::Facts;
-use crate::model::{Act, FileAct, Fill, Side, Snapshot, Stat};
+use crate::model::{Act, FileAct, Fill, Shale, Side, Snapshot, Stat};
 
 /// Something of Shale's that is wrong.
 pub type Wrong = String;
@@ -164,6 +164,9 @@ pub fn live_on(
         if !base.full {
             use_it(&mut shale)?;
         }
+        if base.below.is_some() {
+            move_down(&daemon, &mut shale, tree)?;
+        }
         empty_it(&mut shale, tree)?;
         if base.full {
             // Removing gives the space back at once.
@@ -173,6 +176,13 @@ pub fn live_on(
         daemon.quiesce();
         session.detach().map_err(|e| format!("detach: {e}"))?;
         daemon.shutdown().map_err(|e| format!("shutdown: {e}"))?;
+        let below = [TierId::Ssd, TierId::Hdd].map(|t| daemon.volume().lower_space(t));
+        let live: u64 = below.iter().flatten().map(|space| space.live).sum();
+        if live > 0 {
+            return Err(format!(
+                "everything deleted: {live} blocks below NVM are in use"
+            ));
+        }
         let used = daemon.volume().space().used;
         match used == base.empty_blocks {
             true => Ok(()),
@@ -186,6 +196,26 @@ pub fn live_on(
     let events = place.recording.take_events();
     place.touch_all(&events);
     Ok(done.and_then(|()| fsck(place)))
+}
+
+/// Moves everything out of NVM, as far as there is room below: the tree is the same.
+fn move_down(
+    daemon: &Daemon,
+    shale: &mut Shale,
+    tree: &Snapshot,
+) -> std::result::Result<(), Wrong> {
+    daemon
+        .migrate(None)
+        .map_err(|e| format!("after recovery, migration: {e}"))?;
+    daemon.quiesce();
+    let found = Snapshot::of(shale).map_err(|e| format!("after recovery, moved down: {e}"))?;
+    match found == *tree {
+        true => Ok(()),
+        false => Err(format!(
+            "after recovery, moved down: {}",
+            tree.differences(&found).join("; ")
+        )),
+    }
 }
 
 /// Makes, writes, renames and reads something.
@@ -317,7 +347,7 @@ fn volume_hash(place: &Place, base: &Base) -> u128 {
     hash
 }
 
-fn page_hash(number: u64, page: &[u8; PAGE_BYTES]) -> u128 {
+pub(super) fn page_hash(number: u64, page: &[u8; PAGE_BYTES]) -> u128 {
     const A: u64 = 0x9e37_79b9_7f4a_7c15;
     const B: u64 = 0xc2b2_ae3d_27d4_eb4f;
     let (mut a, mut b) = (number ^ A, number.rotate_left(32) ^ B);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use shale_device::sim::BlockRules;
 
 use super::base::{Base, Place};
 use super::check::{self, Recovered};
@@ -41,6 +42,23 @@ pub struct Depth {
     pub flip_every: u64,
     /// What survives unfenced.
     pub caches: Caches,
+    /// What survives of devices below NVM.
+    pub devices: BlockRules,
+}
+
+impl Depth {
+    /// How closely runs with tiers below NVM are looked at: each step, with several states of the
+    /// devices at each cut.
+    pub const TIERS: Depth = Depth {
+        images_per_cut: 8,
+        all_subsets: 16,
+        again_every: 128,
+        images_per_cut_again: 6,
+        live_every: 512,
+        flip_every: 0,
+        caches: Caches::Volatile,
+        devices: BlockRules { flush_lies: false },
+    };
 }
 
 impl Default for Depth {
@@ -53,6 +71,7 @@ impl Default for Depth {
             live_every: 64,
             flip_every: 64,
             caches: Caches::Volatile,
+            devices: BlockRules::default(),
         }
     }
 }

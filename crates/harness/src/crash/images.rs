@@ -390,6 +390,22 @@ pub struct Paused {
 }
 
 impl Paused {
+    /// How many events have happened.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Whether the next of these events is a fence.
+    pub fn is_before_fence(&self, events: &[Recorded]) -> bool {
+        let next = events.get(self.at);
+        next.is_some_and(|event| event.action == Action::Fence)
+    }
+
+    /// Changes the hashes of all images from here on; the same once more takes it back.
+    pub fn mark(&mut self, by: u128) {
+        self.durable.hash ^= by;
+    }
+
     /// Takes what is certain by now, to be put on the media. Hashes stay what they were.
     pub fn settle(&mut self) -> Image {
         let id = self.durable.hash;

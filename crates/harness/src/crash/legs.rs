@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
-use shale_device::sim::{Recorded, set_operation};
+use shale_device::sim::{Recorded, Told, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
+use super::below;
 use super::record::{Doer, Run, Track, Wrong, has_panicked};
 use crate::Result;
 use crate::chance::Chance;
@@ -35,6 +36,8 @@ pub(super) struct Look {
 pub(super) struct Leg {
     /// What happened to the media, from the start of the daemon on.
     pub events: Vec<Recorded>,
+    /// What devices below NVM were told meanwhile.
+    pub told: Vec<Told>,
     /// In order.
     pub looks: Vec<Look>,
     /// Before the last step, if it is looked at, and after it; no file is open any more.
@@ -83,7 +86,27 @@ impl Crew<'_> {
         }
     }
 
-    fn step(&mut self, number: usize, step: Step) -> Checked<()> {
+    /// Everything moves down; the first client does `item` in the midst of it.
+    fn migrate(&mut self, place: &Place, number: usize, item: Option<usize>) -> Checked<()> {
+        let daemon = Arc::clone(&self.daemon);
+        let migrate = || {
+            let moved = daemon.migrate(None).map_err(|e| format!("migration: {e}"));
+            moved.map(|_| daemon.quiesce())
+        };
+        daemon.quiesce();
+        let (Some(item), Some(below)) = (item, &place.below) else {
+            return migrate();
+        };
+        let act = self.doer.workload.act(item, number);
+        let (migrated, done) = below.while_flushing(migrate, || {
+            self.doer.act(0, &act)?;
+            let digested = self.sessions[0].digest();
+            digested.map(drop).map_err(|e| format!("digest: {e}"))
+        });
+        done.and(migrated)
+    }
+
+    fn step(&mut self, place: &Place, number: usize, step: Step) -> Checked<()> {
         match step {
             Step::Item { client, item } => {
                 let act = self.doer.workload.act(item, number);
@@ -97,6 +120,7 @@ impl Crew<'_> {
                 self.kill(client);
                 Ok(())
             }
+            Step::Migrate(item) => self.migrate(place, number, item),
             Step::Cut | Step::Stop => Ok(()),
         }
     }
@@ -116,14 +140,15 @@ impl Crew<'_> {
                 break;
             }
             let mut chance = Chance::new(seed ^ (number as u64) << 32);
-            let looked = is_last(n) || chance.below(LOOK_ONE_IN) == 0;
+            let each = self.doer.workload.tiers;
+            let looked = each || is_last(n) || chance.below(LOOK_ONE_IN) == 0;
             if is_last(n) {
                 before_last = self.doer.model.clone();
             }
             let mut track = looked.then(|| Track::new(None, self.doer.tree()));
             let begun = place.recording.event_count();
             set_operation(number as u64 + 1);
-            let done = self.step(number, step);
+            let done = self.step(place, number, step);
             set_operation(0);
             done.map_err(|wrong| format!("step {number}: {wrong}"))?;
             let returned = place.recording.event_count();
@@ -150,6 +175,15 @@ impl Crew<'_> {
             returned,
             run,
         }
+    }
+
+    /// Everybody is gone at once.
+    fn abandon(self, panicked: bool) -> Checked<()> {
+        self.daemon.abandon();
+        if panicked {
+            std::mem::forget(self);
+        }
+        Ok(())
     }
 
     /// Everybody leaves, in order.
@@ -193,22 +227,22 @@ pub(super) fn run(
     for client in 0..clients {
         sessions.push(attach(&daemon, &place.maps(client), workload.log_all)?);
     }
-    let doer = Doer {
-        workload,
-        shales: sessions.iter().map(side).collect(),
-        model,
-        root: b"",
-        full: base.full,
-    };
     let mut crew = Crew {
+        doer: Doer {
+            workload,
+            shales: sessions.iter().map(side).collect(),
+            model,
+            root: b"",
+            full: base.full,
+        },
         daemon,
         sessions,
-        doer,
     };
     let is_cut = matches!(steps.last(), Some((_, Step::Cut)));
     let followed = crew.doer.open_files();
     let followed = followed.and_then(|()| crew.follow(place, steps, seed));
     let after = crew.doer.model.clone();
+    let mut told = place.take_told(0);
     let mut events = place.recording.take_events();
     let chosen = Chance::new(seed ^ leg << 16).below(UNMOUNT_ONE_IN) == 0;
     let unmounts = (followed.is_ok() && !is_cut && chosen).then(|| {
@@ -217,28 +251,25 @@ pub(super) fn run(
     });
     let left = match (followed.is_ok(), is_cut) {
         (true, false) => crew.leave(),
-        _ => {
-            crew.daemon.abandon();
-            match has_panicked(&followed) {
-                true => std::mem::forget(crew),
-                false => drop(crew),
-            }
-            Ok(())
-        }
+        _ => crew.abandon(has_panicked(&followed)),
     };
+    let late_told = place.take_told(events.len());
     let late = place.recording.take_events();
     place.touch_all(&late);
     if !is_cut {
         events.extend(late);
+        told.extend(late_told);
     }
     place.touch_all(&events);
-    Ok(left.and(followed).map(|(mut looks, before)| {
+    let ordered = below::in_order(&told);
+    Ok(left.and(ordered).and(followed).map(|(mut looks, before)| {
         looks.extend(unmounts.map(|look| Look {
             returned: events.len(),
             ..look
         }));
         Leg {
             events,
+            told,
             looks,
             models: [before, after].map(|model| without_files(model, clients)),
         }

@@ -80,6 +80,7 @@ fn smaller_ones(workload: &Workload) -> Vec<Workload> {
             at_once: workload.at_once,
             program: workload.program,
             run: workload.run,
+            tiers: workload.tiers,
             ..Workload::new(steps.clone())
         });
     }

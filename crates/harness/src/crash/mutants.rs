@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::campaign::{self, Options, Switched};
+use super::explore::Depth;
 use super::sequences::Kind;
 use crate::Result;
 use crate::faults::{self, load::Load};
@@ -27,6 +28,8 @@ pub enum Hunter {
     Crash,
     /// The same, where a dozen blocks are free.
     Full,
+    /// The same, with tiers below NVM.
+    Tiers,
     /// The row of faults whose name contains this.
     Faults(&'static str),
     /// The hostile case whose name contains this; all of them.
@@ -43,13 +46,18 @@ const fn of_faults(name: &'static str, what: &'static str, row: &'static str) ->
     Mutant { name, what, hunter }
 }
 
+const fn of_tiers(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Tiers;
+    Mutant { name, what, hunter }
+}
+
 const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
     let hunter = Hunter::Hostile("");
     Mutant { name, what, hunter }
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 68] = [
+pub const MUTANTS: [Mutant; 81] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -211,6 +219,52 @@ pub const MUTANTS: [Mutant; 68] = [
         what: "room that was given out is not counted",
         hunter: Hunter::Full,
     },
+    of_tiers(
+        "lower-flush",
+        "blocks are linked before their device is flushed",
+    ),
+    of_tiers("lower-bitmap", "the bitmap of a tier is not in the batch"),
+    of_tiers("zone-pointer", "write pointers are not in the batch"),
+    of_tiers(
+        "migrate-freed-early",
+        "old blocks are freed before the new ones are linked",
+    ),
+    of_tiers(
+        "migrate-unchecked",
+        "a block that was written anew meanwhile is replaced by its copy",
+    ),
+    of_tiers("lower-sums", "checksums are stored and not flushed"),
+    of_tiers("zone-order", "zones are written from their ends"),
+    of_faults(
+        "lower-checksum",
+        "blocks below NVM are not verified",
+        "lower-rot",
+    ),
+    of_faults(
+        "lower-flush-error",
+        "a flush that fails counts as done",
+        "lower-write",
+    ),
+    of_faults(
+        "migrate-unread",
+        "a block that cannot be read moves as zeros",
+        "lower-read",
+    ),
+    of_faults(
+        "zone-generation",
+        "a zone that is erased keeps its generation",
+        "lower-full",
+    ),
+    of_faults(
+        "zone-reserve",
+        "the zone that is kept for cleaning is written",
+        "lower-full",
+    ),
+    of_faults(
+        "zone-erased-early",
+        "a zone is erased before all have left the calls that see it",
+        "lower-held",
+    ),
     of_hostile("record-salt", "all logs have the same salt"),
     of_hostile("lease-unchecked", "records need no lease"),
     of_hostile("permission-unchecked", "anybody may write any file"),
@@ -299,7 +353,7 @@ fn kind_of(wrong: &str) -> &'static str {
 /// It could not be done. Without the feature `mutants` nothing is wrong, and all live.
 pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> {
     match mutant.hunter {
-        Hunter::Crash | Hunter::Full => by_crash(options, limit, mutant),
+        Hunter::Crash | Hunter::Full | Hunter::Tiers => by_crash(options, limit, mutant),
         Hunter::Faults(row) => by_faults(options, limit, mutant, row),
         Hunter::Hostile(case) => Ok(by_hostile(limit, mutant, case)),
     }
@@ -390,14 +444,19 @@ fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         failures_max: 1,
         mutant: Some(mutant.name),
         full: mutant.hunter == Hunter::Full,
-        kinds: match mutant.name.starts_with(OF_REQUESTS) {
-            true => vec![(Kind::Requests, 10_000)],
-            false => options.kinds.clone(),
+        depth: match mutant.hunter {
+            Hunter::Tiers => Depth::TIERS,
+            _ => options.depth,
+        },
+        kinds: match mutant.hunter {
+            Hunter::Tiers => vec![(Kind::Tiers, 100_000)],
+            _ if mutant.name.starts_with(OF_REQUESTS) => vec![(Kind::Requests, 10_000)],
+            _ => options.kinds.clone(),
         },
         ..options.clone()
     };
     let mut summary = campaign::run(&options, &|_, _| ())?;
-    if summary.failures.is_empty() {
+    if summary.failures.is_empty() && mutant.hunter != Hunter::Tiers {
         // What only several threads can show.
         let threads = Options {
             kinds: vec![(Kind::Threads, 100_000)],

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::base::{Base, PAGE_BYTES};
+use super::below::{Below, Contents, Left, Waves};
 use super::check::{self, fsck};
 use super::explore::{Explorer, Failure};
 use super::images::{Cutter, Image, Paused};
@@ -35,6 +36,7 @@ type Windows = Vec<(usize, usize)>;
 struct Chosen {
     event: usize,
     image: Image,
+    below: Option<Contents>,
     windows: Windows,
 }
 
@@ -46,6 +48,28 @@ fn failure(workload: &Workload, wrong: Wrong) -> Box<Failure> {
         survivors: None,
         wrong,
     })
+}
+
+/// The states in which devices below may be when power fails after so many events: before each
+/// of their flushes, and at a point of NVM. `None`: there are no devices.
+fn moments(
+    waves: &mut Option<Waves<'_>>,
+    (event, point): (usize, bool),
+    seed: u64,
+) -> Vec<Option<Left>> {
+    let Some(waves) = waves else {
+        return if point { vec![None] } else { Vec::new() };
+    };
+    let mut chance = Chance::new(seed ^ (event as u64) << 24);
+    let mut all = Vec::new();
+    while waves.to_flush(event) {
+        all.extend(waves.left(&mut chance).into_iter().map(Some));
+        waves.step();
+    }
+    if point {
+        all.extend(waves.left(&mut chance).into_iter().map(Some));
+    }
+    all
 }
 
 /// A number for this workload alone.
@@ -152,6 +176,8 @@ impl Explorer {
         let [before, after] = ran.models;
         let mut next = after;
         if let (Some(chosen), Some(look)) = (&chosen, ran.looks.last()) {
+            self.moving_base().below = chosen.below.clone();
+            self.ward.put_below(&self.base);
             let base = Arc::clone(&self.base);
             let logs = workload.clients();
             let done = check::recover(&mut self.ward, &base, &chosen.image, logs, &|_| None)?;
@@ -187,49 +213,95 @@ impl Explorer {
         (seed, stop): (u64, &dyn Fn() -> bool),
         moved: &mut Pages,
     ) -> Result<Found<Option<Chosen>>> {
-        let caches = self.depth.caches;
         let mut paused = None;
         let mut chosen = None;
+        let begun = self.base.below.clone();
+        let mut waves = begun.map(|on| Waves::new(&ran.told, on, self.depth.devices));
         for (n, look) in ran.looks.iter().enumerate() {
-            let base = Arc::clone(&self.base);
-            let mut cutter = match paused.take() {
-                Some(paused) => Cutter::resume(&ran.events, base.ground(), paused, caches),
-                None => Cutter::new(&ran.events, base.ground(), Image::of(base.id), caches),
-            };
-            while cutter.at() < look.begun && cutter.step() {}
-            let mut waits = cutter.pause();
-            drop(base);
+            let mut waits = self.go_to(ran, paused.take(), look.begun);
             self.settle(&mut waits, moved);
-            let base = Arc::clone(&self.base);
-            let mut cutter = Cutter::resume(&ran.events, base.ground(), waits, caches);
+            if let Some(waves) = &mut waves {
+                waves.pass_to(look.begun);
+            }
             let mut chance = Chance::new(seed ^ look.begun as u64);
             let length = (look.returned - look.begun) as u64;
             let fails_at = look.begun + chance.below(length + 1) as usize;
             let is_last = is_cut && n + 1 == ran.looks.len();
             loop {
-                let at = cutter.at();
-                if (cutter.before_fence() || at == look.returned)
-                    && !stop()
-                    && let Err(found) = self.look_at(&look.run, &cutter, seed)?
-                {
-                    let (survivors, wrong) = *found;
-                    return Ok(Err(Box::new(Failure {
-                        event: Some(at),
-                        windows: look.run.windows(at),
-                        survivors: Some(survivors),
-                        ..*failure(workload, wrong)
-                    })));
+                let at = waits.at();
+                let fails = is_last && at == fails_at;
+                let point = waits.is_before_fence(&ran.events) || at == look.returned || fails;
+                for left in moments(&mut waves, (at, point), seed) {
+                    let left = left.as_ref();
+                    if !stop() {
+                        let look_at = |this: &mut Self, cutter: &Cutter<'_>| {
+                            this.look_at(&look.run, cutter, seed)
+                        };
+                        let (later, found) = self.with(ran, waits, left, look_at);
+                        waits = later;
+                        if let Err(found) = found? {
+                            let (survivors, wrong) = *found;
+                            return Ok(Err(Box::new(Failure {
+                                event: Some(at),
+                                windows: look.run.windows(at),
+                                survivors: Some(survivors),
+                                ..*failure(workload, wrong)
+                            })));
+                        }
+                    }
+                    if fails && (chosen.is_none() || chance.below(2) == 0) {
+                        let choose = |this: &mut Self, cutter: &Cutter<'_>| {
+                            this.choose(look, cutter, &mut chance)
+                        };
+                        let (later, one) = self.with(ran, waits, left, choose);
+                        waits = later;
+                        chosen = Some(one);
+                    }
                 }
-                if is_last && at == fails_at {
-                    chosen = Some(self.choose(look, &cutter, &mut chance));
-                }
-                if at >= look.returned || !cutter.step() {
+                if at >= look.returned {
                     break;
                 }
+                waits = self.go_to(ran, Some(waits), at + 1);
             }
-            paused = Some(cutter.pause());
+            paused = Some(waits);
         }
         Ok(Ok(chosen))
+    }
+
+    /// Goes on with what `ran` stored until `event` events have happened, or as far as there are any.
+    fn go_to(&self, ran: &Leg, paused: Option<Paused>, event: usize) -> Paused {
+        let (ground, caches) = (self.base.ground(), self.depth.caches);
+        let mut cutter = match paused {
+            Some(paused) => Cutter::resume(&ran.events, ground, paused, caches),
+            None => Cutter::new(&ran.events, ground, Image::of(self.base.id), caches),
+        };
+        while cutter.at() < event && cutter.step() {}
+        cutter.pause()
+    }
+
+    /// Does something at a moment of `ran`, with `left` on the devices below.
+    fn with<T>(
+        &mut self,
+        ran: &Leg,
+        mut paused: Paused,
+        left: Option<&Left>,
+        act: impl FnOnce(&mut Self, &Cutter<'_>) -> T,
+    ) -> (Paused, T) {
+        let mark = left.map_or(0, |left| left.hash);
+        if let Some(left) = left {
+            self.moving_base().below = Some(left.contents.clone());
+            self.ward.put_below(&self.base);
+        }
+        self.moving_base().id ^= mark;
+        paused.mark(mark);
+        let base = Arc::clone(&self.base);
+        let cutter = Cutter::resume(&ran.events, base.ground(), paused, self.depth.caches);
+        let done = act(self, &cutter);
+        let mut paused = cutter.pause();
+        drop(base);
+        self.moving_base().id ^= mark;
+        paused.mark(mark);
+        (paused, done)
     }
 
     fn choose(&self, look: &Look, cutter: &Cutter<'_>, chance: &mut Chance) -> Chosen {
@@ -241,6 +313,7 @@ impl Explorer {
         Chosen {
             event: cutter.at(),
             image: cut.image(&mask),
+            below: self.base.below.clone(),
             windows: look.run.windows(cutter.at()),
         }
     }
@@ -272,11 +345,11 @@ impl Explorer {
     /// The base becomes what is on the ward, or on the stage, without logs.
     fn move_base(&mut self, is_on_ward: bool, leg: u64, moved: &mut Pages) -> Result<()> {
         moved.extend(self.stage.touched().chain(self.ward.touched()));
-        let source = match is_on_ward {
-            true => self.ward.segment.clone(),
-            false => self.stage.segment.clone(),
-        };
+        let from = if is_on_ward { &self.ward } else { &self.stage };
+        let source = from.segment.clone();
+        let below = from.below.as_ref().map(Below::contents);
         let base = self.moving_base();
+        base.below = below;
         base.id = base.id.rotate_left(9) ^ u128::from(leg + 1);
         for &(medium, page) in &*moved {
             let bytes = base.page_mut(medium, page);
@@ -295,6 +368,7 @@ impl Explorer {
                 place.touch(medium, page * PAGE_BYTES);
             }
             place.reset(&self.base)?;
+            place.put_below(&self.base);
         }
         Ok(())
     }

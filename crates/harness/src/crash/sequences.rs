@@ -4,7 +4,7 @@
 //! ends early has seen an even sample: numbers of the small kinds are scattered.
 
 use crate::chance::Chance;
-use crate::model::{Act, Memory, Side};
+use crate::model::{Act, FileAct, Memory, Side};
 use crate::workload::alphabet::{OPEN, alphabet, concerns, tree};
 use crate::workload::programs::{PROGRAMS, Program};
 use crate::workload::words::{RANDOM_END, RANDOM_FROM, Step, Workload};
@@ -49,11 +49,13 @@ pub enum Kind {
     /// A thousand operations of two to four clients in turns, with power cuts, unmounts and
     /// deaths of clients, after which it goes on.
     Runs,
+    /// A run on a volume with tiers below NVM: large writes, moves out of NVM, cleaning, faults.
+    Tiers,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
@@ -66,6 +68,7 @@ impl Kind {
         Kind::Clients,
         Kind::Programs,
         Kind::Runs,
+        Kind::Tiers,
     ];
 
     /// Its name in commands.
@@ -83,6 +86,7 @@ impl Kind {
             Kind::Clients => "clients",
             Kind::Programs => "programs",
             Kind::Runs => "runs",
+            Kind::Tiers => "tiers",
         }
     }
 
@@ -145,6 +149,7 @@ impl Kind {
             }
             Kind::Threads => threads(&mut chance, number),
             Kind::Runs => long_run(&mut chance),
+            Kind::Tiers => tiers(&mut chance),
             Kind::Programs => program(&mut chance, number as usize),
             Kind::Mkfs => Workload {
                 mkfs: true,
@@ -297,6 +302,75 @@ fn long_run(chance: &mut Chance) -> Workload {
         run: true,
         turned: false,
         ..sometimes(chance, steps)
+    }
+}
+
+/// Steps of a run with tiers.
+const TIERS_LENGTH: u64 = 24;
+
+/// Operations that are tried for one in the midst of a move.
+const TIERS_TRIES: usize = 60;
+
+/// The file that an operation writes.
+fn slot_written(act: &Act) -> Option<usize> {
+    match act {
+        Act::File(slot, FileAct::Write(..)) => Some(*slot),
+        _ => None,
+    }
+}
+
+/// Mostly writes, and every few steps everything moves down, half of the times with another operation
+/// in the midst of it.
+fn tiers(chance: &mut Chance) -> Workload {
+    let clients = 1 + chance.below(4) / 3;
+    let mut model = Memory::new(0o755);
+    for act in tree() {
+        let _ = model.act(&act);
+    }
+    open_anew(&mut model, Step::Stop, clients as usize);
+    let run = Workload {
+        run: true,
+        tiers: true,
+        ..Workload::default()
+    };
+    let (mut steps, mut written) = (Vec::new(), None);
+    for _ in 0..TIERS_LENGTH {
+        let client = chance.below(clients) as usize;
+        let mut item = 0;
+        let migrates = chance.below(4) == 0;
+        model.set_client(if migrates { 0 } else { client });
+        let meanwhile = chance.below(2) == 0;
+        for left in (0..TIERS_TRIES).rev() {
+            item = RANDOM_FROM + chance.below((RANDOM_END - RANDOM_FROM) as u64) as usize;
+            let act = run.act(item, steps.len());
+            // What is in the midst of a move had best write what moves.
+            let near = !(migrates && meanwhile) || written == slot_written(&act);
+            if (near || left < TRIES) && model.clone().act(&act).is_ok() {
+                if slot_written(&act).is_some() {
+                    written = slot_written(&act);
+                }
+                break;
+            }
+        }
+        if !migrates || meanwhile {
+            let _ = model.act(&run.act(item, steps.len()));
+        }
+        steps.push(match migrates {
+            true => Step::Migrate(meanwhile.then_some(item)),
+            false => Step::Item { client, item },
+        });
+        let more = [(6, Step::Digest), (24, Step::Stop), (10, Step::Cut)];
+        for (one_in, step) in more {
+            if chance.below(one_in) == 0 {
+                open_anew(&mut model, step, clients as usize);
+                steps.push(step);
+            }
+        }
+    }
+    Workload {
+        log_all: chance.below(3) == 0,
+        wraps: chance.below(3) == 0,
+        ..run.with(steps)
     }
 }
 

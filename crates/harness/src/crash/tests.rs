@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shale_device::StoreKind;
 use shale_device::counters::Path;
-use shale_device::sim::{Action, Choice, MediaRules, Recorded, Recording};
+use shale_device::sim::{Action, BlockRules, Choice, MediaRules, Recorded, Recording};
 use shale_device::{LINE_BYTES, MapOptions};
 
 use super::base::{Base, More, Place};
@@ -53,6 +53,34 @@ fn cuts_of_a_few_workloads() {
         counts.states_third.load(Ordering::Relaxed) > 0,
         "{counts:?}"
     );
+}
+
+/// Everything that moves below NVM is there after a cut; a device that says it has flushed and has
+/// not is found out.
+#[test]
+fn cuts_with_tiers_below() {
+    let base = Base::make(shm(), More::Tiers).unwrap();
+    let workload = "S 1126 v1159".parse().unwrap();
+    let depth = Depth {
+        images_per_cut: 1,
+        all_subsets: 1,
+        again_every: 0,
+        ..Depth::TIERS
+    };
+    let known = Arc::new(Known::default());
+    let mut explorer = Explorer::new(shm(), base.clone(), depth, known.clone()).unwrap();
+    let found = explorer.explore(&workload, 1, &|| false).unwrap();
+    assert!(found.is_ok(), "{:#?}", found.unwrap_err());
+    let states = known.counts.states.load(Ordering::Relaxed);
+    assert!(states > 20, "{states} states");
+    let lies = Depth {
+        devices: BlockRules { flush_lies: true },
+        ..depth
+    };
+    let mut explorer = Explorer::new(shm(), base, lies, Arc::default()).unwrap();
+    let found = explorer.explore(&workload, 1, &|| false).unwrap();
+    let wrong = found.unwrap_err().wrong;
+    assert!(wrong.contains("does not fit"), "{wrong}");
 }
 
 #[test]

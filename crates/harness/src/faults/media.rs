@@ -81,7 +81,7 @@ fn older(stage: &Stage, tree: &Snapshot) -> Result<Checked<PathBuf>> {
 }
 
 /// Copies a file with its attributes.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     let mut cp = std::process::Command::new("cp");
     let done = cp.arg("-a").arg(from).arg(to).status();
     match done {

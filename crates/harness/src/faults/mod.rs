@@ -11,6 +11,7 @@
 //! | [`left`] | logs that a crash left |
 //! | [`cuts`] | power cuts while repair works |
 //! | [`media`] | media that are missing, others', older; other versions |
+//! | `below`, [`lower`], [`zones`], [`devices`] | tiers below NVM that fail, are full, rot, are not there |
 //! | [`images`], [`golden`] | images damaged in many places; images of each release |
 //! | [`child`], [`killed`], [`clients`] | processes killed and stopped at each point |
 //! | [`held`] | calls that go on while others free what they see |
@@ -23,10 +24,12 @@
 
 pub mod anatomy;
 pub mod astray;
+mod below;
 pub mod child;
 pub mod clients;
 pub mod cuts;
 pub mod decay;
+pub mod devices;
 pub mod full;
 pub mod golden;
 pub mod held;
@@ -34,6 +37,7 @@ pub mod images;
 pub mod killed;
 pub mod left;
 pub mod load;
+pub mod lower;
 pub mod media;
 pub mod memory;
 pub mod rot;
@@ -41,6 +45,7 @@ pub mod scarce;
 pub mod sight;
 pub mod stage;
 pub mod table;
+pub mod zones;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

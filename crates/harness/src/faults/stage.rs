@@ -360,7 +360,7 @@ fn do_all(stage: &Stage, model: &mut Memory, acts: impl Iterator<Item = Act>) ->
 }
 
 /// The inode of each path.
-fn inos(view: &View) -> Checked<BTreeMap<Vec<u8>, u64>> {
+pub(super) fn inos(view: &View) -> Checked<BTreeMap<Vec<u8>, u64>> {
     let mut all = BTreeMap::new();
     let mut left = vec![(Vec::new(), Ino::ROOT)];
     while let Some((path, ino)) = left.pop() {

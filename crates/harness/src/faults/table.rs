@@ -2,8 +2,8 @@
 
 use super::stage::Checked;
 use super::{
-    Trial, astray, clients, cuts, decay, full, golden, held, images, killed, left, media, memory,
-    scarce,
+    Trial, astray, clients, cuts, decay, devices, full, golden, held, images, killed, left, lower,
+    media, memory, scarce, zones,
 };
 use crate::Result;
 
@@ -33,7 +33,7 @@ const OBJECT: &str = "fsck tells; EIO on that object only, never wrong data; the
 const VOLUME: &str = "fsck tells; the start is refused with the structure's name; repair makes it again \
                       from the rest, nothing is lost";
 
-/// Every fault that one tier can have.
+/// Every fault.
 pub const ROWS: &[Row] = &[
     row(
         "rot-superblock",
@@ -191,4 +191,55 @@ pub const ROWS: &[Row] = &[
         scarce::limits,
     ),
     row("clock-set-back", "nothing depends on it", scarce::clock),
+    row(
+        "lower-read",
+        "EIO on the n-th read of flash or disk, once and for ever after: EIO to who reads that file, named \
+         in status, else nothing; what cannot be read does not move; read again it is as before",
+        lower::reads,
+    ),
+    row(
+        "lower-write",
+        "the n-th write, flush or discard fails while blocks move: the device is named, what was to move \
+         stays, also if all that was not flushed is lost; later it moves",
+        lower::writes,
+    ),
+    row(
+        "lower-full",
+        "flash and disk are full: what does not fit stays in NVM; when half is removed there is room",
+        lower::full,
+    ),
+    row(
+        "lower-moved",
+        "who has read a file reads it where it is now, and not where it was, which others have written",
+        lower::moved,
+    ),
+    row(
+        "lower-held",
+        "a zone is not erased while a call can see it; then it is",
+        lower::held,
+    ),
+    row(
+        "lower-rot",
+        "a block below NVM is not what was written: EIO there, named in status, never wrong data; written \
+         anew it is whole",
+        lower::rot,
+    ),
+    row(
+        "rot-lower-sums",
+        "a checksum of a block below NVM: as for the block",
+        zones::sums,
+    ),
+    row("rot-lower-bitmap", VOLUME, zones::bitmaps),
+    row(
+        "rot-zone-table",
+        "fsck tells; the start is refused with the structure's name; repair makes it again; files in that \
+         zone may be lost, repair names them; the rest is as before",
+        zones::entries,
+    ),
+    row(
+        "devices",
+        "a device below NVM missing, short, swapped, of another volume, older, without a label: the start is \
+         refused by name, nothing is written; one of two labels is enough",
+        devices::labels,
+    ),
 ];

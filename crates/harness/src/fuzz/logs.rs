@@ -112,6 +112,7 @@ impl Left {
             model: self.base.model.clone(),
             tree: self.base.tree.clone(),
             empty_blocks: self.base.empty_blocks,
+            below: None,
             full: false,
         };
         Ok(Stage {

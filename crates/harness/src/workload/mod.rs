@@ -15,6 +15,7 @@ mod directory;
 mod files;
 pub mod million;
 pub mod programs;
+pub mod tiered;
 pub mod varmail;
 pub mod words;
 

@@ -3,6 +3,7 @@
 
 use super::alphabet::{act_at, alphabet};
 use super::programs::Program;
+use super::tiered;
 use crate::model::Act;
 use crate::model::random::{Abilities, Acts};
 
@@ -25,6 +26,9 @@ pub enum Step {
     Stop,
     /// A client dies between two calls, another one takes its place.
     Kill(usize),
+    /// Everything moves out of NVM ([`Workload::tiers`] only); the first client does this item, and has
+    /// its log digested, while a device is flushed.
+    Migrate(Option<usize>),
 }
 
 /// A sequence of steps.
@@ -50,6 +54,9 @@ pub struct Workload {
     pub program: Option<Program>,
     /// A long run with faults; items from [`RANDOM_FROM`] on are random operations.
     pub run: bool,
+    /// A run on a volume with tiers below NVM; items from [`RANDOM_FROM`] on are those of
+    /// [`super::tiered`].
+    pub tiers: bool,
 }
 
 /// Item `n` of a run, from this one on, is the operation that the number `n` makes.
@@ -66,6 +73,9 @@ const REQUESTS: &str = "R";
 const AT_ONCE: &str = "C";
 const PROGRAM: &str = "P=";
 const RUN: &str = "N";
+const TIERS: &str = "S";
+const MIGRATE: &str = "V";
+const MEANWHILE: &str = "v";
 const DIGEST: &str = "D";
 const CUT: &str = "K";
 const STOP: &str = "U";
@@ -89,6 +99,7 @@ impl Workload {
     pub fn act(&self, item: usize, step: usize) -> Act {
         match self.program {
             Some(program) => program.acts()[item].clone(),
+            None if item >= RANDOM_FROM && self.tiers => tiered::act(item),
             None if item >= RANDOM_FROM => {
                 Acts::new(item as u64, Abilities { ranges: true }).next_act()
             }
@@ -120,7 +131,7 @@ impl Workload {
 /// `W`, `T`, `O`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
 /// [`Workload::turned`], [`Workload::requests`] and [`Workload::at_once`]; `M` alone for
 /// [`Workload::mkfs`], `N` in front for [`Workload::run`] (`K` [`Step::Cut`], `U` [`Step::Stop`], `Xb`
-/// [`Step::Kill`]), and `P=` with the name of a program ([`Workload::program`]).
+/// [`Step::Kill`]), `S` for [`Workload::tiers`] (the same, `V` and `v12` [`Step::Migrate`]), and `P=` with the name of a program ([`Workload::program`]).
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags = [
@@ -131,7 +142,8 @@ impl std::fmt::Display for Workload {
             (self.mkfs, MKFS),
             (self.requests, REQUESTS),
             (self.at_once, AT_ONCE),
-            (self.run, RUN),
+            (self.run && !self.tiers, RUN),
+            (self.tiers, TIERS),
         ];
         let flags = flags.into_iter().filter(|flag| flag.0);
         let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
@@ -140,6 +152,8 @@ impl std::fmt::Display for Workload {
             Step::Digest => DIGEST.to_owned(),
             Step::Cut => CUT.to_owned(),
             Step::Stop => STOP.to_owned(),
+            Step::Migrate(None) => MIGRATE.to_owned(),
+            Step::Migrate(Some(item)) => format!("{MEANWHILE}{item}"),
             Step::Kill(client) => format!("{KILL}{}", char::from(b'a' + *client as u8)),
             Step::Item { client: 0, item } => item.to_string(),
             Step::Item { client, item } => format!("{}{item}", char::from(b'a' + *client as u8)),
@@ -171,6 +185,11 @@ impl std::str::FromStr for Workload {
                 REQUESTS => workload.requests = true,
                 AT_ONCE => workload.at_once = true,
                 RUN => (workload.run, items) = (true, RANDOM_END),
+                TIERS => {
+                    (workload.run, workload.tiers) = (true, true);
+                    items = RANDOM_END;
+                }
+                MIGRATE if workload.tiers => workload.steps.push(Step::Migrate(None)),
                 DIGEST => workload.steps.push(Step::Digest),
                 CUT if workload.run => workload.steps.push(Step::Cut),
                 STOP if workload.run => workload.steps.push(Step::Stop),
@@ -178,7 +197,15 @@ impl std::str::FromStr for Workload {
                     let client = usize::from(word.as_bytes()[1] - b'a');
                     workload.steps.push(Step::Kill(client));
                 }
-                _ => workload.steps.push(item_of(word, items)?),
+                _ => match word.strip_prefix(MEANWHILE).filter(|_| workload.tiers) {
+                    Some(number) => {
+                        let Step::Item { item, .. } = item_of(number, items)? else {
+                            continue;
+                        };
+                        workload.steps.push(Step::Migrate(Some(item)));
+                    }
+                    None => workload.steps.push(item_of(word, items)?),
+                },
             }
         }
         Ok(workload)
@@ -218,6 +245,10 @@ mod tests {
             (workload.to_string().as_str(), workload.clients()),
             (text, 3)
         );
+        let text = "S 3 D 1017 V v1018 v5 K U";
+        let workload: Workload = text.parse().unwrap();
+        assert_eq!(workload.to_string(), text);
+        assert!("V".parse::<Workload>().is_err() && "N v3".parse::<Workload>().is_err());
         assert!("1017".parse::<Workload>().is_err() && "N 999".parse::<Workload>().is_err());
         assert!("3 K".parse::<Workload>().is_err());
         assert!("999".parse::<Workload>().is_err() && "x".parse::<Workload>().is_err());

@@ -44,6 +44,7 @@ use shale_volume::{Dirent, Rebuild};
 use space::Space;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -145,6 +146,10 @@ struct Repair {
     shared: Vec<(u64, Extent)>,
     /// Last blocks of files that hold something behind the end: to be copied without it.
     tails: Vec<(u64, Extent)>,
+    /// Blocks of zones below NVM whose entries are lost, by tier.
+    lost_zones: [Vec<Range<u64>>; 2],
+    /// Blocks in them, by inode and tier.
+    unsure: BTreeMap<(u64, usize), u64>,
 }
 
 /// Checks a volume and repairs what is wrong. `map` holds the NVM tier, mapped for writing.
@@ -304,7 +309,10 @@ impl Repair {
             bad_logs: Vec::new(),
             shared: Vec::new(),
             tails: Vec::new(),
+            lost_zones: Default::default(),
+            unsure: BTreeMap::new(),
         };
+        repair.lost_zones = lower::lost_zones(&repair.media, devices);
         repair.find_root();
         repair.find_logs(logs);
         repair
@@ -337,6 +345,11 @@ impl Repair {
             let anew = self.notes.iter().any(|n| n.name.as_deref() == Some(name));
             if before.findings.iter().any(|f| wrong(&f)) && !anew {
                 self.note_part(name, "written anew", false);
+            }
+        }
+        for name in ["ssd", "hdd"] {
+            if before.findings.iter().any(|f| f.object == name) {
+                self.note_part(name, "tables written anew", false);
             }
         }
         let newer = |f: &&super::Finding| f.what.ends_with("of a batch that never was");

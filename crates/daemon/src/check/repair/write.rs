@@ -38,6 +38,7 @@ impl Repair {
             let file = self.root.inode_file;
             self.keep_trees(&file, &mut below);
         }
+        self.note_unsure();
         let mut root = self.root;
         root.inodes = self.inodes.len() as u64;
         root.used_blocks = below;
@@ -65,7 +66,7 @@ impl Repair {
             for (tier, all) in TierId::ALL.into_iter().zip(tiers) {
                 let mut joined = Vec::with_capacity(all.len());
                 all.into_iter().for_each(|e| push(&mut joined, e));
-                self.keep_extents(&joined, tier, below);
+                self.keep_extents(ino, &joined, tier, below);
                 let space = &mut self.space;
                 let root = rebuild.extents(Ino(ino), &joined, &mut || space.take());
                 inode.root[tier as usize] = root?;
@@ -83,10 +84,32 @@ impl Repair {
         Ok(())
     }
 
-    fn keep_extents(&mut self, all: &[Extent], tier: TierId, below: &mut [u64; 3]) {
+    fn keep_extents(&mut self, ino: u64, all: &[Extent], tier: TierId, below: &mut [u64; 3]) {
         for e in all {
-            self.space.keep(BlockAddr::from_raw(e.addr), e.len.into());
+            let addr = BlockAddr::from_raw(e.addr);
+            self.space.keep(addr, e.len.into());
             below[tier as usize] += u64::from(e.len);
+            if let Some(n) = (tier as usize).checked_sub(1) {
+                let (first, end) = (addr.index(), addr.index() + u64::from(e.len));
+                let lost = self.lost_zones[n].iter();
+                let inside = lost.map(|z| end.min(z.end).saturating_sub(first.max(z.start)));
+                match inside.sum() {
+                    0_u64 => {}
+                    blocks => *self.unsure.entry((ino, n)).or_default() += blocks,
+                }
+            }
+        }
+    }
+
+    /// Blocks of zones whose entries are lost.
+    fn note_unsure(&mut self) {
+        for ((ino, n), blocks) in std::mem::take(&mut self.unsure) {
+            let what = format!(
+                "{blocks} blocks on {} lie in zones whose entries are lost: EIO, unless these were \
+                 never erased",
+                ["ssd", "hdd"][n]
+            );
+            self.note_inode(ino, what, true);
         }
     }
 
@@ -114,7 +137,7 @@ impl Repair {
                 }
                 _ => {}
             }
-            self.keep_extents(&all, tier, below);
+            self.keep_extents(inode.ino, &all, tier, below);
         }
     }
 
