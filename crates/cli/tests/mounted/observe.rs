@@ -73,14 +73,18 @@ fn df_says_what_each_device_holds() {
     let migration = v.status()["migration"].clone();
     assert!(migration["moved_bytes"].as_u64().unwrap() >= 6 * MIB);
     assert!(migration["recent_bytes_per_s"].as_u64().unwrap() > 0);
+    each_adds_up(&v, ssd["device"].as_str().unwrap());
+    v.umount();
+    v.fsck();
+}
 
-    // Another device: what each holds adds up to what the tier holds, also while one is emptied.
+/// Another device comes and the first one goes: what each holds adds up to what the tier holds.
+fn each_adds_up(v: &Volume, first: &str) {
     let second = v.dir().join("second.img");
     let add = format!("{}:64M", second.display());
     v.shale(&["device", "add", v.place(), "--ssd", &add]).ok();
-    let first = ssd["device"].as_str().unwrap();
     v.shale(&["device", "evacuate", v.place(), first]).ok();
-    let all = rows(&v);
+    let all = rows(v);
     let devices: Vec<_> = all
         .iter()
         .filter(|r| r["tier"] == "ssd" && r["device"].is_string())
@@ -100,8 +104,6 @@ fn df_says_what_each_device_holds() {
         !text.contains("ssd.img") && text.contains("second.img  2 files"),
         "{text}"
     );
-    v.umount();
-    v.fsck();
 }
 
 /// Bytes of one write of a writer.
