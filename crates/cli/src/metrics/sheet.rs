@@ -260,6 +260,11 @@ fn devices(sheet: &mut Sheet, s: &Status) {
         rows(|d| d.discarded_bytes),
     );
     sheet.counter("device_flushes", None, "Flushes", rows(|d| d.flushes));
+    let help = "1: nothing new is written to it, since it fails";
+    let failing = rows(|d| d.failing.is_some().into());
+    sheet.gauge("device_failing", None, help, failing);
+    let help = "1: what it holds moves to others";
+    sheet.gauge("device_emptying", None, help, rows(|d| d.emptying.into()));
     sheet.counter(
         "device_errors",
         None,

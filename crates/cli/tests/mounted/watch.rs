@@ -173,6 +173,7 @@ fn metrics_are_scraped() {
     });
     assert!(wrote.is_some_and(|l| l.ends_with(" 3145728")), "{wrote:?}");
     assert_eq!(value(&text, "shale_device_errors_total"), 0.0);
+    assert_eq!(value(&text, "shale_device_failing"), 0.0);
     let url = format!("http://{place}/metrics");
     match curl(&[&url]) {
         None => eprintln!("no curl here"),
