@@ -108,7 +108,7 @@ pub(super) struct Tiered {
     pub(super) contents: Vec<Vec<u8>>,
 }
 
-fn program(e: impl std::fmt::Display) -> HarnessError {
+pub(super) fn program(e: impl std::fmt::Display) -> HarnessError {
     HarnessError::Program {
         program: "the volume".to_owned(),
         found: e.to_string(),

@@ -8,7 +8,7 @@ use shale_format::superblock::LowerTables;
 use shale_format::zone::ZoneEntry;
 
 use super::Trial;
-use super::below::{NAMES, Tiered};
+use super::below::{NAMES, Tiered, program};
 use super::decay::kept;
 use super::lower::{spoiled, with_links};
 use super::sight::{Sight, use_it};
@@ -45,7 +45,8 @@ fn rotten(was: &[u8], kind: u64, chance: &mut Chance) -> (&'static str, Vec<u8>)
 
 fn tables(t: &Tiered) -> Result<[LowerTables; 2]> {
     t.restore()?;
-    Ok(t.stage.view()?.superblock().lower)
+    let devices = t.stage.view()?.device_table().map_err(program)?;
+    Ok([0, 1].map(|n| devices.of(n)[0].tables()))
 }
 
 /// `fsck` tells, the start is refused with `name`, repair makes it whole; what cannot be read
