@@ -129,8 +129,15 @@ impl Shared {
         let mut moved = 0;
         // Whoever waits for room in NVM has his turn in between.
         for part in parts(wanted) {
-            let _turn = self.migration.turn();
-            moved += self.move_anywhere(tier, &part)?;
+            if !self.may_move() {
+                self.migration.ring();
+                return Ok(moved);
+            }
+            let turn = self.migration.turn();
+            let blocks = self.move_anywhere(tier, &part)?;
+            drop(turn);
+            moved += blocks;
+            self.keep_to_limit(blocks);
         }
         if moved == 0 && self.migration.counts().unreadable_blocks > unreadable {
             let why = "what is left on it cannot be read (status and scrub name it): restore or remove \
@@ -203,17 +210,22 @@ impl Shared {
 }
 
 /// What is to move in parts, each for one turn.
-fn parts(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
-    let (mut parts, mut sum) = (vec![Vec::new()], 0);
-    for w in wanted {
-        if sum >= BATCH_BLOCKS {
-            parts.push(Vec::new());
-            sum = 0;
+pub(super) fn parts(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+    let (mut parts, mut part, mut left) = (Vec::new(), Vec::new(), BATCH_BLOCKS);
+    for mut w in wanted {
+        while w.blocks > 0 {
+            let blocks = w.blocks.min(left);
+            part.push(Wanted { blocks, ..w });
+            (w.at, w.from, w.blocks) = (w.at + blocks, w.from.plus(blocks), w.blocks - blocks);
+            left -= blocks;
+            if left == 0 {
+                parts.push(std::mem::take(&mut part));
+                left = BATCH_BLOCKS;
+            }
         }
-        sum += w.blocks;
-        if let Some(last) = parts.last_mut() {
-            last.push(w);
-        }
+    }
+    if !part.is_empty() {
+        parts.push(part);
     }
     parts
 }

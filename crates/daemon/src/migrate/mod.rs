@@ -212,11 +212,9 @@ impl Shared {
     pub(crate) fn migrate_loop(self: &Arc<Self>) {
         while self.migration.wait(LOOK_EVERY) {
             self.take_reports();
-            while self.may_move() {
-                match self.empty_devices() {
-                    0 => break,
-                    blocks => self.keep_to_limit(blocks),
-                }
+            // What waits for room has its turn in between.
+            if self.may_move() && self.empty_devices() > 0 {
+                self.migration.ring();
             }
             let moved = self.sink().and_then(|()| self.rise());
             if let Err(e) = moved {

@@ -122,10 +122,41 @@ impl Shared {
         }
     }
 
+    /// What of a batch is still where it was listed. From here on none of these blocks is given out
+    /// again: who finds it there at the commit finds what was copied.
+    fn still_there(&self, batch: &[Wanted]) -> Result<Vec<Wanted>> {
+        let view = self.volume.view();
+        let mut there = Vec::with_capacity(batch.len());
+        for w in batch {
+            let Some(inode) = view.inode(Ino(w.ino))?.filter(|i| i.is_file()) else {
+                continue;
+            };
+            let mut n = 0;
+            while n < w.blocks {
+                let (found, len) = match view.map_block(&inode, FileBlock(w.at + n))? {
+                    Mapping::Data { addr, len } => (addr == w.from.plus(n), len),
+                    Mapping::Unwritten { len, .. } | Mapping::Hole { len } => (false, len),
+                };
+                let blocks = len.clamp(1, w.blocks - n);
+                if found {
+                    let (at, from) = (w.at + n, w.from.plus(n));
+                    there.push(Wanted {
+                        at,
+                        from,
+                        blocks,
+                        ..*w
+                    });
+                }
+                n += blocks;
+            }
+        }
+        Ok(there)
+    }
+
     /// Moves one batch. Gives the blocks moved, and whether the target is full.
     fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<(u64, bool)> {
         let reader = self.readers.enter();
-        let (copied, full) = self.copy(batch, target)?;
+        let (copied, full) = self.copy(&self.still_there(batch)?, target)?;
         failpoints::reach("migrate-copied");
         if target.tier != TierId::Nvm {
             self.volume.flush_lower(target.tier)?;

@@ -4,6 +4,7 @@
 //! inherit it. A pinned file is written to NVM like any other; pinned to a slower tier it moves
 //! there when NVM has to make room, and no further. Only emptying a device moves it elsewhere.
 
+use super::empty::parts;
 use super::mover::{BLOCK, Wanted};
 use crate::error::{DaemonError, Result};
 use crate::shared::Shared;
@@ -53,7 +54,7 @@ impl Shared {
 
     /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.
     pub(crate) fn pin(self: &Arc<Self>, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        let _turn = self.migration.turn();
+        let turn = self.migration.turn();
         let mut report = self.look_at_pins(inos, tier)?;
         if report.elsewhere_bytes > report.room_bytes {
             let lack = report.elsewhere_bytes - report.room_bytes;
@@ -65,6 +66,7 @@ impl Shared {
         }
         self.digester
             .between_chunks(|| self.note_pins(inos, tier))?;
+        drop(turn);
         let Some(tier) = tier else {
             return Ok(report);
         };
@@ -87,16 +89,26 @@ impl Shared {
         Ok(())
     }
 
-    /// Brings what a file holds to a tier. Gives the blocks.
+    /// Brings what a file holds to a tier; who waits for room has his turn in between. What is
+    /// written meanwhile comes later. Gives the blocks.
     fn bring(self: &Arc<Self>, ino: u64, tier: TierId) -> Result<u64> {
+        let all = self.elsewhere(ino, tier, usize::MAX)?;
+        let all: u64 = all.iter().map(|w| w.blocks).sum();
         let mut sum = 0;
-        loop {
-            let wanted = self.elsewhere(ino, tier, LOOK_EXTENTS)?;
-            match self.move_to(&wanted, tier)? {
-                0 => return Ok(sum),
-                moved => sum += moved,
+        while sum < all {
+            let before = sum;
+            for part in parts(self.elsewhere(ino, tier, LOOK_EXTENTS)?) {
+                if self.migration.stopped() {
+                    return Ok(sum);
+                }
+                let _turn = self.migration.turn();
+                sum += self.move_to(&part, tier)?;
+            }
+            if sum == before {
+                break;
             }
         }
+        Ok(sum)
     }
 
     /// What a file holds in other tiers than this one, `most` extents of it.

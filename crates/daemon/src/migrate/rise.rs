@@ -10,12 +10,13 @@
 //! [`LOOK_EVERY`]: super::LOOK_EVERY
 
 use super::mover::{BATCH_BLOCKS, Wanted};
+use super::policy::PIECE_BLOCKS;
 use crate::client::Client;
 use crate::shared::Shared;
 use shale_format::{Ino, TierId};
 use shale_proto::control::client_page::Read;
 use shale_volume::Result;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// Looks in which a piece was read and had not been in the look before count this much, others 1.
@@ -26,6 +27,8 @@ const ENOUGH: u32 = 3 * VISIT;
 const HALVED_AFTER: u64 = 64;
 /// Pieces that are remembered.
 const PIECES_MAX: usize = 1 << 16;
+/// Pieces that wait for room; those that came first are forgotten.
+const READY_MAX: usize = 1 << 12;
 
 /// How often a piece was read below NVM.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +44,8 @@ pub(super) struct Rising {
     pieces: HashMap<(u64, u64), Reads>,
     /// Those that were read often enough, in that order.
     ready: VecDeque<(u64, u64)>,
+    /// The same.
+    waiting: HashSet<(u64, u64)>,
 }
 
 impl Rising {
@@ -70,7 +75,25 @@ impl Rising {
         reads.last_look = look;
         if reads.count >= ENOUGH {
             self.pieces.remove(&key);
-            self.ready.push_back(key);
+            if self.waiting.insert(key) {
+                self.ready.push_back(key);
+            }
+            if self.ready.len() > READY_MAX {
+                self.next();
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let next = self.ready.pop_front()?;
+        self.waiting.remove(&next);
+        Some(next)
+    }
+
+    /// It does not fit yet.
+    fn put_back(&mut self, key: (u64, u64)) {
+        if self.waiting.insert(key) {
+            self.ready.push_front(key);
         }
     }
 }
@@ -104,6 +127,12 @@ impl Shared {
 
     /// Moves what is read often up, as far as NVM has room.
     pub(super) fn rise(self: &Arc<Self>) -> Result<()> {
+        let waits = !self.migration.rising.lock().ready.is_empty();
+        if waits && self.may_move() && self.room_above() < PIECE_BLOCKS {
+            // Once for each look: data that is all hot does not go to and fro any faster.
+            let moved = self.move_down(BATCH_BLOCKS)?;
+            self.keep_to_limit(moved);
+        }
         while self.may_move() {
             let wanted = self.next_to_rise(self.room_above().min(BATCH_BLOCKS))?;
             if wanted.is_empty() {
@@ -125,7 +154,7 @@ impl Shared {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
         loop {
-            let next = self.migration.rising.lock().ready.pop_front();
+            let next = self.migration.rising.lock().next();
             let Some(key) = next else {
                 return Ok(wanted);
             };
@@ -133,7 +162,7 @@ impl Shared {
             let blocks = self.data_of(key, (below, true), &mut wanted)?;
             if sum + blocks > room {
                 wanted.truncate(before);
-                self.migration.rising.lock().ready.push_front(key);
+                self.migration.rising.lock().put_back(key);
                 return Ok(wanted);
             }
             sum += blocks;
@@ -174,5 +203,16 @@ mod tests {
             rising.note((n, 0));
         }
         assert_eq!(rising.pieces.len(), PIECES_MAX);
+        for look in 0..6 * READY_MAX as u64 {
+            rising.begin();
+            for n in 0..4 {
+                // Each comes to a third visit after two pauses, and some come again.
+                rising.note((look / 6 * 4 + n, 0));
+            }
+            rising.begin();
+        }
+        assert!(rising.ready.len() <= READY_MAX);
+        assert_eq!(rising.ready.len(), rising.waiting.len());
+        assert!(rising.ready.len() > READY_MAX / 2, "{}", rising.ready.len());
     }
 }

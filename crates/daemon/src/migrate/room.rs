@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Zones that are emptied at once: each time all files are looked through.
 const ZONES_AT_ONCE: usize = 4;
+/// So many batches, or sets of zones, of which all is pinned are passed over at a time.
+const TRIES: usize = 8;
 /// A zone that is more live than this is rather moved down than cleaned, in percent.
 const CLEAN_LIVE_PERCENT: u64 = 75;
 /// Longest wait for the pass after which zones can be erased.
@@ -20,23 +22,35 @@ impl Shared {
     /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved.
     pub(crate) fn move_down(self: &Arc<Self>, blocks: u64) -> Result<u64> {
         let _turn = self.migration.turn();
+        // What is coldest may be pinned to where there is no room.
+        for _ in 0..TRIES {
+            match self.move_coldest(blocks.min(BATCH_BLOCKS * 4))? {
+                Some(0) => {}
+                moved => return Ok(moved.unwrap_or(0)),
+            }
+        }
+        Ok(0)
+    }
+
+    /// Moves the coldest data; `None`: there is none.
+    fn move_coldest(self: &Arc<Self>, blocks: u64) -> Result<Option<u64>> {
         let tiers = self.volume.lower_tiers();
         if tiers.is_empty() {
-            return Ok(0);
+            return Ok(None);
         }
-        let wanted = self.coldest(blocks.min(BATCH_BLOCKS * 4))?;
+        let wanted = self.coldest(blocks)?;
         let all: u64 = wanted.iter().map(|w| w.blocks).sum();
         if all == 0 {
-            return Ok(0);
+            return Ok(None);
         }
         let mut full = no_room(all);
         // What is pinned to a slower tier goes there at once.
-        let (pinned, wanted): (Vec<Wanted>, Vec<Wanted>) =
-            wanted.into_iter().partition(|w| w.pin == Some(TierId::Hdd));
+        let pinned = wanted.iter().filter(|w| w.pin == Some(TierId::Hdd));
+        let pinned: Vec<Wanted> = pinned.copied().collect();
         if !pinned.is_empty() && tiers.contains(&TierId::Hdd) {
             let moved = self.move_to(&pinned, TierId::Hdd)?;
             if moved > 0 {
-                return Ok(moved);
+                return Ok(Some(moved));
             }
         }
         for (n, &tier) in tiers.iter().enumerate() {
@@ -48,11 +62,11 @@ impl Shared {
             let last = false;
             let moved = self.move_blocks(&wanted, Target { tier, last })?;
             if moved > 0 {
-                return Ok(moved);
+                return Ok(Some(moved));
             }
         }
         match full {
-            VolumeError::NoSpace { .. } => Ok(0),
+            VolumeError::NoSpace { .. } => Ok(Some(0)),
             other => Err(other),
         }
     }
@@ -139,15 +153,18 @@ impl Shared {
         let Some(below) = below else {
             return Ok(0);
         };
-        let victims = oldest(&zones, ZONES_AT_ONCE);
-        let live: u64 = victims.iter().map(|z| z.live).sum();
-        if live == 0 {
-            return Ok(0);
+        let victims = oldest(&zones, ZONES_AT_ONCE * TRIES);
+        for victims in victims.chunks(ZONES_AT_ONCE) {
+            let mut wanted = self.in_zones(tier, victims)?;
+            wanted.retain(|w| w.may_go(below));
+            let live: u64 = wanted.iter().map(|w| w.blocks).sum();
+            // All that is there may be pinned.
+            if live > 0 {
+                self.make_room_on(below, None, live)?;
+                let last = false;
+                return self.move_blocks(&wanted, Target { tier: below, last });
+            }
         }
-        self.make_room_on(below, None, live)?;
-        let mut wanted = self.in_zones(tier, &victims)?;
-        wanted.retain(|w| w.may_go(below));
-        let last = false;
-        self.move_blocks(&wanted, Target { tier: below, last })
+        Ok(0)
     }
 }
