@@ -38,6 +38,10 @@ fn df_says_what_each_device_holds() {
     assert!(used >= 6 * MIB, "{before:?}");
     assert_eq!(row(&before, "ssd", true)["files"], 0);
     v.shale(&["migrate", v.place()]).ok();
+    // At once: the rate is that of the last ten seconds.
+    let migration = v.status()["migration"].clone();
+    assert!(migration["moved_bytes"].as_u64().unwrap() >= 6 * MIB);
+    assert!(migration["recent_bytes_per_s"].as_u64().unwrap() > 0);
     let after = rows(&v);
     let ssd = row(&after, "ssd", true);
     assert_eq!(
@@ -70,9 +74,6 @@ fn df_says_what_each_device_holds() {
     let status = v.shale(&["status", v.place(), "--files"]).ok();
     assert!(status.contains("device 0: 4 MiB of 2 files"), "{status}");
     println!("{text}{status}");
-    let migration = v.status()["migration"].clone();
-    assert!(migration["moved_bytes"].as_u64().unwrap() >= 6 * MIB);
-    assert!(migration["recent_bytes_per_s"].as_u64().unwrap() > 0);
     each_adds_up(&v, ssd["device"].as_str().unwrap());
     v.umount();
     v.fsck();
