@@ -11,12 +11,13 @@
 use crate::devices::{NAMES, NewDevice, wipe_label};
 use crate::error::{DaemonError, Result};
 use crate::shared::Shared;
+use crate::space::Supply;
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use serde::{Deserialize, Serialize};
 use shale_format::TierId;
 use shale_format::device_table::device_state;
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};
-use shale_volume::LowerDeviceInfo;
+use shale_volume::{LowerDeviceInfo, Run, Volume};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -161,7 +162,11 @@ impl Shared {
         let there = file.path.exists();
         let new = NewDevice::open(&file, force, Some(sb.uuid))?;
         let added = self.add_opened(tier, place, &file, &new);
-        if added.is_err() {
+        if added.is_err() && self.volume.may_have_device(&new.entry.uuid) {
+            // The next start finds its label and its name in the volume file, if it needs them.
+            let shown = file.path.display();
+            tracing::warn!("{shown}: whether it was added is found out at the next start");
+        } else if added.is_err() {
             // It is no device of the volume; what is left of the try is forgotten at the next start.
             let _ = wipe_label(&*new.device);
             if let Some(volume) = &self.config.volume_path {
@@ -186,25 +191,45 @@ impl Shared {
         file: &DeviceFile,
         new: &NewDevice,
     ) -> Result<()> {
-        let wanted = shale_volume::Volume::table_blocks(&new.entry) * BLOCK;
-        let available = self.available_now();
-        if wanted > available {
-            let why = format!(
-                "its tables need {wanted} bytes of NVM, and {available} can be had: \
-                 shale migrate makes room"
-            );
-            return Err(refused(&file.path, why));
+        let run = self.take_tables(file, new)?;
+        let added = self.add_with_tables(tier, place, (file, new), run);
+        if added.is_err() && !self.volume.may_have_device(&new.entry.uuid) {
+            self.volume.give_back(run);
         }
+        added
+    }
+
+    /// NVM for the tables of a device; nobody is given the room meanwhile.
+    fn take_tables(&self, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
+        let wanted = Volume::table_blocks(&new.entry) * BLOCK;
+        let supply = || Supply::of(&self.volume);
+        self.credits.with_available(supply, |room| {
+            if wanted > room {
+                let why = format!(
+                    "its tables need {wanted} bytes of NVM, and {room} can be had: \
+                     shale migrate makes room"
+                );
+                return Err(refused(&file.path, why));
+            }
+            Ok(self.volume.take_tables(&new.entry)?)
+        })
+    }
+
+    fn add_with_tables(
+        &self,
+        tier: TierId,
+        place: usize,
+        (file, new): (&DeviceFile, &NewDevice),
+        run: Run,
+    ) -> Result<()> {
         let uuid = self.volume.superblock().uuid;
         new.label(uuid, (tier as u32, place as u32), self.label_count)?;
         if let Some(volume) = &self.config.volume_path {
-            VolumeFile::edit(volume, |_, v| match tier {
-                TierId::Hdd => v.hdd.push(file.clone()),
-                _ => v.ssd.push(file.clone()),
-            })?;
+            VolumeFile::name_device(volume, tier, file)?;
         }
         shale_device::failpoints::reach("device-named");
-        let done = self.volume.add_device(tier, &new.entry, &new.device)?;
+        let volume = &self.volume;
+        let done = volume.add_device_at(tier, &new.entry, &new.device, run)?;
         self.publish(done.txid);
         shale_device::failpoints::reach("device-added");
         Ok(())

@@ -6,9 +6,9 @@
 
 use crate::error::{DaemonError, Result};
 use serde::{Deserialize, Serialize};
-use shale_format::Durability;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
+use shale_format::{Durability, TierId};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -126,6 +126,24 @@ impl VolumeFile {
             std::path::absolute(path).map_err(|e| DaemonError::file(path, "resolve it", e))?;
         change(base.parent().unwrap_or(Path::new("/")), &mut file);
         file.save(path)
+    }
+
+    /// Names a device, and whatever else had its path no more.
+    ///
+    /// # Errors
+    /// As [`VolumeFile::edit`].
+    pub(crate) fn name_device(path: &Path, tier: TierId, device: &DeviceFile) -> Result<()> {
+        let real = |path: PathBuf| path.canonicalize().unwrap_or(path);
+        let wanted = real(device.path.clone());
+        Self::edit(path, |base, file| {
+            let other = |d: &DeviceFile| real(base.join(&d.path)) != wanted;
+            file.ssd.retain(other);
+            file.hdd.retain(other);
+            match tier {
+                TierId::Hdd => file.hdd.push(device.clone()),
+                _ => file.ssd.push(device.clone()),
+            }
+        })
     }
 
     /// Leaves a device out of the volume file.
@@ -301,6 +319,25 @@ mod tests {
         assert_eq!(loaded.nvm_dir(), dir.path().join("nvm"));
         assert_eq!(loaded.uuid_bytes(), [7; 16]);
         assert_eq!(loaded.name, "v");
+    }
+
+    #[test]
+    fn a_path_is_named_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("VOLUME.toml");
+        let device = |path: &Path, size_bytes| DeviceFile {
+            path: path.to_path_buf(),
+            size_bytes,
+            zone_bytes: None,
+        };
+        let mut file = sample(Path::new("nvm"));
+        file.ssd = vec![device(Path::new("a"), 1), device(Path::new("b"), 2)];
+        file.save(&path).unwrap();
+        let again = device(&dir.path().join("a"), 3);
+        VolumeFile::name_device(&path, TierId::Hdd, &again).unwrap();
+        let loaded = VolumeFile::load(&path).unwrap();
+        assert_eq!(loaded.ssd, [device(&dir.path().join("b"), 2)]);
+        assert_eq!(loaded.hdd, [again]);
     }
 
     #[test]

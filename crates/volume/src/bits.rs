@@ -40,12 +40,9 @@ pub(crate) struct Bits {
 impl Bits {
     /// Reads and checks the bitmap.
     pub(crate) fn load(media: &Media, first_block: u64, blocks: u64) -> Result<Self> {
-        let mut bits = Bits {
-            places: Vec::new(),
-            used: Vec::with_capacity(blocks as usize * WORDS_PER_BLOCK),
-            touched: BTreeMap::new(),
-        };
-        bits.append(media, 0, first_block..first_block + blocks)?;
+        let mut bits = Bits::empty();
+        bits.used.reserve(blocks as usize * WORDS_PER_BLOCK);
+        bits.read(media, first_block..first_block + blocks)?;
         Ok(bits)
     }
 
@@ -58,11 +55,17 @@ impl Bits {
         }
     }
 
-    /// Reads and checks the blocks at `places`, which are the bitmap from its block `at` on. Blocks
-    /// between its end and `at` are nowhere.
-    pub(crate) fn append(&mut self, media: &Media, at: u64, places: Range<u64>) -> Result<()> {
+    /// Takes over the blocks of `more` as those from block `at` on. Blocks between the end and `at`
+    /// are nowhere.
+    pub(crate) fn append(&mut self, at: u64, more: Bits) {
         self.places.resize(at as usize, 0);
         self.used.resize(at as usize * WORDS_PER_BLOCK, u64::MAX);
+        self.places.extend(more.places);
+        self.used.extend(more.used);
+    }
+
+    /// Reads and checks the blocks at `places`, which are the next ones.
+    fn read(&mut self, media: &Media, places: Range<u64>) -> Result<()> {
         let mut block = [0; BLOCK_BYTES];
         for place in places {
             let addr = BlockAddr::nvm(place);

@@ -11,6 +11,7 @@
 //!
 //! The caller sees to it that nothing is allocated or written below NVM meanwhile.
 
+use crate::draft_lower::LoadedDevice;
 use crate::error::{Result, VolumeError};
 use crate::lower::{Layout, LowerDevice};
 use crate::mkfs::write_tables;
@@ -22,6 +23,7 @@ use shale_format::TierId;
 use shale_format::device_table::{DevicePlace, DeviceTable, device_state};
 use shale_format::superblock::DeviceEntry;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Tables, those of lower tiers with them, take at most this part of the NVM tier.
 pub(crate) const TABLES_PART: u64 = 2;
@@ -83,49 +85,78 @@ impl Volume {
         DevicePlace::new(entry, 0, 0).tables().end_block
     }
 
+    /// Takes room for the tables of a device, for [`Volume::add_device_at`].
+    ///
+    /// # Errors
+    /// Devices cannot change, or there is no room.
+    pub fn take_tables(&self, entry: &DeviceEntry) -> Result<Run> {
+        let wanted = Self::table_blocks(entry);
+        self.check_tables(&self.changeable()?, wanted)?;
+        self.space.allocate_whole(wanted)
+    }
+
     /// Makes a device part of the volume: empty, behind all others of its tier.
     ///
     /// # Errors
-    /// There are as many devices as there can be, no room for its tables, or the commit fails: then
-    /// it is not part of the volume.
+    /// As [`Volume::take_tables`] and [`Volume::add_device_at`].
     pub fn add_device(
         &self,
         tier: TierId,
         entry: &DeviceEntry,
         device: &Arc<dyn TierDevice>,
     ) -> Result<Committed> {
+        let run = self.take_tables(entry)?;
+        let added = self.add_device_at(tier, entry, device, run);
+        if added.is_err() && !self.may_have_device(&entry.uuid) {
+            self.space.give_back(run);
+        }
+        added
+    }
+
+    /// As [`Volume::add_device`], with its tables in `run`, which stays the caller's after an error.
+    ///
+    /// # Errors
+    /// There are as many devices as there can be, or the commit fails: it is not part of the volume
+    /// now. Whether it is after the next start says [`Volume::may_have_device`].
+    pub fn add_device_at(
+        &self,
+        tier: TierId,
+        entry: &DeviceEntry,
+        device: &Arc<dyn TierDevice>,
+        run: Run,
+    ) -> Result<Committed> {
         let (n, lower) = (below_of(tier)?, self.below()?);
+        let media = self.reader().media();
         let mut table = self.changeable()?;
-        let wanted = Self::table_blocks(entry);
-        self.check_tables(&table, wanted)?;
-        let run = self.space.allocate_whole(wanted)?;
         let place = table.add(n, entry, run.addr.index());
-        let added = place
-            .ok_or_else(|| VolumeError::Lower(format!("{tier:?} has as many devices as it can")))
-            .and_then(|place| {
-                let device = LowerDevice::new(&place, Some(device))?;
-                write_tables(self.reader().media(), &place)?;
-                let mut txn = self.begin();
-                txn.mark_used(run.addr, run.len)?;
-                txn.set_devices(table);
-                Ok((device, txn.commit()?))
-            });
-        let (device, committed) = match added {
-            Ok(done) => done,
-            Err(e) => {
-                self.space.give_back(run);
-                return Err(e);
-            }
-        };
+        let place = place
+            .ok_or_else(|| VolumeError::Lower(format!("{tier:?} has as many devices as it can")))?;
         let mut layout = Layout::clone(&lower.layout());
-        layout.tiers[n].devices.push(device);
-        let last = layout.tiers[n].devices.len() - 1;
+        let devices = &mut layout.tiers[n].devices;
+        devices.push(LowerDevice::new(&place, Some(device))?);
+        let last = devices.len() - 1;
+        write_tables(media, &place)?;
+        // Before the commit: nothing may fail after it.
+        let loaded = LoadedDevice::load(media, lower, &layout.tiers[n], last)?;
+        let mut txn = self.begin();
+        txn.mark_used(run.addr, run.len)?;
+        txn.set_devices(table);
+        let committed = txn.commit()?;
         let mut core = self.core.lock();
         if let Some(draft) = &mut core.draft.lower[n] {
-            draft.add(self.reader().media(), lower, &layout.tiers[n], last)?;
+            draft.add(loaded);
         }
         lower.set_layout(layout);
         Ok(committed)
+    }
+
+    /// Whether the next start may find a device in the device table. `false` is certain.
+    pub fn may_have_device(&self, uuid: &[u8; 16]) -> bool {
+        let has = |table: DeviceTable| {
+            let mut all = table.of(0).iter().chain(table.of(1));
+            all.any(|d| d.uuid == *uuid)
+        };
+        self.broken.load(Ordering::Acquire) || self.reader().device_table().map_or(true, has)
     }
 
     /// Says whether a device is used or being emptied.

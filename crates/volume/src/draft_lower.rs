@@ -2,7 +2,7 @@
 
 use crate::bits::Bits;
 use crate::error::Result;
-use crate::lower::{Lower, LowerTier};
+use crate::lower::{Lower, LowerTier, ZonePlace};
 use crate::media::Media;
 use crate::space::Run;
 use crate::tree::Draft;
@@ -10,6 +10,7 @@ use crate::zones::Zones;
 use shale_format::TierId;
 use shale_format::bitmap::{self, BITS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, device_state};
+use shale_format::zone::ZoneEntry;
 use std::sync::Arc;
 
 /// What a transaction changes in a tier below NVM.
@@ -18,28 +19,47 @@ pub(crate) struct LowerDraft {
     pub(crate) zones: Arc<Zones>,
 }
 
-impl LowerDraft {
-    /// Takes in a device of the tier, behind those that are there.
-    pub(crate) fn add(
-        &mut self,
+/// The tables of a device, read and found right.
+pub(crate) struct LoadedDevice {
+    /// Block of the tier's bitmap at which its bits begin.
+    at: u64,
+    bits: Bits,
+    zones: Vec<(ZonePlace, u64, ZoneEntry)>,
+    closed: bool,
+}
+
+impl LoadedDevice {
+    /// Reads the tables of a device of the tier.
+    pub(crate) fn load(
         media: &Media,
         lower: &Lower,
         tier: &LowerTier,
         device: usize,
-    ) -> Result<()> {
+    ) -> Result<LoadedDevice> {
         let d = &tier.devices[device];
         let tables = &d.tables;
-        let at = d.place.first / BITS_PER_BLOCK;
-        let places = tables.bitmap_block..tables.sums_block;
-        self.bits.append(media, at, places)?;
+        let blocks = tables.sums_block - tables.bitmap_block;
+        let bits = Bits::load(media, tables.bitmap_block, blocks)?;
         let mut zones = Vec::new();
         for (_, place) in tier.zones().filter(|(_, z)| z.device == device) {
             let byte = d.entry_byte(place.first);
             zones.push((place, byte, lower.entry(byte, place.zone)?));
         }
-        let closed = d.place.state != device_state::IN_USE;
-        self.zones.add(zones.into_iter(), self.bits.used(), closed);
-        Ok(())
+        Ok(LoadedDevice {
+            at: d.place.first / BITS_PER_BLOCK,
+            bits,
+            zones,
+            closed: d.place.state != device_state::IN_USE,
+        })
+    }
+}
+
+impl LowerDraft {
+    /// Takes in a device of the tier, behind those that are there.
+    pub(crate) fn add(&mut self, device: LoadedDevice) {
+        self.bits.append(device.at, device.bits);
+        let zones = device.zones.into_iter();
+        self.zones.add(zones, self.bits.used(), device.closed);
     }
 
     /// Forgets a device, which holds nothing.

@@ -231,6 +231,8 @@ pub(crate) fn device_table(media: &Media, sb: &Superblock) -> Result<DeviceTable
 pub(crate) struct Lower {
     media: Media,
     superblock: Superblock,
+    /// The devices change here, so the layout is never behind the device table.
+    owner: bool,
     layout: RwLock<Arc<Layout>>,
 }
 
@@ -240,6 +242,7 @@ impl Lower {
         media: Media,
         sb: &Superblock,
         devices: &LowerDevices,
+        owner: bool,
     ) -> Result<Option<Arc<Lower>>> {
         if !sb.is_tiered() {
             return Ok(None);
@@ -248,6 +251,7 @@ impl Lower {
         Ok(Some(Arc::new(Lower {
             media,
             superblock: *sb,
+            owner,
             layout: RwLock::new(Arc::new(layout)),
         })))
     }
@@ -266,7 +270,7 @@ impl Lower {
         let layout = self.layout();
         match layout.spot(addr) {
             Ok(spot) => f(&spot),
-            Err(_) if layout.is_blind() => {
+            Err(_) if !self.owner && layout.is_blind() => {
                 let table = device_table(&self.media, &self.superblock)?;
                 self.set_layout(Layout::new(&table, &LowerDevices::default())?);
                 f(&self.layout().spot(addr)?)

@@ -125,7 +125,7 @@ impl View {
     /// As there; the devices are not those of the superblock in number or size.
     pub fn open_with(map: Arc<Map>, devices: &LowerDevices) -> Result<(View, Access)> {
         let (mut view, access) = Self::open_head(map)?;
-        view.use_devices(devices)?;
+        view.use_devices(devices, false)?;
         Ok((view, access))
     }
 
@@ -181,9 +181,9 @@ impl View {
         Ok((view, access))
     }
 
-    /// Reads the device table again, for these devices.
-    pub(crate) fn use_devices(&mut self, devices: &LowerDevices) -> Result<()> {
-        self.lower = Lower::new(self.media.clone(), &self.superblock, devices)?;
+    /// Reads the device table again, for these devices. `owner`: the volume is written here.
+    pub(crate) fn use_devices(&mut self, devices: &LowerDevices, owner: bool) -> Result<()> {
+        self.lower = Lower::new(self.media.clone(), &self.superblock, devices, owner)?;
         Ok(())
     }
 

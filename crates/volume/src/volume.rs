@@ -1,7 +1,7 @@
 //! The write side: one daemon owns it.
 
 use crate::bits::Bits;
-use crate::draft_lower::LowerDraft;
+use crate::draft_lower::{LoadedDevice, LowerDraft};
 use crate::error::{Result, VolumeError};
 use crate::journal;
 use crate::lower::LowerDevices;
@@ -93,7 +93,7 @@ impl Volume {
         let media = view.media().clone();
         journal::replay(&media, &sb)?;
         // The devices as they are after the batch that waited.
-        view.use_devices(devices)?;
+        view.use_devices(devices, true)?;
         let root = view.root()?;
         let bits = Bits::load(&media, sb.bitmap_block, sb.bitmap_blocks)?;
         let space = Arc::new(Allocator::new(
@@ -290,7 +290,7 @@ fn lower_drafts(view: &View, root: &RootBlock) -> Result<[Option<LowerDraft>; 2]
             zones: Arc::new(Zones::new(TierId::ALL[n + 1])),
         };
         for device in 0..tier.devices.len() {
-            draft.add(view.media(), lower, tier, device)?;
+            draft.add(LoadedDevice::load(view.media(), lower, tier, device)?);
         }
         let live = draft.zones.space().live;
         if live != root.used_blocks[n + 1] {

@@ -50,7 +50,11 @@ impl BlockFile {
         let file = std::fs::File::create(path).map_err(|e| failed("make it", e))?;
         file.set_len(bytes)
             .and_then(|()| file.sync_all())
-            .map_err(|e| failed("set its length", e))
+            .map_err(|e| failed("set its length", e))?;
+        let dir = path.parent().filter(|d| !d.as_os_str().is_empty());
+        std::fs::File::open(dir.unwrap_or(Path::new(".")))
+            .and_then(|dir| dir.sync_all())
+            .map_err(|e| failed("make its name durable", e))
     }
 
     /// Opens and locks a file or device of at least `bytes` bytes.

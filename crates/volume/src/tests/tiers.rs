@@ -1,13 +1,14 @@
 //! Tiers below NVM: moving blocks, checksums, zones, restarts.
 
 use super::{MIB, check, extent, file, new_volume, options};
-use crate::{Heat, LowerDevices, Mapping, MkfsOptions, Volume, VolumeError};
-use shale_device::MemoryBlocks;
+use crate::{Heat, LowerDevices, Mapping, MkfsOptions, View, Volume, VolumeError};
 use shale_device::nvm::Map;
+use shale_device::{MemoryBlocks, TierDevice};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{BlockAddr, FileBlock, TierId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zerocopy::FromZeros;
 
 const ZONE: u64 = 64;
@@ -212,6 +213,76 @@ fn a_zone_is_erased_when_nobody_can_look_at_it_and_then_written_again() {
     t.lower(17, 5);
     assert_eq!(t.at(17, 0), first);
     assert_eq!(t.read(17, 4).unwrap(), 4);
+}
+
+#[test]
+fn a_zone_whose_discard_fails_is_erased_and_written_again() {
+    let t = tiered();
+    t.make(16, ZONE);
+    t.lower(16, ZONE);
+    t.remove(16);
+    t.volume.release_up_to(t.volume.txid());
+    t.ssd.fail(true);
+    assert_eq!(t.volume.erase_zones(TierId::Ssd).unwrap(), 1);
+    t.ssd.fail(false);
+    let errors = t.ssd.counts().errors;
+    assert_eq!(errors, 1);
+    t.make(17, 5);
+    t.lower(17, 5);
+    assert_eq!(t.read(17, 4).unwrap(), 4);
+}
+
+fn spare(n: u8) -> (DeviceEntry, Arc<dyn TierDevice>) {
+    let mut entry = table(ZONE * ZONES).device[0];
+    entry.uuid = [n; 16];
+    let bytes = LABEL_AREA_BYTES + ZONE * ZONES * BLOCK_BYTES as u64;
+    (entry, Arc::new(MemoryBlocks::new("spare", bytes)))
+}
+
+#[test]
+fn an_add_that_fails_is_undone_only_if_it_cannot_count() {
+    let t = tiered();
+    let free = t.volume.space().free;
+    let (entry, device) = spare(4);
+    // Too small: it fails before the commit.
+    let small: Arc<dyn TierDevice> = Arc::new(MemoryBlocks::new("small", LABEL_AREA_BYTES));
+    let tier = TierId::Ssd;
+    t.volume.add_device(tier, &entry, &small).unwrap_err();
+    assert!(!t.volume.may_have_device(&entry.uuid));
+    assert_eq!(t.volume.space().free, free);
+    t.volume.add_device(tier, &entry, &device).unwrap();
+    assert!(t.volume.may_have_device(&entry.uuid));
+    // A commit that may count: nobody gets the room of the tables.
+    let (entry, device) = spare(5);
+    let free = t.volume.space().free;
+    t.volume.broken.store(true, Ordering::Release);
+    t.volume.add_device(tier, &entry, &device).unwrap_err();
+    assert!(t.volume.may_have_device(&entry.uuid));
+    let wanted = Volume::table_blocks(&entry);
+    assert_eq!(t.volume.space().free, free - wanted);
+}
+
+#[test]
+fn only_who_does_not_write_reads_the_device_table_again() {
+    let t = tiered();
+    let (entry, device) = spare(4);
+    let map = Arc::clone(t.volume.view().map());
+    let (reader, _) = View::open(map).unwrap();
+    let added = BlockAddr::new(TierId::Ssd, shale_format::bitmap::BITS_PER_BLOCK);
+    t.volume.view().zone(added).unwrap_err();
+    reader.zone(added).unwrap_err();
+    t.volume.add_device(TierId::Ssd, &entry, &device).unwrap();
+    assert_eq!(reader.zone(added).unwrap().device, 1);
+    let infos = t.volume.lower_device_infos(TierId::Ssd);
+    assert!(infos.iter().all(|i| i.device.is_some()));
+    // Its layout stays when an address is none of it, though it has no device left.
+    for uuid in [[3; 16], [4; 16]] {
+        t.volume.remove_device(TierId::Ssd, &uuid).unwrap();
+    }
+    let view = t.volume.view();
+    let before = view.lower().unwrap().layout();
+    view.zone(added).unwrap_err();
+    assert!(Arc::ptr_eq(&before, &view.lower().unwrap().layout()));
 }
 
 #[test]
