@@ -151,7 +151,7 @@ fn a_device_comes_and_another_is_emptied_and_goes() {
     let path = |n: usize| PathBuf::from(list[n]["path"].as_str().unwrap());
     let (old, full) = (path(0), path(1));
     // Nowhere else is room for it: said, and nothing is begun.
-    fill(&v, 20..28);
+    fill(&v, 20..30);
     move_down(&v);
     let text = v.shale(&["device", "evacuate", v.place(), old.to_str().unwrap()]);
     let text = text.failed(1);
@@ -174,7 +174,7 @@ fn a_device_comes_and_another_is_emptied_and_goes() {
         (live(&v, &old), device(&v, &old)["state"].clone()),
         (0, "empty".into())
     );
-    compare(&v, 0..28);
+    compare(&v, 0..30);
     v.shale(&["device", "remove", v.place(), old.to_str().unwrap()])
         .ok();
     assert_eq!(devices(&v).len(), 2);
@@ -189,9 +189,9 @@ fn a_device_comes_and_another_is_emptied_and_goes() {
     );
     fs::remove_file(&old).unwrap();
     v.kill_daemon();
-    compare(&v, 0..28);
+    compare(&v, 0..30);
     assert!(live(&v, &new) > 0 && live(&v, &full) > 0);
-    again(&v, 0..28);
+    again(&v, 0..30);
 }
 
 #[test]
