@@ -77,11 +77,11 @@ zipf_on() {
 
 zipf() {
     echo "== zipf: NVM $zipf_nvm"
-    local place
-    for place in "" --scattered; do
+    local spread
+    for spread in "" --scattered; do
         begin zipf "$zipf_nvm" 4G 4G
         launch=("$SHALE" run --)
-        zipf_on "shale ${place#--}" "$mount/file" $place
+        zipf_on "shale ${spread#--}" "$mount/file" $spread
         finish >/dev/null
         image=$below/ext4.img
         truncate -s 4G "$image"
@@ -89,7 +89,7 @@ zipf() {
         mkdir -p "$below/ext4"
         mount -o loop "$image" "$below/ext4"
         launch=(env)
-        mount=/nowhere zipf_on "ext4 ${place#--}" "$below/ext4/file" $place
+        mount=/nowhere zipf_on "ext4 ${spread#--}" "$below/ext4/file" $spread
         umount "$below/ext4"
         rm "$image"
         image=
