@@ -31,6 +31,8 @@ mod mode {
 }
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes that `fallocate` sets aside at a time in a volume with tiers below NVM.
+const PIECE_BYTES: u64 = 8 << 20;
 /// Bytes that `copy_file_range` moves at a time.
 const COPY_BYTES: usize = 1 << 20;
 
@@ -167,7 +169,50 @@ impl Session {
             RangeChange::Collapse | RangeChange::Insert => {
                 self.shift(caller, ino, change, mode, offset, bytes)
             }
-            _ => self.change_range(caller, ino, change, keep, offset..end),
+            RangeChange::Punch => self.change_range(caller, ino, change, keep, offset..end),
+            _ => self.change_in_pieces(caller, ino, change, keep, offset..end),
+        }
+    }
+
+    /// Sets blocks aside, in a volume with tiers below NVM a piece at a time: room is asked for in
+    /// NVM, and each piece can go down before the next. The last one changes the size.
+    fn change_in_pieces(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        change: RangeChange,
+        keep: bool,
+        range: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let (mut start, end) = (range.start, range.end);
+        if !self.view.superblock().is_tiered() || end - start <= PIECE_BYTES {
+            return self.change_range(caller, ino, change, keep, range);
+        }
+        self.look_for_room(caller, ino, range)?;
+        let unnamed = Caller {
+            request: 0,
+            ..*caller
+        };
+        while end - start > PIECE_BYTES {
+            let to = (start + PIECE_BYTES) / BLOCK * BLOCK;
+            self.change_range(&unnamed, ino, change, true, start..to)?;
+            start = to;
+        }
+        self.change_range(caller, ino, change, keep, start..end)
+    }
+
+    /// ENOSPC if all tiers together lack room for the blocks that a range has not got yet.
+    fn look_for_room(&self, caller: &Caller, ino: u64, range: std::ops::Range<u64>) -> Result<()> {
+        let mut missing = 0;
+        self.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            missing = missing_blocks(op, &node, &state, range.start, range.end)?;
+            Ok(())
+        })?;
+        match missing > self.space()?.free {
+            true => Err(Errno::NOSPC),
+            false => Ok(()),
         }
     }
 

@@ -99,6 +99,16 @@ impl Volume {
         written
     }
 
+    /// Passes over blocks that [`Volume::allocate_lower`] gave, which are to be linked as never
+    /// written: nothing goes to the device, whose order is this program's own.
+    ///
+    /// # Errors
+    /// They are not where their zone goes on.
+    pub fn skip_lower(&self, run: Run) -> Result<()> {
+        let tier = run.addr.tier().unwrap_or(TierId::Nvm);
+        self.zones_of(tier)?.passing(run)
+    }
+
     /// Whether a block below NVM is in use, as last committed. Waits while there is a transaction.
     pub fn is_live(&self, addr: BlockAddr) -> bool {
         let core = self.core.lock();

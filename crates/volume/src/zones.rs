@@ -296,26 +296,20 @@ impl Zones {
         })
     }
 
-    /// Generation of the zone of a run that is about to be written; counts what is out of order.
+    /// Generation of the zone of a run that is about to be written.
     pub(crate) fn writing(&self, run: Run) -> Result<u32> {
         let mut state = self.state.lock();
-        let index = state.zone_of(run.addr.index());
-        let zone = &mut state.zones[index];
-        let from = run.addr.index() - zone.place.first;
-        let in_order = from == zone.reached || mutants::is_on("zone-order");
-        zone.reached = from + run.len;
+        let index = state.go_on(run)?;
+        let zone = &state.zones[index];
         let (generation, device) = (zone.entry.generation, zone.place.device);
         state.devices[device].dirty = true;
         state.written += run.len;
-        state.out_of_order += u64::from(!in_order);
-        match in_order {
-            true => Ok(generation),
-            false => Err(VolumeError::BadRun {
-                first: run.addr.raw(),
-                last: run.addr.raw() + run.len,
-                why: "not where its zone goes on",
-            }),
-        }
+        Ok(generation)
+    }
+
+    /// Passes over a run that is to be linked as never written.
+    pub(crate) fn passing(&self, run: Run) -> Result<()> {
+        self.state.lock().go_on(run).map(drop)
     }
 
     /// Entries of the zones in which the changes link blocks, as they are to be.
@@ -463,6 +457,24 @@ impl Zones {
 }
 
 impl State {
+    /// Moves a zone's write pointer behind a run, and gives the zone; counts what is out of order.
+    fn go_on(&mut self, run: Run) -> Result<usize> {
+        let index = self.zone_of(run.addr.index());
+        let zone = &mut self.zones[index];
+        let from = run.addr.index() - zone.place.first;
+        let in_order = from == zone.reached || mutants::is_on("zone-order");
+        zone.reached = from + run.len;
+        if in_order {
+            return Ok(index);
+        }
+        self.out_of_order += 1;
+        Err(VolumeError::BadRun {
+            first: run.addr.raw(),
+            last: run.addr.raw() + run.len,
+            why: "not where its zone goes on",
+        })
+    }
+
     fn zone_of(&self, index: u64) -> usize {
         self.zones.partition_point(|z| z.end() <= index)
     }

@@ -2,6 +2,7 @@
 
 use crate::volume::{Volume, can_mount, kill, wait_until};
 use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 use std::time::Duration;
 
@@ -111,4 +112,53 @@ fn what_is_read_often_rises() {
     }
     v.umount();
     v.fsck();
+}
+
+/// Set aside is what all tiers together have room for, as zeros, and refused is what they have not.
+#[test]
+fn more_than_nvm_holds_is_set_aside() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("aside", "64M", "256M", "512M");
+    v.mount();
+    let file = fs::File::create(v.mountpoint().join("aside")).unwrap();
+    file.write_all_at(&[9; 5000], (90 << 20) + 100).unwrap();
+    let set_aside =
+        |bytes: u64| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes);
+    let before = file.metadata().unwrap();
+    assert_eq!(set_aside(4 << 30), Err(rustix::io::Errno::NOSPC));
+    let after = file.metadata().unwrap();
+    assert_eq!(
+        (before.len(), before.blocks()),
+        (after.len(), after.blocks())
+    );
+    let size = 400 << 20;
+    set_aside(size).unwrap();
+    let stat = file.metadata().unwrap();
+    assert_eq!((stat.len(), stat.blocks()), (size, size / 512));
+    // Nothing was written to the devices for it.
+    let down: u64 = v.status()["tiers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(written)
+        .sum();
+    assert!(down < 1 << 20, "{down} bytes written");
+    file.write_all_at(&[7; 3000], 200 << 20).unwrap();
+    v.kill_daemon();
+    v.shale(&["migrate", v.place()]).ok();
+    v.shale(&["scrub", v.place()]).ok();
+    let mut expected = vec![0; size as usize];
+    expected[(90 << 20) + 100..][..5000].fill(9);
+    expected[200 << 20..][..3000].fill(7);
+    assert!(fs::read(v.mountpoint().join("aside")).unwrap() == expected);
+    assert_eq!(file.metadata().unwrap().blocks(), size / 512);
+    drop(file);
+    v.umount();
+    v.fsck();
+}
+
+fn written(tier: &serde_json::Value) -> u64 {
+    tier["written_bytes"].as_u64().unwrap()
 }

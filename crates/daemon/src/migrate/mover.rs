@@ -13,6 +13,7 @@
 
 use crate::shared::Shared;
 use shale_device::{failpoints, mutants};
+use shale_format::extent::UNWRITTEN;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Extent, Heat, Mapping, Result, Run, Txn, VolumeError};
@@ -39,6 +40,8 @@ pub(crate) struct Wanted {
     pub(crate) blocks: u64,
     /// Used lately.
     pub(crate) hot: bool,
+    /// Set aside by `fallocate` and never written: they have a place and nothing to copy.
+    pub(crate) unwritten: bool,
     /// The tier that its file is pinned to.
     pub(crate) pin: Option<TierId>,
 }
@@ -57,6 +60,7 @@ struct Copied {
     from: BlockAddr,
     to: BlockAddr,
     blocks: u64,
+    unwritten: bool,
 }
 
 /// Where blocks go.
@@ -133,10 +137,8 @@ impl Shared {
             };
             let mut n = 0;
             while n < w.blocks {
-                let (found, len) = match view.map_block(&inode, FileBlock(w.at + n))? {
-                    Mapping::Data { addr, len } => (addr == w.from.plus(n), len),
-                    Mapping::Unwritten { len, .. } | Mapping::Hole { len } => (false, len),
-                };
+                let mapped = view.map_block(&inode, FileBlock(w.at + n))?;
+                let (found, len) = is_at(mapped, w.from.plus(n), w.unwritten);
                 let blocks = len.clamp(1, w.blocks - n);
                 if found {
                     let (at, from) = (w.at + n, w.from.plus(n));
@@ -202,7 +204,10 @@ impl Shared {
             while done < w.blocks {
                 let want = (w.blocks - done).min(COPY_BLOCKS);
                 // A block that cannot be read stays where it is.
-                let good = self.read_some(w.from.plus(done), want, &mut buffer);
+                let good = match w.unwritten {
+                    true => want,
+                    false => self.read_some(w.from.plus(done), want, &mut buffer),
+                };
                 if good == 0 {
                     done += 1;
                     continue;
@@ -217,7 +222,9 @@ impl Shared {
                     let bytes = &buffer[at..at + (run.len * BLOCK) as usize];
                     at += bytes.len();
                     match target.tier {
+                        TierId::Nvm if w.unwritten => {}
                         TierId::Nvm => self.volume.write_at(run.addr, 0, bytes)?,
+                        _ if w.unwritten => self.volume.skip_lower(run)?,
                         _ => self.volume.write_lower(run, bytes)?,
                     }
                     copied.entry(w.ino).or_default().push(Copied {
@@ -225,6 +232,7 @@ impl Shared {
                         from: w.from.plus(done),
                         to: run.addr,
                         blocks: run.len,
+                        unwritten: w.unwritten,
                     });
                     done += run.len;
                 }
@@ -293,13 +301,15 @@ impl Shared {
                 unused.extend(parts.iter().map(|c| (c.to, c.blocks)));
                 continue;
             };
-            let before = moved;
+            let (before, mut written) = (moved, 0);
             for c in parts {
-                moved += relink_one(&mut txn, &mut inode, c, to, &mut unused)?;
+                let blocks = relink_one(&mut txn, &mut inode, c, to, &mut unused)?;
+                moved += blocks;
+                written += u64::from(!c.unwritten) * blocks;
             }
             if moved > before {
                 txn.put_inode(&inode)?;
-                files.push((ino, moved - before));
+                files.push((ino, written));
             }
         }
         if moved > 0 {
@@ -332,6 +342,16 @@ impl Shared {
     }
 }
 
+/// Whether what is mapped somewhere is block `from`, written or not as is said; and for how many
+/// blocks the answer holds.
+fn is_at(mapped: Mapping, from: BlockAddr, unwritten: bool) -> (bool, u64) {
+    match mapped {
+        Mapping::Data { addr, len } => (addr == from && !unwritten, len),
+        Mapping::Unwritten { addr, len } => (addr == from && unwritten, len),
+        Mapping::Hole { len } => (false, len),
+    }
+}
+
 /// Maps one run, block by block as far as it is still there. Gives the blocks mapped.
 fn relink_one(
     txn: &mut Txn<'_>,
@@ -343,10 +363,7 @@ fn relink_one(
     let (mut n, mut moved) = (0, 0);
     while n < c.blocks {
         let at = FileBlock(c.at + n);
-        let (there, len) = match txn.map_block(inode, at)? {
-            Mapping::Data { addr, len } => (addr == c.from.plus(n), len),
-            Mapping::Unwritten { len, .. } | Mapping::Hole { len } => (false, len),
-        };
+        let (there, len) = is_at(txn.map_block(inode, at)?, c.from.plus(n), c.unwritten);
         let len = len.clamp(1, c.blocks - n).min(u32::MAX.into());
         if there || mutants::is_on("migrate-unchecked") {
             let range = at..FileBlock(at.0 + len);
@@ -356,7 +373,7 @@ fn relink_one(
                 file_block: at.0,
                 addr: c.to.plus(n).raw(),
                 len: len as u32,
-                flags: 0,
+                flags: u32::from(c.unwritten) * UNWRITTEN,
             };
             txn.extent_insert(inode, to, extent)?;
             moved += len;

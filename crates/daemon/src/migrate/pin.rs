@@ -121,13 +121,14 @@ impl Shared {
         };
         view.extents(&inode, FileBlock(0), &mut |e| {
             let from = BlockAddr::from_raw(e.addr);
-            if from.tier() != Some(tier) && !e.is_unwritten() {
+            if from.tier() != Some(tier) {
                 wanted.push(Wanted {
                     ino,
                     at: e.file_block,
                     from,
                     blocks: e.len.into(),
                     hot: false,
+                    unwritten: e.is_unwritten(),
                     pin: Some(tier),
                 });
             }

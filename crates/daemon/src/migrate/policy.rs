@@ -68,7 +68,7 @@ pub(crate) struct Piece {
 }
 
 impl Shared {
-    /// Calls `f` with every extent of every file in one tier that holds data.
+    /// Calls `f` with every extent of every file in one tier.
     pub(crate) fn each_extent(
         &self,
         tier: TierId,
@@ -98,8 +98,7 @@ impl Shared {
                     continue;
                 }
                 view.extents(&inode, FileBlock(0), &mut |e| {
-                    let mine = BlockAddr::from_raw(e.addr).tier() == Some(tier);
-                    if mine && !e.is_unwritten() {
+                    if BlockAddr::from_raw(e.addr).tier() == Some(tier) {
                         f(&inode, &e);
                     }
                     ControlFlow::Continue(())
@@ -161,7 +160,9 @@ impl Shared {
                 return ControlFlow::Break(());
             }
             let addr = BlockAddr::from_raw(e.addr);
-            if addr.tier().is_some_and(from) && !e.is_unwritten() {
+            // What was never written has no reason to come up.
+            let wants = !e.is_unwritten() || addr.tier() == Some(TierId::Nvm);
+            if addr.tier().is_some_and(from) && wants {
                 let len = e.end().0.min(range.end) - e.file_block;
                 blocks += len;
                 wanted.push(Wanted {
@@ -170,6 +171,7 @@ impl Shared {
                     from: addr,
                     blocks: len,
                     hot,
+                    unwritten: e.is_unwritten(),
                     pin: inode.pin(),
                 });
             }
@@ -219,6 +221,7 @@ impl Shared {
                         from: BlockAddr::new(tier, start),
                         blocks: end - start,
                         hot: false,
+                        unwritten: e.is_unwritten(),
                         pin: inode.pin(),
                     });
                 }

@@ -10,6 +10,7 @@ use shale_device::sim::{
 };
 use shale_device::{Map, MapOptions, MemoryBlocks, SystemClock};
 use shale_format::device_table::DevicePlace;
+use shale_format::extent::UNWRITTEN;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
@@ -120,7 +121,8 @@ fn name(volume: &Volume, ino: u64) -> (shale_format::DirKey, Vec<u8>) {
 }
 
 impl Stage {
-    /// Writes `blocks` blocks of a file anew, from `at` on, as a digest would.
+    /// Writes `blocks` blocks of a file anew, from `at` on, as a digest would; 0: sets them aside as
+    /// `fallocate` does.
     fn write(&mut self, ino: u64, at: u64, blocks: u64, byte: u8) {
         let volume = self.daemon.volume();
         let runs = volume.allocate(blocks, None).unwrap();
@@ -134,13 +136,15 @@ impl Stage {
         let mut inode = txn.inode(Ino(ino)).unwrap().unwrap_or(fresh);
         let mut fb = at;
         for run in runs {
-            let bytes = vec![byte; run.len as usize * BLOCK_BYTES];
-            volume.write_at(run.addr, 0, &bytes).unwrap();
+            if byte != 0 {
+                let bytes = vec![byte; run.len as usize * BLOCK_BYTES];
+                volume.write_at(run.addr, 0, &bytes).unwrap();
+            }
             let extent = Extent {
                 file_block: fb,
                 addr: run.addr.raw(),
                 len: run.len as u32,
-                flags: 0,
+                flags: u32::from(byte == 0) * UNWRITTEN,
             };
             txn.extent_insert(&mut inode, TierId::Nvm, extent).unwrap();
             let range = FileBlock(fb)..FileBlock(fb + run.len);
@@ -196,12 +200,14 @@ fn workload(s: &mut Stage) {
     }
     s.daemon.migrate(None).unwrap();
     s.write(16, 10, 20, 100);
+    s.write(23, 0, 50, 0);
     s.remove(17);
     s.write(20, 0, 90, 20);
     s.daemon.migrate(None).unwrap();
     s.remove(18);
     s.write(21, 0, 100, 21);
     s.write(19, 5, 3, 101);
+    s.write(23, 20, 9, 102);
     s.daemon.migrate(None).unwrap();
     s.write(22, 0, 60, 22);
     s.daemon.migrate(None).unwrap();
@@ -282,6 +288,7 @@ fn contents(volume: &Volume) -> Result<Content, String> {
                 Ok(Mapping::Data { addr, .. }) => view
                     .read_at(addr, 0, &mut block)
                     .map_err(|e| format!("inode {ino}, block {fb}: {e}"))?,
+                Ok(Mapping::Unwritten { .. }) => {}
                 other => return Err(format!("inode {ino}, block {fb}: {other:?}")),
             }
             if block.iter().any(|&b| b != block[0]) {
