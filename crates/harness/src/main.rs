@@ -29,6 +29,9 @@ enum Verb {
     /// A daemon that `faults` starts
     #[command(hide = true)]
     FaultsDaemon(command::faults::DaemonArgs),
+    /// A daemon that changes devices, which `faults` starts
+    #[command(hide = true)]
+    FaultsDevices(command::faults::DevicesArgs),
     /// A client that `faults` starts
     #[command(hide = true)]
     FaultsClient(command::faults::ClientArgs),
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Crash(args) => command::crash::run(&args),
         Verb::Faults(args) => command::faults::run(&args),
         Verb::FaultsDaemon(args) => return command::faults::daemon(&args),
+        Verb::FaultsDevices(args) => return command::faults::devices(&args),
         Verb::FaultsClient(args) => return command::faults::client(&args),
         Verb::FaultsGuest(args) => return command::faults::guest(&args),
         Verb::FaultsImages(args) => return command::faults::images(&args),

@@ -65,6 +65,12 @@ pub struct DaemonArgs {
     socket: PathBuf,
 }
 
+/// Arguments of a child that changes devices.
+#[derive(Debug, clap::Args)]
+pub struct DevicesArgs {
+    place: PathBuf,
+}
+
 /// Arguments of a child that is a client.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
@@ -117,6 +123,11 @@ pub fn images(args: &ImagesArgs) -> ExitCode {
 /// Is a daemon.
 pub fn daemon(args: &DaemonArgs) -> ExitCode {
     ExitCode::from(child::serve(&args.nvm, &args.socket) as u8)
+}
+
+/// Changes devices.
+pub fn devices(args: &DevicesArgs) -> ExitCode {
+    ExitCode::from(shale_harness::faults::changes::child(&args.place) as u8)
 }
 
 /// Is a client.

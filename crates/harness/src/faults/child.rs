@@ -148,6 +148,15 @@ impl Process {
         Process::start(stage, None, "", &words)
     }
 
+    /// A daemon that adds a device to the volume in `place`, empties another and takes it out.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn changer(stage: &Stage, point: &Point, place: &Path) -> Result<Process> {
+        let words = ["faults-devices".to_owned(), place.display().to_string()];
+        Process::start(stage, Some(point), "", &words)
+    }
+
     /// Looks at the damaged images `from` to `to` of the whole one in `image`.
     ///
     /// # Errors

@@ -20,25 +20,27 @@ use crate::{HarnessError, Result};
 
 /// Operations of the workload.
 const ACTS: usize = 200;
-const ZONE_BYTES: u64 = 64 * BLOCK_BYTES as u64;
+pub(super) const ZONE_BYTES: u64 = 64 * BLOCK_BYTES as u64;
 const ZONES: u64 = 6;
+/// Bytes of a device.
+pub(super) const DEVICE_BYTES: u64 = LABEL_AREA_BYTES + ZONES * ZONE_BYTES;
 const DEVICES: [&str; 3] = ["flash-0", "flash-1", "disk-0"];
 
 /// A volume with two flash devices and a disk, which are files.
-struct Three {
+pub(super) struct Three {
     stage: Stage,
     place: PathBuf,
     config: DaemonConfig,
 }
 
 impl Three {
-    fn new(trial: &Trial<'_>) -> Result<Three> {
+    pub(super) fn new(trial: &Trial<'_>) -> Result<Three> {
         let stage = trial.stage()?;
         let place = stage.dir().join("volume");
         std::fs::create_dir(&place).map_err(HarnessError::file(&place, "make"))?;
         let device = |name: &str| DeviceFile {
             path: place.join(name),
-            size_bytes: LABEL_AREA_BYTES + ZONES * ZONE_BYTES,
+            size_bytes: DEVICE_BYTES,
             zone_bytes: Some(ZONE_BYTES),
         };
         let options = MakeOptions {
@@ -69,7 +71,7 @@ impl Three {
         })
     }
 
-    fn fill(&self, trial: &Trial<'_>) -> Checked<Snapshot> {
+    pub(super) fn fill(&self, trial: &Trial<'_>) -> Checked<Snapshot> {
         let daemon = self.stage.start_with(self.config.clone())?;
         let session = attach_to(&daemon)?;
         let (mut shale, mut model) = (side(&session), Memory::new(0o755));
@@ -95,7 +97,7 @@ impl Three {
         }
     }
 
-    fn as_before(&self, tree: &Snapshot) -> Checked<()> {
+    pub(super) fn as_before(&self, tree: &Snapshot) -> Checked<()> {
         let daemon = self.stage.start_with(self.config.clone())?;
         let session = attach_to(&daemon)?;
         let mut shale = side(&session);
@@ -104,6 +106,21 @@ impl Three {
         session.detach().map_err(|e| format!("detach: {e}"))?;
         daemon.shutdown().map_err(|e| format!("shutdown: {e}"))?;
         sight.within(&[])
+    }
+
+    /// Where it is.
+    pub(super) fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// The directory of it all.
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// How daemons serve it from now on.
+    pub(super) fn set_config(&mut self, config: DaemonConfig) {
+        self.config = config;
     }
 
     fn file(&self, n: usize) -> PathBuf {
@@ -160,7 +177,7 @@ fn lengths(trial: &mut Trial<'_>, t: &Three) -> Result<Checked<()>> {
         let (path, aside) = (t.file(n), t.stage.dir().join("moved"));
         change(&path, |path| std::fs::rename(path, &aside))?;
         let missing = t.refused(&t.config, &[name]);
-        for bytes in [0, 4096, LABEL_AREA_BYTES + ZONES * ZONE_BYTES - 4096] {
+        for bytes in [0, 4096, DEVICE_BYTES - 4096] {
             copy(&aside, &path)?;
             change(&path, |path| {
                 let file = std::fs::File::options().write(true).open(path);

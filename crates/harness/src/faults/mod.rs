@@ -25,6 +25,7 @@
 pub mod anatomy;
 pub mod astray;
 mod below;
+pub mod changes;
 pub mod child;
 pub mod clients;
 pub mod cuts;

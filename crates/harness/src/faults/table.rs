@@ -2,8 +2,8 @@
 
 use super::stage::Checked;
 use super::{
-    Trial, astray, clients, cuts, decay, devices, full, golden, held, images, killed, left, lower,
-    media, memory, scarce, zones,
+    Trial, astray, changes, clients, cuts, decay, devices, full, golden, held, images, killed,
+    left, lower, media, memory, scarce, zones,
 };
 use crate::Result;
 
@@ -241,5 +241,11 @@ pub const ROWS: &[Row] = &[
         "a device below NVM missing, short, swapped, of another volume, older, without a label: the start is \
          refused by name, nothing is written; one of two labels is enough",
         devices::labels,
+    ),
+    row(
+        "devices-killed",
+        "the daemon is killed between the steps of adding, emptying and removing a device: nothing is lost, the \
+         device is the volume's or is not, and doing the rest leaves what was asked for",
+        changes::killed,
     ),
 ];
