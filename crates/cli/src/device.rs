@@ -3,7 +3,7 @@
 use crate::ask;
 use crate::control::{self, DeviceOrder, Order};
 use crate::failure::{Failure, Result};
-use crate::mkfs::parse_device;
+use crate::mkfs::{known_model, parse_device};
 use crate::size;
 use crate::state::StateDir;
 use crate::terminal::say;
@@ -94,6 +94,9 @@ struct Add {
     /// To the disk tier, likewise
     #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device, conflicts_with = "ssd")]
     hdd: Option<DeviceFile>,
+    /// Make it as slow as a model of a medium: flash or disk
+    #[arg(long, value_name = "MODEL", value_parser = known_model)]
+    model: Option<String>,
     /// Destroy a volume that is there
     #[arg(long)]
     force: bool,
@@ -208,6 +211,7 @@ fn add(args: &Add) -> Result<()> {
     let path = std::path::absolute(&file.path).map_err(Failure::because(file.path.display()))?;
     let file = DeviceFile {
         path: path.clone(),
+        model: args.model.clone(),
         ..file.clone()
     };
     let force = args.force;

@@ -151,8 +151,12 @@ fn tier(tier: &Value) -> String {
                 } else {
                     ""
                 };
+                let model = d["model"].as_str().map_or(String::new(), |name| {
+                    let seconds = number(d, "model_delayed_ns") as f64 / 1e9;
+                    format!(", SLOWED DOWN to the model '{name}' by {seconds:.1} s")
+                });
                 format!(
-                    "{} ({}, {live}{emptying})",
+                    "{} ({}, {live}{emptying}{model})",
                     word(d, "path"),
                     word(d, "access")
                 )

@@ -124,7 +124,7 @@ impl NewDevice {
     /// `mine`: labels of this volume are left of devices that it does not have any more.
     pub(crate) fn open(file: &DeviceFile, force: bool, mine: Option<[u8; 16]>) -> Result<Self> {
         BlockFile::create(&file.path, file.size_bytes)?;
-        let device: Arc<dyn TierDevice> = Arc::new(BlockFile::open(&file.path, file.size_bytes)?);
+        let device = file.open(file.size_bytes)?;
         let label = label_of(&*device)?.filter(|l| Some(l.volume) != mine);
         if let (Some(label), false) = (label, force) {
             return Err(DaemonError::Exists {
@@ -265,8 +265,7 @@ pub(crate) fn open(
     let mut counts = Vec::new();
     for (n, files) in [&file.ssd, &file.hdd].into_iter().enumerate() {
         let places = table.of(n);
-        let paths: Vec<&Path> = files.iter().map(|f| f.path.as_path()).collect();
-        let (mine, strangers) = ours(paths, places);
+        let (mine, strangers) = ours(files, places);
         opened.strangers.extend(strangers);
         if mine.len() != places.len() {
             let named: Vec<String> = files.iter().map(|f| f.path.display().to_string()).collect();
@@ -281,15 +280,15 @@ pub(crate) fn open(
                 ),
             });
         }
-        for (place, path) in mine.into_iter().enumerate() {
+        for (place, file) in mine.into_iter().enumerate() {
+            let path = &file.path;
             let entry = places[place].entry();
             let at = (n as u32 + 1, place as u32);
             let bytes = LABEL_AREA_BYTES + entry.blocks * BLOCK;
-            let device = BlockFile::open(path, bytes)?;
-            let found = check(path, &device, (sb, table), at)?;
-            counts.push((path.to_path_buf(), found));
+            let device = file.open(bytes)?;
+            let found = check(path, &*device, (sb, table), at)?;
+            counts.push((path.clone(), found));
             opened.newest = opened.newest.max(found);
-            let device: Arc<dyn TierDevice> = Arc::new(device);
             opened.placed.push(Placed { at, entry, device });
         }
     }
@@ -309,19 +308,22 @@ pub(crate) fn open(
 /// Which of the devices that are named are the volume's, and which are not. Where there are more
 /// than the volume has, those whose label it does not know are left out, if it is the others that it
 /// has.
-fn ours<'p>(paths: Vec<&'p Path>, places: &[DevicePlace]) -> (Vec<&'p Path>, Vec<PathBuf>) {
-    if paths.len() <= places.len() {
-        return (paths, Vec::new());
+fn ours<'f>(
+    files: &'f [DeviceFile],
+    places: &[DevicePlace],
+) -> (Vec<&'f DeviceFile>, Vec<PathBuf>) {
+    if files.len() <= places.len() {
+        return (files.iter().collect(), Vec::new());
     }
-    let known = |path: &&Path| {
-        let device = BlockFile::open(path, LABEL_AREA_BYTES).ok();
+    let known = |file: &&DeviceFile| {
+        let device = BlockFile::open(&file.path, LABEL_AREA_BYTES).ok();
         let label = device.and_then(|d| label_of(&d).ok().flatten());
         label.is_some_and(|l| places.iter().any(|p| p.uuid == l.uuid))
     };
-    let (mine, others): (Vec<&Path>, Vec<&Path>) = paths.iter().partition(|p| known(p));
+    let (mine, others): (Vec<_>, Vec<_>) = files.iter().partition(known);
     match mine.len() == places.len() {
-        true => (mine, others.into_iter().map(Path::to_path_buf).collect()),
-        false => (paths, Vec::new()),
+        true => (mine, others.into_iter().map(|f| f.path.clone()).collect()),
+        false => (files.iter().collect(), Vec::new()),
     }
 }
 

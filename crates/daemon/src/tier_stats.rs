@@ -48,6 +48,10 @@ pub struct DeviceStatus {
     pub path: String,
     /// How it is accessed.
     pub access: &'static str,
+    /// The model of a slower medium in front of it, if there is one.
+    pub model: Option<&'static str>,
+    /// Nanoseconds that requests waited for the model, over all threads.
+    pub model_delayed_ns: u64,
     /// Bytes in zones.
     pub total_bytes: u64,
     /// Bytes in use: what would be lost if it were.
@@ -126,6 +130,8 @@ impl Shared {
                         failing: info.failing.clone(),
                         path: d.name(),
                         access: d.access(),
+                        model: d.model().map(|m| m.name),
+                        model_delayed_ns: d.model().map_or(0, |m| m.delayed_ns),
                         total_bytes: (span.end - span.first) * BLOCK,
                         live_bytes: sum(|z| z.live) * BLOCK,
                         dead_bytes: sum(|z| z.written.saturating_sub(z.live)) * BLOCK,

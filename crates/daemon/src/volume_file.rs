@@ -6,11 +6,13 @@
 
 use crate::error::{DaemonError, Result};
 use serde::{Deserialize, Serialize};
+use shale_device::{BlockFile, BlockModel, Pace, SystemClock, TierDevice, Timed};
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
 use shale_format::{Durability, TierId};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Newest format of the volume file that this program knows.
 pub const FORMAT: u32 = 1;
@@ -36,6 +38,34 @@ pub struct DeviceFile {
     /// Bytes of a zone; none: chosen by mkfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone_bytes: Option<u64>,
+    /// Model of a slower medium that is put in front of it, a name of [`BlockModel::named`]; none: it is
+    /// as fast as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+impl DeviceFile {
+    /// Opens it, for at least `bytes` bytes, with its model in front.
+    ///
+    /// # Errors
+    /// As [`BlockFile::open`]; the model is none that is known.
+    pub(crate) fn open(&self, bytes: u64) -> Result<Arc<dyn TierDevice>> {
+        let file = BlockFile::open(&self.path, bytes)?;
+        let Some(name) = &self.model else {
+            return Ok(Arc::new(file));
+        };
+        let model = BlockModel::named(name).ok_or_else(|| DaemonError::WrongDevice {
+            path: self.path.clone(),
+            why: unknown_model(name),
+        })?;
+        let pace = Pace::of_real_time(Arc::new(SystemClock::new()));
+        Ok(Arc::new(Timed::new(file, model, pace)))
+    }
+}
+
+fn unknown_model(name: &str) -> String {
+    let known = BlockModel::NAMES.join(", ");
+    format!("model '{name}' is not known; known: {known}")
 }
 
 /// A volume, as its file describes it.
@@ -203,6 +233,12 @@ impl VolumeFile {
                 ),
             );
         }
+        for (tier, devices) in [("ssd", &self.ssd), ("hdd", &self.hdd)] {
+            let models = devices.iter().filter_map(|d| d.model.as_deref());
+            if let Some(name) = { models }.find(|name| BlockModel::named(name).is_none()) {
+                return wrong(&format!("{tier}.model"), &unknown_model(name));
+            }
+        }
         match self.nvm.as_slice() {
             [one] if one.size_bytes < NVM_BYTES_MIN => wrong(
                 "nvm.size_bytes",
@@ -329,6 +365,7 @@ mod tests {
             path: path.to_path_buf(),
             size_bytes,
             zone_bytes: None,
+            model: None,
         };
         let mut file = sample(Path::new("nvm"));
         file.ssd = vec![device(Path::new("a"), 1), device(Path::new("b"), 2)];
@@ -362,6 +399,12 @@ mod tests {
             ),
             ("0707", "07", "uuid", "hexadecimal"),
             ("name = \"v\"", "nam = \"v\"", "file", "nam"),
+            (
+                "[[nvm]]",
+                "[[ssd]]\npath = \"s\"\nsize_bytes = 1\nmodel = \"tape\"\n[[nvm]]",
+                "ssd.model",
+                "tape",
+            ),
         ] {
             assert!(good.contains(from), "{from} not in {good}");
             std::fs::write(&path, good.replacen(from, to, 1)).unwrap();

@@ -1,10 +1,11 @@
 //! Three tiers on the real programs.
 
 use crate::volume::{Volume, can_mount, kill, wait_until};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const FILES: usize = 60;
 const FILE_BYTES: usize = 10 << 20;
@@ -161,4 +162,57 @@ fn more_than_nvm_holds_is_set_aside() {
 
 fn written(tier: &serde_json::Value) -> u64 {
     tier["written_bytes"].as_u64().unwrap()
+}
+
+/// A model of a disk is in front of the disk as soon as the volume file names it, and `status` says so.
+#[test]
+fn a_model_makes_a_device_as_slow_as_it_says() {
+    const BYTES: usize = 20 << 20;
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("model", "64M", "64M", "256M");
+    let to_disk = |name: &str| {
+        let file = v.mountpoint().join(name);
+        fs::write(&file, pattern(1, BYTES)).unwrap();
+        let file = file.to_str().unwrap().to_owned();
+        let begun = Instant::now();
+        v.shale(&["pin", &file, "--tier", "hdd"]).ok();
+        begun.elapsed()
+    };
+    let text = fs::read_to_string(v.file()).unwrap();
+    let named = |model: &str| text.replace("[[hdd]]", &format!("[[hdd]]\nmodel = \"{model}\""));
+    fs::write(v.file(), named("tape")).unwrap();
+    let said = v.shale(&["mount", v.file(), v.place()]).failed(1);
+    assert!(
+        said.contains("hdd.model") && said.contains("flash, disk"),
+        "{said}"
+    );
+    fs::write(v.file(), named("disk")).unwrap();
+    v.mount();
+    let took = to_disk("slow");
+    // 0.1 GB/s.
+    assert!(
+        took >= Duration::from_millis(BYTES as u64 / 100_000),
+        "{took:?}"
+    );
+    let status = v.status();
+    let (ssd, hdd) = (
+        &status["tiers"][0]["devices"][0],
+        &status["tiers"][1]["devices"][0],
+    );
+    assert_eq!(
+        (&ssd["model"], &hdd["model"]),
+        (&Value::Null, &Value::from("disk"))
+    );
+    assert!(
+        hdd["model_delayed_ns"].as_u64() > Some(100_000_000),
+        "{hdd}"
+    );
+    let said = v.shale(&["status", v.place()]).ok();
+    assert!(said.contains("model 'disk'"), "{said}");
+    let read = fs::read(v.mountpoint().join("slow")).unwrap();
+    assert!(read == pattern(1, BYTES));
+    v.umount();
+    v.fsck();
 }

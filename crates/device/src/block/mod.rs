@@ -40,6 +40,22 @@ pub trait TierDevice: BlockDevice {
     fn trouble(&self) -> Option<String> {
         None
     }
+
+    /// The model of a slower medium in front of it, if there is one.
+    fn model(&self) -> Option<ModelCounts> {
+        None
+    }
+}
+
+/// A model of a slower medium, and what it has done since the device was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelCounts {
+    /// Its name, as [`crate::BlockModel::name`].
+    pub name: &'static str,
+    /// Requests that it was asked about.
+    pub requests: u64,
+    /// Nanoseconds that they waited for it, over all threads.
+    pub delayed_ns: u64,
 }
 
 /// What was done to a device since it was opened.

@@ -1,11 +1,13 @@
 //! Any medium with a model of a slower one in front of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use super::nvm::{Model, Timing};
 use super::pace::Pace;
+use crate::block::{BlockCounts, ModelCounts, TierDevice};
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
 use crate::isa::LINE_BYTES;
@@ -55,6 +57,25 @@ impl BlockModel {
             bytes_per_s: 100_000_000,
         }
     }
+
+    /// The names that [`Self::named`] knows.
+    pub const NAMES: [&str; 2] = ["flash", "disk"];
+
+    /// A model by its name: `flash` is [`Self::strata_ssd`], `disk` [`Self::strata_hdd`].
+    pub fn named(name: &str) -> Option<BlockModel> {
+        let all = [Self::strata_ssd(), Self::strata_hdd()];
+        all.into_iter().find(|model| model.name() == name)
+    }
+
+    /// What it is a model of, in a word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            BlockModel::None => "none",
+            BlockModel::Nvm(_) => "nvm",
+            BlockModel::Flash { .. } => Self::NAMES[0],
+            BlockModel::Disk { .. } => Self::NAMES[1],
+        }
+    }
 }
 
 /// What a device is busy with.
@@ -65,7 +86,9 @@ struct Queue {
     head: u64,
 }
 
-/// A medium slowed down to a model. Contents and durability are those of the medium.
+/// A medium slowed down to a model. Contents and durability are those of the medium, and a request
+/// takes as long as the model says or as the medium does, whichever is longer. Discards and flushes
+/// take no time of the model.
 #[derive(Debug)]
 pub struct Timed<M> {
     medium: M,
@@ -73,6 +96,8 @@ pub struct Timed<M> {
     nvm: Option<Arc<Timing>>,
     pace: Pace,
     queue: Mutex<Queue>,
+    requests: AtomicU64,
+    delayed_ns: AtomicU64,
 }
 
 fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
@@ -107,6 +132,8 @@ impl<M: BlockDevice> Timed<M> {
             nvm,
             pace,
             queue: Mutex::default(),
+            requests: AtomicU64::new(0),
+            delayed_ns: AtomicU64::new(0),
         }
     }
 
@@ -120,18 +147,12 @@ impl<M: BlockDevice> Timed<M> {
         &self.pace
     }
 
-    /// Waits for as long as a request would take.
-    fn charge(&self, offset: u64, bytes: u64, write: bool) {
-        let until_ns = match self.model {
-            BlockModel::None => return,
-            BlockModel::Nvm(_) => {
-                let nvm = self.nvm.iter();
-                nvm.for_each(|timing| match write {
-                    true => timing.write((bytes as usize).div_ceil(LINE_BYTES), bytes as usize),
-                    false => timing.read(bytes as usize),
-                });
-                return;
-            }
+    /// Gives a request its place in the queue: when the model has done it.
+    fn end_ns(&self, offset: u64, bytes: u64, write: bool) -> u64 {
+        let mut queue = self.queue.lock();
+        let start_ns = queue.free_at_ns.max(self.pace.now_ns());
+        match self.model {
+            BlockModel::None | BlockModel::Nvm(_) => 0,
             BlockModel::Flash {
                 latency_ns,
                 read_bytes_per_s,
@@ -142,8 +163,6 @@ impl<M: BlockDevice> Timed<M> {
                 } else {
                     read_bytes_per_s
                 };
-                let mut queue = self.queue.lock();
-                let start_ns = queue.free_at_ns.max(self.pace.now_ns());
                 queue.free_at_ns = start_ns + transfer_ns(bytes, rate);
                 queue.free_at_ns + latency_ns
             }
@@ -151,15 +170,38 @@ impl<M: BlockDevice> Timed<M> {
                 seek_ns,
                 bytes_per_s,
             } => {
-                let mut queue = self.queue.lock();
-                let start_ns = queue.free_at_ns.max(self.pace.now_ns());
                 let seek_ns = if queue.head == offset { 0 } else { seek_ns };
                 queue.head = offset + bytes;
                 queue.free_at_ns = start_ns + seek_ns + transfer_ns(bytes, bytes_per_s);
                 queue.free_at_ns
             }
-        };
-        self.pace.wait_until_ns(until_ns);
+        }
+    }
+
+    /// Has the medium do a request, and returns when the model would have done it too.
+    fn request<R>(&self, offset: u64, bytes: u64, write: bool, medium: impl FnOnce() -> R) -> R {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if let Some(nvm) = &self.nvm {
+            match write {
+                true => nvm.write((bytes as usize).div_ceil(LINE_BYTES), bytes as usize),
+                false => nvm.read(bytes as usize),
+            }
+            return medium();
+        }
+        let end_ns = self.end_ns(offset, bytes, write);
+        let done = medium();
+        let left_ns = end_ns.saturating_sub(self.pace.now_ns());
+        if left_ns > 0 {
+            self.delayed_ns.fetch_add(left_ns, Ordering::Relaxed);
+            self.pace.wait_until_ns(end_ns);
+        }
+        done
+    }
+
+    /// Nanoseconds that requests waited for the model, over all threads.
+    pub fn delayed_ns(&self) -> u64 {
+        let nvm = self.nvm.as_ref().map_or(0, |nvm| nvm.delayed_ns());
+        self.delayed_ns.load(Ordering::Relaxed) + nvm
     }
 }
 
@@ -169,13 +211,13 @@ impl<M: BlockDevice> BlockDevice for Timed<M> {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.charge(offset, into.len() as u64, false);
-        self.medium.read(offset, into)
+        let bytes = into.len() as u64;
+        self.request(offset, bytes, false, || self.medium.read(offset, into))
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        self.charge(offset, from.len() as u64, true);
-        self.medium.write(offset, from)
+        let bytes = from.len() as u64;
+        self.request(offset, bytes, true, || self.medium.write(offset, from))
     }
 
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
@@ -184,6 +226,32 @@ impl<M: BlockDevice> BlockDevice for Timed<M> {
 
     fn flush(&self) -> Result<(), DeviceError> {
         self.medium.flush()
+    }
+}
+
+impl<M: TierDevice> TierDevice for Timed<M> {
+    fn counts(&self) -> BlockCounts {
+        self.medium.counts()
+    }
+
+    fn access(&self) -> &'static str {
+        self.medium.access()
+    }
+
+    fn name(&self) -> String {
+        self.medium.name()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.medium.trouble()
+    }
+
+    fn model(&self) -> Option<ModelCounts> {
+        Some(ModelCounts {
+            name: self.model.name(),
+            requests: self.requests.load(Ordering::Relaxed),
+            delayed_ns: self.delayed_ns(),
+        })
     }
 }
 
@@ -227,7 +295,7 @@ mod tests {
         let mut found = [0; 4_096];
         nvm.read(0, &mut found).unwrap();
         assert_eq!(found, [1; 4_096]);
-        assert_eq!(nvm.nvm.as_ref().unwrap().delayed_ns(), 64 * 200);
+        assert_eq!(nvm.delayed_ns(), 64 * 200);
         assert_eq!(nvm.medium().bytes(), nvm.bytes());
     }
 
@@ -236,5 +304,55 @@ mod tests {
         let plain = timed(BlockModel::None);
         plain.write(0, &[1; 4_096]).unwrap();
         assert_eq!(plain.pace().now_ns(), 0);
+    }
+
+    /// Runs `requests` at once and says how many nanoseconds passed.
+    fn at_once(device: &Timed<FileDevice>, requests: &[u64]) -> u64 {
+        let begun = device.pace().now_ns();
+        std::thread::scope(|scope| {
+            for offset in requests {
+                scope.spawn(|| device.read(*offset, &mut [0; 4_096]).unwrap());
+            }
+        });
+        device.pace().now_ns() - begun
+    }
+
+    #[test]
+    fn latencies_of_flash_overlap_and_seeks_of_a_disk_do_not() {
+        let real = |model| {
+            let medium = FileDevice::memory(64 << 20).unwrap();
+            let clock = Arc::new(crate::clock::SystemClock::new());
+            Timed::new(medium, model, Pace::of_real_time(clock))
+        };
+        let offsets = [1 << 20, 9 << 20, 5 << 20, 33 << 20];
+        let flash = real(BlockModel::Flash {
+            latency_ns: 200_000_000,
+            read_bytes_per_s: 1_000_000_000,
+            write_bytes_per_s: 1_000_000_000,
+        });
+        let took = at_once(&flash, &offsets);
+        assert!((200_000_000..700_000_000).contains(&took), "{took}");
+        let disk = real(BlockModel::Disk {
+            seek_ns: 30_000_000,
+            bytes_per_s: 1_000_000_000,
+        });
+        let took = at_once(&disk, &offsets);
+        assert!(took >= 120_000_000, "{took}");
+        assert!(disk.delayed_ns() > 100_000_000, "{}", disk.delayed_ns());
+    }
+
+    #[test]
+    fn models_have_names_and_say_what_they_did() {
+        for name in BlockModel::NAMES {
+            assert_eq!(BlockModel::named(name).map(|m| m.name()), Some(name));
+        }
+        assert_eq!(BlockModel::named("tape"), None);
+        let medium = crate::MemoryBlocks::new("m", 1 << 20);
+        let disk = Timed::new(medium, BlockModel::strata_hdd(), Pace::of_virtual_time());
+        disk.write(4_096, &[1; 8_192]).unwrap();
+        let counted = disk.model().unwrap();
+        assert_eq!((counted.name, counted.requests), ("disk", 1));
+        assert_eq!(counted.delayed_ns, 10_000_000 + 81_920);
+        assert_eq!(disk.counts().written_bytes, 8_192);
     }
 }

@@ -42,6 +42,7 @@ impl Three {
             path: place.join(name),
             size_bytes: DEVICE_BYTES,
             zone_bytes: Some(ZONE_BYTES),
+            model: None,
         };
         let options = MakeOptions {
             file: place.join("VOLUME.toml"),
