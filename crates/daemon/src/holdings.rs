@@ -69,27 +69,28 @@ impl Shared {
         let mut all = Vec::new();
         let tiers = [TierId::Nvm].into_iter().chain(self.volume.lower_tiers());
         for tier in tiers {
-            let spans = self.device_spans(tier);
-            let mut held = vec![Holding::default(); spans.len()];
-            let mut last = vec![0; spans.len()];
-            self.each_extent(tier, &mut |inode, e| {
-                let start = BlockAddr::from_raw(e.addr).index();
-                let end = start + u64::from(e.len);
-                for ((span, held), last) in spans.iter().zip(&mut held).zip(&mut last) {
-                    let (from, to) = (start.max(span.first), end.min(span.end));
-                    if from < to {
-                        held.bytes += (to - from) * BLOCK;
-                        held.files += u64::from(*last != inode.ino);
-                        *last = inode.ino;
-                    }
-                }
-            })?;
-            for (device, h) in held.into_iter().enumerate() {
-                let tier = tier_name(tier);
-                all.push(Holding { tier, device, ..h });
-            }
+            let spans = self.device_spans(tier).into_iter().enumerate();
+            all.extend(spans.map(|(device, span)| (tier, device, span, Holding::default(), 0)));
         }
-        Ok(all)
+        self.each_extent(None, &mut |inode, e| {
+            let addr = BlockAddr::from_raw(e.addr);
+            let (start, end) = (addr.index(), addr.index() + u64::from(e.len));
+            let mine = all.iter_mut().filter(|of| addr.tier() == Some(of.0));
+            for (_, _, span, held, last) in mine {
+                let (from, to) = (start.max(span.first), end.min(span.end));
+                if from < to {
+                    held.bytes += (to - from) * BLOCK;
+                    held.files += u64::from(*last != inode.ino);
+                    *last = inode.ino;
+                }
+            }
+        })?;
+        let named = all.into_iter().map(|(tier, device, _, held, _)| Holding {
+            tier: tier_name(tier),
+            device,
+            ..held
+        });
+        Ok(named.collect())
     }
 }
 

@@ -9,7 +9,7 @@ use shale_volume::{Result, Run, VolumeError, ZoneInfo};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// About so many blocks are looked for at once: each time all files are looked through.
+/// About so many blocks are looked for at once.
 const LOOK_BLOCKS: u64 = BATCH_BLOCKS * 16;
 /// Wait before a device that could not be emptied is tried again.
 pub(super) const STUCK_WAIT: Duration = Duration::from_secs(5);

@@ -2,9 +2,10 @@
 //! Strata §3.3).
 //!
 //! * `policy`: what is cold, and which zones to empty;
+//! * `owners`: whose blocks lie in a zone;
 //! * `empty`: devices that are to be removed; moving up;
 //! * `pin`: files that stay in a tier;
-//! * `mover`: moving blocks, in batches, each as safe as a digest;
+//! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
 //! * `room`: making room, tier by tier;
 //! * `rise`: what clients read often below NVM comes back.
 //!
@@ -15,8 +16,10 @@
 //! volume's transaction. While a batch is copied it is a reader of the daemon's own, so no block
 //! that it looks at is given out again; what changed meanwhile is left as it is.
 
+mod copy;
 mod empty;
 mod mover;
+mod owners;
 mod pin;
 mod policy;
 mod rise;
@@ -76,6 +79,10 @@ pub struct MigrationCounts {
     pub client_read_bytes: u64,
     /// Blocks that could not be read, and so not moved; each try counts.
     pub unreadable_blocks: u64,
+    /// Times all inodes were looked through to find what lies in zones.
+    pub looks: u64,
+    /// Of these, because not all owners of the blocks were known.
+    pub missed_owners: u64,
 }
 
 #[derive(Default)]
@@ -96,6 +103,8 @@ pub(crate) struct Counts {
     client_reads: AtomicU64,
     client_read_bytes: AtomicU64,
     unreadable: AtomicU64,
+    looks: AtomicU64,
+    missed: AtomicU64,
 }
 
 /// State of migration.
@@ -108,6 +117,7 @@ pub(crate) struct Migration {
     counts: Counts,
     coldest: Mutex<VecDeque<Piece>>,
     pub(crate) recency: Recency,
+    owners: owners::Owners,
     rising: Mutex<rise::Rising>,
     last_error: Mutex<Option<String>>,
     stuck: Mutex<Vec<Stuck>>,
@@ -179,6 +189,8 @@ impl Migration {
             client_reads: of(&c.client_reads),
             client_read_bytes: of(&c.client_read_bytes),
             unreadable_blocks: of(&c.unreadable),
+            looks: of(&c.looks),
+            missed_owners: of(&c.missed),
         }
     }
 }

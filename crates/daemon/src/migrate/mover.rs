@@ -11,21 +11,19 @@
 //! No digest is between its plan and its commit while a batch commits, so none finds that the
 //! inode it planned for has changed.
 
+use super::copy::{Copied, Copies};
 use crate::shared::Shared;
 use shale_device::{failpoints, mutants};
 use shale_format::extent::UNWRITTEN;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::{Extent, Heat, Mapping, Result, Run, Txn, VolumeError};
-use std::collections::BTreeMap;
+use shale_volume::{Extent, Mapping, Result, Run, Txn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of one batch: 4 MiB.
 pub(crate) const BATCH_BLOCKS: u64 = 1024;
-/// Blocks that are copied at once.
-const COPY_BLOCKS: u64 = 256;
 
 /// Blocks that are to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +49,6 @@ impl Wanted {
     pub(super) fn may_go(&self, to: TierId) -> bool {
         self.pin.is_none_or(|pin| pin >= to)
     }
-}
-
-/// Blocks that were copied.
-#[derive(Clone, Copy)]
-struct Copied {
-    at: u64,
-    from: BlockAddr,
-    to: BlockAddr,
-    blocks: u64,
-    unwritten: bool,
 }
 
 /// Where blocks go.
@@ -158,7 +146,7 @@ impl Shared {
     /// Moves one batch. Gives the blocks moved, and whether the target is full.
     fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<(u64, bool)> {
         let reader = self.readers.enter();
-        let (copied, full) = self.copy(&self.still_there(batch)?, target)?;
+        let (copied, full) = self.copy(self.still_there(batch)?, target)?;
         failpoints::reach("migrate-copied");
         if target.tier != TierId::Nvm {
             self.volume.flush_lower(target.tier)?;
@@ -195,91 +183,7 @@ impl Shared {
         Ok((moved, full))
     }
 
-    /// Copies a batch. Gives what was copied, by inode, and whether the target is full.
-    fn copy(&self, batch: &[Wanted], target: Target) -> Result<(BTreeMap<u64, Vec<Copied>>, bool)> {
-        let mut copied: BTreeMap<u64, Vec<Copied>> = BTreeMap::new();
-        let mut buffer = vec![0; (COPY_BLOCKS * BLOCK) as usize];
-        for w in batch {
-            let mut done = 0;
-            while done < w.blocks {
-                let want = (w.blocks - done).min(COPY_BLOCKS);
-                // A block that cannot be read stays where it is.
-                let good = match w.unwritten {
-                    true => want,
-                    false => self.read_some(w.from.plus(done), want, &mut buffer),
-                };
-                if good == 0 {
-                    done += 1;
-                    continue;
-                }
-                let runs = match self.place(good, w.hot, target) {
-                    Ok(runs) => runs,
-                    Err(VolumeError::NoSpace { .. }) => return Ok((copied, true)),
-                    Err(e) => return Err(e),
-                };
-                let mut at = 0;
-                for run in runs {
-                    let bytes = &buffer[at..at + (run.len * BLOCK) as usize];
-                    at += bytes.len();
-                    match target.tier {
-                        TierId::Nvm if w.unwritten => {}
-                        TierId::Nvm => self.volume.write_at(run.addr, 0, bytes)?,
-                        _ if w.unwritten => self.volume.skip_lower(run)?,
-                        _ => self.volume.write_lower(run, bytes)?,
-                    }
-                    copied.entry(w.ino).or_default().push(Copied {
-                        at: w.at + done,
-                        from: w.from.plus(done),
-                        to: run.addr,
-                        blocks: run.len,
-                        unwritten: w.unwritten,
-                    });
-                    done += run.len;
-                }
-            }
-        }
-        Ok((copied, false))
-    }
-
-    /// Reads up to `blocks` blocks, up to the first that cannot be read. Gives their number.
-    fn read_some(&self, from: BlockAddr, blocks: u64, into: &mut [u8]) -> u64 {
-        let view = self.volume.view();
-        let bytes = (blocks * BLOCK) as usize;
-        let read = view.read_at(from, 0, &mut into[..bytes]);
-        if read.is_ok() || mutants::is_on("migrate-unread") {
-            return blocks;
-        }
-        for (n, block) in (0..).zip(into[..bytes].chunks_mut(BLOCK_BYTES)) {
-            if let Err(e) = view.read_at(from.plus(n), 0, block) {
-                // Nobody misses a block that has moved away meanwhile.
-                if n == 0 && self.volume.is_live(from) {
-                    if self.bad_blocks.note(from, &e) {
-                        self.migration_failed(&e);
-                    }
-                    let unreadable = &self.migration.counts.unreadable;
-                    unreadable.fetch_add(1, Ordering::Relaxed);
-                }
-                return n;
-            }
-        }
-        blocks
-    }
-
-    /// New blocks on the target, `blocks` of them on NVM, below in one run perhaps fewer.
-    fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
-        let heat = if hot { Heat::Hot } else { Heat::Cold };
-        match target.tier {
-            TierId::Nvm => self.allocate_above(blocks),
-            tier => {
-                let run = self
-                    .volume
-                    .allocate_lower(tier, heat, blocks, target.last)?;
-                Ok(vec![run])
-            }
-        }
-    }
-
-    fn give_back_copies(&self, copied: &BTreeMap<u64, Vec<Copied>>, tier: TierId) {
+    fn give_back_copies(&self, copied: &Copies, tier: TierId) {
         // Below, blocks that nothing refers to are dead until their zone is erased.
         for c in copied.values().flatten().filter(|_| tier == TierId::Nvm) {
             self.volume.give_back(Run {
@@ -290,7 +194,7 @@ impl Shared {
     }
 
     /// Maps what was copied, as far as it is still where it was read. Gives the blocks.
-    fn relink(&self, copied: &BTreeMap<u64, Vec<Copied>>, to: TierId) -> Result<u64> {
+    fn relink(&self, copied: &Copies, to: TierId) -> Result<u64> {
         if mutants::is_on("migrate-freed-early") {
             self.free_early(copied)?;
         }
@@ -326,7 +230,7 @@ impl Shared {
     }
 
     /// The mistake of freeing old blocks before the new ones are linked.
-    fn free_early(&self, copied: &BTreeMap<u64, Vec<Copied>>) -> Result<()> {
+    fn free_early(&self, copied: &Copies) -> Result<()> {
         let mut txn = self.volume.begin();
         for (&ino, parts) in copied {
             if let Some(mut inode) = txn.inode(Ino(ino))? {

@@ -8,9 +8,8 @@ use super::mover::Wanted;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_format::inode::{Inode, time};
-use shale_format::limits::INODES_PER_BLOCK;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::{Extent, Result, VolumeError, ZoneInfo};
+use shale_volume::{Result, VolumeError, ZoneInfo};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{ControlFlow, Range, RangeInclusive};
 
@@ -68,47 +67,6 @@ pub(crate) struct Piece {
 }
 
 impl Shared {
-    /// Calls `f` with every extent of every file in one tier.
-    pub(crate) fn each_extent(
-        &self,
-        tier: TierId,
-        f: &mut dyn FnMut(&Inode, &Extent),
-    ) -> Result<()> {
-        let view = self.volume.view();
-        let (mut at, mut next) = (0, Some(0));
-        while next.is_some() {
-            // Freed blocks wait for one block of the inode file at a time, and not for all.
-            let _reader = self.readers.enter();
-            let file = view.root()?.inode_file;
-            next = None;
-            view.extents(&file, FileBlock(at), &mut |e| {
-                next = Some(e.file_block);
-                ControlFlow::Break(())
-            })?;
-            let Some(block) = next else { break };
-            for n in 0..INODES_PER_BLOCK {
-                let ino = Ino(block * INODES_PER_BLOCK + n);
-                let Some(inode) = view.inode(ino)? else {
-                    continue;
-                };
-                if !inode.is_file() || !ino.is_user() {
-                    continue;
-                }
-                if inode.root[tier as usize].kind == 0 {
-                    continue;
-                }
-                view.extents(&inode, FileBlock(0), &mut |e| {
-                    if BlockAddr::from_raw(e.addr).tier() == Some(tier) {
-                        f(&inode, &e);
-                    }
-                    ControlFlow::Continue(())
-                })?;
-            }
-            at = block + 1;
-        }
-        Ok(())
-    }
-
     /// The next pieces of NVM to move down, coldest first, about `blocks` blocks.
     pub(super) fn coldest(&self, blocks: u64) -> Result<Vec<Wanted>> {
         let mut listed = self.migration.coldest.lock();
@@ -182,7 +140,7 @@ impl Shared {
 
     fn list_coldest(&self) -> Result<VecDeque<Piece>> {
         let mut pieces: Vec<Piece> = Vec::new();
-        self.each_extent(TierId::Nvm, &mut |inode, e| {
+        self.each_extent(Some(TierId::Nvm), &mut |inode, e| {
             if inode.pin() == Some(TierId::Nvm) {
                 return;
             }
@@ -205,46 +163,24 @@ impl Shared {
         pieces.sort_unstable();
         Ok(pieces.into())
     }
-
-    /// Everything that lies in these zones of a tier.
-    pub(super) fn in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
-        let mut wanted = Vec::new();
-        self.each_extent(tier, &mut |inode, e| {
-            let first = BlockAddr::from_raw(e.addr).index();
-            for zone in zones {
-                let (from, to) = (zone.place.first, zone.place.first + zone.place.blocks);
-                let (start, end) = (first.max(from), (first + u64::from(e.len)).min(to));
-                if start < end {
-                    wanted.push(Wanted {
-                        ino: inode.ino,
-                        at: e.file_block + (start - first),
-                        from: BlockAddr::new(tier, start),
-                        blocks: end - start,
-                        hot: false,
-                        unwritten: e.is_unwritten(),
-                        pin: inode.pin(),
-                    });
-                }
-            }
-        })?;
-        Ok(wanted)
-    }
 }
 
-/// The zones that pay most to clean: much is dead in them, and they have been so for long
-/// (cost-benefit of log-structured file systems). Those that are nearly all live do not pay.
-pub(super) fn to_clean(zones: &[ZoneInfo], newest: u64, most: usize) -> Vec<ZoneInfo> {
-    let mut rated: Vec<(f64, ZoneInfo)> = zones
+/// The zone that pays most to clean: much is dead in it, and it has been so for long
+/// (cost-benefit of log-structured file systems). `pays`: those that may be cleaned at all.
+pub(super) fn to_clean(
+    zones: &[ZoneInfo],
+    newest: u64,
+    pays: impl Fn(&ZoneInfo) -> bool,
+) -> Option<ZoneInfo> {
+    let rated = zones
         .iter()
-        .filter(|z| !z.open && z.written > 0 && z.live > 0 && z.live < z.written)
+        .filter(|z| !z.open && z.live > 0 && z.live < z.written && pays(z))
         .map(|z| {
             let live = z.live as f64 / z.place.blocks as f64;
             let age = newest.saturating_sub(z.txid.0) as f64 + 1.0;
             ((1.0 - live) * age / (1.0 + live), *z)
-        })
-        .collect();
-    rated.sort_by(|a, b| b.0.total_cmp(&a.0));
-    rated.into_iter().take(most).map(|(_, z)| z).collect()
+        });
+    rated.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, z)| z)
 }
 
 /// The zones of a tier whose data is oldest.

@@ -9,10 +9,10 @@ use shale_volume::{Result, VolumeError};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Zones that are emptied at once: each time all files are looked through.
-const ZONES_AT_ONCE: usize = 4;
-/// So many batches, or sets of zones, of which all is pinned are passed over at a time.
+/// So many batches of which all is pinned are passed over at a time.
 const TRIES: usize = 8;
+/// The same of zones.
+const ZONES_TRIED: usize = 32;
 /// A zone that is more live than this is rather moved down than cleaned, in percent.
 const CLEAN_LIVE_PERCENT: u64 = 75;
 /// Longest wait for the pass after which zones can be erased.
@@ -105,7 +105,7 @@ impl Shared {
             if space.dead > 0 && self.erase(tier)? > 0 {
                 continue;
             }
-            let emptied = self.empty_zones(tier, below)?;
+            let emptied = self.empty_zone(tier, below)?;
             self.erase(tier)?;
             let now = self.volume.lower_space(tier).map_or(0, |s| s.writable);
             if emptied == 0 || now == last {
@@ -126,9 +126,9 @@ impl Shared {
         }
     }
 
-    /// Empties some zones of a tier: cleans where that pays, else moves the oldest down. Gives
+    /// Empties a zone of a tier: cleans where that pays, else moves the oldest down. Gives
     /// the blocks moved.
-    fn empty_zones(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
+    fn empty_zone(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
         // To clean a device that takes nothing new makes no room.
         let devices = self.volume.lower_device_infos(tier);
         let closed = |n: usize| devices.get(n).is_some_and(|d| d.closed || d.is_emptying());
@@ -139,23 +139,16 @@ impl Shared {
             z.live * 100 < z.place.blocks * CLEAN_LIVE_PERCENT || below.is_none()
         };
         // All of it has to fit the one zone that is kept for this.
-        let mut fits = zones.iter().map(|z| z.place.blocks).min().unwrap_or(0);
-        let mut victims = to_clean(&zones, newest, ZONES_AT_ONCE);
-        victims.retain(|z| {
-            let taken = pays(z) && z.live <= fits;
-            fits -= if taken { z.live } else { 0 };
-            taken
-        });
-        if !victims.is_empty() {
-            let wanted = self.in_zones(tier, &victims)?;
+        let fits = zones.iter().map(|z| z.place.blocks).min().unwrap_or(0);
+        if let Some(victim) = to_clean(&zones, newest, |z| pays(z) && z.live <= fits) {
+            let wanted = self.in_zones(tier, &[victim])?;
             return self.move_blocks(&wanted, Target { tier, last: true });
         }
         let Some(below) = below else {
             return Ok(0);
         };
-        let victims = oldest(&zones, ZONES_AT_ONCE * TRIES);
-        for victims in victims.chunks(ZONES_AT_ONCE) {
-            let mut wanted = self.in_zones(tier, victims)?;
+        for victim in oldest(&zones, ZONES_TRIED) {
+            let mut wanted = self.in_zones(tier, &[victim])?;
             wanted.retain(|w| w.may_go(below));
             let live: u64 = wanted.iter().map(|w| w.blocks).sum();
             // All that is there may be pinned.

@@ -1,0 +1,238 @@
+//! Copying a batch: all of it is read, then it is written in runs as long as the target takes.
+//!
+//! Read is by place, written by heat and file: what follows one another on a device is one request, and so is
+//! what is written, whatever it is made of. Files of a few blocks cost no more requests than large ones.
+
+use super::mover::{BLOCK, Target, Wanted};
+use crate::shared::Shared;
+use shale_device::mutants;
+use shale_format::{BlockAddr, TierId};
+use shale_volume::{Heat, Result, Run, VolumeError};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// Blocks that are read or written at once: as many as a device takes together.
+const REQUEST_BLOCKS: u64 = 256;
+
+/// Blocks that were copied.
+#[derive(Clone, Copy)]
+pub(super) struct Copied {
+    pub(super) at: u64,
+    pub(super) from: BlockAddr,
+    pub(super) to: BlockAddr,
+    pub(super) blocks: u64,
+    /// They were only given a place.
+    pub(super) unwritten: bool,
+}
+
+/// What was copied, by inode.
+pub(super) type Copies = BTreeMap<u64, Vec<Copied>>;
+
+/// Blocks to be copied, and the block of the buffer that they are read to.
+#[derive(Clone, Copy)]
+struct Part {
+    w: Wanted,
+    slot: u64,
+}
+
+/// Blocks of the buffer as bytes.
+fn bytes_of(slot: u64, blocks: u64) -> std::ops::Range<usize> {
+    (slot * BLOCK) as usize..((slot + blocks) * BLOCK) as usize
+}
+
+/// The parts of a batch one behind the other in a buffer.
+fn in_a_row(batch: &[Wanted]) -> Vec<Part> {
+    let mut slot = 0;
+    let part = |&w: &Wanted| {
+        slot += w.blocks;
+        let slot = slot - w.blocks;
+        Part { w, slot }
+    };
+    batch.iter().map(part).collect()
+}
+
+/// Parts in the order of where they are, in groups that are read at once.
+fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
+    parts.sort_by_key(|p| p.w.from);
+    let mut blocks = 0;
+    parts.chunk_by(move |a, b| {
+        blocks = blocks.max(a.w.blocks) + b.w.blocks;
+        let together = a.w.from.plus(a.w.blocks) == b.w.from && blocks <= REQUEST_BLOCKS;
+        blocks = if together { blocks } else { 0 };
+        together
+    })
+}
+
+impl Shared {
+    /// Copies a batch. Gives what was copied, and whether the target is full.
+    pub(super) fn copy(&self, mut batch: Vec<Wanted>, target: Target) -> Result<(Copies, bool)> {
+        batch.sort_by_key(|w| (w.unwritten, !w.hot, w.ino, w.at));
+        let (data, unwritten) = batch.split_at(batch.partition_point(|w| !w.unwritten));
+        let (parts, bytes) = self.load(data);
+        let unwritten = in_a_row(unwritten);
+        let mut copies = Copies::new();
+        for (parts, bytes) in [(&parts, Some(&bytes[..])), (&unwritten, None)] {
+            for same_heat in parts.chunk_by(|a, b| a.w.hot == b.w.hot) {
+                if self.store(same_heat, bytes, target, &mut copies)? {
+                    return Ok((copies, true));
+                }
+            }
+        }
+        Ok((copies, false))
+    }
+
+    /// Reads a batch. Gives what could be read, in the order of the batch and without gaps.
+    fn load(&self, batch: &[Wanted]) -> (Vec<Part>, Vec<u8>) {
+        let mut parts = in_a_row(batch);
+        let blocks = batch.iter().map(|w| w.blocks).sum();
+        let mut bytes = vec![0; bytes_of(0, blocks).end];
+        let mut scratch = Vec::new();
+        let mut good = Vec::with_capacity(parts.len());
+        for group in by_place(&mut parts) {
+            if self.read_group(group, &mut bytes, &mut scratch) {
+                good.extend_from_slice(group);
+                continue;
+            }
+            for part in group {
+                self.read_blockwise(part, &mut bytes, &mut good);
+            }
+        }
+        good.sort_by_key(|p| p.slot);
+        let mut end = 0;
+        for part in &mut good {
+            bytes.copy_within(bytes_of(part.slot, part.w.blocks), bytes_of(end, 0).start);
+            part.slot = end;
+            end += part.w.blocks;
+        }
+        (good, bytes)
+    }
+
+    /// Reads parts that follow one another; whether all could be read.
+    fn read_group(&self, group: &[Part], bytes: &mut [u8], scratch: &mut Vec<u8>) -> bool {
+        let view = self.volume.view();
+        let Some(first) = group.first() else {
+            return true;
+        };
+        let read = if group.len() == 1 {
+            view.read_at(
+                first.w.from,
+                0,
+                &mut bytes[bytes_of(first.slot, first.w.blocks)],
+            )
+        } else {
+            let blocks = group.iter().map(|p| p.w.blocks).sum();
+            scratch.resize(bytes_of(0, blocks).end, 0);
+            let read = view.read_at(first.w.from, 0, scratch);
+            let mut at = 0;
+            for part in group {
+                let into = &mut bytes[bytes_of(part.slot, part.w.blocks)];
+                into.copy_from_slice(&scratch[bytes_of(at, part.w.blocks)]);
+                at += part.w.blocks;
+            }
+            read
+        };
+        read.is_ok() || mutants::is_on("migrate-unread")
+    }
+
+    /// Reads block by block. A block that cannot be read stays where it is.
+    fn read_blockwise(&self, part: &Part, bytes: &mut [u8], good: &mut Vec<Part>) {
+        let view = self.volume.view();
+        for n in 0..part.w.blocks {
+            let (from, slot) = (part.w.from.plus(n), part.slot + n);
+            match view.read_at(from, 0, &mut bytes[bytes_of(slot, 1)]) {
+                Ok(()) => {
+                    let (at, blocks) = (part.w.at + n, 1);
+                    let w = Wanted {
+                        at,
+                        from,
+                        blocks,
+                        ..part.w
+                    };
+                    good.push(Part { w, slot });
+                }
+                // Nobody misses a block that has moved away meanwhile.
+                Err(e) if self.volume.is_live(from) => {
+                    if self.bad_blocks.note(from, &e) {
+                        self.migration_failed(&e);
+                    }
+                    let unreadable = &self.migration.counts.unreadable;
+                    unreadable.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Writes parts that follow one another in the buffer; without one, gives them a place. Gives whether
+    /// the target is full.
+    fn store(
+        &self,
+        parts: &[Part],
+        bytes: Option<&[u8]>,
+        target: Target,
+        copies: &mut Copies,
+    ) -> Result<bool> {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
+            return Ok(false);
+        };
+        let (mut slot, end) = (first.slot, last.slot + last.w.blocks);
+        let mut rest = parts.iter().copied().peekable();
+        while slot < end {
+            let want = (end - slot).min(REQUEST_BLOCKS);
+            let runs = match self.place(want, first.w.hot, target) {
+                Ok(runs) => runs,
+                Err(VolumeError::NoSpace { .. }) => return Ok(true),
+                Err(e) => return Err(e),
+            };
+            for run in runs {
+                let mut to = run;
+                while to.len > 0
+                    && let Some(part) = rest.peek_mut()
+                {
+                    let w = &mut part.w;
+                    let blocks = w.blocks.min(to.len);
+                    copies.entry(w.ino).or_default().push(Copied {
+                        at: w.at,
+                        from: w.from,
+                        to: to.addr,
+                        blocks,
+                        unwritten: w.unwritten,
+                    });
+                    if target.tier != TierId::Nvm {
+                        let (addr, len) = (to.addr, blocks);
+                        self.note_owner(Run { addr, len }, w.ino)?;
+                    }
+                    (to.addr, to.len) = (to.addr.plus(blocks), to.len - blocks);
+                    (w.at, w.from, w.blocks) =
+                        (w.at + blocks, w.from.plus(blocks), w.blocks - blocks);
+                    if w.blocks == 0 {
+                        rest.next();
+                    }
+                }
+                let from = bytes.map(|bytes| &bytes[bytes_of(slot, run.len)]);
+                match (target.tier, from) {
+                    (TierId::Nvm, Some(from)) => self.volume.write_at(run.addr, 0, from)?,
+                    (TierId::Nvm, None) => {}
+                    (_, Some(from)) => self.volume.write_lower(run, from)?,
+                    (_, None) => self.volume.skip_lower(run)?,
+                }
+                slot += run.len;
+            }
+        }
+        Ok(false)
+    }
+
+    /// New blocks on the target, `blocks` of them on NVM, below in one run perhaps fewer.
+    fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
+        let heat = if hot { Heat::Hot } else { Heat::Cold };
+        match target.tier {
+            TierId::Nvm => self.allocate_above(blocks),
+            tier => {
+                let run = self
+                    .volume
+                    .allocate_lower(tier, heat, blocks, target.last)?;
+                Ok(vec![run])
+            }
+        }
+    }
+}

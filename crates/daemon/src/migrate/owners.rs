@@ -1,0 +1,324 @@
+//! Whose blocks lie in a zone: the inodes that had blocks placed into it since it was erased.
+//!
+//! Noted when blocks are placed, before anything links them, in memory. What lies in zones since before
+//! the start is found by one look through the inodes, when zones are first to be emptied. So a zone's set
+//! holds every owner, and some that own nothing there any more. It is checked all the same: where the
+//! owners do not have as many blocks in the zones as are live there, all inodes are looked through.
+//!
+//! Memory: a number for each file and zone that it has blocks in, [`NOTES_MAX`] at most. Beyond that a zone's
+//! set is forgotten, and to empty that zone is to look through the inodes.
+
+use super::mover::Wanted;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use shale_format::inode::Inode;
+use shale_format::limits::INODES_PER_BLOCK;
+use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_volume::{Extent, Result, Run, ZoneInfo};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// Numbers that are kept, of all zones together: 17 bytes each at most, 36 MiB.
+const NOTES_MAX: usize = 1 << 21;
+
+/// The owners of one zone.
+#[derive(Default)]
+struct ZoneOwners {
+    /// How often the zone was erased when they were noted.
+    generation: u32,
+    inos: BTreeSet<u64>,
+    /// There were too many.
+    forgotten: bool,
+}
+
+/// The owners of the zones of all tiers, by tier and first block.
+struct Sets {
+    zones: HashMap<(TierId, u64), ZoneOwners>,
+    /// Numbers in all sets.
+    notes: usize,
+    most: usize,
+    /// Tiers of which everything from before the start is known.
+    known: [bool; TierId::ALL.len()],
+}
+
+/// Whose blocks lie in which zones.
+pub(super) struct Owners(Mutex<Sets>);
+
+impl Default for Owners {
+    fn default() -> Self {
+        Self::new(NOTES_MAX)
+    }
+}
+
+impl Owners {
+    fn new(most: usize) -> Self {
+        Self(Mutex::new(Sets {
+            zones: HashMap::new(),
+            notes: 0,
+            most,
+            known: [false; TierId::ALL.len()],
+        }))
+    }
+
+    /// Blocks of an inode are in a zone, or are about to be. `generation` tells the zone's.
+    pub(super) fn note(
+        &self,
+        zone: (TierId, u64),
+        ino: u64,
+        generation: impl FnOnce() -> Result<u32>,
+    ) -> Result<()> {
+        let sets = &mut *self.0.lock();
+        // Under the lock, so that none is older than the one noted before.
+        let generation = generation()?;
+        let owners = sets.zones.entry(zone).or_default();
+        if owners.generation != generation {
+            sets.notes -= owners.inos.len();
+            *owners = ZoneOwners {
+                generation,
+                ..ZoneOwners::default()
+            };
+        }
+        if !owners.forgotten && owners.inos.insert(ino) {
+            sets.notes += 1;
+        }
+        if sets.notes > sets.most {
+            sets.notes -= owners.inos.len();
+            owners.inos = BTreeSet::new();
+            owners.forgotten = true;
+        }
+        Ok(())
+    }
+
+    /// Everything in these zones of a tier is owned by one of these; `None`: that is not known.
+    fn of(&self, tier: TierId, zones: &[ZoneInfo]) -> Option<BTreeSet<u64>> {
+        let sets = self.0.lock();
+        if !sets.known[tier as usize] {
+            return None;
+        }
+        let mut all = BTreeSet::new();
+        for zone in zones {
+            if let Some(owners) = sets.zones.get(&(tier, zone.place.first)) {
+                if owners.forgotten {
+                    return None;
+                }
+                all.extend(&owners.inos);
+            }
+        }
+        Some(all)
+    }
+
+    fn knows(&self, tier: TierId) -> bool {
+        self.0.lock().known[tier as usize]
+    }
+
+    fn set_known(&self, tier: TierId) {
+        self.0.lock().known[tier as usize] = true;
+    }
+}
+
+/// The part of an extent that lies in a zone.
+fn part_in(zone: &ZoneInfo, inode: &Inode, e: &Extent) -> Option<Wanted> {
+    let addr = BlockAddr::from_raw(e.addr);
+    let first = addr.index();
+    let start = first.max(zone.place.first);
+    let end = (first + u64::from(e.len)).min(zone.place.first + zone.place.blocks);
+    (start < end).then(|| Wanted {
+        ino: inode.ino,
+        at: e.file_block + (start - first),
+        from: addr.plus(start - first),
+        blocks: end - start,
+        hot: false,
+        unwritten: e.is_unwritten(),
+        pin: inode.pin(),
+    })
+}
+
+impl Shared {
+    /// Blocks of an inode are about to be placed here, below NVM.
+    pub(super) fn note_owner(&self, run: Run, ino: u64) -> Result<()> {
+        let view = self.volume.view();
+        let end = run.addr.index() + run.len;
+        let mut at = run.addr;
+        while at.index() < end {
+            let place = view.zone(at)?;
+            let tier = at.tier().unwrap_or(TierId::Nvm);
+            let generation = || view.generation(at);
+            let owners = &self.migration.owners;
+            owners.note((tier, place.first), ino, generation)?;
+            at = BlockAddr::new(tier, place.first + place.blocks);
+        }
+        Ok(())
+    }
+
+    /// Everything that lies in these zones of a tier.
+    pub(super) fn in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
+        if let Some(owners) = self.migration.owners.of(tier, zones) {
+            let wanted = self.of_owners(tier, zones, &owners)?;
+            let found: u64 = wanted.iter().map(|w| w.blocks).sum();
+            let now = self.volume.lower_zones(tier);
+            let live = |z: &ZoneInfo| zones.iter().any(|v| v.place.first == z.place.first);
+            let live: u64 = now.iter().filter(|z| live(z)).map(|z| z.live).sum();
+            if found >= live {
+                return Ok(wanted);
+            }
+            let lack = live - found;
+            tracing::warn!(
+                ?tier,
+                lack,
+                "owners of blocks are not known: all are looked through"
+            );
+            let missed = &self.migration.counts.missed;
+            missed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.look_for(tier, zones)
+    }
+
+    /// What these inodes have in these zones.
+    fn of_owners(
+        &self,
+        tier: TierId,
+        zones: &[ZoneInfo],
+        owners: &BTreeSet<u64>,
+    ) -> Result<Vec<Wanted>> {
+        let mut wanted = Vec::new();
+        for &ino in owners {
+            let _reader = self.readers.enter();
+            self.extents_of(Ino(ino), Some(tier), &mut |inode, e| {
+                wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, e)));
+            })?;
+        }
+        Ok(wanted)
+    }
+
+    /// The same, of all inodes. Notes what lay in the tier before the start, if that is not known.
+    fn look_for(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
+        let looks = &self.migration.counts.looks;
+        looks.fetch_add(1, Ordering::Relaxed);
+        let noting = !self.migration.owners.knows(tier);
+        let (mut wanted, mut noted) = (Vec::new(), Ok(()));
+        self.each_extent(Some(tier), &mut |inode, e| {
+            wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, e)));
+            if noting && noted.is_ok() {
+                let (addr, len) = (BlockAddr::from_raw(e.addr), e.len.into());
+                noted = self.note_owner(Run { addr, len }, inode.ino);
+            }
+        })?;
+        noted?;
+        self.migration.owners.set_known(tier);
+        Ok(wanted)
+    }
+
+    /// Calls `f` with every extent of every file, in one tier or in all.
+    pub(crate) fn each_extent(
+        &self,
+        tier: Option<TierId>,
+        f: &mut dyn FnMut(&Inode, &Extent),
+    ) -> Result<()> {
+        let view = self.volume.view();
+        let (mut at, mut next) = (0, Some(0));
+        while next.is_some() {
+            // Freed blocks wait for one block of the inode file at a time, and not for all.
+            let _reader = self.readers.enter();
+            let file = view.root()?.inode_file;
+            next = None;
+            view.extents(&file, FileBlock(at), &mut |e| {
+                next = Some(e.file_block);
+                ControlFlow::Break(())
+            })?;
+            let Some(block) = next else { break };
+            for n in 0..INODES_PER_BLOCK {
+                let ino = Ino(block * INODES_PER_BLOCK + n);
+                if ino.is_user() {
+                    self.extents_of(ino, tier, f)?;
+                }
+            }
+            at = block + 1;
+        }
+        Ok(())
+    }
+
+    /// The same of one inode. The caller is a reader.
+    fn extents_of(
+        &self,
+        ino: Ino,
+        tier: Option<TierId>,
+        f: &mut dyn FnMut(&Inode, &Extent),
+    ) -> Result<()> {
+        let view = self.volume.view();
+        let has = |i: &Inode| tier.is_none_or(|t| i.root[t as usize].kind != 0);
+        let Some(inode) = view.inode(ino)?.filter(|i| i.is_file() && has(i)) else {
+            return Ok(());
+        };
+        view.extents(&inode, FileBlock(0), &mut |e| {
+            let mine = tier.is_none_or(|t| BlockAddr::from_raw(e.addr).tier() == Some(t));
+            if mine {
+                f(&inode, &e);
+            }
+            ControlFlow::Continue(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shale_format::TxId;
+    use shale_volume::{Heat, ZonePlace};
+
+    fn zone(first: u64) -> ZoneInfo {
+        let place = ZonePlace {
+            zone: first / 64,
+            device: 0,
+            first,
+            blocks: 64,
+        };
+        ZoneInfo {
+            place,
+            written: 64,
+            live: 1,
+            heat: Heat::Cold,
+            txid: TxId(1),
+            open: false,
+        }
+    }
+
+    fn noted(owners: &Owners, first: u64, ino: u64, generation: u32) {
+        let zone = (TierId::Ssd, first);
+        owners.note(zone, ino, || Ok(generation)).unwrap();
+    }
+
+    #[test]
+    fn owners_are_those_since_the_zone_was_erased() {
+        let owners = Owners::new(100);
+        noted(&owners, 0, 20, 1);
+        noted(&owners, 0, 21, 1);
+        noted(&owners, 64, 22, 5);
+        assert_eq!(owners.of(TierId::Ssd, &[zone(0)]), None, "not looked yet");
+        owners.set_known(TierId::Ssd);
+        let of = |zones: &[ZoneInfo]| owners.of(TierId::Ssd, zones).unwrap();
+        assert_eq!(of(&[zone(0), zone(64)]), BTreeSet::from([20, 21, 22]));
+        assert_eq!(of(&[zone(128)]), BTreeSet::new());
+        noted(&owners, 0, 30, 2);
+        assert_eq!(of(&[zone(0)]), BTreeSet::from([30]));
+        assert_eq!(owners.of(TierId::Hdd, &[zone(0)]), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let owners = Owners::new(10);
+        owners.set_known(TierId::Ssd);
+        for ino in 0..8 {
+            noted(&owners, 0, ino, 1);
+        }
+        for ino in 0..40 {
+            noted(&owners, 64, ino, 1);
+        }
+        assert_eq!(owners.of(TierId::Ssd, &[zone(64)]), None, "too many");
+        assert!(owners.of(TierId::Ssd, &[zone(0)]).is_some());
+        assert_eq!(owners.0.lock().notes, 8);
+        noted(&owners, 64, 1, 2);
+        let found = owners.of(TierId::Ssd, &[zone(64)]);
+        assert_eq!(found, Some(BTreeSet::from([1])), "erased since");
+    }
+}
