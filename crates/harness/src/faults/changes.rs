@@ -58,6 +58,7 @@ fn change(daemon: &Daemon, place: &Path) -> Checked<()> {
             path: new,
             size_bytes: DEVICE_BYTES,
             zone_bytes: Some(ZONE_BYTES),
+            model: None,
         };
         let added = daemon.add_device(TierId::Ssd, &file, false);
         added.map_err(|e| format!("add: {e}"))?;
