@@ -5,7 +5,8 @@
 #   status_field NAME                           one field of `shale status --json`
 #   volume_end                                  unmounts whatever happened and deletes everything
 #
-# SHALE is the program, default target/release/shale of this tree.
+# SHALE is the program, default target/release/shale of this tree. TIERS=1G:4G puts flash and a disk of these sizes
+# (images in TMPDIR) below every volume, and has it move down what is cold from 20% on.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SHALE=${SHALE:-${CARGO_TARGET_DIR:-$root/target}/release/shale}
@@ -25,7 +26,14 @@ volume_begin() {
     chmod 755 "$place" "$mount"
     volume=$place/VOLUME.toml
     mkdir "$place/nvm"
-    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" "$@" || return 1
+    local below=()
+    if [ -n "${TIERS:-}" ]; then
+        images=$(mktemp -d "${TMPDIR:-/tmp}/shale-$name-images.XXXXXX") || return 1
+        below=(--ssd "$images/ssd:${TIERS%:*}" --hdd "$images/hdd:${TIERS#*:}")
+    fi
+    timeout 120 "$SHALE" mkfs "$volume" --nvm "$place/nvm:$(numfmt --from=iec "${size%iB}")" \
+        ${below[@]+"${below[@]}"} "$@" || return 1
+    [ ${#below[@]} = 0 ] || sed -i '1i migrate_at_percent = 20' "$volume"
     if [ ! -s "$volume" ]; then
         echo "shale mkfs succeeded and wrote no $volume" >&2
         return 1
@@ -74,6 +82,7 @@ volume_end() {
         fi
     fi
     rmdir "$mount" 2>/dev/null
-    rm -rf "$place"
+    rm -rf "$place" ${images:+"$images"}
+    images=
     mount=
 }
