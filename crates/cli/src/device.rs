@@ -89,10 +89,10 @@ struct Add {
     mountpoint: PathBuf,
     /// To the flash tier: a block device or an image file, its size, and the size of its zones if
     /// they are known
-    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device, required_unless_present = "hdd")]
+    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND]", value_parser = parse_device, required_unless_present = "hdd")]
     ssd: Option<DeviceFile>,
     /// To the disk tier, likewise
-    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device, conflicts_with = "ssd")]
+    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND]", value_parser = parse_device, conflicts_with = "ssd")]
     hdd: Option<DeviceFile>,
     /// Make it as slow as a model of a medium: flash or disk
     #[arg(long, value_name = "MODEL", value_parser = known_model)]
@@ -171,8 +171,9 @@ fn list(args: &List) -> Result<()> {
         return Ok(());
     }
     say!(
-        "{:<5} {:>9} {:>9} {:>9} {:>12} {:>7}  {:<9} device",
+        "{:<5} {:<12} {:>9} {:>9} {:>9} {:>12} {:>7}  {:<9} device",
         "tier",
+        "kind",
         "size",
         "written",
         "live",
@@ -182,8 +183,9 @@ fn list(args: &List) -> Result<()> {
     );
     for d in &all {
         say!(
-            "{:<5} {:>9} {:>9} {:>9} {:>12} {:>7}  {:<9} {} ({})",
+            "{:<5} {:<12} {:>9} {:>9} {:>9} {:>12} {:>7}  {:<9} {} ({})",
             d.tier,
+            d.kind,
             size::show(d.size_bytes),
             size::show(d.used_bytes),
             size::show(d.live_bytes),

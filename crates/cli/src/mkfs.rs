@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::say;
 use shale_daemon::volume_file::DeviceFile;
-use shale_daemon::{LowerTiers, Made, MakeOptions, make_volume};
+use shale_daemon::{DeviceKind, LowerTiers, Made, MakeOptions, make_volume};
 use shale_device::{BlockModel, Persistence, SystemClock};
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
@@ -18,6 +18,8 @@ Examples:
                                                        three tiers: devices or image files
   shale mkfs V.toml --nvm /dev/shm/v:1G --ssd /tmp/s.img:4G --hdd /tmp/h.img:16G --model ssd=flash --model hdd=disk
                                                        as slow as an SSD and a disk: for measurements
+  shale mkfs VOLUME.toml --nvm /dev/shm/shale:64M --ssd /srv/flash.img:1G,kind=open-channel
+                                                       emulated raw flash
 
 Models: flash answers in 10 µs and reads 2.2, writes 0.9 GB/s; disk seeks for 10 ms where requests do
 not adjoin, and moves 0.1 GB/s (Strata, Table 1). They are in VOLUME.toml (model = \"disk\"), and can
@@ -34,11 +36,12 @@ pub struct Args {
     #[arg(long, value_name = "DIR:SIZE", value_parser = parse_nvm)]
     nvm: Nvm,
     /// Flash tier: a block device or an image file, its size, and the size of its zones if
-    /// they are known; may be given several times: the devices are joined
-    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device)]
+    /// they are known; may be given several times: the devices are joined. Kinds: conventional,
+    /// open-channel (emulated raw flash in a file, which the volume erases itself)
+    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND]", value_parser = parse_device)]
     ssd: Vec<DeviceFile>,
     /// Disk tier, likewise
-    #[arg(long, value_name = "PATH:SIZE[:ZONE]", value_parser = parse_device)]
+    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND]", value_parser = parse_device)]
     hdd: Vec<DeviceFile>,
     /// Make the devices of a tier as slow as a model of a medium: ssd or hdd, and flash or disk
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
@@ -79,10 +82,14 @@ fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
     }
 }
 
-/// PATH:SIZE or PATH:SIZE:ZONE.
+/// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",kind=KIND".
 pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
     let wrong = || {
         format!("'{text}' is not PATH:SIZE or PATH:SIZE:ZONE; write for example /dev/nvme0n1:512G")
+    };
+    let (text, kind) = match text.rsplit_once(",kind=") {
+        Some((text, kind)) => (text, kind.parse()?),
+        None => (text, DeviceKind::Conventional),
     };
     let (head, last) = text.rsplit_once(':').ok_or_else(wrong)?;
     let last = size::parse(last)?;
@@ -100,6 +107,7 @@ pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
         size_bytes,
         zone_bytes,
         model: None,
+        kind,
     })
 }
 
@@ -254,9 +262,10 @@ fn print(args: &Args, made: &Made) {
         for device in devices {
             let model = device.model.as_ref();
             say!(
-                "  {tier}         {} in {}{}",
+                "  {tier}         {} in {} ({}{})",
                 size::show(device.size_bytes),
                 device.path.display(),
+                device.kind.name(),
                 model.map_or(String::new(), |name| format!(", as slow as model '{name}'"))
             );
         }
@@ -296,7 +305,12 @@ mod tests {
             (device.path, device.zone_bytes),
             ("/a:b".into(), Some(1 << 20))
         );
-        for text in ["/a", ":1G", "/a:", "/a:x"] {
+        let device = parse_device("/a,b:4G,kind=open-channel").unwrap();
+        assert_eq!(
+            (device.path, device.size_bytes, device.kind),
+            ("/a,b".into(), 4 << 30, DeviceKind::OpenChannel)
+        );
+        for text in ["/a", ":1G", "/a:", "/a:x", "/a:1G,kind=x", "/a:1G,"] {
             assert!(parse_device(text).is_err(), "{text}");
         }
     }

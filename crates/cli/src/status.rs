@@ -156,8 +156,9 @@ fn tier(tier: &Value) -> String {
                     format!(", SLOWED DOWN to the model '{name}' by {seconds:.1} s")
                 });
                 format!(
-                    "{} ({}, {live}{emptying}{model})",
+                    "{} ({}, {}, {live}{emptying}{model})",
                     word(d, "path"),
+                    word(d, "kind"),
                     word(d, "access")
                 )
             }

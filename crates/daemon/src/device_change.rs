@@ -9,9 +9,11 @@
 //! in the device table, so it goes on after a crash.
 
 use crate::devices::{NAMES, NewDevice, wipe_label};
-use crate::error::{DaemonError, Result};
+use crate::error::Result;
+use crate::medium::{DeviceKind, wrong};
 use crate::shared::Shared;
 use crate::space::Supply;
+use crate::tier_stats::FlashUse;
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use serde::{Deserialize, Serialize};
 use shale_format::TierId;
@@ -51,6 +53,10 @@ pub struct DeviceReport {
     pub trouble: Option<String>,
     /// Requests that failed since the start.
     pub errors: u64,
+    /// What it is: `conventional`, `open-channel`.
+    pub kind: String,
+    /// What its flash did since the start, where it is emulated.
+    pub flash: Option<FlashUse>,
 }
 
 /// A device that an order names.
@@ -58,13 +64,6 @@ struct Found {
     tier: TierId,
     at: usize,
     info: LowerDeviceInfo,
-}
-
-fn refused(path: &Path, why: impl Into<String>) -> DaemonError {
-    DaemonError::WrongDevice {
-        path: path.to_path_buf(),
-        why: why.into(),
-    }
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -100,6 +99,10 @@ impl Shared {
                     state: state.to_owned(),
                     trouble: info.failing.clone().or(stuck),
                     errors: info.device.as_ref().map_or(0, |d| d.counts().errors),
+                    kind: DeviceKind::of(info.place.kind)
+                        .map_or("", DeviceKind::name)
+                        .to_owned(),
+                    flash: info.device.as_ref().and_then(|d| FlashUse::of(&**d)),
                 });
             }
         }
@@ -129,7 +132,7 @@ impl Shared {
                 there.join(", ")
             }
         );
-        Err(refused(path, why))
+        Err(wrong(path, why))
     }
 
     /// See [`crate::Daemon::add_device`].
@@ -144,16 +147,16 @@ impl Shared {
         if !sb.is_tiered() {
             let why = "the volume was made with NVM alone: its records set no room aside for tiers \
                        below; make it with --ssd or --hdd";
-            return Err(refused(&file.path, why));
+            return Err(wrong(&file.path, why));
         }
         if let Ok(found) = self.find_device(&file.path) {
             let why = format!("it is a device of tier {:?} already", found.tier).to_lowercase();
-            return Err(refused(&file.path, why));
+            return Err(wrong(&file.path, why));
         }
         let place = self.volume.lower_device_infos(tier).len();
         if place >= DEVICES_MAX {
             let why = format!("a tier has at most {DEVICES_MAX} devices");
-            return Err(refused(&file.path, why));
+            return Err(wrong(&file.path, why));
         }
         let file = DeviceFile {
             path: absolute(&file.path),
@@ -181,7 +184,7 @@ impl Shared {
         let reports = self.device_reports();
         let uuid = uuid_text(&new.entry.uuid);
         let report = reports.into_iter().find(|r| r.uuid == uuid);
-        report.ok_or_else(|| refused(&file.path, "it was not added"))
+        report.ok_or_else(|| wrong(&file.path, "it was not added"))
     }
 
     fn add_opened(
@@ -209,7 +212,7 @@ impl Shared {
                     "its tables need {wanted} bytes of NVM, and {room} can be had: \
                      shale migrate makes room"
                 );
-                return Err(refused(&file.path, why));
+                return Err(wrong(&file.path, why));
             }
             Ok(self.volume.take_tables(&new.entry)?)
         })
@@ -251,7 +254,7 @@ impl Shared {
                     bytes(room),
                     bytes(live - room)
                 );
-                return Err(refused(path, why));
+                return Err(wrong(path, why));
             }
             self.set_state(&found, device_state::EMPTYING)?;
         }
@@ -289,7 +292,7 @@ impl Shared {
                 found.info.live * BLOCK,
                 path.display()
             );
-            return Err(refused(path, why));
+            return Err(wrong(path, why));
         }
         let uuid = &found.info.place.uuid;
         let done = self.volume.remove_device(found.tier, uuid)?;

@@ -7,10 +7,11 @@
 
 use crate::error::{DaemonError, Result};
 use crate::make::random;
+use crate::medium::{self, wrong};
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
-use shale_device::{BlockFile, TierDevice};
+use shale_device::TierDevice;
 use shale_format::device_table::{DevicePlace, DeviceTable};
-use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX, LABEL_AREA_BYTES};
+use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};
 use shale_format::superblock::{DeviceEntry, Superblock, TierTable};
 use shale_format::version::VERSION;
 use shale_format::zone::{DeviceLabel, LABEL_MAGIC};
@@ -20,10 +21,6 @@ use std::sync::Arc;
 use zerocopy::FromZeros;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Zones that a device has at least, where their size is not given.
-const ZONES_WANTED: u64 = 32;
-/// Bytes of a zone where none are given.
-const ZONE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
 const ZONES_MIN: u64 = 4;
 /// Tiers below NVM as people call them.
@@ -48,45 +45,6 @@ impl LowerTiers {
 pub(crate) struct NewDevices {
     tables: [TierTable; 2],
     devices: [Vec<Arc<dyn TierDevice>>; 2],
-}
-
-fn wrong(path: &Path, why: String) -> DaemonError {
-    DaemonError::WrongDevice {
-        path: path.to_path_buf(),
-        why,
-    }
-}
-
-/// How a device is divided.
-fn entry(file: &DeviceFile) -> Result<DeviceEntry> {
-    let bytes = file.size_bytes.saturating_sub(LABEL_AREA_BYTES);
-    let usual = (bytes / ZONES_WANTED)
-        .max(1)
-        .next_power_of_two()
-        .clamp(*ZONE_BYTES.start(), *ZONE_BYTES.end());
-    let zone_bytes = file.zone_bytes.unwrap_or(usual);
-    let zone_blocks = u32::try_from(zone_bytes / BLOCK).unwrap_or(u32::MAX);
-    let legal = zone_bytes.is_multiple_of(64 * BLOCK)
-        && shale_format::limits::ZONE_BLOCKS.contains(&zone_blocks);
-    if !legal {
-        let why =
-            format!("zones of {zone_bytes} bytes: a multiple of 256 KiB up to 4 GiB is expected");
-        return Err(wrong(&file.path, why));
-    }
-    let zones = bytes / zone_bytes;
-    if zones == 0 {
-        let why = format!(
-            "{} bytes hold no zone of {zone_bytes} bytes",
-            file.size_bytes
-        );
-        return Err(wrong(&file.path, why));
-    }
-    Ok(DeviceEntry {
-        uuid: random()?,
-        blocks: zones * u64::from(zone_blocks),
-        zone_blocks,
-        kind: 0,
-    })
 }
 
 fn label_of(device: &dyn TierDevice) -> Result<Option<DeviceLabel>> {
@@ -123,8 +81,9 @@ impl NewDevice {
     /// Opens, or makes, what is to be divided. What holds a volume is refused without `force`;
     /// `mine`: labels of this volume are left of devices that it does not have any more.
     pub(crate) fn open(file: &DeviceFile, force: bool, mine: Option<[u8; 16]>) -> Result<Self> {
-        BlockFile::create(&file.path, file.size_bytes)?;
-        let device = file.open(file.size_bytes)?;
+        let mut entry = medium::divide(file)?;
+        entry.uuid = random()?;
+        let device = medium::make(file, &entry, force)?;
         let label = label_of(&*device)?.filter(|l| Some(l.volume) != mine);
         if let (Some(label), false) = (label, force) {
             return Err(DaemonError::Exists {
@@ -132,7 +91,6 @@ impl NewDevice {
                 found: format!("the label of volume {}", uuid_text(&label.volume)),
             });
         }
-        let entry = entry(file)?;
         Ok(NewDevice { entry, device })
     }
 
@@ -281,13 +239,11 @@ pub(crate) fn open(
             });
         }
         for (place, file) in mine.into_iter().enumerate() {
-            let path = &file.path;
             let entry = places[place].entry();
             let at = (n as u32 + 1, place as u32);
-            let bytes = LABEL_AREA_BYTES + entry.blocks * BLOCK;
-            let device = file.open(bytes)?;
-            let found = check(path, &*device, (sb, table), at)?;
-            counts.push((path.clone(), found));
+            let device = medium::open(file, &entry)?;
+            let found = check(&file.path, &*device, (sb, table), at)?;
+            counts.push((file.path.clone(), found));
             opened.newest = opened.newest.max(found);
             opened.placed.push(Placed { at, entry, device });
         }
@@ -312,18 +268,19 @@ fn ours<'f>(
     files: &'f [DeviceFile],
     places: &[DevicePlace],
 ) -> (Vec<&'f DeviceFile>, Vec<PathBuf>) {
-    if files.len() <= places.len() {
-        return (files.iter().collect(), Vec::new());
+    let all: Vec<&DeviceFile> = files.iter().collect();
+    if all.len() <= places.len() {
+        return (all, Vec::new());
     }
     let known = |file: &&DeviceFile| {
-        let device = BlockFile::open(&file.path, LABEL_AREA_BYTES).ok();
-        let label = device.and_then(|d| label_of(&d).ok().flatten());
+        let device = medium::open_label(file);
+        let label = device.and_then(|d| label_of(&*d).ok().flatten());
         label.is_some_and(|l| places.iter().any(|p| p.uuid == l.uuid))
     };
-    let (mine, others): (Vec<_>, Vec<_>) = files.iter().partition(known);
+    let (mine, others): (Vec<_>, Vec<_>) = files.iter().partition(|f| known(f));
     match mine.len() == places.len() {
         true => (mine, others.into_iter().map(|f| f.path.clone()).collect()),
-        false => (files.iter().collect(), Vec::new()),
+        false => (all, Vec::new()),
     }
 }
 

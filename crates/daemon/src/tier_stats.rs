@@ -2,9 +2,11 @@
 
 use crate::holdings::{Span, tier_name};
 use crate::lower_read::BadBlock;
+use crate::medium::DeviceKind;
 use crate::migrate::MigrationCounts;
 use crate::shared::Shared;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use shale_device::TierDevice;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use shale_volume::ZoneInfo;
@@ -74,6 +76,46 @@ pub struct DeviceStatus {
     pub discarded_bytes: u64,
     /// Requests that failed.
     pub errors: u64,
+    /// What it is: `conventional`, `open-channel`.
+    pub kind: &'static str,
+    /// What its flash did, where it is emulated.
+    pub flash: Option<FlashUse>,
+}
+
+/// What emulated flash did since the start, in its own units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashUse {
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Pages programmed.
+    pub pages_programmed: u64,
+    /// Pages read.
+    pub pages_read: u64,
+    /// Erase blocks erased.
+    pub blocks_erased: u64,
+    /// Attempts to program what was not the next page of its zone; 0.
+    pub out_of_order: u64,
+    /// Reads of torn pages and of blocks that are half erased.
+    pub unreadable: u64,
+    /// Time of its model, in nanoseconds.
+    pub device_ns: u64,
+}
+
+impl FlashUse {
+    /// `None`: the device is no emulated flash.
+    pub(crate) fn of(device: &dyn TierDevice) -> Option<FlashUse> {
+        let flash = device.flash()?;
+        let counts = flash.counts();
+        Some(FlashUse {
+            page_bytes: flash.geometry().page_bytes.into(),
+            pages_programmed: counts.pages_programmed,
+            pages_read: counts.pages_read,
+            blocks_erased: counts.blocks_erased,
+            out_of_order: counts.out_of_order,
+            unreadable: counts.unreadable,
+            device_ns: flash.pace().now_ns(),
+        })
+    }
 }
 
 /// What moves between tiers.
@@ -141,6 +183,8 @@ impl Shared {
                         flushes: counts.flushes,
                         discarded_bytes: counts.discarded_bytes,
                         errors: counts.errors,
+                        kind: DeviceKind::of(info.place.kind).map_or("", DeviceKind::name),
+                        flash: FlashUse::of(&**d),
                     })
                 })
                 .collect(),

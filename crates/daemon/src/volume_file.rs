@@ -5,6 +5,7 @@
 //! is taken from the place of the file, so that a volume can be moved as a whole.
 
 use crate::error::{DaemonError, Result};
+use crate::medium::DeviceKind;
 use serde::{Deserialize, Serialize};
 use shale_device::{BlockFile, BlockModel, Pace, SystemClock, TierDevice, Timed};
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
@@ -42,14 +43,17 @@ pub struct DeviceFile {
     /// as fast as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// What it is; a conventional device unless it is said.
+    #[serde(default, skip_serializing_if = "DeviceKind::is_usual")]
+    pub kind: DeviceKind,
 }
 
 impl DeviceFile {
-    /// Opens it, for at least `bytes` bytes, with its model in front.
+    /// Opens a conventional device, for at least `bytes` bytes, with its model in front.
     ///
     /// # Errors
     /// As [`BlockFile::open`]; the model is none that is known.
-    pub(crate) fn open(&self, bytes: u64) -> Result<Arc<dyn TierDevice>> {
+    pub(crate) fn open_conventional(&self, bytes: u64) -> Result<Arc<dyn TierDevice>> {
         let file = BlockFile::open(&self.path, bytes)?;
         let Some(name) = &self.model else {
             return Ok(Arc::new(file));
@@ -366,6 +370,7 @@ mod tests {
             size_bytes,
             zone_bytes: None,
             model: None,
+            kind: DeviceKind::Conventional,
         };
         let mut file = sample(Path::new("nvm"));
         file.ssd = vec![device(Path::new("a"), 1), device(Path::new("b"), 2)];

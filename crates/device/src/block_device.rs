@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
+use crate::block::{lock, trouble_of};
 use crate::error::DeviceError;
 
 /// A block device, an image file, or a model of one. Calls come from several threads at once.
@@ -44,12 +45,19 @@ pub trait BlockDevice: Send + Sync {
     fn flush(&self) -> Result<(), DeviceError>;
 }
 
-/// A file, or memory that looks like one.
+/// A file, or memory that looks like one. A file is locked (`flock`) while it is open.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
     path: PathBuf,
     bytes: u64,
+}
+
+/// What memory is called; no file's path.
+const MEMORY: &str = "memory";
+
+fn locked(file: &File, path: &Path) -> Result<(), DeviceError> {
+    lock(file).map_err(|e| DeviceError::os(path, "lock it: another process uses it", e))
 }
 
 impl FileDevice {
@@ -58,7 +66,7 @@ impl FileDevice {
     /// # Errors
     /// The operating system refuses.
     pub fn memory(bytes: u64) -> Result<Self, DeviceError> {
-        let path = PathBuf::from("memory");
+        let path = PathBuf::from(MEMORY);
         let file = rustix::fs::memfd_create("shale-device", MemfdFlags::CLOEXEC)
             .map(File::from)
             .map_err(|e| DeviceError::os(&path, "make a file in memory", e))?;
@@ -68,7 +76,7 @@ impl FileDevice {
     /// Makes the file, or opens it, and gives it `bytes` bytes; new ones are zeros.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// The operating system refuses, or another process uses it.
     pub fn create(path: &Path, bytes: u64) -> Result<Self, DeviceError> {
         let file = File::options()
             .read(true)
@@ -77,16 +85,18 @@ impl FileDevice {
             .truncate(false)
             .open(path)
             .map_err(|e| DeviceError::os(path, "create it", e))?;
+        locked(&file, path)?;
         Self::sized(file, path.to_owned(), bytes)
     }
 
     /// Opens a file as long as it is.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// The operating system refuses, or another process uses it.
     pub fn open(path: &Path) -> Result<Self, DeviceError> {
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(|e| DeviceError::os(path, "open it", e))?;
+        locked(&file, path)?;
         let found = file.metadata();
         let found = found.map_err(|e| DeviceError::os(path, "find its length", e))?;
         Ok(FileDevice {
@@ -100,6 +110,14 @@ impl FileDevice {
         file.set_len(bytes)
             .map_err(|e| DeviceError::os(&path, format!("make it {bytes} bytes long"), e))?;
         Ok(FileDevice { file, path, bytes })
+    }
+
+    /// What is wrong with the file as a whole, if anything is.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self.path == Path::new(MEMORY) {
+            true => None,
+            false => trouble_of(&self.file, &self.path, self.bytes),
+        }
     }
 
     fn assert_inside(&self, offset: u64, bytes: u64) {

@@ -56,7 +56,7 @@ pub mod sim;
 pub mod timing;
 pub mod zoned;
 
-pub use block::{BlockCounts, BlockFile, MemoryBlocks, ModelCounts, TierDevice};
+pub use block::{BlockCounts, BlockFile, FlashBlocks, MemoryBlocks, ModelCounts, TierDevice};
 pub use block_device::{BlockDevice, FileDevice};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::{Path, PathCounts, Snapshot};

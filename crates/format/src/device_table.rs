@@ -22,6 +22,16 @@ pub const DEVICE_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"SHALEDVT");
 /// Copies of the table, in blocks that follow one another.
 pub const DEVICE_TABLE_COPIES: u64 = 2;
 
+/// Kinds of devices below NVM.
+pub mod device_kind {
+    /// It can be written anywhere.
+    pub const CONVENTIONAL: u32 = 0;
+    /// Its zones are written in order, which the device sees to.
+    pub const HOST_MANAGED: u32 = 1;
+    /// Emulated raw flash.
+    pub const OPEN_CHANNEL: u32 = 2;
+}
+
 /// What becomes of a device.
 pub mod device_state {
     /// It is written and read.

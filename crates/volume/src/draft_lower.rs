@@ -2,15 +2,14 @@
 
 use crate::bits::Bits;
 use crate::error::Result;
-use crate::lower::{Lower, LowerTier, ZonePlace};
+use crate::lower::{Lower, LowerTier};
 use crate::media::Media;
 use crate::space::Run;
 use crate::tree::Draft;
-use crate::zones::Zones;
+use crate::zones::{FoundZone, Zones};
 use shale_format::TierId;
 use shale_format::bitmap::{self, BITS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, device_state};
-use shale_format::zone::ZoneEntry;
 use std::sync::Arc;
 
 /// What a transaction changes in a tier below NVM.
@@ -24,7 +23,9 @@ pub(crate) struct LoadedDevice {
     /// Block of the tier's bitmap at which its bits begin.
     at: u64,
     bits: Bits,
-    zones: Vec<(ZonePlace, u64, ZoneEntry)>,
+    zones: Vec<FoundZone>,
+    /// Blocks that it writes at once.
+    unit: u64,
     closed: bool,
 }
 
@@ -42,13 +43,19 @@ impl LoadedDevice {
         let bits = Bits::load(media, tables.bitmap_block, blocks)?;
         let mut zones = Vec::new();
         for (_, place) in tier.zones().filter(|(_, z)| z.device == device) {
-            let byte = d.entry_byte(place.first);
-            zones.push((place, byte, lower.entry(byte, place.zone)?));
+            let entry_byte = d.entry_byte(place.first);
+            zones.push(FoundZone {
+                place,
+                entry_byte,
+                entry: lower.entry(entry_byte, place.zone)?,
+                on_medium: d.zone_written(&place),
+            });
         }
         Ok(LoadedDevice {
             at: d.place.first / BITS_PER_BLOCK,
             bits,
             zones,
+            unit: d.write_unit(),
             closed: d.place.state != device_state::IN_USE,
         })
     }
@@ -58,8 +65,9 @@ impl LowerDraft {
     /// Takes in a device of the tier, behind those that are there.
     pub(crate) fn add(&mut self, device: LoadedDevice) {
         self.bits.append(device.at, device.bits);
-        let zones = device.zones.into_iter();
-        self.zones.add(zones, self.bits.used(), device.closed);
+        let used = self.bits.used();
+        self.zones
+            .add(&device.zones, device.unit, used, device.closed);
     }
 
     /// Forgets a device, which holds nothing.

@@ -99,6 +99,24 @@ impl LowerDevice {
         self.device.as_ref().and_then(|d| d.trouble())
     }
 
+    /// Byte of the device at which block `index` of the tier is.
+    fn byte(&self, index: u64) -> u64 {
+        LABEL_AREA_BYTES + (index - self.place.first) * BLOCK
+    }
+
+    /// Blocks of a zone that are written as the medium has it, where it is only written in order.
+    pub(crate) fn zone_written(&self, zone: &ZonePlace) -> Option<u64> {
+        let device = self.device.as_ref()?;
+        let written = device.zone_written(self.byte(zone.first), zone.blocks * BLOCK);
+        written.map(|bytes| bytes.div_ceil(BLOCK))
+    }
+
+    /// Blocks that it writes at once.
+    pub(crate) fn write_unit(&self) -> u64 {
+        let unit = self.device.as_ref().map_or(BLOCK, |d| d.write_unit());
+        unit.div_ceil(BLOCK)
+    }
+
     /// Byte of NVM at which the entry of the zone with block `index` of the tier is.
     pub(crate) fn entry_byte(&self, index: u64) -> u64 {
         let zone = (index - self.place.first) / u64::from(self.place.zone_blocks);
@@ -155,7 +173,7 @@ impl LowerTier {
                 let (inside, each) = (index - d.place.first, u64::from(d.place.zone_blocks));
                 return Some(Spot {
                     device: d,
-                    byte: LABEL_AREA_BYTES + inside * BLOCK,
+                    byte: d.byte(index),
                     place: ZonePlace {
                         zone: zones + inside / each,
                         device: n,
@@ -398,14 +416,25 @@ impl Lower {
         self.media.write(table, byte, &sums)
     }
 
-    /// Tells the device that a zone holds nothing.
-    pub(crate) fn discard(&self, tier: TierId, place: ZonePlace) -> Result<()> {
+    /// Whether the medium of a block can only be written in order.
+    pub(crate) fn is_in_order(&self, addr: BlockAddr) -> Result<bool> {
+        let layout = self.layout();
+        let spot = layout.spot(addr)?;
+        Ok(spot.device.zone_written(&spot.place).is_some())
+    }
+
+    /// Tells the device that a zone holds nothing. An error is one of a device that cannot write
+    /// the zone again before it has erased it; to others a discard is advice: what is still there does
+    /// not fit the zone's next generation, and one that fails is found out by the next write to it.
+    pub(crate) fn erase(&self, tier: TierId, place: ZonePlace) -> Result<()> {
         let layout = self.layout();
         let spot = layout.spot(BlockAddr::new(tier, place.first))?;
         let device = spot.there()?;
-        device
-            .discard(spot.byte, place.blocks * BLOCK)
-            .map_err(lower)
+        let discarded = device.discard(spot.byte, place.blocks * BLOCK);
+        match spot.device.zone_written(&place) {
+            Some(_) => discarded.map_err(lower),
+            None => Ok(()),
+        }
     }
 }
 

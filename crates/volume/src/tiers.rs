@@ -100,11 +100,14 @@ impl Volume {
     }
 
     /// Passes over blocks that [`Volume::allocate_lower`] gave, which are to be linked as never
-    /// written: nothing goes to the device, whose order is this program's own.
+    /// written. Nothing goes to the device, unless it can only be written in order: then zeros do.
     ///
     /// # Errors
-    /// They are not where their zone goes on.
+    /// They are not where their zone goes on; as [`Volume::write_lower`].
     pub fn skip_lower(&self, run: Run) -> Result<()> {
+        if self.below()?.is_in_order(run.addr)? {
+            return self.write_lower(run, &vec![0; run.len as usize * BLOCK_BYTES]);
+        }
         let tier = run.addr.tier().unwrap_or(TierId::Nvm);
         self.zones_of(tier)?.passing(run)
     }
@@ -148,6 +151,7 @@ impl Volume {
                 zones.set_failing(n, why.clone());
                 result = Err(VolumeError::Lower(why));
             }
+            zones.flushed(n);
         }
         result
     }
@@ -156,24 +160,24 @@ impl Volume {
     /// Gives their number.
     ///
     /// # Errors
-    /// The commit fails. That a device does not discard is no error.
+    /// The commit fails. A device that cannot erase fails, which is none.
     pub fn erase_zones(&self, tier: TierId) -> Result<u64> {
         let zones = self.zones_of(tier)?;
         let released = match mutants::is_on("zone-erased-early") {
             true => TxId(u64::MAX),
             false => TxId(self.released.load(Ordering::Acquire)),
         };
-        let found = zones.erasable(released);
+        let mut found = zones.erasable(released);
+        let lower = self.below()?;
+        found.retain(|(_, zone)| match lower.erase(tier, zone.place) {
+            Ok(()) => true,
+            Err(e) => {
+                zones.set_failing(zone.place.device, e.to_string());
+                false
+            }
+        });
         if found.is_empty() {
             return Ok(0);
-        }
-        for (_, zone) in &found {
-            match self.below()?.discard(tier, zone.place) {
-                // Advice: what is still there does not fit the zone's next generation. The device
-                // counts the error; one that fails is found out by the next write to it.
-                Ok(()) | Err(VolumeError::Lower(_)) => {}
-                Err(e) => return Err(e),
-            }
         }
         let mut txn = self.begin();
         for (n, _) in &found {

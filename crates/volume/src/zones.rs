@@ -7,6 +7,11 @@
 //!
 //! Invariants: a live block lies below its zone's write pointer; blocks are given out, and
 //! written, in order; one thread at a time allocates and writes.
+//!
+//! A medium that is only written in order ([`shale_device::TierDevice::zone_written`]) cannot write
+//! again what a crash forgot: there a zone goes on behind what the medium has, and what lies between
+//! is dead. If the medium has less than was committed, its erasure was cut short: the zone
+//! counts as full, until it is erased.
 
 use crate::error::{Result, VolumeError};
 use crate::lower::ZonePlace;
@@ -81,19 +86,42 @@ struct Zone {
     freed: TxId,
 }
 
+/// A zone as it is found at the start.
+pub(crate) struct FoundZone {
+    pub(crate) place: ZonePlace,
+    /// Byte of NVM at which its entry is.
+    pub(crate) entry_byte: u64,
+    /// As last committed.
+    pub(crate) entry: ZoneEntry,
+    /// Blocks written as its medium has it; `None`: it can be written anywhere.
+    pub(crate) on_medium: Option<u64>,
+}
+
 impl Zone {
-    /// A zone as last committed. `used`: the tier's bitmap.
-    fn new(place: ZonePlace, entry_byte: u64, entry: ZoneEntry, used: &[u64]) -> Zone {
+    /// `used`: the tier's bitmap.
+    fn new(found: &FoundZone, used: &[u64]) -> Zone {
+        let FoundZone {
+            place,
+            entry_byte,
+            entry,
+            on_medium,
+        } = *found;
         let mut live = 0;
         for_words(place.first, place.blocks, |w, mask| {
             live += u64::from((used[w] & mask).count_ones());
         });
+        let committed = entry.written.into();
+        let written = match on_medium {
+            Some(there) if there < committed => place.blocks,
+            Some(there) => there,
+            None => committed,
+        };
         Zone {
             place,
             entry_byte,
             entry,
-            given: entry.written.into(),
-            reached: entry.written.into(),
+            given: written,
+            reached: written,
             live,
             freed: TxId(0),
         }
@@ -117,6 +145,8 @@ struct DeviceUse {
     failing: Option<String>,
     /// Written to since it was flushed.
     dirty: bool,
+    /// Blocks that it writes at once.
+    unit: u64,
 }
 
 impl DeviceUse {
@@ -158,19 +188,15 @@ impl Zones {
         }
     }
 
-    /// Adds the zones of the tier's last device, each with the byte of NVM at which its entry is.
+    /// Adds the zones of the tier's last device, which writes `unit` blocks at once.
     /// `used`: the tier's bitmap as last committed.
-    pub(crate) fn add(
-        &self,
-        zones: impl Iterator<Item = (ZonePlace, u64, ZoneEntry)>,
-        used: &[u64],
-        emptying: bool,
-    ) {
+    pub(crate) fn add(&self, zones: &[FoundZone], unit: u64, used: &[u64], emptying: bool) {
         let mut state = self.state.lock();
-        let zones = zones.map(|(place, at, entry)| Zone::new(place, at, entry, used));
+        let zones = zones.iter().map(|found| Zone::new(found, used));
         state.zones.extend(zones);
         state.devices.push(DeviceUse {
             emptying,
+            unit,
             ..DeviceUse::default()
         });
         state.reopen();
@@ -220,6 +246,21 @@ impl Zones {
         let all = state.devices.iter_mut().enumerate();
         all.filter_map(|(n, d)| std::mem::take(&mut d.dirty).then_some(n))
             .collect()
+    }
+
+    /// A device was flushed: where it writes several blocks at once, its zones go on at the next of
+    /// these units. The rest of the one that was begun is dead.
+    pub(crate) fn flushed(&self, device: usize) {
+        let mut state = self.state.lock();
+        let unit = state.devices.get(device).map_or(1, |d| d.unit);
+        let zones = state
+            .zones
+            .iter_mut()
+            .filter(|z| unit > 1 && z.place.device == device);
+        for zone in zones {
+            zone.reached = zone.reached.next_multiple_of(unit);
+            zone.given = zone.given.max(zone.reached);
+        }
     }
 
     /// Blocks in use on a device.

@@ -5,6 +5,7 @@
 
 mod coherence;
 mod devices;
+mod flash;
 mod history;
 mod messages;
 mod observe;

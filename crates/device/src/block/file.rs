@@ -8,7 +8,7 @@ use crate::failpoints;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fdatasync, flock};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -231,10 +231,10 @@ fn device_bytes(fd: &OwnedFd) -> Result<u64, Errno> {
 }
 
 /// Takes the lock; requests of a process that died are waited for.
-fn lock(fd: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn lock(fd: impl AsFd) -> Result<(), Errno> {
     let begun = Instant::now();
     loop {
-        match flock(fd, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCK_WAIT => {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -310,22 +310,25 @@ impl TierDevice for BlockFile {
     }
 
     fn trouble(&self) -> Option<String> {
-        let shown = self.path.display();
         if self.poisoned.load(Ordering::Acquire) {
-            return Some(format!("{shown}: a flush failed"));
+            return Some(format!("{}: a flush failed", self.path.display()));
         }
-        let mine = rustix::fs::fstat(&self.fd).ok()?;
-        if !self.is_device && (mine.st_size as u64) < self.bytes {
-            let bytes = (mine.st_size, self.bytes);
-            return Some(format!(
-                "{shown}: it was cut to {} of {} bytes",
-                bytes.0, bytes.1
-            ));
-        }
-        match rustix::fs::stat(&self.path) {
-            Ok(there) if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) => None,
-            Ok(_) => Some(format!("{shown}: another file has its name now")),
-            Err(e) => Some(format!("{shown}: its name leads nowhere any more: {e}")),
-        }
+        let bytes = if self.is_device { 0 } else { self.bytes };
+        trouble_of(&self.fd, &self.path, bytes)
+    }
+}
+
+/// What is wrong with an open file of at least `bytes` bytes that is to be found at `path`.
+pub(crate) fn trouble_of(fd: impl AsFd, path: &Path, bytes: u64) -> Option<String> {
+    let shown = path.display();
+    let mine = rustix::fs::fstat(fd).ok()?;
+    if (mine.st_size as u64) < bytes {
+        let found = mine.st_size;
+        return Some(format!("{shown}: it was cut to {found} of {bytes} bytes"));
+    }
+    match rustix::fs::stat(path) {
+        Ok(there) if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) => None,
+        Ok(_) => Some(format!("{shown}: another file has its name now")),
+        Err(e) => Some(format!("{shown}: its name leads nowhere any more: {e}")),
     }
 }

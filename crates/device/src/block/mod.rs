@@ -10,15 +10,20 @@
 
 mod buffer;
 mod file;
+mod flash;
+mod flash_labels;
 mod memory;
 mod ring;
 
 pub use file::BlockFile;
+pub(crate) use file::{lock, trouble_of};
+pub use flash::FlashBlocks;
 pub(crate) use memory::DISCARDED;
 pub use memory::{Ask, MemoryBlocks, Step};
 
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
+use crate::zoned::Zoned;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Unit of all I/O, and its alignment.
@@ -43,6 +48,25 @@ pub trait TierDevice: BlockDevice {
 
     /// The model of a slower medium in front of it, if there is one.
     fn model(&self) -> Option<ModelCounts> {
+        None
+    }
+
+    /// Bytes that the medium writes at once. A flush ends the unit that is begun: the zone goes on
+    /// at the next one, and what lies between holds nothing.
+    fn write_unit(&self) -> u64 {
+        IO_BYTES as u64
+    }
+
+    /// How far the zone of `bytes` bytes at `at` is written as the medium has it, in bytes: it can
+    /// be written from there on and nowhere else, before a discard of the whole zone. A power cut may
+    /// leave more than was flushed. `None`: it can be written anywhere.
+    fn zone_written(&self, at: u64, bytes: u64) -> Option<u64> {
+        let _ = (at, bytes);
+        None
+    }
+
+    /// The flash that it is, where it is emulated.
+    fn flash(&self) -> Option<&Zoned> {
         None
     }
 }

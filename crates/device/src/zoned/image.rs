@@ -126,6 +126,10 @@ impl Image {
         Ok(Image { medium, geometry })
     }
 
+    pub fn trouble(&self) -> Option<String> {
+        self.medium.trouble()
+    }
+
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }

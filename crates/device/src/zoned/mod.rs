@@ -237,6 +237,18 @@ struct State {
     counts: FlashCounts,
 }
 
+impl State {
+    /// Counts an attempt to program what cannot be programmed now.
+    fn refuse(&mut self, at: PageAt) -> DeviceError {
+        self.counts.out_of_order += 1;
+        DeviceError::OutOfOrder {
+            block: at.block.0,
+            page: at.page,
+            expected: self.blocks[at.block.0 as usize].next,
+        }
+    }
+}
+
 /// An open-channel SSD.
 pub struct Zoned {
     image: Image,
@@ -304,6 +316,11 @@ impl Zoned {
         self.image.geometry()
     }
 
+    /// What is wrong with its image as a whole, if anything is.
+    pub fn trouble(&self) -> Option<String> {
+        self.image.trouble()
+    }
+
     /// Its clock.
     pub fn pace(&self) -> &Pace {
         &self.behaviour.pace
@@ -351,12 +368,7 @@ impl Zoned {
             return Err(DeviceError::HalfErased { block: at.block.0 });
         }
         if block.next != at.page || at.page >= self.geometry().pages_per_block {
-            state.counts.out_of_order += 1;
-            return Err(DeviceError::OutOfOrder {
-                block: at.block.0,
-                page: at.page,
-                expected: block.next,
-            });
+            return Err(state.refuse(at));
         }
         let record = Record {
             checksum: image::checksum(data, oob),
@@ -374,6 +386,12 @@ impl Zoned {
         drop(state);
         self.pace().wait_until_ns(until_ns);
         Ok(())
+    }
+
+    /// Counts an attempt to write to a page which its driver refuses, since the page is not where its
+    /// zone goes on.
+    pub(crate) fn refuse(&self, at: PageAt) -> DeviceError {
+        self.state.lock().refuse(at)
     }
 
     /// Reads a page and its metadata. An erased one is all ones.

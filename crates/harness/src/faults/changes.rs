@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use shale_daemon::check::{CheckOptions, check_volume_dir};
 use shale_daemon::volume_file::DeviceFile;
-use shale_daemon::{Daemon, DaemonConfig, VolumeFile};
+use shale_daemon::{Daemon, DaemonConfig, DeviceKind, VolumeFile};
 use shale_device::SystemClock;
 use shale_format::TierId;
 
@@ -59,6 +59,7 @@ fn change(daemon: &Daemon, place: &Path) -> Checked<()> {
             size_bytes: DEVICE_BYTES,
             zone_bytes: Some(ZONE_BYTES),
             model: None,
+            kind: DeviceKind::Conventional,
         };
         let added = daemon.add_device(TierId::Ssd, &file, false);
         added.map_err(|e| format!("add: {e}"))?;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use shale_daemon::volume_file::DeviceFile;
-use shale_daemon::{DaemonConfig, LowerTiers, MakeOptions, make_volume};
+use shale_daemon::{DaemonConfig, DeviceKind, LowerTiers, MakeOptions, make_volume};
 use shale_device::SystemClock;
 use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
@@ -43,6 +43,7 @@ impl Three {
             size_bytes: DEVICE_BYTES,
             zone_bytes: Some(ZONE_BYTES),
             model: None,
+            kind: DeviceKind::Conventional,
         };
         let options = MakeOptions {
             file: place.join("VOLUME.toml"),
