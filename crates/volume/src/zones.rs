@@ -558,3 +558,37 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_goes_on_where_its_medium_does() {
+        let place = ZonePlace {
+            zone: 0,
+            device: 0,
+            first: 0,
+            blocks: 64,
+        };
+        let entry = ZoneEntry {
+            written: 10,
+            ..ZoneEntry::empty()
+        };
+        // Less than was committed: its erasure was cut short.
+        for (on_medium, written) in [(None, 10), (Some(10), 10), (Some(13), 13), (Some(9), 64)] {
+            let found = FoundZone {
+                place,
+                entry_byte: 0,
+                entry,
+                on_medium,
+            };
+            let zones = Zones::new(TierId::Ssd);
+            zones.add(&[found], 2, &[0], false);
+            assert_eq!(zones.infos()[0].written, written);
+            zones.flushed(0);
+            assert_eq!(zones.infos()[0].written, written.next_multiple_of(2));
+            assert_eq!(zones.erasable(TxId(0)).len(), usize::from(written == 64));
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! Power cuts at every fence and flush of migration, cleaning and erasing, on all media.
 
+#[cfg(not(feature = "mutants"))]
+mod flash;
+
 use crate::check::{CheckOptions, check};
 use crate::daemon::{Daemon, DaemonConfig};
 use crate::nvm_dir::make_nvm;
@@ -8,7 +11,7 @@ use shale_device::block::Step;
 use shale_device::sim::{
     Action, BlockReplay, BlockRules, BlockTape, Choice, MediaRules, Recording, Replay,
 };
-use shale_device::{Map, MapOptions, MemoryBlocks, SystemClock};
+use shale_device::{Map, MapOptions, MemoryBlocks, SystemClock, TierDevice};
 use shale_format::device_table::DevicePlace;
 use shale_format::extent::UNWRITTEN;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
@@ -80,6 +83,14 @@ struct Stage {
 }
 
 fn stage(dir: &Path) -> Stage {
+    stage_on(dir, |_, memory| memory)
+}
+
+/// As [`stage`], with flash that `ssd` makes of what is noted and of the memory it would be.
+fn stage_on(
+    dir: &Path,
+    ssd: impl FnOnce(&Arc<BlockTape>, Arc<dyn TierDevice>) -> Arc<dyn TierDevice>,
+) -> Stage {
     let recording = Recording::new();
     let medium = recording.medium("nvm");
     let map = make_nvm(dir, NVM_BYTES, &MapOptions::new().recorder(medium)).unwrap();
@@ -90,7 +101,7 @@ fn stage(dir: &Path) -> Stage {
         Arc::new(tape.watch(n, memory))
     });
     let lower = LowerDevices {
-        ssd: vec![memory[0].clone()],
+        ssd: vec![ssd(&tape, memory[0].clone())],
         hdd: vec![memory[1].clone()],
     };
     let options = MkfsOptions {
@@ -222,7 +233,7 @@ fn devices_change(s: &mut Stage) {
     }
     s.daemon.migrate(None).unwrap();
     let volume = s.daemon.volume().clone();
-    let spare: Arc<dyn shale_device::TierDevice> = s.memory[2].clone();
+    let spare: Arc<dyn TierDevice> = s.memory[2].clone();
     let done = volume.add_device(TierId::Ssd, &entry(2), &spare).unwrap();
     s.daemon.shared().publish(done.txid);
     s.write(21, 0, 70, 21);
@@ -247,16 +258,17 @@ fn devices_change(s: &mut Stage) {
 }
 
 /// Opens what a cut left and compares it.
-fn verify(nvm: &[u8], devices: &[Vec<u8>], allowed: &[&Content]) -> Result<(), String> {
+fn verify(
+    nvm: &[u8],
+    devices: &[Arc<dyn TierDevice>],
+    allowed: &[&Content],
+) -> Result<Volume, String> {
     let map = Arc::new(Map::anonymous(nvm.len()).unwrap());
     map.store(0, nvm);
     Volume::replay(map.clone()).map_err(|e| format!("replay: {e}"))?;
     let view = View::open(map.clone()).map_err(|e| format!("open: {e}"))?.0;
     let table = view.device_table().map_err(|e| format!("devices: {e}"))?;
-    let device = |place: &DevicePlace| -> Arc<dyn shale_device::TierDevice> {
-        let n = usize::from(place.uuid[0]) - 1;
-        Arc::new(MemoryBlocks::holding("device", devices[n].clone()))
-    };
+    let device = |place: &DevicePlace| devices[usize::from(place.uuid[0]) - 1].clone();
     let tier = |n| table.of(n).iter().map(device).collect();
     let lower = LowerDevices {
         ssd: tier(0),
@@ -269,7 +281,7 @@ fn verify(nvm: &[u8], devices: &[Vec<u8>], allowed: &[&Content]) -> Result<(), S
     }
     let found = contents(&volume)?;
     match allowed.contains(&&found) {
-        true => Ok(()),
+        true => Ok(volume),
         false => Err("the files hold what they never held".to_owned()),
     }
 }
@@ -301,6 +313,21 @@ fn contents(volume: &Volume) -> Result<Content, String> {
     Ok(content)
 }
 
+/// What files may hold after a cut behind `event`.
+fn allowed(states: &[(usize, Content)], event: usize) -> Vec<&Content> {
+    let now = states.partition_point(|(at, _)| *at <= event);
+    let between = &states[now.saturating_sub(1)..states.len().min(now + 1)];
+    between.iter().map(|(_, c)| c).collect()
+}
+
+/// What a cut leaves of devices that are memory.
+fn memories(below: &BlockReplay<'_>, choice: &Choice<'_>) -> Vec<Arc<dyn TierDevice>> {
+    let images = below.images(SECTOR, choice).into_iter();
+    let device =
+        |bytes| -> Arc<dyn TierDevice> { Arc::new(MemoryBlocks::holding("device", bytes)) };
+    images.map(device).collect()
+}
+
 /// Power fails here: looks at some of what that could leave. Gives the number of states.
 fn look(
     replay: &Replay<'_>,
@@ -309,11 +336,7 @@ fn look(
     seeded: bool,
 ) -> Result<usize, String> {
     let event = replay.at();
-    let now = states.partition_point(|(at, _)| *at <= event);
-    let allowed: Vec<&Content> = states[now.saturating_sub(1)..states.len().min(now + 1)]
-        .iter()
-        .map(|(_, c)| c)
-        .collect();
+    let allowed = allowed(states, event);
     let uncertain = replay.cut(&MediaRules::default());
     // What NVM keeps and what devices keep has nothing to do with one another.
     let seed = Choice::Seed(2 + event as u64);
@@ -326,9 +349,10 @@ fn look(
     for (nvm, devices) in choices {
         verify(
             &uncertain.image(0, nvm),
-            &below.images(SECTOR, devices),
+            &memories(below, devices),
             &allowed,
         )
+        .map(drop)
         .map_err(|e| format!("event {event}, step {}, {nvm:?}: {e}", below.at()))?;
     }
     Ok(choices.len())
@@ -337,7 +361,14 @@ fn look(
 /// Runs the workload and looks at every cut. Gives the number of states.
 fn explore(workload: fn(&mut Stage)) -> Result<usize, String> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let mut s = stage(dir.path());
+    run(stage(dir.path()), workload, &mut look)
+}
+
+/// Power fails here: looks at what that could leave. The last tells of every third time.
+type Look<'l> = dyn FnMut(&Replay<'_>, &BlockReplay<'_>, &[(usize, Content)], bool) -> Result<usize, String>
+    + 'l;
+
+fn run(mut s: Stage, workload: fn(&mut Stage), look: &mut Look<'_>) -> Result<usize, String> {
     let from = s.recording.event_count();
     s.noted();
     workload(&mut s);

@@ -43,14 +43,17 @@ impl BlockTape {
     /// Notes what `device`, number `number`, is told from now on.
     pub fn watch(self: &Arc<Self>, number: usize, device: MemoryBlocks) -> MemoryBlocks {
         let tape = Arc::clone(self);
-        device.telling(move |step| {
-            let event = tape.recording.event_count();
-            tape.told.lock().push(Told {
-                event,
-                device: number,
-                step: step.clone(),
-            });
-        })
+        device.telling(move |step| tape.note(number, step.clone()))
+    }
+
+    /// Notes a step of `device`, which is about to happen.
+    pub fn note(&self, device: usize, step: Step) {
+        let event = self.recording.event_count();
+        self.told.lock().push(Told {
+            event,
+            device,
+            step,
+        });
     }
 
     /// Takes out all steps so far.
@@ -87,6 +90,11 @@ impl<'t> BlockReplay<'t> {
             durable: contents,
             pending: Vec::new(),
         }
+    }
+
+    /// All steps, those to come too.
+    pub fn told(&self) -> &'t [Told] {
+        self.told
     }
 
     /// How many steps have happened.
