@@ -1,6 +1,7 @@
 //! One structure: decoded as it is, and once more with a checksum that fits. What was decoded
 //! and encoded again is what it was.
 
+use shale_format::device_table::DeviceTable;
 use shale_format::inode::Inode;
 use shale_format::journal::JournalHeader;
 use shale_format::limits::BLOCK_BYTES;
@@ -8,11 +9,12 @@ use shale_format::log::{LogHeader, LogSlot};
 use shale_format::record::RecordHeader;
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::tree::{self, TreeKind};
+use shale_format::zone::{DeviceLabel, ZoneEntry};
 use shale_format::{BlockAddr, Ino, bitmap, dirent, xattr};
 use shale_oplog::Scan;
 use shale_proto::message::{decode, encode};
 use shale_proto::{Reply, Request};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros};
 
 use super::Input;
 
@@ -32,7 +34,7 @@ fn addr() -> BlockAddr {
 /// If a decoder does, or forgets something.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let kind = input.number(1) % 12;
+    let kind = input.number(1) % 15;
     let bytes = input.take(usize::MAX);
     match kind {
         0 => superblock(bytes),
@@ -46,7 +48,10 @@ pub fn run(data: &[u8]) {
         8 => drop(bitmap::decode(&block(bytes), addr())),
         9 => records(bytes),
         10 => message::<Request>(bytes),
-        _ => message::<Reply>(bytes),
+        11 => message::<Reply>(bytes),
+        12 => zone(bytes),
+        13 => label(bytes),
+        _ => device_table(bytes),
     }
 }
 
@@ -111,6 +116,43 @@ fn journal(bytes: &[u8]) {
         && let Some(read) = JournalHeader::decode(&raw.encode())
     {
         assert_eq!(read.encode(), raw.encode());
+    }
+}
+
+fn zone(bytes: &[u8]) {
+    let _ = ZoneEntry::decode(bytes, ADDR);
+    if let Ok((raw, _)) = ZoneEntry::read_from_prefix(bytes)
+        && let Ok(read) = ZoneEntry::decode(&raw.encode(), ADDR)
+    {
+        assert_eq!(read.encode(), raw.encode());
+    }
+}
+
+fn label(bytes: &[u8]) {
+    let _ = DeviceLabel::decode(bytes, ADDR);
+    if let Ok((raw, _)) = DeviceLabel::read_from_prefix(bytes)
+        && let Ok(read) = DeviceLabel::decode(&raw.encode(), ADDR)
+    {
+        assert_eq!(read.encode(), raw.encode());
+    }
+}
+
+/// Of a volume of 64 MiB. What is decoded says nothing that cannot be: its tables lie in NVM, and its
+/// devices one behind the other.
+fn device_table(bytes: &[u8]) {
+    let mut sb = Superblock::new_zeroed();
+    (sb.bitmap_block, sb.bitmap_blocks, sb.tier[0].blocks) = (9, 1, 16_384);
+    let _ = DeviceTable::decode(bytes, ADDR, &sb);
+    if let Ok((raw, _)) = DeviceTable::read_from_prefix(bytes)
+        && let Ok(read) = DeviceTable::decode(&raw.encode(ADDR), ADDR, &sb)
+    {
+        assert_eq!(read.encode(ADDR), raw.encode(ADDR));
+        for places in [read.of(0), read.of(1)] {
+            assert!(places.is_sorted_by(|a, b| a.end() <= b.first));
+            for place in places {
+                assert!(place.zones() > 0 && place.tables().end_block < sb.tier[0].blocks);
+            }
+        }
     }
 }
 

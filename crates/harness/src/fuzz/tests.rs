@@ -131,9 +131,40 @@ fn structures() -> Vec<(String, Vec<u8>)> {
     ));
     let inos = vec![16, 17, 18];
     all.push((11, encode(&Reply::Inodes { inos }).unwrap()));
+    all.extend(below_nvm());
     let named =
         |(kind, bytes): (u8, Vec<u8>)| (format!("kind-{kind}"), [&[kind], &bytes[..]].concat());
     all.into_iter().map(named).collect()
+}
+
+/// Structures of tiers below NVM, likewise.
+fn below_nvm() -> [(u8, Vec<u8>); 3] {
+    use shale_format::device_table::DeviceTable;
+    use shale_format::superblock::DeviceEntry;
+    use shale_format::zone::{DeviceLabel, LABEL_MAGIC, ZoneEntry};
+    use zerocopy::FromZeros;
+    let entry = DeviceEntry {
+        uuid: [5; 16],
+        blocks: 1024,
+        zone_blocks: 64,
+        kind: 0,
+    };
+    let mut table = DeviceTable::empty();
+    for tier in [0, 1, 1] {
+        let block = 20 + 10 * u64::from(table.devices[1]);
+        table.add(tier, &entry, block).unwrap();
+    }
+    let label = DeviceLabel {
+        magic: LABEL_MAGIC,
+        blocks: 1024,
+        zone_blocks: 64,
+        ..DeviceLabel::new_zeroed()
+    };
+    [
+        (12, ZoneEntry::empty().encode().to_vec()),
+        (13, label.encode().to_vec()),
+        (14, table.encode(7).to_vec()),
+    ]
 }
 
 #[test]
