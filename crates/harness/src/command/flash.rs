@@ -1,11 +1,11 @@
 //! `shale-harness flash`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use shale_device::ftl::{Settings, Victims};
 use shale_harness::flash::compare::{self, Kind};
-use shale_harness::flash::{load, serve};
+use shale_harness::flash::{load, serve, shale};
 use shale_harness::{HarnessError, Result, machine};
 
 /// Arguments of `flash`.
@@ -58,9 +58,21 @@ struct Compare {
         long,
         value_name = "NAME",
         value_delimiter = ',',
-        default_value = "ext4,btrfs"
+        default_value = "shale,ext4,btrfs"
     )]
     on: Vec<String>,
+    /// The program `shale` [default: beside this one]
+    #[arg(long, value_name = "FILE")]
+    shale: Option<PathBuf>,
+    /// MiB of NVM that Shale has
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    nvm_mib: u64,
+    /// KiB of a zone of Shale's [default: as mkfs has it]
+    #[arg(long, value_name = "N")]
+    zone_kib: Option<u64>,
+    /// At most so many files
+    #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
+    files: usize,
     /// Percent of the free space that files fill
     #[arg(long, value_name = "N", default_value_t = 90)]
     full: u64,
@@ -131,14 +143,36 @@ pub fn run(args: &Args) -> Result<bool> {
     }
 }
 
-fn kind(name: &str) -> Result<Kind> {
-    let known = [Kind::Ext4, Kind::Btrfs];
-    let found = known.into_iter().find(|kind| kind.name() == name);
-    found.ok_or_else(|| HarnessError::Option {
-        option: "--on",
-        expected: "ext4, btrfs".to_owned(),
-        found: name.to_owned(),
-    })
+/// What a row is of.
+enum On {
+    Shale,
+    Other(Kind),
+}
+
+fn on(name: &str) -> Result<On> {
+    let known = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    match (name, known) {
+        ("shale", _) => Ok(On::Shale),
+        (_, Some(kind)) => Ok(On::Other(kind)),
+        (_, None) => Err(HarnessError::Option {
+            option: "--on",
+            expected: format!("shale, {}", Kind::ALL.map(Kind::name).join(", ")),
+            found: name.to_owned(),
+        }),
+    }
+}
+
+impl Compare {
+    fn volume(&self) -> Result<shale::Options> {
+        let beside = self.flash.command()?;
+        let beside = Path::new(beside.get_program()).with_file_name("shale");
+        Ok(shale::Options {
+            program: self.shale.clone().unwrap_or(beside),
+            nvm_bytes: self.nvm_mib << 20,
+            flash_bytes: self.flash.mib << 20,
+            zone_bytes: self.zone_kib.map(|kib| kib << 10),
+        })
+    }
 }
 
 fn compare(args: &Compare) -> Result<bool> {
@@ -152,7 +186,7 @@ fn compare(args: &Compare) -> Result<bool> {
     let options = compare::Options {
         load: load::Options {
             full_percent: args.full,
-            files_max: usize::MAX,
+            files_max: args.files,
             file_bytes: args.file_kib << 10,
             sync_every: args.sync_every,
             seed: args.seed,
@@ -160,11 +194,13 @@ fn compare(args: &Compare) -> Result<bool> {
         warm_percent: args.warm,
         count_percent: args.count,
     };
-    let kinds = args.on.iter().map(|name| kind(name));
     let mut rows = Vec::new();
-    for kind in kinds.collect::<Result<Vec<_>>>()? {
-        let row = compare::measure(kind, &mut args.flash.command()?, &options)?;
-        eprintln!("{}: {:.0} s; {:?}", kind.name(), row.seconds, row.counted);
+    for on in args.on.iter().map(|n| on(n)).collect::<Result<Vec<_>>>()? {
+        let row = match on {
+            On::Shale => compare::measure_shale(&args.volume()?, &options)?,
+            On::Other(kind) => compare::measure(kind, &mut args.flash.command()?, &options)?,
+        };
+        eprintln!("{}: {:.0} s; {:?}", row.name, row.seconds, row.counted);
         rows.push(row);
     }
     if args.json {

@@ -8,8 +8,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::Counters;
-use super::load::{self, Load};
+use super::load::{self, Expected, Load};
 use super::serve::Ready;
+use super::shale::{self, Volume};
 use crate::programs::run;
 use crate::{HarnessError, Result};
 
@@ -23,14 +24,29 @@ pub enum Kind {
     Ext4,
     /// `mkfs.btrfs`, mounted with its defaults.
     Btrfs,
+    /// `mkfs.btrfs --mixed`: data and trees in the same groups.
+    #[serde(rename = "btrfs-mixed")]
+    BtrfsMixed,
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::Ext4, Kind::Btrfs, Kind::BtrfsMixed];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Ext4 => "ext4",
             Kind::Btrfs => "btrfs",
+            Kind::BtrfsMixed => "btrfs-mixed",
+        }
+    }
+
+    /// What the kernel calls it.
+    fn type_name(self) -> &'static str {
+        match self {
+            Kind::Ext4 => "ext4",
+            Kind::Btrfs | Kind::BtrfsMixed => "btrfs",
         }
     }
 
@@ -39,12 +55,13 @@ impl Kind {
     /// # Errors
     /// There is no such program, or it fails.
     pub fn make(self, device: &Path) -> Result<()> {
-        let quiet = match self {
-            Kind::Ext4 => ["-q", "-F"],
-            Kind::Btrfs => ["-q", "-f"],
+        let options: &[&str] = match self {
+            Kind::Ext4 => &["-q", "-F"],
+            Kind::Btrfs => &["-q", "-f"],
+            Kind::BtrfsMixed => &["-q", "-f", "--mixed"],
         };
-        let program = format!("mkfs.{}", self.name());
-        run(Command::new(program).args(quiet).arg(device)).map(drop)
+        let program = format!("mkfs.{}", self.type_name());
+        run(Command::new(program).args(options).arg(device)).map(drop)
     }
 }
 
@@ -127,7 +144,7 @@ impl Mounted {
             "use",
         ))?;
         let mut mount = Command::new("mount");
-        mount.args(["-t", kind.name()]);
+        mount.args(["-t", kind.type_name()]);
         run(mount.args([device, dir.path()]))?;
         Ok(Mounted(dir))
     }
@@ -149,8 +166,8 @@ impl Drop for Mounted {
 /// One file system under the load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// Which.
-    pub kind: Kind,
+    /// Which file system.
+    pub name: String,
     /// Bytes of the files.
     pub file_bytes: u64,
     /// Bytes overwritten while counted.
@@ -159,6 +176,8 @@ pub struct Row {
     pub refused: u64,
     /// What was counted meanwhile.
     pub counted: Counters,
+    /// Bytes written to NVM meanwhile.
+    pub nvm_bytes: u64,
     /// Seconds that it took here.
     pub seconds: f64,
 }
@@ -183,36 +202,65 @@ pub fn measure(kind: Kind, command: &mut Command, options: &Options) -> Result<R
     let device: PathBuf = flash.ready.device.clone();
     kind.make(&device)?;
     let mounted = Mounted::new(&device, kind)?;
-    let mut load = Load::fill(mounted.path(), options.load)?;
+    let count = || Ok((flash.counters()?, 0));
+    let (row, expected) = overwritten(kind.name(), mounted.path(), count, options)?;
+    // Mounted anew, so that it is read from flash.
+    drop(mounted);
+    let mounted = Mounted::new(&device, kind)?;
+    expected.check(mounted.path())?;
+    Ok(row)
+}
+
+/// Runs the load on a new volume of Shale.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_shale(volume: &shale::Options, options: &Options) -> Result<Row> {
+    let nvm_mib = volume.nvm_bytes >> 20;
+    let volume = Volume::new(volume)?;
+    let name = format!("Shale, {nvm_mib} MiB of NVM");
+    let count = || volume.counters();
+    let (row, expected) = overwritten(&name, volume.path(), count, options)?;
+    volume.mount_again()?;
+    expected.check(volume.path())?;
+    Ok(row)
+}
+
+/// Fills, overwrites, and counts the second part of that. `count` tells what has been counted, and
+/// bytes written to NVM.
+fn overwritten(
+    name: &str,
+    dir: &Path,
+    mut count: impl FnMut() -> Result<(Counters, u64)>,
+    options: &Options,
+) -> Result<(Row, Expected)> {
+    let mut load = Load::fill(dir, options.load)?;
     let file_bytes = load.bytes();
     let blocks = file_bytes / load::BLOCK_BYTES as u64;
     load.overwrite(blocks * options.warm_percent / 100)?;
-    let before = flash.counters()?;
+    let (before, nvm_before) = count()?;
     let begun = Instant::now();
     let overwrites = blocks * options.count_percent / 100;
     load.overwrite(overwrites)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let counted = flash.counters()?.since(&before);
-    // Mounted anew, so that it is read from flash.
-    let refused = load.refused();
-    let expected = load.close();
-    drop(mounted);
-    let mounted = Mounted::new(&device, kind)?;
-    expected.check(mounted.path())?;
-    Ok(Row {
-        kind,
+    let (after, nvm_after) = count()?;
+    let row = Row {
+        name: name.to_owned(),
         file_bytes,
         app_bytes: overwrites * load::BLOCK_BYTES as u64,
-        refused,
-        counted,
+        refused: load.refused(),
+        counted: after.since(&before),
+        nvm_bytes: nvm_after - nvm_before,
         seconds,
-    })
+    };
+    Ok((row, load.close()))
 }
 
 const HEAD: &str = "\
 | | files MiB | overwritten MiB | reached the FTL MiB | flash written MiB | pages moved | \
-blocks erased | moved per erase | WA file system | WA FTL | WA in all | s on the device | no room |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |";
+blocks erased | moved per erase | WA file system | WA FTL | WA in all | s on the device | no room | \
+NVM written MiB |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |";
 
 impl Row {
     fn line(&self) -> String {
@@ -222,8 +270,8 @@ impl Row {
         let flash = counted.pages_programmed * PAGE_BYTES;
         let over = |a: u64, b: u64| a as f64 / b.max(1) as f64;
         format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {:.0} | {:.2} | {:.2} | {:.2} | {:.1} | {} |",
-            self.kind.name(),
+            "| {} | {} | {} | {} | {} | {} | {} | {:.0} | {:.2} | {:.2} | {:.2} | {:.1} | {} | {} |",
+            self.name,
             mib(self.file_bytes),
             mib(self.app_bytes),
             mib(reached),
@@ -236,6 +284,7 @@ impl Row {
             over(flash, self.app_bytes),
             counted.device_ns as f64 / 1e9,
             self.refused,
+            mib(self.nvm_bytes),
         )
     }
 }
@@ -254,7 +303,7 @@ mod tests {
     #[test]
     fn a_row_says_what_was_amplified() {
         let row = Row {
-            kind: Kind::Ext4,
+            name: "ext4".to_owned(),
             file_bytes: 1 << 30,
             app_bytes: 100 << 20,
             refused: 9,
@@ -266,10 +315,10 @@ mod tests {
                 device_ns: 2_500_000_000,
                 ..Counters::default()
             },
+            nvm_bytes: 3 << 20,
             seconds: 1.0,
         };
-        let wanted =
-            "| ext4 | 1024 | 100 | 150 | 300 | 6000 | 60 | 100 | 1.50 | 2.00 | 3.00 | 2.5 | 9 |";
+        let wanted = "| ext4 | 1024 | 100 | 150 | 300 | 6000 | 60 | 100 | 1.50 | 2.00 | 3.00 | 2.5 | 9 | 3 |";
         assert_eq!(table(&[row]).lines().nth(2), Some(wanted));
     }
 }

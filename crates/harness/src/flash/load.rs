@@ -25,7 +25,7 @@ const SYNCS_FOR_ROOM: u32 = 4;
 pub struct Options {
     /// Part of the free space that is filled, in percent.
     pub full_percent: u64,
-    /// At most so many files, for tests.
+    /// At most so many files.
     pub files_max: usize,
     /// Bytes of a file.
     pub file_bytes: u64,

@@ -12,6 +12,7 @@ pub mod compare;
 mod export;
 pub mod load;
 pub mod serve;
+pub mod shale;
 
 use serde::{Deserialize, Serialize};
 use shale_device::ftl::FtlCounts;
