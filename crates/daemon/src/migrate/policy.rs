@@ -51,6 +51,11 @@ impl Recency {
         }
     }
 
+    /// Uses of pieces so far.
+    pub(super) fn uses(&self) -> u64 {
+        self.state.lock().0
+    }
+
     fn of(&self, ino: u64, piece: u64) -> u64 {
         let state = self.state.lock();
         state.1.get(&(ino, piece)).copied().unwrap_or(0)
@@ -78,6 +83,27 @@ impl Shared {
             *listed = self.list_coldest()?;
         }
         self.take_coldest(&mut listed, blocks)
+    }
+
+    /// For how many uses of pieces the coldest piece in NVM has not been used.
+    pub(super) fn coldest_age(&self) -> Result<u64> {
+        let mut listed = self.migration.coldest.lock();
+        for again in [true, false] {
+            while let Some(piece) = listed.front() {
+                let place = (piece.ino, piece.piece);
+                let used = self.migration.recency.of(place.0, place.1) > piece.stamp;
+                let in_nvm: fn(TierId) -> bool = |tier| tier == TierId::Nvm;
+                if !used && self.data_of(place, (in_nvm, false), &mut Vec::new())? > 0 {
+                    return Ok(self.migration.recency.uses() - piece.stamp);
+                }
+                listed.pop_front();
+            }
+            if again {
+                *listed = self.list_coldest()?;
+            }
+        }
+        // Nothing would sink for it.
+        Ok(0)
     }
 
     fn take_coldest(&self, listed: &mut VecDeque<Piece>, blocks: u64) -> Result<Vec<Wanted>> {

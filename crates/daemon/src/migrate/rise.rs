@@ -4,11 +4,14 @@
 //! ([`LOOK_EVERY`]). A piece that is read again after a pause counts more than one that goes on
 //! being read: who reads a large file once, however slowly, leaves it where it is.
 //!
-//! Pieces rise as long as NVM is below the mark at which data moves down. Beyond it the coldest
-//! makes room first, so what rises and what is written share NVM by when they were used last.
+//! Pieces rise as long as NVM is below the mark at which moving down ends. Beyond it something sinks for what
+//! rises, so a piece rises only if it comes back at least twice in the time for which the coldest one in NVM has
+//! not been used: had it been in NVM all the time it would still be there. Both are counted in uses of
+//! pieces ([`Recency`](super::Recency)). So what is read evenly stays where it is.
 //!
 //! [`LOOK_EVERY`]: super::LOOK_EVERY
 
+use super::DOWN_PERCENT;
 use super::mover::{BATCH_BLOCKS, Wanted};
 use super::policy::PIECE_BLOCKS;
 use crate::client::Client;
@@ -23,6 +26,8 @@ use std::sync::Arc;
 const VISIT: u32 = 4;
 /// A piece with this much rises.
 const ENOUGH: u32 = 3 * VISIT;
+/// Times that a piece comes back while the coldest in NVM is not used, at least, to take its place.
+const TIMES: u64 = 2;
 /// After this many looks (about 13 s) everything counts half.
 const HALVED_AFTER: u64 = 64;
 /// Pieces that are remembered.
@@ -35,6 +40,25 @@ const READY_MAX: usize = 1 << 12;
 struct Reads {
     count: u32,
     last_look: u64,
+    /// Looks in which it was read.
+    looks: u64,
+    /// Uses of pieces at the first of them.
+    first: u64,
+}
+
+impl Reads {
+    /// Uses of pieces from one look in which it was read to the next, if it is now.
+    fn interval(&self, now: u64) -> u64 {
+        (now - self.first) / self.looks.saturating_sub(1).max(1)
+    }
+}
+
+/// A piece that was read often enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ready {
+    key: (u64, u64),
+    /// Uses of pieces from one look in which it was read to the next.
+    interval: u64,
 }
 
 /// Pieces below NVM that are read.
@@ -43,40 +67,47 @@ pub(super) struct Rising {
     look: u64,
     pieces: HashMap<(u64, u64), Reads>,
     /// Those that were read often enough, in that order.
-    ready: VecDeque<(u64, u64)>,
+    ready: VecDeque<Ready>,
     /// The same.
     waiting: HashSet<(u64, u64)>,
 }
 
 impl Rising {
-    /// A look has begun.
-    fn begin(&mut self) {
+    /// A look has begun, after `now` uses of pieces.
+    fn begin(&mut self, now: u64) {
         self.look += 1;
         if self.look.is_multiple_of(HALVED_AFTER) {
             self.pieces.retain(|_, reads| {
                 reads.count /= 2;
+                reads.looks /= 2;
+                reads.first += (now - reads.first) / 2;
                 reads.count > 0
             });
         }
     }
 
-    /// A piece was read since the look before.
-    fn note(&mut self, key: (u64, u64)) {
+    /// A piece was read since the look before. `now`: uses of pieces so far.
+    fn note(&mut self, key: (u64, u64), now: u64) {
         if self.pieces.len() >= PIECES_MAX && !self.pieces.contains_key(&key) {
             return;
         }
         let look = self.look;
-        let reads = self.pieces.entry(key).or_default();
+        let reads = self.pieces.entry(key).or_insert(Reads {
+            first: now,
+            ..Reads::default()
+        });
         if reads.last_look == look {
             return;
         }
         let goes_on = reads.last_look + 1 == look && reads.count > 0;
         reads.count += if goes_on { 1 } else { VISIT };
+        reads.looks += 1;
         reads.last_look = look;
         if reads.count >= ENOUGH {
+            let interval = reads.interval(now);
             self.pieces.remove(&key);
             if self.waiting.insert(key) {
-                self.ready.push_back(key);
+                self.ready.push_back(Ready { key, interval });
             }
             if self.ready.len() > READY_MAX {
                 self.next();
@@ -84,16 +115,28 @@ impl Rising {
         }
     }
 
-    fn next(&mut self) -> Option<(u64, u64)> {
+    /// Forgets those that come back no sooner than after `age` uses.
+    fn keep_hotter(&mut self, age: u64) {
+        let waiting = &mut self.waiting;
+        self.ready.retain(|r| {
+            let kept = r.interval < age;
+            if !kept {
+                waiting.remove(&r.key);
+            }
+            kept
+        });
+    }
+
+    fn next(&mut self) -> Option<Ready> {
         let next = self.ready.pop_front()?;
-        self.waiting.remove(&next);
+        self.waiting.remove(&next.key);
         Some(next)
     }
 
     /// It does not fit yet.
-    fn put_back(&mut self, key: (u64, u64)) {
-        if self.waiting.insert(key) {
-            self.ready.push_front(key);
+    fn put_back(&mut self, ready: Ready) {
+        if self.waiting.insert(ready.key) {
+            self.ready.push_front(ready);
         }
     }
 }
@@ -101,7 +144,8 @@ impl Rising {
 impl Shared {
     /// Takes from all clients what they say that they have read.
     pub(super) fn take_reports(&self) {
-        self.migration.rising.lock().begin();
+        let now = self.migration.recency.uses();
+        self.migration.rising.lock().begin(now);
         for client in self.clients() {
             self.take_report(&client);
         }
@@ -120,21 +164,34 @@ impl Shared {
             }
             self.migration.recency.touch_pieces(ino, piece..=piece);
             if below {
-                rising.note((ino, piece));
+                let now = self.migration.recency.uses();
+                rising.note((ino, piece), now);
             }
         }
     }
 
-    /// Moves what is read often up, as far as NVM has room.
+    /// Moves what is read often up, as far as NVM has room, or holds what is used less.
     pub(super) fn rise(self: &Arc<Self>) -> Result<()> {
-        let waits = !self.migration.rising.lock().ready.is_empty();
-        if waits && self.may_move() && self.room_above() < PIECE_BLOCKS {
-            // Once for each look: data that is all hot does not go to and fro any faster.
-            let moved = self.move_down(BATCH_BLOCKS)?;
-            self.keep_to_limit(moved);
+        let waits = |shared: &Self| !shared.migration.rising.lock().ready.is_empty();
+        if !waits(self) || !self.may_move() {
+            return Ok(());
         }
+        let low = self.migrate_percent().saturating_sub(DOWN_PERCENT);
+        let (used, low) = self.used_and_mark(low);
+        let crowded = used + PIECE_BLOCKS > low;
+        if crowded {
+            let age = self.coldest_age()?;
+            self.migration.rising.lock().keep_hotter(age / TIMES);
+            if waits(self) && self.room_above() < PIECE_BLOCKS {
+                // Once for each look: data that is all hot does not go to and fro any faster.
+                let moved = self.move_down(BATCH_BLOCKS)?;
+                self.keep_to_limit(moved);
+            }
+        }
+        let mut left = if crowded { u64::MAX } else { low - used };
         while self.may_move() {
-            let wanted = self.next_to_rise(self.room_above().min(BATCH_BLOCKS))?;
+            let room = self.room_above().min(BATCH_BLOCKS).min(left);
+            let wanted = self.next_to_rise(room)?;
             if wanted.is_empty() {
                 break;
             }
@@ -144,6 +201,7 @@ impl Shared {
             if moved == 0 {
                 break;
             }
+            left = left.saturating_sub(moved);
             self.keep_to_limit(moved);
         }
         Ok(())
@@ -155,14 +213,14 @@ impl Shared {
         let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
         loop {
             let next = self.migration.rising.lock().next();
-            let Some(key) = next else {
+            let Some(next) = next else {
                 return Ok(wanted);
             };
             let before = wanted.len();
-            let blocks = self.data_of(key, (below, true), &mut wanted)?;
+            let blocks = self.data_of(next.key, (below, true), &mut wanted)?;
             if sum + blocks > room {
                 wanted.truncate(before);
-                self.migration.rising.lock().put_back(key);
+                self.migration.rising.lock().put_back(next);
                 return Ok(wanted);
             }
             sum += blocks;
@@ -174,42 +232,81 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn after(looks: impl IntoIterator<Item = u64>) -> bool {
+    fn after(looks: impl IntoIterator<Item = u64>) -> Option<u64> {
         let mut rising = Rising::default();
         for look in looks {
             while rising.look < look {
-                rising.begin();
+                rising.begin(rising.look * 10);
             }
-            rising.note((7, 3));
+            rising.note((7, 3), look * 10);
         }
-        rising.ready.contains(&(7, 3))
+        rising.next().map(|ready| ready.interval)
     }
 
     #[test]
     fn who_comes_back_rises_and_who_reads_once_does_not() {
-        assert!(after([1, 10, 20]));
-        assert!(after([1, 2, 3, 10, 11, 12, 20]));
-        assert!(!after([1, 10]));
-        assert!(!after([1, 2, 3, 4, 5]));
-        assert!(!after([1, 1, 1]));
-        assert!(!after([1, 100, 200, 300, 400]), "too long ago");
+        assert_eq!(after([1, 10, 20]), Some(95));
+        assert_eq!(after([1, 2, 3, 10, 11, 12, 20]), Some(22));
+        assert_eq!(after([1, 10]), None);
+        assert_eq!(after([1, 2, 3, 4, 5]), None);
+        assert_eq!(after([1, 1, 1]), None);
+        assert_eq!(after([1, 100, 200, 300, 400]), None, "too long ago");
+    }
+
+    /// Pieces of which one is read in each look, chosen by `next`, for which room is made by what
+    /// was not used for `age` looks: how many rise, and how often the first does.
+    fn risen(age: u64, mut next: impl FnMut(u64) -> u64) -> (usize, usize) {
+        let (mut rising, mut all, mut first) = (Rising::default(), 0, 0);
+        for look in 0..20_000 {
+            rising.begin(look);
+            rising.note((next(look), 0), look);
+            rising.keep_hotter(age);
+            while let Some(ready) = rising.next() {
+                all += 1;
+                first += usize::from(ready.key.0 == 0);
+            }
+        }
+        (all, first)
+    }
+
+    #[test]
+    fn what_is_read_evenly_stays_and_what_is_read_more_rises() {
+        let mut state = 1_u64;
+        let mut random = move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state >> 33
+        };
+        // A hundredth of the pieces would fit NVM.
+        let (even, _) = risen(1, |_| random() % 100);
+        assert_eq!(even, 0);
+        let (by_age, _) = risen(10, |_| random() % 100);
+        let (by_count, _) = risen(u64::MAX, |_| random() % 100);
+        assert!(
+            by_count > 1_000 && by_age * 10 < by_count,
+            "{by_age} of {by_count}"
+        );
+        let (all, first) = risen(10, |look| if look % 4 == 0 { 0 } else { 1 + random() % 99 });
+        assert!(first > 1_000 && all - first < first / 4, "{first} of {all}");
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
         let mut rising = Rising::default();
-        rising.begin();
+        rising.begin(0);
         for n in 0..2 * PIECES_MAX as u64 {
-            rising.note((n, 0));
+            rising.note((n, 0), n);
         }
         assert_eq!(rising.pieces.len(), PIECES_MAX);
+        let uses = 2 * PIECES_MAX as u64;
         for look in 0..6 * READY_MAX as u64 {
-            rising.begin();
+            rising.begin(uses + look);
             for n in 0..4 {
                 // Each comes to a third visit after two pauses, and some come again.
-                rising.note((look / 6 * 4 + n, 0));
+                rising.note((look / 6 * 4 + n, 0), uses + look);
             }
-            rising.begin();
+            rising.begin(uses + look);
         }
         assert!(rising.ready.len() <= READY_MAX);
         assert_eq!(rising.ready.len(), rising.waiting.len());
