@@ -129,6 +129,14 @@ impl Migration {
         self.turn.lock()
     }
 
+    /// Waits until it is nobody's turn; whether there was anything to wait for.
+    fn wait_for_turn(&self) -> bool {
+        self.turn.try_lock().is_none() && {
+            drop(self.turn.lock());
+            true
+        }
+    }
+
     /// The mark may have been passed.
     pub(crate) fn ring(&self) {
         self.bell.lock().rung = true;
@@ -229,6 +237,7 @@ impl Shared {
                 self.migration.ring();
             }
             let moved = self.sink().and_then(|()| self.rise());
+            let moved = moved.and_then(|()| self.keep_ready());
             if let Err(e) = moved {
                 self.migration_failed(&e);
                 std::thread::sleep(ERROR_WAIT.min(LOOK_EVERY * 5));
@@ -252,7 +261,8 @@ impl Shared {
             if above == 0 {
                 break;
             }
-            match self.move_down(above)? {
+            // Who waits for room has his turn after each batch.
+            match self.move_down(above.min(mover::BATCH_BLOCKS))? {
                 0 => break,
                 blocks => self.keep_to_limit(blocks),
             }
@@ -276,9 +286,12 @@ impl Shared {
     }
 
     /// Makes room in NVM for somebody who waits: at least `bytes`, if there is that much to
-    /// move and room below. Whether anything moved.
+    /// move and room below. Whether anything moved, or others made the room meanwhile.
     pub(crate) fn make_room(self: &Arc<Self>, bytes: u64) -> bool {
         self.migration.counts.waits.fetch_add(1, Ordering::Relaxed);
+        if self.migration.wait_for_turn() && self.available_now() >= bytes {
+            return true;
+        }
         match self.move_down(bytes / mover::BLOCK + mover::BATCH_BLOCKS) {
             Ok(blocks) => blocks > 0,
             Err(e) => {

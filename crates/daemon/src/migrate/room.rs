@@ -4,6 +4,7 @@
 use super::mover::{BATCH_BLOCKS, Target, Wanted};
 use super::policy::{no_room, oldest, to_clean};
 use crate::shared::Shared;
+use parking_lot::MutexGuard;
 use shale_format::TierId;
 use shale_volume::{Result, VolumeError};
 use std::sync::Arc;
@@ -15,21 +16,53 @@ const TRIES: usize = 8;
 const ZONES_TRIED: usize = 32;
 /// A zone that is more live than this is rather moved down than cleaned, in percent.
 const CLEAN_LIVE_PERCENT: u64 = 75;
+/// Blocks that each tier keeps writable, if it can: what two batches need.
+const READY_BLOCKS: u64 = 2 * BATCH_BLOCKS;
 /// Longest wait for the pass after which zones can be erased.
 const PASS_WAIT: Duration = Duration::from_secs(10);
 
 impl Shared {
     /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved.
     pub(crate) fn move_down(self: &Arc<Self>, blocks: u64) -> Result<u64> {
-        let _turn = self.migration.turn();
+        let turn = self.migration.turn();
+        let mut moved = Ok(Some(0));
         // What is coldest may be pinned to where there is no room.
         for _ in 0..TRIES {
-            match self.move_coldest(blocks.min(BATCH_BLOCKS * 4))? {
-                Some(0) => {}
-                moved => return Ok(moved.unwrap_or(0)),
+            moved = self.move_coldest(blocks.min(BATCH_BLOCKS * 4));
+            if !matches!(moved, Ok(Some(0))) {
+                break;
             }
         }
-        Ok(0)
+        MutexGuard::unlock_fair(turn);
+        Ok(moved?.unwrap_or(0))
+    }
+
+    /// Has each tier below NVM keep some room that can be written at once, so that nobody who waits for
+    /// room in NVM waits for a zone to be emptied too.
+    pub(super) fn keep_ready(self: &Arc<Self>) -> Result<()> {
+        let tiers = self.volume.lower_tiers();
+        for (n, &tier) in tiers.iter().enumerate() {
+            let below = tiers.get(n + 1).copied();
+            // A tier that is all but full is not cleaned over and over.
+            let possible = |t| self.volume.lower_possible(t, None) >= 4 * READY_BLOCKS;
+            let can = possible(tier) || below.is_some_and(possible);
+            while self.may_move() && can && self.lacks(tier) {
+                let turn = self.migration.turn();
+                let emptied = self.empty_zone(tier, below)?;
+                self.erase(tier)?;
+                MutexGuard::unlock_fair(turn);
+                if emptied == 0 {
+                    break;
+                }
+                self.keep_to_limit(emptied);
+            }
+        }
+        Ok(())
+    }
+
+    fn lacks(&self, tier: TierId) -> bool {
+        let space = self.volume.lower_space(tier);
+        space.is_some_and(|s| s.writable < READY_BLOCKS)
     }
 
     /// Moves the coldest data; `None`: there is none.
