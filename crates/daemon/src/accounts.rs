@@ -106,10 +106,11 @@ impl Shared {
     /// A chunk of a client's log is in the volume.
     pub(crate) fn account_chunk(&self, client: &Client, done: &ChunkDone) {
         let unused: u64 = done.unused.iter().map(|run| run.len).sum();
+        let below: u64 = done.below.iter().map(|(_, run)| run.len).sum();
         *client.tally.lock() += Tally {
             logged: done.stats.bytes_logged,
             stolen: (done.stats.blocks_linked + unused) * BLOCK,
-            copied: done.stats.blocks_written * BLOCK,
+            copied: (done.stats.blocks_written - below) * BLOCK,
             moved: [0; 3],
         };
         if !done.touched.is_empty() {

@@ -16,7 +16,7 @@ use crate::gate::OwnReaders;
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
-use crate::migrate::{PinReport, Speed};
+use crate::migrate::{Migration, PinReport, STRAIGHT_BYTES, Speed};
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
@@ -52,6 +52,10 @@ pub struct DaemonConfig {
     pub digest_threads: usize,
     /// Percentage of a log at which its digest begins.
     pub digest_at_percent: u32,
+    /// Bytes of a run of new data from which on it goes straight below a full NVM.
+    pub straight_bytes: u64,
+    /// How fast migration is at first.
+    pub speed: Speed,
     /// How long a client may stay inside one call while others wait for it.
     pub gate_timeout: Duration,
     /// Number of the FUSE connection that this daemon serves: logs of the same
@@ -99,6 +103,8 @@ impl DaemonConfig {
             volume_path: None,
             digest_threads: 0,
             digest_at_percent: 30,
+            straight_bytes: STRAIGHT_BYTES,
+            speed: Speed::default(),
             gate_timeout: Duration::from_secs(5),
             connection: None,
             connection_continues: false,
@@ -279,7 +285,7 @@ impl Daemon {
             accounts: Default::default(),
             limits: Default::default(),
             bad_blocks: Default::default(),
-            migration: Default::default(),
+            migration: Migration::at(config.speed),
             departed: Mutex::default(),
             recovery: recovered.report,
             kept: Mutex::new(recovered.kept),

@@ -148,8 +148,10 @@ impl Shared {
         };
         let digester = &self.digester;
         let (mut tries, mut alone) = (0, false);
+        let mut straight = self.straight_turn();
         loop {
-            let rights = Rights::new(client, self);
+            let rule = straight.as_ref().map(|turn| turn.rule);
+            let rights = Rights::new(client, self, rule);
             let reader = self.readers.enter();
             let done = match alone {
                 false => digester.chunk(&source, from, limit, &rights, Mode::Live),
@@ -158,10 +160,20 @@ impl Shared {
             drop(reader);
             match done {
                 Ok(done) => {
+                    if let Err(e) = self.placed_straight(&done.below) {
+                        self.migration_failed(&e);
+                    }
+                    drop(straight);
                     self.chunk_done(client, work, from, limit, &done, rights);
                     return Ok(());
                 }
+                // A device that failed gets nothing more: it goes to NVM.
+                Err(e @ DigestError::Volume(VolumeError::Lower(_))) if straight.is_some() => {
+                    self.migration_failed(&e);
+                    straight = None;
+                }
                 Err(e) if passes_with_time(&e) && tries < TRIES => {
+                    straight = None;
                     alone |= is_short(&e);
                     tries += 1;
                     self.release.wait(self.release.ask(), PASS_WAIT);

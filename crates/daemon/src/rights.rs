@@ -8,7 +8,7 @@
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
 use crate::client::Client;
-use crate::digest::{Act, Authority, Change, OwnLog};
+use crate::digest::{Act, Authority, Change, OwnLog, Straight};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_device::mutants;
@@ -202,14 +202,17 @@ pub(crate) struct Rights<'a> {
     shared: &'a Shared,
     /// Numbers that the digester asked about and that are granted.
     asked_inos: Mutex<HashSet<u64>>,
+    straight: Option<Straight>,
 }
 
 impl<'a> Rights<'a> {
-    pub(crate) fn new(client: &'a Client, shared: &'a Shared) -> Self {
+    /// `straight`: what goes below NVM at once; the caller has the turn of migration.
+    pub(crate) fn new(client: &'a Client, shared: &'a Shared, straight: Option<Straight>) -> Self {
         Self {
             client,
             shared,
             asked_inos: Mutex::default(),
+            straight,
         }
     }
 
@@ -226,6 +229,10 @@ impl Authority for Rights<'_> {
             self.asked_inos.lock().insert(ino.0);
         }
         granted
+    }
+
+    fn straight(&self) -> Option<Straight> {
+        self.straight
     }
 
     fn granted_blocks(&self, run: Run) -> bool {

@@ -330,6 +330,8 @@ fn migration(sheet: &mut Sheet, s: &Status) {
         help,
         labelled("direction", &moved),
     );
+    let help = "Bytes of new data that went from logs straight below NVM";
+    sheet.counter("migration_straight", bytes(), help, one(c.straight_bytes));
     let help = "Bytes copied in vain: they changed meanwhile";
     sheet.counter("migration_vain", bytes(), help, one(c.vain_bytes));
     sheet.counter(

@@ -11,7 +11,7 @@ use shale_format::extent::{Extent, UNWRITTEN, root_kind};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::xattr::Xattrs;
-use shale_format::{DirKey, FileBlock, Ino, LogPos, TierId, TxId};
+use shale_format::{BlockAddr, DirKey, FileBlock, Ino, LogPos, TierId, TxId};
 use shale_volume::{Committed, Txn, Volume};
 use std::ops::Range;
 
@@ -138,9 +138,10 @@ fn apply_file(
     let mut all: Vec<Extent> = links.chain(zeroed).chain(extents.iter().copied()).collect();
     all.sort_by_key(|e| e.file_block);
     for extent in all {
-        txn.extent_insert(inode, TierId::Nvm, extent)?;
-        for tier in [TierId::Ssd, TierId::Hdd] {
-            if inode.root[tier as usize].kind != root_kind::EMPTY {
+        let mine = BlockAddr::from_raw(extent.addr).tier();
+        txn.extent_insert(inode, mine.unwrap_or(TierId::Nvm), extent)?;
+        for tier in TierId::ALL {
+            if mine != Some(tier) && inode.root[tier as usize].kind != root_kind::EMPTY {
                 txn.extent_remove(inode, tier, extent.start()..extent.end())?;
             }
         }

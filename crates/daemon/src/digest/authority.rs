@@ -1,9 +1,9 @@
 //! What a client may do, as digest asks it. Digest itself checks that a record makes
 //! sense; whether this client may make it is decided here.
 
-use shale_format::Ino;
 use shale_format::inode::Inode;
 use shale_format::record::SetAttrBody;
+use shale_format::{Ino, TierId};
 use shale_volume::Run;
 
 /// What a record is about to do with an inode.
@@ -53,6 +53,17 @@ pub struct Change<'a> {
     pub lease: u32,
 }
 
+/// Large runs of new data go from the log straight to a tier below NVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Straight {
+    /// The tier.
+    pub tier: TierId,
+    /// Blocks that follow one another in a file, at least.
+    pub run_blocks: u64,
+    /// Blocks of such runs in one chunk, at least: the device is flushed for each chunk.
+    pub chunk_blocks: u64,
+}
+
 /// Rights of the client whose log is digested. Answers must not change during one
 /// call of the digester, or a retry would give something else.
 pub trait Authority {
@@ -82,6 +93,11 @@ pub trait Authority {
     /// freed with its last name.
     fn unused_by_others(&self, _: Ino) -> bool {
         true
+    }
+    /// The tier below NVM that large runs of new data go to at once, if any. Whoever says one sees to
+    /// it that nobody else allocates or writes there during the call.
+    fn straight(&self) -> Option<Straight> {
+        None
     }
     /// Lease and POSIX permission. Error: why not.
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str>;

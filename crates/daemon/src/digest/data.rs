@@ -1,26 +1,33 @@
 //! Write data: allocates the blocks of a plan and writes them, never over live ones
 //! (DESIGN §6.3). Nothing is fenced here: the commit by the same thread does that, and
 //! until then the blocks are not part of the volume. A crash leaves free blocks.
+//!
+//! Where NVM is full, large runs go [`Straight`] to a tier below it: once instead of to NVM and from
+//! there down. They are written in the order in which they were allocated, in long requests, and the tier
+//! is flushed before anything links them, as in `migrate`.
 
 use super::DigestError;
+use super::authority::Straight;
 use super::content::{BLOCK, Source};
 use super::gather::LogSource;
 use super::layout::{CopyRun, From};
-use super::plan::{Item, Plan};
+use super::plan::{InodePlan, Item, Plan};
 use shale_device::mutants;
 use shale_device::{LINE_BYTES, Path};
 use shale_format::extent::{Extent, UNWRITTEN};
 use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
-use shale_format::{BlockAddr, FileBlock, LogPos};
+use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TierId};
 use shale_oplog::Op;
-use shale_volume::{Mapping, Run, View, Volume, VolumeError};
+use shale_volume::{Heat, Mapping, Run, View, Volume, VolumeError};
 
 /// Bytes that are put together before they are written: they stay in the caches.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Payloads of at least this many bytes go from the log to their block directly.
 const DIRECT_BYTES: u64 = 4096;
+/// Bytes that are written below NVM at once.
+const ROW_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BUFFER_BYTES.is_multiple_of(BLOCK_BYTES));
 
@@ -30,12 +37,59 @@ pub(crate) struct Placed<'v> {
     runs: Vec<Run>,
     /// For each inode of the plan the extents of its new blocks, ascending.
     pub extents: Vec<Vec<Extent>>,
+    /// Those below NVM.
+    pub below: Vec<(Ino, Run)>,
 }
 
 impl Placed<'_> {
+    /// Allocates the large runs of a plan below NVM, as far as there is room: the beginning of each.
+    fn straight(&mut self, plan: &Plan, straight: Straight) -> Result<(), DigestError> {
+        let Straight { tier, .. } = straight;
+        let large = |c: &&CopyRun| c.blocks >= straight.run_blocks;
+        let mine = |p: &&InodePlan| {
+            let pin = p.inode.as_ref().and_then(Inode::pin);
+            pin.is_none_or(|pin| pin == tier)
+        };
+        let all = plan.inodes.iter().filter(mine);
+        let all: u64 = all
+            .flat_map(|p| p.file.copies.iter().filter(large))
+            .map(|c| c.blocks)
+            .sum();
+        if all < straight.chunk_blocks {
+            return Ok(());
+        }
+        for (inode, extents) in plan.inodes.iter().zip(&mut self.extents) {
+            if !mine(&inode) {
+                continue;
+            }
+            for copy in inode.file.copies.iter().filter(large) {
+                let mut done = 0;
+                while done < copy.blocks {
+                    let wanted = copy.blocks - done;
+                    let run = match self.volume.allocate_lower(tier, Heat::Cold, wanted, false) {
+                        Ok(run) => run,
+                        Err(VolumeError::NoSpace { .. }) => return Ok(()),
+                        Err(e) => return Err(e.into()),
+                    };
+                    extents.push(Extent {
+                        file_block: copy.at + done,
+                        addr: run.addr.raw(),
+                        len: run.len as u32,
+                        flags: 0,
+                    });
+                    self.below.push((inode.ino, run));
+                    done += run.len;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The blocks are part of the volume now.
-    pub fn keep(mut self) {
+    /// Gives those below NVM.
+    pub fn keep(mut self) -> Vec<(Ino, Run)> {
         self.runs.clear();
+        std::mem::take(&mut self.below)
     }
 }
 
@@ -92,36 +146,55 @@ impl Carver {
     }
 }
 
-/// Allocates all blocks that the plan needs: those of a run that would adjoin what the
-/// file has already beside it, everything else in one piece, so that it lies in sequence.
-pub(crate) fn allocate<'v>(volume: &'v Volume, plan: &Plan) -> Result<Placed<'v>, DigestError> {
+/// What of a run has no block yet: where that begins, and blocks.
+fn rest_of(copy: &CopyRun, extents: &[Extent]) -> (u64, u64) {
+    let range = copy.at..copy.at + copy.blocks;
+    let mine = extents.iter().filter(|e| range.contains(&e.file_block));
+    let done: u64 = mine.map(|e| u64::from(e.len)).sum();
+    (copy.at + done, copy.blocks - done)
+}
+
+/// Allocates all blocks that the plan needs: below NVM what goes there, then those of a run that
+/// would adjoin what the file has already beside it, everything else in one piece, so that it lies
+/// in sequence.
+pub(crate) fn allocate<'v>(
+    volume: &'v Volume,
+    plan: &Plan,
+    straight: Option<Straight>,
+) -> Result<Placed<'v>, DigestError> {
     let mut placed = Placed {
         volume,
         runs: Vec::new(),
         extents: vec![Vec::new(); plan.inodes.len()],
+        below: Vec::new(),
     };
+    if let Some(straight) = straight {
+        placed.straight(plan, straight)?;
+    }
     let mut together = 0;
     for (inode, extents) in plan.inodes.iter().zip(&mut placed.extents) {
         for copy in &inode.file.copies {
-            if copy.hint.is_some() {
-                let runs = volume.allocate(copy.blocks, copy.hint)?;
+            let (at, blocks) = rest_of(copy, extents);
+            if copy.hint.is_some() && blocks > 0 {
+                let runs = volume.allocate(blocks, copy.hint)?;
                 placed.runs.extend_from_slice(&runs);
-                Carver::new(runs).extents(copy.at, copy.blocks, 0, extents);
+                Carver::new(runs).extents(at, blocks, 0, extents);
             } else {
-                together += copy.blocks;
+                together += blocks;
             }
         }
         together += blocks(&inode.file.unwritten);
     }
-    if together == 0 {
-        return Ok(placed);
-    }
-    let runs = volume.allocate(together, None)?;
+    let runs = match together {
+        0 => Vec::new(),
+        blocks => volume.allocate(blocks, None)?,
+    };
     placed.runs.extend_from_slice(&runs);
     let mut carver = Carver::new(runs);
     for (inode, extents) in plan.inodes.iter().zip(&mut placed.extents) {
         for copy in inode.file.copies.iter().filter(|c| c.hint.is_none()) {
-            carver.extents(copy.at, copy.blocks, 0, extents);
+            let (at, blocks) = rest_of(copy, extents);
+            carver.extents(at, blocks, 0, extents);
         }
         for range in &inode.file.unwritten {
             carver.extents(range.start, range.end - range.start, UNWRITTEN, extents);
@@ -150,6 +223,7 @@ pub(crate) fn write(
         log,
         items,
         buffer: vec![0; BUFFER_BYTES].into(),
+        row: Row::default(),
     };
     for (inode, extents) in plan.inodes.iter().zip(&placed.extents) {
         if inode.file.copies.is_empty() {
@@ -163,7 +237,40 @@ pub(crate) fn write(
             writer.run(copy, old.as_ref(), extents)?;
         }
     }
-    Ok(())
+    writer.row.write(volume)?;
+    let tier = placed.below.first().and_then(|(_, run)| run.addr.tier());
+    let tier = tier.filter(|_| !mutants::is_on("straight-flush"));
+    Ok(tier.map_or(Ok(()), |tier| volume.flush_lower(tier))?)
+}
+
+/// Bytes for blocks below NVM that follow one another in one zone.
+#[derive(Default)]
+struct Row {
+    at: Option<BlockAddr>,
+    bytes: Vec<u8>,
+}
+
+impl Row {
+    /// Adds whole blocks; what they do not follow is written first.
+    fn push(&mut self, volume: &Volume, addr: BlockAddr, blocks: &[u8]) -> Result<(), VolumeError> {
+        let end = |at: BlockAddr| at.plus(self.bytes.len() as u64 / BLOCK);
+        let goes_on = self.at.is_some_and(|at| end(at) == addr) && self.bytes.len() < ROW_BYTES;
+        if !goes_on || volume.view().zone(addr)?.first == addr.index() {
+            self.write(volume)?;
+            self.at = Some(addr);
+        }
+        self.bytes.extend_from_slice(blocks);
+        Ok(())
+    }
+
+    fn write(&mut self, volume: &Volume) -> Result<(), VolumeError> {
+        if let Some(addr) = self.at.take() {
+            let len = self.bytes.len() as u64 / BLOCK;
+            volume.write_lower(Run { addr, len }, &self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
 }
 
 struct Writer<'a> {
@@ -172,6 +279,7 @@ struct Writer<'a> {
     log: &'a LogSource<'a>,
     items: &'a [Item],
     buffer: Box<[u8]>,
+    row: Row,
 }
 
 impl Writer<'_> {
@@ -193,6 +301,7 @@ impl Writer<'_> {
             .filter(|e| !e.is_unwritten());
         for extent in mine {
             let target = BlockAddr::from_raw(extent.addr);
+            let below = target.tier() != Some(TierId::Nvm);
             let bytes = u64::from(extent.len) * BLOCK;
             let (mut done, mut held) = (0u64, 0usize);
             while done + (held as u64) < bytes {
@@ -201,7 +310,10 @@ impl Writer<'_> {
                     unreachable!("the fills of a run fill all of it");
                 };
                 let room = (bytes - at).min(f.bytes);
-                let direct = self.direct(f.from, target, at, room, held == 0)?;
+                let direct = match below {
+                    true => 0,
+                    false => self.direct(f.from, target, at, room, held == 0)?,
+                };
                 let n = if direct > 0 {
                     done += direct;
                     direct
@@ -216,10 +328,17 @@ impl Writer<'_> {
                 if f.bytes == 0 {
                     fill = fills.next();
                 }
-                let line_end =
-                    held > 0 && self.direct_follows(fill.map(|f| (f.from, f.bytes)), at + n);
+                let line_end = !below
+                    && held > 0
+                    && self.direct_follows(fill.map(|f| (f.from, f.bytes)), at + n);
                 if held == BUFFER_BYTES || done + (held as u64) == bytes || line_end {
-                    self.volume.write_at(target, done, &self.buffer[..held])?;
+                    let bytes = &self.buffer[..held];
+                    match below {
+                        true => self
+                            .row
+                            .push(self.volume, target.plus(done / BLOCK), bytes)?,
+                        false => self.volume.write_at(target, done, bytes)?,
+                    }
                     done += held as u64;
                     held = 0;
                 }

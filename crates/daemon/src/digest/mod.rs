@@ -39,7 +39,7 @@ mod twins;
 #[cfg(test)]
 mod tests;
 
-pub use authority::{Act, Authority, Change, OwnLog};
+pub use authority::{Act, Authority, Change, OwnLog, Straight};
 pub use gather::{Bounds, LogSource, Mode, Survey, survey};
 pub use plan::{Plan, PlanError, Refused};
 pub use stats::DigestStats;
@@ -115,6 +115,8 @@ pub struct ChunkDone {
     pub refused: Option<Refused>,
     /// Blocks of files that are new, where the volume has tiers below NVM.
     pub touched: Vec<(u64, Range<u64>)>,
+    /// New blocks that went straight below NVM, and whose they are.
+    pub below: Vec<(Ino, Run)>,
     /// Counts.
     pub stats: DigestStats,
 }
@@ -133,6 +135,7 @@ impl ChunkDone {
             unused: Vec::new(),
             created: Vec::new(),
             touched: Vec::new(),
+            below: Vec::new(),
             refused: Some(Refused {
                 pos: from,
                 kind: header.map(|h| h.kind()),
@@ -336,6 +339,7 @@ impl Digester {
             unused: plan.unused.clone(),
             created: plan.created.clone(),
             touched: Vec::new(),
+            below: Vec::new(),
             refused,
             stats: plan.stats,
         };
@@ -356,7 +360,7 @@ impl Digester {
             let wanted = plan.unwritten_blocks();
             return Err(VolumeError::Growth { wanted, room }.into());
         }
-        let placed = data::allocate(&self.volume, &plan)?;
+        let placed = data::allocate(&self.volume, &plan, authority.straight())?;
         let late = mutants::is_on("commit-before-data");
         if !late {
             data::write(&self.volume, log, &batch.items, &plan, &placed)?;
@@ -368,7 +372,7 @@ impl Digester {
             data::write(&self.volume, log, &batch.items, &plan, &placed)?;
         }
         failpoints::reach("digest-commit");
-        placed.keep();
+        done.below = placed.keep();
         done.txid = Some(committed.txid);
         done.freed = committed.freed;
         done.stats.commits = 1;

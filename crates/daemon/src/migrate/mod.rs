@@ -7,6 +7,7 @@
 //! * `pin`: files that stay in a tier;
 //! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
 //! * `room`: making room, tier by tier;
+//! * `straight`: what goes below without having been in NVM;
 //! * `rise`: what clients read often below NVM comes back.
 //!
 //! It begins when NVM is 95% full (a setting) and goes on until 5% less are. Whoever waits for
@@ -24,11 +25,13 @@ mod pin;
 mod policy;
 mod rise;
 mod room;
+mod straight;
 #[cfg(test)]
 mod tests;
 
 pub use pin::PinReport;
 pub(crate) use policy::Recency;
+pub(crate) use straight::STRAIGHT_BYTES;
 
 use crate::shared::Shared;
 use empty::Stuck;
@@ -37,7 +40,7 @@ use policy::Piece;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Percentage of NVM at which migration begins, unless the volume file says another.
@@ -63,6 +66,8 @@ pub struct Speed {
 pub struct MigrationCounts {
     /// Bytes moved to a slower tier.
     pub down_bytes: u64,
+    /// Bytes of new data that went from logs straight below NVM.
+    pub straight_bytes: u64,
     /// Bytes moved to a faster tier.
     pub up_bytes: u64,
     /// Bytes moved to empty zones for good ones.
@@ -95,6 +100,7 @@ struct Bell {
 #[derive(Default)]
 pub(crate) struct Counts {
     down: AtomicU64,
+    straight: AtomicU64,
     up: AtomicU64,
     cleaned: AtomicU64,
     batches: AtomicU64,
@@ -121,9 +127,19 @@ pub(crate) struct Migration {
     rising: Mutex<rise::Rising>,
     last_error: Mutex<Option<String>>,
     stuck: Mutex<Vec<Stuck>>,
+    /// NVM was at the mark and is not where moving down ends yet.
+    full: AtomicBool,
 }
 
 impl Migration {
+    /// Nothing has moved yet.
+    pub(crate) fn at(speed: Speed) -> Self {
+        Self {
+            speed: Mutex::new(speed),
+            ..Self::default()
+        }
+    }
+
     /// One at a time moves, or changes the devices.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
@@ -189,6 +205,7 @@ impl Migration {
         let c = &self.counts;
         MigrationCounts {
             down_bytes: of(&c.down),
+            straight_bytes: of(&c.straight),
             up_bytes: of(&c.up),
             cleaned_bytes: of(&c.cleaned),
             batches: of(&c.batches),
@@ -270,7 +287,7 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn migration_failed(&self, error: &shale_volume::VolumeError) {
+    pub(crate) fn migration_failed(&self, error: &dyn std::error::Error) {
         tracing::warn!("migration: {error}");
         *self.migration.last_error.lock() = Some(error.to_string());
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use shale_daemon::migrate::Speed;
 use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs, VolumeFile};
 use shale_device::clock::ManualClock;
@@ -398,13 +399,19 @@ impl Place {
                 dir: self.nvm_dir(),
                 size_bytes: NVM_BYTES_MIN,
             }],
-            migrate_at_percent: None,
+            // NVM is full from the first block on, so new data goes straight below.
+            migrate_at_percent: Some(0),
             ssd: vec![],
             hdd: vec![],
         };
         let (recording, unrest) = (self.recording.clone(), self.unrest.clone());
         DaemonConfig {
             digest_threads: 1,
+            straight_bytes: BLOCK_BYTES as u64,
+            speed: Speed {
+                paused: true,
+                limit: 0,
+            },
             mapped: Some(self.watched.clone()),
             lower: self.below.as_ref().map(Below::lower),
             log_map: Arc::new(move |slot| recorded(&recording, &unrest, 1 + slot as usize)),

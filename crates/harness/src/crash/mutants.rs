@@ -57,7 +57,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 81] = [
+pub const MUTANTS: [Mutant; 82] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -222,6 +222,10 @@ pub const MUTANTS: [Mutant; 81] = [
     of_tiers(
         "lower-flush",
         "blocks are linked before their device is flushed",
+    ),
+    of_tiers(
+        "straight-flush",
+        "new data is linked below before its device is flushed",
     ),
     of_tiers("lower-bitmap", "the bitmap of a tier is not in the batch"),
     of_tiers("zone-pointer", "write pointers are not in the batch"),

@@ -1,0 +1,91 @@
+//! Straight below: while NVM is full, large runs of new data go from the log to a tier below NVM, once
+//! instead of to NVM and from there down (Strata §3.3).
+//!
+//! NVM is full from the mark on until it is where moving down ends. A digest that gets the turn soon says
+//! so to its authority; else its data goes to NVM like any other, so it never waits long for what moves.
+//! Small runs go to NVM always: what is written in small pieces is written again, and each chunk with such
+//! runs costs a flush.
+
+use super::{DOWN_PERCENT, Migration};
+use crate::digest::Straight;
+use crate::shared::Shared;
+use parking_lot::MutexGuard;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{Ino, TierId};
+use shale_volume::{Result, Run};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Least bytes of such a run, unless the configuration says another number.
+pub(crate) const STRAIGHT_BYTES: u64 = 64 << 10;
+/// On a disk a chunk has at least so many times that: a flush takes as long as writing 1 MiB.
+const DISK_TIMES: u64 = 16;
+/// Blocks that the tier has to have writable: more than a chunk has.
+const ROOM_BLOCKS: u64 = super::mover::BATCH_BLOCKS;
+/// How long a digest waits for its turn.
+const TURN_WAIT: Duration = Duration::from_millis(20);
+
+/// The turn of a digest that writes below NVM.
+pub(crate) struct StraightTurn<'a> {
+    pub(crate) rule: Straight,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Shared {
+    /// The turn to write below NVM, if new data is to go there now. Before the digester's turns, and
+    /// before this thread reads.
+    pub(crate) fn straight_turn(&self) -> Option<StraightTurn<'_>> {
+        if !self.is_tiered() || !self.is_full() {
+            return None;
+        }
+        let room = |tier: &TierId| {
+            let space = self.volume.lower_space(*tier);
+            space.is_some_and(|s| s.writable >= ROOM_BLOCKS)
+        };
+        let tier = self.volume.lower_tiers().into_iter().find(room)?;
+        let run_blocks = self.config.straight_bytes / BLOCK_BYTES as u64;
+        let times = if tier == TierId::Hdd { DISK_TIMES } else { 1 };
+        let rule = Straight {
+            tier,
+            run_blocks,
+            chunk_blocks: run_blocks * times,
+        };
+        let _turn = self.migration.turn.try_lock_for(TURN_WAIT)?;
+        Some(StraightTurn { rule, _turn })
+    }
+
+    /// Whether NVM has been at the mark, and no room was made since.
+    fn is_full(&self) -> bool {
+        let full = &self.migration.full;
+        let percent = self.migrate_percent();
+        if self.above(percent) > 0 {
+            full.store(true, Ordering::Relaxed);
+        } else if self.above(percent.saturating_sub(DOWN_PERCENT)) == 0 {
+            full.store(false, Ordering::Relaxed);
+        }
+        full.load(Ordering::Relaxed)
+    }
+
+    /// A chunk has placed these blocks below NVM. The caller has the turn.
+    pub(crate) fn placed_straight(&self, below: &[(Ino, Run)]) -> Result<()> {
+        let mut files: BTreeMap<(TierId, u64), u64> = BTreeMap::new();
+        for &(ino, run) in below {
+            self.note_owner(run, ino.0)?;
+            let tier = run.addr.tier().unwrap_or(TierId::Nvm);
+            *files.entry((tier, ino.0)).or_default() += run.len;
+        }
+        for ((tier, ino), blocks) in files {
+            self.account_moved(&[(ino, blocks)], tier);
+            self.migration.count_straight(blocks);
+        }
+        Ok(())
+    }
+}
+
+impl Migration {
+    fn count_straight(&self, blocks: u64) {
+        let bytes = blocks * BLOCK_BYTES as u64;
+        self.counts.straight.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
