@@ -154,8 +154,8 @@ impl<'t> BlockReplay<'t> {
         images
     }
 
-    /// The first write that does not go on where the one before it in its zone ended, if there is
-    /// one: device and byte. Zones of `zone_bytes` begin at `from`.
+    /// The first write before the end of another one in its zone since that was erased, if there is
+    /// one: device and byte. (What is set aside is passed over: a gap.) Zones of `zone_bytes` begin at `from`.
     pub fn out_of_order(told: &[Told], from: u64, zone_bytes: u64) -> Option<(usize, u64)> {
         let mut ends = std::collections::BTreeMap::new();
         let mut open = BTreeSet::new();
@@ -165,7 +165,7 @@ impl<'t> BlockReplay<'t> {
                 Step::Write { at, bytes } if *at >= from => {
                     let begins = (at - from).is_multiple_of(zone_bytes);
                     let goes_on = match ends.get(&zone(*at)) {
-                        Some(end) => end == at,
+                        Some(end) => end <= at,
                         // Where it goes on after a start only the volume knows.
                         None => begins || open.insert(zone(*at)),
                     };
