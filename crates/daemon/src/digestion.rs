@@ -148,7 +148,7 @@ impl Shared {
         };
         let digester = &self.digester;
         let (mut tries, mut alone) = (0, false);
-        let mut straight = self.straight_turn();
+        let mut straight = self.straight_turn(limit.0.saturating_sub(from.0));
         loop {
             let rule = straight.as_ref().map(|turn| turn.rule);
             let rights = Rights::new(client, self, rule);

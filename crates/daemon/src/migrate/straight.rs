@@ -21,8 +21,6 @@ use std::time::Duration;
 pub(crate) const STRAIGHT_BYTES: u64 = 64 << 10;
 /// On a disk a chunk has at least so many times that: a flush takes as long as writing 1 MiB.
 const DISK_TIMES: u64 = 16;
-/// Blocks that the tier has to have writable: more than a chunk has.
-const ROOM_BLOCKS: u64 = super::mover::BATCH_BLOCKS;
 /// How long a digest waits for its turn.
 const TURN_WAIT: Duration = Duration::from_millis(20);
 
@@ -33,24 +31,24 @@ pub(crate) struct StraightTurn<'a> {
 }
 
 impl Shared {
-    /// The turn to write below NVM, if new data is to go there now. Before the digester's turns, and
-    /// before this thread reads.
-    pub(crate) fn straight_turn(&self) -> Option<StraightTurn<'_>> {
-        if !self.is_tiered() || !self.is_full() {
+    /// The turn to write below NVM, if new data in `logged` bytes of a log is to go there now. Before
+    /// the digester's turns, and before this thread reads.
+    pub(crate) fn straight_turn(&self, logged: u64) -> Option<StraightTurn<'_>> {
+        let small = logged < self.config.straight_bytes;
+        if small || !self.is_tiered() || !self.is_full() {
             return None;
         }
-        let room = |tier: &TierId| {
-            let space = self.volume.lower_space(*tier);
-            space.is_some_and(|s| s.writable >= ROOM_BLOCKS)
-        };
-        let tier = self.volume.lower_tiers().into_iter().find(room)?;
         let run_blocks = self.config.straight_bytes / BLOCK_BYTES as u64;
-        let times = if tier == TierId::Hdd { DISK_TIMES } else { 1 };
-        let rule = Straight {
+        let mut rules = self.volume.lower_tiers().into_iter().map(|tier| Straight {
             tier,
             run_blocks,
-            chunk_blocks: run_blocks * times,
+            chunk_blocks: run_blocks * if tier == TierId::Hdd { DISK_TIMES } else { 1 },
+        });
+        let room = |rule: &Straight| {
+            let space = self.volume.lower_space(rule.tier);
+            space.is_some_and(|s| s.writable >= rule.chunk_blocks)
         };
+        let rule = rules.find(room)?;
         let _turn = self.migration.turn.try_lock_for(TURN_WAIT)?;
         Some(StraightTurn { rule, _turn })
     }
