@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use shale_harness::flash::Counters;
 use shale_harness::flash::compare::{Kind, Mounted, Served};
 use shale_harness::flash::load::{Load, Options};
 
@@ -46,7 +47,7 @@ fn ext4_is_as_it_was_when_the_flash_comes_back() {
     let blocks = load.bytes() / 4_096;
     load.overwrite(blocks).unwrap();
     let expected = load.close();
-    let counters = flash.counters().unwrap();
+    let counters: Counters = flash.counters().unwrap();
     assert!(
         counters.pages_moved > 0 && counters.blocks_erased > 0,
         "{counters:?}"

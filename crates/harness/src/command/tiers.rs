@@ -4,7 +4,8 @@ use std::io::BufRead;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use shale_harness::tiers::{grow, zipf};
+use shale_device::BlockModel;
+use shale_harness::tiers::{device, grow, ratio, zipf};
 use shale_harness::{HarnessError, Result};
 
 /// Arguments of `tiers`.
@@ -18,15 +19,21 @@ pub struct Args {
 enum What {
     /// A file server that grows, and a checker that reads everything, until DIR is full enough
     Grow(Grow),
+    /// Print two reports of grow side by side, as a table
+    Ratio(Ratio),
+    /// Be a block device as slow as a model: print the loop device, then counters for each line
+    /// "counters" on the input; at its end everything is taken away again. Needs root
+    Device(Device),
     /// Reads and writes of one file by Zipf's law
     Zipf(Zipf),
 }
 
 #[derive(Debug, clap::Args)]
 struct Grow {
-    /// An empty directory
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    /// An empty directory. Several, on file systems of their own: new files go to the first one, and
+    /// whole files move on to the next by least recent use
+    #[arg(value_name = "DIR", required = true)]
+    dirs: Vec<PathBuf>,
     /// End when so many percent of the file system are in use
     #[arg(long, value_name = "N", default_value_t = 90.0)]
     until: f64,
@@ -37,6 +44,13 @@ struct Grow {
     #[arg(long, value_name = "N", default_value_t = 128,
           value_parser = clap::value_parser!(u64).range(1..=(1 << 20)))]
     file_kib: u64,
+    /// KiB of an append, on average (Filebench: 16)
+    #[arg(long, value_name = "N", default_value_t = 16,
+          value_parser = clap::value_parser!(u64).range(1..=(1 << 20)))]
+    append_kib: u64,
+    /// No checker beside the load; it compares what it reads, and all is read at the end
+    #[arg(long)]
+    no_check: bool,
     /// Of a hundred rounds so many remove a file
     #[arg(long, value_name = "N", default_value_t = 25)]
     remove: u64,
@@ -46,6 +60,38 @@ struct Grow {
     /// Seed of all choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+#[derive(Debug, clap::Args)]
+struct Ratio {
+    /// Reports, each with its name
+    #[arg(value_name = "NAME=FILE", num_args = 2, value_parser = named)]
+    reports: Vec<(String, PathBuf)>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Device {
+    /// File that keeps it; made if there is none
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// MiB of a new one
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u64).range(1..=(1 << 24)))]
+    mib: u64,
+    /// flash or disk [default: as fast as it is]
+    #[arg(long, value_name = "MODEL", value_parser = model)]
+    model: Option<BlockModel>,
+}
+
+fn named(text: &str) -> std::result::Result<(String, PathBuf), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let parts = parts.map(|(name, file)| (name.to_owned(), file.into()));
+    parts.ok_or_else(|| format!("'{text}' is not NAME=FILE"))
+}
+
+fn model(name: &str) -> std::result::Result<BlockModel, String> {
+    let known = BlockModel::NAMES.join(", ");
+    BlockModel::named(name).ok_or_else(|| format!("'{name}' is no model; known: {known}"))
 }
 
 #[derive(Debug, clap::Args)]
@@ -87,6 +133,16 @@ pub fn run(args: &Args) -> Result<bool> {
     match &args.what {
         What::Grow(args) => print(&grow(args)?),
         What::Zipf(args) => print(&zipf(args)?),
+        What::Ratio(args) => print_ratio(&args.reports)?,
+        What::Device(args) => {
+            let options = device::Options {
+                image: args.image.clone(),
+                bytes: args.mib << 20,
+                model: args.model.unwrap_or_default(),
+            };
+            let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+            device::serve(&options, input, output)?;
+        }
     }
     Ok(true)
 }
@@ -98,16 +154,26 @@ fn print(report: &impl Serialize) {
     );
 }
 
+fn print_ratio(reports: &[(String, PathBuf)]) -> Result<()> {
+    if let [(name, file), (other_name, other)] = reports {
+        let (report, other) = (grow::Report::load(file)?, grow::Report::load(other)?);
+        println!("{}", ratio::table((name, &report), (other_name, &other)));
+    }
+    Ok(())
+}
+
 fn grow(args: &Grow) -> Result<grow::Report> {
     let options = grow::Options {
         until_percent: args.until,
         bytes_max: args.mib_max.saturating_mul(1 << 20),
         file_bytes: args.file_kib << 10,
+        append_bytes: args.append_kib << 10,
         remove_percent: args.remove,
         sync: args.sync,
+        check: !args.no_check,
         seed: args.seed,
     };
-    grow::run(&args.dir, options)
+    grow::run(args.dirs.clone(), options)
 }
 
 fn zipf(args: &Zipf) -> Result<zipf::Report> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Counters;
@@ -109,8 +110,8 @@ impl Served {
     /// What has been counted until now.
     ///
     /// # Errors
-    /// The process is gone.
-    pub fn counters(&mut self) -> Result<Counters> {
+    /// The process is gone, or counts something else.
+    pub fn counters<C: DeserializeOwned>(&mut self) -> Result<C> {
         let input = self.input.as_mut().ok_or_else(|| talk("it has ended"))?;
         writeln!(input, "counters").map_err(talk)?;
         let mut line = String::new();

@@ -1,7 +1,8 @@
-//! The process that is the flash: it serves a mount of one file, with a loop device over it.
+//! The process that is the flash, or another device: it serves a mount of one file, with a loop device
+//! over it that goes past the kernel's pages.
 //!
 //! It talks in lines: first one with a [`Ready`] as JSON; then, for each line `counters` on its
-//! standard input, one with [`Counters`]. At the end of its input it unmounts what is mounted
+//! standard input, one with [`Counters`], or what else is counted. At the end of its input it unmounts what is mounted
 //! from the loop device, takes that away, unmounts, and ends; so nothing is left when whoever
 //! started it dies.
 
@@ -20,6 +21,9 @@ use super::Counters;
 use super::export::{Exported, NAME};
 use crate::programs::run;
 use crate::{HarnessError, Result};
+
+/// Requests that are served at once: as many wait for a model side by side.
+const THREADS: usize = 8;
 
 /// The flash to serve.
 #[derive(Debug, Clone)]
@@ -116,12 +120,25 @@ fn open(options: &Options) -> Result<Arc<Ftl>> {
     Ok(Arc::new(Ftl::open(Arc::new(flash), options.settings)?))
 }
 
-/// Serves until `input` ends; speaks on `output`.
+/// Serves flash until `input` ends; speaks on `output`.
 ///
 /// # Errors
-/// The flash cannot be opened, mounted, or put below a loop device; nothing is left then.
-pub fn serve(options: &Options, input: impl BufRead, mut output: impl Write) -> Result<()> {
+/// The flash cannot be opened; as [`serve_device`].
+pub fn serve(options: &Options, input: impl BufRead, output: impl Write) -> Result<()> {
     let ftl = open(options)?;
+    serve_device(&ftl, || Counters::of(&ftl), input, output)
+}
+
+/// Serves a device until `input` ends; speaks on `output`, and says what `counters` returns.
+///
+/// # Errors
+/// The device cannot be mounted, or put below a loop device; nothing is left then.
+pub fn serve_device<D: BlockDevice + 'static, C: Serialize>(
+    device: &Arc<D>,
+    counters: impl Fn() -> C,
+    input: impl BufRead,
+    mut output: impl Write,
+) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("shale-flash-").tempdir();
     let dir = dir.map_err(HarnessError::file(
         "the directory for temporary files",
@@ -137,11 +154,15 @@ pub fn serve(options: &Options, input: impl BufRead, mut output: impl Write) -> 
     };
     let session = Session::mount(dir.path(), &named).map_err(fuse)?;
     let mut place = Place { dir, looped: None };
-    let exported = Arc::new(Exported::new(Arc::clone(&ftl)));
-    let served = std::thread::spawn(move || session.serve(exported, &ServeOptions::default()));
+    let exported = Arc::new(Exported::new(Arc::clone(device)));
+    let options = ServeOptions {
+        threads: THREADS,
+        ..ServeOptions::default()
+    };
+    let served = std::thread::spawn(move || session.serve(exported, &options));
     let ready = Ready {
         device: place.attach()?,
-        bytes: ftl.bytes(),
+        bytes: device.bytes(),
     };
     let mut tell = |line: serde_json::Result<String>| {
         let line = line.unwrap_or_default();
@@ -150,7 +171,7 @@ pub fn serve(options: &Options, input: impl BufRead, mut output: impl Write) -> 
     let mut told = tell(serde_json::to_string(&ready));
     for line in input.lines().map_while(std::io::Result::ok) {
         if line.trim() == "counters" {
-            told = tell(serde_json::to_string(&Counters::of(&ftl)));
+            told = tell(serde_json::to_string(&counters()));
         }
         if told.is_err() || line.trim() == "quit" {
             break;
@@ -162,7 +183,7 @@ pub fn serve(options: &Options, input: impl BufRead, mut output: impl Write) -> 
         found: "a panic".to_owned(),
     })?;
     ended.map_err(fuse)?;
-    // All of it is on flash, for whoever opens the image next.
-    ftl.flush()?;
+    // All of it is on the medium, for whoever opens the image next.
+    device.flush()?;
     Ok(())
 }

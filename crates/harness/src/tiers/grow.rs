@@ -3,23 +3,20 @@
 //! Beside it a checker goes round and reads everything.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Stopwatch, Times, compare, fill, used_percent};
+use super::levels::Levels;
+use super::{Stopwatch, Times, compare, fill};
 use crate::chance::Chance;
 use crate::{HarnessError, Result};
 
-/// Files of one directory.
-const DIRECTORY_FILES: u64 = 512;
-/// Bytes of one append, on average (Filebench: 16 KiB).
-const APPEND_BYTES: u64 = 16 << 10;
 /// Bytes that the checker reads at once.
 const CHECK_BYTES: usize = 1 << 20;
 
@@ -32,16 +29,20 @@ pub struct Options {
     pub bytes_max: u64,
     /// Bytes of a new file, on average.
     pub file_bytes: u64,
+    /// Bytes of an append, on average.
+    pub append_bytes: u64,
     /// Of a hundred rounds so many remove a file.
     pub remove_percent: u64,
     /// Every file is synced before it is closed.
     pub sync: bool,
+    /// A checker reads beside the load; without it all is read at the end, and by the load.
+    pub check: bool,
     /// Seed of all choices.
     pub seed: u64,
 }
 
 /// One step of ten percent on the way.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Step {
     /// Percent of the file system in use at its end.
     pub used_percent: f64,
@@ -50,7 +51,7 @@ pub struct Step {
 }
 
 /// What was done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// Seconds until the last call returned.
     pub seconds: f64,
@@ -64,6 +65,10 @@ pub struct Report {
     pub last_checked_bytes: u64,
     /// Files at the end.
     pub files: u64,
+    /// Bytes of files that were moved from level to level; 0 with one directory.
+    pub moved_bytes: u64,
+    /// How often a write waited for that.
+    pub waits: u64,
     /// Making and writing a file.
     pub make: Times,
     /// Appending.
@@ -76,11 +81,23 @@ pub struct Report {
     pub steps: Vec<Step>,
 }
 
+impl Report {
+    /// Reads one that was printed as JSON.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn load(path: &Path) -> Result<Report> {
+        let text = fs::read_to_string(path).map_err(HarnessError::file(path, "read"))?;
+        let report = serde_json::from_str(&text).map_err(std::io::Error::other);
+        report.map_err(HarnessError::file(path, "read the report in"))
+    }
+}
+
 /// A file: its number and bytes.
 type Known = (u64, u64);
 
 struct Load<'a> {
-    dir: &'a Path,
+    levels: &'a Levels,
     options: Options,
     chance: Chance,
     /// What the checker may read: files that nobody appends to or removes at the moment.
@@ -90,11 +107,6 @@ struct Load<'a> {
     written: u64,
     read: u64,
     watches: [Stopwatch; 4],
-}
-
-fn path(dir: &Path, number: u64) -> PathBuf {
-    let sub = dir.join(format!("d{:04}", number / DIRECTORY_FILES));
-    sub.join(format!("file-{number:07}"))
 }
 
 /// Bytes, a multiple of 8, about `mean`.
@@ -116,14 +128,18 @@ impl Load<'_> {
 
     fn make(&mut self) -> Result<()> {
         let number = self.made;
-        let (at, begun) = (path(self.dir, number), Instant::now());
-        if number.is_multiple_of(DIRECTORY_FILES) {
-            let sub = at.parent().unwrap_or(self.dir);
-            fs::create_dir_all(sub).map_err(HarnessError::file(sub, "make"))?;
-        }
         let bytes = around(&mut self.chance, self.options.file_bytes);
-        let written = File::create_new(&at).and_then(|mut f| self.put(&mut f, (number, 0), bytes));
+        let begun = Instant::now();
+        let at = self.levels.hold(number, bytes)?;
+        let made = File::create_new(&at).or_else(|e| match (e.kind(), at.parent()) {
+            (ErrorKind::NotFound, Some(sub)) => {
+                fs::create_dir_all(sub).and_then(|()| File::create_new(&at))
+            }
+            _ => Err(e),
+        });
+        let written = made.and_then(|mut f| self.put(&mut f, (number, 0), bytes));
         written.map_err(HarnessError::file(&at, "make and write"))?;
+        self.levels.let_go(number, Some(bytes));
         self.watches[0].note(begun.elapsed());
         self.made += 1;
         self.files.lock().push((number, bytes));
@@ -141,11 +157,13 @@ impl Load<'_> {
         let Some(known) = self.take() else {
             return Ok(());
         };
-        let (at, begun) = (path(self.dir, known.0), Instant::now());
-        let bytes = around(&mut self.chance, APPEND_BYTES);
+        let bytes = around(&mut self.chance, self.options.append_bytes);
+        let begun = Instant::now();
+        let at = self.levels.hold(known.0, bytes)?;
         let opened = OpenOptions::new().append(true).open(&at);
         let written = opened.and_then(|mut f| self.put(&mut f, known, bytes));
         written.map_err(HarnessError::file(&at, "append to"))?;
+        self.levels.let_go(known.0, Some(known.1 + bytes));
         self.watches[1].note(begun.elapsed());
         self.files.lock().push((known.0, known.1 + bytes));
         Ok(())
@@ -155,9 +173,10 @@ impl Load<'_> {
         let Some(known) = self.take() else {
             return Ok(());
         };
-        let (at, begun) = (path(self.dir, known.0), Instant::now());
-        let found = fs::read(&at).map_err(HarnessError::file(&at, "read"))?;
+        let begun = Instant::now();
+        let found = self.levels.read(known.0, |at| fs::read(at))?;
         self.watches[2].note(begun.elapsed());
+        let (at, found) = (self.levels.path(known.0), found.unwrap_or_default());
         self.buffer.resize(known.1 as usize, 0);
         fill(known.0, 0, &mut self.buffer);
         length(&at, found.len() as u64, known.1)?;
@@ -171,10 +190,12 @@ impl Load<'_> {
         let Some((number, bytes)) = self.take() else {
             return Ok(());
         };
-        let (at, begun) = (path(self.dir, number), Instant::now());
+        let begun = Instant::now();
+        let at = self.levels.hold(number, 0)?;
         let meta = fs::metadata(&at).map_err(HarnessError::file(&at, "look at"))?;
         length(&at, meta.len(), bytes)?;
         fs::remove_file(&at).map_err(HarnessError::file(&at, "remove"))?;
+        self.levels.let_go(number, None);
         self.watches[3].note(begun.elapsed());
         Ok(())
     }
@@ -183,7 +204,7 @@ impl Load<'_> {
     fn run(&mut self) -> Result<Vec<Step>> {
         let mut steps = Vec::new();
         let (mut since, mut before) = (Instant::now(), 0);
-        let mut next = (used_percent(self.dir)? / 10.0).floor() * 10.0 + 10.0;
+        let mut next = (self.levels.used_percent()? / 10.0).floor() * 10.0 + 10.0;
         for round in 1_u64.. {
             self.make()?;
             self.append()?;
@@ -194,7 +215,7 @@ impl Load<'_> {
             if !round.is_multiple_of(16) {
                 continue;
             }
-            let used = used_percent(self.dir)?;
+            let used = self.levels.used_percent()?;
             let ends = used >= self.options.until_percent || self.written >= self.options.bytes_max;
             if used >= next || ends {
                 let moved = self.written + self.read;
@@ -226,13 +247,12 @@ fn length(at: &Path, found: u64, expected: u64) -> Result<()> {
 }
 
 /// Reads what is known of a file, which may have become longer since.
-fn check(dir: &Path, (number, bytes): Known) -> Result<u64> {
-    let at = path(dir, number);
-    let mut file = match File::open(&at) {
+fn check(levels: &Levels, (number, bytes): Known) -> Result<u64> {
+    let Some(mut file) = levels.read(number, |at| File::open(at))? else {
         // It was removed meanwhile.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        opened => opened.map_err(HarnessError::file(&at, "open"))?,
+        return Ok(0);
     };
+    let at = levels.path(number);
     let (mut found, mut wanted) = (vec![0; CHECK_BYTES], vec![0; CHECK_BYTES]);
     let mut done = 0;
     while done < bytes {
@@ -248,7 +268,7 @@ fn check(dir: &Path, (number, bytes): Known) -> Result<u64> {
 
 /// Goes round until `ended`.
 fn check_on(
-    dir: &Path,
+    levels: &Levels,
     files: &Mutex<Vec<Known>>,
     ended: &AtomicBool,
     sum: &AtomicU64,
@@ -262,7 +282,7 @@ fn check_on(
             files.get(n).copied()
         };
         match known {
-            Some(known) => sum.fetch_add(check(dir, known)?, Ordering::Relaxed),
+            Some(known) => sum.fetch_add(check(levels, known)?, Ordering::Relaxed),
             None => {
                 thread::yield_now();
                 0
@@ -272,11 +292,13 @@ fn check_on(
     Ok(())
 }
 
-/// Fills `dir`, an empty directory.
+/// Fills `dirs`, empty directories: that of one file system, or of several between which files move,
+/// the fastest first.
 ///
 /// # Errors
 /// A call fails, or a byte is another one than was written.
-pub fn run(dir: &Path, options: Options) -> Result<Report> {
+pub fn run(dirs: Vec<PathBuf>, options: Options) -> Result<Report> {
+    let levels = &Levels::new(dirs);
     let files = Mutex::new(Vec::new());
     let (ended, checked) = (AtomicBool::new(false), AtomicU64::new(0));
     let watches = [
@@ -286,7 +308,7 @@ pub fn run(dir: &Path, options: Options) -> Result<Report> {
         Stopwatch::new()?,
     ];
     let mut load = Load {
-        dir,
+        levels,
         options,
         chance: Chance::new(options.seed),
         files: &files,
@@ -298,18 +320,23 @@ pub fn run(dir: &Path, options: Options) -> Result<Report> {
     };
     let begun = Instant::now();
     let steps = thread::scope(|scope| {
-        let checker = scope.spawn(|| check_on(dir, &files, &ended, &checked, options.seed));
+        let check = || check_on(levels, &files, &ended, &checked, options.seed);
+        let checker = options.check.then(|| scope.spawn(check));
+        let mover = scope.spawn(|| levels.move_on(&ended));
         let steps = load.run();
         ended.store(true, Ordering::Relaxed);
-        let found = checker.join().unwrap_or(Ok(()));
-        steps.and_then(|steps| found.map(|()| steps))
-    })?;
-    let seconds = begun.elapsed().as_secs_f64();
+        let seconds = begun.elapsed().as_secs_f64();
+        let found = checker.map_or(Ok(()), |checker| checker.join().unwrap_or(Ok(())));
+        // Why the mover failed says more than that the load found no room.
+        mover.join().unwrap_or(Ok(())).and(found)?;
+        steps.map(|steps| (steps, seconds))
+    });
+    let (steps, seconds) = steps?;
     let known = files.lock().clone();
     let mut last = 0;
     for &file in &known {
-        let bytes = check(dir, file)?;
-        length(&path(dir, file.0), bytes, file.1)?;
+        let bytes = check(levels, file)?;
+        length(&levels.path(file.0), bytes, file.1)?;
         last += bytes;
     }
     let [make, append, read, remove] = load.watches.each_ref().map(Stopwatch::times);
@@ -320,6 +347,8 @@ pub fn run(dir: &Path, options: Options) -> Result<Report> {
         checked_bytes: checked.into_inner(),
         last_checked_bytes: last,
         files: known.len() as u64,
+        moved_bytes: levels.moved_bytes(),
+        waits: levels.waits(),
         make,
         append,
         read,
@@ -337,8 +366,10 @@ mod tests {
             until_percent: 100.0,
             bytes_max: 4 << 20,
             file_bytes: 16 << 10,
+            append_bytes: 16 << 10,
             remove_percent: 50,
             sync: false,
+            check: true,
             seed: 3,
         }
     }
@@ -346,7 +377,7 @@ mod tests {
     #[test]
     fn files_become_more_and_hold_what_was_written() {
         let dir = tempfile::tempdir().unwrap();
-        let report = run(dir.path(), options()).unwrap();
+        let report = run(vec![dir.path().into()], options()).unwrap();
         assert!(report.files > 50 && report.remove.calls > 10, "{report:?}");
         assert!(report.last_checked_bytes > 1 << 20, "{report:?}");
     }
@@ -354,14 +385,16 @@ mod tests {
     #[test]
     fn a_byte_that_changed_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("d0000")).unwrap();
+        let levels = Levels::new(vec![dir.path().into()]);
+        let at = levels.path(5);
+        fs::create_dir(at.parent().unwrap()).unwrap();
         let mut bytes = vec![0; 4096];
         fill(5, 0, &mut bytes);
-        fs::write(path(dir.path(), 5), &bytes).unwrap();
-        assert_eq!(check(dir.path(), (5, 4096)).unwrap(), 4096);
+        fs::write(&at, &bytes).unwrap();
+        assert_eq!(check(&levels, (5, 4096)).unwrap(), 4096);
         bytes[100] ^= 1;
-        fs::write(path(dir.path(), 5), &bytes).unwrap();
-        let error = check(dir.path(), (5, 4096)).unwrap_err().to_string();
+        fs::write(&at, &bytes).unwrap();
+        let error = check(&levels, (5, 4096)).unwrap_err().to_string();
         assert!(error.contains("byte 100"), "{error}");
     }
 }

@@ -3,18 +3,24 @@
 //! | Module | What |
 //! | --- | --- |
 //! | [`grow`] | a file server whose files become more, while a checker reads them (Strata §5.2.3) |
+//! | [`levels`] | what [`grow`] can use instead of a volume of tiers: whole files go from file system to file system |
+//! | [`ratio`] | two reports of [`grow`] side by side |
+//! | [`device`] | a block device as slow as a model, to put any file system on |
 //! | [`zipf`] | 4 KiB reads and writes of one large file, few blocks most of the time |
 //!
 //! Every byte read is compared with what was written there.
 
+pub mod device;
 pub mod grow;
+pub mod levels;
+pub mod ratio;
 pub mod zipf;
 
 use std::path::Path;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{HarnessError, Result};
 
@@ -22,7 +28,7 @@ use crate::{HarnessError, Result};
 const NS_MAX: u64 = 600_000_000_000;
 
 /// How long calls of one kind took, in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Times {
     /// Calls.
     pub calls: u64,
@@ -72,16 +78,6 @@ fn fill(file: u64, from: u64, into: &mut [u8]) {
     for (at, bytes) in (from..).zip(into.as_chunks_mut::<8>().0) {
         *bytes = word(file, at).to_le_bytes();
     }
-}
-
-/// Percent of the file system's blocks that are in use.
-///
-/// # Errors
-/// It cannot be asked.
-pub fn used_percent(dir: &Path) -> Result<f64> {
-    let stat = rustix::fs::statvfs(dir).map_err(HarnessError::file(dir, "look at"))?;
-    let used = stat.f_blocks.saturating_sub(stat.f_bfree);
-    Ok(used as f64 * 100.0 / stat.f_blocks.max(1) as f64)
 }
 
 /// Compares bytes that were read with what has to be there.
