@@ -58,7 +58,7 @@ need() { # need PROGRAM …: a missing program is a failure that says what to do
     local program
     for program in "$@"; do
         if ! command -v "$program" >/dev/null; then
-            echo "$suite: $program is missing; run scripts/install-deps.sh --suites" >&2
+            echo "$suite: $program is missing; run scripts/install-deps.sh --suites (or --long)" >&2
             echo "0 passed, 1 failed"
             exit 1
         fi
