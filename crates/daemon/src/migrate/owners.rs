@@ -153,6 +153,14 @@ impl Shared {
 
     /// Everything that lies in these zones of a tier.
     pub(super) fn in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
+        let mut wanted = self.all_in_zones(tier, zones)?;
+        for w in &mut wanted {
+            w.hot = self.migration.recency.is_hot(w.ino, w.at);
+        }
+        Ok(wanted)
+    }
+
+    fn all_in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
         if let Some(owners) = self.migration.owners.of(tier, zones) {
             let wanted = self.of_owners(tier, zones, &owners)?;
             let found: u64 = wanted.iter().map(|w| w.blocks).sum();

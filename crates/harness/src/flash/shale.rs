@@ -119,8 +119,9 @@ fn counters(status: &Value) -> Counters {
     let page_bytes = number(&flash["page_bytes"]).max(1);
     Counters {
         device_bytes: number(&device["total_bytes"]),
-        // What comes from NVM is what a file system has to write; what cleaning moves is its own.
-        blocks_written: number(&moved["down_bytes"]) / super::load::BLOCK_BYTES as u64,
+        // What comes from NVM and the log is what a file system has to write; what cleaning moves is its own.
+        blocks_written: (number(&moved["down_bytes"]) + number(&moved["straight_bytes"]))
+            / super::load::BLOCK_BYTES as u64,
         flushes: number(&device["flushes"]),
         pages_read: number(&flash["pages_read"]),
         pages_programmed: number(&flash["pages_programmed"]),
