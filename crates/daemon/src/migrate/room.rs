@@ -48,12 +48,16 @@ impl Shared {
             let can = possible(tier) || below.is_some_and(possible);
             while self.may_move() && can && self.lacks(tier) {
                 let turn = self.migration.turn();
-                let emptied = self.empty_zone(tier, below)?;
+                if self.erase(tier)? > 0 {
+                    continue;
+                }
+                let emptied = match self.empty_zone(tier, below) {
+                    // What is there may have to stay.
+                    Ok(0) | Err(VolumeError::NoSpace { .. }) => break,
+                    emptied => emptied?,
+                };
                 self.erase(tier)?;
                 MutexGuard::unlock_fair(turn);
-                if emptied == 0 {
-                    break;
-                }
                 self.keep_to_limit(emptied);
             }
         }
