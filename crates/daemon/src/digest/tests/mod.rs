@@ -6,4 +6,5 @@ mod model;
 mod names;
 mod random;
 mod refuse;
+mod straight;
 mod world;

@@ -2,7 +2,7 @@
 
 use crate::digest::{
     Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, LogSource, Mode, Plan,
-    PlanError, gather, plan,
+    PlanError, Straight, gather, plan,
 };
 use shale_device::Map;
 use shale_format::inode::Inode;
@@ -32,6 +32,8 @@ pub struct Rules {
     pub forbidden: Option<Ino>,
     /// Inode number that was not granted.
     pub ungranted: Option<Ino>,
+    /// What goes straight below NVM.
+    pub straight: Option<Straight>,
 }
 
 impl Rules {
@@ -66,6 +68,9 @@ impl Authority for Rules {
         self.blocks
             .iter()
             .any(|b| run.addr >= b.addr && run.addr.raw() + run.len <= b.addr.raw() + b.len)
+    }
+    fn straight(&self) -> Option<Straight> {
+        self.straight
     }
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
         if let Act::RemoveEntry { child } = change.act
@@ -110,7 +115,11 @@ impl World {
     }
 
     pub fn with(bytes: usize, bounds: Bounds) -> World {
-        let volume = Arc::new(volume(bytes));
+        Self::on(volume(bytes), bounds)
+    }
+
+    pub fn on(volume: Volume, bounds: Bounds) -> World {
+        let volume = Arc::new(volume);
         let mut txn = volume.begin();
         let slot = LogSlot {
             state: slot_state::LIVE,
