@@ -187,13 +187,15 @@ fn migration(m: &Value) -> String {
         .as_str()
         .map_or(String::new(), |e| format!("; {e}"));
     format!(
-        "{pace}; {} down, {} up, {} cleaned in {} batches, {} a second lately, {} since the start{error}",
+        "{pace}; {} down, {} up, {} cleaned in {} batches, {} a second lately, {} since the start; \
+         {} straight from logs{error}",
         size::show(number(m, "down_bytes")),
         size::show(number(m, "up_bytes")),
         size::show(number(m, "cleaned_bytes")),
         number(m, "batches"),
         size::show(number(m, "recent_bytes_per_s")),
         size::show(number(m, "rate_bytes_per_s")),
+        size::show(number(m, "straight_bytes")),
     )
 }
 
