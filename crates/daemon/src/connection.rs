@@ -5,6 +5,7 @@ use crate::client::{Client, Reach};
 use crate::error::DaemonError;
 use crate::halt::Halt;
 use crate::lease::{Elsewhere, Wish};
+use crate::lower_read::Unsent;
 use crate::revoke::NoLease;
 use crate::shared::Shared;
 use crate::space::Supply;
@@ -47,6 +48,7 @@ pub(crate) struct Connection {
     shared: Arc<Shared>,
     asker: Asker,
     client: Mutex<Option<Arc<Client>>>,
+    unsent: Unsent,
 }
 
 impl Connection {
@@ -55,6 +57,7 @@ impl Connection {
             shared,
             asker,
             client: Mutex::new(None),
+            unsent: Unsent::default(),
         }
     }
 }
@@ -341,14 +344,16 @@ impl Connection {
     }
 
     fn read_lower(&self, addr: u64, blocks: u32) -> Result<Reply, Refusal> {
+        let addr = BlockAddr::from_raw(addr);
+        let blocks = u64::from(blocks).clamp(1, LOWER_BLOCKS_MAX);
         // One message has a limit, a call within the process has none.
-        let most = match self.asker.reach {
-            Reach::InProcess => LOWER_BLOCKS_MAX,
-            Reach::Socket => LOWER_BLOCKS_SENT_MAX,
+        let read = match self.asker.reach {
+            Reach::InProcess => self.shared.read_lower(addr, blocks),
+            Reach::Socket => {
+                let sent = blocks.min(LOWER_BLOCKS_SENT_MAX);
+                self.unsent.read(&self.shared, addr, blocks, sent)
+            }
         };
-        let read = self
-            .shared
-            .read_lower(BlockAddr::from_raw(addr), u64::from(blocks).clamp(1, most));
         let (generation, data) = read.map_err(|e| failed(&e.into()))?;
         Ok(Reply::Lower { generation, data })
     }

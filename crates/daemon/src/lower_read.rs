@@ -6,9 +6,12 @@ use serde::Serialize;
 use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
 use shale_volume::VolumeError;
+use std::collections::VecDeque;
 
 /// Bad blocks that `status` names.
 const BAD_MAX: usize = 32;
+/// Reads that a connection is in the midst of, most.
+const KEPT_MAX: usize = 8;
 /// Times a run is read anew because its zone was erased meanwhile.
 const READS_MAX: u32 = 8;
 
@@ -52,6 +55,64 @@ impl BadBlocks {
             found.push(bad);
         }
         new
+    }
+}
+
+/// Blocks that were read and did not fit the message. They are the same bytes for as long as their zone
+/// is not erased.
+struct Kept {
+    /// The first block that was not sent.
+    next: BlockAddr,
+    generation: u32,
+    data: Vec<u8>,
+    /// Bytes of `data` that were sent.
+    sent: usize,
+}
+
+/// What one connection asked for and has not been sent yet: a device, a disk most of all, is asked once for what
+/// takes many messages.
+#[derive(Default)]
+pub(crate) struct Unsent(Mutex<VecDeque<Kept>>);
+
+impl Unsent {
+    /// As [`Shared::read_lower`], at most `sent` of the blocks; the others are kept for the next call.
+    pub(crate) fn read(
+        &self,
+        shared: &Shared,
+        addr: BlockAddr,
+        blocks: u64,
+        sent: u64,
+    ) -> Result<(u32, Vec<u8>), VolumeError> {
+        let now = shared.volume.view().generation(addr)?;
+        let found = {
+            let mut all = self.0.lock();
+            let wanted = |k: &Kept| (k.next, k.generation) == (addr, now);
+            let at = all.iter().position(wanted);
+            at.and_then(|at| all.remove(at))
+        };
+        let mut kept = match found {
+            Some(kept) => kept,
+            None => {
+                let (generation, data) = shared.read_lower(addr, blocks)?;
+                Kept {
+                    next: addr,
+                    generation,
+                    data,
+                    sent: 0,
+                }
+            }
+        };
+        let rest = &kept.data[kept.sent..];
+        let data = rest[..rest.len().min(sent as usize * BLOCK_BYTES)].to_vec();
+        let generation = kept.generation;
+        kept.sent += data.len();
+        kept.next = addr.plus((data.len() / BLOCK_BYTES) as u64);
+        if kept.sent < kept.data.len() {
+            let mut all = self.0.lock();
+            all.truncate(KEPT_MAX - 1);
+            all.push_front(kept);
+        }
+        Ok((generation, data))
     }
 }
 

@@ -5,6 +5,7 @@ mod flash;
 
 use crate::check::{CheckOptions, check};
 use crate::daemon::{Daemon, DaemonConfig};
+use crate::lower_read::Unsent;
 use crate::nvm_dir::make_nvm;
 use crate::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
 use shale_device::block::Step;
@@ -411,6 +412,33 @@ fn a_power_cut_while_devices_change_loses_nothing() {
     let states = explore(devices_change).unwrap();
     println!("{states} states");
     assert!(states > 100);
+}
+
+#[test]
+fn what_takes_many_messages_is_read_once() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut s = stage(dir.path());
+    s.write(16, 0, 40, 16);
+    s.daemon.migrate(None).unwrap();
+    let view = s.daemon.volume().view();
+    let inode = view.inode(Ino(16)).unwrap().unwrap();
+    let Mapping::Data { addr, .. } = view.map_block(&inode, FileBlock(0)).unwrap() else {
+        panic!("no data");
+    };
+    let read = || s.memory[0].counts().read_bytes;
+    let (unsent, before) = (Unsent::default(), read());
+    let mut sent = Vec::new();
+    for left in [40, 25, 10] {
+        let addr = addr.plus(40 - left);
+        let (_, data) = unsent.read(s.daemon.shared(), addr, left, 15).unwrap();
+        assert!(data.iter().all(|byte| *byte == 16));
+        sent.push(data.len() / BLOCK_BYTES);
+    }
+    assert_eq!(sent, [15, 15, 10]);
+    assert_eq!(read() - before, 40 * BLOCK_BYTES as u64);
+    // All was sent, and elsewhere nothing is kept.
+    unsent.read(s.daemon.shared(), addr, 2, 15).unwrap();
+    assert_eq!(read() - before, 42 * BLOCK_BYTES as u64);
 }
 
 #[test]
