@@ -36,6 +36,7 @@ fn ext4_is_as_it_was_when_the_flash_comes_back() {
         full_percent: 80,
         files_max: usize::MAX,
         file_bytes: 1 << 20,
+        fill_passes: 1,
         sync_every: 64,
         seed: 7,
     };

@@ -82,6 +82,10 @@ struct Compare {
     /// KiB of a file
     #[arg(long, value_name = "N", default_value_t = 4096)]
     file_kib: u64,
+    /// Passes in which a file is filled: with 2 no extent is larger than a block
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    fill_passes: u32,
     /// Overwrites before counting, in percent of the files
     #[arg(long, value_name = "N", default_value_t = 100)]
     warm: u64,
@@ -188,6 +192,7 @@ fn compare(args: &Compare) -> Result<bool> {
             full_percent: args.full,
             files_max: args.files,
             file_bytes: args.file_kib << 10,
+            fill_passes: args.fill_passes as usize,
             sync_every: args.sync_every,
             seed: args.seed,
         },

@@ -29,6 +29,10 @@ pub struct Options {
     pub files_max: usize,
     /// Bytes of a file.
     pub file_bytes: u64,
+    /// A file is filled in so many passes, each with every so-manieth block and a sync behind it. With
+    /// two no extent is larger than a block: btrfs keeps one until all of it is overwritten, and
+    /// with large ones finds no room for random overwrites long before it is full.
+    pub fill_passes: usize,
     /// Everything is synced (`syncfs`) after so many overwrites.
     pub sync_every: u64,
     /// Seed of all choices.
@@ -93,16 +97,31 @@ impl Load {
         for number in 0..count {
             let path = dir.join(file_name(number));
             let file = File::create_new(&path).map_err(HarnessError::file(&path, "create"))?;
-            let first = number * blocks;
-            let whole: Vec<u8> = (first..first + blocks)
-                .flat_map(|b| content(b, 0))
-                .collect();
-            file.write_all_at(&whole, 0)
-                .map_err(HarnessError::file(&path, "fill"))?;
             load.files.push(file);
-            load.sync()?;
+            for pass in 0..options.fill_passes {
+                load.fill_pass(number, pass)?;
+                load.sync()?;
+            }
         }
         Ok(load)
+    }
+
+    fn fill_pass(&self, number: usize, pass: usize) -> Result<()> {
+        let (step, first) = (self.options.fill_passes, number * self.blocks);
+        let failed = HarnessError::call("the file system", "fill a file");
+        let write = |bytes: &[u8], at: usize| {
+            self.files[number].write_all_at(bytes, (at * BLOCK_BYTES) as u64)
+        };
+        let done = match step {
+            1 => {
+                let whole = (first..first + self.blocks).flat_map(|b| content(b, 0));
+                write(&whole.collect::<Vec<u8>>(), 0)
+            }
+            _ => (pass..self.blocks)
+                .step_by(step)
+                .try_for_each(|n| write(&content(first + n, 0), n)),
+        };
+        done.map_err(failed)
     }
 
     /// Bytes of all files.
@@ -223,6 +242,7 @@ mod tests {
             full_percent: 50,
             files_max: 12,
             file_bytes: 64 << 10,
+            fill_passes: 3,
             sync_every: 50,
             seed: 3,
         };
