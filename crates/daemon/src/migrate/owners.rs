@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-/// Numbers that are kept, of all zones together: 17 bytes each at most, 36 MiB.
+/// Numbers that are kept, of all zones together: 17 bytes each at most, 34 MiB.
 const NOTES_MAX: usize = 1 << 21;
 
 /// The owners of one zone.
