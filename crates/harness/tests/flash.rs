@@ -23,10 +23,7 @@ fn served(image: &Path) -> Served {
 
 #[test]
 fn ext4_is_as_it_was_when_the_flash_comes_back() {
-    let can = rustix::process::geteuid().is_root()
-        && Path::new("/dev/loop-control").exists()
-        && Path::new("/dev/fuse").exists();
-    if !can {
+    if !Served::can_start() {
         eprintln!("SKIPPED: needs root, /dev/fuse and /dev/loop-control");
         return;
     }

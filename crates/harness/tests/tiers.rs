@@ -1,7 +1,6 @@
 //! A device as slow as a model, with ext4 on it.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -11,10 +10,7 @@ use shale_harness::tiers::device::Counters;
 #[test]
 fn no_page_cache_is_below_ext4_on_a_slow_device() {
     const BYTES: usize = 10_000_000;
-    let can = rustix::process::geteuid().is_root()
-        && Path::new("/dev/loop-control").exists()
-        && Path::new("/dev/fuse").exists();
-    if !can {
+    if !Served::can_start() {
         eprintln!("SKIPPED: needs root, /dev/fuse and /dev/loop-control");
         return;
     }

@@ -163,7 +163,7 @@ pub fn run(args: &Args) -> Result<bool> {
     });
     let outcomes = faults::run(&options, &|outcome| {
         let verdict = match &outcome.wrong {
-            None if outcome.untried => "not tried: build with --features failpoints".to_owned(),
+            None if outcome.untried => format!("not tried: {}", outcome.seen),
             None => format!("kept    {}", outcome.seen),
             Some(wrong) => format!("BROKEN  {wrong}"),
         };

@@ -89,7 +89,7 @@ pub struct Outcome {
     pub cases: u64,
     /// What was seen.
     pub seen: String,
-    /// This build cannot try it: it has no failpoints.
+    /// It could not be tried; `seen` says why.
     pub untried: bool,
     /// What is wrong; `None`: the promise was kept, or not tried.
     pub wrong: Option<String>,
@@ -109,7 +109,7 @@ pub struct Trial<'t> {
     pub cases: u64,
     /// What was seen, for the table.
     pub seen: String,
-    /// This build cannot try it.
+    /// It cannot be tried; `seen` says why.
     pub untried: bool,
     until: Instant,
 }
@@ -126,6 +126,9 @@ impl Trial<'_> {
     /// Whether this build has failpoints; else the row is not tried.
     pub fn armed(&mut self) -> bool {
         self.untried = !cfg!(feature = "failpoints");
+        if self.untried {
+            self.seen = "build with --features failpoints".to_owned();
+        }
         !self.untried
     }
 

@@ -83,6 +83,12 @@ fn talk(found: impl std::fmt::Display) -> HarnessError {
 }
 
 impl Served {
+    /// Whether this machine lets one start: it needs root, /dev/fuse and /dev/loop-control.
+    pub fn can_start() -> bool {
+        let there = |path: &str| Path::new(path).exists();
+        rustix::process::geteuid().is_root() && there("/dev/fuse") && there("/dev/loop-control")
+    }
+
     /// Starts `command`, which serves as [`super::serve`] says.
     ///
     /// # Errors
