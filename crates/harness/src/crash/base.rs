@@ -8,12 +8,11 @@ use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shale_daemon::migrate::Speed;
 use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs, VolumeFile};
-use shale_device::clock::ManualClock;
 use shale_device::sim::{Action, Recorded, Recording, Told};
 use shale_device::{Access, Clock, Map, MapOptions};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
@@ -84,9 +83,25 @@ pub enum More {
     Tiers,
 }
 
-/// A clock that stands still.
+/// The time of day stands still, so that the same calls store the same; leases are held for a time.
+struct Hours {
+    since: Instant,
+}
+
+impl Clock for Hours {
+    fn realtime_ns(&self) -> i64 {
+        NOW_NS
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.since.elapsed().as_nanos() as u64
+    }
+}
+
+/// A clock that always shows the same time of day.
 pub fn clock() -> Arc<dyn Clock> {
-    Arc::new(ManualClock::new(NOW_NS))
+    let since = Instant::now();
+    Arc::new(Hours { since })
 }
 
 /// Starts or recovers with `start`. The lock of a place that was just left may live on for a

@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use shale_daemon::Daemon;
-use shale_device::Clock;
 use shale_device::sim::{Recording, set_operation};
 use shale_libfs::Session;
 
@@ -21,32 +19,6 @@ use crate::workload::alphabet::OPEN;
 use crate::workload::words::{Step, Workload};
 
 type Checked<T> = std::result::Result<T, Wrong>;
-
-/// Time of day stands still, so that the same calls store the same; leases are held for a time.
-pub struct Hours {
-    still: Arc<dyn Clock>,
-    since: Instant,
-}
-
-impl Hours {
-    /// Shows the time of day that `still` shows.
-    pub fn new(still: Arc<dyn Clock>) -> Hours {
-        Hours {
-            still,
-            since: Instant::now(),
-        }
-    }
-}
-
-impl Clock for Hours {
-    fn realtime_ns(&self) -> i64 {
-        self.still.realtime_ns()
-    }
-
-    fn monotonic_ns(&self) -> u64 {
-        self.still.monotonic_ns() + self.since.elapsed().as_nanos() as u64
-    }
-}
 
 /// What the threads of a run share.
 struct Shared<'r> {
@@ -195,7 +167,7 @@ mod tests {
         let shm = "/dev/shm".as_ref();
         let base = Base::make(shm, More::Nothing).unwrap();
         let place = Place::new(shm, &base).unwrap();
-        let time: Arc<dyn Clock> = Arc::new(Hours::new(clock()));
+        let time = clock();
         let daemon = once_free(|| Daemon::start(place.config(false, 0), time.clone())).unwrap();
         let sessions = [0, 1].map(|n| attach(&daemon, &place.maps(n), true).unwrap());
         let [mut one, mut other] = sessions.each_ref().map(side);

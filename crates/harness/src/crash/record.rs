@@ -12,12 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
-use shale_device::Clock;
 use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
 
 use super::base::{Base, Place, attach, clock, once_free, side};
-use super::clients::{self, Hours};
+use super::clients;
 use super::orders::Orders;
 use super::shadow::all_recorded;
 use super::turned;
@@ -267,10 +266,7 @@ pub fn run(place: &mut Place, base: &Base, workload: &Workload) -> Result<Checke
         false => Vec::new(),
     };
     let config = || place.config_with_logs(workload.wraps, workload.turned.into(), 0);
-    let time: Arc<dyn Clock> = match workload.at_once {
-        true => Arc::new(Hours::new(clock())),
-        false => clock(),
-    };
+    let time = clock();
     let daemon = once_free(|| Daemon::start(config(), time.clone()))?;
     let logs = if workload.threads {
         1
