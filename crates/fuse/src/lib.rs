@@ -25,6 +25,8 @@
 
 mod adapter;
 mod error;
+mod fills;
+mod late;
 mod mount;
 mod negotiate;
 mod notify;

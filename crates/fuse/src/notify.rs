@@ -26,6 +26,11 @@ pub(crate) fn mark_serving() {
     SERVING.set(true);
 }
 
+/// Whether a notification failed because the mount is gone, or nobody has used it yet: then the kernel keeps nothing.
+pub(crate) fn keeps_nothing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN))
+}
+
 /// Flag of a notification about a name: it is not detached.
 const EXPIRE_ONLY: u32 = 1;
 

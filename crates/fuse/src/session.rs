@@ -27,12 +27,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use crate::adapter::{Adapter, Answer, Validity, is_forget};
+use crate::adapter::{Adapter, Answer, Pages, Validity, is_forget};
 use crate::error::FuseError;
+use crate::fills::Fills;
+use crate::late::{LATE_THREADS, Late, Queue};
 use crate::mount::{MountOptions, mount};
 use crate::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::node::NodeFs;
-use crate::notify::{self, Notifier};
+use crate::notify::{self, Inval, Notifier};
 use crate::settle::Settler;
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
 use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, opcode};
@@ -169,6 +171,21 @@ impl Drop for Enlisted<'_> {
     }
 }
 
+/// Where requests go that a worker cannot answer by itself.
+#[derive(Clone)]
+struct Aside {
+    settler: Settler,
+    late: Late,
+}
+
+/// What a thread does.
+enum Task {
+    /// Takes requests from the kernel.
+    Requests(Aside),
+    /// Changes files whose pages have to go first, until nobody takes requests.
+    Writes(Queue),
+}
+
 /// A mount, and the right to serve it.
 pub struct Session {
     device: Arc<Device>,
@@ -260,10 +277,13 @@ impl Session {
         };
         let adapter = Adapter::new(fs, validity);
         let mut buffers = Vec::new();
-        for _ in 0..options.threads.max(1) {
+        for _ in 0..LATE_THREADS + options.threads.max(1) {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
+        let fills = &Fills::default();
         let (settler, queue) = Settler::new();
+        let (late, writes) = Late::new();
+        let aside = Aside { settler, late };
         let ended = thread::scope(|scope| {
             let notifier = self.notifier();
             let (fs, device) = (adapter.fs(), &*self.device);
@@ -277,10 +297,13 @@ impl Session {
             let mut first_error = None;
             for (number, buf) in buffers.into_iter().enumerate() {
                 let (adapter, on_init) = (&adapter, options.on_init.as_deref());
-                let settler = settler.clone();
+                let task = match number < LATE_THREADS {
+                    true => Task::Writes(writes.clone()),
+                    false => Task::Requests(aside.clone()),
+                };
                 let started = thread::Builder::new()
                     .name(format!("shale-fuse-{number}"))
-                    .spawn_scoped(scope, move || self.work(adapter, on_init, &settler, buf));
+                    .spawn_scoped(scope, move || self.work(adapter, on_init, task, fills, buf));
                 match started {
                     Ok(worker) => workers.push(worker),
                     Err(error) => {
@@ -290,7 +313,7 @@ impl Session {
                     }
                 }
             }
-            drop(settler);
+            drop(aside);
             let mut ended = Ended::Stopped;
             for worker in workers {
                 match worker.join() {
@@ -317,12 +340,21 @@ impl Session {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
-        settler: &Settler,
+        task: Task,
+        fills: &Fills,
         mut buf: LockedBuf,
     ) -> Result<Ended, FuseError> {
-        notify::mark_serving();
         let enlisted = Enlisted::new(&self.stop);
-        let result = self.serve_until_end(adapter, on_init, settler, &enlisted, &mut buf);
+        let result = match task {
+            Task::Requests(aside) => {
+                notify::mark_serving();
+                self.serve_until_end(adapter, on_init, (&aside, fills), &enlisted, &mut buf)
+            }
+            Task::Writes(writes) => {
+                self.write_late(adapter, &writes, fills, &mut buf);
+                Ok(Ended::Stopped)
+            }
+        };
         drop(enlisted);
         if let Err(error) = &result {
             tracing::error!(%error, "serving ends");
@@ -335,7 +367,7 @@ impl Session {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
-        settler: &Settler,
+        (aside, fills): (&Aside, &Fills),
         enlisted: &Enlisted<'_>,
         buf: &mut LockedBuf,
     ) -> Result<Ended, FuseError> {
@@ -356,16 +388,32 @@ impl Session {
             let old_size =
                 header.opcode == opcode::GETATTR && adapter.fs().size_is_old(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);
+            let mut held = None;
+            match Pages::of(&header, message) {
+                Pages::Fills => fills.fill(header.nodeid),
+                Pages::Passes { ino, offset, bytes } => {
+                    held = fills.hold_dropped(ino).map(|last| (ino, last));
+                    let what = Inval::Range { offset, bytes };
+                    if held.is_none() && aside.late.write(&header, message, ino, what) {
+                        continue;
+                    }
+                }
+                Pages::Leaves => {}
+            }
             let payload = &mut reply[size_of::<OutHeader>()..];
             let answer = if header.opcode == opcode::INIT {
                 self.answer_init(on_init, message, payload)
             } else {
                 adapter.handle(&header, message, payload)
             };
+            if let Some((ino, last)) = held {
+                // A page that was filled all the same is dropped by the kernel after the answer.
+                fills.let_go(ino, last);
+            }
             if let Answer::Reply(result) = answer {
                 if old_size {
                     match result {
-                        Ok(bytes) if settler.hold(&header, &payload[..bytes]) => continue,
+                        Ok(bytes) if aside.settler.hold(&header, &payload[..bytes]) => continue,
                         _ => adapter.fs().size_known(header.nodeid, None),
                     }
                 }
@@ -374,6 +422,24 @@ impl Session {
             }
         }
         Ok(Ended::Stopped)
+    }
+
+    /// See [`Task::Writes`].
+    fn write_late<F: NodeFs + ?Sized>(
+        &self,
+        adapter: &Adapter<F>,
+        writes: &Queue,
+        fills: &Fills,
+        buf: &mut LockedBuf,
+    ) {
+        let notifier = self.notifier();
+        while let Some(write) = writes.next() {
+            let payload = &mut buf[size_of::<OutHeader>()..];
+            if let Answer::Reply(result) = write.serve(adapter, fills, &notifier, payload) {
+                self.reply(buf, &write.header, result.map_err(|errno| errno.0));
+                adapter.fs().answered(write.header.unique & !UNIQUE_RESENT);
+            }
+        }
     }
 
     fn answer_init(&self, on_init: Option<&OnInit>, message: &[u8], out: &mut [u8]) -> Answer {

@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 
 use crate::error::FuseError;
 use crate::node::NodeFs;
-use crate::notify::Notifier;
+use crate::notify::{Notifier, keeps_nothing};
 use crate::transport::{Device, LockedBuf};
 use crate::wire::{AttrOut, InHeader, OutHeader};
 
@@ -85,7 +85,7 @@ fn grow<F: NodeFs + ?Sized>(fs: &F, notifier: &Notifier, ino: u64, size: u64) {
         return;
     };
     match notifier.grow(ino, size, last) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN)) => {}
+        Err(e) if keeps_nothing(&e) => {}
         Err(error) => tracing::error!(ino, %error, "the kernel does not take a size"),
         Ok(()) => {}
     }

@@ -16,7 +16,7 @@ use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, NodeFs, Request, Result, SetAttr,
     SetTime, StatFs, Timestamp, WriteFlags,
 };
-use crate::notify::{Inval, Notifier};
+use crate::notify::{Inval, Notifier, keeps_nothing};
 use crate::sizes::Sizes;
 use crate::told::Told;
 use crate::users::Users;
@@ -77,8 +77,7 @@ impl ShaleFs {
         self.sizes.leaves(ino, size.map_or(0, |attr| attr.size));
         let seen = self.session.uses_of(ino);
         match self.told.drop_all(notifier, ino) {
-            // The mount is gone, or nobody has used it yet.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN)) => {}
+            Err(e) if keeps_nothing(&e) => {}
             Err(error) => tracing::error!(ino, %error, "the kernel keeps what it has"),
             Ok(()) => {}
         }
@@ -147,7 +146,7 @@ impl ShaleFs {
 fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
     for ino in found {
         match notifier.inval_inode(ino, Inval::All) {
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN)) => return,
+            Err(e) if keeps_nothing(&e) => return,
             Err(error) => tracing::error!(ino, %error, "the kernel keeps misplaced pages"),
             Ok(()) => {}
         }

@@ -9,6 +9,7 @@ mod flash;
 mod history;
 mod messages;
 mod observe;
+mod past_pages;
 mod run;
 mod sizes;
 mod tiers;

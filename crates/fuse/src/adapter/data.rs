@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::Call;
 use super::attributes::entry_out;
-use super::message::Payload;
+use super::message::{Body, Payload};
 use crate::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
 use crate::wire::{
-    CopyFileRangeIn, CopyFileRangeOut, Dirent, EntryOut, FallocateIn, FsyncIn, LseekIn, LseekOut,
-    ReadIn, WriteIn, WriteOut,
+    CopyFileRangeIn, CopyFileRangeOut, Dirent, EntryOut, FallocateIn, FsyncIn, InHeader, LseekIn,
+    LseekOut, ReadIn, WriteIn, WriteOut, opcode,
 };
 
 /// Bits of `WriteIn::write_flags`.
@@ -45,6 +45,64 @@ fn put_dirent(
     out.put_bytes(entry.name)?;
     out.pad()?;
     Ok(true)
+}
+
+/// What a request does to the kernel's pages of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Nothing that matters here.
+    Leaves,
+    /// The kernel puts what is read there.
+    Fills,
+    /// The file changes past them: they must be gone before.
+    Passes {
+        /// The file.
+        ino: u64,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: u64,
+    },
+}
+
+impl Pages {
+    /// What the message of a request says; what is malformed is found out when it is served.
+    pub fn of(header: &InHeader, message: &[u8]) -> Self {
+        let mut body = Body::of(header, message);
+        Self::of_kind(header, &mut body).unwrap_or(Self::Leaves)
+    }
+
+    fn of_kind(header: &InHeader, body: &mut Body<'_>) -> Result<Self> {
+        let direct = |flags: u32| flags.cast_signed() & libc::O_DIRECT != 0;
+        let passes = |ino, offset, bytes| Self::Passes { ino, offset, bytes };
+        Ok(match header.opcode {
+            opcode::READ => match direct(body.take::<ReadIn>()?.flags) {
+                true => Self::Leaves,
+                false => Self::Fills,
+            },
+            opcode::WRITE => {
+                let write: WriteIn = body.take()?;
+                match direct(write.flags) && write.write_flags & write_flag::CACHE == 0 {
+                    true => passes(header.nodeid, write.offset, write.size.into()),
+                    false => Self::Leaves,
+                }
+            }
+            // What is behind the range may move.
+            opcode::FALLOCATE => {
+                let offset = body.take::<FallocateIn>()?.offset;
+                passes(
+                    header.nodeid,
+                    offset,
+                    i64::MAX as u64 - offset.min(i64::MAX as u64),
+                )
+            }
+            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+                let range: CopyFileRangeIn = body.take()?;
+                passes(range.nodeid_out, range.off_out, range.len)
+            }
+            _ => Self::Leaves,
+        })
+    }
 }
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{Adapter, Answer, Validity};
+use super::{Adapter, Answer, Pages, Validity};
 use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, NodeFs, Request, Result, SetAttr, StatFs,
     WriteFlags,
@@ -385,6 +385,52 @@ fn data_and_how_it_is_written() {
     assert_eq!(served.asked, [format!("write 9 11 xyz {how:?}")]);
     let short = serve(opcode::WRITE, &WriteIn { size: 4, ..write }, b"xyz");
     assert_eq!(short.answer, Answer::Reply(Err(Errno(libc::EINVAL))));
+}
+
+#[test]
+fn pages_are_filled_left_or_passed() {
+    fn pages(kind: u32, head: &(impl IntoBytes + Immutable)) -> Pages {
+        let (header, message) = message(kind, head, b"");
+        Pages::of(&header, &message)
+    }
+    let passes = |ino, offset, bytes| Pages::Passes { ino, offset, bytes };
+    let read = |flags: i32| ReadIn {
+        flags: flags as u32,
+        ..ReadIn::default()
+    };
+    let write = |flags: i32, write_flags| WriteIn {
+        offset: 100,
+        size: 7,
+        flags: flags as u32,
+        write_flags,
+        ..WriteIn::default()
+    };
+    let of_read = |flags| pages(opcode::READ, &read(flags));
+    assert_eq!(of_read(libc::O_RDWR), Pages::Fills);
+    assert_eq!(of_read(libc::O_DIRECT), Pages::Leaves);
+    let of_write = |flags, how| pages(opcode::WRITE, &write(flags, how));
+    assert_eq!(of_write(libc::O_APPEND, 0), Pages::Leaves);
+    assert_eq!(
+        of_write(libc::O_DIRECT | libc::O_RDWR, 0),
+        passes(9, 100, 7)
+    );
+    assert_eq!(of_write(libc::O_DIRECT, 1), Pages::Leaves, "from the cache");
+    let hole = FallocateIn {
+        offset: 100,
+        length: 7,
+        ..FallocateIn::default()
+    };
+    let of_hole = pages(opcode::FALLOCATE, &hole);
+    assert_eq!(of_hole, passes(9, 100, i64::MAX as u64 - 100));
+    let copy = CopyFileRangeIn {
+        nodeid_out: 11,
+        off_out: 100,
+        len: 7,
+        ..CopyFileRangeIn::default()
+    };
+    let of_copy = pages(opcode::COPY_FILE_RANGE, &copy);
+    assert_eq!(of_copy, passes(11, 100, 7));
+    assert_eq!(pages(opcode::WRITE, &[1u8; 5]), Pages::Leaves, "too short");
 }
 
 #[test]
