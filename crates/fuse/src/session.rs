@@ -171,6 +171,12 @@ impl Drop for Enlisted<'_> {
     }
 }
 
+/// What a thread came to; if it panicked, so does this one.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    let panicked = |panic| std::panic::resume_unwind(panic);
+    thread.join().unwrap_or_else(panicked)
+}
+
 /// Where requests go that a worker cannot answer by itself.
 #[derive(Clone)]
 struct Aside {
@@ -308,25 +314,24 @@ impl Session {
                     Ok(worker) => workers.push(worker),
                     Err(error) => {
                         first_error = Some(FuseError::Spawn(error));
-                        self.stopper().stop();
                         break;
                     }
                 }
             }
+            // Those that change files end when nobody can hand them any.
             drop(aside);
+            if first_error.is_some() {
+                self.stopper().stop();
+            }
             let mut ended = Ended::Stopped;
             for worker in workers {
-                match worker.join() {
-                    Ok(Ok(Ended::Unmounted)) => ended = Ended::Unmounted,
-                    Ok(Ok(Ended::Stopped)) => {}
-                    Ok(Err(error)) => first_error = first_error.or(Some(error)),
-                    Err(panic) => std::panic::resume_unwind(panic),
+                match joined(worker) {
+                    Ok(Ended::Unmounted) => ended = Ended::Unmounted,
+                    Ok(Ended::Stopped) => {}
+                    Err(error) => first_error = first_error.or(Some(error)),
                 }
             }
-            match settling.join() {
-                Ok(settled) => first_error = first_error.or(settled.err()),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            first_error = first_error.or(joined(settling).err());
             first_error.map_or(Ok(ended), Err)
         })?;
         if ended == Ended::Unmounted {
