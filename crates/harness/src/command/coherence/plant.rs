@@ -69,32 +69,27 @@ fn lost_append(calls: &mut [Call]) -> bool {
 }
 
 fn stale_name(calls: &mut [Call]) -> bool {
-    let Some(from) = calls
-        .iter()
-        .position(|c| c.text(0) == "C" && c.result() == "ok")
-    else {
+    const CHANGES: [&str; 7] = ["D", "U", "V", "N", "K", "M", "C"];
+    // A file was made, and nobody else changed what its name stands for meanwhile or right after.
+    let alone = |made: &Call| {
+        let about = |c: &Call| c.text(1) == made.text(1) || c.text(2) == made.text(1);
+        let meanwhile = |c: &Call| c.end > made.start && c.start <= made.end + 2;
+        let changes = |c: &&Call| CHANGES.contains(&c.text(0)) && about(c) && meanwhile(c);
+        calls.iter().filter(changes).count() == 1
+    };
+    let makes = |c: &&Call| c.text(0) == "C" && c.result() == "ok" && alone(c);
+    let Some(mut look) = calls.iter().find(makes).cloned() else {
         return false;
     };
-    let (name, end) = (calls[from].text(1).to_owned(), calls[from].end);
-    let changes = |c: &Call| {
-        (c.text(1) == name || c.text(2) == name)
-            && ["D", "U", "V", "N", "K", "M", "C"].contains(&c.text(0))
-    };
-    let next = calls
-        .iter()
-        .filter(|c| c.end > end && changes(c))
-        .map(|c| c.start)
-        .min();
-    // As if somebody had looked between and found nothing.
-    let mut look = calls[from].clone();
+    // As if somebody had looked right after and found nothing.
     look.what[0] = "P".to_owned();
     look.gave[0] = "e2".to_owned();
-    (look.start, look.end) = (end + 1, end + 2);
-    let Some(place) = calls.iter_mut().rev().find(|c| c.text(0) == "L") else {
-        return false;
-    };
-    *place = look;
-    next.is_none_or(|next| next > end + 2)
+    (look.start, look.end) = (look.end + 1, look.end + 2);
+    let place = calls.iter_mut().rev().find(|c| c.text(0) == "L");
+    place.is_some_and(|place| {
+        *place = look;
+        true
+    })
 }
 
 fn lost_count(calls: &mut [Call]) -> bool {
