@@ -3,7 +3,7 @@
 //! A zone is some erase blocks with numbers that follow one another, so of different units; its
 //! pages go round them. It is written in whole pages, in order. Blocks of 4 KiB that do not fill a
 //! page wait for the ones behind them; a flush fills their page with zeros. Discarding a zone
-//! erases it. The first two erase blocks hold the label blocks (`flash_labels`).
+//! erases it. The first two erase blocks hold the label blocks (`labels`).
 //!
 //! # What a power cut leaves
 //!
@@ -14,9 +14,9 @@
 //!
 //! Lock order: `state`, then the flash's own.
 
-use super::flash_labels::{LABEL_ERASE_BLOCKS, Labels};
-use super::{BlockCounts, Counters, Did, IO_BYTES, TierDevice, check_range};
-use crate::block_device::BlockDevice;
+use super::IO_BYTES;
+use super::labels::{LABEL_ROWS, LabelRows, Tag, Version};
+use super::zones::{ZoneMedium, ZonedBlocks};
 use crate::error::DeviceError;
 use crate::zoned::{EraseBlock, Geometry, OOB_BYTES, PageAt, Purpose, Zoned};
 use parking_lot::Mutex;
@@ -29,8 +29,8 @@ const NO_OOB: [u8; OOB_BYTES] = [0xff; OOB_BYTES];
 /// A page that is not full yet.
 type Begun = Vec<u8>;
 
+#[derive(Default)]
 struct State {
-    labels: Labels,
     /// By zone: its page that is to be programmed next.
     next: Vec<u64>,
     /// By zone: the page that waits for more.
@@ -39,16 +39,16 @@ struct State {
     uneven: BTreeMap<u64, u32>,
 }
 
-/// Raw flash in zones, behind an area for labels.
-pub struct FlashBlocks {
-    name: String,
+/// Raw flash in zones.
+pub struct FlashZones {
     flash: Arc<Zoned>,
-    label_bytes: u64,
     erase_blocks: u32,
     zones: u64,
     state: Mutex<State>,
-    counters: Counters,
 }
+
+/// Raw flash in zones, behind an area for labels.
+pub type FlashBlocks = ZonedBlocks<FlashZones>;
 
 impl FlashBlocks {
     /// Bytes in zones of `zone_bytes` bytes that a device of this geometry has; 0: they are no whole
@@ -57,7 +57,7 @@ impl FlashBlocks {
         if zone_bytes == 0 || !zone_bytes.is_multiple_of(geometry.block_bytes()) {
             return 0;
         }
-        let blocks = geometry.blocks().saturating_sub(LABEL_ERASE_BLOCKS);
+        let blocks = geometry.blocks().saturating_sub(LABEL_ROWS);
         u64::from(blocks) * geometry.block_bytes() / zone_bytes * zone_bytes
     }
 
@@ -78,32 +78,26 @@ impl FlashBlocks {
         assert!((geometry.page_bytes as usize).is_multiple_of(IO_BYTES));
         let bytes = Self::zoned_bytes(geometry, zone_bytes);
         assert!(bytes > 0, "zones of {zone_bytes} bytes on {geometry:?}");
-        let mut blocks = FlashBlocks {
-            name: name.to_owned(),
-            label_bytes,
+        let mut zones = FlashZones {
             erase_blocks: (zone_bytes / geometry.block_bytes()) as u32,
             zones: bytes / zone_bytes,
-            state: Mutex::new(State {
-                labels: Labels::open(&flash)?,
-                next: Vec::new(),
-                begun: BTreeMap::new(),
-                uneven: BTreeMap::new(),
-            }),
-            counters: Counters::default(),
+            state: Mutex::default(),
             flash,
         };
-        for zone in 0..blocks.zones {
-            let level = blocks.level(zone);
-            let state = blocks.state.get_mut();
+        for zone in 0..zones.zones {
+            let level = zones.level(zone);
+            let state = zones.state.get_mut();
             state.next.push(match level {
                 Ok(pages) => pages,
-                Err(page) => u64::from(page) * u64::from(blocks.erase_blocks),
+                Err(page) => u64::from(page) * u64::from(zones.erase_blocks),
             });
             state.uneven.extend(level.err().map(|page| (zone, page)));
         }
-        Ok(blocks)
+        Self::over(name, zones, label_bytes)
     }
+}
 
+impl FlashZones {
     fn geometry(&self) -> Geometry {
         self.flash.geometry()
     }
@@ -119,14 +113,14 @@ impl FlashBlocks {
     /// The erase blocks of a zone.
     fn blocks_of(&self, zone: u64) -> impl Iterator<Item = EraseBlock> {
         let geometry = self.geometry();
-        let first = LABEL_ERASE_BLOCKS + zone as u32 * self.erase_blocks;
+        let first = LABEL_ROWS + zone as u32 * self.erase_blocks;
         (first..first + self.erase_blocks).map(move |n| geometry.block(n))
     }
 
     /// Where a page of a zone is.
     fn place(&self, zone: u64, within: u64) -> PageAt {
         let each = u64::from(self.erase_blocks);
-        let number = u64::from(LABEL_ERASE_BLOCKS) + zone * each + within % each;
+        let number = u64::from(LABEL_ROWS) + zone * each + within % each;
         PageAt {
             block: self.geometry().block(number as u32),
             page: (within / each) as u32,
@@ -152,16 +146,14 @@ impl FlashBlocks {
         }
     }
 
-    /// Zone, page of it and byte of that, `at` bytes behind the label area.
-    fn spot(&self, at: u64) -> (u64, u64, u64) {
-        let page = at / self.page_bytes();
-        let (zone, page) = (page / self.zone_pages(), page % self.zone_pages());
-        (zone, page, at % self.page_bytes())
+    /// Page and byte of that, `at` bytes from the start of a zone.
+    fn spot(&self, at: u64) -> (u64, u64) {
+        (at / self.page_bytes(), at % self.page_bytes())
     }
 
-    /// Writes one block `at` bytes behind the label area.
-    fn put(&self, state: &mut State, at: u64, block: &[u8]) -> Result<(), DeviceError> {
-        let (zone, page, within) = self.spot(at);
+    /// Writes one block `at` bytes from the start of a zone.
+    fn put(&self, state: &mut State, zone: u64, at: u64, block: &[u8]) -> Result<(), DeviceError> {
+        let (page, within) = self.spot(at);
         let there = state.begun.get(&zone).map_or(0, Vec::len) as u64;
         if (page, within) != (state.next[zone as usize], there) {
             return Err(self.flash.refuse(self.place(zone, page)));
@@ -169,13 +161,13 @@ impl FlashBlocks {
         let begun = state.begun.entry(zone).or_default();
         begun.extend_from_slice(block);
         match begun.len() as u64 == self.page_bytes() {
-            true => self.program(state, zone),
+            true => self.program_begun(state, zone),
             false => Ok(()),
         }
     }
 
     /// Programs the page of a zone that was begun, with zeros behind what there is of it.
-    fn program(&self, state: &mut State, zone: u64) -> Result<(), DeviceError> {
+    fn program_begun(&self, state: &mut State, zone: u64) -> Result<(), DeviceError> {
         let mut data = state.begun.remove(&zone).unwrap_or_default();
         data.resize(self.page_bytes() as usize, 0);
         let at = self.place(zone, state.next[zone as usize]);
@@ -190,44 +182,49 @@ impl FlashBlocks {
         self.flash.program(at, &data, &NO_OOB, Purpose::Written)
     }
 
-    fn write_blocks(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
-        let mut state = self.state.lock();
-        for (at, block) in (at..).step_by(IO_BYTES).zip(from.chunks(IO_BYTES)) {
-            match at.checked_sub(self.label_bytes) {
-                None => state.labels.put(&self.flash, at / IO_BYTES as u64, block)?,
-                Some(at) => self.put(&mut state, at, block)?,
-            }
-        }
-        Ok(())
+    fn label_block(&self, row: u32) -> EraseBlock {
+        self.geometry().block(row)
+    }
+}
+
+impl ZoneMedium for FlashZones {
+    fn zones(&self) -> u64 {
+        self.zones
     }
 
-    fn read_blocks(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+    fn zone_bytes(&self) -> u64 {
+        self.zone_pages() * self.page_bytes()
+    }
+
+    fn write_zone(&self, zone: u64, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        let mut blocks = (at..).step_by(IO_BYTES).zip(from.chunks(IO_BYTES));
+        blocks.try_for_each(|(at, block)| self.put(&mut state, zone, at, block))
+    }
+
+    fn read_zone(&self, zone: u64, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let state = self.state.lock();
         let mut page = vec![0; self.page_bytes() as usize];
         let mut there = None;
+        let begun = state.begun.get(&zone);
         for (at, block) in (at..).step_by(IO_BYTES).zip(into.chunks_mut(IO_BYTES)) {
-            let Some(at) = at.checked_sub(self.label_bytes) else {
-                state.labels.get(at / IO_BYTES as u64, block);
-                continue;
-            };
-            let (zone, number, within) = self.spot(at);
+            let (number, within) = self.spot(at);
             let part = within as usize..within as usize + IO_BYTES;
-            let begun = state.begun.get(&zone);
             let begun = begun.filter(|_| state.next[zone as usize] == number);
             if let Some(waits) = begun.and_then(|data| data.get(part.clone())) {
                 block.copy_from_slice(waits);
                 continue;
             }
-            if there != Some((zone, number)) {
+            if there != Some(number) {
                 self.flash.read(self.place(zone, number), &mut page)?;
-                there = Some((zone, number));
+                there = Some(number);
             }
             block.copy_from_slice(&page[part]);
         }
         Ok(())
     }
 
-    fn erase(&self, zone: u64) -> Result<(), DeviceError> {
+    fn erase_zone(&self, zone: u64) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         state.begun.remove(&zone);
         for block in self.blocks_of(zone) {
@@ -240,60 +237,24 @@ impl FlashBlocks {
         Ok(())
     }
 
-    fn end_pages(&self) -> Result<(), DeviceError> {
+    fn flush_zones(&self) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let begun: Vec<u64> = state.begun.keys().copied().collect();
-        begun
+        let done = begun
             .into_iter()
-            .try_for_each(|zone| self.program(&mut state, zone))
-    }
-}
-
-impl BlockDevice for FlashBlocks {
-    fn bytes(&self) -> u64 {
-        self.label_bytes + self.zones * self.zone_pages() * self.page_bytes()
-    }
-
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        check_range(at, into.len() as u64, self.bytes());
-        let did = Did::Read(into.len() as u64);
-        self.counters.note(did, self.read_blocks(at, into))
-    }
-
-    fn write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
-        check_range(at, from.len() as u64, self.bytes());
-        let did = Did::Wrote(from.len() as u64);
-        self.counters.note(did, self.write_blocks(at, from))
-    }
-
-    /// Erases the zones that lie in the range as a whole; nothing else.
-    fn discard(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
-        check_range(at, bytes, self.bytes());
-        let zone_bytes = self.zone_pages() * self.page_bytes();
-        let first = at.saturating_sub(self.label_bytes).div_ceil(zone_bytes);
-        let end = (at + bytes).saturating_sub(self.label_bytes) / zone_bytes;
-        let done = (first..end).try_for_each(|zone| self.erase(zone));
-        self.counters.note(Did::Discarded(bytes), done)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        let done = self.end_pages();
+            .try_for_each(|zone| self.program_begun(&mut state, zone));
         self.flash.flush();
-        self.counters.note(Did::Flushed, done)
+        done
     }
-}
 
-impl TierDevice for FlashBlocks {
-    fn counts(&self) -> BlockCounts {
-        self.counters.snapshot()
+    fn written(&self, zone: u64) -> Option<u64> {
+        let state = self.state.lock();
+        let begun = state.begun.get(&zone).map_or(0, Vec::len);
+        Some(state.next[zone as usize] * self.page_bytes() + begun as u64)
     }
 
     fn access(&self) -> &'static str {
         "emulated flash"
-    }
-
-    fn name(&self) -> String {
-        self.name.clone()
     }
 
     fn trouble(&self) -> Option<String> {
@@ -304,21 +265,58 @@ impl TierDevice for FlashBlocks {
         self.page_bytes()
     }
 
-    fn zone_written(&self, at: u64, bytes: u64) -> Option<u64> {
-        let zone_bytes = self.zone_pages() * self.page_bytes();
-        let at = at.checked_sub(self.label_bytes)?;
-        assert!(
-            at.is_multiple_of(zone_bytes) && bytes == zone_bytes,
-            "{bytes} bytes at {at}"
-        );
-        let state = self.state.lock();
-        let zone = at / zone_bytes;
-        let begun = state.begun.get(&zone).map_or(0, Vec::len);
-        Some(state.next[zone as usize] * self.page_bytes() + begun as u64)
-    }
-
     fn flash(&self) -> Option<&Zoned> {
         Some(&self.flash)
+    }
+}
+
+/// The first two erase blocks; the tag is the metadata of a page.
+impl LabelRows for FlashZones {
+    fn used(&self, row: u32) -> u64 {
+        self.flash.next_page(self.label_block(row)).into()
+    }
+
+    fn has_room(&self, row: u32) -> bool {
+        let block = self.label_block(row);
+        let pages = self.geometry().pages_per_block;
+        self.flash.next_page(block) < pages && !self.flash.is_half_erased(block)
+    }
+
+    fn page(&self, row: u32, page: u64) -> Result<Option<Version>, DeviceError> {
+        let mut data = vec![0; self.page_bytes() as usize];
+        let at = PageAt {
+            block: self.label_block(row),
+            page: page as u32,
+        };
+        match self.flash.read(at, &mut data) {
+            Ok(oob) => {
+                let tag = oob.first_chunk().and_then(Tag::decode);
+                Ok(tag.map(|tag| (tag, data[..IO_BYTES].into())))
+            }
+            // A power cut in the midst of programming it, or of erasing its block.
+            Err(DeviceError::TornPage { .. } | DeviceError::HalfErased { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn program(&self, row: u32, tag: Tag, block: &[u8]) -> Result<(), DeviceError> {
+        let mut data = block.to_vec();
+        data.resize(self.page_bytes() as usize, 0);
+        let mut oob = NO_OOB;
+        oob[..Tag::BYTES].copy_from_slice(&tag.encode());
+        let block = self.label_block(row);
+        let page = self.flash.next_page(block);
+        let at = PageAt { block, page };
+        self.flash.program(at, &data, &oob, Purpose::Written)
+    }
+
+    fn erase_row(&self, row: u32) -> Result<(), DeviceError> {
+        self.flash.erase(self.label_block(row))
+    }
+
+    fn flush_rows(&self) -> Result<(), DeviceError> {
+        self.flash.flush();
+        Ok(())
     }
 }
 

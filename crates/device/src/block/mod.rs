@@ -11,9 +11,10 @@
 mod buffer;
 mod file;
 mod flash;
-mod flash_labels;
+mod labels;
 mod memory;
 mod ring;
+mod zones;
 
 pub use file::BlockFile;
 pub(crate) use file::{lock, trouble_of};

@@ -1,4 +1,6 @@
 use super::*;
+use crate::block::TierDevice;
+use crate::block_device::BlockDevice;
 use crate::zoned::Behaviour;
 
 /// Zones of 2 erase blocks, of 4 pages of 2 blocks.
@@ -54,7 +56,7 @@ fn zones_are_whole_erase_blocks_behind_those_of_the_labels() {
 #[test]
 fn blocks_wait_for_their_page_and_a_flush_ends_it() {
     let device = open(&flash());
-    let programmed = || device.flash.counts().pages_programmed;
+    let programmed = || device.medium.flash.counts().pages_programmed;
     assert!(write(&device, 1, 0, 3, 7));
     assert_eq!((programmed(), written(&device, 1)), (1, 3));
     assert_eq!(read(&device, 1, 2).unwrap(), 7, "what waits is read");
@@ -67,7 +69,7 @@ fn blocks_wait_for_their_page_and_a_flush_ends_it() {
         "also if it is of another erase block"
     );
     assert!(write(&device, 1, 4, 12, 8));
-    assert_eq!(device.flash.counts().out_of_order, 3);
+    assert_eq!(device.medium.flash.counts().out_of_order, 3);
     assert_eq!(
         (read(&device, 1, 2).unwrap(), read(&device, 1, 3).unwrap()),
         (7, 0)
@@ -75,13 +77,17 @@ fn blocks_wait_for_their_page_and_a_flush_ends_it() {
     assert_eq!(written(&device, 1), 16);
     assert!(!write(&device, 1, 0, 1, 9), "it is full");
     device.discard(at(1, 0), ZONE_BYTES).unwrap();
-    assert_eq!(device.flash.counts().blocks_erased, 2);
+    assert_eq!(device.medium.flash.counts().blocks_erased, 2);
     assert_eq!(
         (written(&device, 1), read(&device, 1, 2).unwrap()),
         (0, 0xff)
     );
     device.discard(at(1, 0), ZONE_BYTES).unwrap();
-    assert_eq!(device.flash.counts().blocks_erased, 2, "it is erased");
+    assert_eq!(
+        device.medium.flash.counts().blocks_erased,
+        2,
+        "it is erased"
+    );
     assert!(write(&device, 1, 0, 1, 9));
 }
 
@@ -144,7 +150,7 @@ fn a_zone_goes_on_behind_what_a_cut_left() {
         assert!(write(&device, 0, 4, 9, 2));
         flash.cut_power(seed).unwrap();
         let device = open(&flash);
-        uneven += device.state.lock().uneven.len();
+        uneven += device.medium.state.lock().uneven.len();
         assert_eq!(read(&device, 0, 2).unwrap(), 1);
         let on = written(&device, 0);
         assert!((4..=12).contains(&on), "{on}");
