@@ -20,6 +20,8 @@ Examples:
                                                        as slow as an SSD and a disk: for measurements
   shale mkfs VOLUME.toml --nvm /dev/shm/shale:64M --ssd /srv/flash.img:1G,kind=open-channel
                                                        emulated raw flash
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --ssd /dev/nvme1n1:2T --hdd /dev/sdb:8T
+                                                       ZNS and SMR: found to be host-managed by themselves
 
 Models: flash answers in 10 µs and reads 2.2, writes 0.9 GB/s; disk seeks for 10 ms where requests do
 not adjoin, and moves 0.1 GB/s (Strata, Table 1). They are in VOLUME.toml (model = \"disk\"), and can
@@ -37,6 +39,7 @@ pub struct Args {
     nvm: Nvm,
     /// Flash tier: a block device or an image file, its size, and the size of its zones if
     /// they are known; may be given several times: the devices are joined. Kinds: conventional,
+    /// host-managed (zoned block devices, SMR or ZNS; found without being said, and so are their zones),
     /// open-channel (emulated raw flash in a file, which the volume erases itself)
     #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND]", value_parser = parse_device)]
     ssd: Vec<DeviceFile>,
@@ -310,6 +313,8 @@ mod tests {
             (device.path, device.size_bytes, device.kind),
             ("/a,b".into(), 4 << 30, DeviceKind::OpenChannel)
         );
+        let device = parse_device("/dev/z:4G,kind=host-managed").unwrap();
+        assert_eq!(device.kind, DeviceKind::HostManaged);
         for text in ["/a", ":1G", "/a:", "/a:x", "/a:1G,kind=x", "/a:1G,"] {
             assert!(parse_device(text).is_err(), "{text}");
         }

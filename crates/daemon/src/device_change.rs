@@ -10,7 +10,7 @@
 
 use crate::devices::{NAMES, NewDevice, wipe_label};
 use crate::error::Result;
-use crate::medium::{DeviceKind, wrong};
+use crate::medium::{self, DeviceKind, wrong};
 use crate::shared::Shared;
 use crate::space::Supply;
 use crate::tier_stats::FlashUse;
@@ -53,7 +53,7 @@ pub struct DeviceReport {
     pub trouble: Option<String>,
     /// Requests that failed since the start.
     pub errors: u64,
-    /// What it is: `conventional`, `open-channel`.
+    /// What it is: `conventional`, `host-managed`, `open-channel`.
     pub kind: String,
     /// What its flash did since the start, where it is emulated.
     pub flash: Option<FlashUse>,
@@ -158,10 +158,10 @@ impl Shared {
             let why = format!("a tier has at most {DEVICES_MAX} devices");
             return Err(wrong(&file.path, why));
         }
-        let file = DeviceFile {
+        let file = medium::as_found(&DeviceFile {
             path: absolute(&file.path),
             ..file.clone()
-        };
+        })?;
         let there = file.path.exists();
         let new = NewDevice::open(&file, force, Some(sb.uuid))?;
         let added = self.add_opened(tier, place, &file, &new);

@@ -43,6 +43,7 @@ impl LowerTiers {
 
 /// Devices that are to become a volume's, open and without labels yet.
 pub(crate) struct NewDevices {
+    files: [Vec<DeviceFile>; 2],
     tables: [TierTable; 2],
     devices: [Vec<Arc<dyn TierDevice>>; 2],
 }
@@ -112,6 +113,7 @@ impl NewDevices {
     /// Opens, or makes, what is to be divided. What holds a volume is refused without `force`.
     pub(crate) fn open(lower: &LowerTiers, force: bool) -> Result<NewDevices> {
         let mut new = NewDevices {
+            files: Default::default(),
             tables: [TierTable::new_zeroed(); 2],
             devices: Default::default(),
         };
@@ -123,8 +125,10 @@ impl NewDevices {
                 ));
             }
             for file in files {
-                let one = NewDevice::open(file, force, None)?;
+                let file = medium::as_found(file)?;
+                let one = NewDevice::open(&file, force, None)?;
                 new.add(n, one.entry, one.device);
+                new.files[n].push(file);
             }
             let zones: u64 = new.tables[n].device.iter().map(DeviceEntry::zones).sum();
             if let (Some(first), true) = (files.first(), zones < ZONES_MIN) {
@@ -141,6 +145,11 @@ impl NewDevices {
         table.devices += 1;
         table.blocks += entry.blocks;
         self.devices[tier].push(device);
+    }
+
+    /// What they are, by tier, as they were found.
+    pub(crate) fn files(&self) -> &[Vec<DeviceFile>; 2] {
+        &self.files
     }
 
     pub(crate) fn tables(&self) -> [TierTable; 2] {

@@ -114,6 +114,7 @@ fn make_in(
         n => n,
     };
     let uuid = random()?;
+    let [ssd_files, hdd_files] = devices.files();
     let file = VolumeFile {
         format: FORMAT,
         name: options.name.clone(),
@@ -125,8 +126,8 @@ fn make_in(
             dir: dir.to_path_buf(),
             size_bytes: bytes,
         }],
-        ssd: absolute(&options.lower.ssd)?,
-        hdd: absolute(&options.lower.hdd)?,
+        ssd: absolute(ssd_files)?,
+        hdd: absolute(hdd_files)?,
     };
     let seed: [u8; 16] = random()?;
     let (low, high) = seed.split_at(8);

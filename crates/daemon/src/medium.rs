@@ -1,14 +1,19 @@
-//! What a device of a tier below NVM is: a file or block device that can be written anywhere, or flash
-//! that is written in order and erased; made, divided into zones and opened by its kind.
+//! What a device of a tier below NVM is: a file or block device that can be written anywhere, or a
+//! host-managed one or flash, which are written in order and erased; made, divided into zones and opened by
+//! its kind.
 
 use crate::error::{DaemonError, Result};
 use crate::volume_file::DeviceFile;
 use serde::{Deserialize, Serialize};
 use shale_device::zoned::{Behaviour, Geometry};
-use shale_device::{BlockFile, DeviceError, FlashBlocks, TierDevice, Zoned};
+use shale_device::{
+    BlockFile, DeviceError, FlashBlocks, ManagedBlocks, ManagedShape, TierDevice, Zoned,
+    host_managed,
+};
 use shale_format::device_table::device_kind;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, ZONE_BLOCKS};
 use shale_format::superblock::DeviceEntry;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +23,9 @@ const ZONES_WANTED: u64 = 32;
 /// Bytes of a zone of a device that can be written anywhere, where none are given.
 const ZONE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
+/// Bytes of which zones are a multiple.
+const ZONE_UNIT: u64 = 64 * BLOCK;
+
 /// Kinds of devices below NVM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -25,18 +33,26 @@ pub enum DeviceKind {
     /// A file or block device that can be written anywhere.
     #[default]
     Conventional,
+    /// A block device whose zones are written at their write pointers (SMR, ZNS), or an image of an
+    /// emulated one.
+    HostManaged,
     /// The emulator of raw flash: a file.
     OpenChannel,
 }
 
 impl DeviceKind {
     /// All of them.
-    pub const ALL: [DeviceKind; 2] = [DeviceKind::Conventional, DeviceKind::OpenChannel];
+    pub const ALL: [DeviceKind; 3] = [
+        DeviceKind::Conventional,
+        DeviceKind::HostManaged,
+        DeviceKind::OpenChannel,
+    ];
 
     /// Its name in volume files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Conventional => "conventional",
+            DeviceKind::HostManaged => "host-managed",
             DeviceKind::OpenChannel => "open-channel",
         }
     }
@@ -48,6 +64,7 @@ impl DeviceKind {
     pub(crate) fn number(self) -> u32 {
         match self {
             DeviceKind::Conventional => device_kind::CONVENTIONAL,
+            DeviceKind::HostManaged => device_kind::HOST_MANAGED,
             DeviceKind::OpenChannel => device_kind::OPEN_CHANNEL,
         }
     }
@@ -77,6 +94,65 @@ pub(crate) fn wrong(path: &Path, why: impl Into<String>) -> DaemonError {
     }
 }
 
+/// What is at a path, in words; bytes of its zones, if it is host-managed.
+fn look(path: &Path) -> Result<(String, Option<u64>)> {
+    let zone_bytes = host_managed::zone_bytes_at(path)?;
+    let kind = std::fs::metadata(path).map(|found| found.file_type());
+    let words = match (zone_bytes, kind) {
+        (Some(bytes), _) => format!("it is host-managed, with zones of {bytes} bytes"),
+        (None, Ok(kind)) if kind.is_block_device() => {
+            "it is a block device without zones that only the host may manage".to_owned()
+        }
+        (None, Ok(kind)) if kind.is_file() => "it is a file without zones".to_owned(),
+        (None, Ok(_)) => "it is neither a file nor a block device".to_owned(),
+        (None, Err(e)) => format!("it cannot be found: {e}"),
+    };
+    Ok((words, zone_bytes))
+}
+
+/// A device as it is found where it is to be: one that is host-managed need not be called so.
+pub(crate) fn as_found(file: &DeviceFile) -> Result<DeviceFile> {
+    let (found, zone_bytes) = look(&file.path)?;
+    let kind = match (file.kind, zone_bytes) {
+        (DeviceKind::Conventional, Some(_)) => DeviceKind::HostManaged,
+        (DeviceKind::HostManaged, None) | (DeviceKind::OpenChannel, Some(_)) => {
+            let asked = file.kind.name();
+            let why = format!("{found}, not {asked}: leave kind={asked} out to use what is there");
+            return Err(wrong(&file.path, why));
+        }
+        (kind, _) => kind,
+    };
+    if let (DeviceKind::HostManaged, Some(model)) = (kind, &file.model) {
+        let why = format!("{found}: model '{model}' cannot be put in front of it");
+        return Err(wrong(&file.path, why));
+    }
+    Ok(DeviceFile {
+        kind,
+        ..file.clone()
+    })
+}
+
+/// How a host-managed device is divided.
+fn managed_shape(file: &DeviceFile) -> Result<ManagedShape> {
+    let device = host_managed::open(&file.path)?;
+    let (found, expected) = (device.bytes(), file.size_bytes);
+    if found < expected {
+        let why = format!("it has {found} bytes, expected {expected} at least");
+        return Err(wrong(&file.path, why));
+    }
+    let shape = ManagedShape::of(&*device, expected, ZONE_UNIT)?;
+    match file.zone_bytes.filter(|bytes| *bytes != shape.zone_bytes) {
+        None => Ok(shape),
+        Some(bytes) => {
+            let why = format!(
+                "zones of {bytes} bytes: those of the device have {} that can be used; leave their size out",
+                shape.zone_bytes
+            );
+            Err(wrong(&file.path, why))
+        }
+    }
+}
+
 /// How flash of the asked size is divided.
 fn geometry(file: &DeviceFile) -> Result<Geometry> {
     let geometry = Geometry::stagefs(file.size_bytes);
@@ -98,7 +174,12 @@ pub(crate) fn divide(file: &DeviceFile) -> Result<DeviceEntry> {
     let (bytes, least, range) = match file.kind {
         DeviceKind::Conventional => {
             let bytes = file.size_bytes.saturating_sub(LABEL_AREA_BYTES);
-            (bytes, 64 * BLOCK, ZONE_BYTES)
+            (bytes, ZONE_UNIT, ZONE_BYTES)
+        }
+        DeviceKind::HostManaged => {
+            let shape = managed_shape(file)?;
+            let each = shape.zone_bytes;
+            (shape.zones * each, ZONE_UNIT, each..=each)
         }
         DeviceKind::OpenChannel => {
             let geometry = geometry(file)?;
@@ -117,7 +198,7 @@ pub(crate) fn divide(file: &DeviceFile) -> Result<DeviceEntry> {
         return Err(wrong(&file.path, why));
     }
     let bytes = match file.kind {
-        DeviceKind::Conventional => bytes / zone_bytes * zone_bytes,
+        DeviceKind::Conventional | DeviceKind::HostManaged => bytes / zone_bytes * zone_bytes,
         DeviceKind::OpenChannel => FlashBlocks::zoned_bytes(geometry(file)?, zone_bytes),
     };
     if bytes == 0 {
@@ -139,6 +220,13 @@ fn flash_blocks(path: &Path, flash: Zoned, zone_bytes: u64) -> Result<Arc<dyn Ti
     Ok(Arc::new(blocks))
 }
 
+fn managed_blocks(path: &Path, zone_bytes: u64) -> Result<Arc<dyn TierDevice>> {
+    let (name, device) = (path.display().to_string(), host_managed::open(path)?);
+    let zone = (zone_bytes, ZONE_UNIT);
+    let blocks = ManagedBlocks::open(&name, device, LABEL_AREA_BYTES, zone)?;
+    Ok(Arc::new(blocks))
+}
+
 /// Opens what is to be divided as `entry` says, and makes it if there is nothing. What is no flash, or of
 /// another size, is made flash only with `force`.
 pub(crate) fn make(
@@ -152,6 +240,7 @@ pub(crate) fn make(
             BlockFile::create(path, file.size_bytes)?;
             file.open_conventional(file.size_bytes)
         }
+        DeviceKind::HostManaged => managed_blocks(path, u64::from(entry.zone_blocks) * BLOCK),
         DeviceKind::OpenChannel => {
             let wanted = geometry(file)?;
             let there = path
@@ -189,19 +278,32 @@ pub(crate) fn open(file: &DeviceFile, entry: &DeviceEntry) -> Result<Arc<dyn Tie
         let why = format!("it is {is}, and {said} in the volume file: set its kind to \"{is}\"");
         return Err(wrong(path, why));
     }
-    let bytes = entry.blocks * BLOCK;
+    let (found, zones) = look(path)?;
+    if zones.is_some() != (kind == DeviceKind::HostManaged) && path.exists() {
+        let was = kind.name();
+        let why = format!("{found}, and was {was} when it came to the volume: another device?");
+        return Err(wrong(path, why));
+    }
+    let (bytes, zone_bytes) = (entry.blocks * BLOCK, u64::from(entry.zone_blocks) * BLOCK);
+    let short = |found| {
+        let why = format!("it has {found} bytes in zones of {zone_bytes}, expected {bytes}");
+        wrong(path, why)
+    };
     match kind {
         DeviceKind::Conventional => file.open_conventional(LABEL_AREA_BYTES + bytes),
+        DeviceKind::HostManaged => {
+            let blocks = managed_blocks(path, zone_bytes)?;
+            match blocks.bytes() - LABEL_AREA_BYTES {
+                found if found < bytes => Err(short(found)),
+                _ => Ok(blocks),
+            }
+        }
         DeviceKind::OpenChannel => {
             let flash = Zoned::open(path, Behaviour::default())?;
-            let zone_bytes = u64::from(entry.zone_blocks) * BLOCK;
-            let found = FlashBlocks::zoned_bytes(flash.geometry(), zone_bytes);
-            if found < bytes {
-                let why =
-                    format!("it has {found} bytes in zones of {zone_bytes}, expected {bytes}");
-                return Err(wrong(path, why));
+            match FlashBlocks::zoned_bytes(flash.geometry(), zone_bytes) {
+                found if found < bytes => Err(short(found)),
+                _ => flash_blocks(path, flash, zone_bytes),
             }
-            flash_blocks(path, flash, zone_bytes)
         }
     }
 }
@@ -214,6 +316,10 @@ pub(crate) fn open_label(file: &DeviceFile) -> Option<Arc<dyn TierDevice>> {
             let device = BlockFile::open(path, LABEL_AREA_BYTES).ok()?;
             Some(Arc::new(device))
         }
+        DeviceKind::HostManaged => {
+            let shape = managed_shape(file).ok()?;
+            managed_blocks(path, shape.zone_bytes).ok()
+        }
         DeviceKind::OpenChannel => {
             let flash = Zoned::open(path, Behaviour::default()).ok()?;
             let erase_block = flash.geometry().block_bytes();
@@ -223,56 +329,4 @@ pub(crate) fn open_label(file: &DeviceFile) -> Option<Arc<dyn TierDevice>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn flash(dir: &Path, size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
-        DeviceFile {
-            path: dir.join("flash.img"),
-            size_bytes,
-            zone_bytes,
-            model: None,
-            kind: DeviceKind::OpenChannel,
-        }
-    }
-
-    #[test]
-    fn flash_is_divided_into_zones_of_whole_erase_blocks() {
-        let dir = Path::new("/none");
-        let entry = divide(&flash(dir, 1 << 30, None)).unwrap();
-        assert_eq!(entry.zone_blocks, 8192, "an erase block of each unit");
-        assert_eq!(entry.blocks, 31 * 8192, "two erase blocks are for labels");
-        let entry = divide(&flash(dir, 64 << 20, None)).unwrap();
-        assert_eq!((entry.zone_blocks, entry.blocks), (512, 30 * 512));
-        for (size, zone) in [(40 << 20, None), (64 << 20, Some(1 << 20))] {
-            let said = divide(&flash(dir, size, zone)).unwrap_err().to_string();
-            assert!(
-                said.contains("flash.img") && said.contains("multiple"),
-                "{said}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_no_flash_is_not_made_one_unasked() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = flash(dir.path(), 64 << 20, None);
-        let entry = divide(&file).unwrap();
-        std::fs::write(&file.path, "a letter").unwrap();
-        let said = make(&file, &entry, false).err().unwrap().to_string();
-        assert!(said.contains("no image of flash"), "{said}");
-        assert_eq!(std::fs::read(&file.path).unwrap(), b"a letter");
-        drop(make(&file, &entry, true).unwrap());
-        drop(make(&file, &entry, false).unwrap());
-        let other = flash(dir.path(), 96 << 20, None);
-        assert!(make(&other, &divide(&other).unwrap(), false).is_err());
-        let opened = open(&file, &entry).unwrap();
-        assert_eq!(opened.write_unit(), 8192);
-        let larger = DeviceEntry {
-            blocks: entry.blocks * 2,
-            ..entry
-        };
-        drop(opened);
-        assert!(open(&file, &larger).is_err());
-    }
-}
+mod tests;

@@ -76,7 +76,7 @@ pub struct DeviceStatus {
     pub discarded_bytes: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// What it is: `conventional`, `open-channel`.
+    /// What it is: `conventional`, `host-managed`, `open-channel`.
     pub kind: &'static str,
     /// What its flash did, where it is emulated.
     pub flash: Option<FlashUse>,

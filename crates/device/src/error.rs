@@ -59,6 +59,28 @@ pub enum DeviceError {
         /// What is there.
         found: u64,
     },
+    /// It is not what it was to be used as.
+    #[error("{}: {why}", path.display())]
+    Unfit {
+        /// The device.
+        path: PathBuf,
+        /// What was found, and what was expected.
+        why: String,
+    },
+    /// A report of a device's zones cannot be what it says.
+    #[error("{}: its report of zone {zone}: {what}: expected {expected}, found {found}", path.display())]
+    ZoneReport {
+        /// The device.
+        path: PathBuf,
+        /// The zone, from 0.
+        zone: u64,
+        /// What differs.
+        what: &'static str,
+        /// What should be there.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
     /// A flash page was to be programmed that is not the next one of its erase block. Below
     /// `expected`: it holds something, and must be erased first.
     #[error("erase block {block}: page {page} cannot be programmed: expected page {expected}")]

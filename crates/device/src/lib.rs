@@ -8,7 +8,7 @@
 //! | [`timing`] | models that slow a mapping or a medium down to those of the papers |
 //! | [`block`] | block devices and image files of the tiers below NVM |
 //! | [`block_device`] | what can be read, written, discarded and flushed by byte range; files |
-//! | [`block`] | block devices and image files of the tiers below NVM |
+//! | [`host_managed`] | host-managed zoned block devices: the kernel's, and emulated ones |
 //! | [`zoned`] | an open-channel SSD: raw flash in units, erase blocks and pages |
 //! | [`ftl`] | a page-mapped translation layer, which makes a block device of it |
 //! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
@@ -47,6 +47,7 @@ pub mod failpoints;
 pub mod ftl;
 mod fused;
 mod hooks;
+pub mod host_managed;
 mod isa;
 pub mod mutants;
 pub mod nvm;
@@ -56,7 +57,10 @@ pub mod sim;
 pub mod timing;
 pub mod zoned;
 
-pub use block::{BlockCounts, BlockFile, FlashBlocks, MemoryBlocks, ModelCounts, TierDevice};
+pub use block::{
+    BlockCounts, BlockFile, FlashBlocks, ManagedBlocks, ManagedShape, MemoryBlocks, ModelCounts,
+    TierDevice,
+};
 pub use block_device::{BlockDevice, FileDevice};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counters::{Path, PathCounts, Snapshot};

@@ -426,14 +426,15 @@ impl Lower {
     /// Tells the device that a zone holds nothing. An error is one of a device that cannot write
     /// the zone again before it has erased it; to others a discard is advice: what is still there does
     /// not fit the zone's next generation, and one that fails is found out by the next write to it.
-    pub(crate) fn erase(&self, tier: TierId, place: ZonePlace) -> Result<()> {
+    /// `false`: the zone is worn out, and its medium has left it as it is.
+    pub(crate) fn erase(&self, tier: TierId, place: ZonePlace) -> Result<bool> {
         let layout = self.layout();
         let spot = layout.spot(BlockAddr::new(tier, place.first))?;
         let device = spot.there()?;
         let discarded = device.discard(spot.byte, place.blocks * BLOCK);
         match spot.device.zone_written(&place) {
-            Some(_) => discarded.map_err(lower),
-            None => Ok(()),
+            Some(left) => discarded.map(|()| left == 0).map_err(lower),
+            None => Ok(true),
         }
     }
 }

@@ -169,8 +169,12 @@ impl Volume {
         };
         let mut found = zones.erasable(released);
         let lower = self.below()?;
-        found.retain(|(_, zone)| match lower.erase(tier, zone.place) {
-            Ok(()) => true,
+        found.retain(|(n, zone)| match lower.erase(tier, zone.place) {
+            Ok(true) => true,
+            Ok(false) => {
+                zones.set_lost(*n);
+                false
+            }
             Err(e) => {
                 zones.set_failing(zone.place.device, e.to_string());
                 false

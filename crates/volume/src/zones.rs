@@ -11,7 +11,8 @@
 //! A medium that is only written in order ([`shale_device::TierDevice::zone_written`]) cannot write
 //! again what a crash forgot: there a zone goes on behind what the medium has, and what lies between
 //! is dead. If the medium has less than was committed, its erasure was cut short: the zone
-//! counts as full, until it is erased.
+//! counts as full, until it is erased. A zone that its medium has worn out counts as full, too, and
+//! is no part of the tier's room from when it was to be erased.
 
 use crate::error::{Result, VolumeError};
 use crate::lower::ZonePlace;
@@ -84,6 +85,8 @@ struct Zone {
     reached: u64,
     live: u64,
     freed: TxId,
+    /// Its medium does not erase it any more: it is none of the tier's room.
+    lost: bool,
 }
 
 /// A zone as it is found at the start.
@@ -124,6 +127,7 @@ impl Zone {
             reached: written,
             live,
             freed: TxId(0),
+            lost: false,
         }
     }
 
@@ -274,7 +278,7 @@ impl Zones {
     /// zone is kept. `without` this device.
     pub(crate) fn possible(&self, without: Option<usize>) -> u64 {
         let state = self.state.lock();
-        let mine = |z: &&Zone| Some(z.place.device) != without && !state.is_closed(z);
+        let mine = |z: &&Zone| Some(z.place.device) != without && !state.is_closed(z) && !z.lost;
         let zones = state.zones.iter().filter(mine);
         let (mut sum, mut largest) = (0, 0);
         for zone in zones {
@@ -405,7 +409,7 @@ impl Zones {
     /// their blocks if batches up to `released` are.
     pub(crate) fn erasable(&self, released: TxId) -> Vec<(u64, ZoneInfo)> {
         let state = self.state.lock();
-        let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released;
+        let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released && !z.lost;
         // An open zone that is not full goes on.
         let goes_on = |n: usize, z: &Zone| state.open.contains(&Some(n)) && z.left() > 0;
         // Nothing more is asked of a device that fails.
@@ -449,6 +453,11 @@ impl Zones {
         state.erased += 1;
     }
 
+    /// The medium does not erase a zone any more.
+    pub(crate) fn set_lost(&self, zone: u64) {
+        self.state.lock().zones[zone as usize].lost = true;
+    }
+
     pub(crate) fn space(&self) -> LowerSpace {
         let state = self.state.lock();
         let mut space = LowerSpace {
@@ -459,7 +468,7 @@ impl Zones {
             ..LowerSpace::default()
         };
         let mut empty = Vec::new();
-        for (n, z) in state.zones.iter().enumerate() {
+        for (n, z) in state.zones.iter().enumerate().filter(|(_, z)| !z.lost) {
             space.total += z.place.blocks;
             space.live += z.live;
             space.dead += z.given - z.live.min(z.given);
@@ -560,35 +569,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_zone_goes_on_where_its_medium_does() {
-        let place = ZonePlace {
-            zone: 0,
-            device: 0,
-            first: 0,
-            blocks: 64,
-        };
-        let entry = ZoneEntry {
-            written: 10,
-            ..ZoneEntry::empty()
-        };
-        // Less than was committed: its erasure was cut short.
-        for (on_medium, written) in [(None, 10), (Some(10), 10), (Some(13), 13), (Some(9), 64)] {
-            let found = FoundZone {
-                place,
-                entry_byte: 0,
-                entry,
-                on_medium,
-            };
-            let zones = Zones::new(TierId::Ssd);
-            zones.add(&[found], 2, &[0], false);
-            assert_eq!(zones.infos()[0].written, written);
-            zones.flushed(0);
-            assert_eq!(zones.infos()[0].written, written.next_multiple_of(2));
-            assert_eq!(zones.erasable(TxId(0)).len(), usize::from(written == 64));
-        }
-    }
-}
+mod tests;

@@ -1,8 +1,10 @@
-//! Emulated raw flash as a tier, on the real programs.
+//! Tiers that are only written in order, on the real programs: emulated raw flash, and an emulated
+//! host-managed device.
 
 use crate::tiers::pattern;
 use crate::volume::{Volume, can_mount};
 use serde_json::Value;
+use shale_device::host_managed::{EmulatedZones, HostManaged, ZoneShape, ZoneState, zones_of};
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -16,19 +18,9 @@ fn device(v: &Volume) -> Value {
     serde_json::from_str::<Value>(&text).unwrap()[0].clone()
 }
 
-/// Files are written over and over on flash of which most is full; the daemon is killed, the volume
-/// mounted again.
-#[test]
-fn flash_that_is_only_written_in_order_is_a_tier() {
-    if !can_mount() {
-        return;
-    }
-    let below = tempfile::tempdir_in("/var/tmp").unwrap();
-    let image: PathBuf = below.path().join("flash.img");
-    let all = [("--ssd", image.as_path(), "128M:2M,kind=open-channel")];
-    let v = Volume::with_devices("flash", "64M", below, &all);
-    let made = fs::read_to_string(v.file()).unwrap();
-    assert!(made.contains("kind = \"open-channel\""), "{made}");
+/// Files are written over and over on a tier of which most is full; the daemon is killed, the volume
+/// mounted again. `look`: at the device, after each round. Gives it as it was after the last one.
+fn fill_again(v: &Volume, kind: &str, look: impl Fn(&Value)) -> Value {
     v.mount();
     let file = |n: usize| v.mountpoint().join(format!("file-{n:03}"));
     for round in 0..4 {
@@ -45,17 +37,17 @@ fn flash_that_is_only_written_in_order_is_a_tier() {
                 v.kill_daemon();
             }
         });
-        let flash = &device(&v)["flash"];
-        assert_eq!(flash["out_of_order"], 0, "{flash}");
-        assert_eq!(flash["unreadable"], 0, "{flash}");
+        look(&device(v));
     }
-    let used = device(&v);
-    assert_eq!(used["kind"], "open-channel");
+    let used = device(v);
+    assert_eq!(used["kind"], kind);
     assert!(used["live_bytes"].as_u64() >= Some(90 << 20), "{used}");
-    assert!(used["flash"]["blocks_erased"].as_u64() > Some(20), "{used}");
+    assert_eq!(used["errors"], 0, "{used}");
     let status = v.status();
     assert_eq!(status["tiers"][0]["out_of_order"], 0);
-    assert_eq!(status["tiers"][0]["devices"][0]["kind"], "open-channel");
+    let erased = &status["tiers"][0]["zones_erased"];
+    assert!(erased.as_u64() > Some(10), "{erased} zones erased");
+    assert_eq!(status["tiers"][0]["devices"][0]["kind"], kind);
     let same = || {
         for n in 0..FILES {
             assert!(
@@ -66,7 +58,7 @@ fn flash_that_is_only_written_in_order_is_a_tier() {
     };
     same();
     let text = v.shale(&["device", "list", v.place()]).ok();
-    assert!(text.contains("open-channel"), "{text}");
+    assert!(text.contains(kind), "{text}");
     v.umount();
     v.fsck();
     v.mount();
@@ -74,11 +66,74 @@ fn flash_that_is_only_written_in_order_is_a_tier() {
     v.shale(&["scrub", v.place()]).ok();
     v.umount();
     v.fsck();
-    // Another start cannot have it as what it is not.
-    fs::write(v.file(), made.replace("open-channel", "conventional")).unwrap();
+    used
+}
+
+/// A start with a volume file that says something else is refused, and named.
+fn is_refused(v: &Volume, file: &str, words: &[&str]) {
+    fs::write(v.file(), file).unwrap();
     let said = v.shale(&["mount", v.file(), v.place()]).failed(1);
-    assert!(
-        said.contains("flash.img") && said.contains("open-channel"),
-        "{said}"
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+}
+
+#[test]
+fn flash_that_is_only_written_in_order_is_a_tier() {
+    if !can_mount() {
+        return;
+    }
+    let below = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image: PathBuf = below.path().join("flash.img");
+    let all = [("--ssd", image.as_path(), "128M:2M,kind=open-channel")];
+    let v = Volume::with_devices("flash", "64M", below, &all);
+    let made = fs::read_to_string(v.file()).unwrap();
+    assert!(made.contains("kind = \"open-channel\""), "{made}");
+    let used = fill_again(&v, "open-channel", |used| {
+        let flash = &used["flash"];
+        assert_eq!(flash["out_of_order"], 0, "{flash}");
+        assert_eq!(flash["unreadable"], 0, "{flash}");
+    });
+    assert!(used["flash"]["blocks_erased"].as_u64() > Some(20), "{used}");
+    let other = made.replace("open-channel", "conventional");
+    is_refused(&v, &other, &["flash.img", "open-channel"]);
+}
+
+/// As many zones may be begun as a volume needs; of a zone not all can be used; some are conventional.
+#[test]
+fn a_host_managed_device_is_found_and_is_a_tier() {
+    if !can_mount() {
+        return;
+    }
+    let below = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image: PathBuf = below.path().join("zones.img");
+    let shape = ZoneShape {
+        zones: 40,
+        conventional: 3,
+        zone_bytes: 4 << 20,
+        capacity: (3 << 20) + (300 << 10),
+        max_active: 4,
+    };
+    drop(EmulatedZones::create(&image, shape).unwrap());
+    let all = [("--ssd", image.as_path(), "160M")];
+    let v = Volume::with_devices("zones", "64M", below, &all);
+    let made = fs::read_to_string(v.file()).unwrap();
+    assert!(made.contains("kind = \"host-managed\""), "{made}");
+    fill_again(&v, "host-managed", |used| {
+        assert_eq!(used["zone_bytes"], (3 << 20) + (256 << 10), "{used}");
+        assert_eq!(used["zones"], 38, "{used}");
+    });
+    let device = EmulatedZones::open(&image).unwrap();
+    let begun = zones_of(&device).unwrap().into_iter();
+    let begun = begun.filter(|z| matches!(z.state, ZoneState::Active(_)));
+    assert!((1..=device.max_active()).contains(&(begun.count() as u64)));
+    drop(device);
+    let other = made.replace("host-managed", "conventional");
+    is_refused(&v, &other, &["zones.img", "host-managed"]);
+    let plain = fs::File::create(&image).unwrap();
+    plain.set_len(200 << 20).unwrap();
+    drop(plain);
+    is_refused(
+        &v,
+        &made,
+        &["zones.img", "a file without zones", "was host-managed"],
     );
 }

@@ -1,7 +1,7 @@
 //! Power cuts at every fence and flush of migration, cleaning and erasing, on all media.
 
 #[cfg(not(feature = "mutants"))]
-mod flash;
+mod in_order;
 
 use crate::check::{CheckOptions, check};
 use crate::daemon::{Daemon, DaemonConfig};
@@ -87,7 +87,7 @@ fn stage(dir: &Path) -> Stage {
     stage_on(dir, |_, memory| memory)
 }
 
-/// As [`stage`], with flash that `ssd` makes of what is noted and of the memory it would be.
+/// As [`stage`], with an upper tier that `ssd` makes of what is noted and of the memory it would be.
 fn stage_on(
     dir: &Path,
     ssd: impl FnOnce(&Arc<BlockTape>, Arc<dyn TierDevice>) -> Arc<dyn TierDevice>,

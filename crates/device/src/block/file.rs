@@ -8,7 +8,7 @@ use crate::failpoints;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fdatasync, flock};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ pub struct BlockFile {
     is_device: bool,
     direct: bool,
     uring: bool,
+    /// Writes are one request each, sent by one thread: nobody may change their order.
+    in_order: bool,
     rings: Mutex<Vec<Ring>>,
     counters: Counters,
     /// A flush failed: nothing that was written before it can be believed, ever.
@@ -91,6 +93,7 @@ impl BlockFile {
             is_device,
             direct,
             uring: false,
+            in_order: false,
             rings: Mutex::default(),
             counters: Counters::default(),
             poisoned: AtomicBool::new(false),
@@ -109,6 +112,27 @@ impl BlockFile {
             );
         }
         Ok(file)
+    }
+
+    /// Opens and locks a device whose zones are written in order: one write is one call, past the
+    /// page cache, and the kernel keeps the order of its parts.
+    ///
+    /// # Errors
+    /// As [`BlockFile::open`]; there is no direct I/O.
+    pub(crate) fn open_in_order(path: &Path) -> Result<BlockFile, DeviceError> {
+        let file = Self::open(path, 0)?;
+        match file.direct {
+            true => Ok(BlockFile {
+                in_order: true,
+                ..file
+            }),
+            false => Err(file.failed("write it past the page cache", Errno::INVAL)),
+        }
+    }
+
+    /// Its descriptor, for calls of its own.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     fn failed(&self, tried: &str, e: Errno) -> DeviceError {
@@ -175,7 +199,7 @@ impl BlockFile {
     fn write_all(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
         let mut at = at;
         for part in from.chunks(RING_BYTES) {
-            if self.uring {
+            if self.uring && !self.in_order {
                 self.with_ring(|ring| {
                     ring.buffer()[..part.len()].copy_from_slice(part);
                     ring.transfer(Way::Write, self.fd.as_raw_fd(), at, part.len())

@@ -12,6 +12,7 @@ mod buffer;
 mod file;
 mod flash;
 mod labels;
+mod managed;
 mod memory;
 mod ring;
 mod zones;
@@ -19,6 +20,7 @@ mod zones;
 pub use file::BlockFile;
 pub(crate) use file::{lock, trouble_of};
 pub use flash::FlashBlocks;
+pub use managed::{ManagedBlocks, ManagedShape};
 pub(crate) use memory::DISCARDED;
 pub use memory::{Ask, MemoryBlocks, Step};
 

@@ -1,0 +1,181 @@
+use super::*;
+use shale_device::host_managed::{EmulatedZones, ZoneShape};
+
+fn flash(dir: &Path, size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
+    DeviceFile {
+        path: dir.join("flash.img"),
+        size_bytes,
+        zone_bytes,
+        model: None,
+        kind: DeviceKind::OpenChannel,
+    }
+}
+
+#[test]
+fn flash_is_divided_into_zones_of_whole_erase_blocks() {
+    let dir = Path::new("/none");
+    let entry = divide(&flash(dir, 1 << 30, None)).unwrap();
+    assert_eq!(entry.zone_blocks, 8192, "an erase block of each unit");
+    assert_eq!(entry.blocks, 31 * 8192, "two erase blocks are for labels");
+    let entry = divide(&flash(dir, 64 << 20, None)).unwrap();
+    assert_eq!((entry.zone_blocks, entry.blocks), (512, 30 * 512));
+    for (size, zone) in [(40 << 20, None), (64 << 20, Some(1 << 20))] {
+        let said = divide(&flash(dir, size, zone)).unwrap_err().to_string();
+        assert!(
+            said.contains("flash.img") && said.contains("multiple"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_flash_is_not_made_one_unasked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = flash(dir.path(), 64 << 20, None);
+    let entry = divide(&file).unwrap();
+    std::fs::write(&file.path, "a letter").unwrap();
+    let said = make(&file, &entry, false).err().unwrap().to_string();
+    assert!(said.contains("no image of flash"), "{said}");
+    assert_eq!(std::fs::read(&file.path).unwrap(), b"a letter");
+    drop(make(&file, &entry, true).unwrap());
+    drop(make(&file, &entry, false).unwrap());
+    let other = flash(dir.path(), 96 << 20, None);
+    assert!(make(&other, &divide(&other).unwrap(), false).is_err());
+    let opened = open(&file, &entry).unwrap();
+    assert_eq!(opened.write_unit(), 8192);
+    let larger = DeviceEntry {
+        blocks: entry.blocks * 2,
+        ..entry
+    };
+    drop(opened);
+    assert!(open(&file, &larger).is_err());
+}
+
+/// Two conventional zones, two for labels, eight more; 768 KiB of a zone can be used, and of each a piece
+/// that does not fill a unit.
+const SHAPE: ZoneShape = ZoneShape {
+    zones: 12,
+    conventional: 2,
+    zone_bytes: 1 << 20,
+    capacity: (800 << 10) + (8 << 10),
+    max_active: 6,
+};
+
+fn device(path: &Path, kind: DeviceKind) -> DeviceFile {
+    DeviceFile {
+        path: path.to_path_buf(),
+        size_bytes: 12 << 20,
+        zone_bytes: None,
+        model: None,
+        kind,
+    }
+}
+
+#[test]
+fn a_host_managed_device_is_found_to_be_one_and_divided_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("zones.img");
+    drop(EmulatedZones::create(&path, SHAPE).unwrap());
+    for kind in [DeviceKind::Conventional, DeviceKind::HostManaged] {
+        let found = as_found(&device(&path, kind)).unwrap();
+        assert_eq!(found.kind, DeviceKind::HostManaged);
+        let entry = divide(&found).unwrap();
+        assert_eq!((entry.zone_blocks, entry.blocks), (192, 10 * 192));
+        assert_eq!(entry.kind, device_kind::HOST_MANAGED);
+        let made = make(&found, &entry, false).unwrap();
+        assert_eq!(made.bytes(), LABEL_AREA_BYTES + 10 * 192 * BLOCK);
+        assert_eq!(made.access(), "emulated zones");
+        drop(made);
+        assert!(open(&found, &entry).is_ok() && open_label(&found).is_some());
+    }
+    let said = |file: &DeviceFile| {
+        as_found(file)
+            .and_then(|f| divide(&f))
+            .unwrap_err()
+            .to_string()
+    };
+    let refused = |change: fn(&mut DeviceFile), words: &[&str]| {
+        let mut file = device(&path, DeviceKind::Conventional);
+        change(&mut file);
+        let said = said(&file);
+        let all = words.iter().all(|word| said.contains(word));
+        assert!(all && said.contains("zones.img"), "{said}");
+    };
+    refused(
+        |f| f.size_bytes += 1,
+        &["12582912 bytes", "expected 12582913"],
+    );
+    refused(
+        |f| f.zone_bytes = Some(1 << 20),
+        &["1048576", "786432 that can be used"],
+    );
+    refused(|f| f.model = Some("disk".to_owned()), &["disk", "in front"]);
+    let open_channel = |f: &mut DeviceFile| f.kind = DeviceKind::OpenChannel;
+    refused(
+        open_channel,
+        &["host-managed, with zones of 1048576", "not open-channel"],
+    );
+    refused(|f| f.size_bytes = 3 << 20, &["no two sequential zones"]);
+}
+
+#[test]
+fn what_is_not_host_managed_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, none) = (dir.path().join("plain.img"), dir.path().join("none"));
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    for (path, found) in [
+        (&path, "a file without zones"),
+        (&none, "cannot be found"),
+        (
+            &dir.path().to_path_buf(),
+            "neither a file nor a block device",
+        ),
+    ] {
+        let said = as_found(&device(path, DeviceKind::HostManaged)).unwrap_err();
+        let said = said.to_string();
+        let named = said.contains(&path.display().to_string());
+        assert!(named && said.contains(found), "{said}");
+        let usual = device(path, DeviceKind::Conventional);
+        assert_eq!(as_found(&usual).unwrap(), usual);
+    }
+}
+
+#[test]
+fn a_device_that_was_host_managed_and_is_not_any_more_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("zones.img");
+    drop(EmulatedZones::create(&path, SHAPE).unwrap());
+    let file = as_found(&device(&path, DeviceKind::Conventional)).unwrap();
+    let entry = divide(&file).unwrap();
+    let said = |file: &DeviceFile, entry| open(file, entry).err().unwrap().to_string();
+    let usual = device(&path, DeviceKind::Conventional);
+    let conventional = DeviceEntry { kind: 0, ..entry };
+    let text = said(&usual, &conventional);
+    assert!(
+        text.contains("zones of 1048576") && text.contains("was conventional"),
+        "{text}"
+    );
+    // A device that is shorter, one with other zones, and one that has none.
+    for (shape, word) in [
+        (ZoneShape { zones: 11, ..SHAPE }, "expected 7864320"),
+        (
+            ZoneShape {
+                capacity: 512 << 10,
+                ..SHAPE
+            },
+            "zones of 524288 bytes, expected 786432",
+        ),
+    ] {
+        drop(EmulatedZones::create(&path, shape).unwrap());
+        let text = said(&file, &entry);
+        assert!(text.contains("zones.img") && text.contains(word), "{text}");
+    }
+    std::fs::write(&path, vec![0; 12 << 20]).unwrap();
+    let text = said(&file, &entry);
+    assert!(
+        text.contains("a file without zones") && text.contains("was host-managed"),
+        "{text}"
+    );
+    std::fs::remove_file(&path).unwrap();
+    assert!(said(&file, &entry).contains("No such file"));
+}
