@@ -277,7 +277,18 @@ impl ManagedZones {
         if slot.lost || slot.next.is_none_or(|next| next == 0) {
             return Ok(());
         }
-        self.device.discard(slot.start, self.device.zone_bytes())?;
+        let done = self.device.discard(slot.start, self.device.zone_bytes());
+        if done.is_err() && zones_of(&*self.device)?[n].is_lost() {
+            // It has worn out since the start.
+            *slot = Slot {
+                next: Some(self.zone_bytes),
+                active: false,
+                lost: true,
+                ..*slot
+            };
+            return Ok(());
+        }
+        done?;
         (slot.next, slot.active) = (Some(0), false);
         Ok(())
     }

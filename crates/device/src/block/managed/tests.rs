@@ -175,7 +175,16 @@ fn a_zone_that_is_worn_out_is_read_and_left_alone() {
     assert_eq!(read(&blocks, 2, 1), 7);
     assert!(blocks.read(at(3, 0), &mut [0; IO_BYTES]).is_err());
     assert!(write(&blocks, 1, 0, 1, 8));
-    assert_eq!(device.resets(), 0);
+    // While it is used.
+    assert!(write(&blocks, 4, 0, 2, 9));
+    device.wear_out(6, false).unwrap();
+    reset(&blocks, 4);
+    assert_eq!(
+        (written(&blocks, 4), read(&blocks, 4, 1)),
+        (Some(BLOCKS), 9)
+    );
+    assert!(!write(&blocks, 4, 0, 1, 9));
+    assert_eq!((device.resets(), device.out_of_order()), (0, 0));
 }
 
 #[test]
