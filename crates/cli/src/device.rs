@@ -29,7 +29,8 @@ const ADD: &str = "\
 Example:
   shale device add /mnt/shale --ssd /dev/nvme1n1:512G
 
-It is used at once. Its tables take 0.1% of its size in NVM. The volume file is written anew.";
+It is used at once, also where it is the first one below NVM. Its tables take 0.1% of its size in NVM.
+The volume file is written anew.";
 const EVACUATE: &str = "\
 Examples:
   shale device evacuate /mnt/shale /dev/sdb

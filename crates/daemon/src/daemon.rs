@@ -158,7 +158,7 @@ impl Opened {
         let (volume, starts) = match &config.lower {
             Some(devices) => (Volume::open_with(map.clone(), devices)?, 0),
             None => {
-                if superblock.is_tiered() {
+                if superblock.can_have_tiers() {
                     // The device table may be part of the batch that waits.
                     Volume::replay(map.clone())?;
                 }
@@ -308,7 +308,7 @@ impl Daemon {
             let shared = self.shared.clone();
             self.spawn(format!("digest-{n}"), move || shared.digest_loop(n == 0))?;
         }
-        if self.shared.volume.superblock().is_tiered() {
+        if self.shared.volume.superblock().can_have_tiers() {
             let shared = self.shared.clone();
             self.spawn("migrate".to_owned(), move || shared.migrate_loop())?;
         }

@@ -8,8 +8,9 @@
 //! A device is emptied by the thread that migrates (`migrate::empty`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
-use crate::devices::{NAMES, NewDevice, wipe_label};
+use crate::devices::{NAMES, NewDevice, check_zones, wipe_label};
 use crate::error::Result;
+use crate::halt::Halt;
 use crate::medium::{self, DeviceKind, wrong};
 use crate::shared::Shared;
 use crate::space::Supply;
@@ -24,6 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks of a device for each block of its tables, at least.
+const BLOCKS_PER_TABLE: u64 = 880;
 const LOWER: [TierId; 2] = [TierId::Ssd, TierId::Hdd];
 
 /// One device, for `shale device list`.
@@ -144,16 +147,25 @@ impl Shared {
     ) -> Result<DeviceReport> {
         let _turn = self.migration.turn();
         let sb = self.volume.superblock();
-        if !sb.is_tiered() {
-            let why = "the volume was made with NVM alone: its records set no room aside for tiers \
-                       below; make it with --ssd or --hdd";
+        if !sb.can_have_tiers() {
+            let why = "the volume was made with NVM alone by an older shale, which left no place for a \
+                       table of devices: make a new volume (shale mkfs) and copy the files there";
+            return Err(wrong(&file.path, why));
+        }
+        let left = self.recovery.logs_left;
+        if left > 0 && !self.is_tiered() {
+            let why = format!(
+                "{left} logs that could not be digested set no room aside for tiers below NVM: \
+                 unmount, and run shale fsck --repair first"
+            );
             return Err(wrong(&file.path, why));
         }
         if let Ok(found) = self.find_device(&file.path) {
             let why = format!("it is a device of tier {:?} already", found.tier).to_lowercase();
             return Err(wrong(&file.path, why));
         }
-        let place = self.volume.lower_device_infos(tier).len();
+        let there = self.volume.lower_device_infos(tier);
+        let place = there.len();
         if place >= DEVICES_MAX {
             let why = format!("a tier has at most {DEVICES_MAX} devices");
             return Err(wrong(&file.path, why));
@@ -162,9 +174,15 @@ impl Shared {
             path: absolute(&file.path),
             ..file.clone()
         })?;
+        let zones: u64 = there.iter().map(|info| info.place.zones()).sum();
+        let zones = zones + medium::divide(&file)?.zones();
+        check_zones(&file.path, tier as usize - 1, zones)?;
         let there = file.path.exists();
         let new = NewDevice::open(&file, force, Some(sb.uuid))?;
-        let added = self.add_opened(tier, place, &file, &new);
+        let added = match self.is_tiered() {
+            true => self.add_opened(tier, place, &file, &new),
+            false => self.add_first(tier, &file, &new),
+        };
         if added.is_err() && self.volume.may_have_device(&new.entry.uuid) {
             // The next start finds its label and its name in the volume file, if it needs them.
             let shown = file.path.display();
@@ -187,8 +205,43 @@ impl Shared {
         report.ok_or_else(|| wrong(&file.path, "it was not added"))
     }
 
+    /// Adds the first device below NVM. What was logged before has set no room aside for what lies
+    /// below, so nothing may go there until all of it is digested; the caller's turn sees to that. A
+    /// crash on the way is no harm: recovery digests everything before anything moves.
+    fn add_first(self: &Arc<Self>, tier: TierId, file: &DeviceFile, new: &NewDevice) -> Result<()> {
+        self.add_opened(tier, 0, file, new)?;
+        self.tell_tiers();
+        let begun = self.digest_what_was();
+        shale_device::failpoints::reach("tiers-begun");
+        if let Err(why) = begun {
+            let done = self.volume.remove_device(tier, &new.entry.uuid)?;
+            self.publish(done.txid);
+            self.tell_tiers();
+            self.release.ask();
+            return Err(wrong(&file.path, format!("it is not added: {why}")));
+        }
+        // The thread that migrates slept until now.
+        self.migration.ring();
+        Ok(())
+    }
+
+    /// Digests all that calls have logged which began before this one.
+    fn digest_what_was(self: &Arc<Self>) -> std::result::Result<(), String> {
+        let limit = self.config.gate_timeout * 2;
+        if !self.release.wait(self.release.ask(), limit) {
+            return Err("calls of programs have not returned in time; try again".to_owned());
+        }
+        for client in self.clients() {
+            match self.digest_to(&client, client.committed()) {
+                Ok(()) | Err(Halt::Refused(_)) => {}
+                Err(why) => return Err(format!("of process {} {why}", client.pid)),
+            }
+        }
+        Ok(())
+    }
+
     fn add_opened(
-        &self,
+        self: &Arc<Self>,
         tier: TierId,
         place: usize,
         file: &DeviceFile,
@@ -202,20 +255,42 @@ impl Shared {
         added
     }
 
-    /// NVM for the tables of a device; nobody is given the room meanwhile.
-    fn take_tables(&self, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
+    /// NVM for the tables of a device; nobody is given the room meanwhile. The first device may come to
+    /// a volume that is full to the last block, so its tables may have what the reserve can spare:
+    /// nobody is given room before as much has moved below.
+    fn take_tables(self: &Arc<Self>, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
         let wanted = Volume::table_blocks(&new.entry) * BLOCK;
-        let supply = || Supply::of(&self.volume);
-        self.credits.with_available(supply, |room| {
-            if wanted > room {
-                let why = format!(
-                    "its tables need {wanted} bytes of NVM, and {room} can be had: \
-                     shale migrate makes room"
-                );
-                return Err(wrong(&file.path, why));
-            }
-            Ok(self.volume.take_tables(&new.entry)?)
-        })
+        let tiered = self.is_tiered();
+        let take = || {
+            let supply = || {
+                let mut supply = Supply::of(&self.volume);
+                supply.blocks.free += u64::from(!tiered) * supply.blocks.spare();
+                supply
+            };
+            self.credits.with_available(supply, |room| {
+                (wanted <= room)
+                    .then(|| self.volume.take_tables(&new.entry))
+                    .ok_or(room)
+            })
+        };
+        let taken = take().or_else(|_| {
+            // What waits to be digested holds room that it does not need.
+            self.digest_all();
+            let limit = self.config.gate_timeout * 2;
+            self.release.wait(self.release.ask(), limit);
+            take()
+        });
+        let room = match taken {
+            Ok(run) => return Ok(run?),
+            Err(room) => room,
+        };
+        let most = ((room / BLOCK).saturating_sub(3) * BLOCKS_PER_TABLE * BLOCK) >> 20;
+        let help = match tiered {
+            true => "shale migrate makes room".to_owned(),
+            false => format!("remove files, or begin with a device of {most} MiB"),
+        };
+        let why = format!("its tables need {wanted} bytes of NVM, and {room} can be had: {help}");
+        Err(wrong(&file.path, why))
     }
 
     fn add_with_tables(
@@ -240,6 +315,8 @@ impl Shared {
 
     /// See [`crate::Daemon::evacuate_device`].
     pub(crate) fn evacuate_device(self: &Arc<Self>, path: &Path) -> Result<u64> {
+        // Files that were removed a moment ago need not find room.
+        self.digest_all();
         let turn = self.migration.turn();
         let found = self.find_device(path)?;
         let live = found.info.live;
@@ -297,6 +374,7 @@ impl Shared {
         let uuid = &found.info.place.uuid;
         let done = self.volume.remove_device(found.tier, uuid)?;
         self.publish(done.txid);
+        self.tell_tiers();
         self.release.ask();
         shale_device::failpoints::reach("device-removed");
         let Some(device) = &found.info.device else {

@@ -131,9 +131,8 @@ impl NewDevices {
                 new.files[n].push(file);
             }
             let zones: u64 = new.tables[n].device.iter().map(DeviceEntry::zones).sum();
-            if let (Some(first), true) = (files.first(), zones < ZONES_MIN) {
-                let why = format!("{} has {zones} zones, and needs {ZONES_MIN}", NAMES[n]);
-                return Err(wrong(&first.path, why));
+            if let Some(first) = files.first() {
+                check_zones(&first.path, n, zones)?;
             }
         }
         Ok(new)
@@ -170,6 +169,17 @@ impl NewDevices {
     pub(crate) fn devices(&self) -> LowerDevices {
         let [ssd, hdd] = self.devices.clone();
         LowerDevices { ssd, hdd }
+    }
+}
+
+/// Refuses a tier (0 ssd, 1 hdd) that would have too few zones to be cleaned.
+pub(crate) fn check_zones(path: &Path, tier: usize, zones: u64) -> Result<()> {
+    match zones < ZONES_MIN {
+        true => {
+            let why = format!("{} has {zones} zones, and needs {ZONES_MIN}", NAMES[tier]);
+            Err(wrong(path, why))
+        }
+        false => Ok(()),
     }
 }
 

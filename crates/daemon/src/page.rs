@@ -60,6 +60,11 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::ALLOWED, pos);
     }
 
+    /// Whether there are tiers below NVM.
+    pub(crate) fn set_tiers(&self, tiers: bool) {
+        self.map.store_u64(daemon_page::TIERS, tiers.into());
+    }
+
     pub(crate) fn set_epoch(&self, epoch: u64) {
         self.map.store_u64(daemon_page::EPOCH, epoch);
     }

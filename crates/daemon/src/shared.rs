@@ -101,10 +101,11 @@ impl Shared {
         self.clients.read().get(&id).cloned()
     }
 
-    /// Adds a client. From here on it hears of every epoch.
+    /// Adds a client. From here on it hears of every epoch, and of tiers that come and go.
     pub(crate) fn register(&self, client: &Arc<Client>) {
         let epoch = self.epoch.lock();
         client.daemon_page.set_epoch(epoch.number);
+        client.daemon_page.set_tiers(self.is_tiered());
         self.clients.write().insert(client.id, client.clone());
     }
 
@@ -116,6 +117,15 @@ impl Shared {
         epoch.txid = epoch.txid.max(txid);
         for client in self.clients.read().values() {
             client.daemon_page.set_epoch(epoch.number);
+        }
+    }
+
+    /// Tells all clients whether there are tiers below NVM.
+    pub(crate) fn tell_tiers(&self) {
+        let _epoch = self.epoch.lock();
+        let tiers = self.is_tiered();
+        for client in self.clients.read().values() {
+            client.daemon_page.set_tiers(tiers);
         }
     }
 

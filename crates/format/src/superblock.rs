@@ -223,9 +223,9 @@ impl Superblock {
         Ok(())
     }
 
-    /// Whether the volume was made with tiers below NVM.
-    pub fn is_tiered(&self) -> bool {
-        self.tier[1..].iter().any(|t| t.blocks > 0)
+    /// Whether the volume can have tiers below NVM: it was made with some, or with a device table.
+    pub fn can_have_tiers(&self) -> bool {
+        self.has_device_table() || self.tier[1..].iter().any(|t| t.blocks > 0)
     }
 
     /// The volume's policy.

@@ -7,11 +7,14 @@ pub const COMPATIBLE: u64 = 0;
 /// Read-only-compatible features known here: with an unknown bit the volume may be read, not written.
 pub const RO_COMPATIBLE: u64 = 0;
 /// Incompatible features known here: with an unknown bit the volume may not be opened.
-pub const INCOMPATIBLE: u64 = LOWER_TIERS | DEVICE_TABLE;
+pub const INCOMPATIBLE: u64 = LOWER_TIERS | DEVICE_TABLE | TIERS_LATER;
 /// Incompatible feature: the volume has tiers below NVM.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the tiers below NVM stand in a device table.
 pub const DEVICE_TABLE: u64 = 2;
+/// Incompatible feature: made with NVM alone, with an empty device table; tiers below NVM may have come
+/// since.
+pub const TIERS_LATER: u64 = 4;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

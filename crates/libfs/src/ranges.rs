@@ -185,7 +185,7 @@ impl Session {
         range: std::ops::Range<u64>,
     ) -> Result<()> {
         let (mut start, end) = (range.start, range.end);
-        if !self.view.superblock().is_tiered() || end - start <= PIECE_BYTES {
+        if !self.is_tiered() || end - start <= PIECE_BYTES {
             return self.change_range(caller, ino, change, keep, range);
         }
         self.look_for_room(caller, ino, range)?;

@@ -42,20 +42,18 @@ impl Session {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
-        if into.len() <= RUN_BYTES || !self.view.superblock().is_tiered() {
-            return self.read_run(caller, ino, known, goes_on, offset, into);
-        }
-        let mut done = 0;
-        for part in into.chunks_mut(RUN_BYTES) {
-            let n = self.read_run(caller, ino, None, goes_on, offset + done as u64, part)?;
+        let (mut done, mut known, mut whole) = (0, known, false);
+        while !whole {
+            let (at, rest) = (offset + done as u64, &mut into[done..]);
+            let n;
+            (n, whole) = self.read_run(caller, ino, known.take(), goes_on, at, rest)?;
             done += n;
-            if n < part.len() {
-                break;
-            }
         }
         Ok(done)
     }
 
+    /// Reads under one run, where there are tiers below NVM no more than fits the cache. Gives the
+    /// bytes, and whether that was all there is to read.
     fn read_run(
         &self,
         caller: &Caller,
@@ -64,8 +62,8 @@ impl Session {
         goes_on: bool,
         offset: u64,
         into: &mut [u8],
-    ) -> Result<usize> {
-        let (n, old_atime) = self.run(caller, Need::default(), |op| {
+    ) -> Result<(usize, bool)> {
+        let (n, whole, old_atime) = self.run(caller, Need::default(), |op| {
             let found;
             // Only the first run trusts it: what stops the call may have replaced it.
             let node = match known.take() {
@@ -79,7 +77,11 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
-            let n = (into.len() as u64).min(state.inode.size.saturating_sub(offset)) as usize;
+            let wanted = match into.len() > RUN_BYTES && op.session.is_tiered() {
+                true => RUN_BYTES,
+                false => into.len(),
+            };
+            let n = (wanted as u64).min(state.inode.size.saturating_sub(offset)) as usize;
             if n > 0 {
                 let behind = copy_out(op, node, &state, offset, &mut into[..n])?;
                 if goes_on
@@ -89,12 +91,13 @@ impl Session {
                     op.session.nvm.expect_read(behind, AHEAD_BYTES);
                 }
             }
-            Ok((n, n > 0 && wants_atime(&state, op.now_ns)))
+            let whole = n < wanted || n == into.len();
+            Ok((n, whole, n > 0 && wants_atime(&state, op.now_ns)))
         })?;
         if old_atime {
             self.note_access(caller, ino)?;
         }
-        Ok(n)
+        Ok((n, whole))
     }
 
     /// Where data (`data`: true) or a hole begins at or after `offset`. `ENXIO`

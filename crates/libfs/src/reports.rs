@@ -6,14 +6,21 @@
 
 use crate::session::Session;
 use shale_proto::control::client_page::{self, Read};
+use shale_proto::control::daemon_page;
 
 /// log2 of the bytes of a piece.
 const PIECE_SHIFT: u32 = 20;
 
 impl Session {
+    /// Whether the volume has tiers below NVM. Inside the gate the answer holds: nothing lies below
+    /// before every thread has left the call in which it heard that nothing does.
+    pub(crate) fn is_tiered(&self) -> bool {
+        self.daemon_words.load_u64(daemon_page::TIERS) != 0
+    }
+
     /// Notes that bytes `from..to` of a file were read, `below` NVM or in it.
     pub(crate) fn note_read(&self, ino: u64, from: u64, to: u64, below: bool) {
-        if !self.view.superblock().is_tiered() {
+        if !self.is_tiered() {
             return;
         }
         for piece in from >> PIECE_SHIFT..=(to - 1) >> PIECE_SHIFT {

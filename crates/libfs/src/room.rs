@@ -94,13 +94,9 @@ impl Room {
 }
 
 impl Op<'_> {
-    fn is_tiered(&self) -> bool {
-        self.session.view.superblock().is_tiered()
-    }
-
     /// Room for writing `blocks` blocks anew, of which the file gets `new`.
     pub(crate) fn need_content(&mut self, new: u64, blocks: u64) -> Result<(), Stop> {
-        match self.is_tiered() {
+        match self.session.is_tiered() {
             false => self.need_room(content_bytes(new, blocks)),
             true => self.need_room(tiered_content_bytes(blocks)),
         }
@@ -108,7 +104,7 @@ impl Op<'_> {
 
     /// Room for cutting a file, which gives back `freed` blocks.
     pub(crate) fn need_cut(&mut self, freed: u64) -> Result<(), Stop> {
-        match self.is_tiered() {
+        match self.session.is_tiered() {
             false => self.need_room(cut_bytes(freed)),
             true => self.need_room(TIERED_CUT_BYTES),
         }
@@ -116,7 +112,7 @@ impl Op<'_> {
 
     /// Room for moving a file's extents.
     pub(crate) fn need_shift(&mut self) -> Result<(), Stop> {
-        let below = u64::from(self.is_tiered()) * LOWER_TREES_BYTES;
+        let below = u64::from(self.session.is_tiered()) * LOWER_TREES_BYTES;
         self.need_room(TREE_BYTES + below)
     }
 }

@@ -255,14 +255,14 @@ pub(crate) struct Lower {
 }
 
 impl Lower {
-    /// `None`: the volume has NVM only.
+    /// `None`: the volume can have NVM only.
     pub(crate) fn new(
         media: Media,
         sb: &Superblock,
         devices: &LowerDevices,
         owner: bool,
     ) -> Result<Option<Arc<Lower>>> {
-        if !sb.is_tiered() {
+        if !sb.can_have_tiers() {
             return Ok(None);
         }
         let layout = Layout::new(&device_table(&media, sb)?, devices)?;

@@ -75,8 +75,8 @@ impl Default for MkfsOptions {
     }
 }
 
-/// How the tier is divided.
-fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
+/// How the tier is divided, and the devices below it.
+fn superblock(blocks: u64, options: &MkfsOptions) -> Result<(Superblock, DeviceTable)> {
     let journal_block = LOG_TABLE_BLOCK + LOG_TABLE_BLOCKS;
     let journal_blocks =
         (blocks / JOURNAL_PART).clamp(*JOURNAL_BLOCKS.start(), *JOURNAL_BLOCKS.end());
@@ -94,19 +94,19 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         kind: 0,
     };
     let tier = [nvm, options.ssd, options.hdd];
-    let tables = new_table(bitmap_block + bitmap_blocks, &tier);
-    let data_block = tables.map_or(bitmap_block + bitmap_blocks, |(_, end)| end);
+    let (table, data_block) = new_table(bitmap_block + bitmap_blocks, &tier)?;
     let in_use = tier.iter().rposition(|t| t.blocks > 0).map_or(1, |n| n + 1);
-    Superblock {
+    let tiers = match table.devices {
+        [0, 0] => version::TIERS_LATER,
+        _ => version::LOWER_TIERS,
+    };
+    let sb = Superblock {
         magic: SUPER_MAGIC,
         crc: 0,
         version: version::VERSION,
         compatible: 0,
         ro_compatible: 0,
-        incompatible: match tables {
-            Some(_) => version::LOWER_TIERS | version::DEVICE_TABLE,
-            None => 0,
-        },
+        incompatible: version::DEVICE_TABLE | tiers,
         generation: 1,
         uuid: options.uuid,
         created_ns: options.created_ns,
@@ -123,21 +123,23 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Superblock {
         log_bytes: options.log_bytes,
         tier,
         lower: [LowerTables::new_zeroed(); 2],
-    }
+    };
+    Ok((sb, table))
 }
 
-/// The devices of a new volume, with their tables one behind the other, and the block behind them;
-/// `None`: it has NVM only.
-fn new_table(at: u64, tier: &[TierTable]) -> Option<(DeviceTable, u64)> {
+/// The devices of a new volume, with their tables one behind the other, and the block behind them.
+fn new_table(at: u64, tier: &[TierTable]) -> Result<(DeviceTable, u64)> {
     let mut table = DeviceTable::empty();
     let mut end = at + DEVICE_TABLE_COPIES;
     for (n, tier) in tier[1..].iter().enumerate() {
         for entry in &tier.device[..tier.devices as usize] {
-            let place = table.add(n, entry, end)?;
+            let place = table.add(n, entry, end);
+            let place =
+                place.ok_or_else(|| VolumeError::Lower("more than a tier can have".to_owned()))?;
             end = place.tables().end_block;
         }
     }
-    (table.devices != [0; 2]).then_some((table, end))
+    Ok((table, end))
 }
 
 fn directory(ino: Ino, mode: u32, options: &MkfsOptions) -> Inode {
@@ -183,7 +185,7 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
         });
     }
     let blocks = bytes / BLOCK_BYTES as u64;
-    let sb = superblock(blocks, options);
+    let (sb, table) = superblock(blocks, options)?;
     if sb.data_block > blocks / TABLES_PART {
         return Err(VolumeError::TierSize {
             expected: sb.data_block * TABLES_PART * BLOCK_BYTES as u64,
@@ -204,7 +206,7 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
     }
     media.write(BlockAddr::nvm(sb.journal_block), 0, &zeros)?;
     write_bitmap(&media, &sb)?;
-    write_lower(&media, &sb)?;
+    write_lower(&media, &sb, &table)?;
     write_inodes(&media, &sb, options)?;
     if !mutants::is_on("mkfs-fence") {
         media.fence();
@@ -232,11 +234,8 @@ fn write_bitmap(media: &Media, sb: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Tables of the tiers below: all zones empty.
-fn write_lower(media: &Media, sb: &Superblock) -> Result<()> {
-    let Some((table, _)) = new_table(sb.device_table_block(), &sb.tier) else {
-        return Ok(());
-    };
+/// The device table, and the tables of the tiers below: all zones empty.
+fn write_lower(media: &Media, sb: &Superblock, table: &DeviceTable) -> Result<()> {
     for place in table.of(0).iter().chain(table.of(1)) {
         write_tables(media, place)?;
     }

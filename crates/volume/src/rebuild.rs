@@ -57,7 +57,7 @@ impl Rebuild {
         let media = Media::new(map, sb.tier[0].blocks);
         // A batch that cannot be applied is part of the damage.
         let _ = journal::replay(&media, sb);
-        let devices = match sb.is_tiered() {
+        let devices = match sb.can_have_tiers() {
             true => Some(device_table(&media, sb)?),
             false => None,
         };

@@ -30,9 +30,15 @@ const TRANSACTION_DATA_BLOCKS: u64 = 257;
 /// as a whole, with one leaf for 168 extents.
 const RESERVED_PART: u64 = 64;
 
+/// What of [`RESERVED_TRANSACTION`] a transaction can need: data, attributes, nodes.
+const TRANSACTION_BLOCKS: u64 =
+    TRANSACTION_DATA_BLOCKS + shale_format::xattr::XATTR_BLOCKS_MAX as u64 + 128;
+/// Part of the tier that [`RESERVED_PART`] leaves over: inner nodes and their roots are fewer than
+/// 1/126 of it, a tree that is written anew is 1/168.
+const SPARE_PART: u64 = 576;
+
 const _: () = assert!(
-    RESERVED_TRANSACTION
-        > TRANSACTION_DATA_BLOCKS + shale_format::xattr::XATTR_BLOCKS_MAX as u64 + 128,
+    RESERVED_TRANSACTION > TRANSACTION_BLOCKS,
     "data, attributes and nodes of a transaction fit the reserve"
 );
 
@@ -81,6 +87,14 @@ pub struct Space {
     /// Part of `free` that the caller should keep for what a digest needs for a moment:
     /// enough for one transaction of a log, and for inner nodes that split.
     pub reserved_fixed: u64,
+}
+
+impl Space {
+    /// Blocks of [`Space::reserved_fixed`] that can be lacking for a while: more than what it is for
+    /// can ever need together.
+    pub fn spare(&self) -> u64 {
+        RESERVED_TRANSACTION - TRANSACTION_BLOCKS + self.total / SPARE_PART
+    }
 }
 
 /// One word of the bitmap as a commit changes it.

@@ -34,6 +34,11 @@ impl Volume {
         zones.ok_or_else(|| VolumeError::Lower(format!("the volume has no tier {tier:?}")))
     }
 
+    /// Whether there is a tier below NVM now.
+    pub fn is_tiered(&self) -> bool {
+        !self.lower_tiers().is_empty()
+    }
+
     /// Tiers below NVM that the volume has, fastest first, if their devices are there.
     pub fn lower_tiers(&self) -> Vec<TierId> {
         let Some(lower) = self.reader().lower() else {

@@ -460,11 +460,6 @@ fn what_cannot_be_ordered_is_said() {
     v.shale(&list).failed(4);
     v.mount();
     assert!(v.shale(&list).ok().contains("NVM alone"));
-    let image = format!("{}:64M", v.dir().join("x.img").display());
-    let text = v
-        .shale(&["device", "add", v.place(), "--ssd", &image])
-        .failed(1);
-    assert!(text.contains("NVM alone"), "{text}");
     v.shale(&["device", "add", v.place()]).failed(2);
     let text = v
         .shale(&["device", "remove", v.place(), "/nowhere"])

@@ -6,6 +6,7 @@
 mod coherence;
 mod devices;
 mod flash;
+mod grow;
 mod history;
 mod messages;
 mod observe;

@@ -127,7 +127,12 @@ pub struct Volume {
 impl Volume {
     /// Makes a volume of 96 MiB.
     pub fn new(name: &str) -> Self {
-        Self::made(name, "96M", None, &[])
+        Self::of_nvm(name, "96M")
+    }
+
+    /// Makes a volume with NVM alone.
+    pub fn of_nvm(name: &str, bytes: &str) -> Self {
+        Self::made(name, bytes, None, &[])
     }
 
     /// Makes a volume on three tiers of these sizes; those below NVM are image files.

@@ -376,7 +376,7 @@ impl Digester {
         done.txid = Some(committed.txid);
         done.freed = committed.freed;
         done.stats.commits = 1;
-        if self.volume.superblock().is_tiered() {
+        if self.volume.is_tiered() {
             done.touched = touched(&plan);
         }
         Ok((done, plan.journal_bytes))

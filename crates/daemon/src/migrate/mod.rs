@@ -49,6 +49,8 @@ pub const MIGRATE_AT_PERCENT: u32 = 95;
 const DOWN_PERCENT: u32 = 5;
 /// How often the mark is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The same while there is nowhere to move to: the first device below NVM rings.
+const IDLE: Duration = Duration::from_secs(3600);
 /// Wait after an error before the next try.
 const ERROR_WAIT: Duration = Duration::from_secs(2);
 
@@ -223,7 +225,7 @@ impl Migration {
 impl Shared {
     /// Whether the volume has tiers to move to.
     pub(crate) fn is_tiered(&self) -> bool {
-        !self.volume.lower_tiers().is_empty()
+        self.volume.is_tiered()
     }
 
     pub(crate) fn migrate_percent(&self) -> u32 {
@@ -247,7 +249,8 @@ impl Shared {
 
     /// The thread that moves data in the background.
     pub(crate) fn migrate_loop(self: &Arc<Self>) {
-        while self.migration.wait(LOOK_EVERY) {
+        let every = |tiered| if tiered { LOOK_EVERY } else { IDLE };
+        while self.migration.wait(every(self.is_tiered())) {
             self.take_reports();
             // What waits for room has its turn in between.
             if self.may_move() && self.empty_devices() > 0 {

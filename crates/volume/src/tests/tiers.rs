@@ -304,8 +304,24 @@ fn one_zone_is_kept_for_cleaning() {
 }
 
 #[test]
-fn nvm_alone_has_no_tables_and_no_tiers() {
+fn nvm_alone_gets_a_tier_and_loses_it() {
     let volume = new_volume(33 * MIB);
-    assert!(!volume.superblock().is_tiered() && volume.lower_tiers().is_empty());
+    assert!(!volume.is_tiered() && volume.lower_tiers().is_empty());
+    check(&volume.view());
+    let free = volume.space().free;
+    let map = Arc::clone(volume.view().map());
+    let (reader, _) = View::open(map).unwrap();
+    let first = BlockAddr::new(TierId::Hdd, 0);
+    reader.zone(first).unwrap_err();
+    let (entry, device) = spare(4);
+    volume.add_device(TierId::Hdd, &entry, &device).unwrap();
+    assert_eq!(volume.lower_tiers(), [TierId::Hdd]);
+    assert_eq!(reader.zone(first).unwrap().device, 0);
+    let wanted = Volume::table_blocks(&entry);
+    assert_eq!(volume.space().free, free - wanted);
+    let done = volume.remove_device(TierId::Hdd, &entry.uuid).unwrap();
+    volume.release_up_to(done.txid);
+    assert!(!volume.is_tiered());
+    assert_eq!(volume.space().free, free);
     check(&volume.view());
 }

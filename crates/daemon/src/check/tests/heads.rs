@@ -50,9 +50,9 @@ const SUPERBLOCKS: &[Damage] = &[
         "99 is newer",
     ),
     damage(
-        |s| s.edit_super(0, |sb| sb.incompatible = 4),
+        |s| s.edit_super(0, |sb| sb.incompatible = 8),
         "superblock: version",
-        "0x4",
+        "0x8",
     ),
     damage(
         |s| s.edit_super(0, |sb| sb.bitmap_blocks = 0),
