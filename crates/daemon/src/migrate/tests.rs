@@ -92,6 +92,27 @@ fn stage_on(
     dir: &Path,
     ssd: impl FnOnce(&Arc<BlockTape>, Arc<dyn TierDevice>) -> Arc<dyn TierDevice>,
 ) -> Stage {
+    let options = MkfsOptions {
+        ssd: table(0),
+        hdd: table(1),
+        ..MkfsOptions::default()
+    };
+    stage_of(dir, &options, |tape, memory| LowerDevices {
+        ssd: vec![ssd(tape, memory[0].clone())],
+        hdd: vec![memory[1].clone()],
+    })
+}
+
+/// A volume with NVM alone: all devices are to be added.
+fn stage_alone(dir: &Path) -> Stage {
+    stage_of(dir, &MkfsOptions::default(), |_, _| LowerDevices::default())
+}
+
+fn stage_of(
+    dir: &Path,
+    options: &MkfsOptions,
+    lower: impl FnOnce(&Arc<BlockTape>, &[Arc<MemoryBlocks>; DEVICES]) -> LowerDevices,
+) -> Stage {
     let recording = Recording::new();
     let medium = recording.medium("nvm");
     let map = make_nvm(dir, NVM_BYTES, &MapOptions::new().recorder(medium)).unwrap();
@@ -101,15 +122,10 @@ fn stage_on(
         let memory = MemoryBlocks::new(["ssd", "hdd", "new"][n], device_bytes(n));
         Arc::new(tape.watch(n, memory))
     });
-    let lower = LowerDevices {
-        ssd: vec![ssd(&tape, memory[0].clone())],
-        hdd: vec![memory[1].clone()],
-    };
+    let lower = lower(&tape, &memory);
     let options = MkfsOptions {
         uuid: [7; 16],
-        ssd: table(0),
-        hdd: table(1),
-        ..MkfsOptions::default()
+        ..options.clone()
     };
     drop(Volume::create_with(map.clone(), &options, &lower).unwrap());
     let mut config = DaemonConfig::new(volume_file(dir));
@@ -256,6 +272,39 @@ fn devices_change(s: &mut Stage) {
     assert_eq!(volume.lower_devices(TierId::Ssd).len(), 1);
     s.write(22, 0, 30, 22);
     s.daemon.migrate(None).unwrap();
+}
+
+/// NVM alone gets flash, then a disk; both are emptied and go again.
+fn tiers_come_and_go(s: &mut Stage) {
+    for ino in 16..20 {
+        s.write(ino, 0, 40, ino as u8);
+    }
+    let volume = s.daemon.volume().clone();
+    assert!(!volume.is_tiered() && s.daemon.migrate(None).unwrap() == 0);
+    for (n, tier) in [TierId::Ssd, TierId::Hdd].into_iter().enumerate() {
+        let device: Arc<dyn TierDevice> = s.memory[n].clone();
+        let done = volume.add_device(tier, &entry(n), &device).unwrap();
+        s.daemon.shared().publish(done.txid);
+        s.write(20 + n as u64, 0, 70, 20 + n as u8);
+        s.write(16, 5, 9, 100 + n as u8);
+        assert!(s.daemon.migrate(None).unwrap() > 0);
+    }
+    s.remove(17);
+    let live = |tier| volume.lower_device_infos(tier)[0].live;
+    for (n, tier) in [TierId::Ssd, TierId::Hdd].into_iter().enumerate() {
+        let uuid = entry(n).uuid;
+        let done = volume.set_device_state(tier, &uuid, 1).unwrap();
+        s.daemon.shared().publish(done.txid);
+        let begun = std::time::Instant::now();
+        while live(tier) > 0 {
+            s.daemon.shared().empty_devices();
+            assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
+        }
+        let done = volume.remove_device(tier, &uuid).unwrap();
+        s.daemon.shared().publish(done.txid);
+    }
+    assert!(!volume.is_tiered());
+    s.write(22, 0, 30, 22);
 }
 
 /// Opens what a cut left and compares it.
@@ -410,6 +459,15 @@ fn a_power_cut_in_migration_loses_nothing() {
 #[test]
 fn a_power_cut_while_devices_change_loses_nothing() {
     let states = explore(devices_change).unwrap();
+    println!("{states} states");
+    assert!(states > 100);
+}
+
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn a_power_cut_while_tiers_come_to_nvm_alone_and_go_loses_nothing() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let states = run(stage_alone(dir.path()), tiers_come_and_go, &mut look).unwrap();
     println!("{states} states");
     assert!(states > 100);
 }
