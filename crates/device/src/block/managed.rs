@@ -51,40 +51,40 @@ impl ManagedShape {
         bytes: u64,
         unit: u64,
     ) -> Result<ManagedShape, DeviceError> {
-        let divided = Self::divide(&zones_of(device)?, device, bytes, unit);
-        divided.map_err(|why| unfit(device, why))
-    }
-
-    fn divide(
-        zones: &[Zone],
-        device: &dyn HostManaged,
-        bytes: u64,
-        unit: u64,
-    ) -> Result<ManagedShape, String> {
-        let most = device.max_active();
-        if (1..NEEDED).contains(&most) {
-            return Err(format!(
-                "{most} zones may be active, expected {NEEDED} at least"
-            ));
-        }
-        let zones = whole(zones, device.zone_bytes(), bytes);
-        let first = zones.iter().position(|z| z.is_sequential);
-        let Some(first) = first.filter(|n| n + LABEL_ROWS as usize <= zones.len()) else {
-            return Err("it has no two sequential zones for labels".to_owned());
-        };
-        for (n, zone) in zones
-            .iter()
-            .enumerate()
-            .skip(first)
+        let all = zones_of(device)?;
+        let zones = whole(&all, device.zone_bytes(), bytes);
+        let shape = Self::divide(zones, device.max_active(), unit);
+        let shape = shape.map_err(|why| unfit(device, why))?;
+        let labels = shape.labels as usize..;
+        let worn = labels
             .take(LABEL_ROWS as usize)
-        {
-            if zone.is_lost() || !zone.is_sequential || zone.capacity < PAGE_BYTES {
-                let state = zone.state;
-                return Err(format!(
-                    "zone {n}, for labels, is not sequential and writable: {state:?}"
-                ));
+            .find(|&n| zones[n].is_lost());
+        match worn {
+            None => Ok(shape),
+            Some(n) => {
+                let why = format!(
+                    "zone {n}, for labels, cannot be written: {:?}",
+                    zones[n].state
+                );
+                Err(unfit(device, why))
             }
         }
+    }
+
+    /// Divides zones of full length; labels are where they were though one of their zones is worn out.
+    fn divide(zones: &[Zone], max_active: u64, unit: u64) -> Result<ManagedShape, String> {
+        if (1..NEEDED).contains(&max_active) {
+            return Err(format!(
+                "{max_active} zones may be active, expected {NEEDED} at least"
+            ));
+        }
+        let first = zones.iter().position(|z| z.is_sequential);
+        let pair = first.and_then(|n| Some((n, zones.get(n..n + LABEL_ROWS as usize)?)));
+        let Some((first, _)) = pair.filter(|(_, pair)| pair.iter().all(|z| z.is_sequential)) else {
+            return Err(
+                "it has no two sequential zones, one behind the other, for labels".to_owned(),
+            );
+        };
         let usable = zones.iter().filter(|z| !z.is_lost());
         let least = usable.map(|z| z.capacity).min().unwrap_or(0);
         Ok(ManagedShape {
@@ -156,7 +156,8 @@ impl ManagedBlocks {
     /// Opens a device as it is: zones of which `zone_bytes` bytes are used behind `label_bytes` bytes.
     ///
     /// # Errors
-    /// As [`ManagedShape::of`]; it has no zones of that capacity.
+    /// As [`ManagedShape::of`], but that one of the label zones may be worn out; it has no zones of that
+    /// capacity.
     pub fn open(
         name: &str,
         device: Arc<dyn HostManaged>,
@@ -164,10 +165,9 @@ impl ManagedBlocks {
         (zone_bytes, unit): (u64, u64),
     ) -> Result<ManagedBlocks, DeviceError> {
         let all = zones_of(&*device)?;
-        let bytes = device.bytes();
-        let shape = ManagedShape::divide(&all, &*device, bytes, unit);
+        let zones = whole(&all, device.zone_bytes(), device.bytes());
+        let shape = ManagedShape::divide(zones, device.max_active(), unit);
         let shape = shape.map_err(|why| unfit(&*device, why))?;
-        let zones = whole(&all, device.zone_bytes(), bytes);
         let fits = |z: &Zone| z.is_sequential && z.capacity / unit * unit == zone_bytes;
         if zone_bytes == 0 || !zones.iter().any(fits) {
             let found = shape.zone_bytes;

@@ -209,6 +209,28 @@ fn labels_are_written_anew_for_ever() {
 }
 
 #[test]
+fn labels_go_on_where_one_of_their_zones_is_worn_out() {
+    for (worn, offline, written) in [(1, false, 9), (2, false, 9), (2, true, 5)] {
+        let device = device(SMALL);
+        let mut block = [0; IO_BYTES];
+        // The ninth version is in the second zone.
+        for n in 1..=written {
+            open(&device).write(0, &[n; IO_BYTES]).unwrap();
+        }
+        device.wear_out(worn, offline).unwrap();
+        open(&device).read(0, &mut block).unwrap();
+        assert_eq!(block[0], written, "{worn}");
+        for n in 10..13 {
+            let blocks = open(&device);
+            blocks.write(0, &[n; IO_BYTES]).unwrap();
+            blocks.flush().unwrap();
+            open(&device).read(0, &mut block).unwrap();
+            assert_eq!(block[0], n, "{worn}");
+        }
+    }
+}
+
+#[test]
 fn a_label_is_the_old_one_or_the_new_one_after_a_cut() {
     for seed in 0..300 {
         let device = device(SMALL);
