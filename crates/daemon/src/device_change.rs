@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use shale_format::TierId;
 use shale_format::device_table::device_state;
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};
-use shale_volume::{LowerDeviceInfo, Run, Volume};
+use shale_volume::{LowerDeviceInfo, Run, Volume, VolumeError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -281,6 +281,14 @@ impl Shared {
             take()
         });
         let room = match taken {
+            Ok(Err(VolumeError::NoSpace { free, .. })) => {
+                let why = format!(
+                    "its tables need {wanted} bytes of NVM in a row, and {} are free so: remove files, or \
+                     take a smaller device",
+                    free * BLOCK
+                );
+                return Err(wrong(&file.path, why));
+            }
             Ok(run) => return Ok(run?),
             Err(room) => room,
         };

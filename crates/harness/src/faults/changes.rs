@@ -1,4 +1,5 @@
-//! Daemons that are killed while a device comes, and while another is emptied and goes.
+//! Daemons that are killed while a device comes, and while another is emptied and goes; and while the first
+//! device comes to NVM alone.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,9 +24,10 @@ const NEW: &str = "flash-2";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Points, and the times that each is reached at which it is tried.
-const POINTS: [(&str, &[u64]); 10] = [
+const POINTS: [(&str, &[u64]); 11] = [
     ("device-named", &[1]),
     ("device-added", &[1]),
+    ("tiers-begun", &[1]),
     ("device-removed", &[1]),
     ("migrate-copied", &[1, 2]),
     ("migrate-flushed", &[1, 2]),
@@ -46,7 +48,8 @@ fn config(place: &Path) -> Checked<DaemonConfig> {
     })
 }
 
-/// Adds a device, empties another and takes it out: what of that is not done yet.
+/// Adds a device, empties another and takes it out, or moves files down if there is no other: what of
+/// that is not done yet.
 fn change(daemon: &Daemon, place: &Path) -> Checked<()> {
     let (new, old) = (place.join(NEW), place.join("flash-0"));
     let find = |path: &Path| {
@@ -63,6 +66,10 @@ fn change(daemon: &Daemon, place: &Path) -> Checked<()> {
         };
         let added = daemon.add_device(TierId::Ssd, &file, false);
         added.map_err(|e| format!("add: {e}"))?;
+    }
+    if !old.exists() {
+        let moved = daemon.migrate(None);
+        return moved.map(drop).map_err(|e| format!("migrate: {e}"));
     }
     if find(&old).is_none() {
         return Ok(());
@@ -133,7 +140,10 @@ fn goes_on(t: &mut Three, tree: &crate::model::Snapshot) -> Checked<()> {
         let all = files.iter().map(|d| place.join(&d.path));
         all.collect()
     };
-    let expected = [place.join("flash-1"), place.join(NEW)];
+    let mut expected = vec![place.join(NEW)];
+    if t.is_tiered() {
+        expected.insert(0, place.join("flash-1"));
+    }
     let found = named(&done.volume.ssd);
     if found != expected {
         return Err(format!("the volume file has {found:?}, not {expected:?}"));
@@ -151,10 +161,21 @@ fn goes_on(t: &mut Three, tree: &crate::model::Snapshot) -> Checked<()> {
 
 /// The daemon is killed between the steps of adding, emptying and removing a device.
 pub fn killed(trial: &mut Trial<'_>) -> Result<Checked<()>> {
-    if !trial.armed() {
-        return Ok(Ok(()));
+    match trial.armed() {
+        true => killed_on(Three::new(trial)?, trial),
+        false => Ok(Ok(())),
     }
-    let mut t = Three::new(trial)?;
+}
+
+/// The daemon is killed between the steps of adding a device to NVM alone.
+pub fn first_killed(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    match trial.armed() {
+        true => killed_on(Three::alone(trial)?, trial),
+        false => Ok(Ok(())),
+    }
+}
+
+fn killed_on(mut t: Three, trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let tree = kept!(t.fill(trial));
     let place = t.place().to_path_buf();
     let image = Kept::of(&[&place, &place.join("nvm")])?;

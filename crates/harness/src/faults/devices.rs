@@ -25,8 +25,10 @@ const ZONES: u64 = 6;
 /// Bytes of a device.
 pub(super) const DEVICE_BYTES: u64 = LABEL_AREA_BYTES + ZONES * ZONE_BYTES;
 const DEVICES: [&str; 3] = ["flash-0", "flash-1", "disk-0"];
+/// Large files, with and without devices.
+const LARGE: [u8; 2] = [28, 4];
 
-/// A volume with two flash devices and a disk, which are files.
+/// A volume with two flash devices and a disk, which are files; or with NVM alone.
 pub(super) struct Three {
     stage: Stage,
     place: PathBuf,
@@ -35,6 +37,21 @@ pub(super) struct Three {
 
 impl Three {
     pub(super) fn new(trial: &Trial<'_>) -> Result<Three> {
+        Self::made(trial, |device| LowerTiers {
+            ssd: vec![device(DEVICES[0]), device(DEVICES[1])],
+            hdd: vec![device(DEVICES[2])],
+        })
+    }
+
+    /// None of the three yet.
+    pub(super) fn alone(trial: &Trial<'_>) -> Result<Three> {
+        Self::made(trial, |_| LowerTiers::default())
+    }
+
+    fn made(
+        trial: &Trial<'_>,
+        lower: impl FnOnce(&dyn Fn(&str) -> DeviceFile) -> LowerTiers,
+    ) -> Result<Three> {
         let stage = trial.stage()?;
         let place = stage.dir().join("volume");
         std::fs::create_dir(&place).map_err(HarnessError::file(&place, "make"))?;
@@ -50,10 +67,7 @@ impl Three {
             name: "faults".to_owned(),
             nvm_dir: place.join("nvm"),
             nvm_bytes: NVM_BYTES_MIN,
-            lower: LowerTiers {
-                ssd: vec![device(DEVICES[0]), device(DEVICES[1])],
-                hdd: vec![device(DEVICES[2])],
-            },
+            lower: lower(&device),
             log_bytes: LOG_BYTES_MIN,
             durability: Durability::Strict,
             owner_uid: rustix::process::geteuid().as_raw(),
@@ -83,7 +97,8 @@ impl Three {
         }
         close_all(&mut shale);
         close_all(&mut model);
-        for n in 0..28 {
+        let alone = !self.is_tiered();
+        for n in 0..LARGE[usize::from(alone)] {
             for act in large(&format!("large-{n}"), n) {
                 both(&mut model, &mut shale, &act)?;
             }
@@ -93,7 +108,7 @@ impl Three {
         drop(shale);
         session.detach().map_err(|e| format!("detach: {e}"))?;
         daemon.shutdown().map_err(|e| format!("shutdown: {e}"))?;
-        match live.is_some_and(|space| space.live > 0) {
+        match alone || live.is_some_and(|space| space.live > 0) {
             true => tree(&mut model),
             false => Err("nothing is on the disk".to_owned()),
         }
@@ -108,6 +123,11 @@ impl Three {
         session.detach().map_err(|e| format!("detach: {e}"))?;
         daemon.shutdown().map_err(|e| format!("shutdown: {e}"))?;
         sight.within(&[])
+    }
+
+    /// Whether it was made with devices.
+    pub(super) fn is_tiered(&self) -> bool {
+        self.file(0).exists()
     }
 
     /// Where it is.

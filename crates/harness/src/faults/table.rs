@@ -248,4 +248,9 @@ pub const ROWS: &[Row] = &[
          device is the volume's or is not, and doing the rest leaves what was asked for",
         changes::killed,
     ),
+    row(
+        "first-device-killed",
+        "the same while the first device below NVM comes to a volume with NVM alone and files move there",
+        changes::first_killed,
+    ),
 ];

@@ -1,18 +1,20 @@
 //! A small volume whose daemon digests only when it has to, and is killed at will.
 
 use shale_daemon::check::{CheckOptions, check_volume_dir};
-use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
+use shale_daemon::volume_file::DeviceFile;
+use shale_daemon::{Daemon, DaemonConfig, DeviceKind, MakeOptions, VolumeFile, make_volume};
 use shale_device::SystemClock;
-use shale_format::Durability;
+use shale_format::{Durability, TierId};
 use shale_libfs::{Session, SessionOptions};
 use shale_proto::InProcess;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A volume in memory that goes when it is dropped.
 pub struct Place {
     daemon: Option<Arc<Daemon>>,
-    volume: VolumeFile,
+    file: PathBuf,
     clock: Arc<SystemClock>,
     dir: TempDir,
 }
@@ -34,10 +36,10 @@ impl Place {
             root_mode: 0o755,
             force: false,
         };
-        let volume = make_volume(&options, &*clock).expect("a volume").file;
+        make_volume(&options, &*clock).expect("a volume");
         let mut place = Self {
             daemon: None,
-            volume,
+            file: options.file,
             clock,
             dir,
         };
@@ -47,16 +49,35 @@ impl Place {
 
     /// Starts a daemon as a fresh mount does.
     pub fn start(&mut self) {
+        let volume = VolumeFile::load(&self.file).expect("a volume file");
         let config = DaemonConfig {
             digest_threads: 2,
             digest_at_percent: 100,
-            ..DaemonConfig::new(self.volume.clone())
+            volume_path: Some(self.file.clone()),
+            ..DaemonConfig::new(volume)
         };
         self.daemon = Some(Daemon::start(config, self.clock.clone()).expect("a daemon"));
     }
 
     pub fn daemon(&self) -> &Arc<Daemon> {
         self.daemon.as_ref().expect("the daemon runs")
+    }
+
+    /// Makes flash a tier of the volume, which is served; `false`: no blocks in a row for its tables.
+    pub fn add_flash(&self, mib: u64) -> bool {
+        let device = DeviceFile {
+            path: self.dir.path().join("flash.img"),
+            size_bytes: mib << 20,
+            zone_bytes: None,
+            model: None,
+            kind: DeviceKind::Conventional,
+        };
+        let added = self.daemon().add_device(TierId::Ssd, &device, false);
+        match added {
+            Ok(_) => true,
+            Err(e) if e.to_string().contains("in a row") => false,
+            Err(e) => panic!("{e}"),
+        }
     }
 
     /// Ends the daemon as a kill would.

@@ -166,3 +166,47 @@ fn every_name_can_go_on_a_full_volume() {
     place.stop();
     place.check();
 }
+
+/// The first device below NVM comes to a full volume whose client has logged what sets no room aside for
+/// it, and goes on.
+#[test]
+fn a_full_volume_gets_flash_under_a_client() {
+    for seed in seeds() {
+        println!("SEEDS={seed}..{}", seed + 1);
+        let mut place = Place::new(32);
+        let session = place.attach(true);
+        let mut load = Load::new(session.clone(), seed);
+        fill(&mut load);
+        let logged = || place.daemon().status_values().space.dirty_bytes;
+        loop {
+            make_room(&mut load);
+            for _ in 0..100 {
+                load.step();
+            }
+            assert!(logged() > 0);
+            if place.add_flash(64) {
+                break;
+            }
+        }
+        assert_eq!(
+            logged(),
+            0,
+            "all of it is digested before anything goes below"
+        );
+        for _ in 0..10 {
+            for _ in 0..60 {
+                load.step();
+            }
+            place.daemon().migrate(Some(4 << 20)).expect("migrate");
+        }
+        load.verify();
+        let flash = &place.daemon().status_values().tiers[0];
+        assert!(flash.live_bytes > 0);
+        assert_eq!(place.daemon().status_values().digest.last_error, None);
+        drop(load);
+        session.detach().expect("all of it is digested");
+        drop(session);
+        place.stop();
+        place.check();
+    }
+}
