@@ -6,11 +6,15 @@
 //! waits; whoever is about to sleep makes the two happen in this order on every processor, with
 //! `membarrier` (some microseconds, paid only by those who would sleep anyway).
 //!
+//! While one thread alone uses such locks it enters and leaves without such instructions, as a reader too
+//! ([`crate::lone`]).
+//!
 //! Invariants: while `state` is [`WRITER`] only its owner changes it. A sleeper counts itself in
 //! `sleepers`, then has the barrier, then looks at `state` a last time (in the kernel, as it
 //! goes to sleep): so either it sees that the lock was left, or who leaves it sees the sleeper.
 //! Where there is no barrier to be had a sleeper wakes up by itself after [`NAP`].
 
+use crate::lone;
 use parking_lot::lock_api;
 use rustix::thread::futex::{self, Flags, Timespec};
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -46,27 +50,46 @@ pub struct Asymmetric {
 impl Asymmetric {
     #[inline(always)]
     fn try_write(&self) -> bool {
-        self.state
-            .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        self.change(|now| (now == 0).then_some(WRITER)).is_some()
     }
 
     /// One more reader, unless there is a writer. (Others may come and go meanwhile.)
     #[inline(always)]
     fn try_read(&self) -> bool {
-        let mut readers = self.state.load(Ordering::Relaxed);
-        while readers < WRITER - 1 {
-            match self.state.compare_exchange_weak(
-                readers,
-                readers + 1,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return true,
-                Err(now) => readers = now,
+        self.change(|now| (now < WRITER - 1).then_some(now + 1))
+            .is_some()
+    }
+
+    /// Makes `state` what `next` says to what it is, in one step; gives what it was. `None`: `next` gave
+    /// nothing.
+    #[inline(always)]
+    fn change(&self, next: impl Fn(u32) -> Option<u32>) -> Option<u32> {
+        let plain = lone::PROCESS.alone(|| {
+            let now = self.state.load(Ordering::Relaxed);
+            let next = next(now)?;
+            self.state.store(next, Ordering::Release);
+            Some(now)
+        });
+        match plain {
+            Some(done) => done,
+            None => self.change_among_others(next),
+        }
+    }
+
+    #[inline]
+    fn change_among_others(&self, next: impl Fn(u32) -> Option<u32>) -> Option<u32> {
+        let mut now = self.state.load(Ordering::Relaxed);
+        loop {
+            let next = next(now)?;
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            match self
+                .state
+                .compare_exchange_weak(now, next, order.0, order.1)
+            {
+                Ok(_) => return Some(now),
+                Err(changed) => now = changed,
             }
         }
-        false
     }
 
     #[inline(always)]
@@ -104,6 +127,7 @@ impl Asymmetric {
             std::hint::spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // If the kernel has none, sleepers wake by themselves.
         barrier();
         let mut slept = false;
         loop {
@@ -121,19 +145,18 @@ impl Asymmetric {
     }
 }
 
-/// Makes every thread of the process have a full barrier, wherever it is.
-pub fn barrier() {
+/// Makes every thread of the process have a full barrier, wherever it is. `false`: the kernel has none.
+pub fn barrier() -> bool {
     let everywhere = || membarrier(MembarrierCommand::PrivateExpedited);
-    if everywhere().is_err() {
-        // The first time in this process. If the kernel has none, sleepers wake by themselves.
-        let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited).and_then(|()| everywhere());
-    }
+    // The first time in this process it has to be told.
+    let first = || membarrier(MembarrierCommand::RegisterPrivateExpedited);
+    everywhere().is_ok() || first().and_then(|()| everywhere()).is_ok()
 }
 
-// SAFETY: a writer comes in only when `state` is 0 and makes it WRITER in the same instruction,
-// so nobody is inside then; readers come in only by adding to a number without it, in one
-// instruction; and nobody but the writer takes WRITER away. Entering acquires what leaving
-// released.
+// SAFETY: a writer comes in only when `state` is 0 and makes it WRITER in the same step, so nobody
+// is inside then; readers come in only by adding to a number without it, in one step; and nobody
+// but the writer takes WRITER away. A step is one instruction, or a load and a store between
+// which no other thread makes one. Entering acquires what leaving released.
 unsafe impl lock_api::RawRwLock for Asymmetric {
     const INIT: Self = Self {
         state: AtomicU32::new(0),
@@ -157,7 +180,8 @@ unsafe impl lock_api::RawRwLock for Asymmetric {
 
     #[inline(always)]
     unsafe fn unlock_shared(&self) {
-        if self.state.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.change(|now| Some(now - 1)) == Some(1) {
+            compiler_fence(Ordering::SeqCst);
             self.wake();
         }
     }

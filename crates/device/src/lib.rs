@@ -49,6 +49,7 @@ mod fused;
 mod hooks;
 pub mod host_managed;
 mod isa;
+mod lone;
 pub mod mutants;
 pub mod nvm;
 mod peer;

@@ -19,6 +19,7 @@ mod grants;
 mod handle;
 mod kept;
 mod kernel;
+mod lately;
 mod lease;
 #[cfg(test)]
 mod lease_tests;
@@ -36,6 +37,7 @@ mod path;
 mod path_cache;
 mod path_xattrs;
 mod present;
+mod quick;
 mod ranges;
 mod read;
 mod rename;

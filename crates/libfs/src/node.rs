@@ -10,6 +10,7 @@
 use crate::allocated::Allocated;
 use crate::dir::DirState;
 use crate::errno::Stop;
+use crate::lately::Lately;
 use crate::lease::LeaseWord;
 use parking_lot::{Mutex, RwLock};
 use shale_device::asymmetric;
@@ -173,6 +174,8 @@ pub(crate) struct Node {
     pub state: asymmetric::RwLock<NodeState>,
     /// Decoded extents; cleared with every refresh.
     leaves: Mutex<Leaves>,
+    /// Of these, the run of blocks that was asked for last.
+    lately: Lately,
     /// From this file block on the volume has nothing, as far as the leaves tell: what is
     /// appended need not look there. Changes back to `u64::MAX` with every refresh.
     nothing_from: AtomicU64,
@@ -197,6 +200,7 @@ impl Node {
             ino,
             state: asymmetric::RwLock::new(state),
             leaves: Mutex::default(),
+            lately: Lately::default(),
             nothing_from: AtomicU64::new(u64::MAX),
             read_to: AtomicU64::new(0),
             handles: AtomicU32::new(0),
@@ -237,7 +241,10 @@ impl Node {
 
     /// The volume's roots are others now. The caller has the state locked for writing.
     fn forget_leaves(&self) {
-        *self.leaves.lock() = Leaves::default();
+        let mut leaves = self.leaves.lock();
+        *leaves = Leaves::default();
+        self.lately.forget();
+        drop(leaves);
         self.nothing_from.store(u64::MAX, Ordering::Relaxed);
     }
 
@@ -254,7 +261,15 @@ impl Node {
         if !state.in_volume || fb.0 >= self.nothing_from.load(Ordering::Relaxed) {
             return Ok(NOTHING);
         }
-        let found = self.leaves.lock().map(view, &state.inode, fb)?;
+        if let Some((addr, len)) = self.lately.get(fb) {
+            return Ok(Mapping::Data { addr, len });
+        }
+        let mut leaves = self.leaves.lock();
+        let found = leaves.map(view, &state.inode, fb)?;
+        if let Mapping::Data { addr, len } = found {
+            self.lately.note(fb, addr, len);
+        }
+        drop(leaves);
         if matches!(found, Mapping::Hole { len } if len >= u64::MAX - fb.0) {
             self.nothing_from.fetch_min(fb.0, Ordering::Relaxed);
         }

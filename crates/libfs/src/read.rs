@@ -20,7 +20,7 @@ const ATIME_SECONDS_MAX: i64 = 24 * 3600;
 
 /// Bytes behind a sequential read that begin to come into the cache, if it was as long: with the first
 /// lines there, the CPU's own read-ahead, which ends with a page, has begun with the next one.
-const AHEAD_BYTES: usize = 512;
+pub(crate) const AHEAD_BYTES: usize = 512;
 
 /// A search for data or a hole looks at this many bytes before it can stop.
 const SEEK_STEP_BYTES: u64 = 1 << 40;
@@ -33,7 +33,26 @@ impl Session {
 
     /// As [`Self::read`]; `known` is the inode's node, if the caller has it. `goes_on`: it is
     /// likely to read on from where this read ends.
+    #[inline(always)]
     pub(crate) fn read_known(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        known: Option<&Node>,
+        goes_on: bool,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
+        if let Some(node) = known
+            && let Some(n) = self.read_quickly(node, goes_on, offset, into)
+        {
+            return Ok(n);
+        }
+        self.read_at_length(caller, ino, known, goes_on, offset, into)
+    }
+
+    #[inline(never)]
+    fn read_at_length(
         &self,
         caller: &Caller,
         ino: u64,
@@ -142,7 +161,8 @@ pub(crate) fn wrong_type(state: &NodeState) -> Errno {
     }
 }
 
-fn wants_atime(state: &NodeState, now_ns: i64) -> bool {
+#[inline]
+pub(crate) fn wants_atime(state: &NodeState, now_ns: i64) -> bool {
     let i = &state.inode;
     let at = |which: usize| (i.time_s[which], i.time_ns[which]);
     at(time::ACCESS) <= at(time::MODIFY)

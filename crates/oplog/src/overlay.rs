@@ -264,6 +264,27 @@ impl Overlay {
         })
     }
 
+    /// Where all of `range`, which is not empty, is, if that is one place and told at once: `Some(None)`
+    /// is the volume.
+    #[inline]
+    pub fn in_one(&self, range: Range<u64>) -> Option<Option<Source>> {
+        if self.is_empty() {
+            return Some(None);
+        }
+        let (before, next) = self.pieces.around(range.start);
+        match before.filter(|piece| piece.end > range.start) {
+            Some(piece) if piece.end >= range.end => {
+                Some(Some(piece.source().plus(range.start - piece.start)))
+            }
+            Some(_) => None,
+            None => {
+                let zeros = self.cuts.first().map_or(u64::MAX, |cut| cut.from);
+                let clear = next.is_none_or(|start| start >= range.end) && range.end <= zeros;
+                clear.then_some(None)
+            }
+        }
+    }
+
     /// As [`Self::segments`], without cuts: what is behind them is in no piece.
     #[inline]
     fn walk<E>(

@@ -304,6 +304,26 @@ impl Pieces {
         self.before(start.checked_add(1)?)
     }
 
+    /// The last piece that begins at `start` or before, and where the one after it begins.
+    #[inline]
+    pub(crate) fn around(&self, start: u64) -> (Option<&Piece>, Option<u64>) {
+        let At(chunk, index) = self.lower_bound(start.saturating_add(1));
+        let Some(here) = self.chunks.get(chunk) else {
+            return (None, None);
+        };
+        let before = match index {
+            0 => chunk
+                .checked_sub(1)
+                .and_then(|c| self.chunks.get(c)?.last()),
+            n => here.get(n - 1),
+        };
+        let next = match index < here.len {
+            true => Some(here.starts[index]),
+            false => self.heads.get(chunk + 1).copied(),
+        };
+        (before, next)
+    }
+
     /// Pieces that begin at or behind `start`, in order.
     pub(crate) fn from(&self, start: u64) -> impl Iterator<Item = &Piece> {
         let At(chunk, index) = self.lower_bound(start);

@@ -62,7 +62,7 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         nr::MMAP if !is_ours(number, args) => PASS,
         _ => {
             // `malloc`, under its locks, maps memory and reads files of the kernel's.
-            if is_ours(number, args) {
+            if !thread.is_prepared() && is_ours(number, args) {
                 thread.prepare();
             }
             guarded(thread, || dispatch(thread, number, args))
@@ -111,9 +111,8 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
         Entry::File(index) => index,
     };
     match number {
-        nr::READ
-        | nr::WRITE
-        | nr::PREAD
+        nr::READ | nr::PREAD => data::read_plain(thread, fd, index, number, args),
+        nr::WRITE
         | nr::PWRITE
         | nr::READV
         | nr::WRITEV

@@ -34,6 +34,8 @@ pub struct Thread {
     pub stack: AtomicUsize,
     /// The slot's list of inodes used lately ([`crate::recent`]); null: none yet.
     pub recent: AtomicPtr<Recent>,
+    /// Not 0: what the thread's end runs is there ([`Self::prepare`]).
+    prepared: AtomicU32,
     /// Signals to block again when the waiting one has been sent.
     pub mask: core::cell::UnsafeCell<u64>,
     /// What the kernel said of the signal that waits.
@@ -140,12 +142,15 @@ impl Thread {
     /// which has its locks then, are about none.
     #[inline]
     pub fn prepare(&self) {
-        thread_local! {
-            static PREPARED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-        }
-        if !PREPARED.replace(true) {
+        if self.prepared.swap(1, Ordering::Relaxed) == 0 {
             shale_libfs::prepare_thread();
         }
+    }
+
+    /// Whether that was done.
+    #[inline(always)]
+    pub fn is_prepared(&self) -> bool {
+        self.prepared.load(Ordering::Relaxed) != 0
     }
 
     /// Marks the thread busy; waits while a fork runs.

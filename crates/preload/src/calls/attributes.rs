@@ -17,13 +17,7 @@ const IO_BYTES: u32 = 4096;
 
 /// `fsync`, `fdatasync`, `sync_file_range`: what has returned is durable already.
 pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
-    let call = Call {
-        thread,
-        fd,
-        index,
-        number,
-        args,
-    };
+    let call = Call::new(thread, fd, index, number, args);
     let client = match call.way(false) {
         Way::Here(client, held) => {
             drop(held);
@@ -43,13 +37,7 @@ pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
 
 /// `ftruncate`, `fallocate`.
 pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
-    let call = Call {
-        thread,
-        fd,
-        index,
-        number,
-        args,
-    };
+    let call = Call::new(thread, fd, index, number, args);
     let client = match call.way(false) {
         Way::Here(client, held) => {
             drop(held);
@@ -98,13 +86,7 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
 
 /// `fstat`, and `newfstatat` and `statx` with an empty path.
 pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
-    let call = Call {
-        thread,
-        fd,
-        index,
-        number,
-        args,
-    };
+    let call = Call::new(thread, fd, index, number, args);
     let (flags, into) = match number {
         nr::FSTAT => (libc::AT_EMPTY_PATH, args[1]),
         nr::NEWFSTATAT => (args[3] as i32, args[2]),
@@ -213,13 +195,7 @@ pub fn ioctl(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
         report::passed(nr::IOCTL, "not served");
         return PASS;
     }
-    let call = Call {
-        thread,
-        fd,
-        index,
-        number: nr::IOCTL,
-        args,
-    };
+    let call = Call::new(thread, fd, index, nr::IOCTL, args);
     let (client, held) = match call.way(true) {
         Way::Here(client, held) => (client, held),
         other => return call.by_kernel(other),

@@ -38,7 +38,7 @@ impl Asked {
             number,
             nr::WRITE | nr::PWRITE | nr::WRITEV | nr::PWRITEV | nr::PWRITEV2
         );
-        let placed = !matches!(number, nr::READ | nr::WRITE | nr::READV | nr::WRITEV);
+        let placed = !matches!(number, nr::WRITE | nr::READV | nr::WRITEV);
         let second = matches!(number, nr::PREADV2 | nr::PWRITEV2);
         let flags = if second { args[5] } else { 0 };
         if flags & !(rwf::APPEND | rwf::HARMLESS) != 0 {
@@ -65,9 +65,7 @@ enum Buffers {
 impl Buffers {
     fn of(number: u32, args: &Args) -> Result<Self, i64> {
         match number {
-            nr::READ | nr::WRITE | nr::PREAD | nr::PWRITE => {
-                Ok(Self::One(Buffer::new(args[1], args[2])?))
-            }
+            nr::WRITE | nr::PWRITE => Ok(Self::One(Buffer::new(args[1], args[2])?)),
             // SAFETY: the registers of the program's own call.
             _ => Ok(Self::Many(unsafe { buffers(args[1], args[2]) }?)),
         }
@@ -96,15 +94,51 @@ impl Buffers {
     }
 }
 
-/// `read`, `write` and all their forms.
-pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
-    let call = Call {
-        thread,
-        fd,
-        index,
-        number,
-        args,
+/// `read` and `pread`: into one buffer.
+pub fn read_plain(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
+    let call = Call::new(thread, fd, index, number, args);
+    let at = (number == nr::PREAD).then_some(args[3]);
+    if at.is_some_and(|at| at > i64::MAX as u64) {
+        return raw::fail(libc::EINVAL);
+    }
+    let (client, held) = match call.way(at.is_none()) {
+        Way::Here(client, held) => (client, held),
+        other => return call.by_kernel(other),
     };
+    if !call.readable() {
+        return raw::fail(libc::EBADF);
+    }
+    let buffer = match Buffer::new(args[1], args[2]) {
+        Ok(buffer) => buffer,
+        Err(result) => return result,
+    };
+    report::fast(number);
+    let d = call.description();
+    let offset = at.unwrap_or_else(|| d.offset.load(Ordering::Relaxed));
+    if ends_too_far(offset, buffer.len()) {
+        return raw::fail(libc::EINVAL);
+    }
+    match read_into(&call, client, offset, buffer) {
+        Ok(n) => {
+            if at.is_none() {
+                d.offset.store(offset + n as u64, Ordering::Relaxed);
+            }
+            n as i64
+        }
+        Err(e) => call.failed(client, held, e),
+    }
+}
+
+/// Whether bytes behind `offset` are behind the largest offset that there is.
+#[inline]
+fn ends_too_far(offset: u64, bytes: usize) -> bool {
+    let end = offset.checked_add(bytes as u64);
+    end.is_none_or(|end| end > i64::MAX as u64)
+}
+
+/// `write`, and all forms of `read` and `write` but the plain reads.
+pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
+    let call = Call::new(thread, fd, index, number, args);
     let asked = match Asked::of(number, args) {
         Ok(asked) => asked,
         Err(result) => return result,
@@ -128,8 +162,7 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
     report::fast(number);
     let d = call.description();
     let offset = asked.at.unwrap_or_else(|| d.offset.load(Ordering::Relaxed));
-    let end = offset.checked_add(buffers.bytes() as u64);
-    if end.is_none_or(|end| end > i64::MAX as u64) {
+    if ends_too_far(offset, buffers.bytes()) {
         return raw::fail(libc::EINVAL);
     }
     // Each by itself, never as a pair: see `Session::write_found`.
@@ -170,28 +203,30 @@ enum Refused {
     Errno(Errno),
 }
 
+/// Reads into one buffer.
+#[inline(always)]
+fn read_into(call: &Call<'_>, client: &Client, at: u64, buffer: Buffer) -> Result<usize, Errno> {
+    if buffer.is_empty() {
+        return Ok(0);
+    }
+    if buffer.may_fault() {
+        return read_around(client, call.ino(), at, buffer);
+    }
+    // SAFETY: the program gave the buffer for this call.
+    let into = unsafe { buffer.space() };
+    recent::with(call.thread, client, call.ino(), |found| {
+        client.session.read_found(&caller(), found, at, into)
+    })
+}
+
 fn read(call: &Call<'_>, client: &Client, offset: u64, into: &Buffers) -> Result<usize, Errno> {
-    let (caller, ino) = (caller(), call.ino());
-    let one = |at, buffer: Buffer| {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
-        if buffer.may_fault() {
-            return read_around(client, ino, at, buffer);
-        }
-        // SAFETY: the program gave the buffer for this call.
-        let into = unsafe { buffer.space() };
-        recent::with(call.thread, client, ino, |found| {
-            client.session.read_found(&caller, found, at, into)
-        })
-    };
     let all = match into {
-        Buffers::One(buffer) => return one(offset, *buffer),
+        Buffers::One(buffer) => core::slice::from_ref(buffer),
         Buffers::Many(all) => all,
     };
     let mut done = 0;
     for buffer in all {
-        match one(offset + done as u64, *buffer) {
+        match read_into(call, client, offset + done as u64, *buffer) {
             Ok(n) if n < buffer.len() => return Ok(done + n),
             Ok(n) => done += n,
             Err(_) if done > 0 => break,
@@ -274,13 +309,7 @@ fn write(
 
 /// `lseek`.
 pub fn seek(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
-    let call = Call {
-        thread,
-        fd,
-        index,
-        number: nr::LSEEK,
-        args,
-    };
+    let call = Call::new(thread, fd, index, nr::LSEEK, args);
     let (client, held) = match call.way(true) {
         Way::Here(client, held) => (client, held),
         other => return call.by_kernel(other),

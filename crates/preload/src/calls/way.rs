@@ -33,17 +33,31 @@ pub struct Call<'a> {
     pub fd: i32,
     /// Number of the description.
     pub index: u32,
+    description: &'static Description,
     /// The call.
     pub number: u32,
     /// Its registers.
     pub args: &'a Args,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// A call on descriptor `fd`, which has description `index`.
+    #[inline(always)]
+    pub fn new(thread: &'a Thread, fd: i32, index: u32, number: u32, args: &'a Args) -> Self {
+        Self {
+            thread,
+            fd,
+            index,
+            description: description::get(index),
+            number,
+            args,
+        }
+    }
+
     /// The description.
     #[inline]
     pub fn description(&self) -> &'static Description {
-        description::get(self.index)
+        self.description
     }
 
     /// Inode number.
@@ -71,7 +85,7 @@ impl Call<'_> {
     }
 
     /// Decides. `offset`: the call uses or moves the description's offset.
-    #[inline]
+    #[inline(always)]
     pub fn way(&self, offset: bool) -> Way {
         let d = self.description();
         if d.mode.load(Ordering::Acquire) == mode::FAST
