@@ -19,6 +19,7 @@ use crate::node::{
 use crate::notify::{Inval, Notifier, keeps_nothing};
 use crate::sizes::Sizes;
 use crate::told::Told;
+use crate::transport;
 use crate::users::Users;
 
 /// Preferred size of input and output, in bytes.
@@ -142,8 +143,12 @@ impl ShaleFs {
 }
 
 /// Ends with the file system that tells of pages. A notification waits for the pages of the
-/// request that told of them, so it reaches them right after they were filled.
+/// request that told of them, so it reaches them right after they were filled: if the thread runs
+/// at once then, before the kernel has the new size, so that nobody can have read them.
 fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
+    if let Err(error) = transport::run_at_once() {
+        tracing::debug!(%error, "misplaced pages are dropped with ordinary priority");
+    }
     for ino in found {
         match notifier.inval_inode(ino, Inval::All) {
             Err(e) if keeps_nothing(&e) => return,

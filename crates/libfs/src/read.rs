@@ -161,13 +161,21 @@ pub(crate) fn wrong_type(state: &NodeState) -> Errno {
     }
 }
 
+/// Whether a read now is to be noted: as `relatime` has it, and not twice at one time of the clock.
 #[inline]
 pub(crate) fn wants_atime(state: &NodeState, now_ns: i64) -> bool {
     let i = &state.inode;
     let at = |which: usize| (i.time_s[which], i.time_ns[which]);
-    at(time::ACCESS) <= at(time::MODIFY)
+    let old = at(time::ACCESS) <= at(time::MODIFY)
         || at(time::ACCESS) <= at(time::CHANGE)
-        || now_ns / 1_000_000_000 - i.time_s[time::ACCESS] > ATIME_SECONDS_MAX
+        || now_ns / 1_000_000_000 - i.time_s[time::ACCESS] > ATIME_SECONDS_MAX;
+    let s_and_ns = || {
+        (
+            now_ns.div_euclid(1_000_000_000),
+            now_ns.rem_euclid(1_000_000_000),
+        )
+    };
+    old && (i.time_s[time::ACCESS], i64::from(i.time_ns[time::ACCESS])) != s_and_ns()
 }
 
 /// Where some bytes of a file come from.
