@@ -11,8 +11,9 @@ use shale_volume::{Heat, Result, Run, VolumeError};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Blocks that are read or written at once: as many as a device takes together.
-const REQUEST_BLOCKS: u64 = 256;
+/// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
+/// its arm may go elsewhere, for another reader.
+const REQUEST_BLOCKS: u64 = super::mover::BATCH_BLOCKS;
 
 /// Blocks that were copied.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 /// Bytes of one request.
 pub(crate) const REQUEST_BYTES: usize = 128 << 10;
 /// Requests at once.
-const REQUESTS: usize = 8;
+const REQUESTS: usize = 32;
 /// Bytes of a ring's buffer.
 pub(crate) const RING_BYTES: usize = REQUEST_BYTES * REQUESTS;
 
