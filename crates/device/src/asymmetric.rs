@@ -168,14 +168,14 @@ unsafe impl lock_api::RawRwLock for Asymmetric {
 
     #[inline(always)]
     fn lock_shared(&self) {
-        if self.writers.load(Ordering::Relaxed) != 0 || !self.try_read() {
+        if !self.try_lock_shared() {
             self.read_slowly();
         }
     }
 
     #[inline]
     fn try_lock_shared(&self) -> bool {
-        self.try_read()
+        self.writers.load(Ordering::Relaxed) == 0 && self.try_read()
     }
 
     #[inline(always)]
@@ -282,6 +282,11 @@ mod tests {
 
     #[test]
     fn readers_do_not_keep_a_writer_out() {
+        keep_out(false);
+        keep_out(true);
+    }
+
+    fn keep_out(by_trying: bool) {
         let lock = Arc::new(RwLock::new(0u32));
         let stop = Arc::new(AtomicBool::new(false));
         let readers: Vec<_> = (0..3)
@@ -289,7 +294,11 @@ mod tests {
                 let (lock, stop) = (Arc::clone(&lock), Arc::clone(&stop));
                 std::thread::spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        let read = lock.read();
+                        let read = if by_trying {
+                            lock.try_read()
+                        } else {
+                            Some(lock.read())
+                        };
                         std::hint::spin_loop();
                         drop(read);
                     }

@@ -16,6 +16,7 @@ use crate::asymmetric;
 use crate::counters::thread_pointer;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use std::time::Duration;
 
 /// No thread yet.
 const NOBODY: usize = 0;
@@ -23,6 +24,9 @@ const NOBODY: usize = 0;
 const CLOSING: usize = 1;
 /// There may be any number of threads.
 const MANY: usize = 3;
+
+/// Instead of a barrier, where the process may make none any more.
+const NO_BARRIER_WAIT: Duration = Duration::from_millis(10);
 
 /// Who changes words of locks.
 pub(crate) struct Lone {
@@ -87,7 +91,10 @@ impl Lone {
                 .compare_exchange(seen, CLOSING, Ordering::SeqCst, order.1)
                 .is_ok();
         if mine {
-            asymmetric::barrier();
+            if !asymmetric::barrier() {
+                // Forbidden meanwhile: what a thread has stored is seen long before.
+                std::thread::sleep(NO_BARRIER_WAIT);
+            }
             while self.changing.load(Ordering::Acquire) != 0 {
                 std::thread::yield_now();
             }
