@@ -57,7 +57,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 82] = [
+pub const MUTANTS: [Mutant; 84] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -128,6 +128,11 @@ pub const MUTANTS: [Mutant; 82] = [
         "a lease is taken without a digest of its holder's log",
     ),
     mutant("epoch-read", "a read goes on with roots of an old epoch"),
+    mutant("quick-unleased", "a read on the short way needs no lease"),
+    mutant(
+        "lately-kept",
+        "the run of blocks looked up last outlives its epoch",
+    ),
     mutant(
         "slots-freed-first",
         "recovery frees a log before it is digested",
