@@ -161,6 +161,7 @@ fn options(args: &Args) -> Options {
             (Kind::Two, 1_500),
             (Kind::Requests, 1_000),
             (Kind::Clients, 500),
+            (Kind::Runs, 600),
         ],
         only: None,
         large: false,
