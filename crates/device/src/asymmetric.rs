@@ -145,6 +145,12 @@ impl Asymmetric {
     }
 }
 
+/// Does for the calling thread what its first lock would: that may allocate with libc, and wait for a fork
+/// of another thread to be over.
+pub fn prepare_thread() {
+    lone::PROCESS.alone(|| ());
+}
+
 /// Makes every thread of the process have a full barrier, wherever it is. `false`: the kernel has none.
 pub fn barrier() -> bool {
     let everywhere = || membarrier(MembarrierCommand::PrivateExpedited);

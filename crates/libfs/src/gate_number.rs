@@ -31,6 +31,7 @@ thread_local! {
 /// fork of another thread may hold: not to be done first where such a fork waits for this thread.
 pub fn prepare_thread() {
     number();
+    shale_device::asymmetric::prepare_thread();
     // Those of a thread that has to wait for a lock.
     let lock = parking_lot::Mutex::new(());
     let never = parking_lot::Condvar::new();

@@ -5,6 +5,10 @@
 //! files: so nothing here may go through it. Blocks come in size classes with a free
 //! list each; what is larger than a class, or aligned to more, is mapped and unmapped by itself.
 //!
+//! Some is kept for when the kernel has no more (a limit on the program's memory, mostly): the call that
+//! finds out ends as if there were more, since much of what is below it cannot be undone half-way; those
+//! after it are refused (`ENOMEM`) until as much can be kept again.
+//!
 //! Invariant: a signal handler never runs while its thread holds one of the locks
 //! ([`crate::signals`] holds it back), so spinning cannot wait for itself.
 
@@ -22,6 +26,10 @@ const CLASS_BYTES_MAX: usize = 64 << 10;
 const CLASSES: usize = 44;
 /// Taken from the kernel at a time.
 const REGION_BYTES: usize = 1 << 20;
+/// Kept for when there is no more: more than a call needs.
+const RESERVE_BYTES: usize = 2 << 20;
+/// Mappings are multiples of this.
+const PAGE_BYTES: usize = 4096;
 
 /// A free block holds the address of the next.
 type Link = Option<NonNull<FreeBlock>>;
@@ -72,10 +80,33 @@ struct Region {
     end: usize,
 }
 
+impl Region {
+    const NONE: Self = Self { at: 0, end: 0 };
+
+    /// A new one; none if the kernel has no more memory.
+    fn map(bytes: usize) -> Option<Self> {
+        let at = map(bytes) as usize;
+        let end = at + bytes;
+        (at != 0).then_some(Self { at, end })
+    }
+
+    fn cut(&mut self, bytes: usize, align: usize) -> Option<*mut u8> {
+        let at = self.at.next_multiple_of(align);
+        if at == 0 || self.end.saturating_sub(at) < bytes {
+            return None;
+        }
+        self.at = at + bytes;
+        Some(at as *mut u8)
+    }
+}
+
 /// The allocator.
 pub struct Memory {
     classes: [Locked<Link>; CLASSES],
     region: Locked<Region>,
+    reserve: Locked<Region>,
+    /// Some of the reserve was taken.
+    short: AtomicBool,
 }
 
 impl Memory {
@@ -83,8 +114,32 @@ impl Memory {
     pub const fn new() -> Self {
         Self {
             classes: [const { Locked::new(None) }; CLASSES],
-            region: Locked::new(Region { at: 0, end: 0 }),
+            region: Locked::new(Region::NONE),
+            reserve: Locked::new(Region::NONE),
+            short: AtomicBool::new(false),
         }
+    }
+
+    /// Keeps some for when there is no more. `false`: there is none to be kept.
+    pub fn keep_reserve(&self) -> bool {
+        let Some(reserve) = Region::map(RESERVE_BYTES) else {
+            return false;
+        };
+        self.reserve.with(|old| *old = reserve);
+        self.short.store(false, Ordering::Release);
+        true
+    }
+
+    /// Whether there is none left for another call. Where there is, as much as ever is kept when
+    /// this returns.
+    #[inline(always)]
+    pub fn is_short(&self) -> bool {
+        self.short.load(Ordering::Acquire) && !self.recovers()
+    }
+
+    #[cold]
+    fn recovers(&self) -> bool {
+        self.keep_reserve()
     }
 
     /// Frees all locks: in a child, whose other threads do not exist.
@@ -93,6 +148,7 @@ impl Memory {
             class.taken.store(false, Ordering::Release);
         }
         self.region.taken.store(false, Ordering::Release);
+        self.reserve.taken.store(false, Ordering::Release);
     }
 }
 
@@ -136,21 +192,30 @@ fn map(bytes: usize) -> *mut u8 {
 
 impl Memory {
     fn cut(&self, bytes: usize) -> *mut u8 {
-        self.region.with(|region| {
+        let cut = self.region.with(|region| {
             if region.end - region.at < bytes {
-                let at = map(REGION_BYTES) as usize;
-                if at == 0 {
-                    return ptr::null_mut();
-                }
-                *region = Region {
-                    at,
-                    end: at + REGION_BYTES,
-                };
+                *region = Region::map(REGION_BYTES)?;
             }
-            let at = region.at;
-            region.at += bytes;
-            at as *mut u8
-        })
+            region.cut(bytes, GRAIN_BYTES)
+        });
+        cut.unwrap_or_else(|| self.cut_reserve(bytes, GRAIN_BYTES))
+    }
+
+    /// Null: there is none left.
+    #[cold]
+    fn cut_reserve(&self, bytes: usize, align: usize) -> *mut u8 {
+        self.short.store(true, Ordering::Release);
+        let cut = self.reserve.with(|reserve| reserve.cut(bytes, align));
+        cut.unwrap_or(ptr::null_mut())
+    }
+
+    /// A mapping of its own, perhaps a part of the reserve's, which can be unmapped likewise.
+    fn map_apart(&self, bytes: usize) -> *mut u8 {
+        let at = map(bytes);
+        match at.is_null() {
+            true => self.cut_reserve(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES),
+            false => at,
+        }
     }
 }
 
@@ -164,10 +229,10 @@ unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if own_mapping(&layout) {
             // Pages are aligned to 4096 and nothing here asks for more.
-            return if layout.align() > 4096 {
+            return if layout.align() > PAGE_BYTES {
                 ptr::null_mut()
             } else {
-                map(layout.size())
+                self.map_apart(layout.size())
             };
         }
         let (class, bytes) = class_of(layout.size());
@@ -248,5 +313,21 @@ mod tests {
             d.add((1 << 20) - 1).write(7);
             memory.dealloc(d, large);
         }
+    }
+
+    #[test]
+    fn the_reserve_is_taken_and_kept_anew() {
+        let memory = Memory::new();
+        let small = || memory.cut_reserve(64 << 10, GRAIN_BYTES);
+        assert!(small().is_null() && memory.keep_reserve() && !memory.is_short());
+        let first = small();
+        assert!(!first.is_null() && memory.short.load(Ordering::Relaxed));
+        let page = memory.cut_reserve(5_000_usize.next_multiple_of(PAGE_BYTES), PAGE_BYTES);
+        assert_eq!(page.align_offset(PAGE_BYTES), 0);
+        assert_eq!(page.addr() - first.addr(), 64 << 10);
+        let more = (0..).take_while(|_| !small().is_null()).count();
+        assert!(more < RESERVE_BYTES / (64 << 10), "{more}");
+        assert!(!memory.is_short(), "there is memory");
+        assert!(!small().is_null());
     }
 }

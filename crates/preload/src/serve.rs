@@ -40,6 +40,11 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         });
     }
     process::notice_fork(thread);
+    if crate::MEMORY.is_short()
+        && let Some(result) = without_memory(number, args)
+    {
+        return result;
+    }
     match number {
         nr::OPEN | nr::CREAT | nr::OPENAT | nr::OPENAT2 | nr::OPEN_BY_HANDLE_AT => {
             // SAFETY: the program's own call, made for it.
@@ -67,6 +72,19 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
             }
             guarded(thread, || dispatch(thread, number, args))
         }
+    }
+}
+
+/// What a call is told where this library has no memory for it; `None`: it needs none to speak of. What is
+/// opened now is left to the kernel.
+#[cold]
+fn without_memory(number: u32, args: &Args) -> Option<i64> {
+    match number {
+        nr::OPEN | nr::CREAT | nr::OPENAT | nr::OPENAT2 | nr::OPEN_BY_HANDLE_AT => Some(PASS),
+        nr::CLOSE | nr::CLOSE_RANGE | nr::DUP | nr::DUP2 | nr::DUP3 | nr::FCNTL => None,
+        nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK | nr::EXECVE | nr::EXECVEAT => None,
+        nr::LSEEK | nr::FSTAT | nr::NEWFSTATAT | nr::STATX => None,
+        _ => is_ours(number, args).then_some(raw::fail(libc::ENOMEM)),
     }
 }
 

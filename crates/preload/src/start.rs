@@ -38,6 +38,8 @@ fn set_up() {
     let thread = thread::this();
     thread.inside.store(1, Ordering::Relaxed);
     find_real();
+    // Without it a call that gets no memory ends the program.
+    let _ = crate::MEMORY.keep_reserve();
     if description::make() && calls::process::make_mark() {
         client::configure();
         protect::configure();

@@ -72,18 +72,21 @@ impl Buffers {
     }
 
     /// A copy of the first `bytes` bytes, in memory that can be touched anywhere.
-    fn gathered(&self, bytes: usize) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn gathered(&self, bytes: usize) -> Result<Vec<u8>, Errno> {
         let all = match self {
             Self::One(buffer) => core::slice::from_ref(buffer),
             Self::Many(all) => all,
         };
-        let mut together = Vec::with_capacity(self.bytes());
+        let mut together = memory_for(self.bytes())?;
         for buffer in all {
             // SAFETY: the program gave the buffer for this call.
             together.extend_from_slice(unsafe { buffer.data() });
         }
         together.truncate(bytes);
-        together
+        Ok(together)
     }
 
     fn bytes(&self) -> usize {
@@ -196,6 +199,16 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
     }
 }
 
+/// Memory for as much as a program asks for.
+///
+/// # Errors
+/// `ENOMEM`.
+fn memory_for(bytes: usize) -> Result<Vec<u8>, Errno> {
+    let mut memory = Vec::new();
+    let had = memory.try_reserve_exact(bytes);
+    had.map(|()| memory).map_err(|_| Errno::NOMEM)
+}
+
 /// Why a write wrote nothing.
 enum Refused {
     /// The limit on file sizes allows none.
@@ -240,7 +253,9 @@ fn read(call: &Call<'_>, client: &Client, offset: u64, into: &Buffers) -> Result
 #[cold]
 fn read_around(client: &Client, ino: u64, at: u64, into: Buffer) -> Result<usize, Errno> {
     let caller = caller();
-    let mut between = vec![0; into.len().min(AROUND_BYTES)];
+    let bytes = into.len().min(AROUND_BYTES);
+    let mut between = memory_for(bytes)?;
+    between.resize(bytes, 0);
     // SAFETY: the program gave the buffer for this call.
     let into = unsafe { into.space() };
     let mut done = 0;
@@ -296,7 +311,7 @@ fn write(
         // SAFETY: the program gave the buffer for this call.
         Buffers::One(buffer) if !buffer.may_fault() => unsafe { buffer.first(bytes).data() },
         _ => {
-            gathered = from.gathered(bytes);
+            gathered = from.gathered(bytes).map_err(Refused::Errno)?;
             &gathered
         }
     };

@@ -123,6 +123,16 @@ fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
     assert!(kernel < ROUNDS / 50, "{kernel} left to the kernel: {told}");
 }
 
+/// Where the kernel gives no more memory, calls say so, and none that said it was done is lost.
+#[test]
+fn without_memory_calls_are_refused_and_the_program_goes_on() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("short");
+    let run = Run::of(&m, &program).arg(m.path().join("short"));
+    let run = run.env("SHALE_LOG_BYTES", (16 << 20).to_string());
+    assert_eq!(run.env("SHALE_WARM_CALLS", "0").output(), "");
+}
+
 #[test]
 fn stray_stores_do_not_reach_the_log() {
     let Some(m) = Mounted::new() else { return };
