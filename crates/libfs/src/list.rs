@@ -89,11 +89,9 @@ impl Session {
         while let Some(key) = from {
             let batch = self.run(caller, Need::default(), |op| batch(op, ino, key))?;
             for e in &batch.entries {
-                let attr = if plus {
-                    self.attr_at_hand(e.ino)?
-                } else {
-                    None
-                };
+                // An inode that cannot be read has a name all the same: who asks for it hears why.
+                let attr = plus.then(|| self.attr_at_hand(e.ino));
+                let attr = attr.and_then(Result::ok).flatten();
                 let entry = DirEntry {
                     name: &e.name,
                     ino: e.ino,

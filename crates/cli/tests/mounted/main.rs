@@ -4,6 +4,7 @@
 //! whatever happens.
 
 mod coherence;
+mod damaged;
 mod devices;
 mod flash;
 mod grow;
