@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # libshale, installed as `make install` does, from C: the example appends records that the mount
 # shows and continues those that the mount got; a program makes every call in turn with the kernel; another
-# one has its daemon killed.
+# one may have no more memory; another one has its daemon killed.
 #
 #   scripts/suites/capi.sh DIRECTORY     a Shale mount or a directory on one
 #
@@ -75,6 +75,8 @@ check "the mount shows all of those" same 2020
 check "the calls of both sides compile" compile "$root/crates/capi/tests/c/coherence.c" "$host/coherence"
 mkdir "$work/turns"
 check "every call is seen by the other side at once" timeout 120 "$host/coherence" "$mount" "$inside/turns"
+check "the program without memory compiles" compile "$root/crates/capi/tests/c/short.c" "$host/short"
+check "without memory calls are refused, nothing is lost" timeout 120 "$host/short" "$mount" "$inside/short"
 check "the program of the outage compiles" compile "$root/crates/capi/tests/c/outage.c" "$host/outage"
 check "what returned before the daemon was killed is there" killed_daemon
 suite_end

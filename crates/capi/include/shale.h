@@ -14,6 +14,8 @@
  *              mistake in the library; nothing is known of what the call did. If the daemon was
  *              started again, detach and attach anew: what returned before is kept.
  *   -ENOSPC    (what changes something) the volume is full
+ *   -ENOMEM    (but shale_close, shale_closedir, shale_detach) the process may have no more memory; nothing
+ *              was done. Functions that need none may succeed all the same
  *
  * DURABILITY. On a volume with the policy `strict` everything is durable when the call returns,
  * in the order of the calls, without shale_fsync(): it survives the end of the process, of the

@@ -2,6 +2,7 @@
 //!
 //! What is open counts the attachment: it can end only when nothing is.
 
+use crate::MEMORY;
 use crate::edge::{Out, status, text};
 use crate::protect::Inside;
 use core::cell::UnsafeCell;
@@ -43,6 +44,7 @@ impl Attachment {
     ) -> Result<Arc<Self>> {
         let options = SessionOptions {
             log_bytes,
+            memory: Some(&MEMORY),
             ..SessionOptions::default()
         };
         count_forks()?;
@@ -90,13 +92,14 @@ impl AsRef<Attachment> for Attachment {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn forked() {
+    MEMORY.unlock_all();
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Has forks counted from now on. Errors: `ENOMEM`.
 fn count_forks() -> Result<()> {
     static COUNTING: OnceLock<c_int> = OnceLock::new();
-    // SAFETY: the function adds to an atomic, which a child may do at any time.
+    // SAFETY: the function stores to atomics, which a child may do at any time.
     let counting = || unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     match *COUNTING.get_or_init(counting) {
         0 => Ok(()),
@@ -119,6 +122,10 @@ fn caller() -> Caller {
 }
 
 fn attach(mountpoint: &[u8]) -> Result<Arc<Attachment>> {
+    count_forks()?;
+    if !MEMORY.keep_reserve() {
+        return Err(Errno::NOMEM);
+    }
     let path = Path::new(OsStr::from_bytes(mountpoint));
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;

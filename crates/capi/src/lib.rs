@@ -19,5 +19,9 @@ pub mod names;
 mod protect;
 pub mod status;
 
+/// Memory of this library.
+#[global_allocator]
+static MEMORY: shale_device::Memory = shale_device::Memory::new();
+
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@
 //! | [`ftl`] | a page-mapped translation layer, which makes a block device of it |
 //! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
+//! | [`memory`] | an allocator that keeps some memory for when there is no more |
 //! | [`protect`] | the processor's protection keys |
 //! | [`mutants`] | deliberate mistakes, in test builds only |
 //! | [`sim`] | a recorder of every store, flush and fence, and the images a power cut could leave |
@@ -50,6 +51,7 @@ mod hooks;
 pub mod host_managed;
 mod isa;
 mod lone;
+pub mod memory;
 pub mod mutants;
 pub mod nvm;
 mod peer;
@@ -68,6 +70,7 @@ pub use counters::{Path, PathCounts, Snapshot};
 pub use error::DeviceError;
 pub use ftl::Ftl;
 pub use hooks::{Event, Recorder, Sink, StoreKind};
+pub use memory::Memory;
 pub use nvm::{
     Access, Clean, Dirty, InFlight, LINE_BYTES, LINE_WORDS, Map, MapOptions, Persistence, Piece,
     SharedWords, Span, View, create_unnamed, name_unnamed,

@@ -1,5 +1,6 @@
 //! How a session is opened, and how it maps what it is handed.
 
+use shale_device::Memory;
 use shale_device::nvm::MapOptions;
 
 /// How a session is opened.
@@ -18,6 +19,10 @@ pub struct SessionOptions {
     /// The caller can do a call by way of the mount instead: a call for a file that others
     /// use as well may fail with [`crate::ELSEWHERE`], having changed nothing.
     pub yields: bool,
+    /// The program's allocator, if it is this one: calls are refused with `ENOMEM` while it is short
+    /// ([`Memory::is_short`]), having changed nothing. Without it a program that uses up its memory is ended,
+    /// as Rust's allocation has it.
+    pub memory: Option<&'static Memory>,
 }
 
 /// How a session maps what it is handed (recorder, timing model, protection key).

@@ -25,6 +25,7 @@ use crate::requests::Requests;
 use crate::room::{PIECE_BYTES, Room, UNIT};
 use crate::search::Search;
 use parking_lot::Mutex;
+use shale_device::Memory;
 use shale_device::clock::Clock;
 use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
@@ -228,6 +229,9 @@ impl Session {
         need: Need,
         mut f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
+        if self.options.memory.is_some_and(Memory::is_short) {
+            return Err(Errno::NOMEM);
+        }
         let thread = gate_number::number();
         let permit = match need.log {
             0 => None,

@@ -25,7 +25,6 @@ pub mod environment;
 #[cfg(not(test))]
 pub mod exports;
 pub mod link;
-pub mod memory;
 pub mod mounts;
 pub mod own;
 mod protect;
@@ -42,7 +41,7 @@ pub mod thread;
 
 /// Memory of this library.
 #[global_allocator]
-static MEMORY: memory::Memory = memory::Memory::new();
+static MEMORY: shale_device::Memory = shale_device::Memory::new();
 
 #[cfg(not(test))]
 mod start;

@@ -1,22 +1,25 @@
-//! Memory of this library, apart from the program's.
+//! Memory of a library in somebody's process, apart from the program's: a global allocator for it.
 //!
 //! A program may call `write` in a signal handler that interrupted `malloc`, may fork
 //! while another thread is in `malloc`, or bring an allocator of its own that opens
-//! files: so nothing here may go through it. Blocks come in size classes with a free
+//! files: so nothing here may go through it, nor through libc. Blocks come in size classes with a free
 //! list each; what is larger than a class, or aligned to more, is mapped and unmapped by itself.
 //!
 //! Some is kept for when the kernel has no more (a limit on the program's memory, mostly): the call that
 //! finds out ends as if there were more, since much of what is below it cannot be undone half-way; those
-//! after it are refused (`ENOMEM`) until as much can be kept again.
+//! after it are refused (`ENOMEM`) until as much can be kept again. Whoever serves calls asks
+//! [`Memory::is_short`] before each.
 //!
-//! Invariant: a signal handler never runs while its thread holds one of the locks
-//! ([`crate::signals`] holds it back), so spinning cannot wait for itself.
+//! Invariants: a signal handler never calls in while its thread holds one of the locks, so spinning cannot
+//! wait for itself. What a lock guards is right after each single store to it, so that a child in which
+//! the locks are freed ([`Memory::unlock_all`]) can go on with what its parent's threads left.
 
-use crate::raw;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
+use core::fmt;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Sizes are multiples of this, and blocks are aligned to it.
 const GRAIN_BYTES: usize = 16;
@@ -64,7 +67,7 @@ impl<T> Locked<T> {
         {
             spins += 1;
             if spins > 100 {
-                raw::yield_now();
+                rustix::thread::sched_yield();
             }
             core::hint::spin_loop();
         }
@@ -88,6 +91,26 @@ impl Region {
         let at = map(bytes) as usize;
         let end = at + bytes;
         (at != 0).then_some(Self { at, end })
+    }
+
+    /// Becomes `new`; at no moment are there bytes in it that are neither's.
+    fn replace(&mut self, new: Self) -> Self {
+        let old = Self { ..*self };
+        self.end = 0;
+        compiler_fence(Ordering::SeqCst);
+        self.at = new.at;
+        compiler_fence(Ordering::SeqCst);
+        self.end = new.end;
+        old
+    }
+
+    /// Gives back the whole pages of which nothing was cut.
+    fn unmap(self) {
+        let at = self.at.next_multiple_of(PAGE_BYTES);
+        if at != 0 && at < self.end {
+            // SAFETY: the region's own mapping, and nobody was given a byte of these pages.
+            let _ = unsafe { munmap(at as *mut _, self.end - at) };
+        }
     }
 
     fn cut(&mut self, bytes: usize, align: usize) -> Option<*mut u8> {
@@ -120,12 +143,16 @@ impl Memory {
         }
     }
 
-    /// Keeps some for when there is no more. `false`: there is none to be kept.
+    /// Keeps some for when there is no more, unless all of that is kept. `false`: there is none to be kept.
     pub fn keep_reserve(&self) -> bool {
+        let kept = self.reserve.with(|reserve| reserve.end != 0);
+        if kept && !self.short.load(Ordering::Acquire) {
+            return true;
+        }
         let Some(reserve) = Region::map(RESERVE_BYTES) else {
             return false;
         };
-        self.reserve.with(|old| *old = reserve);
+        self.reserve.with(|old| old.replace(reserve)).unmap();
         self.short.store(false, Ordering::Release);
         true
     }
@@ -152,6 +179,14 @@ impl Memory {
     }
 }
 
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("short", &self.short)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Default for Memory {
     fn default() -> Self {
         Self::new()
@@ -173,28 +208,19 @@ fn class_of(bytes: usize) -> (usize, usize) {
     )
 }
 
+/// A mapping of its own; null if the kernel has no more memory.
 fn map(bytes: usize) -> *mut u8 {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping where the kernel chooses disturbs nothing.
-    let at = unsafe {
-        raw::syscall(
-            raw::nr::MMAP,
-            &[0, bytes as u64, protection, flags, u64::MAX, 0],
-        )
-    };
-    if at < 0 {
-        ptr::null_mut()
-    } else {
-        at as *mut u8
-    }
+    let at = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
+    at.map_or(ptr::null_mut(), |at| at.cast())
 }
 
 impl Memory {
     fn cut(&self, bytes: usize) -> *mut u8 {
         let cut = self.region.with(|region| {
-            if region.end - region.at < bytes {
-                *region = Region::map(REGION_BYTES)?;
+            if region.end.saturating_sub(region.at) < bytes {
+                region.replace(Region::map(REGION_BYTES)?);
             }
             region.cut(bytes, GRAIN_BYTES)
         });
@@ -250,9 +276,8 @@ unsafe impl GlobalAlloc for Memory {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if own_mapping(&layout) {
-            const MUNMAP: u32 = 11;
             // SAFETY: the mapping was made by `alloc` with this size and is given back whole.
-            unsafe { raw::syscall(MUNMAP, &[at as u64, layout.size() as u64, 0, 0, 0, 0]) };
+            let _ = unsafe { munmap(at.cast(), layout.size()) };
             return;
         }
         let (class, _) = class_of(layout.size());
