@@ -44,6 +44,10 @@ impl LeaseHook for KernelCaches {
         self.fs.used_by_others(ino, pid)
     }
 
+    fn shared_with(&self, ino: u64, besides: &[i32]) -> bool {
+        self.fs.shared_with(ino, besides)
+    }
+
     fn in_use(&self, ino: u64) -> bool {
         self.fs.in_use(ino)
     }

@@ -376,6 +376,7 @@ impl Connection {
                     mode: given.grant.mode,
                     used: given.used,
                     watched: given.watched,
+                    shared: given.shared,
                 })
             }
             Ok(None) => Ok(Reply::NotLeased),

@@ -54,6 +54,10 @@ pub trait LeaseHook: Send + Sync {
     fn used_by_others(&self, _ino: u64, _pid: i32) -> Option<Duration> {
         None
     }
+    /// Whether programs on the mount other than the processes `besides` used `ino` lately, or append to it.
+    fn shared_with(&self, _ino: u64, _besides: &[i32]) -> bool {
+        false
+    }
     /// Whether the kernel has references to `ino`, so that it must outlive its last name.
     fn in_use(&self, _ino: u64) -> bool {
         false
@@ -130,6 +134,8 @@ pub(crate) struct Given {
     pub(crate) used: bool,
     /// Other processes use it by way of the mount.
     pub(crate) watched: bool,
+    /// They did lately, or append to it.
+    pub(crate) shared: bool,
 }
 
 /// A lease that a client does not get; see [`shale_proto::Reply::Elsewhere`].
@@ -196,7 +202,7 @@ impl Leases {
                 }
                 let now = self.clock.monotonic_ns();
                 wait = entry.held_for(&conflicts, now);
-                if wish.insist == Insist::Yield {
+                if wish.insist.yields() {
                     if let Some(elsewhere) = entry.elsewhere(wish, now) {
                         return Decision::Elsewhere(elsewhere);
                     }
@@ -267,6 +273,15 @@ impl Leases {
         if let Some(entry) = self.table.lock().get_mut(&ino) {
             entry.elsewhere_until = entry.elsewhere_until.max(until);
         }
+    }
+
+    /// Leaves an inode to the kernel for a while, whoever has the lease, so that the kernel makes it longer.
+    pub(crate) fn left_to_grow(&self, wish: &Wish) -> Option<Elsewhere> {
+        let now = self.clock.monotonic_ns();
+        let mut table = self.table.lock();
+        let entry = self.entry(&mut table, wish.ino);
+        entry.elsewhere_until = entry.elsewhere_until.max(now + ELSEWHERE_NS);
+        entry.elsewhere(wish, now)
     }
 
     /// A client that yields takes the lease from others.

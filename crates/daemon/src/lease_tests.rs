@@ -212,6 +212,25 @@ fn what_goes_to_and_fro_is_elsewhere_for_those_who_can_go_there() {
 }
 
 #[test]
+fn who_has_a_lease_leaves_the_file_to_the_kernel_to_grow() {
+    let leases = leases();
+    let writer = yielding(2, 5, Exclusive);
+    assert_eq!(leases.ask(&writer, || 7), granted(true, Exclusive));
+    let grows = Wish {
+        insist: Insist::Grow,
+        ..writer
+    };
+    let left = leases.left_to_grow(&grows).unwrap();
+    assert!(left.alone && left.ns > 400_000_000);
+    let other = leases.ask(&yielding(3, 5, Exclusive), || 7);
+    let Decision::Elsewhere(other) = other else {
+        panic!("{other:?}");
+    };
+    assert!(!other.alone && other.ns <= left.ns, "the same moment");
+    assert_eq!(leases.mode(2, 5), Some(Exclusive), "until the kernel asks");
+}
+
+#[test]
 fn what_the_kernel_is_doing_ends_before_clients_have_a_file_again() {
     let leases = leases();
     leases.ask(&wish(1, 5, Exclusive), || 7);

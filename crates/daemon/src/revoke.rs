@@ -36,15 +36,21 @@ pub(crate) enum NoLease {
 struct Seen {
     used: bool,
     watched: bool,
+    shared: bool,
 }
 
 impl Seen {
     fn given(self, grant: Grant) -> Given {
-        let Self { used, watched } = self;
+        let Self {
+            used,
+            watched,
+            shared,
+        } = self;
         Given {
             grant,
             used,
             watched,
+            shared,
         }
     }
 }
@@ -71,6 +77,12 @@ impl Shared {
         let generation = || client.daemon_page.generation(ino);
         let mut dropped = None;
         self.yield_to_mount(client, wish);
+        if wish.insist == Insist::Grow
+            && self.is_shared(ino)
+            && let Some(elsewhere) = self.leases.left_to_grow(wish)
+        {
+            return Err(NoLease::Elsewhere(elsewhere));
+        }
         loop {
             let from = match self.leases.ask(wish, generation) {
                 Decision::Granted(grant) => {
@@ -81,7 +93,7 @@ impl Shared {
                 Decision::Elsewhere(elsewhere) => return Err(NoLease::Elsewhere(elsewhere)),
                 Decision::TakeFrom(from) => from,
             };
-            if dropped.is_none() && wish.insist == Insist::Yield {
+            if dropped.is_none() && wish.insist.yields() {
                 self.count_bounce(client, ino, &from);
             }
             match self.take_all(wish, &from, dropped) {
@@ -115,6 +127,7 @@ impl Shared {
         Seen {
             used: alone && self.used_by_others(client, wish.ino),
             watched: last.is_some(),
+            shared: last.is_some() && self.is_shared(wish.ino),
         }
     }
 
@@ -135,17 +148,27 @@ impl Shared {
         }
     }
 
+    /// The processes that can go by way of the mount.
+    fn yielding(&self) -> Vec<i32> {
+        let yields = |c: &Arc<Client>| c.yields.load(Ordering::Acquire).then_some(c.pid);
+        self.clients().iter().filter_map(yields).collect()
+    }
+
+    /// Whether an inode belongs to programs on the mount, too: the kernel makes it longer.
+    fn is_shared(&self, ino: u64) -> bool {
+        let hook = self.hook.read().clone();
+        hook.is_some_and(|hook| hook.shared_with(ino, &self.yielding()))
+    }
+
     /// A client that yields leaves the kernel what programs on the mount use.
     fn yield_to_mount(&self, client: &Client, wish: &Wish) {
-        if wish.insist != Insist::Yield {
+        if !wish.insist.yields() {
             return;
         }
         client.yields.store(true, Ordering::Release);
         let hook = self.hook.read().clone();
         if let Some(hook) = hook.filter(|_| wish.mode == LeaseMode::Exclusive) {
-            let yields = |c: &Arc<Client>| c.yields.load(Ordering::Acquire).then_some(c.pid);
-            let yielding: Vec<i32> = self.clients().iter().filter_map(yields).collect();
-            if let Some(left) = hook.used_for(wish.ino, &yielding) {
+            if let Some(left) = hook.used_for(wish.ino, &self.yielding()) {
                 self.leases.leave(wish.ino, left.as_nanos() as u64);
             }
         }

@@ -108,6 +108,12 @@ impl ShaleFs {
         self.users.others(ino, pid)
     }
 
+    /// Whether processes other than `besides` asked for anything about `ino` by way of the mount lately,
+    /// or append to it.
+    pub fn shared_with(&self, ino: u64, besides: &[i32]) -> bool {
+        self.users.shared(ino, besides)
+    }
+
     /// A request is about `ino`; about its contents, through the kernel's pages. Noted before
     /// it is served, so under no lease that is given to a client later.
     fn note(&self, request: &Request, ino: u64, contents: bool) -> bool {
@@ -394,6 +400,9 @@ impl NodeFs for ShaleFs {
             append: flags.append && !flags.from_cache,
         };
         let append = flags.append;
+        if append {
+            self.users.appends(ino, request.pid);
+        }
         let (written, end) = self
             .session
             .write_at(&caller(request), ino, offset, data, flags)

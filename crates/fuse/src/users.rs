@@ -1,9 +1,10 @@
 //! Which processes used a file by way of the mount.
 //!
-//! Two things are asked. Whether programs on the mount *use its contents now*, through the kernel's
+//! Three things are asked. Whether programs on the mount *use its contents now*, through the kernel's
 //! pages: a client that could go past the mount leaves them the file. And whether anybody
 //! *but one client* has asked for anything about it: if nobody has, what the kernel
-//! thinks of its size matters to nobody but this client, which knows better.
+//! thinks of its size matters to nobody but this client, which knows better. If somebody who is no client has
+//! done so lately, or appends to it, the kernel alone makes it longer.
 //!
 //! Threads are noted, and looked for among those of a process when somebody asks. What has ended
 //! uses nothing. Of the files used least lately nothing is known any more.
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 const SHARDS: usize = 16;
 /// A file is in use for so long after it was read or written.
 const IN_USE: Duration = Duration::from_millis(500);
+/// A file is shared for so long after somebody asked for anything about it.
+const SHARED: Duration = Duration::from_secs(10);
 /// Files of one generation of a shard.
 const FILES_MAX: usize = 1 << 10;
 /// Threads of one file that are noted.
@@ -29,6 +32,8 @@ struct Use {
     tid: u32,
     at: Instant,
     contents: Option<Instant>,
+    /// It has appended to the file: it may have the size that it takes for its end in hand already.
+    appends: bool,
 }
 
 /// The last threads of a file.
@@ -53,6 +58,7 @@ pub(crate) struct Users {
     shards: [Mutex<Shard>; SHARDS],
     /// A process before this one knew who used which file.
     continues: bool,
+    began: Instant,
 }
 
 impl Users {
@@ -60,6 +66,7 @@ impl Users {
         Self {
             shards: Default::default(),
             continues,
+            began: Instant::now(),
         }
     }
 
@@ -78,7 +85,12 @@ impl Users {
             known.contents = contents.or(known.contents);
             return false;
         }
-        let new = Use { tid, at, contents };
+        let new = Use {
+            tid,
+            at,
+            contents,
+            appends: false,
+        };
         used.add(new);
         true
     }
@@ -97,6 +109,28 @@ impl Users {
             (!of_client && lives(u.tid)).then_some(left)
         };
         used.threads.iter().flatten().filter_map(left).max()
+    }
+
+    /// Thread `tid`, which was noted, appends to a file.
+    pub(crate) fn appends(&self, ino: u64, tid: u32) {
+        let mut shard = self.shard(ino).lock();
+        let threads = shard.used(ino).threads.iter_mut().flatten();
+        threads
+            .filter(|u| u.tid == tid)
+            .for_each(|u| u.appends = true);
+    }
+
+    /// Whether processes other than `clients` asked for anything about a file lately, or append to it;
+    /// or it may be so.
+    pub(crate) fn shared(&self, ino: u64, clients: &[i32]) -> bool {
+        let used = self.shard(ino).lock().get(ino).unwrap_or_default();
+        let shares = |u: &Use| {
+            let of_client = || clients.iter().any(|&pid| is_thread(u.tid, pid));
+            (u.appends || u.at.elapsed() < SHARED) && lives(u.tid) && !of_client()
+        };
+        let unknown = self.continues && !used.made && self.began.elapsed() < SHARED;
+        let more = used.more.is_some_and(|at| at.elapsed() < SHARED);
+        unknown || more || used.threads.iter().flatten().any(shares)
     }
 
     /// How long ago a process other than `pid` asked last for anything about a file; `None`: none
@@ -210,6 +244,33 @@ mod tests {
         assert_eq!(users.besides(5, &[own]), None);
         assert!(users.others(5, own).is_some());
         assert_eq!(users.others(5, 1), None);
+    }
+
+    #[test]
+    fn a_file_is_shared_with_who_asked_lately_or_appends() {
+        let (users, own) = (Users::new(false), std::process::id() as i32);
+        assert!(!users.shared(5, &[own]));
+        users.note(5, own as u32, true);
+        assert!(!users.shared(5, &[own]) && users.shared(5, &[]));
+        users.note(5, 1, false);
+        assert!(users.shared(5, &[own]) && !users.shared(5, &[own, 1]));
+        let long_ago = |users: &Users| {
+            let mut shard = users.shard(5).lock();
+            for known in shard.used(5).threads.iter_mut().flatten() {
+                known.at = known.at.checked_sub(SHARED).unwrap();
+            }
+        };
+        long_ago(&users);
+        assert!(!users.shared(5, &[own]));
+        users.appends(5, 1);
+        assert!(
+            users.shared(5, &[own]),
+            "it may be about to append once more"
+        );
+        users.note(6, u32::MAX, true);
+        users.appends(6, u32::MAX);
+        assert!(!users.shared(6, &[own]), "it has ended");
+        assert!(Users::new(true).shared(7, &[]), "nothing is known yet");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) enum Stop {
     Errno(Errno),
     /// A lease of this mode on this inode is needed first.
     Lease(u64, LeaseMode),
+    /// The file may become longer here only if nobody uses it by way of the mount.
+    Grow(u64),
     /// This many bytes of room in the volume are needed first.
     Room(u64),
     /// Inode numbers for this directory are needed first.

@@ -101,10 +101,11 @@ impl Session {
         let _turn = self.turns.of(ino).lock();
         let node = self.nodes.get(ino);
         // Who does not insist wants to know about others, too.
-        if insist != Insist::No && node.is_some_and(|n| self.holds(&n, mode)) {
+        let asks = matches!(insist, Insist::No | Insist::Grow);
+        if !asks && node.is_some_and(|n| self.holds(&n, mode)) {
             return Ok(true);
         }
-        let (generation, fresh, mode, used, watched) =
+        let (generation, fresh, mode, used, watched, shared) =
             match self.ask(Request::Lease { ino, mode, insist })? {
                 Reply::Leased {
                     generation,
@@ -112,7 +113,8 @@ impl Session {
                     mode,
                     used,
                     watched,
-                } => (generation, fresh, mode, used, watched),
+                    shared,
+                } => (generation, fresh, mode, used, watched, shared),
                 Reply::NotLeased => return Ok(false),
                 Reply::Elsewhere { .. } => return Err(ELSEWHERE),
                 _ => return Err(Errno::PROTO),
@@ -125,6 +127,8 @@ impl Session {
         };
         node.used_elsewhere.store(used, Ordering::Release);
         node.watched.store(watched, Ordering::Release);
+        node.shared
+            .store(shared && insist != Insist::Grow, Ordering::Release);
         node.lease.set(generation, mode);
         Ok(true)
     }

@@ -189,6 +189,8 @@ pub(crate) struct Node {
     pub used_elsewhere: AtomicBool,
     /// Under an exclusive lease: other processes use it by way of the mount.
     pub watched: AtomicBool,
+    /// The kernel is to make it longer: others use it by way of the mount. Of an exclusive lease.
+    pub shared: AtomicBool,
     /// Daemon's lease word, plus 2^32, when an access could not be noted because others
     /// have the inode too.
     pub access_refused: AtomicU64,
@@ -207,6 +209,7 @@ impl Node {
             lease: LeaseWord::default(),
             used_elsewhere: AtomicBool::new(false),
             watched: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
             access_refused: AtomicU64::new(0),
         })
     }

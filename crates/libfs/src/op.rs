@@ -146,6 +146,28 @@ impl<'s> Op<'s> {
         self.lock(node)
     }
 
+    /// Stops a call that would make a file longer, to `end`, which others use by way of the mount: the
+    /// kernel does that, so that it never knows such a file too small.
+    #[inline(always)]
+    pub(crate) fn may_end_at(
+        &self,
+        node: &Node,
+        state: &NodeState,
+        end: u64,
+    ) -> std::result::Result<(), Stop> {
+        if end > state.inode.size && self.session.options.yields {
+            return self.may_grow(node);
+        }
+        Ok(())
+    }
+
+    fn may_grow(&self, node: &Node) -> std::result::Result<(), Stop> {
+        match node.shared.load(Ordering::Acquire) {
+            true => Err(Stop::Grow(node.ino)),
+            false => Ok(()),
+        }
+    }
+
     /// The state of a node, for keeping more of what the volume says in memory.
     #[inline(always)]
     pub(crate) fn lock<'n>(

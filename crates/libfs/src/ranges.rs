@@ -115,6 +115,7 @@ impl Session {
             if size < old && self.is_watched(&node) && kept() > size {
                 return Err(KERNEL_CUTS.into());
             }
+            op.may_end_at(&node, &state, size)?;
             let gone = match size < old {
                 true => blocks_lost(op, &node, &state, size)?,
                 false => 0,
@@ -238,6 +239,9 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
+            if !keep {
+                op.may_end_at(&node, &state, range.end)?;
+            }
             // Punching gives back whole blocks; the others need every block they touch.
             let punch = change == RangeChange::Punch;
             let blocks = if punch { inner(&range) } else { outer(&range) };
@@ -316,6 +320,7 @@ impl Session {
                     .filter(|&s| s <= FILE_BYTES_MAX)
                     .ok_or(Errno::FBIG)?,
             };
+            op.may_end_at(&node, &state, new_size)?;
             op.need_shift()?;
             let kill = kills_set_id(caller);
             let flags = if kill { flag::KILL_SUID } else { 0 };

@@ -270,6 +270,9 @@ impl Session {
             Stop::Errno(e) => Err(e),
             Stop::Again => search.once_more(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
+            Stop::Grow(ino) => self
+                .acquire(ino, LeaseMode::Exclusive, Insist::Grow)
+                .map(|_| ()),
             Stop::Inodes(parent) => self.get_numbers(parent),
             Stop::Blocks(lacking) => self.get_blocks(lacking),
             Stop::Room(bytes) => match self.get_room(bytes) {

@@ -110,7 +110,8 @@ impl Session {
         loop {
             let aligned = WRITE_PIECE_BYTES - (*at % BLOCK) as usize;
             let piece = &data[done..data.len().min(done + aligned)];
-            match self.write_piece(caller, ino, known, *at, piece, flags) {
+            let place = (*at, data.len() - done);
+            match self.write_piece(caller, ino, known, place, piece, flags) {
                 Ok(end) => *at = end,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
@@ -122,13 +123,13 @@ impl Session {
         }
     }
 
-    /// Writes one piece; returns the offset behind it.
+    /// Writes one piece of the `whole` bytes that a call has yet to write; returns the offset behind it.
     fn write_piece(
         &self,
         caller: &Caller,
         ino: u64,
         mut known: Option<&Node>,
-        offset: u64,
+        (offset, whole): (u64, usize),
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<u64> {
@@ -159,13 +160,12 @@ impl Session {
             } else {
                 offset
             };
-            let end = offset
-                .checked_add(data.len() as u64)
-                .filter(|&e| e <= FILE_BYTES_MAX);
-            let end = end.ok_or(Errno::FBIG)?;
+            let end = end_of(offset, data.len())?;
             if data.is_empty() {
                 return Ok((end, true));
             }
+            // Asked for all of it, so that it is not done by halves.
+            op.may_end_at(node, &state, offset.saturating_add(whole as u64))?;
             let fits = stolen
                 .as_ref()
                 .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
@@ -251,6 +251,13 @@ impl Session {
             fenced,
         }))
     }
+}
+
+/// Where `bytes` bytes at `offset` end. Errors: `EFBIG`.
+#[inline]
+fn end_of(offset: u64, bytes: usize) -> Result<u64> {
+    let end = offset.checked_add(bytes as u64);
+    end.filter(|&e| e <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
 }
 
 /// Bytes of log that a piece may need: also if stealing turns out not to fit.

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 6;
+pub const PROTO_VERSION: u32 = 7;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -33,6 +33,16 @@ pub enum Insist {
     /// As [`Insist::Yes`], but the client can go by way of the mount: if the file goes to
     /// and fro, or programs on the mount use it, [`Reply::Elsewhere`].
     Yield,
+    /// As [`Insist::Yield`], of a client that would make the file longer: also
+    /// [`Reply::Elsewhere`] if others used it by way of the mount lately. The client may hold the lease.
+    Grow,
+}
+
+impl Insist {
+    /// Whether the client can go by way of the mount.
+    pub fn yields(self) -> bool {
+        matches!(self, Self::Yield | Self::Grow)
+    }
 }
 
 /// What a client asks.
@@ -176,6 +186,9 @@ pub enum Reply {
         /// Of an exclusive lease, to a client that has asked with [`Insist::Yield`]: other
         /// processes use the inode by way of the mount, so the kernel must not know it too large.
         watched: bool,
+        /// The same, and they did lately, or append to it: the kernel must not know it too small, either.
+        /// Who makes it longer asks with [`Insist::Grow`] first.
+        shared: bool,
     },
     /// The lease is not granted: somebody else has one, and the client did not insist.
     NotLeased,

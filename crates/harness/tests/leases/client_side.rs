@@ -60,6 +60,7 @@ mod node {
         pub(crate) lease: LeaseWord,
         pub(crate) used_elsewhere: AtomicBool,
         pub(crate) watched: AtomicBool,
+        pub(crate) shared: AtomicBool,
     }
 
     impl Node {
@@ -70,6 +71,7 @@ mod node {
                 lease: LeaseWord::default(),
                 used_elsewhere: AtomicBool::new(false),
                 watched: AtomicBool::new(false),
+                shared: AtomicBool::new(false),
             })
         }
 

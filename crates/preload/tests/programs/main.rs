@@ -123,6 +123,32 @@ fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
     assert!(kernel < ROUNDS / 50, "{kernel} left to the kernel: {told}");
 }
 
+/// A file that others use by way of the mount is made longer by the kernel, so that it knows the size;
+/// one that nobody else uses is not.
+#[test]
+fn what_others_use_on_the_mount_grows_there() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("append");
+    const LINES: u64 = 300;
+    for (name, of_others) in [("shared", true), ("own", false)] {
+        let (file, report) = (m.path().join(name), m.beside(name));
+        if of_others {
+            fs::write(&file, "").unwrap();
+        }
+        let run = Run::of(&m, &program).arg(&file).args(["a", "300"]);
+        run.env("SHALE_WARM_CALLS", "0")
+            .env("SHALE_REPORT", &report)
+            .output();
+        let told = fs::read_to_string(&report).unwrap();
+        let report = told.lines().find(|l| l.contains(r#""attached":1"#));
+        let [fast, kernel] = shares(report.unwrap());
+        let lines = fs::read_to_string(&file).unwrap().lines().count() as u64;
+        assert_eq!(lines, LINES);
+        let there = if of_others { kernel } else { fast };
+        assert!(there >= LINES, "{name}: {told}");
+    }
+}
+
 /// Where the kernel gives no more memory, calls say so, and none that said it was done is lost.
 #[test]
 fn without_memory_calls_are_refused_and_the_program_goes_on() {

@@ -116,6 +116,7 @@ impl Session {
                         mode: given.grant.mode,
                         used: given.used,
                         watched: given.watched,
+                        shared: given.shared,
                     },
                     Ok(None) => Reply::NotLeased,
                     Err(_) => return Err(Errno::IO),
