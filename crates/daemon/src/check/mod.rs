@@ -56,7 +56,7 @@ use shale_format::dirent::kind_of_mode;
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
 use shale_format::superblock::{RootBlock, Superblock};
-use shale_format::{BlockAddr, Ino, TierId};
+use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use slots::{Slot, Slots, state};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -275,7 +275,7 @@ impl Checker<'_> {
                 let addr = BlockAddr::from_raw(e.addr);
                 let usable = addr.tier() == Some(TierId::Nvm)
                     && !e.is_unwritten()
-                    && e.end().byte() <= file.size
+                    && e.end() <= FileBlock::containing(file.size)
                     && slots.add(e.file_block, addr.index(), e.len);
                 unusable += u64::from(!usable);
             },
