@@ -167,10 +167,10 @@ impl Shared {
         }
         client.yields.store(true, Ordering::Release);
         let hook = self.hook.read().clone();
-        if let Some(hook) = hook.filter(|_| wish.mode == LeaseMode::Exclusive) {
-            if let Some(left) = hook.used_for(wish.ino, &self.yielding()) {
-                self.leases.leave(wish.ino, left.as_nanos() as u64);
-            }
+        if let Some(hook) = hook.filter(|_| wish.mode == LeaseMode::Exclusive)
+            && let Some(left) = hook.used_for(wish.ino, &self.yielding())
+        {
+            self.leases.leave(wish.ino, left.as_nanos() as u64);
         }
     }
 
