@@ -101,6 +101,8 @@ pub(crate) struct Wish {
 #[derive(Default)]
 struct Entry {
     holders: Vec<Holder>,
+    /// Of these, who is only taken for one ([`Leases::assume_reader`]): what it knows itself may be older.
+    assumed: Option<u32>,
     busy: bool,
     /// While it was busy its number was granted for a new inode: there is nothing to be taken.
     renewed: bool,
@@ -231,6 +233,7 @@ impl Leases {
             };
             Entry {
                 holders: assumed.map(holder).into_iter().collect(),
+                assumed,
                 ..Entry::default()
             }
         })
@@ -455,9 +458,12 @@ impl Entry {
         match self.holders.iter_mut().find(|h| h.client == client) {
             Some(holder) => {
                 holder.mode = holder.mode.max(mode);
-                (false, holder.mode)
+                let taken_for = self.assumed.take_if(|assumed| *assumed == client);
+                let fresh = taken_for.is_some() && !mutants::is_on("lease-fresh");
+                (fresh, holder.mode)
             }
             None => {
+                self.assumed.take_if(|assumed| *assumed == client);
                 self.holders.push(Holder { client, mode });
                 (!mutants::is_on("lease-fresh"), mode)
             }

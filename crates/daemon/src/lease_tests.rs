@@ -109,6 +109,12 @@ fn a_kernel_from_before_is_taken_for_a_reader() {
     assert_eq!(leases.ask(&writer, || 7), Decision::TakeFrom(vec![kernel]));
     leases.taken(&writer, &[kernel], || 7);
     assert_eq!(leases.mode(1, 5), None);
+    // What the writer did is not in memory of who was only taken for a reader before.
+    leases.release(2, 5);
+    for fresh in [true, false] {
+        let asked = leases.ask(&wish(1, 5, Shared), || 7);
+        assert_eq!(asked, granted(fresh, Shared));
+    }
     leases.release_all(1);
     assert_eq!(
         leases.ask(&wish(2, 6, Exclusive), || 7),

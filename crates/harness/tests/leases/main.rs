@@ -128,6 +128,10 @@ fn run() {
         Duration::from_millis(40),
     ];
     let shared = Shared::new(limits[thread_rng().gen_range(0..limits.len())]);
+    if thread_rng().gen_bool(0.5) {
+        // The kernel's references are older than this daemon.
+        shared.leases.assume_reader(1);
+    }
     let world = World::new(shared.clone(), thread_rng().gen_range(0..3));
     let inos = inodes(thread_rng().gen_bool(0.5));
     let mut threads = Vec::new();
