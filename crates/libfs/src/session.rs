@@ -42,7 +42,7 @@ use std::time::Duration;
 
 /// A client of a volume.
 pub struct Session {
-    channel: Arc<dyn Channel>,
+    pub(crate) channel: Arc<dyn Channel>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) nvm: Arc<Map>,
     pub(crate) view: View,
@@ -64,7 +64,6 @@ pub struct Session {
     pub(crate) rename_lock: Mutex<()>,
     pub(crate) lower: LowerCache,
     pub(crate) paths: PathCache,
-    segments_writable: Mutex<Vec<bool>>,
     reclaimed: AtomicU64,
     belled: AtomicU64,
     /// A name was seen that does not lead to what it says ([`Search::once_more`]).
@@ -128,7 +127,6 @@ impl Session {
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
-        let segments = attached.segments as usize;
         let absent = attached.ring_bytes * u64::from(!options.present);
         let present = Present::new(log_map.clone(), log.reserved().0, absent);
         Ok(Arc::new(Self {
@@ -154,7 +152,6 @@ impl Session {
             rename_lock: Mutex::new(()),
             lower: LowerCache::default(),
             paths: PathCache::new(),
-            segments_writable: Mutex::new(vec![false; segments]),
             reclaimed: AtomicU64::new(0),
             belled: AtomicU64::new(0),
             damaged: AtomicBool::new(false),
@@ -405,13 +402,14 @@ impl Session {
     pub(crate) fn return_grants(&self) -> Result<()> {
         let runs: Vec<_> = self.blocks.drain();
         for some in runs.chunks(1024) {
-            let runs = some
+            let runs: Vec<_> = some
                 .iter()
                 .map(|r| GrantedRun {
                     addr: r.addr.raw(),
                     blocks: r.blocks as u32,
                 })
                 .collect();
+            self.close_runs(&runs);
             self.ask(Request::ReturnBlocks { runs })?;
         }
         let bytes = self.room.drain();
@@ -437,8 +435,7 @@ impl Session {
         let Reply::Blocks { runs, segments } = reply else {
             return Ok(false);
         };
-        self.open_segments(&segments, fds)?;
-        let (runs, closed) = self.writable_runs(runs);
+        let (runs, closed) = self.open_runs(runs, &segments, &fds);
         if !closed.is_empty() {
             // No descriptor, or no memory, for their segments: the bytes go through the log.
             self.ask(Request::ReturnBlocks { runs: closed })?;
@@ -455,30 +452,38 @@ impl Session {
         Ok(self.blocks.take(blocks, into))
     }
 
-    /// Makes segments writable, as far as there are descriptors for them (the kernel leaves out
-    /// those that this process has no numbers for) and memory.
-    fn open_segments(&self, segments: &[u32], fds: Vec<OwnedFd>) -> Result<()> {
-        let mut writable = self.segments_writable.lock();
-        for (&segment, fd) in segments.iter().zip(fds) {
-            let done = writable.get_mut(segment as usize).ok_or(Errno::PROTO)?;
-            if !*done {
-                match self.nvm.remap_piece_writable(segment as usize, fd) {
-                    Ok(()) => *done = true,
-                    Err(e) => tracing::warn!("segment {segment} stays read-only: {e}"),
+    /// Makes granted runs writable, as far as there are descriptors for them (the kernel leaves out
+    /// those that this process has no numbers for) and memory. Gives those that are and those
+    /// that are not.
+    fn open_runs(
+        &self,
+        runs: Vec<GrantedRun>,
+        segments: &[u32],
+        fds: &[OwnedFd],
+    ) -> (Vec<GrantedRun>, Vec<GrantedRun>) {
+        runs.into_iter().partition(|run| {
+            within_segments(run).all(|(segment, range)| {
+                let fd = segments.iter().position(|&s| s as usize == segment);
+                let opened = match fd.and_then(|at| fds.get(at)) {
+                    Some(fd) => self.nvm.remap_writable(range, fd),
+                    None => return false,
+                };
+                if let Err(e) = &opened {
+                    tracing::warn!("granted blocks stay read-only: {e}");
                 }
-            }
-        }
-        Ok(())
+                opened.is_ok()
+            })
+        })
     }
 
-    /// Parts granted runs by whether they can be written to.
-    fn writable_runs(&self, runs: Vec<GrantedRun>) -> (Vec<GrantedRun>, Vec<GrantedRun>) {
-        let writable = self.segments_writable.lock();
-        let opened = |run: &GrantedRun| {
-            let segment = BlockAddr::from_raw(run.addr).byte() / SEGMENT_BYTES;
-            writable.get(segment as usize) == Some(&true)
-        };
-        runs.into_iter().partition(opened)
+    /// Makes runs read-only again that go back.
+    fn close_runs(&self, runs: &[GrantedRun]) {
+        for (_, range) in runs.iter().flat_map(within_segments) {
+            // What stays writable is this process's own loss only if it stores astray.
+            if let Err(e) = self.nvm.remap_read_only(range) {
+                tracing::warn!("returned blocks stay writable: {e}");
+            }
+        }
     }
 
     /// Has everything that was logged so far brought into the volume.
@@ -532,6 +537,17 @@ fn new_writer(
     let log = Log::open(log.clone())?;
     let start = LogPos(log.tail_word());
     Writer::new(Arc::new(log), start, word)
+}
+
+/// The parts of a run by segments: index, bytes of the tier.
+fn within_segments(run: &GrantedRun) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
+    const SEGMENT: usize = SEGMENT_BYTES as usize;
+    let first = BlockAddr::from_raw(run.addr).byte() as usize;
+    let end = first + run.blocks as usize * BLOCK_BYTES;
+    (first / SEGMENT..end.div_ceil(SEGMENT)).map(move |n| {
+        let segment = n * SEGMENT..(n + 1) * SEGMENT;
+        (n, first.max(segment.start)..end.min(segment.end))
+    })
 }
 
 pub(crate) fn final_errno(stop: Stop) -> Errno {

@@ -1,7 +1,7 @@
 //! A mapping as callers hold it: how it is made, what it is, and its views.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -260,34 +260,34 @@ impl Map {
         self.shared.mapping.read_only_fd(index)
     }
 
-    /// Maps piece `index` writable from `fd`, a read-write descriptor of the same file.
-    /// Loads by other threads go on meanwhile.
+    /// Maps a range of bytes, whole pages within one piece, writable from `fd`, a read-write
+    /// descriptor of the piece's file. Loads by other threads go on meanwhile.
     ///
     /// # Errors
     /// Another file, or a descriptor that does not allow it; then nothing changed.
     ///
     /// # Panics
-    /// If there is no such piece.
-    pub fn remap_piece_writable(&self, index: usize, fd: impl AsFd) -> Result<(), DeviceError> {
+    /// If the range is not within one piece.
+    pub fn remap_writable(&self, range: Range<usize>, fd: impl AsFd) -> Result<(), DeviceError> {
         self.shared
             .mapping
-            .replace(index, Some(fd.as_fd()), Access::ReadWrite)
+            .replace(range, Some(fd.as_fd()), Access::ReadWrite)
     }
 
-    /// Takes back [`Map::remap_piece_writable`]: the piece is mapped read-only from the
-    /// file it was opened with. The caller has made sure that nobody is storing to it.
+    /// Takes back [`Map::remap_writable`]: the range is mapped read-only from the
+    /// file the map was opened with. The caller has made sure that nobody is storing to it.
     ///
     /// # Errors
-    /// What the kernel says; the piece then counts as read-only.
+    /// What the kernel says; the range then counts as read-only.
     ///
     /// # Panics
-    /// If there is no such piece, or the whole map was opened read-write.
-    pub fn remap_piece_read_only(&self, index: usize) -> Result<(), DeviceError> {
+    /// If the range is not within one piece, or the whole map was opened read-write.
+    pub fn remap_read_only(&self, range: Range<usize>) -> Result<(), DeviceError> {
         assert!(
             self.views[0].access() == Access::ReadOnly,
             "a map opened read-write has no read-only pieces"
         );
-        self.shared.mapping.replace(index, None, Access::ReadOnly)
+        self.shared.mapping.replace(range, None, Access::ReadOnly)
     }
 
     /// Makes every page present, so that the first access to each costs no page fault

@@ -6,10 +6,11 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -58,7 +59,6 @@ struct Mapped {
     fd: OwnedFd,
     offset: usize,
     bytes: usize,
-    writable: AtomicBool,
 }
 
 /// All pieces in one address range.
@@ -68,6 +68,8 @@ pub(crate) struct Mapping {
     base: *mut u8,
     bytes: usize,
     pieces: Vec<Mapped>,
+    /// A bit for each page that may be stored to.
+    writable: Vec<AtomicU64>,
     persistence: Persistence,
     huge_pages: bool,
     /// What is writable has this key.
@@ -98,6 +100,22 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
+/// Calls `f` with each word of a bitmap of pages that a range of bytes touches, and the bits
+/// there, until it gives `false`; whether it never did.
+#[inline]
+fn for_words(range: &Range<usize>, mut f: impl FnMut(usize, u64) -> bool) -> bool {
+    let (mut page, end) = (range.start / PAGE_BYTES, range.end.div_ceil(PAGE_BYTES));
+    while page < end {
+        let bits = (64 - page % 64).min(end - page);
+        let mask = u64::MAX >> (64 - bits) << (page % 64);
+        if !f(page / 64, mask) {
+            return false;
+        }
+        page += bits;
+    }
+    true
+}
+
 impl Mapping {
     pub(crate) fn new(
         pieces: Vec<Piece>,
@@ -117,18 +135,18 @@ impl Mapping {
         mapping.key = key;
         let mut offset = 0;
         for piece in pieces {
-            let persistence = mapping.place(offset, piece.bytes, piece.fd.as_fd(), access)?;
+            let range = offset..offset + piece.bytes;
+            let persistence = mapping.place(range.clone(), piece.fd.as_fd(), 0, access)?;
             if persistence == Persistence::Emulated {
                 mapping.persistence = Persistence::Emulated;
             }
-            let end = offset + piece.bytes;
             mapping.pieces.push(Mapped {
                 fd: piece.fd,
                 offset,
                 bytes: piece.bytes,
-                writable: AtomicBool::new(access == Access::ReadWrite),
             });
-            offset = end;
+            offset = range.end;
+            mapping.note(range, access);
         }
         mapping.huge_pages = mapping.advise(Advice::LinuxHugepage).is_ok();
         Ok(mapping)
@@ -156,6 +174,9 @@ impl Mapping {
             base,
             bytes,
             pieces: Vec::new(),
+            writable: (0..=bytes / PAGE_BYTES / 64)
+                .map(|_| AtomicU64::new(0))
+                .collect(),
             persistence: Persistence::Dax,
             huge_pages: false,
             key: None,
@@ -163,14 +184,15 @@ impl Mapping {
         })
     }
 
-    /// Maps a file over its part of the reservation.
+    /// Maps a file, from byte `from` on, over its part of the reservation.
     fn place(
         &self,
-        offset: usize,
-        bytes: usize,
+        range: Range<usize>,
         fd: BorrowedFd<'_>,
+        from: usize,
         access: Access,
     ) -> Result<Persistence, DeviceError> {
+        let (offset, bytes) = (range.start, range.len());
         let (prot, name) = match access {
             Access::ReadOnly => (ProtFlags::READ, "read-only"),
             Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, "read-write"),
@@ -198,7 +220,7 @@ impl Mapping {
                 prot,
                 flags | MapFlags::FIXED,
                 fd,
-                0,
+                from as u64,
             )
         }
         .map_err(failed)?;
@@ -231,14 +253,20 @@ impl Mapping {
         unsafe { madvise(self.base.wrapping_add(first).cast(), end - first, advice) }
     }
 
-    /// Maps piece `index` again from `fd`, or from its own file where that is `None`.
+    /// Maps a range of whole pages within one piece again from `fd`, or from the piece's own file
+    /// where that is `None`.
     pub(crate) fn replace(
         &self,
-        index: usize,
+        range: Range<usize>,
         fd: Option<BorrowedFd<'_>>,
         access: Access,
     ) -> Result<(), DeviceError> {
-        let piece = &self.pieces[index];
+        let after = self.pieces.partition_point(|p| p.offset <= range.start);
+        let piece = &self.pieces[after.checked_sub(1).expect("inside the map")];
+        assert!(
+            range.end <= piece.offset + piece.bytes,
+            "a range of one piece"
+        );
         let fd = fd.unwrap_or_else(|| piece.fd.as_fd());
         let (expected, found) = (identity(piece.fd.as_fd())?, identity(fd)?);
         if expected != found {
@@ -249,24 +277,31 @@ impl Mapping {
             });
         }
         if access == Access::ReadOnly {
-            piece.writable.store(false, Ordering::SeqCst);
+            self.note(range.clone(), access);
         }
-        self.place(piece.offset, piece.bytes, fd, access)?;
+        self.place(range.clone(), fd, range.start - piece.offset, access)?;
         if access == Access::ReadWrite {
-            piece.writable.store(true, Ordering::SeqCst);
+            self.note(range, access);
         }
         Ok(())
     }
 
-    /// Whether every piece that `offset..offset+bytes` touches may be stored to.
+    /// Notes whether the pages that a range touches may be stored to.
+    fn note(&self, range: Range<usize>, access: Access) {
+        for_words(&range, |word, mask| {
+            match access {
+                Access::ReadOnly => self.writable[word].fetch_and(!mask, Ordering::SeqCst),
+                Access::ReadWrite => self.writable[word].fetch_or(mask, Ordering::SeqCst),
+            };
+            true
+        });
+    }
+
+    /// Whether every page that `offset..offset+bytes` touches may be stored to.
     pub(crate) fn is_writable(&self, offset: usize, bytes: usize) -> bool {
-        let first = self
-            .pieces
-            .partition_point(|piece| piece.offset + piece.bytes <= offset);
-        self.pieces[first..]
-            .iter()
-            .take_while(|piece| piece.offset < offset + bytes)
-            .all(|piece| piece.writable.load(Ordering::Acquire))
+        for_words(&(offset..offset + bytes), |word, mask| {
+            self.writable[word].load(Ordering::Acquire) & mask == mask
+        })
     }
 
     /// Bytes of the range that huge pages back now.

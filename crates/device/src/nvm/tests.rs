@@ -184,50 +184,51 @@ fn pieces_lie_side_by_side() {
 }
 
 #[test]
-fn a_read_only_map_gains_and_loses_one_writable_piece() {
+fn a_read_only_map_gains_and_loses_writable_pages() {
     let directory = directory();
-    let paths = ["a", "b", "c"].map(|name| (directory.path().join(name), 4096));
+    let paths = ["a", "b", "c"].map(|name| (directory.path().join(name), 8192));
     let owner = MapOptions::new().create_files(&paths).unwrap();
     let read_only: Vec<Piece> = (0..3)
         .map(|index| Piece {
             fd: owner.read_only_fd(index).unwrap(),
-            bytes: 4096,
+            bytes: 8192,
         })
         .collect();
     let client = Map::open(read_only, Access::ReadOnly).unwrap();
     client.populate().unwrap();
-    owner.store(4096, &[8; 10]);
-    assert_eq!(client.load_array::<10>(4096), [8; 10]);
+    owner.store(12288, &[8; 10]);
+    assert_eq!(client.load_array::<10>(12288), [8; 10]);
     let refused = |offset: usize, bytes: usize| {
         let store = std::panic::AssertUnwindSafe(|| client.store(offset, &vec![1; bytes]));
         assert!(std::panic::catch_unwind(store).is_err());
     };
-    refused(4096, 8);
+    refused(12288, 8);
 
     let fds: Vec<OwnedFd> = owner
         .fds()
         .map(|fd| fd.try_clone_to_owned().unwrap())
         .collect();
-    let error = client.remap_piece_writable(1, &fds[0]).unwrap_err();
+    let error = client.remap_writable(12288..16384, &fds[0]).unwrap_err();
     assert!(
         matches!(error, crate::DeviceError::OtherFile { .. }),
         "{error}"
     );
     let error = client
-        .remap_piece_writable(1, owner.read_only_fd(1).unwrap())
+        .remap_writable(12288..16384, owner.read_only_fd(1).unwrap())
         .unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{error}");
-    refused(4096, 8);
+    refused(12288, 8);
 
-    client.remap_piece_writable(1, fds[1].as_fd()).unwrap();
-    client.copy_nt(4096, &[9; 4096]);
+    client.remap_writable(12288..16384, fds[1].as_fd()).unwrap();
+    client.copy_nt(12288, &[9; 4096]);
     client.fence();
-    assert_eq!(owner.load_array::<10>(4096), [9; 10]);
-    refused(4095, 2);
-    refused(8190, 3);
-    client.remap_piece_read_only(1).unwrap();
-    refused(4096, 8);
-    assert_eq!(client.load_array::<10>(4096), [9; 10]);
+    assert_eq!(owner.load_array::<10>(12288), [9; 10]);
+    refused(12287, 2);
+    refused(16382, 3);
+    refused(8192, 8);
+    client.remap_read_only(12288..16384).unwrap();
+    refused(12288, 8);
+    assert_eq!(client.load_array::<10>(12288), [9; 10]);
 }
 
 #[test]
