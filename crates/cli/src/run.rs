@@ -155,6 +155,7 @@ struct Summary {
     attached: u64,
     opened: u64,
     lost: u64,
+    uncaught: u64,
     refused: BTreeSet<i64>,
     fast: BTreeMap<String, u64>,
     kernel: BTreeMap<String, BTreeMap<String, u64>>,
@@ -178,6 +179,7 @@ impl Summary {
         self.attached += number("attached");
         self.opened += number("files_opened");
         self.lost += number("sessions_lost");
+        self.uncaught += u64::from(process["all_sites"] == false);
         let errnos = process["attach_errnos"].as_array().into_iter().flatten();
         self.refused.extend(errnos.filter_map(Value::as_i64));
         for (call, count) in process["fast"].as_object().into_iter().flatten() {
@@ -200,6 +202,12 @@ impl Summary {
         for errno in &self.refused {
             let why = std::io::Error::from_raw_os_error(*errno as i32);
             text += &format!("shale run: a process could not become a client: {why}\n");
+        }
+        if self.uncaught > 0 {
+            text += &format!(
+                "shale run: in {} of them libc's code may not be changed: they ran on the mount alone\n",
+                self.uncaught
+            );
         }
         if self.lost > 0 {
             text += &format!("shale run: {} times the daemon went away\n", self.lost);
@@ -231,7 +239,7 @@ mod tests {
     fn reports_of_processes_add_up() {
         let text = r#"{"attached":1,"files_opened":2,"fast":{"read":3},"kernel":{}}
 not a report
-{"attached":0,"files_opened":1,"sessions_lost":1,"attach_errnos":[13],"fast":{"read":4,"write":1},
+{"attached":0,"all_sites":false,"files_opened":1,"sessions_lost":1,"attach_errnos":[13],"fast":{"read":4,"write":1},
 "#
         .replace(
             ",\n",
@@ -240,6 +248,10 @@ not a report
         let told = Summary::of(&text).text();
         assert!(
             told.contains("2 program images, 1 became clients, 3 files"),
+            "{told}"
+        );
+        assert!(
+            told.contains("in 1 of them libc's code may not be changed"),
             "{told}"
         );
         assert!(told.contains("Permission denied") && told.contains("1 times the daemon"));

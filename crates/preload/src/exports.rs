@@ -1,5 +1,5 @@
 //! The symbols that programs call most, exported: cheaper than the way through libc's
-//! call site, and there also where no site could be rewritten.
+//! call site.
 //!
 //! Each looks whether its descriptor is in the table and goes on to libc's own function if it is
 //! not, so that a blocking call stays what libc made of it (a cancellation point).

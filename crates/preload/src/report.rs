@@ -139,6 +139,7 @@ fn line() -> String {
         "sessions_lost": LOST.load(Ordering::Relaxed),
         "attach_errnos": *REFUSED.lock(),
         "sites": crate::rewrite::SITES.load(Ordering::Relaxed),
+        "all_sites": crate::rewrite::ALL.load(Ordering::Relaxed),
         "fast": fast,
         "kernel": kernel,
     });

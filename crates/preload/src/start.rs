@@ -48,10 +48,10 @@ fn set_up() {
         thread.set_up();
         thread::register_barriers();
         serve::set_classes();
-        if rewrite::rewrite() > 0 {
+        if rewrite::rewrite() {
             SITES_LEAD_HERE.store(1, Ordering::Relaxed);
+            serve::READY.store(true, Ordering::Release);
         }
-        serve::READY.store(true, Ordering::Release);
     }
     thread.inside.store(0, Ordering::Relaxed);
 }

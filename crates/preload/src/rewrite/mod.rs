@@ -11,24 +11,56 @@
 //!
 //! The dynamic linker is left alone: whatever it opens it reads, maps and closes itself, so
 //! its descriptors never meet ours.
+//!
+//! All or nothing: a `dup` that is not seen would leave two ideas of one offset. Where a process may not
+//! change code (`PR_SET_MDWE`, rules against executable memory), or a libc is built so that its
+//! code must not be changed, nothing is served, and the program runs on the mount.
 
 mod library;
 mod patch;
 mod scan;
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::raw::nr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use scan::Form;
 
 /// Sites that were rewritten.
 pub static SITES: AtomicU64 = AtomicU64::new(0);
 
-/// Rewrites what is loaded of libc. Gives the number of sites; 0: only exported symbols are
-/// caught.
-pub fn rewrite() -> u64 {
-    let mut total = 0;
+/// Whether that was all of them.
+pub static ALL: AtomicBool = AtomicBool::new(false);
+
+/// Calls that every libc makes, and that make descriptors, share them or close them.
+const FOLLOWED: [u32; 12] = [
+    nr::OPENAT,
+    nr::CLOSE,
+    nr::DUP,
+    nr::DUP2,
+    nr::DUP3,
+    nr::FCNTL,
+    nr::MMAP,
+    nr::CLONE,
+    nr::VFORK,
+    nr::EXECVE,
+    nr::SENDMSG,
+    nr::SENDFILE,
+];
+
+/// Rewrites what is loaded of libc. Whether every site was, so that calls can be served.
+pub fn rewrite() -> bool {
+    let (mut total, mut all, mut numbers) = (0, true, Vec::new());
     for library in library::loaded() {
         let sites = scan::sites(&library);
-        total += patch::apply(&library, &sites);
+        let done = patch::apply(&library, &sites);
+        all &= done == sites.len() as u64;
+        total += done;
+        numbers.extend(sites.iter().filter_map(|site| match site.form {
+            Form::Number(number) => Some(number),
+            Form::Dynamic(_) => None,
+        }));
     }
+    all &= FOLLOWED.iter().all(|number| numbers.contains(number));
     SITES.store(total, Ordering::Relaxed);
-    total
+    ALL.store(all, Ordering::Relaxed);
+    all
 }

@@ -1,12 +1,12 @@
 //! Finding sites: by their bytes, once per build of a library.
 //!
-//! What was found is cached in a file named after the library's build-id. The file is not
-//! trusted: a site is checked against its bytes before it is used, so a wrong file can
-//! only make sites be missed.
+//! What was found is cached in a file named after the library's build-id, with a checksum: a file
+//! that is damaged, or of which one site is not what the library's bytes say, is made anew.
 
 use super::library::Library;
 use crate::stubs::{CLASS, class};
 use core::sync::atomic::Ordering;
+use shale_format::checksum::crc32c;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,9 @@ const BACK: usize = 32;
 /// The sites of a library that are worth rewriting.
 pub fn sites(library: &Library) -> Vec<Site> {
     let code = library.code();
-    if let Some(sites) = cached(library).filter(|s| !s.is_empty()) {
-        return sites.into_iter().filter(|s| is_site(code, s)).collect();
+    let whole = |sites: &Vec<Site>| !sites.is_empty() && sites.iter().all(|s| is_site(code, s));
+    if let Some(sites) = cached(library, whole) {
+        return sites;
     }
     let sites = scan(code);
     remember(library, &sites);
@@ -205,14 +206,38 @@ fn wanted() -> u32 {
     hash
 }
 
-/// A line for each site: byte, and number or `d` with the bytes of a dynamic one.
-fn cached(library: &Library) -> Option<Vec<Site>> {
+/// What a file of the cache says, if it is `whole`.
+fn cached(library: &Library, whole: impl Fn(&Vec<Site>) -> bool) -> Option<Vec<Site>> {
     let of_system = || Some(Path::new(SYSTEM).join(cache_name(library)?));
-    let text = [cache_file(library), of_system()]
+    [cache_file(library), of_system()]
         .into_iter()
         .flatten()
-        .find_map(|file| std::fs::read_to_string(file).ok())?;
-    text.lines()
+        .filter_map(|file| decoded(&std::fs::read_to_string(file).ok()?))
+        .find(whole)
+}
+
+/// A line for each site: byte, and number or `d` with the bytes of a dynamic one. The last line is
+/// the checksum of those before.
+fn encoded(sites: &[Site]) -> String {
+    let lines: String = sites
+        .iter()
+        .map(|s| match s.form {
+            Form::Number(number) => format!("{} {number}\n", s.at),
+            Form::Dynamic(bytes) => format!("{} d{bytes}\n", s.at),
+        })
+        .collect();
+    let sum = crc32c(lines.as_bytes());
+    format!("{lines}{sum:08x}\n")
+}
+
+fn decoded(text: &str) -> Option<Vec<Site>> {
+    let (lines, sum) = text.trim_end().rsplit_once('\n')?;
+    let lines = &text[..=lines.len()];
+    if format!("{:08x}", crc32c(lines.as_bytes())) != sum {
+        return None;
+    }
+    lines
+        .lines()
         .map(|line| {
             let (at, form) = line.split_once(' ')?;
             let form = match form.strip_prefix('d') {
@@ -231,13 +256,6 @@ fn remember(library: &Library, sites: &[Site]) {
     let Some(file) = cache_file(library) else {
         return;
     };
-    let text: String = sites
-        .iter()
-        .map(|s| match s.form {
-            Form::Number(number) => format!("{} {number}\n", s.at),
-            Form::Dynamic(bytes) => format!("{} d{bytes}\n", s.at),
-        })
-        .collect();
     let beside = file.with_extension(std::process::id().to_string());
     let made = std::fs::OpenOptions::new()
         .write(true)
@@ -245,7 +263,7 @@ fn remember(library: &Library, sites: &[Site]) {
         .mode(0o644)
         .open(&beside);
     // Without the file the next start scans again: no harm.
-    let written = made.and_then(|mut f| f.write_all(text.as_bytes()));
+    let written = made.and_then(|mut f| f.write_all(encoded(sites).as_bytes()));
     let _ = written.and_then(|()| std::fs::rename(&beside, &file));
 }
 
@@ -284,19 +302,27 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_file_of_the_cache_is_none() {
+        let site = |at, form| Site { at, form };
+        let sites = [site(64, Form::Number(3)), site(900, Form::Dynamic(8))];
+        let text = encoded(&sites);
+        assert_eq!(decoded(&text).unwrap(), sites);
+        for at in 0..text.len() - 1 {
+            let mut damaged = text.clone().into_bytes();
+            damaged[at] ^= 1;
+            let damaged = String::from_utf8(damaged).unwrap();
+            assert_eq!(decoded(&damaged), None, "{damaged}");
+            assert_eq!(decoded(&text[..at]), None, "cut at {at}");
+        }
+    }
+
+    #[test]
     fn libc_has_the_calls_that_matter() {
         crate::serve::set_classes();
         let library = super::super::library::loaded()[0];
         let sites = scan(library.code());
-        let numbers = [
-            nr::WRITE,
-            nr::CLOSE,
-            nr::OPENAT,
-            nr::PREAD,
-            nr::RT_SIGACTION,
-            nr::CLONE,
-        ];
-        for number in numbers {
+        let numbers = [nr::WRITE, nr::PREAD, nr::RT_SIGACTION];
+        for number in numbers.into_iter().chain(super::super::FOLLOWED) {
             assert!(
                 sites.iter().any(|s| s.form == Form::Number(number)),
                 "{number}"
