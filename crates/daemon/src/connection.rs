@@ -153,6 +153,7 @@ impl Connection {
                 };
                 plain(self.lease(client, &wish)?)
             }
+            Request::Map { ino, first, blocks } => self.map(&client, ino, first, blocks),
             Request::ReadLower { addr, blocks } => plain(self.read_lower(addr, blocks)?),
             Request::Unlease { ino } => {
                 self.shared.unlease(&client, ino).map_err(|h| halted(&h))?;
@@ -343,6 +344,11 @@ impl Connection {
         Ok(Reply::Done)
     }
 
+    fn map(&self, client: &Client, ino: u64, first: u64, blocks: u64) -> Result<Answer, Refusal> {
+        let mapped = self.shared.map_blocks(client, ino, first, blocks);
+        mapped.map_err(|e| failed(&e))
+    }
+
     fn read_lower(&self, addr: u64, blocks: u32) -> Result<Reply, Refusal> {
         let addr = BlockAddr::from_raw(addr);
         let blocks = u64::from(blocks).clamp(1, LOWER_BLOCKS_MAX);
@@ -419,7 +425,7 @@ impl Connection {
 }
 
 /// Adds the segments that a run lies in; `false` if that would be more than one reply carries.
-fn note_segments(run: Run, segments: &mut Vec<u32>) -> bool {
+pub(crate) fn note_segments(run: Run, segments: &mut Vec<u32>) -> bool {
     let first = run.addr.byte() / SEGMENT_BYTES;
     let last = (run.addr.byte() + run.len * BLOCK - 1) / SEGMENT_BYTES;
     let missing: Vec<u32> = (first..=last)
@@ -450,6 +456,7 @@ impl Shared {
         if let Some(room) = give() {
             return room;
         }
+        self.mappings.look(&self.volume);
         if self.volume.space().pending > 0 || !self.idle_blocks.lock().is_empty() {
             // A client that does not move is cut off within one limit.
             let limit = self.config.gate_timeout * 2;

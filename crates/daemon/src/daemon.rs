@@ -16,6 +16,7 @@ use crate::gate::OwnReaders;
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
+use crate::mappings::Mappings;
 use crate::migrate::{Migration, PinReport, STRAIGHT_BYTES, Speed};
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
@@ -138,6 +139,7 @@ struct Opened {
     volume: Arc<Volume>,
     digester: Digester,
     readers: OwnReaders,
+    mappings: Mappings,
     recovered: Recovered,
     /// The count on the labels of devices.
     starts: u64,
@@ -175,6 +177,7 @@ impl Opened {
             }
         };
         let volume = Arc::new(volume);
+        let mappings = Mappings::reopen(dir, &volume)?;
         let digester = Digester::new(volume.clone());
         let readers = OwnReaders::default();
         let recovered = Recovery {
@@ -194,6 +197,7 @@ impl Opened {
             volume,
             digester,
             readers,
+            mappings,
             recovered,
             starts,
         })
@@ -251,6 +255,7 @@ impl Daemon {
             volume,
             digester,
             readers,
+            mappings,
             recovered,
             starts,
         } = Opened::new(&config, &*clock, barrier)?;
@@ -285,6 +290,7 @@ impl Daemon {
             accounts: Default::default(),
             limits: Default::default(),
             bad_blocks: Default::default(),
+            mappings,
             migration: Migration::at(config.speed),
             departed: Mutex::default(),
             recovery: recovered.report,

@@ -120,6 +120,7 @@ impl Shared {
                 self.queue.push(&client);
             }
         }
+        self.mappings.look(&self.volume);
         self.note_rates();
         self.forget_old_requests();
     }

@@ -47,6 +47,7 @@ mod listen;
 mod log_bytes;
 mod lower_read;
 pub mod make;
+mod mappings;
 pub mod medium;
 pub mod migrate;
 pub mod nvm_dir;

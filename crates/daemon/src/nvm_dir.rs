@@ -86,7 +86,7 @@ pub fn make_nvm(dir: &Path, bytes: u64, options: &MapOptions) -> Result<Map> {
     Ok(map)
 }
 
-/// The files of a volume in `dir`: segments and logs, by name.
+/// The files of a volume in `dir`: segments, logs and mappings, by name.
 ///
 /// # Errors
 /// The directory cannot be read; a missing one has no files.
@@ -104,7 +104,7 @@ pub fn volume_files(dir: &Path) -> Result<Vec<String>> {
             name.strip_prefix(prefix)
                 .is_some_and(|rest| rest.bytes().next().is_some_and(|b| b.is_ascii_digit()))
         };
-        if numbered("seg-") || numbered("log-") {
+        if numbered("seg-") || numbered("log-") || numbered(crate::mappings::PREFIX) {
             names.push(name);
         }
     }

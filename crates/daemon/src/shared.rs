@@ -16,6 +16,7 @@ use crate::halt::Halt;
 use crate::lease::{LeaseHook, Leases};
 use crate::limits::LimitBook;
 use crate::lower_read::BadBlocks;
+use crate::mappings::Mappings;
 use crate::migrate::Migration;
 use crate::nvm_dir::remove;
 use crate::rates::Sampler;
@@ -80,6 +81,7 @@ pub(crate) struct Shared {
     pub(crate) accounts: Accounts,
     pub(crate) limits: LimitBook,
     pub(crate) bad_blocks: BadBlocks,
+    pub(crate) mappings: Mappings,
     pub(crate) migration: Migration,
     pub(crate) departed: Mutex<Vec<Departed>>,
     pub(crate) recovery: RecoveryReport,

@@ -89,6 +89,12 @@ pub struct SpaceStatus {
     pub available_bytes: u64,
     /// Freed, and waiting for clients to leave calls they are inside of.
     pub pending_bytes: u64,
+    /// Freed, and mapped by programs still.
+    pub waiting_bytes: u64,
+    /// What programs have mapped straight from NVM.
+    pub mapped_bytes: u64,
+    /// In so many mappings.
+    pub mappings: usize,
     /// Granted to clients and not linked yet.
     pub granted_bytes: u64,
     /// Set aside for records not digested yet, and idle credit.
@@ -317,6 +323,9 @@ impl Shared {
             used_bytes: blocks.used * block,
             available_bytes: self.credits.available(&supply),
             pending_bytes: blocks.pending * block,
+            waiting_bytes: blocks.waiting * block,
+            mapped_bytes: self.volume.held_blocks() * block,
+            mappings: self.mappings.count(),
             granted_bytes: blocks.taken * block,
             credit_bytes: self.credits.outstanding(),
             reserve_bytes: fixed_reserve(blocks),

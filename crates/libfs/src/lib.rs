@@ -10,6 +10,7 @@ mod access;
 mod allocated;
 mod attr;
 mod dir;
+mod direct;
 mod entries;
 mod errno;
 mod found;
@@ -53,6 +54,7 @@ mod write;
 mod xattrs;
 
 pub use attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
+pub use direct::{DirectMap, Piece};
 pub use errno::{ELSEWHERE, Errno, KERNEL_CUTS, Result};
 pub use found::Found;
 pub use gate_number::prepare_thread;

@@ -59,10 +59,11 @@ fn above_limit(number: i32) -> i64 {
     moved
 }
 
-/// Closes them all: a child's copies would keep its parent's connections alive.
+/// Closes them in a child, whose copies would keep its parent's connections alive, but for those
+/// that keep what is mapped.
 pub fn close_all() {
     table::for_each(0, u32::MAX, |fd, entry| {
-        if entry == table::Entry::Own {
+        if entry == table::Entry::Own && !crate::calls::direct::keeps(fd) {
             table::remove_own(fd);
             raw::close(fd);
         }

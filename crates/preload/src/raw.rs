@@ -14,6 +14,8 @@ pub mod nr {
     pub const FSTAT: u32 = 5;
     pub const LSEEK: u32 = 8;
     pub const MMAP: u32 = 9;
+    pub const MPROTECT: u32 = 10;
+    pub const MUNMAP: u32 = 11;
     pub const RT_SIGACTION: u32 = 13;
     pub const IOCTL: u32 = 16;
     pub const PREAD: u32 = 17;

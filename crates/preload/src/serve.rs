@@ -5,7 +5,7 @@
 //! for long (opening a FIFO) is done before the thread is marked, as if the library
 //! were not there.
 
-use crate::calls::{attributes, data, descriptors, mapping, names, process, transfer};
+use crate::calls::{attributes, data, descriptors, direct, mapping, names, process, transfer};
 use crate::protect;
 use crate::raw::{self, Args, nr};
 use crate::stack;
@@ -64,10 +64,11 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         }
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, args),
         nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, args),
-        nr::MMAP if !is_ours(number, args) => PASS,
+        nr::MMAP if !is_ours(number, args) && !shares_ours(thread, args) => PASS,
+        nr::MUNMAP | nr::MPROTECT if !direct::any() => PASS,
         _ => {
             // `malloc`, under its locks, maps memory and reads files of the kernel's.
-            if !thread.is_prepared() && is_ours(number, args) {
+            if !thread.is_prepared() && (number == nr::MMAP || is_ours(number, args)) {
                 thread.prepare();
             }
             guarded(thread, || dispatch(thread, number, args))
@@ -93,7 +94,7 @@ fn is_ours(number: u32, args: &Args) -> bool {
     let ours = |at: usize| matches!(table::get(args[at] as i32), Entry::File(_));
     match number {
         nr::MMAP => ours(4),
-        nr::MREMAP | nr::RT_SIGACTION | nr::IO_URING_SETUP => false,
+        nr::MREMAP | nr::MUNMAP | nr::MPROTECT | nr::RT_SIGACTION | nr::IO_URING_SETUP => false,
         nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID => false,
         nr::DUP2 | nr::DUP3 | nr::SENDFILE => ours(0) || ours(1),
         nr::SPLICE | nr::COPY_FILE_RANGE => ours(0) || ours(2),
@@ -101,6 +102,18 @@ fn is_ours(number: u32, args: &Args) -> bool {
         nr::CLOSE_RANGE => table::has_file(args[0] as u32, args[1] as u32),
         _ => ours(0),
     }
+}
+
+/// Whether memory is to be shared with a file of a mount, of which only this descriptor is not known.
+fn shares_ours(thread: &Thread, args: &Args) -> bool {
+    let mut ours = false;
+    if mapping::is_shared(args) {
+        guarded(thread, || {
+            ours = mapping::file_of(args[4] as i32).is_some();
+            0
+        });
+    }
+    ours
 }
 
 fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
@@ -112,6 +125,8 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
         nr::SENDMSG | nr::SENDMMSG => return transfer::message(number, args),
         nr::MMAP => return mapping::map(args),
         nr::MREMAP => return mapping::remap(args),
+        nr::MUNMAP => return direct::unmap(args),
+        nr::MPROTECT => return direct::protect(args),
         nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID => {
             crate::client::forget_user();
             return PASS;
@@ -218,8 +233,10 @@ pub const BY_DESCRIPTOR: [u32; 23] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 26] = [
+pub const ALWAYS: [u32; 28] = [
     nr::MMAP,
+    nr::MUNMAP,
+    nr::MPROTECT,
     nr::MREMAP,
     nr::OPEN,
     nr::CREAT,

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 7;
+pub const PROTO_VERSION: u32 = 8;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -125,6 +125,17 @@ pub enum Request {
         /// Blocks wanted.
         blocks: u32,
     },
+    /// A range of a file's blocks stays as it is for a program that maps it, if all of it is in NVM:
+    /// [`Reply::Mapped`], else [`Reply::NotMapped`]. What the client has logged is not in it
+    /// before it is digested.
+    Map {
+        /// Inode.
+        ino: u64,
+        /// First block of the file.
+        first: u64,
+        /// Blocks; none behind the end.
+        blocks: u64,
+    },
     /// Free and total space and inodes.
     Space,
     /// State of the volume as JSON.
@@ -200,6 +211,19 @@ pub enum Reply {
         /// No other client that could go past the mount wants to write the file.
         alone: bool,
     },
+    /// Blocks that stay as they are. The first descriptor with this message keeps them so, and is
+    /// for nothing else: until it and all its duplicates are closed. The others are the
+    /// segments named, read-only.
+    Mapped {
+        /// Bytes of the file.
+        size: u64,
+        /// The blocks in the order of the file.
+        runs: Vec<BlockRun>,
+        /// Indexes of the segments.
+        segments: Vec<u32>,
+    },
+    /// The blocks are not to be mapped: not all of them lie in NVM, or too much is mapped already.
+    NotMapped,
     /// Blocks of a tier below NVM.
     Lower {
         /// How often their zone was erased when they were read.

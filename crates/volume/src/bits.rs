@@ -6,7 +6,8 @@
 use crate::error::{Result, VolumeError};
 use crate::journal::Batch;
 use crate::media::Media;
-use crate::space::{Run, WordChange, for_words};
+use crate::space::{Run, WordChange};
+use crate::words::for_words;
 use shale_device::mutants;
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};

@@ -17,6 +17,7 @@ mod dir;
 mod draft_lower;
 mod error;
 mod extent;
+mod held;
 mod inode;
 mod journal;
 mod lower;
@@ -32,6 +33,7 @@ mod txn;
 mod view;
 mod volume;
 mod walk;
+mod words;
 mod xattr;
 mod zones;
 

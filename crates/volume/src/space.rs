@@ -2,7 +2,8 @@
 //!
 //! A block that is not free is *used* (by the volume as last committed), *taken*
 //! (given out since, free again after a restart) or *pending* (freed by a commit,
-//! but a reader may still hold it). One bit a block says "not free"; the persistent
+//! but a reader may still hold it) or *waiting* (freed, but mapped by a program: see
+//! `held`). One bit a block says "not free"; the persistent
 //! bitmap knows only "used" (see `bits`). Segments keep a count of free blocks and a
 //! bound on their longest free run, so that searches skip what cannot serve.
 //!
@@ -10,6 +11,8 @@
 //! nodes change often and one at a time, and would shatter the runs of data.
 
 use crate::error::{Result, VolumeError};
+use crate::held::Held;
+use crate::words::{for_words, runs_of};
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, TierId, TxId};
@@ -71,7 +74,7 @@ impl Run {
     }
 }
 
-/// How the blocks of a tier are used. `total` = free + taken + pending + used.
+/// How the blocks of a tier are used. `total` = free + taken + pending + waiting + used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Space {
     /// Blocks that can be allocated at all: superblocks, journal and so on left out.
@@ -82,6 +85,8 @@ pub struct Space {
     pub taken: u64,
     /// Blocks freed by commits and not released yet.
     pub pending: u64,
+    /// Blocks freed, and mapped by programs still.
+    pub waiting: u64,
     /// Blocks in use by the volume as last committed.
     pub used: u64,
     /// Part of `free` that the caller should keep for what a digest needs for a moment:
@@ -126,7 +131,8 @@ struct State {
     cursor: u64,
     space: Space,
     /// Runs that commits freed, by commit.
-    waiting: BTreeMap<TxId, Vec<Run>>,
+    unreleased: BTreeMap<TxId, Vec<Run>>,
+    held: Held,
 }
 
 /// Gives out blocks. All methods may be called by several threads at once.
@@ -134,46 +140,6 @@ pub(crate) struct Allocator {
     /// Blocks that may be given out.
     blocks: Range<u64>,
     state: Mutex<State>,
-}
-
-/// Calls `f` with every word that a run touches and the mask of its bits there.
-pub(crate) fn for_words(first: u64, len: u64, mut f: impl FnMut(usize, u64)) {
-    let end = first + len;
-    let mut at = first;
-    while at < end {
-        let bit = at % 64;
-        let n = (64 - bit).min(end - at);
-        let mask = if n == 64 {
-            u64::MAX
-        } else {
-            ((1 << n) - 1) << bit
-        };
-        f((at / 64) as usize, mask);
-        at += n;
-    }
-}
-
-/// Joins ascending single bits of words to runs.
-pub(crate) fn runs_of(words: impl Iterator<Item = (usize, u64)>) -> Vec<Run> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for (word, mut bits) in words {
-        while bits != 0 {
-            let skip = bits.trailing_zeros();
-            let n = (bits >> skip).trailing_ones();
-            let first = word as u64 * 64 + u64::from(skip);
-            match runs.last_mut() {
-                Some(last) if last.0 + last.1 == first => last.1 += u64::from(n),
-                _ => runs.push((first, u64::from(n))),
-            }
-            bits = match skip + n {
-                64 => 0,
-                done => bits >> done << done,
-            };
-        }
-    }
-    runs.into_iter()
-        .map(|(first, len)| Run::nvm(first, len))
-        .collect()
 }
 
 impl Allocator {
@@ -203,10 +169,12 @@ impl Allocator {
                 free,
                 taken: 0,
                 pending: 0,
+                waiting: 0,
                 used: total - free,
                 reserved_fixed: total / RESERVED_PART + RESERVED_TRANSACTION,
             },
-            waiting: BTreeMap::new(),
+            unreleased: BTreeMap::new(),
+            held: Held::default(),
         };
         Allocator {
             blocks,
@@ -353,6 +321,9 @@ impl Allocator {
     pub(crate) fn take(&self, run: Run) -> Result<()> {
         self.check(run)?;
         let mut state = self.state.lock();
+        // What the volume needs goes before what somebody says to have mapped.
+        let waiting = state.held.take_waiting(run);
+        state.end_wait(&waiting);
         // A client may use a granted run that goes over the end of a segment as one.
         let (mut at, end) = (run.addr.index(), run.addr.index() + run.len);
         while at < end {
@@ -407,7 +378,7 @@ impl Allocator {
         }
         let freed = runs_of(changes.iter().map(|c| (c.word, c.freed)));
         if !freed.is_empty() {
-            state.waiting.insert(txid, freed.clone());
+            state.unreleased.insert(txid, freed.clone());
         }
         freed
     }
@@ -415,18 +386,55 @@ impl Allocator {
     /// See [`crate::Volume::release_up_to`].
     pub(crate) fn release_up_to(&self, txid: TxId) -> u64 {
         let mut state = self.state.lock();
-        let later = state.waiting.split_off(&TxId(txid.0.saturating_add(1)));
-        let released = std::mem::replace(&mut state.waiting, later);
+        let later = state.unreleased.split_off(&TxId(txid.0.saturating_add(1)));
+        let released = std::mem::replace(&mut state.unreleased, later);
         let mut blocks = 0;
         for run in released.into_values().flatten() {
             for_words(run.addr.index(), run.len, |w, mask| {
                 state.pending[w] &= !mask
             });
-            state.set_free(run.addr.index(), run.len);
-            blocks += run.len;
+            state.space.pending -= run.len;
+            state.space.waiting += run.len;
+            let free = state.held.part_freed(run);
+            blocks += state.end_wait(&free);
         }
-        state.space.pending -= blocks;
         blocks
+    }
+
+    /// See [`crate::Volume::hold`].
+    pub(crate) fn hold(&self, runs: &[Run]) -> Result<u64> {
+        for run in runs {
+            self.check(*run)?;
+        }
+        let mut state = self.state.lock();
+        let words = state.busy.len();
+        let hold = state.held.add(runs, words);
+        for run in runs {
+            let mut free = Vec::new();
+            for_words(run.addr.index(), run.len, |w, mask| {
+                free.push((w, !state.busy[w] & mask));
+            });
+            let free = runs_of(free.into_iter());
+            state.held.wait(&free);
+            for run in free {
+                state.set_taken(run.addr.index(), run.len);
+                state.space.taken -= run.len;
+                state.space.waiting += run.len;
+            }
+        }
+        Ok(hold)
+    }
+
+    /// See [`crate::Volume::held_blocks`].
+    pub(crate) fn held_blocks(&self) -> u64 {
+        self.state.lock().held.blocks()
+    }
+
+    /// See [`crate::Volume::drop_hold`].
+    pub(crate) fn drop_hold(&self, hold: u64) -> u64 {
+        let mut state = self.state.lock();
+        let freed = state.held.drop(hold);
+        state.end_wait(&freed)
     }
 }
 
@@ -535,6 +543,17 @@ impl State {
         });
         self.space.free -= len;
         self.space.taken += len;
+    }
+
+    /// Makes blocks free that waited. Gives their number.
+    fn end_wait(&mut self, runs: &[Run]) -> u64 {
+        let mut blocks = 0;
+        for run in runs {
+            self.set_free(run.addr.index(), run.len);
+            blocks += run.len;
+        }
+        self.space.waiting -= blocks;
+        blocks
     }
 
     /// Makes blocks free; the caller counts where they come from.

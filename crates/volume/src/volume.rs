@@ -241,6 +241,27 @@ impl Volume {
         self.space.release_up_to(txid)
     }
 
+    /// Keeps blocks that a program is about to map as they are: one that is freed waits until
+    /// nobody holds it any more. The caller keeps them from being released meanwhile, as a
+    /// reader does. Blocks that are free already wait at once: those of a mapping that is older than
+    /// this open. In memory only. Gives the number of the hold.
+    ///
+    /// # Errors
+    /// `BadRun`: a run that is not one of blocks for data.
+    pub fn hold(&self, runs: &[Run]) -> Result<u64> {
+        self.space.hold(runs)
+    }
+
+    /// Ends a hold. Gives the number of blocks that are free now.
+    pub fn drop_hold(&self, hold: u64) -> u64 {
+        self.space.drop_hold(hold)
+    }
+
+    /// Blocks of all holds, those of several as often.
+    pub fn held_blocks(&self) -> u64 {
+        self.space.held_blocks()
+    }
+
     /// Reserves up to 16 inode numbers that are free, in one block of the inode
     /// file, near those of `near` (Strata §3.1). In memory only: after a restart
     /// numbers that were not used are free. A granted number stays granted until a

@@ -3,8 +3,9 @@
 use crate::bits::Bits;
 use crate::error::Result;
 use crate::node::{Dirent, Item, Node};
-use crate::space::{Run, runs_of};
+use crate::space::Run;
 use crate::view::View;
+use crate::words::runs_of;
 use crate::xattr;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;

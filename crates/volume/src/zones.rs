@@ -16,7 +16,8 @@
 
 use crate::error::{Result, VolumeError};
 use crate::lower::ZonePlace;
-use crate::space::{Run, WordChange, for_words};
+use crate::space::{Run, WordChange};
+use crate::words::for_words;
 use parking_lot::Mutex;
 use shale_device::mutants;
 use shale_format::zone::ZoneEntry;

@@ -2,4 +2,5 @@
 
 mod clients;
 mod full;
+mod mapped;
 mod served;

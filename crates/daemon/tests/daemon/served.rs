@@ -11,6 +11,7 @@ use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION};
 use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request, SocketChannel};
 use shale_volume::{Mapping, View};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -153,7 +154,12 @@ impl Hand {
     }
 
     pub fn ask(&self, request: Request) -> Reply {
-        self.channel.call(request).unwrap().0
+        self.ask_for(request).0
+    }
+
+    /// With the descriptors that come along.
+    pub fn ask_for(&self, request: Request) -> (Reply, Vec<OwnedFd>) {
+        self.channel.call(request).unwrap()
     }
 
     /// Appends one record with this reserve (in units of 64 bytes) and request.

@@ -179,6 +179,50 @@ fn tier_of_many(scene: &Scene<'_>) -> (Attacker, Reply) {
     (a, reply)
 }
 
+/// Maps all that it can and frees it, again and again: others keep three quarters of the tier.
+fn mapped_much(scene: &Scene<'_>) -> (Attacker, Reply) {
+    // What fits the log.
+    const ROUNDS: usize = 24;
+    let mut a = scene.attacker();
+    let ino = a.make(1, &scene.name("mapped"), b"");
+    let mut kept = Vec::new();
+    for round in 0..ROUNDS {
+        let bytes = 1 << 20;
+        a.ask(Request::Reserve {
+            wanted: bytes,
+            least: bytes,
+        });
+        a.append(write(ino, 0, &vec![round as u8; 512 << 10]));
+        a.digest();
+        for _ in 0..4 {
+            let (reply, fds) = a.ask_for_fds(Request::Map {
+                ino,
+                first: 0,
+                blocks: 128,
+            });
+            match reply {
+                Reply::Mapped { .. } => kept.extend(fds.into_iter().next()),
+                Reply::NotMapped => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let volume = scene.stage.daemon.volume();
+    let (space, held) = (volume.space(), volume.held_blocks());
+    assert!(held <= space.total / 4, "{held} of {}", space.total);
+    assert!(
+        scene
+            .stage
+            .content(ino)
+            .unwrap()
+            .iter()
+            .all(|&b| b == ROUNDS as u8 - 1)
+    );
+    let reply = a.digest();
+    drop(kept);
+    (a, reply)
+}
+
 pub const CASES: &[Case] = &[
     refused(
         "block of another file",
@@ -281,4 +325,5 @@ pub const CASES: &[Case] = &[
     harmless("block left unwritten", left_unwritten),
     refused("of another user", other_user, NOT_GRANTED),
     harmless("grants without end", tier_of_many),
+    harmless("mappings without end", mapped_much),
 ];

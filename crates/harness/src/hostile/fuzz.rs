@@ -250,7 +250,7 @@ fn messages(stage: &Stage, seed: u64) {
     let a = stage.attacker();
     for _ in 0..20 {
         let n = r.nasty();
-        a.ask(match r.below(10) {
+        a.ask(match r.below(11) {
             0 => Request::Segments { first: n as u32 },
             1 => Request::GrantInodes {
                 parent: n,
@@ -275,6 +275,11 @@ fn messages(stage: &Stage, seed: u64) {
                 insist: r.of(&[Insist::No, Insist::Yes, Insist::Hold, Insist::Yield]),
             },
             8 => Request::Unlease { ino: n },
+            9 => Request::Map {
+                ino: n,
+                first: r.nasty(),
+                blocks: r.nasty(),
+            },
             _ => Request::Space,
         });
     }

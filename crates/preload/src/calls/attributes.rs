@@ -207,7 +207,8 @@ pub fn ioctl(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
     if let Err(result) = Buffer::new(args[2], 4) {
         return result;
     }
-    let left = size.saturating_sub(call.description().offset.load(Ordering::Relaxed));
+    // Behind the end it is less than nothing.
+    let left = size.wrapping_sub(call.description().offset.load(Ordering::Relaxed));
     // SAFETY: the program gave room for an `int` there.
     unsafe { (args[2] as *mut i32).write_unaligned(left as i32) };
     0

@@ -1,5 +1,6 @@
 //! Descriptors that come, go, and are duplicated. The kernel does it; the table follows.
 
+use crate::calls::vectors::Buffer;
 use crate::description;
 use crate::raw::{self, Args, nr};
 use crate::report;
@@ -62,6 +63,40 @@ pub fn dup_to(number: u32, args: &Args) -> i64 {
     fd
 }
 
+/// Commands of `fcntl` about a `struct flock`.
+const LOCKS: [i32; 6] = [
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+];
+
+/// Locks can begin at the offset or at the end of the file (`lockf` always begins at the offset):
+/// has the kernel know what it is about to use.
+fn settle_origin(fd: i32, index: u32, at: u64) {
+    if Buffer::new(at, size_of::<libc::flock>() as u64).is_err() {
+        return;
+    }
+    // SAFETY: the program gave a `struct flock` there, which the kernel is about to read, too.
+    let lock = unsafe { (at as *const libc::flock).read_unaligned() };
+    match i32::from(lock.l_whence) {
+        libc::SEEK_CUR => {
+            let d = description::get(index);
+            let held = d.lock(raw::gettid());
+            if d.mode.load(Ordering::Relaxed) == description::mode::FAST {
+                raw::lseek(fd, d.offset.load(Ordering::Relaxed) as i64, libc::SEEK_SET);
+            }
+            drop(held);
+        }
+        libc::SEEK_END => {
+            crate::mounts::settle_size(fd);
+        }
+        _ => {}
+    }
+}
+
 /// `fcntl`.
 pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
     match args[1] as i32 {
@@ -86,7 +121,10 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
             raw::fcntl(args[0] as i32, libc::F_GETFL, 0) & !i64::from(libc::O_DIRECT)
         }
         libc::F_GETFD | libc::F_SETFD | libc::F_GETFL => PASS,
-        _ => {
+        command => {
+            if LOCKS.contains(&command) {
+                settle_origin(args[0] as i32, index, args[2]);
+            }
             report::passed(nr::FCNTL, "locks and the like are the kernel's");
             PASS
         }

@@ -1,4 +1,5 @@
-//! Files that are mapped.
+//! Files that are mapped by way of the mount: shared, or privately where that cannot be
+//! [direct](crate::calls::direct).
 //!
 //! Pages of a mapping are the kernel's, read and written back through the mount. It does not
 //! ask for a file's size at a page fault, so it has to be the one who changes it: a file
@@ -10,6 +11,7 @@
 //! take a way around ([`may_fault`]). Ranges are noted and never forgotten: what was a
 //! mapping and is other memory now only costs a copy.
 
+use crate::calls::direct;
 use crate::description::{self, mode};
 use crate::raw::{self, Args, nr};
 use crate::report;
@@ -107,6 +109,9 @@ pub fn begin_anew() {
 
 /// `mremap`.
 pub fn remap(args: &Args) -> i64 {
+    if direct::any() && direct::meets(args[0], args[1]) {
+        return direct::remap(args);
+    }
     if !may_fault(args[0], args[1] as usize) {
         return PASS;
     }
@@ -118,16 +123,37 @@ pub fn remap(args: &Args) -> i64 {
     at
 }
 
+/// Whether memory is to be a file's, and what is stored there, too. Also of a descriptor that this
+/// library does not know, by inheritance or `/proc`: the same file may be open under one that it does.
+pub fn is_shared(args: &Args) -> bool {
+    let flags = args[3] as i32;
+    let kind = flags & libc::MAP_TYPE;
+    let shared = kind == libc::MAP_SHARED || kind == libc::MAP_SHARED_VALIDATE;
+    shared && flags & libc::MAP_ANONYMOUS == 0
+}
+
+/// The file of a descriptor, if it lies on a mount: mount and inode number.
+pub fn file_of(fd: i32) -> Option<(u32, u64)> {
+    match table::get(fd) {
+        Entry::File(index) => {
+            let d = description::get(index);
+            let mount = d.mount.load(Ordering::Relaxed);
+            Some((mount, d.ino.load(Ordering::Relaxed)))
+        }
+        Entry::Own => None,
+        Entry::Kernel => crate::mounts::place(fd).map(|place| (place.mount, place.ino)),
+    }
+}
+
 /// `mmap`.
 pub fn map(args: &Args) -> i64 {
-    let Entry::File(index) = table::get(args[4] as i32) else {
+    let fd = args[4] as i32;
+    if let Some(result) = direct::map(args) {
+        return result;
+    }
+    let Some(file) = file_of(fd) else {
         return PASS;
     };
-    let d = description::get(index);
-    let file = (
-        d.mount.load(Ordering::Relaxed),
-        d.ino.load(Ordering::Relaxed),
-    );
     let mut mapped = MAPPED.lock();
     if !mapped.contains(&file) {
         mapped.push(file);
@@ -136,7 +162,6 @@ pub fn map(args: &Args) -> i64 {
     drop(mapped);
     report::passed(nr::MMAP, "mapped through the mount");
     // Another process may have changed the size.
-    let fd = args[4] as i32;
     crate::mounts::settle_size(fd);
     let tid = crate::thread::this().tid.load(Ordering::Relaxed);
     table::for_each(0, u32::MAX, |fd, entry| {
@@ -160,6 +185,9 @@ pub fn map(args: &Args) -> i64 {
     // SAFETY: the program's own call.
     let at = unsafe { raw::syscall(nr::MMAP, args) };
     if at >= 0 {
+        if direct::any() {
+            direct::gone(at as u64, args[1]);
+        }
         note(at as u64, args[1]);
     }
     at

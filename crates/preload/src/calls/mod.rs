@@ -7,6 +7,7 @@
 pub mod attributes;
 pub mod data;
 pub mod descriptors;
+pub mod direct;
 pub mod limits;
 pub mod mapping;
 pub mod names;

@@ -7,8 +7,8 @@
 //! * A new program image knows nothing of descriptions: those that it inherits are handed
 //!   over to the kernel for good, for everybody who shares them.
 
-use crate::calls::mapping;
 use crate::calls::transfer::hand_over;
+use crate::calls::{direct, mapping};
 use crate::client;
 use crate::description;
 use crate::environment;
@@ -84,6 +84,7 @@ fn in_child() {
     crate::MEMORY.unlock_all();
     client::forget_all();
     mapping::begin_anew();
+    direct::begin_anew();
     own::close_all();
     report::begin_anew();
 }

@@ -232,6 +232,61 @@ fn who_follows_a_growing_file_misses_nothing() {
     }
 }
 
+/// What is mapped privately lies in NVM, without a page of the kernel's, and stays as it was while the
+/// file is written anew; children have it, too.
+#[test]
+fn private_mappings_are_direct_and_stay_as_they_were() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("private");
+    let run = |name: &str, calls: &str| {
+        let report = m.beside(name);
+        let run = Run::of(&m, &program).arg(m.path().join(name));
+        let run = if calls == "0" { run.arg("direct") } else { run };
+        let run = run.env("SHALE_REPORT", &report);
+        assert_eq!(run.env("SHALE_WARM_CALLS", calls).output(), "ok\n");
+        fs::read_to_string(&report).unwrap()
+    };
+    let told = run("direct", "0");
+    assert!(told.contains(r#""mmap":4"#), "{told}");
+    let told = run("mount", "1000000000");
+    assert!(!told.contains(r#""mmap":4"#), "{told}");
+    let mapped = || m.status().space.mappings;
+    let begun = std::time::Instant::now();
+    while mapped() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{}", mapped());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(m.status().space.waiting_bytes, 0);
+}
+
+/// Where nothing of libc's may be changed, calls that share descriptors are not seen, so nothing
+/// is served: offsets are right.
+#[test]
+fn where_code_may_not_be_changed_programs_run_on_the_mount() {
+    let Some(m) = Mounted::new() else { return };
+    let (unchanged, program) = (compiled("unchanged"), compiled("semantics"));
+    let report = m.beside("report");
+    let mut run = Run::bare(&m, &unchanged).arg(&program).arg(m.dir("d"));
+    run = run
+        .env("SHALE_WARM_CALLS", "0")
+        .env("SHALE_REPORT", &report);
+    let done = run
+        .stdout(Stdio::piped())
+        .spawn()
+        .wait_with_output()
+        .unwrap();
+    if done.status.code() == Some(77) {
+        eprintln!("SKIPPED: needs PR_SET_MDWE (Linux 6.3)");
+        return;
+    }
+    assert_eq!((done.status.code(), done.stdout), (Some(0), Vec::new()));
+    let told = fs::read_to_string(&report).unwrap();
+    let of_program = told.lines().filter(|l| l.contains(r#"/semantics"#));
+    let mut served = of_program.map(|l| !l.contains(r#""all_sites":false"#));
+    assert_eq!(served.next(), Some(false), "{told}");
+    assert!(!told.contains(r#""attached":1"#), "{told}");
+}
+
 /// Each has what the other needs to fetch a page: nobody may wait for it inside the gate. The
 /// daemon would cut both off after five seconds.
 #[test]

@@ -123,6 +123,12 @@ impl Mounted {
         })
     }
 
+    /// State of the volume.
+    pub fn status(&self) -> shale_daemon::Status {
+        let daemon = self.daemon.as_ref().unwrap();
+        daemon.status_values()
+    }
+
     /// The mount point.
     pub fn path(&self) -> PathBuf {
         self.base.path().join("mnt")

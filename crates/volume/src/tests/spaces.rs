@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::VolumeError;
+use shale_format::TierId;
 use std::collections::BTreeSet;
 
 fn blocks(runs: &[Run]) -> u64 {
@@ -162,4 +163,67 @@ fn no_space_for_nodes_fails_the_transaction_only() {
     all.into_iter().for_each(|run| volume.give_back(run));
     assert_eq!(volume.space(), before);
     check(&volume.view());
+}
+
+#[test]
+fn what_is_mapped_waits_until_the_last_mapping_has_gone() {
+    let volume = new_volume(64 * MIB);
+    let start = volume.space();
+    let run = volume.allocate(100, None).unwrap()[0];
+    let mut txn = volume.begin();
+    let mut inode = file(20);
+    txn.extent_insert(&mut inode, TierId::Nvm, extent(0, run))
+        .unwrap();
+    txn.put_inode(&inode).unwrap();
+    txn.commit().unwrap();
+    let part = |first, len| Run {
+        addr: run.addr.plus(first),
+        len,
+    };
+    let first = volume.hold(&[part(0, 50)]).unwrap();
+    let second = volume.hold(&[part(10, 10), part(90, 5)]).unwrap();
+    assert_eq!(volume.held_blocks(), 65);
+    let mut txn = volume.begin();
+    let mut inode = txn.inode(Ino(20)).unwrap().unwrap();
+    txn.extent_remove(&mut inode, TierId::Nvm, FileBlock(0)..FileBlock(u64::MAX))
+        .unwrap();
+    txn.put_inode(&inode).unwrap();
+    let txid = txn.commit().unwrap().txid;
+    volume.release_up_to(txid);
+    assert_eq!((volume.space().waiting, volume.space().pending), (55, 0));
+    // Nobody gets what waits.
+    let rest = volume.allocate(volume.space().free, None).unwrap();
+    let meets = |r: &Run| {
+        r.addr.index() < run.addr.index() + 50 && r.addr.index() + r.len > run.addr.index()
+    };
+    assert!(!rest.iter().any(meets));
+    rest.into_iter().for_each(|run| volume.give_back(run));
+    assert_eq!(volume.drop_hold(first), 40, "ten are mapped twice");
+    assert_eq!(volume.drop_hold(first), 0);
+    assert_eq!(volume.drop_hold(second), 15);
+    let space = volume.space();
+    assert_eq!((space.waiting, volume.held_blocks()), (0, 0));
+    assert_eq!(space.free + space.used, start.total);
+}
+
+#[test]
+fn what_was_mapped_before_this_start_waits_and_what_the_volume_needs_goes_first() {
+    let volume = new_volume(64 * MIB);
+    let start = volume.space();
+    let run = volume.allocate(20, None).unwrap()[0];
+    volume.give_back(run);
+    let outside = Run {
+        addr: BlockAddr::nvm(0),
+        len: 1,
+    };
+    assert!(volume.hold(&[run, outside]).is_err(), "no block for data");
+    assert_eq!(volume.space(), start);
+    let hold = volume.hold(&[run]).unwrap();
+    assert_eq!(volume.space().waiting, 20);
+    let named_by_a_log = Run { len: 5, ..run };
+    volume.take(named_by_a_log).unwrap();
+    assert_eq!((volume.space().waiting, volume.space().taken), (15, 5));
+    assert_eq!(volume.drop_hold(hold), 15);
+    volume.give_back(named_by_a_log);
+    assert_eq!(volume.space(), start);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -308,6 +309,63 @@ static void asynchronous(void)
     close(fd);
 }
 
+/* What another process finds locked at `start`; -1: nothing. */
+static long locked_from(const char *name, long start)
+{
+    int ends[2];
+    long found = -2;
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct flock lock = {.l_type = F_WRLCK, .l_start = start, .l_len = 1};
+        int fd = open(path_of(name), O_RDWR);
+        found = fcntl(fd, F_GETLK, &lock) != 0 ? -3 : lock.l_type == F_UNLCK ? -1 : lock.l_start;
+        _exit(write(ends[1], &found, sizeof found) != sizeof found);
+    }
+    CHECK(exit_status(child) == 0);
+    CHECK(read(ends[0], &found, sizeof found) == sizeof found);
+    close(ends[0]);
+    close(ends[1]);
+    return found;
+}
+
+/* Locks that begin at the offset and at the end. */
+static void locks(void)
+{
+    char bytes[2000] = {1};
+    int fd = new_file("locked"), left = 0;
+    CHECK(write(fd, bytes, 1500) == 1500 && lseek(fd, 1000, SEEK_SET) == 1000);
+    CHECK(lockf(fd, F_LOCK, 10) == 0);
+    CHECK(locked_from("locked", 1005) == 1000);
+    CHECK(locked_from("locked", 5) == -1);
+    CHECK(lockf(fd, F_ULOCK, 10) == 0 && locked_from("locked", 1005) == -1);
+    CHECK(lseek(fd, 0, SEEK_END) == 1500 && write(fd, bytes, 500) == 500);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_END, .l_start = -5, .l_len = 10};
+    CHECK(fcntl(fd, F_SETLK, &lock) == 0);
+    CHECK(locked_from("locked", 2000) == 1995 && locked_from("locked", 1500) == -1);
+    CHECK(lseek(fd, 2100, SEEK_SET) == 2100);
+    CHECK(ioctl(fd, FIONREAD, &left) == 0 && left == -100);
+    close(fd);
+}
+
+/* A file mapped by way of a descriptor from /proc, and open by its name. */
+static void mapped(void)
+{
+    char link[64], bytes[8] = "........", seen[8];
+    int fd = new_file("both"), other;
+    CHECK(ftruncate(fd, 8192) == 0 && pwrite(fd, bytes, 8, 0) == 8);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    other = open(link, O_RDWR);
+    char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+    CHECK(at != MAP_FAILED && memcmp(at, bytes, 8) == 0);
+    memcpy(at + 2, "MAPS", 4);
+    CHECK(pread(fd, seen, 8, 0) == 8 && memcmp(seen, "..MAPS..", 8) == 0);
+    CHECK(pwrite(fd, "WRIT", 4, 4) == 4 && memcmp(at, "..MAWRIT", 8) == 0);
+    CHECK(munmap(at, 8192) == 0);
+    close(other);
+    close(fd);
+}
+
 int main(int argc, char **argv)
 {
     directory = argc > 1 ? argv[1] : ".";
@@ -321,5 +379,7 @@ int main(int argc, char **argv)
     signals();
     threads_and_forks();
     asynchronous();
+    locks();
+    mapped();
     return failures != 0;
 }
