@@ -28,6 +28,8 @@ struct Asked {
     /// `None`: at the description's offset.
     at: Option<u64>,
     append: bool,
+    /// All its flags are known here.
+    known: bool,
 }
 
 impl Asked {
@@ -41,18 +43,22 @@ impl Asked {
         let placed = !matches!(number, nr::WRITE | nr::READV | nr::WRITEV);
         let second = matches!(number, nr::PREADV2 | nr::PWRITEV2);
         let flags = if second { args[5] } else { 0 };
-        if flags & !(rwf::APPEND | rwf::HARMLESS) != 0 {
-            return Err(PASS);
-        }
+        let known = flags & !(rwf::APPEND | rwf::HARMLESS) == 0;
         let append = flags & rwf::APPEND != 0;
         let offset = args[3] as i64;
         let at = match placed {
             true if second && offset == -1 => None,
+            true if !known => return Err(PASS),
             true if offset < 0 => return Err(raw::fail(libc::EINVAL)),
             true => Some(offset as u64),
             false => None,
         };
-        Ok(Self { write, at, append })
+        Ok(Self {
+            write,
+            at,
+            append,
+            known,
+        })
     }
 }
 
@@ -146,6 +152,9 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
         Ok(asked) => asked,
         Err(result) => return result,
     };
+    if !asked.known {
+        return call.by_kernel(call.way_of_unknown());
+    }
     let (client, held) = match call.way(asked.at.is_none()) {
         Way::Here(client, held) => (client, held),
         other => return call.by_kernel(other),

@@ -106,6 +106,21 @@ impl<'a> Call<'a> {
         self.slow_way(d, held)
     }
 
+    /// The way of a call at the description's offset that only the kernel understands.
+    #[cold]
+    pub fn way_of_unknown(&self) -> Way {
+        let d = self.description();
+        let held = d.lock(self.thread.tid.load(Ordering::Relaxed));
+        if table::get(self.fd) != Entry::File(self.index) {
+            return Way::Pass;
+        }
+        if d.mode.load(Ordering::Relaxed) == mode::FAST {
+            d.to_kernel(self.fd, mode::KERNEL);
+        }
+        report::passed(self.number, "flags that are not known here");
+        Way::Kernel(held)
+    }
+
     /// The client, unless the file is mediated.
     #[inline]
     fn client(&self, d: &Description) -> Option<&'static Client> {

@@ -171,6 +171,11 @@ static void vectors_and_sizes(void)
     CHECK(writev(fd, from, 3) == 6 && preadv(fd, to, 2, 0) == 6);
     CHECK(memcmp(first, "abc", 3) == 0 && memcmp(second, "def", 3) == 0);
     CHECK(pwritev2(fd, from, 3, -1, RWF_APPEND) == 6 && lseek(fd, 0, SEEK_END) == 12);
+    /* Flags that nobody knows: done at the offset, or refused. */
+    CHECK(lseek(fd, 3, SEEK_SET) == 3 && preadv2(fd, to, 1, -1, 0x40000000) == -1);
+    ssize_t done = pwritev2(fd, from, 1, -1, 0x20 /* RWF_NOAPPEND */);
+    CHECK(lseek(fd, 0, SEEK_CUR) == (done == -1 ? 3 : 5));
+    CHECK(done == -1 || (done == 2 && holds(fd, "abcabfabcdef")));
     CHECK(ftruncate(fd, 5) == 0 && fstat(fd, &status) == 0 && status.st_size == 5);
     CHECK(posix_fallocate(fd, 0, 10000) == 0 && fstat(fd, &status) == 0);
     CHECK(status.st_size == 10000 && S_ISREG(status.st_mode) && status.st_nlink == 1);
