@@ -118,6 +118,11 @@ pub fn take() -> Option<u32> {
     None
 }
 
+/// A descriptor more.
+pub fn add_user(index: u32) {
+    get(index).users.fetch_add(1, Ordering::AcqRel);
+}
+
 /// A descriptor less.
 pub fn drop_user(index: u32) {
     if get(index).users.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -321,12 +326,17 @@ fn lives(tid: u32) -> bool {
     !matches!(behind.get(2), Some(b'Z' | b'X') | None)
 }
 
+/// Tests that count users take turns.
+#[cfg(test)]
+pub(crate) static IN_TURNS: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn taken_locked_shared_and_freed() {
+        let _turn = IN_TURNS.lock();
         assert!(make());
         let index = take().unwrap();
         let d = get(index);

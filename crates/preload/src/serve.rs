@@ -5,7 +5,9 @@
 //! for long (opening a FIFO) is done before the thread is marked, as if the library
 //! were not there.
 
-use crate::calls::{attributes, data, descriptors, direct, mapping, names, process, transfer};
+use crate::calls::{
+    attributes, data, descriptors, direct, mapping, names, process, transfer, vfork,
+};
 use crate::protect;
 use crate::raw::{self, Args, nr};
 use crate::stack;
@@ -28,18 +30,17 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
     // Not copied: loading together what was stored apart a moment ago would stall.
     let args = unsafe { &*args };
     let thread = thread::this();
-    if thread.inside.load(Ordering::Relaxed) != 0 || !READY.load(Ordering::Acquire) {
+    let inside = thread.inside.load(Ordering::Relaxed) != 0 && !vfork::left_inside(thread);
+    if inside || !READY.load(Ordering::Acquire) {
         if number == nr::CLOSE {
             table::remove_own(args[0] as i32);
         }
         return PASS;
     }
-    if thread.vfork.load(Ordering::Relaxed) != 0 && process::is_vfork_child(thread) {
-        return guarded_raw(thread, || {
-            process::call_of_vfork_child(thread, number, args)
-        });
-    }
     process::notice_fork(thread);
+    if !thread.vfork.load(Ordering::Relaxed).is_null() && vfork::is_child(thread) {
+        return guarded_raw(thread, || vfork::call_of_child(thread, number, args));
+    }
     if crate::MEMORY.is_short()
         && let Some(result) = without_memory(number, args)
     {

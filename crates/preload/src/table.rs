@@ -86,6 +86,13 @@ pub fn remove_own(fd: i32) {
     }
 }
 
+/// Leaves every descriptor to the kernel, in a process that this table is not about.
+pub fn forget_all() {
+    for entry in &TABLE[..END.load(Ordering::Acquire) as usize] {
+        entry.store(0, Ordering::Release);
+    }
+}
+
 /// Calls `f` for every descriptor that is not the kernel's, from `first` to `last`.
 pub fn for_each(first: u32, last: u32, mut f: impl FnMut(i32, Entry)) {
     let end = END.load(Ordering::Acquire).min(last.saturating_add(1));
@@ -95,6 +102,15 @@ pub fn for_each(first: u32, last: u32, mut f: impl FnMut(i32, Entry)) {
             entry => f(fd as i32, entry),
         }
     }
+}
+
+/// Calls `f` for every file of ours, with its description.
+pub fn for_each_file(mut f: impl FnMut(i32, u32)) {
+    for_each(0, u32::MAX, |fd, entry| {
+        if let Entry::File(index) = entry {
+            f(fd, index);
+        }
+    });
 }
 
 /// Whether one of these descriptors, from `first` to `last`, is a file of ours.
@@ -112,6 +128,7 @@ mod tests {
 
     #[test]
     fn entered_replaced_removed() {
+        let _turn = description::IN_TURNS.lock();
         description::make();
         let (a, b) = (description::take().unwrap(), description::take().unwrap());
         assert!(enter(60_000, a) && enter(60_000, b) && enter_own(60_001));

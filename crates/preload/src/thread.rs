@@ -7,6 +7,7 @@
 //! (`membarrier`), and waits until no slot is busy: then no lock is held that the
 //! child would never see released. Being busy costs two plain stores and a load.
 
+use crate::calls::vfork::Inherited;
 use crate::raw::{self, nr};
 use crate::recent::{self, Recent};
 use core::arch::asm;
@@ -26,8 +27,9 @@ pub struct Thread {
     pub pid: AtomicI32,
     /// Number of the thread; 0: the block is not set up.
     pub tid: AtomicI32,
-    /// A `vfork` was begun by this thread: who runs may be the child in our memory.
-    pub vfork: AtomicU32,
+    /// A `vfork` was begun by this thread, and who runs may be the child in our memory: what it
+    /// inherits; null: none.
+    pub vfork: AtomicPtr<Inherited>,
     /// Slot plus 1; 0: none.
     pub slot: AtomicU32,
     /// Upper end of the stack for served calls ([`crate::stack`]); 0: none yet.
@@ -281,7 +283,7 @@ pub fn only_this_is_left() {
     FORKING.store(0, Ordering::Relaxed);
     let this = this();
     this.slot.store(0, Ordering::Relaxed);
-    this.vfork.store(0, Ordering::Relaxed);
+    this.vfork.store(core::ptr::null_mut(), Ordering::Relaxed);
     this.set_up();
 }
 

@@ -17,7 +17,7 @@ pub fn close(fd: i32) -> i64 {
 /// One more descriptor `fd` of a description.
 fn add(fd: i64, index: u32) {
     if fd >= 0 {
-        description::get(index).users.fetch_add(1, Ordering::AcqRel);
+        description::add_user(index);
         if !table::enter(fd as i32, index) {
             too_high(fd as i32, index);
         }

@@ -14,4 +14,5 @@ pub mod names;
 pub mod process;
 pub mod transfer;
 pub mod vectors;
+pub mod vfork;
 pub mod way;

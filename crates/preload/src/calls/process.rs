@@ -2,13 +2,11 @@
 //!
 //! * A child by `fork` has its parent's descriptions and none of its sessions. While the
 //!   kernel copies the process no other thread is inside the library.
-//! * A child by `vfork` runs in its parent's memory until it execs: it changes no table,
-//!   and what it does with our descriptors goes to the kernel, which gets the offset first.
+//! * A child by `vfork` runs in its parent's memory until it execs: see [`vfork`].
 //! * A new program image knows nothing of descriptions: those that it inherits are handed
 //!   over to the kernel for good, for everybody who shares them.
 
-use crate::calls::transfer::hand_over;
-use crate::calls::{direct, mapping};
+use crate::calls::{direct, mapping, transfer, vfork};
 use crate::client;
 use crate::description;
 use crate::environment;
@@ -17,7 +15,7 @@ use crate::raw::{self, Args, nr};
 use crate::report;
 use crate::serve::guarded;
 use crate::stubs::PASS;
-use crate::table::{self, Entry};
+use crate::table;
 use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -61,20 +59,13 @@ pub fn notice_fork(thread: &Thread) {
 
 #[cold]
 fn guarded_child(thread: &Thread) {
-    for_each_file(|_, index| {
-        description::get(index).users.fetch_add(1, Ordering::AcqRel);
-    });
     thread.inside.store(1, Ordering::Relaxed);
+    if vfork::forget(thread) {
+        table::forget_all();
+    }
+    table::for_each_file(|_, index| description::add_user(index));
     in_child();
     thread.inside.store(0, Ordering::Relaxed);
-}
-
-fn for_each_file(mut f: impl FnMut(i32, u32)) {
-    table::for_each(0, u32::MAX, |fd, entry| {
-        if let Entry::File(index) = entry {
-            f(fd, index);
-        }
-    });
 }
 
 /// Sets everything right in a child with memory of its own.
@@ -104,11 +95,7 @@ pub fn clone(thread: &Thread, number: u32, args: &Args) -> i64 {
     };
     if flags & libc::CLONE_VM as u64 != 0 {
         if flags & libc::CLONE_VFORK as u64 != 0 {
-            if thread.tid.load(Ordering::Relaxed) == 0 {
-                thread.set_up();
-                shale_libfs::prepare_thread();
-            }
-            thread.vfork.store(1, Ordering::Relaxed);
+            vfork::prepare(thread);
         }
         return PASS;
     }
@@ -126,9 +113,7 @@ fn fork(thread: &Thread, number: u32, args: &Args) -> i64 {
     }
     thread.inside.store(1, Ordering::Relaxed);
     let alone = thread::alone();
-    for_each_file(|_, index| {
-        description::get(index).users.fetch_add(1, Ordering::AcqRel);
-    });
+    table::for_each_file(|_, index| description::add_user(index));
     // SAFETY: no new stack and no shared memory, so both sides go on from here, each
     // with a copy of everything.
     let pid = unsafe { raw::syscall(number, args) };
@@ -137,7 +122,7 @@ fn fork(thread: &Thread, number: u32, args: &Args) -> i64 {
         in_child();
     } else {
         if pid < 0 {
-            for_each_file(|_, index| description::drop_user(index));
+            table::for_each_file(|_, index| description::drop_user(index));
         }
         drop(alone);
     }
@@ -145,45 +130,11 @@ fn fork(thread: &Thread, number: u32, args: &Args) -> i64 {
     pid
 }
 
-/// Whether a thread that began a `vfork` is the child.
-#[cold]
-pub fn is_vfork_child(thread: &Thread) -> bool {
-    let child = raw::getpid() != thread.pid.load(Ordering::Relaxed);
-    if !child {
-        thread.vfork.store(0, Ordering::Relaxed);
-    }
-    child
-}
-
-/// A call of a `vfork` child, in its parent's memory.
-pub fn call_of_vfork_child(thread: &Thread, number: u32, args: &Args) -> i64 {
-    let duplicates = matches!(number, nr::DUP | nr::DUP2 | nr::DUP3)
-        || number == nr::FCNTL && matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-    let moves = matches!(
-        number,
-        nr::READ | nr::WRITE | nr::READV | nr::WRITEV | nr::LSEEK
-    );
-    match number {
-        nr::EXECVE | nr::EXECVEAT => {
-            hand_over_inherited();
-            // It does not come back, and the parent goes on with what stands here.
-            thread.inside.store(0, Ordering::Relaxed);
-            environment::exec(number, args)
-        }
-        _ if duplicates || moves => {
-            hand_over(args[0] as i32);
-            PASS
-        }
-        _ => PASS,
-    }
-}
-
 /// Hands over what a new program image would inherit.
 fn hand_over_inherited() {
-    for_each_file(|fd, _| {
-        let flags = raw::fcntl(fd, libc::F_GETFD, 0);
-        if flags >= 0 && flags & i64::from(libc::FD_CLOEXEC) == 0 {
-            hand_over(fd);
+    table::for_each_file(|fd, index| {
+        if transfer::is_inherited(fd) {
+            transfer::hand_over_as(fd, index);
         }
     });
 }
@@ -196,7 +147,7 @@ pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
         // What others use as well need not be kept for us. What only we use stays, in
         // case the kernel refuses.
         let mut left = Vec::new();
-        for_each_file(|_, index| {
+        table::for_each_file(|_, index| {
             if description::get(index).users.load(Ordering::Relaxed) > 1 {
                 description::drop_user(index);
                 left.push(index);
@@ -204,7 +155,7 @@ pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
         });
         let result = environment::exec(number, args);
         for index in left {
-            description::get(index).users.fetch_add(1, Ordering::AcqRel);
+            description::add_user(index);
         }
         result
     })

@@ -24,11 +24,22 @@ fn lend(fd: i32, number: u32) {
 /// Gives the offset of `fd` to the kernel for good, if it is ours.
 pub fn hand_over(fd: i32) {
     if let Entry::File(index) = table::get(fd) {
-        let d = description::get(index);
-        let held = d.lock(raw::gettid());
-        d.to_kernel(fd, mode::HANDED_OVER);
-        drop(held);
+        hand_over_as(fd, index);
     }
+}
+
+/// Gives the offset of `fd`, which has description `index`, to the kernel for good.
+pub fn hand_over_as(fd: i32, index: u32) {
+    let d = description::get(index);
+    let held = d.lock(raw::gettid());
+    d.to_kernel(fd, mode::HANDED_OVER);
+    drop(held);
+}
+
+/// Whether a new program image would inherit `fd`.
+pub fn is_inherited(fd: i32) -> bool {
+    let flags = raw::fcntl(fd, libc::F_GETFD, 0);
+    flags >= 0 && flags & i64::from(libc::FD_CLOEXEC) == 0
 }
 
 /// Has the kernel ask for the size of a file of ours: it does not by itself before it reads
@@ -74,7 +85,7 @@ pub fn sends_ours(number: u32, args: &Args) -> bool {
 }
 
 /// Calls `f` for every descriptor that `sendmsg` or `sendmmsg` sends.
-fn each_sent(number: u32, args: &Args, mut f: impl FnMut(i32)) {
+pub fn each_sent(number: u32, args: &Args, mut f: impl FnMut(i32)) {
     let (at, count, stride) = match number {
         nr::SENDMSG => (args[1], 1, size_of::<libc::msghdr>()),
         _ => (args[1], args[2].min(1024), size_of::<libc::mmsghdr>()),

@@ -29,6 +29,50 @@ fn descriptors_children_and_signals_are_as_posix_says() {
 }
 
 #[test]
+fn what_a_spawned_child_does_with_its_descriptors_is_its_own() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("spawn");
+    for calls in WARM_CALLS {
+        let run = Run::of(&m, &program).arg(m.dir(calls));
+        assert_eq!(run.env("SHALE_WARM_CALLS", calls).output(), "", "{calls}");
+    }
+    // Nor is a file that a child has not got left to the kernel.
+    let report = m.beside("report");
+    let run = Run::of(&m, &program).arg(m.path()).arg("replaced");
+    run.env("SHALE_WARM_CALLS", "0")
+        .env("SHALE_REPORT", &report)
+        .output();
+    let told = fs::read_to_string(&report).unwrap();
+    let parent = told.lines().find(|l| l.contains(r#""lseek":100"#));
+    assert!(
+        parent.is_some_and(|l| l.contains(r#""kernel":{}"#)),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_log_of_a_python_program_goes_on_behind_its_children() {
+    let Some(m) = Mounted::new() else { return };
+    if !has("python3") {
+        eprintln!("SKIPPED: needs python3");
+        return;
+    }
+    let script = "import os, subprocess, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+os.dup2(f, 1)
+for i in range(400): os.write(1, b'line %4d\\n' % i)
+said = subprocess.run(['echo', 'hello'], stdout=subprocess.PIPE).stdout
+os.write(1, said)
+assert os.pread(f, 9999, 4000) == said == b'hello\\n', os.pread(f, 9999, 0)
+";
+    for calls in WARM_CALLS {
+        let run = Run::of(&m, "python3").args(["-c", script]);
+        let run = run.arg(m.path().join(calls)).env("SHALE_WARM_CALLS", calls);
+        assert_eq!(run.output(), "", "{calls}");
+    }
+}
+
+#[test]
 fn first_calls_of_threads_do_not_wait_for_a_fork() {
     let Some(m) = Mounted::new() else { return };
     let program = compiled("first");
