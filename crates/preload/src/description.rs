@@ -53,8 +53,9 @@ pub struct Description {
     pub flags: AtomicU32,
     /// Which mount ([`crate::mounts`]), numbered alike in the whole family.
     pub mount: AtomicU32,
-    /// Descriptors of all processes; 0: free.
-    pub users: AtomicU32,
+    /// Descriptors of all processes in the lower half; 0: free. In the upper half the generation:
+    /// how often it was taken.
+    users: AtomicU64,
     /// A value of [`pages`].
     pub past_pages: AtomicU32,
     /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
@@ -98,6 +99,28 @@ pub fn get(index: u32) -> &'static Description {
     unsafe { &*table.add(index as usize) }
 }
 
+const GENERATION: u64 = 1 << 32;
+
+/// Descriptors of all processes that are of a description.
+pub fn users(index: u32) -> u32 {
+    get(index).users.load(Ordering::Acquire) as u32
+}
+
+/// How often a description was taken: another number, another file.
+pub fn generation(index: u32) -> u32 {
+    (get(index).users.load(Ordering::Acquire) / GENERATION) as u32
+}
+
+fn is_taken_now(index: u32) -> bool {
+    let users = &get(index).users;
+    let found = users.load(Ordering::Relaxed);
+    let taken = found.wrapping_add(GENERATION + 1);
+    found as u32 == 0
+        && users
+            .compare_exchange(found, taken, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+}
+
 /// A free description, with one user; `None`: there is none.
 pub fn take() -> Option<u32> {
     if TABLE.load(Ordering::Acquire) == 0 {
@@ -106,10 +129,7 @@ pub fn take() -> Option<u32> {
     let start = NEXT.load(Ordering::Relaxed);
     for step in 0..DESCRIPTIONS as u32 {
         let index = start.wrapping_add(step) % DESCRIPTIONS as u32;
-        let free = get(index)
-            .users
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
-        if free.is_ok() {
+        if is_taken_now(index) {
             // Low ones first: their memory is in use already.
             NEXT.store(if step < 64 { start } else { index }, Ordering::Relaxed);
             return Some(index);
@@ -123,9 +143,22 @@ pub fn add_user(index: u32) {
     get(index).users.fetch_add(1, Ordering::AcqRel);
 }
 
+/// A descriptor more, if the description is not free and was not taken again since it had this
+/// generation.
+pub fn add_user_of(index: u32, generation: u32) -> bool {
+    let one_more = |found: u64| {
+        let same = (found / GENERATION) as u32 == generation && found as u32 != 0;
+        same.then_some(found + 1)
+    };
+    let users = &get(index).users;
+    users
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more)
+        .is_ok()
+}
+
 /// A descriptor less.
 pub fn drop_user(index: u32) {
-    if get(index).users.fetch_sub(1, Ordering::AcqRel) == 1 {
+    if get(index).users.fetch_sub(1, Ordering::AcqRel) as u32 == 1 {
         NEXT.fetch_min(index, Ordering::Relaxed);
     }
 }
@@ -355,7 +388,12 @@ mod tests {
         d.lock.store(ended as u32, Ordering::Relaxed);
         drop(d.lock(tid));
         drop_user(index);
+        let generation = generation(index);
+        assert!(!add_user_of(index, generation), "free");
         assert_eq!(take(), Some(index));
+        assert!(!add_user_of(index, generation), "another file");
+        assert!(add_user_of(index, generation + 1) && users(index) == 2);
+        drop_user(index);
         drop_user(index);
     }
 

@@ -55,6 +55,10 @@ pub static SITES_LEAD_HERE: AtomicU32 = AtomicU32::new(0);
 /// The result that means: not ours, go on as if nothing had been here.
 pub const PASS: i64 = i64::MIN;
 
+/// The result of a call that made this child: it goes on with 0, and with its stack pointer at
+/// [`Thread::child_stack`].
+pub const ONTO_STACK: i64 = PASS + 1;
+
 /// What a site's stub hands over.
 #[repr(C)]
 pub struct Site {
@@ -175,19 +179,28 @@ global_asm!(
     "mov r8, [rsp + 32]",
     "mov r9, [rsp + 40]",
     "mov rcx, [rsp + 48]",
-    "movabs r11, {pass}",
+    // The two lowest numbers.
+    "movabs r11, {onto_stack}",
     "cmp rax, r11",
-    "je 5f",
+    "jle 5f",
     "mov rsp, rbp",
     "pop rbp",
     "lea rsp, [rsp + 136]",
     "jmp qword ptr [rcx + 8]",
-    "5:",
+    "5: je 11f",
     "mov rax, [rsp + 56]",
     "mov rsp, rbp",
     "pop rbp",
     "lea rsp, [rsp + 136]",
     "jmp qword ptr [rcx]",
+    "11:",
+    "mov r11, qword ptr [rip + shale_thread@GOTTPOFF]",
+    "mov r11, qword ptr fs:[r11 + {child_stack}]",
+    "mov rsp, rbp",
+    "pop rbp",
+    "mov rsp, r11",
+    "xor eax, eax",
+    "jmp qword ptr [rcx + 8]",
     ".cfi_endproc",
     "",
     // Sends the waiting signal to this thread and opens its mask again. Keeps rax.
@@ -286,6 +299,8 @@ global_asm!(
     nr_end = const NR_END,
     fd_end = const FD_END,
     pass = const PASS,
+    onto_stack = const ONTO_STACK,
+    child_stack = const offset_of!(Thread, child_stack),
     pending = const offset_of!(Thread, pending),
     pid = const offset_of!(Thread, pid),
     tid = const offset_of!(Thread, tid),

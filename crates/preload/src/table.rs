@@ -9,6 +9,10 @@ use crate::description;
 use crate::stubs::{FD_END, TABLE};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+/// For each file: the generation of its description, by which a child finds out whether it is
+/// still the same.
+static GENERATION: [AtomicU32; FD_END] = [const { AtomicU32::new(0) }; FD_END];
+
 /// The library's own descriptor.
 pub const OWN: u32 = u32::MAX;
 
@@ -42,6 +46,9 @@ pub fn get(fd: i32) -> Entry {
 /// Enters a descriptor; the description's user count is the caller's to raise. `false`: the
 /// number is too high.
 pub fn enter(fd: i32, index: u32) -> bool {
+    if let Some(place) = GENERATION.get(fd as u32 as usize) {
+        place.store(description::generation(index), Ordering::Relaxed);
+    }
     set(fd, index + 1)
 }
 
@@ -93,6 +100,17 @@ pub fn forget_all() {
     }
 }
 
+/// In a child that came about without our knowing: counts what it has. A file that its parent has closed
+/// meanwhile is left to the kernel: its description may be another file's by now.
+pub fn count_all() {
+    for_each_file(|fd, index| {
+        let generation = GENERATION[fd as usize].load(Ordering::Relaxed);
+        if !description::add_user_of(index, generation) {
+            TABLE[fd as usize].store(0, Ordering::Release);
+        }
+    });
+}
+
 /// Calls `f` for every descriptor that is not the kernel's, from `first` to `last`.
 pub fn for_each(first: u32, last: u32, mut f: impl FnMut(i32, Entry)) {
     let end = END.load(Ordering::Acquire).min(last.saturating_add(1));
@@ -132,11 +150,7 @@ mod tests {
         description::make();
         let (a, b) = (description::take().unwrap(), description::take().unwrap());
         assert!(enter(60_000, a) && enter(60_000, b) && enter_own(60_001));
-        assert_eq!(
-            description::get(a).users.load(Ordering::Relaxed),
-            0,
-            "replaced"
-        );
+        assert_eq!(description::users(a), 0, "replaced");
         assert_eq!(
             (get(60_000), get(60_001), get(-1)),
             (Entry::File(b), Entry::Own, Entry::Kernel)
@@ -144,6 +158,15 @@ mod tests {
         let mut seen = Vec::new();
         for_each(50_000, u32::MAX, |fd, _| seen.push(fd));
         assert_eq!(seen, [60_000, 60_001]);
+        // A child counts what it has, but not what its parent closed and took again.
+        let replaced = description::take().unwrap();
+        assert!(enter(60_002, replaced));
+        description::drop_user(replaced);
+        assert_eq!(description::take(), Some(replaced));
+        count_all();
+        assert_eq!([b, replaced].map(description::users), [2, 1]);
+        assert_eq!(get(60_002), Entry::Kernel);
+        [b, replaced].into_iter().for_each(description::drop_user);
         remove(60_001);
         remove(60_000);
         assert_eq!((get(60_000), get(60_001)), (Entry::Kernel, Entry::Own));

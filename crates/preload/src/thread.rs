@@ -30,6 +30,8 @@ pub struct Thread {
     /// A `vfork` was begun by this thread, and who runs may be the child in our memory: what it
     /// inherits; null: none.
     pub vfork: AtomicPtr<Inherited>,
+    /// In a child that was made with a stack: its upper end.
+    pub child_stack: AtomicUsize,
     /// Slot plus 1; 0: none.
     pub slot: AtomicU32,
     /// Upper end of the stack for served calls ([`crate::stack`]); 0: none yet.

@@ -8,8 +8,23 @@ use crate::stubs::PASS;
 use crate::table::{self, Entry};
 use core::sync::atomic::Ordering;
 
-/// Before the kernel closes it: afterwards the number may be another's.
+/// Before the kernel closes a descriptor: afterwards the number may be another's. The kernel gets the
+/// offset of the last one: a child that came about without our knowing may go on there.
+fn leave(fd: i32) {
+    if let Entry::File(index) = table::get(fd)
+        && description::users(index) == 1
+    {
+        let d = description::get(index);
+        if d.mode.load(Ordering::Acquire) == description::mode::FAST {
+            let offset = d.offset.load(Ordering::Relaxed);
+            raw::lseek(fd, offset as i64, libc::SEEK_SET);
+        }
+    }
+}
+
+/// `close`.
 pub fn close(fd: i32) -> i64 {
+    leave(fd);
     table::remove(fd);
     PASS
 }
@@ -51,6 +66,9 @@ pub fn dup_to(number: u32, args: &Args) -> i64 {
     }
     if entry == Entry::Kernel && table::get(new) == Entry::Kernel {
         return PASS;
+    }
+    if old != new {
+        leave(new);
     }
     // SAFETY: no pointers.
     let fd = unsafe { raw::syscall(number, args) };
@@ -140,7 +158,10 @@ pub fn close_range(args: &Args) -> i64 {
     let mut own = Vec::new();
     table::for_each(first, last, |fd, entry| match entry {
         Entry::Own => own.push(fd as u32),
-        Entry::File(_) if flags & libc::CLOSE_RANGE_CLOEXEC == 0 => table::remove(fd),
+        Entry::File(_) if flags & libc::CLOSE_RANGE_CLOEXEC == 0 => {
+            leave(fd);
+            table::remove(fd);
+        }
         _ => {}
     });
     let mut from = first;

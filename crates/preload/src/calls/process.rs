@@ -14,7 +14,7 @@ use crate::own;
 use crate::raw::{self, Args, nr};
 use crate::report;
 use crate::serve::guarded;
-use crate::stubs::PASS;
+use crate::stubs::{ONTO_STACK, PASS};
 use crate::table;
 use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -63,7 +63,7 @@ fn guarded_child(thread: &Thread) {
     if vfork::forget(thread) {
         table::forget_all();
     }
-    table::for_each_file(|_, index| description::add_user(index));
+    table::count_all();
     in_child();
     thread.inside.store(0, Ordering::Relaxed);
 }
@@ -82,31 +82,67 @@ fn in_child() {
 
 /// `clone`, `clone3`, `fork`, `vfork`.
 pub fn clone(thread: &Thread, number: u32, args: &Args) -> i64 {
-    let (flags, stack) = match number {
-        nr::CLONE => (args[0], args[1]),
-        // SAFETY: the program's arguments for the kernel: flags first, the stack at byte 40.
-        nr::CLONE3 if args[0] >= 4096 && args[1] >= 64 => unsafe {
-            let at = args[0] as *const u64;
-            (at.read_unaligned(), at.add(5).read_unaligned())
-        },
-        nr::VFORK => ((libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0),
-        nr::FORK => (0, 0),
-        _ => return PASS,
+    let mut block = [0; BLOCK_WORDS];
+    let Some(Asked { flags, stack, args }) = Asked::of(number, args, &mut block) else {
+        return PASS;
     };
-    if flags & libc::CLONE_VM as u64 != 0 {
-        if flags & libc::CLONE_VFORK as u64 != 0 {
-            vfork::prepare(thread);
-        }
-        return PASS;
+    let has = |flag: i32| flags & flag as u64 != 0;
+    if !has(libc::CLONE_VM) {
+        return fork(thread, number, &args, stack);
     }
-    if stack != 0 {
-        // It cannot come back through this stack; it will notice by the mark.
-        return PASS;
+    if has(libc::CLONE_VFORK) {
+        vfork::prepare(thread);
     }
-    fork(thread, number, args)
+    PASS
 }
 
-fn fork(thread: &Thread, number: u32, args: &Args) -> i64 {
+/// The kernel knows 11.
+const BLOCK_WORDS: usize = 32;
+
+/// What a call that makes a child asks for.
+struct Asked {
+    flags: u64,
+    /// Upper end of the child's stack; 0: where the parent's is.
+    stack: u64,
+    /// The call, without the stack.
+    args: Args,
+}
+
+impl Asked {
+    /// `block` is where a copy of what the call points to lies. `None`: the kernel will refuse.
+    fn of(number: u32, args: &Args, block: &mut [u64; BLOCK_WORDS]) -> Option<Self> {
+        let (mut args, mut stack) = (*args, 0);
+        let flags = match number {
+            nr::CLONE => {
+                stack = core::mem::take(&mut args[1]);
+                args[0]
+            }
+            nr::CLONE3 if args[0] < 4096 || args[1] < 64 => return None,
+            // Nobody knows.
+            nr::CLONE3 if args[1] as usize > size_of_val(block) => libc::CLONE_VM as u64,
+            nr::CLONE3 => {
+                let bytes = args[1] as usize;
+                // SAFETY: the program says that so many bytes are there, and there is room for them.
+                unsafe {
+                    let into = block.as_mut_ptr().cast::<u8>();
+                    core::ptr::copy_nonoverlapping(args[0] as *const u8, into, bytes);
+                }
+                args[0] = block.as_ptr() as u64;
+                // Its lower end, and its size.
+                stack = block[5].wrapping_add(block[6]);
+                block[5..7].fill(0);
+                block[0]
+            }
+            nr::VFORK => (libc::CLONE_VM | libc::CLONE_VFORK) as u64,
+            _ => 0,
+        };
+        Some(Self { flags, stack, args })
+    }
+}
+
+/// Makes a child with memory and descriptors of its own. Without a stack: so both sides go on from here,
+/// each with a copy of everything, and the child changes to its stack on the way out.
+fn fork(thread: &Thread, number: u32, args: &Args, stack: u64) -> i64 {
     // Set up first: in the child the block has to be this thread's.
     if thread.tid.load(Ordering::Relaxed) == 0 {
         thread.set_up();
@@ -114,12 +150,15 @@ fn fork(thread: &Thread, number: u32, args: &Args) -> i64 {
     thread.inside.store(1, Ordering::Relaxed);
     let alone = thread::alone();
     table::for_each_file(|_, index| description::add_user(index));
-    // SAFETY: no new stack and no shared memory, so both sides go on from here, each
-    // with a copy of everything.
-    let pid = unsafe { raw::syscall(number, args) };
+    // SAFETY: as the program asks, but for the stack.
+    let mut pid = unsafe { raw::syscall(number, args) };
     if pid == 0 {
         core::mem::forget(alone);
         in_child();
+        if stack != 0 {
+            thread.child_stack.store(stack as usize, Ordering::Relaxed);
+            pid = ONTO_STACK;
+        }
     } else {
         if pid < 0 {
             table::for_each_file(|_, index| description::drop_user(index));
@@ -148,7 +187,7 @@ pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
         // case the kernel refuses.
         let mut left = Vec::new();
         table::for_each_file(|_, index| {
-            if description::get(index).users.load(Ordering::Relaxed) > 1 {
+            if description::users(index) > 1 {
                 description::drop_user(index);
                 left.push(index);
             }

@@ -272,11 +272,11 @@ mod tests {
         );
         assert_eq!(state(c, c_index), (mode::HANDED_OVER, 7), "not replaced");
         assert_eq!(state(d, d_index), (mode::FAST, 0), "perhaps another file");
-        let users = |index| description::get(index).users.load(Ordering::Relaxed);
-        assert_eq!([a_index, b_index, d_index].map(users), [2, 1, 0]);
+        let users = || [a_index, b_index, c_index, d_index].map(description::users);
+        assert_eq!(users(), [2, 1, 2, 0]);
         child.retain(|_, _| false);
         [a, b, c].into_iter().for_each(table::remove);
-        assert_eq!([a_index, b_index, c_index].map(users), [0; 3]);
+        assert_eq!(users(), [0; 4]);
     }
 
     #[test]

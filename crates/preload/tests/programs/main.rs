@@ -50,6 +50,22 @@ fn what_a_spawned_child_does_with_its_descriptors_is_its_own() {
     );
 }
 
+/// A child that makes its first call late does not take a file for one that its parent has closed
+/// meanwhile, and goes on at the byte where that one was.
+#[test]
+fn late_children_have_their_own_files() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("clones");
+    for calls in WARM_CALLS {
+        let dir = m.dir(calls);
+        for how in ["fork", "inline", "clone", "clone3"] {
+            let run = Run::of(&m, &program).arg(how).arg(&dir);
+            let said = run.env("SHALE_WARM_CALLS", calls).output();
+            assert_eq!(said, "", "{how} {calls}");
+        }
+    }
+}
+
 #[test]
 fn the_log_of_a_python_program_goes_on_behind_its_children() {
     let Some(m) = Mounted::new() else { return };
