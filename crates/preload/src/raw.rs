@@ -48,6 +48,7 @@ pub mod nr {
     pub const EXIT_GROUP: u32 = 231;
     pub const OPENAT: u32 = 257;
     pub const NEWFSTATAT: u32 = 262;
+    pub const UNSHARE: u32 = 272;
     pub const SPLICE: u32 = 275;
     pub const SYNC_FILE_RANGE: u32 = 277;
     pub const FALLOCATE: u32 = 285;

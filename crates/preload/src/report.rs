@@ -147,7 +147,7 @@ fn line() -> String {
 }
 
 fn name(number: u32) -> String {
-    const NAMES: [(u32, &str); 29] = [
+    const NAMES: [(u32, &str); 33] = [
         (nr::MMAP, "mmap"),
         (nr::READ, "read"),
         (nr::WRITE, "write"),
@@ -177,6 +177,10 @@ fn name(number: u32) -> String {
         (nr::IO_URING_SETUP, "io_uring_setup"),
         (nr::DUP, "dup"),
         (nr::CLOSE, "close"),
+        (nr::CLOSE_RANGE, "close_range"),
+        (nr::CLONE, "clone"),
+        (nr::CLONE3, "clone3"),
+        (nr::UNSHARE, "unshare"),
     ];
     let known = NAMES.iter().find(|(n, _)| *n == number);
     known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())

@@ -17,7 +17,7 @@ use crate::thread::{self, Thread};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
-/// Set at the end of the constructor.
+/// Set at the end of the constructor; unset when nothing is served any more ([`process::retire`]).
 pub static READY: AtomicBool = AtomicBool::new(false);
 
 /// Serves call `number`; [`PASS`]: go on without us.
@@ -65,6 +65,10 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         }
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, args),
         nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, args),
+        nr::UNSHARE | nr::CLOSE_RANGE if parts_descriptors(number, args) => {
+            process::retire(thread, number);
+            PASS
+        }
         nr::MMAP if !is_ours(number, args) && !shares_ours(thread, args) => PASS,
         nr::MUNMAP | nr::MPROTECT if !direct::any() => PASS,
         _ => {
@@ -74,6 +78,14 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
             }
             guarded(thread, || dispatch(thread, number, args))
         }
+    }
+}
+
+/// Whether the thread gets descriptors of its own, and shares its memory still.
+fn parts_descriptors(number: u32, args: &Args) -> bool {
+    match number {
+        nr::UNSHARE => args[0] & libc::CLONE_FILES as u64 != 0,
+        _ => args[2] & u64::from(libc::CLOSE_RANGE_UNSHARE) != 0,
     }
 }
 
@@ -96,7 +108,7 @@ fn is_ours(number: u32, args: &Args) -> bool {
     match number {
         nr::MMAP => ours(4),
         nr::MREMAP | nr::MUNMAP | nr::MPROTECT | nr::RT_SIGACTION | nr::IO_URING_SETUP => false,
-        nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID => false,
+        nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID | nr::UNSHARE => false,
         nr::DUP2 | nr::DUP3 | nr::SENDFILE => ours(0) || ours(1),
         nr::SPLICE | nr::COPY_FILE_RANGE => ours(0) || ours(2),
         nr::SENDMSG | nr::SENDMMSG => transfer::sends_ours(number, args),
@@ -132,6 +144,7 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
             crate::client::forget_user();
             return PASS;
         }
+        nr::UNSHARE => return PASS,
         nr::IO_URING_SETUP => {
             crate::report::passed(number, "io_uring");
             return PASS;
@@ -234,7 +247,7 @@ pub const BY_DESCRIPTOR: [u32; 23] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 28] = [
+pub const ALWAYS: [u32; 29] = [
     nr::MMAP,
     nr::MUNMAP,
     nr::MPROTECT,
@@ -263,6 +276,7 @@ pub const ALWAYS: [u32; 28] = [
     nr::SETREUID,
     nr::SETRESUID,
     nr::IO_URING_SETUP,
+    nr::UNSHARE,
 ];
 
 /// Fills the table of classes.

@@ -5,6 +5,7 @@ use crate::client;
 use crate::description::{self, mode};
 use crate::mounts;
 use crate::raw::{Args, nr};
+use crate::serve::READY;
 use crate::table;
 use crate::thread;
 use core::sync::atomic::Ordering;
@@ -34,6 +35,9 @@ pub fn opened(fd: i32, number: u32, args: &Args) -> Option<Opened> {
 
 /// Enters a descriptor of ours that the kernel has opened. Gives 0.
 pub fn enter(fd: i32, Opened { place, flags }: Opened) -> i64 {
+    if !READY.load(Ordering::Acquire) {
+        return 0;
+    }
     let Some(index) = description::take() else {
         return 0;
     };

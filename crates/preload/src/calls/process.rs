@@ -13,7 +13,7 @@ use crate::environment;
 use crate::own;
 use crate::raw::{self, Args, nr};
 use crate::report;
-use crate::serve::guarded;
+use crate::serve::{READY, guarded};
 use crate::stubs::{ONTO_STACK, PASS};
 use crate::table;
 use crate::thread::{self, Thread};
@@ -82,18 +82,25 @@ fn in_child() {
 
 /// `clone`, `clone3`, `fork`, `vfork`.
 pub fn clone(thread: &Thread, number: u32, args: &Args) -> i64 {
+    const OWN_THREAD: i32 = libc::CLONE_THREAD | libc::CLONE_FILES | libc::CLONE_SETTLS;
     let mut block = [0; BLOCK_WORDS];
     let Some(Asked { flags, stack, args }) = Asked::of(number, args, &mut block) else {
         return PASS;
     };
-    let has = |flag: i32| flags & flag as u64 != 0;
-    if !has(libc::CLONE_VM) {
-        return fork(thread, number, &args, stack);
+    let has = |flag: i32| flags & flag as u64 == flag as u64;
+    let has_any = |of: i32| flags & of as u64 != 0;
+    match (has(libc::CLONE_VM), has(libc::CLONE_VFORK)) {
+        (true, false) if has(OWN_THREAD) => PASS,
+        (true, true) if !has_any(OWN_THREAD) => {
+            vfork::prepare(thread);
+            PASS
+        }
+        (false, false) if !has_any(OWN_THREAD) => fork(thread, number, &args, stack),
+        _ => {
+            retire(thread, number);
+            PASS
+        }
     }
-    if has(libc::CLONE_VFORK) {
-        vfork::prepare(thread);
-    }
-    PASS
 }
 
 /// The kernel knows 11.
@@ -119,7 +126,7 @@ impl Asked {
             }
             nr::CLONE3 if args[0] < 4096 || args[1] < 64 => return None,
             // Nobody knows.
-            nr::CLONE3 if args[1] as usize > size_of_val(block) => libc::CLONE_VM as u64,
+            nr::CLONE3 if args[1] as usize > size_of_val(block) => u64::MAX,
             nr::CLONE3 => {
                 let bytes = args[1] as usize;
                 // SAFETY: the program says that so many bytes are there, and there is room for them.
@@ -167,6 +174,30 @@ fn fork(thread: &Thread, number: u32, args: &Args, stack: u64) -> i64 {
     }
     thread.inside.store(0, Ordering::Relaxed);
     pid
+}
+
+/// Before descriptors are shared without memory, or memory without descriptors, or both without a
+/// thread's own block: one table cannot be about all that follows. Everything goes to the
+/// kernel for good, and nothing more is served in this process and its children.
+pub fn retire(thread: &Thread, number: u32) {
+    if thread.tid.load(Ordering::Relaxed) == 0 {
+        thread.set_up();
+    }
+    thread.inside.store(1, Ordering::Relaxed);
+    let alone = thread::alone();
+    hand_over_all();
+    report::passed(number, "shares memory or descriptors, not both");
+    READY.store(false, Ordering::Release);
+    drop(alone);
+    thread.inside.store(0, Ordering::Relaxed);
+}
+
+/// Hands every file over, and leaves its descriptors to the kernel. Nobody else is inside.
+fn hand_over_all() {
+    table::for_each_file(|fd, index| {
+        transfer::hand_over_as(fd, index);
+        table::remove(fd);
+    });
 }
 
 /// Hands over what a new program image would inherit.

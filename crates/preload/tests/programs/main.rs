@@ -66,6 +66,25 @@ fn late_children_have_their_own_files() {
     }
 }
 
+/// Descriptors without memory, memory without descriptors: all is the kernel's from then on.
+#[test]
+fn what_shares_in_part_is_left_to_the_kernel() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("clones");
+    for calls in WARM_CALLS {
+        let dir = m.dir(calls);
+        for how in ["unshare", "close_range", "memory", "descriptors"] {
+            let report = m.beside(&format!("{how}{calls}"));
+            let run = Run::of(&m, &program).arg(how).arg(&dir);
+            let run = run.env("SHALE_REPORT", &report);
+            let said = run.env("SHALE_WARM_CALLS", calls).output();
+            assert_eq!(said, "", "{how} {calls}");
+            let told = fs::read_to_string(&report).unwrap();
+            assert!(told.contains("not both"), "{how} {calls}: {told}");
+        }
+    }
+}
+
 #[test]
 fn the_log_of_a_python_program_goes_on_behind_its_children() {
     let Some(m) = Mounted::new() else { return };
