@@ -175,7 +175,8 @@ impl Summary {
 
     fn add(&mut self, process: &Value) {
         let number = |name: &str| process[name].as_u64().unwrap_or(0);
-        self.processes += 1;
+        // What a failed `exec` has reported goes on.
+        self.processes += u64::from(process["goes_on"] != true);
         self.attached += number("attached");
         self.opened += number("files_opened");
         self.lost += number("sessions_lost");
@@ -239,6 +240,7 @@ mod tests {
     fn reports_of_processes_add_up() {
         let text = r#"{"attached":1,"files_opened":2,"fast":{"read":3},"kernel":{}}
 not a report
+{"goes_on":true,"attached":0,"files_opened":0,"fast":{},"kernel":{}}
 {"attached":0,"all_sites":false,"files_opened":1,"sessions_lost":1,"attach_errnos":[13],"fast":{"read":4,"write":1},
 "#
         .replace(

@@ -60,11 +60,17 @@ pub struct Description {
     pub past_pages: AtomicU32,
     /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
     pub not_before_ns: AtomicI64,
+    /// During a call of the lock's holder, if others share the description: what a waiter that
+    /// does not wait any longer makes the offset. [`STAYS`]: nothing. 0: no such call.
+    pending: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Description>() == 64);
 const DIRECT: i64 = libc::O_DIRECT as i64;
 const BYTES: usize = DESCRIPTIONS * size_of::<Description>();
+
+/// See [`Held::begin`].
+pub const STAYS: u64 = u64::MAX;
 
 /// Where the table lies; 0 before [`make`].
 static TABLE: AtomicUsize = AtomicUsize::new(0);
@@ -171,11 +177,12 @@ pub struct Held {
 
 /// Set in the lock's word when somebody sleeps.
 const WAITED_FOR: u32 = 1 << 31;
-/// After this time a waiter looks whether the holder still lives.
+/// After this time a waiter looks whether the holder still lives, and goes on.
 const LOOK_MS: u32 = 100;
 
 impl Description {
-    /// Takes the lock for thread `tid`. The lock of a thread that was killed is taken over.
+    /// Takes the lock for thread `tid`. The lock of a thread that was killed is taken over, and so is
+    /// that of one that was stopped in the middle of a call: it finds out when it goes on.
     #[inline]
     pub fn lock(&'static self, tid: i32) -> Held {
         let tid = tid as u32;
@@ -204,6 +211,7 @@ impl Description {
             }
             core::hint::spin_loop();
         }
+        let mut stopped = None;
         loop {
             let seen = self.lock.load(Ordering::Relaxed);
             let wanted = if seen == 0 {
@@ -222,21 +230,41 @@ impl Description {
                 return;
             }
             raw::futex_wait(&self.lock, wanted, LOOK_MS);
-            let stuck = self.lock.load(Ordering::Relaxed) == wanted && !lives(wanted & !WAITED_FOR);
-            if stuck
-                && self
-                    .lock
-                    .compare_exchange(
-                        wanted,
-                        tid | WAITED_FOR,
-                        Ordering::Acquire,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-            {
+            if self.lock.load(Ordering::Relaxed) != wanted {
+                continue;
+            }
+            let state = state(wanted & !WAITED_FOR);
+            let was_stopped = stopped == Some(wanted);
+            stopped = (state == State::Stopped).then_some(wanted);
+            let stuck = match state {
+                State::Goes => false,
+                State::Gone => true,
+                // A second look: it is not just being traced.
+                State::Stopped => was_stopped && self.pending.load(Ordering::Acquire) != 0,
+            };
+            if stuck && self.take_over(wanted, tid, state) {
                 return;
             }
         }
+    }
+
+    /// Takes the lock from a thread that does not go on.
+    fn take_over(&self, from: u32, tid: u32, state: State) -> bool {
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let lock = &self.lock;
+        if lock
+            .compare_exchange(from, tid | WAITED_FOR, acquire, relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        let to = self.pending.swap(0, Ordering::AcqRel);
+        // What was killed has not returned: it need not have been.
+        let moves = state == State::Stopped && to != 0 && to != STAYS;
+        if moves && self.mode.load(relaxed) == mode::FAST {
+            self.offset.store(to, relaxed);
+        }
+        true
     }
 
     /// Has the kernel's calls on this description go past its pages, where it can: what other
@@ -313,20 +341,75 @@ impl Description {
     }
 }
 
+impl Held {
+    /// A call begins that may last. Should this thread be stopped in it, others that share the
+    /// description go on with offset `to`; [`STAYS`]: with what it is. Whether there are others.
+    #[inline]
+    pub fn begin(&self, to: u64) -> bool {
+        let shared = self.description.users.load(Ordering::Relaxed) as u32 > 1;
+        if shared {
+            self.description.pending.store(to, Ordering::Release);
+        }
+        shared
+    }
+
+    /// The call has ended, for which [`Self::begin`] gave `shared`. `false`: the lock is another's
+    /// by now.
+    #[inline]
+    pub fn end(&self, shared: bool) -> bool {
+        !shared || self.end_shared()
+    }
+
+    #[cold]
+    fn end_shared(&self) -> bool {
+        let holder = self.description.lock.load(Ordering::Relaxed) & !WAITED_FOR;
+        let still = holder == self.tid;
+        if still {
+            self.description.pending.store(0, Ordering::Relaxed);
+        }
+        still
+    }
+
+    /// The call has ended and moved the offset. `false`: the lock is another's by now, and
+    /// the offset is not touched.
+    #[inline]
+    pub fn moved(&self, shared: bool, from: u64, to: u64) -> bool {
+        let offset = &self.description.offset;
+        if !shared {
+            offset.store(to, Ordering::Relaxed);
+            return true;
+        }
+        let (acqrel, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = offset.compare_exchange(from, to, acqrel, relaxed);
+        self.end_shared()
+    }
+}
+
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         let lock = &self.description.lock;
-        let seen = lock.swap(0, Ordering::Release);
-        debug_assert_eq!(seen & !WAITED_FOR, self.tid);
-        if seen & WAITED_FOR != 0 {
+        let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
+        let freed = |from: u32| lock.compare_exchange(from, 0, release, relaxed).is_ok();
+        // Else somebody waits, or has taken it over.
+        if !freed(self.tid) && freed(self.tid | WAITED_FOR) {
             raw::futex_wake(lock, 1);
         }
     }
 }
 
-/// Whether a thread of any process exists and is not dead already.
-fn lives(tid: u32) -> bool {
+/// What a thread does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Goes,
+    /// By a signal, or a debugger.
+    Stopped,
+    /// It does not exist, or is dead already.
+    Gone,
+}
+
+/// What a thread of any process does.
+fn state(tid: u32) -> State {
     let mut path = *b"/proc/0000000000/stat\0";
     let mut rest = tid;
     for digit in path[6..16].iter_mut().rev() {
@@ -339,8 +422,11 @@ fn lives(tid: u32) -> bool {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
     // SAFETY: the path ends with a zero byte.
     let fd = unsafe { raw::syscall(nr::OPEN, &[path.as_ptr() as u64, flags, 0, 0, 0, 0]) };
+    if fd == raw::fail(libc::ENOENT) {
+        return State::Gone;
+    }
     if fd < 0 {
-        return fd != raw::fail(libc::ENOENT);
+        return State::Goes;
     }
     let mut text = [0u8; 256];
     // SAFETY: the buffer is as long as said.
@@ -356,7 +442,11 @@ fn lives(tid: u32) -> bool {
         .iter()
         .rposition(|&c| c == b')')
         .map_or(&[][..], |at| &text[at..]);
-    !matches!(behind.get(2), Some(b'Z' | b'X') | None)
+    match behind.get(2) {
+        Some(b'Z' | b'X') | None => State::Gone,
+        Some(b'T' | b't') => State::Stopped,
+        Some(_) => State::Goes,
+    }
 }
 
 /// Tests that count users take turns.
@@ -398,14 +488,65 @@ mod tests {
     }
 
     #[test]
-    fn threads_live_or_not() {
-        assert!(lives(raw::gettid() as u32) && lives(1));
+    fn threads_go_stop_or_are_gone() {
+        let own = raw::gettid() as u32;
+        assert_eq!([own, 1].map(state), [State::Goes; 2]);
         let ended = std::thread::spawn(raw::gettid).join().unwrap() as u32;
         // It is joined a moment before the kernel has taken it away.
-        let gone = (0..1_000).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            !lives(ended)
-        });
-        assert!(gone);
+        let becomes = |tid: u32, wanted: State| {
+            (0..1_000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                state(tid) == wanted
+            })
+        };
+        assert!(becomes(ended, State::Gone));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+        assert!(becomes(child.id(), State::Stopped));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// What a holder that is stopped in the middle of a write was about to write stays its own.
+    #[test]
+    fn the_lock_of_who_is_stopped_in_a_call_is_taken_over() {
+        let _turn = IN_TURNS.lock();
+        assert!(make());
+        let index = take().unwrap();
+        add_user(index);
+        let d = get(index);
+        d.mode.store(mode::FAST, Ordering::Relaxed);
+        d.offset.store(100, Ordering::Relaxed);
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let stopped = Held {
+            description: d,
+            tid: child.id(),
+        };
+        d.lock.store(child.id(), Ordering::Relaxed);
+        assert!(stopped.begin(130), "another one has a descriptor");
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+        let own = d.lock(raw::gettid());
+        assert_eq!(d.offset.load(Ordering::Relaxed), 130);
+        let shared = own.begin(STAYS);
+        assert!(own.moved(shared, 130, 150));
+        // It goes on: its call has ended, and nothing here is its own any more.
+        assert!(!stopped.moved(true, 100, 130));
+        drop(stopped);
+        assert_eq!(d.lock.load(Ordering::Relaxed) & !WAITED_FOR, own.tid);
+        assert_eq!(d.offset.load(Ordering::Relaxed), 150);
+        drop(own);
+        assert_eq!(d.lock.load(Ordering::Relaxed), 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop_user(index);
+        drop_user(index);
     }
 }

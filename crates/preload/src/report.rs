@@ -20,6 +20,9 @@ static KERNEL: Mutex<BTreeMap<(u32, &'static str), u64>> = Mutex::new(BTreeMap::
 static REFUSED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
+/// A failed `exec` was reported as the end of this program image.
+static GOES_ON: AtomicBool = AtomicBool::new(false);
+
 /// Takes settings from the environment.
 pub fn configure() {
     if let Some(file) = std::env::var_os("SHALE_REPORT") {
@@ -67,6 +70,7 @@ pub fn lost() {
 
 /// In a child: nothing has happened yet.
 pub fn begin_anew() {
+    GOES_ON.store(false, Ordering::Relaxed);
     // SAFETY: the only thread of this process is here.
     unsafe {
         if KERNEL.is_locked() {
@@ -87,6 +91,11 @@ pub fn begin_anew() {
     for count in FAST.iter().chain([&OPENED, &ATTACHED, &LOST]) {
         count.store(0, Ordering::Relaxed);
     }
+}
+
+/// The program image did not end after all: `exec` failed.
+pub fn goes_on() {
+    GOES_ON.store(true, Ordering::Relaxed);
 }
 
 /// The process, or its program image, ends: writes the line and counts from 0.
@@ -133,6 +142,7 @@ fn line() -> String {
     }
     let value = serde_json::json!({
         "pid": std::process::id(),
+        "goes_on": GOES_ON.load(Ordering::Relaxed),
         "program": program.to_string_lossy(),
         "files_opened": OPENED.load(Ordering::Relaxed),
         "attached": ATTACHED.load(Ordering::Relaxed),

@@ -4,6 +4,7 @@ use crate::calls::limits;
 use crate::calls::vectors::{Buffer, buffers};
 use crate::calls::way::{Call, Way};
 use crate::client::{Client, caller};
+use crate::description::STAYS;
 use crate::raw::{self, Args, nr};
 use crate::recent;
 use crate::report;
@@ -127,14 +128,22 @@ pub fn read_plain(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args
     if ends_too_far(offset, buffer.len()) {
         return raw::fail(libc::EINVAL);
     }
+    let shared = held.as_ref().is_some_and(|held| held.begin(STAYS));
     match read_into(&call, client, offset, buffer) {
-        Ok(n) => {
-            if at.is_none() {
-                d.offset.store(offset + n as u64, Ordering::Relaxed);
+        Ok(n) => match held {
+            // Others have gone on meanwhile: from where they are.
+            Some(held) if !held.moved(shared, offset, offset + n as u64) => {
+                drop(held);
+                read_plain(thread, fd, index, number, args)
             }
-            n as i64
+            _ => n as i64,
+        },
+        Err(e) => {
+            if let Some(held) = &held {
+                held.end(shared);
+            }
+            call.failed(client, held, e)
         }
-        Err(e) => call.failed(client, held, e),
     }
 }
 
@@ -177,6 +186,11 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
     if ends_too_far(offset, buffers.bytes()) {
         return raw::fail(libc::EINVAL);
     }
+    let goes_to = match asked.write {
+        true => offset + buffers.bytes() as u64,
+        false => STAYS,
+    };
+    let shared = held.as_ref().is_some_and(|held| held.begin(goes_to));
     // Each by itself, never as a pair: see `Session::write_found`.
     let mut at = offset;
     let done = match asked.write {
@@ -189,7 +203,9 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
             let append = asked.append || call.flags() & libc::O_APPEND != 0;
             match write(&call, client, &mut at, &buffers, append) {
                 Err(Refused::Limit) => {
-                    drop(held);
+                    if let Some(held) = held {
+                        held.end(shared);
+                    }
                     return limits::exceeded();
                 }
                 Err(Refused::Errno(e)) => Err(e),
@@ -198,13 +214,19 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
         }
     };
     match done {
-        Ok(n) => {
-            if asked.at.is_none() {
-                d.offset.store(at, Ordering::Relaxed);
+        Ok(n) => match held {
+            Some(held) if !held.moved(shared, offset, at) && !asked.write => {
+                drop(held);
+                transfer(thread, fd, index, number, args)
             }
-            n as i64
+            _ => n as i64,
+        },
+        Err(e) => {
+            if let Some(held) = &held {
+                held.end(shared);
+            }
+            call.failed(client, held, e)
         }
-        Err(e) => call.failed(client, held, e),
     }
 }
 

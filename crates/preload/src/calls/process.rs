@@ -224,6 +224,7 @@ pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
             }
         });
         let result = environment::exec(number, args);
+        report::goes_on();
         for index in left {
             description::add_user(index);
         }

@@ -137,11 +137,9 @@ impl Inherited {
                 PASS
             }
             nr::FCNTL => {
+                // Whatever duplicates, sets flags that are shared, or goes by the offset.
                 let command = args[1] as i32;
-                if matches!(
-                    command,
-                    libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
-                ) {
+                if !matches!(command, libc::F_GETFD | libc::F_SETFD | libc::F_GETFL) {
                     self.hand_over(fd);
                 }
                 PASS
