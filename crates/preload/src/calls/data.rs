@@ -4,7 +4,7 @@ use crate::calls::limits;
 use crate::calls::vectors::{Buffer, buffers};
 use crate::calls::way::{Call, Way};
 use crate::client::{Client, caller};
-use crate::description::STAYS;
+use crate::description::{Held, STAYS};
 use crate::raw::{self, Args, nr};
 use crate::recent;
 use crate::report;
@@ -138,12 +138,7 @@ pub fn read_plain(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args
             }
             _ => n as i64,
         },
-        Err(e) => {
-            if let Some(held) = &held {
-                held.end(shared);
-            }
-            call.failed(client, held, e)
-        }
+        Err(e) => failed(&call, client, held, shared, e),
     }
 }
 
@@ -221,13 +216,22 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
             }
             _ => n as i64,
         },
-        Err(e) => {
-            if let Some(held) = &held {
-                held.end(shared);
-            }
-            call.failed(client, held, e)
-        }
+        Err(e) => failed(&call, client, held, shared, e),
     }
+}
+
+#[cold]
+fn failed(
+    call: &Call<'_>,
+    client: &'static Client,
+    held: Option<Held>,
+    shared: bool,
+    e: Errno,
+) -> i64 {
+    if let Some(held) = &held {
+        held.end(shared);
+    }
+    call.failed(client, held, e)
 }
 
 /// Memory for as much as a program asks for.
