@@ -60,17 +60,14 @@ pub struct Description {
     pub past_pages: AtomicU32,
     /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
     pub not_before_ns: AtomicI64,
-    /// During a call of the lock's holder, if others share the description: what a waiter that
-    /// does not wait any longer makes the offset. [`STAYS`]: nothing. 0: no such call.
+    /// During a write of the lock's holder, if others share the description: where it will end. 0: there
+    /// is none.
     pending: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Description>() == 64);
 const DIRECT: i64 = libc::O_DIRECT as i64;
 const BYTES: usize = DESCRIPTIONS * size_of::<Description>();
-
-/// See [`Held::begin`].
-pub const STAYS: u64 = u64::MAX;
 
 /// Where the table lies; 0 before [`make`].
 static TABLE: AtomicUsize = AtomicUsize::new(0);
@@ -182,7 +179,7 @@ const LOOK_MS: u32 = 100;
 
 impl Description {
     /// Takes the lock for thread `tid`. The lock of a thread that was killed is taken over, and so is
-    /// that of one that was stopped in the middle of a call: it finds out when it goes on.
+    /// that of one that was stopped: it finds out when it goes on ([`Held::begin`], [`Held::moved`]).
     #[inline]
     pub fn lock(&'static self, tid: i32) -> Held {
         let tid = tid as u32;
@@ -240,7 +237,7 @@ impl Description {
                 State::Goes => false,
                 State::Gone => true,
                 // A second look: it is not just being traced.
-                State::Stopped => was_stopped && self.pending.load(Ordering::Acquire) != 0,
+                State::Stopped => was_stopped,
             };
             if stuck && self.take_over(wanted, tid, state) {
                 return;
@@ -260,7 +257,7 @@ impl Description {
         }
         let to = self.pending.swap(0, Ordering::AcqRel);
         // What was killed has not returned: it need not have been.
-        let moves = state == State::Stopped && to != 0 && to != STAYS;
+        let moves = state == State::Stopped && to != 0;
         if moves && self.mode.load(relaxed) == mode::FAST {
             self.offset.store(to, relaxed);
         }
@@ -318,7 +315,14 @@ impl Description {
             raw::lseek(fd, offset as i64, libc::SEEK_SET);
             crate::mounts::settle_size(fd);
         }
-        self.mode.store(mode, Ordering::Release);
+        if self.is_held_here() {
+            self.mode.store(mode, Ordering::Release);
+        }
+    }
+
+    /// Whether this thread has the lock: who is stopped with it may lose it.
+    fn is_held_here(&self) -> bool {
+        self.lock.load(Ordering::Relaxed) & !WAITED_FOR == raw::gettid() as u32
     }
 
     /// Hands the offset to the kernel until `until_ns`, past its pages. The lock is held.
@@ -331,7 +335,7 @@ impl Description {
     /// Takes the offset from the kernel; `false`: the kernel refuses. The lock is held.
     pub fn to_fast(&self, fd: i32) -> bool {
         let offset = raw::lseek(fd, 0, libc::SEEK_CUR);
-        if offset < 0 {
+        if offset < 0 || !self.is_held_here() {
             return false;
         }
         self.use_pages(fd);
@@ -342,36 +346,36 @@ impl Description {
 }
 
 impl Held {
-    /// A call begins that may last. Should this thread be stopped in it, others that share the
-    /// description go on with offset `to`; [`STAYS`]: with what it is. Whether there are others.
+    /// A call at the offset begins; a write says where it will end, others 0. Should this thread be stopped
+    /// in it, others that share the description go on from there. Gives whether there are others; `None`: they
+    /// have the lock by now, and the call begins anew.
     #[inline]
-    pub fn begin(&self, to: u64) -> bool {
+    pub fn begin(&self, to: u64) -> Option<bool> {
         let shared = self.description.users.load(Ordering::Relaxed) as u32 > 1;
-        if shared {
-            self.description.pending.store(to, Ordering::Release);
-        }
-        shared
-    }
-
-    /// The call has ended, for which [`Self::begin`] gave `shared`. `false`: the lock is another's
-    /// by now.
-    #[inline]
-    pub fn end(&self, shared: bool) -> bool {
-        !shared || self.end_shared()
+        (!shared || self.begin_shared(to)).then_some(shared)
     }
 
     #[cold]
-    fn end_shared(&self) -> bool {
-        let holder = self.description.lock.load(Ordering::Relaxed) & !WAITED_FOR;
-        let still = holder == self.tid;
+    fn begin_shared(&self, to: u64) -> bool {
+        let still = self.is_still();
         if still {
-            self.description.pending.store(0, Ordering::Relaxed);
+            self.description.pending.store(to, Ordering::Release);
         }
         still
     }
 
-    /// The call has ended and moved the offset. `false`: the lock is another's by now, and
-    /// the offset is not touched.
+    fn is_still(&self) -> bool {
+        self.description.lock.load(Ordering::Relaxed) & !WAITED_FOR == self.tid
+    }
+
+    /// The call, for which [`Self::begin`] gave `shared`, has not moved the offset.
+    pub fn end(&self, shared: bool) {
+        if shared && self.is_still() {
+            self.description.pending.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The call has moved the offset. `false`: others have the lock by now, and the offset is not touched.
     #[inline]
     pub fn moved(&self, shared: bool, from: u64, to: u64) -> bool {
         let offset = &self.description.offset;
@@ -380,8 +384,9 @@ impl Held {
             return true;
         }
         let (acqrel, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
-        let _ = offset.compare_exchange(from, to, acqrel, relaxed);
-        self.end_shared()
+        let still = self.is_still() && offset.compare_exchange(from, to, acqrel, relaxed).is_ok();
+        self.end(shared);
+        still
     }
 }
 
@@ -530,15 +535,19 @@ mod tests {
             tid: child.id(),
         };
         d.lock.store(child.id(), Ordering::Relaxed);
-        assert!(stopped.begin(130), "another one has a descriptor");
+        assert_eq!(
+            stopped.begin(130),
+            Some(true),
+            "another one has a descriptor"
+        );
         let process = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
         let own = d.lock(raw::gettid());
         assert_eq!(d.offset.load(Ordering::Relaxed), 130);
-        let shared = own.begin(STAYS);
+        let shared = own.begin(0).unwrap();
         assert!(own.moved(shared, 130, 150));
         // It goes on: its call has ended, and nothing here is its own any more.
-        assert!(!stopped.moved(true, 100, 130));
+        assert!(!stopped.moved(true, 100, 130) && stopped.begin(0).is_none());
         drop(stopped);
         assert_eq!(d.lock.load(Ordering::Relaxed) & !WAITED_FOR, own.tid);
         assert_eq!(d.offset.load(Ordering::Relaxed), 150);

@@ -4,7 +4,7 @@ use crate::calls::limits;
 use crate::calls::vectors::{Buffer, buffers};
 use crate::calls::way::{Call, Way};
 use crate::client::{Client, caller};
-use crate::description::{Held, STAYS};
+use crate::description::Held;
 use crate::raw::{self, Args, nr};
 use crate::recent;
 use crate::report;
@@ -34,6 +34,14 @@ struct Asked {
 }
 
 impl Asked {
+    /// Whether the descriptor is open for that.
+    fn is_allowed(&self, call: &Call<'_>) -> bool {
+        match self.write {
+            true => call.writable(),
+            false => call.readable(),
+        }
+    }
+
     /// # Errors
     /// What the call is told at once.
     fn of(number: u32, args: &Args) -> Result<Self, i64> {
@@ -128,7 +136,10 @@ pub fn read_plain(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args
     if ends_too_far(offset, buffer.len()) {
         return raw::fail(libc::EINVAL);
     }
-    let shared = held.as_ref().is_some_and(|held| held.begin(STAYS));
+    let Some(shared) = begun(&held, 0) else {
+        drop(held);
+        return read_plain(thread, fd, index, number, args);
+    };
     match read_into(&call, client, offset, buffer) {
         Ok(n) => match held {
             // Others have gone on meanwhile: from where they are.
@@ -163,12 +174,7 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
         Way::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };
-    let allowed = if asked.write {
-        call.writable()
-    } else {
-        call.readable()
-    };
-    if !allowed {
+    if !asked.is_allowed(&call) {
         return raw::fail(libc::EBADF);
     }
     let buffers = match Buffers::of(number, args) {
@@ -183,9 +189,12 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
     }
     let goes_to = match asked.write {
         true => offset + buffers.bytes() as u64,
-        false => STAYS,
+        false => 0,
     };
-    let shared = held.as_ref().is_some_and(|held| held.begin(goes_to));
+    let Some(shared) = begun(&held, goes_to) else {
+        drop(held);
+        return transfer(thread, fd, index, number, args);
+    };
     // Each by itself, never as a pair: see `Session::write_found`.
     let mut at = offset;
     let done = match asked.write {
@@ -218,6 +227,12 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
         },
         Err(e) => failed(&call, client, held, shared, e),
     }
+}
+
+/// Begins a call that will move the offset to `to`, if it is about the offset.
+#[inline]
+fn begun(held: &Option<Held>, to: u64) -> Option<bool> {
+    held.as_ref().map_or(Some(false), |held| held.begin(to))
 }
 
 #[cold]
@@ -365,6 +380,10 @@ pub fn seek(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
         other => return call.by_kernel(other),
     };
     report::fast(nr::LSEEK);
+    let Some(shared) = begun(&held, 0) else {
+        drop(held);
+        return seek(thread, fd, index, args);
+    };
     let (by, whence) = (args[1] as i64, args[2] as u32 as i32);
     let now = call.description().offset.load(Ordering::Relaxed);
     let to = match whence {
@@ -386,12 +405,13 @@ pub fn seek(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
     match to {
         Ok(None) => raw::fail(libc::EOVERFLOW),
         Ok(Some(to)) if to < 0 => raw::fail(libc::EINVAL),
-        Ok(Some(to)) => {
-            call.description()
-                .offset
-                .store(to as u64, Ordering::Relaxed);
-            to
-        }
+        Ok(Some(to)) => match held {
+            Some(held) if !held.moved(shared, now, to as u64) => {
+                drop(held);
+                seek(thread, fd, index, args)
+            }
+            _ => to,
+        },
         Err(e) => call.failed(client, held, e),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::client::{self, Client};
 use crate::clock;
-use crate::description::{self, Description, Held, STAYS, mode, pages};
+use crate::description::{self, Description, Held, mode, pages};
 use crate::mounts;
 use crate::raw::{self, Args, nr};
 use crate::report;
@@ -216,15 +216,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The same for a call that uses the kernel's offset. A holder that is stopped in it keeps nobody
-    /// waiting: the kernel has a lock of its own.
-    fn in_kernel_held(&self, held: &Held) -> i64 {
-        let shared = held.begin(STAYS);
-        let result = self.in_kernel();
-        held.end(shared);
-        result
-    }
-
     /// What a read that ended early gets when it goes on: it came to the end of the file, or
     /// to what the kernel took for it, which may have been overtaken again when it reads on.
     #[cold]
@@ -274,7 +265,7 @@ impl<'a> Call<'a> {
         if d.mode.load(Ordering::Relaxed) == mode::FAST {
             d.to_kernel(self.fd, mode::KERNEL);
         }
-        let result = self.in_kernel_held(&held);
+        let result = self.in_kernel();
         drop(held);
         result
     }
@@ -293,7 +284,7 @@ impl<'a> Call<'a> {
             d.to_mediated(self.fd, client.link.mediated_until(self.ino()));
         }
         self.place();
-        let result = self.in_kernel_held(&held);
+        let result = self.in_kernel();
         drop(held);
         result
     }
@@ -301,9 +292,9 @@ impl<'a> Call<'a> {
     /// Finishes a call that went the way of the kernel.
     pub fn by_kernel(&self, way: Way) -> i64 {
         match way {
-            Way::Kernel(held) => {
+            Way::Kernel(_held) => {
                 self.place();
-                self.in_kernel_held(&held)
+                self.in_kernel()
             }
             Way::Pass | Way::Here(..) => PASS,
         }
