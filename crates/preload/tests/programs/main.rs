@@ -66,6 +66,17 @@ fn late_children_have_their_own_files() {
     }
 }
 
+/// Threads that make children of all kinds at once, with other files at the same numbers.
+#[test]
+fn threads_make_children_at_once() {
+    let Some(m) = Mounted::new() else { return };
+    let program = compiled("clones");
+    for calls in WARM_CALLS {
+        let run = Run::of(&m, &program).arg("threads").arg(m.dir(calls));
+        assert_eq!(run.env("SHALE_WARM_CALLS", calls).output(), "", "{calls}");
+    }
+}
+
 /// Descriptors without memory, memory without descriptors: all is the kernel's from then on.
 #[test]
 fn what_shares_in_part_is_left_to_the_kernel() {

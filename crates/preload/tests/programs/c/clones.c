@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 
 #define STACK_BYTES (256 << 10)
 
+extern char **environ;
 static int failures, first, second, go[2];
 static const char *directory;
 
@@ -168,6 +170,56 @@ static void shared_in_part(const char *how)
     CHECK(has("first", descriptors_are_shared ? "aaaaaaaaaa" : "aaaaaaaaaaend!"));
 }
 
+static int appends(void *file)
+{
+    _exit(write(*(int *)file, "c", 1) != 1);
+}
+
+/* A file of its own again and again, to which a child of each kind in turn appends. */
+static void *makes_children(void *number)
+{
+    int me = *(int *)number;
+    char name[32], *arguments[] = {"bash", "-c", "printf c >&50", NULL};
+    void *top = stack();
+    snprintf(name, sizeof name, "thread %d", me);
+    for (int i = 0; i < 100; i++) {
+        int fd = open_file(name, O_CREAT | O_TRUNC | (i & 4 ? O_CLOEXEC : 0)), status = -1;
+        pid_t child = -1;
+        posix_spawn_file_actions_t actions;
+        CHECK(write(fd, "0123456789", 10) == 10);
+        switch (i % 4) {
+        case 0:
+            posix_spawn_file_actions_init(&actions);
+            posix_spawn_file_actions_adddup2(&actions, fd, 50);
+            CHECK(posix_spawn(&child, "/bin/bash", &actions, NULL, arguments, environ) == 0);
+            break;
+        case 1:
+            if ((child = fork()) == 0)
+                appends(&fd);
+            break;
+        case 2:
+            child = clone(appends, top, SIGCHLD, &fd);
+            break;
+        default:
+            if ((child = vfork()) == 0)
+                _exit(dup2(fd, 50) != 50 || close(fd) != 0 || write(50, "c", 1) != 1);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK(write(fd, "E", 1) == 1 && has(name, "0123456789cE") && close(fd) == 0);
+    }
+    return NULL;
+}
+
+static void all_at_once(void)
+{
+    pthread_t threads[4];
+    int numbers[4] = {0, 1, 2, 3};
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, makes_children, &numbers[i]);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -178,6 +230,8 @@ int main(int argc, char **argv)
     CHECK(write(first, "aaaaaaaaaa", 10) == 10);
     if (strstr("fork inline clone clone3", how))
         late_child(how);
+    else if (strcmp(how, "threads") == 0)
+        all_at_once();
     else
         shared_in_part(how);
     return failures != 0;
