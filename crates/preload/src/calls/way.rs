@@ -101,9 +101,9 @@ impl<'a> Call<'a> {
         if d.mode.load(Ordering::Relaxed) == mode::FAST
             && let Some(client) = self.client(d)
         {
-            return Way::Here(client, Some(held));
+            return Way::Here(client, offset.then_some(held));
         }
-        self.slow_way(d, held)
+        self.slow_way(d, held, offset)
     }
 
     /// The way of a call at the description's offset that only the kernel understands.
@@ -130,7 +130,7 @@ impl<'a> Call<'a> {
     }
 
     #[cold]
-    fn slow_way(&self, d: &'static Description, held: Held) -> Way {
+    fn slow_way(&self, d: &'static Description, held: Held, offset: bool) -> Way {
         let mount = d.mount.load(Ordering::Relaxed);
         match d.mode.load(Ordering::Relaxed) {
             mode::HANDED_OVER => {
@@ -168,7 +168,7 @@ impl<'a> Call<'a> {
             && let Some(client) = self.client(d)
             && d.to_fast(self.fd)
         {
-            return Way::Here(client, Some(held));
+            return Way::Here(client, offset.then_some(held));
         }
         report::passed(
             self.number,

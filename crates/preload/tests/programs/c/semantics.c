@@ -196,6 +196,13 @@ static void handed_around(void)
     CHECK(write(fd, "hello", 5) == 5 && lseek(fd, 1, SEEK_SET) == 1);
     CHECK(sendfile(other, fd, NULL, 3) == 3);
     CHECK(lseek(fd, 0, SEEK_CUR) == 4 && lseek(other, 0, SEEK_CUR) == 3 && holds(other, "ell"));
+    /* The first calls after the kernel had the offset: they have their own. */
+    CHECK(sendfile(other, fd, NULL, 1) == 1 && lseek(other, 3, SEEK_SET) == 3);
+    char found[8];
+    CHECK(pread(fd, found, 2, 0) == 2 && lseek(fd, 0, SEEK_CUR) == 5);
+    CHECK(sendfile(fd, other, NULL, 1) == 1 && pwrite(other, "x", 1, 90) == 1);
+    CHECK(lseek(other, 0, SEEK_CUR) == 4 && ftruncate(other, 3) == 0 && ftruncate(fd, 5) == 0);
+    CHECK(lseek(other, 3, SEEK_SET) == 3);
     CHECK(lseek(fd, 0, SEEK_SET) == 0 && copy_file_range(fd, NULL, other, NULL, 5, 0) == 5);
     CHECK(lseek(other, 0, SEEK_CUR) == 8 && holds(other, "ellhello"));
 
