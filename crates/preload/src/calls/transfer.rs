@@ -63,6 +63,11 @@ pub fn between(number: u32, args: &Args) -> i64 {
             lend(fd as i32, number);
         }
     }
+    // Nor does it for a file that we do not know, and that is read.
+    let from = sides[usize::from(number == nr::SENDFILE)].0 as i32;
+    if table::get(from) == Entry::Kernel && mounts::place(from).is_some() {
+        mounts::settle_size(from);
+    }
     PASS
 }
 

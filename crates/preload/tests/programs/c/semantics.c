@@ -206,6 +206,17 @@ static void handed_around(void)
     CHECK(lseek(fd, 0, SEEK_SET) == 0 && copy_file_range(fd, NULL, other, NULL, 5, 0) == 5);
     CHECK(lseek(other, 0, SEEK_CUR) == 8 && holds(other, "ellhello"));
 
+    /* The library is not told which file this is; the kernel knows an older size. */
+    struct stat status;
+    off_t at = 5;
+    snprintf(found, sizeof found, "%d", fd);
+    char way[64] = "/proc/self/fd/";
+    int same = open(strcat(way, found), O_RDONLY);
+    CHECK(fstat(same, &status) == 0 && status.st_size == 5 && pread(same, found, 8, 0) == 5);
+    CHECK(pwrite(fd, "more", 4, 5) == 4 && sendfile(other, same, &at, 4) == 4);
+    CHECK(ftruncate(other, 8) == 0 && lseek(other, 8, SEEK_SET) == 8 && ftruncate(fd, 5) == 0);
+    close(same);
+
     /* Whoever receives a descriptor shares its offset. */
     int pair[2];
     char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
