@@ -12,6 +12,7 @@ mod history;
 mod messages;
 mod observe;
 mod past_pages;
+mod restart;
 mod run;
 mod sizes;
 mod tiers;

@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 
 /// A mounted volume; `None`, with a word, where there can be none, or no library.
-fn with_library(name: &str) -> Option<Volume> {
+pub fn with_library(name: &str) -> Option<Volume> {
     if !can_mount() {
         return None;
     }
