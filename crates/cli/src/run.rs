@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{ErrorKind, Read, Seek};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -19,16 +20,19 @@ Examples:
   shale run -- sqlite3 /mnt/shale/books.db
   shale run --report -- git -C /mnt/shale/repository gc
   shale run --report=calls.json -- make -j2
+  shale run --bypass git --bypass ./tool -- make
 
 The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that
 is static, or whose calls do not go through libc, is served by the mount as without this.
 Settings by the environment: SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=N the size of
 each process's update log, SHALE_WARM_CALLS=N how many calls a process leaves to the mount
 before it becomes a client of the volume (256, since that takes some milliseconds),
-SHALE_PROTECT=off is --protect off.";
+SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
 
 /// File name of the library.
 const LIBRARY: &str = "libshale_preload.so";
+/// Variable with the programs in which nothing is served.
+const BYPASS: &str = "SHALE_BYPASS";
 /// Exit codes of a command that did not run, as shells and `env` have them.
 const NOT_RUNNABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -48,6 +52,11 @@ pub struct Args {
     /// protection keys where the processor has them; costs each call some 24 ns [default: on]
     #[arg(long, value_name = "WHETHER", value_parser = ["on", "off"])]
     protect: Option<String>,
+    /// Serve nothing in this program, whoever starts it: it runs on the mount, and what it starts
+    /// in turn is served. The name of its file, links followed (python3.11, not python3), or a path;
+    /// may be given several times [default: none]
+    #[arg(long, value_name = "PROGRAM")]
+    bypass: Vec<PathBuf>,
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -67,6 +76,10 @@ pub fn run(args: &Args) -> Result<()> {
     );
     if let Some(whether) = &args.protect {
         command.env("SHALE_PROTECT", whether);
+    }
+    if !args.bypass.is_empty() {
+        let more = std::env::var_os(BYPASS);
+        command.env(BYPASS, bypass_list(&args.bypass, more)?);
     }
     match &args.report {
         None => {}
@@ -148,6 +161,29 @@ fn preload(library: &Path, others: Option<OsString>) -> OsString {
     all
 }
 
+/// The variable for programs in which nothing is served: these, and those that it has already. A path is that of
+/// the file itself, as the kernel names it.
+fn bypass_list(programs: &[PathBuf], more: Option<OsString>) -> Result<OsString> {
+    let mut list = Vec::new();
+    for program in programs {
+        let shown = program.display();
+        let whole = match program.components().count() {
+            1 => program.clone(),
+            _ => program
+                .canonicalize()
+                .map_err(Failure::because(format!("--bypass {shown}")))?,
+        };
+        let bytes = whole.as_os_str().as_bytes();
+        if bytes.is_empty() || bytes.contains(&b':') {
+            let why = format!("--bypass '{shown}': a name cannot be empty or have a colon");
+            return Err(Failure::usage(why));
+        }
+        list.push(whole.into_os_string());
+    }
+    list.extend(more);
+    Ok(list.join(OsStr::new(":")))
+}
+
 /// What the processes of a command did, together.
 #[derive(Debug, Default)]
 struct Summary {
@@ -156,6 +192,7 @@ struct Summary {
     opened: u64,
     lost: u64,
     uncaught: u64,
+    bypassed: u64,
     refused: BTreeSet<i64>,
     fast: BTreeMap<String, u64>,
     kernel: BTreeMap<String, BTreeMap<String, u64>>,
@@ -181,6 +218,7 @@ impl Summary {
         self.opened += number("files_opened");
         self.lost += number("sessions_lost");
         self.uncaught += u64::from(process["all_sites"] == false);
+        self.bypassed += u64::from(process["bypassed"] == true);
         let errnos = process["attach_errnos"].as_array().into_iter().flatten();
         self.refused.extend(errnos.filter_map(Value::as_i64));
         for (call, count) in process["fast"].as_object().into_iter().flatten() {
@@ -203,6 +241,12 @@ impl Summary {
         for errno in &self.refused {
             let why = std::io::Error::from_raw_os_error(*errno as i32);
             text += &format!("shale run: a process could not become a client: {why}\n");
+        }
+        if self.bypassed > 0 {
+            text += &format!(
+                "shale run: {} of them are of bypassed programs: they ran on the mount alone\n",
+                self.bypassed
+            );
         }
         if self.uncaught > 0 {
             text += &format!(
@@ -263,6 +307,19 @@ not a report
             .collect();
         assert!(lines.contains(&vec!["read", "7", "0"]), "{told}");
         assert!(told.contains("mapped through the mount: 2"), "{told}");
+    }
+
+    #[test]
+    fn bypassed_programs_are_names_and_paths_of_files() {
+        let list = |programs: &[&str], more: Option<&str>| {
+            let programs: Vec<PathBuf> = programs.iter().map(PathBuf::from).collect();
+            bypass_list(&programs, more.map(OsString::from))
+        };
+        assert_eq!(list(&["git", "/proc/."], None).unwrap(), "git:/proc");
+        assert_eq!(list(&["git"], Some("/a/b:c")).unwrap(), "git:/a/b:c");
+        for wrong in ["a:b", "", "/no/such/program"] {
+            assert!(list(&[wrong], None).is_err(), "{wrong}");
+        }
     }
 
     #[test]

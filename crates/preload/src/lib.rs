@@ -13,10 +13,12 @@
 //! * `SHALE_LOG_BYTES=N`: bytes of the update log of each process, default 16 MiB.
 //! * `SHALE_WARM_CALLS=N`: calls that a process leaves to the kernel before it becomes a
 //!   client of the volume, default 256; 0: none.
+//! * `SHALE_BYPASS=PROGRAM:…`: programs in which nothing is served ([`bypass`]).
 //! * `SHALE_RUN_DIR=DIR`: one more directory with the states of mounts.
 //!
 //! A call that is served is no cancellation point, and is not interrupted by signals.
 
+pub mod bypass;
 pub mod calls;
 pub mod client;
 pub mod clock;

@@ -2,7 +2,7 @@
 //! program image, added to the file when it ends.
 //!
 //! `fast`: calls served here, by name. `kernel`: calls left to the kernel, by name and
-//! reason.
+//! reason. `bypassed`: none is even looked at; that line is there from the start.
 
 use crate::raw::{NR_END, nr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +16,7 @@ static FAST: [AtomicU64; NR_END] = [const { AtomicU64::new(0) }; NR_END];
 static OPENED: AtomicU64 = AtomicU64::new(0);
 static ATTACHED: AtomicU64 = AtomicU64::new(0);
 static LOST: AtomicU64 = AtomicU64::new(0);
+static BYPASSED: AtomicBool = AtomicBool::new(false);
 static KERNEL: Mutex<BTreeMap<(u32, &'static str), u64>> = Mutex::new(BTreeMap::new());
 static REFUSED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -66,6 +67,13 @@ pub fn attach_failed(errno: i32) {
 /// A daemon went away.
 pub fn lost() {
     LOST.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Nothing is served in this program image: says so now, and nothing later.
+pub fn bypassed() {
+    BYPASSED.store(true, Ordering::Relaxed);
+    at_exit();
+    ON.store(false, Ordering::Relaxed);
 }
 
 /// In a child: nothing has happened yet.
@@ -148,6 +156,7 @@ fn line() -> String {
         "attached": ATTACHED.load(Ordering::Relaxed),
         "sessions_lost": LOST.load(Ordering::Relaxed),
         "attach_errnos": *REFUSED.lock(),
+        "bypassed": BYPASSED.load(Ordering::Relaxed),
         "sites": crate::rewrite::SITES.load(Ordering::Relaxed),
         "all_sites": crate::rewrite::ALL.load(Ordering::Relaxed),
         "fast": fast,

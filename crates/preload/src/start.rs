@@ -2,7 +2,8 @@
 
 use crate::stubs::{REAL, SITES_LEAD_HERE};
 use crate::{
-    calls, client, description, environment, exports, protect, report, rewrite, serve, thread,
+    bypass, calls, client, description, environment, exports, protect, report, rewrite, serve,
+    thread,
 };
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
@@ -41,16 +42,24 @@ fn set_up() {
     // Without it a call that gets no memory ends the program.
     let _ = crate::MEMORY.keep_reserve();
     if description::make() && calls::process::make_mark() {
-        client::configure();
-        protect::configure();
+        let bypassed = bypass::is_wanted();
         report::configure();
         environment::keep();
         thread.set_up();
         thread::register_barriers();
-        serve::set_classes();
+        if bypassed {
+            bypass::set_classes();
+        } else {
+            client::configure();
+            protect::configure();
+            serve::set_classes();
+        }
         if rewrite::rewrite() {
             SITES_LEAD_HERE.store(1, Ordering::Relaxed);
             serve::READY.store(true, Ordering::Release);
+        }
+        if bypassed {
+            report::bypassed();
         }
     }
     thread.inside.store(0, Ordering::Relaxed);

@@ -48,6 +48,61 @@ fn commands_run_are_reported_and_end_with_their_code() {
 }
 
 #[test]
+fn bypassed_programs_run_on_the_mount_and_what_they_start_is_served() {
+    let Some(v) = with_library("bypass") else {
+        return;
+    };
+    let shell = fs::canonicalize("/bin/sh").unwrap();
+    let name = shell.file_name().unwrap().to_str().unwrap();
+    let at = |name: &str| format!("{}/{name}", v.place());
+    let fast = |told: &str| {
+        let write = told.lines().find(|l| l.starts_with("write "));
+        let count = write.and_then(|l| l.split_whitespace().nth(1));
+        count.map_or(0, |n| n.parse::<u64>().unwrap())
+    };
+    // Children by fork and by vfork; the last is started without our variables. Files are new each time: what
+    // the mount has read lately is left to it.
+    let script = |dir: &str| {
+        fs::create_dir(at(dir)).unwrap();
+        format!(
+            "cd {}; exec 5>f; for i in 1 2 3 4 5; do echo $i >&5; done; (echo 6 >&5); \
+             unset LD_PRELOAD SHALE_WARM_CALLS SHALE_REPORT; \
+             dd if=/dev/zero of=g bs=1 count=7 2>/dev/null; echo 7 >&5",
+            at(dir)
+        )
+    };
+    let run = ["run", "--report", "--bypass", name, "--", "sh", "-c"];
+    let told = v.shale(&[&run[..], &[&script("name")]].concat()).ok();
+    assert_eq!(fast(&told), 7, "{told}");
+    let images = "2 program images, 1 became clients, 1 files";
+    assert!(told.contains(images), "{told}");
+    assert!(told.contains("1 of them are of bypassed"), "{told}");
+    let lines = fs::read_to_string(at("name/f")).unwrap();
+    assert_eq!(lines, "1\n2\n3\n4\n5\n6\n7\n");
+    assert_eq!(fs::read(at("name/g")).unwrap(), [0; 7]);
+    // Two of them, by path: the first clears everything and becomes the second.
+    let run = [
+        "run",
+        "--report",
+        "--bypass=/bin/sh",
+        "--bypass=/usr/bin/env",
+    ];
+    let start = ["--", "/usr/bin/env", "-i", "sh", "-c", &script("path")];
+    let told = v.shale(&[&run[..], &start[..]].concat()).ok();
+    assert_eq!(fast(&told), 7, "{told}");
+    assert!(told.contains("2 of them are of bypassed"), "{told}");
+    // Nobody is bypassed unless it is said.
+    let told = v
+        .shale(&["run", "--report", "--", "sh", "-c", &script("none")])
+        .ok();
+    assert!(fast(&told) > 7 && !told.contains("bypassed"), "{told}");
+    let wrong = v.shale(&["run", "--bypass", "a:b", "--", "true"]);
+    assert!(wrong.failed(2).contains("colon"));
+    v.umount();
+    v.fsck();
+}
+
+#[test]
 fn every_file_says_which_mount_it_lies_on() {
     if !can_mount() {
         return;

@@ -30,7 +30,8 @@ pub static SITES: AtomicU64 = AtomicU64::new(0);
 /// Whether that was all of them.
 pub static ALL: AtomicBool = AtomicBool::new(false);
 
-/// Calls that every libc makes, and that make descriptors, share them or close them.
+/// Calls that every libc makes, and that make descriptors, share them or close them: those of them that
+/// are looked for have to be found.
 const FOLLOWED: [u32; 12] = [
     nr::OPENAT,
     nr::CLOSE,
@@ -59,7 +60,8 @@ pub fn rewrite() -> bool {
             Form::Dynamic(_) => None,
         }));
     }
-    all &= FOLLOWED.iter().all(|number| numbers.contains(number));
+    let mut followed = FOLLOWED.iter().filter(|number| scan::interesting(**number));
+    all &= followed.all(|number| numbers.contains(number));
     SITES.store(total, Ordering::Relaxed);
     ALL.store(all, Ordering::Relaxed);
     all

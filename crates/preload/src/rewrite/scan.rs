@@ -78,7 +78,8 @@ fn positions(code: &[u8], bytes: [u8; 2]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-fn interesting(number: u32) -> bool {
+/// Whether calls of this number are for us.
+pub fn interesting(number: u32) -> bool {
     CLASS
         .get(number as usize)
         .is_some_and(|c| c.load(Ordering::Relaxed) != class::PASS)
