@@ -91,7 +91,8 @@ const char *shale_strerror(int error);
  * the handle, set only on success; end it with shale_detach(). Takes some milliseconds and 16 MiB of the
  * volume's NVM for this process's update log.
  * -ENODEV: nothing of Shale's is mounted there; -ECONNREFUSED: the daemon does not answer (it may be
- * starting again: try once more); -EPERM, -EACCES: the volume is another user's; errors of stat(2). */
+ * starting again: try once more); -EPERM, -EACCES: the volume is another user's, and does not trust this
+ * one; errors of stat(2). */
 int shale_attach(const char *mountpoint, shale_t **volume);
 
 /* Detaches. What was done is in the volume when this returns. -EBUSY: files or directories are open

@@ -22,6 +22,8 @@ Examples:
                                                        emulated raw flash
   shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --ssd /dev/nvme1n1:2T --hdd /dev/sdb:8T
                                                        ZNS and SMR: found to be host-managed by themselves
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --trust ann --trust 1001
+                                                       two users beside the owner whom shale run serves
 
 Models: flash answers in 10 µs and reads 2.2, writes 0.9 GB/s; disk seeks for 10 ms where requests do
 not adjoin, and moves 0.1 GB/s (Strata, Table 1). They are in VOLUME.toml (model = \"disk\"), and can
@@ -58,6 +60,12 @@ pub struct Args {
     /// Name of the volume, for people [default: name of the volume file]
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
+    /// Let this user's processes map the volume, as its owner's and root's may: under shale run they are
+    /// served without system calls. They can READ EVERY BYTE of the volume then, whatever the modes of
+    /// files say; they change only what modes let them. USER is a name of /etc/passwd or a number; may be
+    /// given several times [default: nobody]. Later: trusted_uids in VOLUME.toml, for the next mount
+    #[arg(long, value_name = "USER", value_parser = parse_user)]
+    trust: Vec<u32>,
     /// Destroy a volume that is there
     #[arg(long)]
     force: bool,
@@ -135,6 +143,23 @@ fn parse_model(text: &str) -> std::result::Result<(TierId, String), String> {
     }
 }
 
+fn parse_user(text: &str) -> std::result::Result<u32, String> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    uid_of(text, &passwd).ok_or_else(|| {
+        format!("'{text}' is no user of /etc/passwd; users that are known elsewhere: by number")
+    })
+}
+
+/// The number of a user by name, as the text of /etc/passwd says, or by number.
+fn uid_of(user: &str, passwd: &str) -> Option<u32> {
+    let number = |text: &str| text.parse().ok().filter(|uid| *uid != u32::MAX);
+    let named = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(user)).then(|| fields.nth(1).and_then(number))
+    });
+    named.unwrap_or_else(|| number(user))
+}
+
 /// The devices of a tier, with the model that was asked for.
 fn devices(args: &Args, tier: TierId) -> Result<Vec<DeviceFile>> {
     let (name, devices) = match tier {
@@ -173,6 +198,7 @@ pub fn run(args: &Args) -> Result<()> {
         owner_uid: rustix::process::geteuid().as_raw(),
         owner_gid: rustix::process::getegid().as_raw(),
         root_mode: 0o755,
+        trusted_uids: args.trust.clone(),
         force: args.force,
     };
     let made =
@@ -242,6 +268,7 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
         "ssd": made.file.ssd,
         "hdd": made.file.hdd,
         "log_bytes": made.file.log_bytes,
+        "trusted_uids": made.file.trusted_uids,
         "persistence": persistence(made),
         "huge_pages": made.huge_pages,
     })
@@ -278,6 +305,9 @@ fn print(args: &Args, made: &Made) {
         "  update log  {} for each client",
         size::show(made.file.log_bytes)
     );
+    for uid in &made.file.trusted_uids {
+        say!("  trusted     user {uid}: may read every byte of the volume");
+    }
 }
 
 #[cfg(test)]
@@ -317,6 +347,17 @@ mod tests {
         assert_eq!(device.kind, DeviceKind::HostManaged);
         for text in ["/a", ":1G", "/a:", "/a:x", "/a:1G,kind=x", "/a:1G,"] {
             assert!(parse_device(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn users_by_name_and_number() {
+        let passwd = "root:x:0:0::/:/bin/sh\nann:x:1000:50::/:/bin/sh\n7:x:8:8::/:/bin/sh\nbad\n";
+        for (user, uid) in [("root", 0), ("ann", 1000), ("1001", 1001), ("7", 8)] {
+            assert_eq!(uid_of(user, passwd), Some(uid), "{user}");
+        }
+        for user in ["bob", "", "-1", "4294967295", "bad"] {
+            assert_eq!(uid_of(user, passwd), None, "{user}");
         }
     }
 

@@ -23,7 +23,8 @@ Examples:
   shale run --bypass git --bypass ./tool -- make
 
 The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that
-is static, or whose calls do not go through libc, is served by the mount as without this.
+is static, or whose calls do not go through libc, is served by the mount as without this, and
+so are users other than the volume's owner, root and those whom it trusts (shale mkfs --trust).
 Settings by the environment: SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=N the size of
 each process's update log, SHALE_WARM_CALLS=N how many calls a process leaves to the mount
 before it becomes a client of the volume (256, since that takes some milliseconds),

@@ -67,17 +67,18 @@ impl Asker {
 pub(crate) type Refusal = (i32, String);
 
 impl Shared {
-    /// Whether a process may map the volume: its owner and root may.
+    /// Whether a process may map the volume: its owner, root, and users that the volume file trusts.
     pub(crate) fn may_attach(&self, asker: &Asker) -> std::result::Result<(), Refusal> {
         let owner = self.volume.superblock().owner_uid;
         let uid = asker.person.uid;
-        if asker.reach == Reach::InProcess || uid == owner || uid == 0 {
+        let trusted = || self.config.volume.trusted_uids.contains(&uid);
+        if asker.reach == Reach::InProcess || asker.person.is_root() || uid == owner || trusted() {
             return Ok(());
         }
         Err((
             libc::EACCES,
             format!(
-                "user {uid} may not map this volume, only its owner {owner} and root: use the mount point"
+                "user {uid} may not map this volume, only its owner {owner}, root and users in its trusted_uids: use the mount point"
             ),
         ))
     }
@@ -275,8 +276,10 @@ mod tests {
     use shale_device::SystemClock;
     use shale_proto::{Handler, Reply, Request};
 
+    const TRUSTED: u32 = 1002;
+
     #[test]
-    fn only_owner_and_root_map_the_volume() {
+    fn only_owner_root_and_trusted_users_map_the_volume() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let clock = Arc::new(SystemClock::new());
         let options = MakeOptions {
@@ -290,6 +293,7 @@ mod tests {
             owner_uid: 1000,
             owner_gid: 1000,
             root_mode: 0o755,
+            trusted_uids: vec![TRUSTED],
             force: false,
         };
         let made = make_volume(&options, &*clock).unwrap();
@@ -305,7 +309,7 @@ mod tests {
             let status = connection.handle(Request::Status).0;
             (connection.handle(attach).0, status)
         };
-        for uid in [0, 1000] {
+        for uid in [0, 1000, TRUSTED] {
             let (attached, status) = ask(uid, PROTO_VERSION);
             let Reply::Attached(attached) = attached else {
                 panic!("{attached:?}");

@@ -36,6 +36,8 @@ pub struct MakeOptions {
     pub owner_gid: u32,
     /// Permission bits of the root directory.
     pub root_mode: u32,
+    /// Users beside the owner and root whose processes may map the volume; see [`VolumeFile::trusted_uids`].
+    pub trusted_uids: Vec<u32>,
     /// Destroy a volume that is there.
     pub force: bool,
 }
@@ -122,6 +124,7 @@ fn make_in(
         durability: options.durability.name().to_owned(),
         log_bytes,
         migrate_at_percent: None,
+        trusted_uids: options.trusted_uids.clone(),
         nvm: vec![NvmEntry {
             dir: dir.to_path_buf(),
             size_bytes: bytes,

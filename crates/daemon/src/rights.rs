@@ -2,8 +2,8 @@
 //! leases held, POSIX permission (TESTING §7).
 //!
 //! The in-process client is the FUSE front end: the kernel has checked permissions, and
-//! the daemon is its own code. A client over the socket runs as the volume's owner or
-//! root: it must hold the lease on every inode that changes, and its user must have the
+//! the daemon is its own code. A client over the socket runs as the volume's owner, as a user
+//! whom the volume trusts with reading everything, or as root: it must hold the lease on every inode that changes, and its user must have the
 //! right by POSIX, which is decided anew here. A descriptor opened before a `chmod` writes on,
 //! legally: so a client may write what its user could write once, since it has held a lease.
 

@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// Newest format of the volume file that this program knows.
 pub const FORMAT: u32 = 1;
 
+/// What the kernel takes for no user.
+const NOBODY: u32 = u32::MAX;
+
 /// One directory of NVM segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -89,6 +92,11 @@ pub struct VolumeFile {
     /// Percentage of the NVM tier at which cold data begins to move below; none: 95.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_at_percent: Option<u32>,
+    /// Users beside the owner and root whose processes may map the volume (DESIGN §25): they can read every
+    /// byte of NVM and of the tiers below, whatever the modes of files say, and change only what POSIX lets them. Holds
+    /// from the next mount on; none unless said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trusted_uids: Vec<u32>,
     /// NVM tier; one directory.
     pub nvm: Vec<NvmEntry>,
     /// Flash tier.
@@ -237,6 +245,9 @@ impl VolumeFile {
                 ),
             );
         }
+        if self.trusted_uids.contains(&NOBODY) {
+            return wrong("trusted_uids", &format!("{NOBODY} is no user"));
+        }
         for (tier, devices) in [("ssd", &self.ssd), ("hdd", &self.hdd)] {
             let models = devices.iter().filter_map(|d| d.model.as_deref());
             if let Some(name) = { models }.find(|name| BlockModel::named(name).is_none()) {
@@ -340,6 +351,7 @@ mod tests {
             durability: "strict".to_owned(),
             log_bytes: LOG_BYTES_MIN,
             migrate_at_percent: None,
+            trusted_uids: Vec::new(),
             nvm: vec![NvmEntry {
                 dir: dir.to_path_buf(),
                 size_bytes: NVM_BYTES_MIN,
@@ -353,9 +365,16 @@ mod tests {
     fn save_and_load() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("VOLUME.toml");
-        let file = sample(Path::new("nvm"));
+        let mut file = sample(Path::new("nvm"));
         file.save(&path).unwrap();
+        let without = std::fs::read_to_string(&path).unwrap();
+        assert!(!without.contains("trusted_uids"), "{without}");
+        assert!(VolumeFile::load(&path).unwrap().trusted_uids.is_empty());
+        file.trusted_uids = vec![1000, 1001];
+        file.save(&path).unwrap();
+        VolumeFile::forget_device(&path, Path::new("/none")).unwrap();
         let loaded = VolumeFile::load(&path).unwrap();
+        assert_eq!(loaded.trusted_uids, [1000, 1001]);
         assert_eq!(loaded.nvm_dir(), dir.path().join("nvm"));
         assert_eq!(loaded.uuid_bytes(), [7; 16]);
         assert_eq!(loaded.name, "v");
@@ -404,6 +423,18 @@ mod tests {
             ),
             ("0707", "07", "uuid", "hexadecimal"),
             ("name = \"v\"", "nam = \"v\"", "file", "nam"),
+            (
+                "log_bytes",
+                "trusted_uids = [4294967295]\nlog_bytes",
+                "trusted_uids",
+                "no user",
+            ),
+            (
+                "log_bytes",
+                "trusted_uids = [\"ann\"]\nlog_bytes",
+                "trusted_uids",
+                "u32",
+            ),
             (
                 "[[nvm]]",
                 "[[ssd]]\npath = \"s\"\nsize_bytes = 1\nmodel = \"tape\"\n[[nvm]]",

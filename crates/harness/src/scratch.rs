@@ -60,6 +60,7 @@ impl Scratch {
                 owner_uid: rustix::process::geteuid().as_raw(),
                 owner_gid: rustix::process::getegid().as_raw(),
                 root_mode: 0o755,
+                trusted_uids: Vec::new(),
                 force: false,
             },
             &*clock,

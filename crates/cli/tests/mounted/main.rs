@@ -16,6 +16,7 @@ mod restart;
 mod run;
 mod sizes;
 mod tiers;
+mod trusted;
 mod volume;
 mod watch;
 

@@ -3,6 +3,7 @@
 pub use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -133,6 +134,15 @@ impl Volume {
     /// Makes a volume with NVM alone.
     pub fn of_nvm(name: &str, bytes: &str) -> Self {
         Self::made(name, bytes, None, &[])
+    }
+
+    /// Makes a volume that trusts users with mapping it. Everybody may go to its mount point.
+    pub fn trusting(name: &str, users: &[&str]) -> Self {
+        let trust: Vec<&str> = users.iter().flat_map(|user| ["--trust", user]).collect();
+        let volume = Self::made(name, "96M", None, &trust);
+        let all = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(volume.dir(), all).unwrap();
+        volume
     }
 
     /// Makes a volume on three tiers of these sizes; those below NVM are image files.

@@ -62,6 +62,7 @@ fn volume_file(dir: &Path) -> VolumeFile {
         durability: "strict".to_owned(),
         log_bytes: LOG_BYTES_MIN,
         migrate_at_percent: None,
+        trusted_uids: Vec::new(),
         nvm: vec![NvmEntry {
             dir: dir.to_path_buf(),
             size_bytes: NVM_BYTES,

@@ -51,6 +51,7 @@ impl Place {
             owner_uid: uid,
             owner_gid: uid,
             root_mode: 0o755,
+            trusted_uids: Vec::new(),
             force: false,
         };
         make_volume(&options, &SystemClock::new()).unwrap();

@@ -416,6 +416,7 @@ impl Place {
             }],
             // NVM is full from the first block on, so new data goes straight below.
             migrate_at_percent: Some(0),
+            trusted_uids: Vec::new(),
             ssd: vec![],
             hdd: vec![],
         };

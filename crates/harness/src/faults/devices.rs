@@ -73,6 +73,7 @@ impl Three {
             owner_uid: rustix::process::geteuid().as_raw(),
             owner_gid: 0,
             root_mode: 0o755,
+            trusted_uids: Vec::new(),
             force: false,
         };
         let made = make_volume(&options, &SystemClock::new())?;

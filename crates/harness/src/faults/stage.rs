@@ -409,6 +409,7 @@ fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
             size_bytes: bytes,
         }],
         migrate_at_percent: None,
+        trusted_uids: Vec::new(),
         ssd: vec![],
         hdd: vec![],
     };

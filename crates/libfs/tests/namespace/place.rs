@@ -34,6 +34,7 @@ impl Place {
             owner_uid: rustix::process::geteuid().as_raw(),
             owner_gid: rustix::process::getegid().as_raw(),
             root_mode: 0o755,
+            trusted_uids: Vec::new(),
             force: false,
         };
         let volume = make_volume(&options, &*clock).expect("a volume").file;

@@ -91,6 +91,7 @@ impl Mounted {
             owner_uid: 0,
             owner_gid: 0,
             root_mode: 0o755,
+            trusted_uids: Vec::new(),
             force: false,
         };
         make_volume(&options, &*clock).unwrap();

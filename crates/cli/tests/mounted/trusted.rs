@@ -1,0 +1,173 @@
+//! Users beside the owner and root: those whom the volume trusts are served under `shale run`
+//! with their own rights, others by the mount alone.
+
+use crate::volume::{SHALE, Volume, can_mount, library};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+const TRUSTED: u32 = 1000;
+const OTHER: u32 = 1001;
+
+/// What a shell's commands did that a user ran: output, and the report of the shell's process.
+struct Ran {
+    said: String,
+    report: Value,
+}
+
+impl Ran {
+    fn fast(&self, call: &str) -> u64 {
+        self.report["fast"][call].as_u64().unwrap_or(0)
+    }
+
+    fn kernel(&self, call: &str) -> u64 {
+        let reasons = self.report["kernel"][call].as_object();
+        let counts = reasons.into_iter().flat_map(|r| r.values());
+        counts.filter_map(Value::as_u64).sum()
+    }
+}
+
+/// Runs commands as a user, under `shale run`, in the mount.
+fn run_as(v: &Volume, uid: u32, script: &str) -> Ran {
+    let (report, preload) = (v.dir().join("report"), v.dir().join("preload.so"));
+    // The user may not reach what was built, nor write a file of root's.
+    if !preload.exists() {
+        fs::copy(library(), &preload).unwrap();
+    }
+    fs::write(&report, "").unwrap();
+    fs::set_permissions(&report, fs::Permissions::from_mode(0o666)).unwrap();
+    let id = uid.to_string();
+    let done = Command::new("timeout")
+        .args(["--signal=KILL", "60", SHALE, "run"])
+        .arg(format!("--report={}", report.display()))
+        .args(["--", "setpriv", "--reuid", &id, "--regid", &id])
+        .args(["--clear-groups", "sh", "-c", script])
+        .env("SHALE_PRELOAD", &preload)
+        .env("SHALE_WARM_CALLS", "0")
+        .env("LC_ALL", "C")
+        .current_dir(v.mountpoint())
+        .output()
+        .unwrap();
+    let said = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
+    assert!(done.status.success(), "{said}");
+    let shell = fs::canonicalize("/bin/sh").unwrap();
+    let lines = fs::read_to_string(&report).unwrap();
+    let report = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .rfind(|image| Some(Path::new(image["program"].as_str().unwrap())) == Some(&shell));
+    let report = report.unwrap_or_else(|| panic!("the shell reports: {lines}"));
+    Ran { said, report }
+}
+
+/// A mounted volume that trusts one user, with a directory of each.
+fn mounted() -> Option<Volume> {
+    if !can_mount() {
+        return None;
+    }
+    let has_setpriv = Command::new("setpriv").arg("--version").output().is_ok();
+    if !library().exists() || !has_setpriv {
+        eprintln!("SKIPPED: needs {} and setpriv", library().display());
+        return None;
+    }
+    let v = Volume::trusting("trusted", &[&TRUSTED.to_string()]);
+    v.mount();
+    for uid in [TRUSTED, OTHER] {
+        let dir = v.mountpoint().join(uid.to_string());
+        fs::create_dir(&dir).unwrap();
+        chown(&dir, Some(uid), Some(uid)).unwrap();
+    }
+    for (name, mode) in [("open", 0o644), ("secret", 0o600)] {
+        let file = v.mountpoint().join(name);
+        fs::write(&file, "of root\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    Some(v)
+}
+
+const WRITES: &str =
+    "exec 5>f 6<f; for i in 1 2 3 4 5; do echo $i >&5; done; read a <&6; read b <&6; echo $a$b;";
+const LINES: &str = "1\n2\n3\n4\n5\n";
+
+#[test]
+fn trusted_users_are_served_and_others_use_the_mount() {
+    let Some(v) = mounted() else { return };
+    let own = run_as(&v, TRUSTED, &format!("cd {TRUSTED}; {WRITES}"));
+    assert_eq!(own.said, "12\n");
+    assert_eq!(own.report["attached"], 1, "{:#}", own.report);
+    assert_eq!((own.fast("write"), own.kernel("write")), (5, 0));
+    assert!(own.fast("read") > 0, "{:#}", own.report);
+    let other = run_as(&v, OTHER, &format!("cd {OTHER}; {WRITES}"));
+    assert_eq!(other.said, "12\n");
+    assert_eq!(other.report["attached"], 0, "{:#}", other.report);
+    let refused = serde_json::json!([libc::EACCES]);
+    assert_eq!(other.report["attach_errnos"], refused);
+    assert_eq!((other.fast("write"), other.kernel("write")), (0, 5));
+    for uid in [TRUSTED, OTHER] {
+        let file = v.mountpoint().join(uid.to_string()).join("f");
+        assert_eq!(fs::read_to_string(file).unwrap(), LINES);
+    }
+    v.umount();
+    v.fsck();
+    v.mount();
+    let file = v.mountpoint().join(format!("{TRUSTED}/f"));
+    assert_eq!(fs::read_to_string(file).unwrap(), LINES);
+    v.umount();
+}
+
+#[test]
+fn a_trusted_user_has_the_rights_that_modes_give() {
+    let Some(v) = mounted() else { return };
+    let script = format!(
+        "cd {TRUSTED}; {WRITES} cd ..; for f in secret open; do cat $f; (echo x >>$f); rm -f $f; done; \
+         (echo x >new); (: >{OTHER}/f); mv {TRUSTED}/f {OTHER}/f; chmod 666 open"
+    );
+    let ran = run_as(&v, TRUSTED, &format!("{script}; exit 0"));
+    assert_eq!(ran.report["attached"], 1, "{:#}", ran.report);
+    let refusals = [
+        "cat: secret: Permission denied",
+        "cannot create secret: Permission denied",
+        "cannot remove 'secret': Permission denied",
+        "cannot create open: Permission denied",
+        "cannot remove 'open': Permission denied",
+        "cannot create new: Permission denied",
+        &format!("cannot create {OTHER}/f: Permission denied"),
+        &format!("cannot move '{TRUSTED}/f' to '{OTHER}/f': Permission denied"),
+        "changing permissions of 'open': Operation not permitted",
+    ];
+    for refusal in refusals {
+        assert!(ran.said.contains(refusal), "{refusal}: {}", ran.said);
+    }
+    let refused = ran.said.matches("denied").count() + ran.said.matches("not permitted").count();
+    assert_eq!(refused, refusals.len(), "{}", ran.said);
+    assert!(ran.said.contains("of root\n"), "{}", ran.said);
+    for name in ["open", "secret"] {
+        let file = v.mountpoint().join(name);
+        assert_eq!(fs::read_to_string(file).unwrap(), "of root\n");
+    }
+    // What the daemon hands over for reading opens for nothing else, and nothing of it is mapped writable.
+    let script = format!(
+        "cd {TRUSTED}; exec 5>g; for i in 1 2 3 4 5; do echo $i >&5; done; cd ..; \
+         for fd in /proc/$$/fd/*; do \
+           case $(readlink $fd) in */seg-*|*/log-*) (: 3<>$fd) && echo writable $fd;; esac; \
+         done; while read -r at rights rest; do \
+           case $rights$rest in rw-s*/seg-*) echo mapped $at;; r--s*/seg-*) echo tier;; esac; \
+         done </proc/$$/maps"
+    );
+    let ran = run_as(&v, TRUSTED, &script);
+    assert_eq!(ran.fast("write"), 5, "{:#}", ran.report);
+    assert!(
+        !ran.said.contains("writable") && !ran.said.contains("mapped"),
+        "{}",
+        ran.said
+    );
+    assert!(
+        ran.said.contains("tier\n") && ran.said.contains("Permission denied"),
+        "{}",
+        ran.said
+    );
+    v.umount();
+    v.fsck();
+}
