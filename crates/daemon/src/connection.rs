@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{Attached, BlockRun, DESCRIPTORS_MAX, Space};
-use shale_proto::{Handler, Reply, Request};
-use shale_volume::Run;
+use shale_proto::{Handler, LeaseMode, Reply, Request};
+use shale_volume::{Run, VolumeError};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -369,7 +369,18 @@ impl Connection {
             return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
         }
         self.check_there(client, wish.ino)?;
-        match self.shared.lease(client, wish) {
+        // What may change has to be in NVM.
+        let stays = match wish.mode {
+            LeaseMode::Exclusive => self.shared.raise_inode(wish.ino),
+            LeaseMode::Shared => Ok(None),
+        };
+        let stays = stays.map_err(|e| match e {
+            VolumeError::NoSpace { .. } => (libc::ENOSPC, e.to_string()),
+            other => failed(&other.into()),
+        })?;
+        let leased = self.shared.lease(client, wish);
+        drop(stays);
+        match leased {
             Ok(Some(given)) => {
                 if let Err((_, why)) = self.note_opened(client, wish.ino) {
                     // The lease is the client's: an answer that hid it would hide, too, that

@@ -62,6 +62,11 @@ fn label_of(device: &dyn TierDevice) -> Result<Option<DeviceLabel>> {
     Ok(found)
 }
 
+/// The identity on a device's label, if it has one.
+pub(crate) fn label_uuid(device: &dyn TierDevice) -> Option<[u8; 16]> {
+    label_of(device).ok().flatten().map(|label| label.uuid)
+}
+
 fn write_label(device: &dyn TierDevice, label: &DeviceLabel) -> Result<()> {
     let mut bytes = [0; BLOCK_BYTES];
     bytes[..DeviceLabel::BYTES].copy_from_slice(&label.encode());

@@ -18,10 +18,12 @@
 //!
 //! This file decides; [`crate::revoke`] does what it decided. Lock order: the table's lock is a leaf.
 
+use super::space::LEFT_LOGS;
 use super::sync::{AtomicU64, Condvar, Mutex, Ordering, mutants};
 use shale_device::Clock;
 use shale_proto::{Insist, LeaseMode};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -360,6 +362,50 @@ impl Leases {
         let table = self.table.lock();
         let holders = &table.get(&ino)?.holders;
         holders.iter().find(|h| h.client == client).map(|h| h.mode)
+    }
+
+    /// Begins to make leases to change these inodes shared: gives them with their holders. The inodes are
+    /// busy until [`Leases::weakened`]. Those that are busy already are left as they are, and what a
+    /// log changes that waits for the next start.
+    pub(crate) fn weaken(&self, inos: impl Iterator<Item = u64>) -> Vec<(u64, Holder)> {
+        let mut table = self.table.lock();
+        let mut weak = Vec::new();
+        for ino in inos {
+            let entry = table.get_mut(&ino).filter(|entry| !entry.busy);
+            let Some(entry) = entry else { continue };
+            let holder = entry
+                .holders
+                .iter()
+                .find(|h| h.mode == LeaseMode::Exclusive);
+            if let Some(&holder) = holder.filter(|h| h.client != LEFT_LOGS) {
+                entry.busy = true;
+                weak.push((ino, holder));
+            }
+        }
+        weak
+    }
+
+    /// Ends what [`Leases::weaken`] began, of one client; `done`: it knows, and its log is digested.
+    pub(crate) fn weakened(&self, leases: &[(u64, Holder)], done: bool) {
+        let mut table = self.table.lock();
+        for (ino, holder) in leases {
+            if let Some(entry) = table.get_mut(ino) {
+                let from = if done {
+                    std::slice::from_ref(holder)
+                } else {
+                    &[]
+                };
+                entry.lose(from, LeaseMode::Shared);
+            }
+        }
+        self.freed.notify_all();
+    }
+
+    /// Whether somebody may change one of these inodes.
+    pub(crate) fn any_exclusive(&self, inos: Range<u64>) -> bool {
+        let table = self.table.lock();
+        let mut entries = inos.filter_map(|ino| table.get(&ino));
+        entries.any(|entry| entry.holders.iter().any(|h| h.mode == LeaseMode::Exclusive))
     }
 
     /// Number of leases of each client.

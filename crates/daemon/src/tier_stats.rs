@@ -23,6 +23,8 @@ pub struct TierStatus {
     pub total_bytes: u64,
     /// Bytes in use: what would be lost if all of the tier were.
     pub live_bytes: u64,
+    /// Of these, inodes.
+    pub inode_bytes: u64,
     /// Bytes written and not in use any more, until their zones are cleaned.
     pub dead_bytes: u64,
     /// Bytes that could be written now.
@@ -154,6 +156,7 @@ impl Shared {
             tier: tier_name(tier),
             total_bytes: space.total * BLOCK,
             live_bytes: space.live * BLOCK,
+            inode_bytes: self.inode_blocks_in(tier) * BLOCK,
             dead_bytes: space.dead * BLOCK,
             writable_bytes: space.writable * BLOCK,
             reserved_bytes: space.reserved * BLOCK,

@@ -2,8 +2,8 @@
 //!
 //! NVM tier, in blocks: 0 superblock · 1 root block · log table · journal ·
 //! bitmap · data … · last: second superblock. A superblock is written only by
-//! mkfs and by device changes; the root block changes with every batch, through
-//! the journal (Strata §3.1, DESIGN §7).
+//! mkfs, by repair, and when a feature comes into use; the root block changes with
+//! every batch, through the journal (Strata §3.1, DESIGN §7).
 
 use crate::device_table::DevicePlace;
 use crate::inode::Inode;
@@ -228,9 +228,19 @@ impl Superblock {
         self.has_device_table() || self.tier[1..].iter().any(|t| t.blocks > 0)
     }
 
+    /// Whether blocks of the inode file may lie below NVM.
+    pub fn has_inodes_below(&self) -> bool {
+        self.incompatible & version::INODES_BELOW != 0
+    }
+
     /// The volume's policy.
     pub fn policy(&self) -> Durability {
         Durability::from_number(self.durability).unwrap_or_default()
+    }
+
+    /// Blocks of the two copies.
+    pub fn copies(&self) -> [u64; 2] {
+        [SUPER_BLOCK, self.second_block()]
     }
 
     /// Block of the second superblock.

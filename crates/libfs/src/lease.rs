@@ -9,10 +9,10 @@
 //! Invariant: who says that a node's word stands has brought the node up to date. So
 //! asking, loading and setting the word are one step: one thread at a time per inode.
 
-use super::errno::{ELSEWHERE, Errno, Result};
+use super::errno::{ELSEWHERE, Errno, Result, Stop};
 use super::gate::Inside;
 use super::node::Node;
-use super::session::{Session, final_errno};
+use super::session::Session;
 use super::sync::{AtomicU64, Mutex, Ordering, failpoints};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
 use std::sync::Arc;
@@ -120,26 +120,36 @@ impl Session {
                 _ => return Err(Errno::PROTO),
             };
         failpoints::reach("lease-given");
-        let _inside = Inside::enter(self.client_words());
-        let node = match self.nodes.get(ino) {
-            Some(node) => self.up_to_date(node, fresh)?,
-            None => self.load(ino, self.epoch()).map_err(final_errno)?,
-        };
-        node.used_elsewhere.store(used, Ordering::Release);
-        node.watched.store(watched, Ordering::Release);
-        node.shared
-            .store(shared && insist != Insist::Grow, Ordering::Release);
-        node.lease.set(generation, mode);
-        Ok(true)
+        loop {
+            let inside = Inside::enter(self.client_words());
+            let node = match self.nodes.get(ino) {
+                Some(node) => self.up_to_date(node, fresh),
+                None => self.load(ino, self.epoch()),
+            };
+            match node {
+                Ok(node) => {
+                    node.used_elsewhere.store(used, Ordering::Release);
+                    node.watched.store(watched, Ordering::Release);
+                    node.shared
+                        .store(shared && insist != Insist::Grow, Ordering::Release);
+                    node.lease.set(generation, mode);
+                    return Ok(true);
+                }
+                Err(stop) => {
+                    drop(inside);
+                    self.get_lacking(stop)?;
+                }
+            }
+        }
     }
 
-    fn up_to_date(&self, node: Arc<Node>, fresh: bool) -> Result<Arc<Node>> {
+    fn up_to_date(&self, node: Arc<Node>, fresh: bool) -> std::result::Result<Arc<Node>, Stop> {
         if fresh {
             // Should loading fail, the next one to ask will not be told again.
             node.lease.clear();
         }
         if !node.lease.was_set() {
-            node.reload(&self.view, self.epoch()).map_err(final_errno)?;
+            node.reload(self, self.epoch())?;
             // Who found it dead may have taken it out meanwhile. There must be no second node
             // for the inode while this one's lease stands.
             return Ok(self.nodes.add(node, self.digested()));

@@ -23,6 +23,7 @@ use shale_format::record::{LinkBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Overlay, encode};
 use shale_proto::{Insist, LeaseMode};
+use shale_volume::FoundInode;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -164,8 +165,11 @@ impl Session {
         let caller = Caller::default();
         let orphan = self.run(&caller, Need::default(), |op| {
             let Some(node) = op.session.nodes.get(ino) else {
-                let inode = self.view.inode(Ino(ino))?;
-                return Ok(inode.is_some_and(|i| i.flags & inode_flag::ORPHAN != 0));
+                // No orphan lies below NVM.
+                return Ok(match self.view.find_inode(Ino(ino))? {
+                    FoundInode::Here(inode) => inode.flags & inode_flag::ORPHAN != 0,
+                    FoundInode::None | FoundInode::Below { .. } => false,
+                });
             };
             // Whoever has the lease by now may have taken its last name.
             let node = if node.lease.was_set() {

@@ -7,9 +7,9 @@
 use crate::attr::{Attr, Caller};
 use crate::dir::{Change, DirState};
 use crate::entries::KIND_DIR;
-use crate::errno::{Result, Stop, volume};
+use crate::errno::{Result, Stop};
 use crate::op::Op;
-use crate::session::{Need, Session};
+use crate::session::{Need, Session, final_errno};
 use shale_format::{DirKey, Ino};
 use shale_volume::Dirent;
 use std::ops::ControlFlow;
@@ -215,7 +215,11 @@ impl Session {
             return Ok(None);
         };
         let attr = self.glance(ino, || {
-            let inode = self.view.inode(Ino(ino)).map_err(|e| volume(&e))?;
+            let inode = match self.inode(ino) {
+                // Who asks for it waits for it.
+                Err(Stop::Blocks(_)) => return Ok(None),
+                other => other.map_err(final_errno)?,
+            };
             kernel.note_use(ino);
             if inode.is_some() {
                 kernel.refer(ino);

@@ -7,11 +7,13 @@
 
 use crate::errno::{Errno, Result, Stop};
 use crate::node::Node;
-use crate::session::Session;
+use crate::session::{Session, final_errno};
 use parking_lot::Mutex;
-use shale_format::BlockAddr;
-use shale_format::limits::BLOCK_BYTES;
+use shale_format::inode::{Inode, slot_of};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
+use shale_format::{BlockAddr, Ino};
 use shale_proto::{Reply, Request};
+use shale_volume::{FoundInode, VolumeError};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,6 +23,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const CACHE_BLOCKS: usize = 16 << 10;
 /// Blocks that a sequential reader gets ahead: 256 KiB.
 const AHEAD_BLOCKS: u64 = 64;
+/// Blocks of inodes that a call gets at once: a listing asks for the next ones.
+const INODES_AHEAD_BLOCKS: u64 = 16;
 /// One call reads at most this much under one run where the volume has lower tiers, so that all
 /// of it fits the cache.
 pub(crate) const RUN_BYTES: usize = 1 << 20;
@@ -91,6 +95,37 @@ pub(crate) struct Lacking {
 }
 
 impl Session {
+    /// The inode as the volume has it, wherever it lies. Inside the gate.
+    pub(crate) fn inode(&self, ino: u64) -> std::result::Result<Option<Inode>, Stop> {
+        let (addr, len) = match self.view.find_inode(Ino(ino))? {
+            FoundInode::None => return Ok(None),
+            FoundInode::Here(inode) => return Ok(Some(inode)),
+            FoundInode::Below { addr, len } => (addr, len),
+        };
+        let generation = self.view.generation(addr)?;
+        let found = self.lower.state.lock().get((addr, generation));
+        let Some(block) = found else {
+            return Err(Stop::Blocks(Lacking {
+                addr,
+                generation,
+                blocks: len.min(INODES_AHEAD_BLOCKS),
+            }));
+        };
+        let at = slot_of(Ino(ino)).1;
+        let slot = &block?[at..at + INODE_BYTES];
+        let inode = Inode::decode(slot, Ino(ino)).map_err(VolumeError::from)?;
+        Ok((!inode.is_free()).then_some(inode))
+    }
+
+    /// Gets what loading an inode outside of a run lacked, so that it may be tried once more. Outside
+    /// of the gate.
+    pub(crate) fn get_lacking(&self, stop: Stop) -> Result<()> {
+        match stop {
+            Stop::Blocks(lacking) => self.get_blocks(lacking),
+            other => Err(final_errno(other)),
+        }
+    }
+
     /// Copies bytes of blocks below NVM that begin `skip` bytes behind the start of block `addr`.
     /// `offset`: where in the file. `known`: blocks of the file from `addr` on that follow.
     pub(crate) fn load_lower(

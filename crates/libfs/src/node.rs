@@ -12,11 +12,12 @@ use crate::dir::DirState;
 use crate::errno::Stop;
 use crate::lately::Lately;
 use crate::lease::LeaseWord;
+use crate::session::Session;
 use parking_lot::{Mutex, RwLock};
 use shale_device::asymmetric;
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
-use shale_format::{FileBlock, Ino, LogPos};
+use shale_format::{FileBlock, LogPos};
 use shale_oplog::Overlay;
 use shale_volume::{LeafCover, Mapping, View};
 use std::collections::{BTreeMap, HashMap};
@@ -89,9 +90,9 @@ impl NodeState {
     }
 
     /// Drops what the volume has by now and takes its roots.
-    fn refresh(&mut self, view: &View, epoch: u64, digested: LogPos) -> Result<(), Stop> {
-        if let Some(new) = view
-            .inode(Ino(self.inode.ino))?
+    fn refresh(&mut self, session: &Session, epoch: u64, digested: LogPos) -> Result<(), Stop> {
+        if let Some(new) = session
+            .inode(self.inode.ino)?
             .filter(|i| i.generation == self.inode.generation)
         {
             self.inode.root = new.root;
@@ -215,19 +216,24 @@ impl Node {
     }
 
     /// Brings the state up to the epoch of a call, if it is older.
-    pub(crate) fn refresh(&self, view: &View, epoch: u64, digested: LogPos) -> Result<(), Stop> {
+    pub(crate) fn refresh(
+        &self,
+        session: &Session,
+        epoch: u64,
+        digested: LogPos,
+    ) -> Result<(), Stop> {
         let mut state = self.state.write();
         if state.epoch < epoch {
-            state.refresh(view, epoch, digested)?;
+            state.refresh(session, epoch, digested)?;
             self.forget_leaves();
         }
         Ok(())
     }
 
     /// Replaces everything by what the volume says: the lease was elsewhere meanwhile.
-    pub(crate) fn reload(&self, view: &View, epoch: u64) -> Result<(), Stop> {
+    pub(crate) fn reload(&self, session: &Session, epoch: u64) -> Result<(), Stop> {
         let mut state = self.state.write();
-        match view.inode(Ino(self.ino))? {
+        match session.inode(self.ino)? {
             Some(inode) => {
                 let same = state.inode.generation == inode.generation;
                 let named = !state.orphan && !state.no_link;

@@ -7,7 +7,7 @@ use crate::room::UNIT;
 use crate::session::Session;
 use shale_device::asymmetric::{ReadGuard, WriteGuard};
 use shale_device::{failpoints, mutants};
-use shale_format::{Ino, LogPos};
+use shale_format::LogPos;
 use shale_oplog::{Done, Part, Permit};
 use shale_proto::LeaseMode;
 use std::cell::Cell;
@@ -130,7 +130,7 @@ impl<'s> Op<'s> {
                 return self.usable(node, &state).map(|()| state);
             }
             drop(state);
-            node.refresh(&self.session.view, self.epoch, self.digested)?;
+            node.refresh(self.session, self.epoch, self.digested)?;
         }
     }
 
@@ -180,7 +180,7 @@ impl<'s> Op<'s> {
                 return self.usable(node, &state).map(|()| state);
             }
             drop(state);
-            node.refresh(&self.session.view, self.epoch, self.digested)?;
+            node.refresh(self.session, self.epoch, self.digested)?;
         }
     }
 
@@ -238,7 +238,7 @@ impl<'s> Op<'s> {
             // The lease was elsewhere meanwhile, and what came with it may be changed already.
             return Ok(());
         }
-        node.reload(&self.session.view, self.epoch)
+        node.reload(self.session, self.epoch)
     }
 
     /// Makes sure that the record may add `bytes` to the volume.
@@ -318,7 +318,7 @@ impl Drop for Op<'_> {
 impl Session {
     /// Loads an inode from the volume into memory.
     pub(crate) fn load(&self, ino: u64, epoch: u64) -> std::result::Result<Arc<Node>, Stop> {
-        let inode = self.view.inode(Ino(ino))?.ok_or(Errno::NOENT)?;
+        let inode = self.inode(ino)?.ok_or(Errno::NOENT)?;
         let node = Node::new(ino, NodeState::loaded(inode, epoch));
         Ok(self.nodes.add(node, self.digested()))
     }

@@ -4,12 +4,19 @@
 //! exists change in place, through the journal; a block that the transaction maps
 //! is written whole, before the commit. A block that it unmaps is not touched at
 //! all: an old journal must not be able to write there later (see `journal`).
+//!
+//! A block may lie below NVM. What lies there never changes in place: a block of which a
+//! slot changes comes back, whole, to a new block of NVM. Moving a block changes no slot.
+//! One that moves down keeps its old block of NVM free of the journal, too: a batch that
+//! changed its slots is older than the one that frees it, only the last batch is ever applied
+//! again, and a freed block is given out after that batch is the last one or an older one.
 
 use crate::error::{Result, VolumeError};
 use crate::journal::Batch;
 use crate::media::{Block, Media};
 use crate::numbers::BlockSlots;
 use crate::tree::Draft;
+use crate::view::View;
 use shale_device::mutants;
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
@@ -17,12 +24,15 @@ use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
 use shale_format::superblock::RootBlock;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// Journal bytes that one slot may need.
 const SLOT_JOURNAL_BYTES: u64 = INODE_BYTES as u64 + 16;
 /// Journal bytes that mapping or unmapping one block of the inode file may need.
 const BLOCK_JOURNAL_BYTES: u64 = 48;
+/// The same of moving one: a word of a bitmap and its header, in both tiers, and a zone's entry.
+const MOVE_JOURNAL_BYTES: u64 = 160;
 
 /// Reads the slot of `ino` in the inode-file block at `addr`.
 pub(crate) fn load_slot(media: &Media, addr: BlockAddr, ino: Ino) -> Result<Inode> {
@@ -35,6 +45,28 @@ pub(crate) fn load_slot(media: &Media, addr: BlockAddr, ino: Ino) -> Result<Inod
         bytes = found.encode();
     }
     Ok(Inode::decode(&bytes, ino)?)
+}
+
+/// Reads the slot of `ino` in the inode-file block at `addr`, in whatever tier that is.
+pub(crate) fn load_slot_anywhere(view: &View, addr: BlockAddr, ino: Ino) -> Result<Inode> {
+    if is_in_nvm(addr) {
+        return load_slot(view.media(), addr, ino);
+    }
+    let mut bytes = [0; INODE_BYTES];
+    view.read_at(addr, slot_of(ino).1 as u64, &mut bytes)?;
+    Ok(Inode::decode(&bytes, ino)?)
+}
+
+/// Reads a block of the inode file, in whatever tier it is.
+fn load_block(view: &View, addr: BlockAddr, into: &mut Block) -> Result<()> {
+    match is_in_nvm(addr) {
+        true => view.media().load_block(addr, into),
+        false => view.read_at(addr, 0, into),
+    }
+}
+
+pub(crate) fn is_in_nvm(addr: BlockAddr) -> bool {
+    addr.tier() == Some(TierId::Nvm)
 }
 
 struct Slot {
@@ -51,6 +83,15 @@ pub(crate) struct Slots {
     /// Blocks of the inode file that were looked up.
     blocks: HashMap<FileBlock, Option<BlockAddr>>,
     mapped: u64,
+    /// Blocks that move, and to where.
+    moves: BTreeMap<FileBlock, Move>,
+}
+
+/// A block of the inode file that moves.
+#[derive(Clone, Copy)]
+struct Move {
+    from: BlockAddr,
+    to: BlockAddr,
 }
 
 /// Blocks of the inode file that are written whole.
@@ -77,8 +118,8 @@ impl Slots {
     /// Changes the slot of `ino`.
     pub(crate) fn put(
         &mut self,
-        draft: &Draft,
-        root: &RootBlock,
+        view: &View,
+        (draft, root): (&Draft, &RootBlock),
         ino: Ino,
         inode: Inode,
     ) -> Result<()> {
@@ -88,11 +129,47 @@ impl Slots {
         }
         let existed = match self.block(draft, root, ino)? {
             // A damaged slot held an inode once; writing it anew repairs it.
-            Some(addr) => load_slot(&draft.media, addr, ino).map_or(true, |i| !i.is_free()),
+            Some(addr) if is_in_nvm(addr) => {
+                load_slot(&draft.media, addr, ino).map_or(true, |i| !i.is_free())
+            }
+            // All of the block has to be read, so that it can come back.
+            Some(addr) => !load_slot_anywhere(view, addr, ino)?.is_free(),
             None => false,
         };
         self.changed.insert(ino, Slot { existed, inode });
         Ok(())
+    }
+
+    /// Has a block move to `to`, if it lies at `from` and, there in NVM, still holds `was`;
+    /// whether it does.
+    pub(crate) fn relocate(
+        &mut self,
+        (draft, root): (&Draft, &RootBlock),
+        fb: FileBlock,
+        (from, to): (BlockAddr, BlockAddr),
+        was: &Block,
+    ) -> Result<bool> {
+        if find_block(draft, root, fb)? != Some(from) {
+            return Ok(false);
+        }
+        if is_in_nvm(from) {
+            let mut now = [0; BLOCK_BYTES];
+            draft.media.load_block(from, &mut now)?;
+            if now != *was && !mutants::is_on("inodes-moved-unchecked") {
+                return Ok(false);
+            }
+        }
+        self.moves.insert(fb, Move { from, to });
+        Ok(true)
+    }
+
+    /// Blocks that come to lie below NVM.
+    pub(crate) fn sunk(&self) -> impl Iterator<Item = FileBlock> {
+        let down = |m: &Move| is_in_nvm(m.from) && !is_in_nvm(m.to);
+        self.moves
+            .iter()
+            .filter(move |(_, m)| down(m))
+            .map(|(&fb, _)| fb)
     }
 
     /// Upper bound of the journal bytes that the slots need.
@@ -101,15 +178,19 @@ impl Slots {
             0 => 0,
             mapped => (self.changed.len() as u64).min(mapped * INODES_PER_BLOCK),
         };
-        in_place * SLOT_JOURNAL_BYTES + self.blocks.len() as u64 * BLOCK_JOURNAL_BYTES
+        let blocks = self.blocks.values().flatten();
+        let returning = blocks.filter(|addr| !is_in_nvm(**addr)).count() + self.moves.len();
+        in_place * SLOT_JOURNAL_BYTES
+            + self.blocks.len() as u64 * BLOCK_JOURNAL_BYTES
+            + returning as u64 * MOVE_JOURNAL_BYTES
     }
 
     /// Maps and unmaps blocks of the inode file, counts inodes, puts slots that
     /// change in place into the batch and gives the blocks to be written whole.
     pub(crate) fn close(
         &self,
-        draft: &mut Draft,
-        root: &mut RootBlock,
+        view: &View,
+        (draft, root): (&mut Draft, &mut RootBlock),
         txid: u64,
         batch: &mut Batch,
     ) -> Result<(NewBlocks, Vec<BlockSlots>)> {
@@ -117,7 +198,14 @@ impl Slots {
         let mut missing = Vec::new();
         for (fb, slots) in self.by_block() {
             let addr = self.blocks[&fb];
-            let after = slots_after(&draft.media, addr, fb, &slots)?;
+            if self.moves.contains_key(&fb) {
+                return Err(VolumeError::BadRange {
+                    from: fb.0,
+                    to: fb.0 + 1,
+                    why: "inodes change while their block moves",
+                });
+            }
+            let after = slots_after(view, addr, fb, &slots)?;
             done.push(BlockSlots {
                 fb,
                 put: mask_of(&slots, |s| !s.inode.is_free()),
@@ -130,22 +218,47 @@ impl Slots {
                 root.inodes = (root.inodes + u64::from(is)).saturating_sub(slot.existed.into());
             }
             match (addr, after) {
-                (Some(addr), true) => {
+                (Some(addr), true) if is_in_nvm(addr) => {
                     for (ino, slot) in &slots {
                         let at = addr.byte() + slot_of(*ino).1 as u64;
                         batch.push(at, &encoded(&slot.inode, txid));
                     }
                 }
-                (Some(_), false) => {
-                    let range = fb.0..fb.0 + 1;
-                    draft.extent_remove(&mut root.inode_file, TierId::Nvm, range)?;
+                (Some(addr), true) => {
+                    let mut block = Box::new([0; BLOCK_BYTES]);
+                    load_block(view, addr, &mut block)?;
+                    unmap(draft, root, addr, fb..FileBlock(fb.0 + 1))?;
+                    missing.push((fb, slots, block));
                 }
-                (None, true) => missing.push((fb, slots)),
+                (Some(addr), false) => unmap(draft, root, addr, fb..FileBlock(fb.0 + 1))?,
+                (None, true) => missing.push((fb, slots, Box::new([0; BLOCK_BYTES]))),
                 (None, false) => (),
             }
         }
-        let new = map_blocks(draft, root, &missing, txid)?;
+        self.close_moves(draft, root)?;
+        let new = map_blocks(draft, root, missing, txid)?;
         Ok((new, done))
+    }
+
+    /// Maps the blocks that move where they move to, runs of them at once.
+    fn close_moves(&self, draft: &mut Draft, root: &mut RootBlock) -> Result<()> {
+        let mut runs: Vec<(Move, Extent)> = Vec::new();
+        for (&fb, &one) in &self.moves {
+            let next = |(m, e): &(Move, Extent)| {
+                let to = BlockAddr::from_raw(e.addr).plus(e.len.into());
+                e.end() == fb && to == one.to && m.from.tier() == one.from.tier()
+            };
+            match runs.last_mut().filter(|last| next(last)) {
+                Some((_, e)) => e.len += 1,
+                None => runs.push((one, one_block(fb, one.to))),
+            }
+        }
+        for (one, e) in runs {
+            unmap(draft, root, one.from, e.start()..e.end())?;
+            let tier = one.to.tier().unwrap_or(TierId::Nvm);
+            draft.extent_insert(&mut root.inode_file, tier, e)?;
+        }
+        Ok(())
     }
 
     fn by_block(&self) -> Vec<(FileBlock, Vec<(Ino, &Slot)>)> {
@@ -161,7 +274,28 @@ impl Slots {
     }
 }
 
-/// The block of the inode file that `fb` is mapped to.
+/// Unmaps blocks of the inode file in the tier of `addr`.
+fn unmap(
+    draft: &mut Draft,
+    root: &mut RootBlock,
+    addr: BlockAddr,
+    blocks: Range<FileBlock>,
+) -> Result<()> {
+    let tier = addr.tier().unwrap_or(TierId::Nvm);
+    let range = blocks.start.0..blocks.end.0;
+    draft.extent_remove(&mut root.inode_file, tier, range)
+}
+
+fn one_block(fb: FileBlock, addr: BlockAddr) -> Extent {
+    Extent {
+        file_block: fb.0,
+        addr: addr.raw(),
+        len: 1,
+        flags: 0,
+    }
+}
+
+/// The block of the inode file that `fb` is mapped to, in any tier.
 pub(crate) fn find_block(
     draft: &Draft,
     root: &RootBlock,
@@ -169,8 +303,13 @@ pub(crate) fn find_block(
 ) -> Result<Option<BlockAddr>> {
     let file = &root.inode_file;
     let range = fb.0..fb.0 + 1;
-    let found = draft.extents_in(&file.root[0], Ino(file.ino), &range)?;
-    Ok(found.first().map(|e| e.addr_of(fb)))
+    for tier in &file.root {
+        let found = draft.extents_in(tier, Ino(file.ino), &range)?;
+        if let Some(e) = found.first() {
+            return Ok(Some(e.addr_of(fb)));
+        }
+    }
+    Ok(None)
 }
 
 fn mask_of(slots: &[(Ino, &Slot)], f: impl Fn(&Slot) -> bool) -> u16 {
@@ -181,7 +320,7 @@ fn mask_of(slots: &[(Ino, &Slot)], f: impl Fn(&Slot) -> bool) -> u16 {
 
 /// Whether any slot of a block holds an inode after the transaction.
 fn slots_after(
-    media: &Media,
+    view: &View,
     addr: Option<BlockAddr>,
     fb: FileBlock,
     slots: &[(Ino, &Slot)],
@@ -191,7 +330,7 @@ fn slots_after(
     }
     let Some(addr) = addr else { return Ok(false) };
     let mut block = [0; BLOCK_BYTES];
-    media.load_block(addr, &mut block)?;
+    load_block(view, addr, &mut block)?;
     let first = fb.0 * INODES_PER_BLOCK;
     for (n, bytes) in (0..INODES_PER_BLOCK).zip(block.chunks_exact(INODE_BYTES)) {
         let ino = Ino(first + n);
@@ -211,11 +350,14 @@ fn encoded(inode: &Inode, txid: u64) -> [u8; INODE_BYTES] {
     Inode { txid, ..*inode }.encode()
 }
 
-/// Maps blocks that are holes, and gives their contents.
+/// A block of the inode file that is written whole: the slots that change, and what else it holds.
+type Whole<'s> = (FileBlock, Vec<(Ino, &'s Slot)>, Box<Block>);
+
+/// Maps blocks that are holes or come back to NVM, and gives their contents.
 fn map_blocks(
     draft: &mut Draft,
     root: &mut RootBlock,
-    missing: &[(FileBlock, Vec<(Ino, &Slot)>)],
+    missing: Vec<Whole<'_>>,
     txid: u64,
 ) -> Result<NewBlocks> {
     let runs = draft.space.allocate(missing.len() as u64, None)?;
@@ -227,23 +369,17 @@ fn map_blocks(
     }
     // Blocks that follow one another in file and tier are mapped as one extent.
     let mut extents: Vec<Extent> = Vec::new();
-    for ((fb, slots), addr) in missing.iter().zip(addrs) {
-        let mut block = Box::new([0; BLOCK_BYTES]);
+    for ((fb, slots, mut block), addr) in missing.into_iter().zip(addrs) {
         for (ino, slot) in slots {
-            let at = slot_of(*ino).1;
+            let at = slot_of(ino).1;
             block[at..at + INODE_BYTES].copy_from_slice(&encoded(&slot.inode, txid));
         }
         new.push((addr, block));
         match extents.last_mut() {
-            Some(e) if e.end() == *fb && BlockAddr::from_raw(e.addr).plus(e.len.into()) == addr => {
+            Some(e) if e.end() == fb && BlockAddr::from_raw(e.addr).plus(e.len.into()) == addr => {
                 e.len += 1;
             }
-            _ => extents.push(Extent {
-                file_block: fb.0,
-                addr: addr.raw(),
-                len: 1,
-                flags: 0,
-            }),
+            _ => extents.push(one_block(fb, addr)),
         }
     }
     let file = &mut root.inode_file;

@@ -128,12 +128,15 @@ fn apply(media: &Media, sb: &Superblock, entries: u32, body: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Whether a batch may touch a range: everything but superblocks and journal.
+/// Whether a batch may touch a range: everything but the journal; of the superblocks a whole copy.
 fn may_change(sb: &Superblock, offset: u64, bytes: u64) -> bool {
     let block = BLOCK_BYTES as u64;
     let Some(end) = offset.checked_add(bytes) else {
         return false;
     };
+    if bytes == Superblock::BYTES as u64 && sb.copies().map(|copy| copy * block).contains(&offset) {
+        return true;
+    }
     let fixed = ROOT_BLOCK * block..sb.journal_block * block;
     let rest = sb.bitmap_block * block..sb.second_block() * block;
     offset.is_multiple_of(8)

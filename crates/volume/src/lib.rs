@@ -20,6 +20,7 @@ mod extent;
 mod held;
 mod inode;
 mod journal;
+mod lookup;
 mod lower;
 mod media;
 mod mkfs;
@@ -39,6 +40,7 @@ mod zones;
 
 pub use devices::LowerDeviceInfo;
 pub use error::{Result, VolumeError};
+pub use lookup::FoundInode;
 pub use lower::{LowerDevices, ZonePlace};
 pub use mkfs::MkfsOptions;
 pub use node::Dirent;

@@ -145,6 +145,21 @@ impl Numbers {
     }
 }
 
+impl Numbers {
+    /// These blocks lie below NVM now: numbers are granted where inodes are written anyway.
+    pub(crate) fn sunk(&self, blocks: impl Iterator<Item = FileBlock>) {
+        let mut state = self.0.lock();
+        for fb in blocks {
+            state.slots.remove(&fb.0);
+        }
+    }
+
+    /// Whether a number in this block is granted and not used yet.
+    pub(crate) fn is_granted(&self, fb: FileBlock) -> bool {
+        self.0.lock().granted.contains_key(&fb.0)
+    }
+}
+
 impl State {
     fn set_granted(&mut self, fb: u64, mask: u16) {
         match mask {

@@ -1,7 +1,7 @@
 //! Transactions: all of it or nothing of it survives a power cut.
 
 use crate::error::{Result, VolumeError};
-use crate::inode::{self, Slots, load_slot};
+use crate::inode::{self, Slots, load_slot_anywhere};
 use crate::journal::{self, Batch};
 use crate::node::Dirent;
 use crate::space::{Run, WordChange};
@@ -14,6 +14,7 @@ use shale_device::mutants;
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, Superblock};
 use shale_format::xattr::Xattrs;
@@ -26,6 +27,8 @@ use std::sync::atomic::Ordering;
 
 /// Journal bytes of the root block and its entry.
 const ROOT_JOURNAL_BYTES: u64 = RootBlock::BYTES as u64 + 16;
+/// Journal bytes of a copy of the superblock and its entry.
+const SUPER_JOURNAL_BYTES: u64 = Superblock::BYTES as u64 + 16;
 /// Journal bytes of a log slot and its entry.
 const LOG_JOURNAL_BYTES: u64 = LogSlot::BYTES as u64 + 16;
 /// Journal bytes kept for what closing changes: the inode file's tree and its bits.
@@ -56,6 +59,8 @@ pub struct Txn<'v> {
     /// Entries of zones that are erased, by tier below NVM and zone.
     erased: Erased,
     devices: Option<DeviceTable>,
+    /// A copy of the superblock, and its block.
+    superblock: Option<(u64, Superblock)>,
     failed: bool,
     growth: Option<u64>,
 }
@@ -102,6 +107,25 @@ fn lower_batch(
         }
     }
     below
+}
+
+/// Checks that the volume grows by no more than it may.
+fn check_growth(core: &Core, root: &RootBlock, most: Option<u64>) -> Result<()> {
+    let grown = root.used_blocks[0].saturating_sub(core.root.used_blocks[0]);
+    let wanted = grown.saturating_sub(core.draft.uncounted());
+    match most {
+        Some(room) if wanted > room => Err(VolumeError::Growth { wanted, room }),
+        _ => Ok(()),
+    }
+}
+
+/// Adds slots of the log table to a batch.
+fn log_batch(logs: &BTreeMap<u32, LogSlot>, batch: &mut Batch) {
+    let table = BlockAddr::nvm(LOG_TABLE_BLOCK).byte();
+    for (&n, slot) in logs {
+        let at = u64::from(n) * LogSlot::BYTES as u64;
+        batch.push(table + at, &slot.encode());
+    }
 }
 
 /// Adds both copies of the device table to a batch.
@@ -155,6 +179,7 @@ impl<'v> Txn<'v> {
             logs: BTreeMap::new(),
             erased: BTreeMap::new(),
             devices: None,
+            superblock: None,
             failed: false,
             growth: None,
         }
@@ -201,8 +226,33 @@ impl Txn<'_> {
         let Some(addr) = inode::find_block(draft, &self.core.root, slot_of(ino).0)? else {
             return Ok(None);
         };
-        let inode = load_slot(&draft.media, addr, ino)?;
+        let inode = load_slot_anywhere(self.volume.reader(), addr, ino)?;
         Ok((!inode.is_free()).then_some(inode))
+    }
+
+    /// Has block `fb` of the inode file move from `from` to `to`, where the caller has written a copy of
+    /// it, if it still lies at `from`; and there in NVM, where it changes in place, still holds `was`.
+    /// Gives whether it does; else nothing happens. None of its inodes may change in this transaction.
+    ///
+    /// # Errors
+    /// Damaged tree.
+    pub fn move_inode_block(
+        &mut self,
+        fb: FileBlock,
+        (from, to): (BlockAddr, BlockAddr),
+        was: &[u8; BLOCK_BYTES],
+    ) -> Result<bool> {
+        let core = (&self.core.draft, &self.core.root);
+        let result = self.slots.relocate(core, fb, (from, to), was);
+        self.noted(result)
+    }
+
+    /// Where block `fb` of the inode file lies, as last committed; `None`: it is a hole.
+    ///
+    /// # Errors
+    /// Damaged tree.
+    pub fn inode_block(&self, fb: FileBlock) -> Result<Option<BlockAddr>> {
+        inode::find_block(&self.core.draft, &self.core.root, fb)
     }
 
     /// Stores an inode. Its slot is made when there is none. `txid` is set here.
@@ -231,9 +281,8 @@ impl Txn<'_> {
 
     fn put(&mut self, ino: Ino, inode: Inode) -> Result<()> {
         inode::check_ino(ino)?;
-        let result = self
-            .slots
-            .put(&self.core.draft, &self.core.root, ino, inode);
+        let core = (&self.core.draft, &self.core.root);
+        let result = self.slots.put(self.volume.reader(), core, ino, inode);
         self.noted(result)
     }
 
@@ -442,10 +491,16 @@ impl Txn<'_> {
         self.devices = Some(table);
     }
 
+    /// Sets one copy of the superblock.
+    pub(crate) fn set_superblock(&mut self, block: u64, superblock: Superblock) {
+        self.superblock = Some((block, superblock));
+    }
+
     /// Bytes of journal that the transaction needs so far, rounded up generously.
     pub fn journal_bytes(&self) -> u64 {
         ROOT_JOURNAL_BYTES
             + CLOSE_JOURNAL_BYTES
+            + self.superblock.map_or(0, |_| SUPER_JOURNAL_BYTES)
             + self.logs.len() as u64 * LOG_JOURNAL_BYTES
             + self.slots.journal_bytes()
             + self.core.draft.journal_bytes()
@@ -471,33 +526,29 @@ impl Txn<'_> {
         let core = &mut *self.core;
         let mut root = core.root;
         let mut batch = Batch::default();
-        let (new_blocks, changed) =
-            self.slots
-                .close(&mut core.draft, &mut root, txid.0, &mut batch)?;
+        let (new_blocks, changed) = self.slots.close(
+            volume.reader(),
+            (&mut core.draft, &mut root),
+            txid.0,
+            &mut batch,
+        )?;
         core.draft.close()?;
         if !mutants::is_on("bitmap-journal") {
             core.draft.bits.journal(txid.0, &mut batch);
         }
         let changes = core.draft.bits.changes();
         count_used(&mut root, &changes);
-        if let Some(room) = self.growth {
-            let grown = root.used_blocks[0].saturating_sub(core.root.used_blocks[0]);
-            let wanted = grown.saturating_sub(core.draft.uncounted());
-            if wanted > room {
-                return Err(VolumeError::Growth { wanted, room });
-            }
-        }
+        check_growth(core, &root, self.growth)?;
         let below = lower_batch(core, &mut root, txid, &self.erased, &mut batch);
         root.txid = txid.0;
         batch.push(BlockAddr::nvm(ROOT_BLOCK).byte(), &root.encode());
-        let table = BlockAddr::nvm(LOG_TABLE_BLOCK).byte();
-        for (&n, slot) in &self.logs {
-            let at = u64::from(n) * LogSlot::BYTES as u64;
-            batch.push(table + at, &slot.encode());
-        }
+        log_batch(&self.logs, &mut batch);
         let sb = volume.superblock();
         if let Some(table) = self.devices {
             device_batch(sb, &table, txid, &mut batch);
+        }
+        if let Some((block, copy)) = &self.superblock {
+            batch.push(BlockAddr::nvm(*block).byte(), &copy.encode());
         }
         journal::check_room(sb, &batch)?;
 
@@ -524,6 +575,8 @@ impl Txn<'_> {
         volume.txid.store(txid.0, Ordering::Release);
         volume.inodes.store(root.inodes, Ordering::Release);
         volume.numbers.settle(&changed);
+        volume.numbers.sunk(self.slots.sunk());
+        volume.note_inodes_below(&root);
         settle_lower(core, txid, below, &self.erased);
         let freed = volume.space.settle(txid, &changes);
         Ok(Committed { txid, freed })

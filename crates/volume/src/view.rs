@@ -10,7 +10,6 @@
 use crate::dir::entries_root;
 use crate::error::{Result, VolumeError};
 use crate::extent::{check_direct, clip, direct};
-use crate::inode::load_slot;
 use crate::lower::{Lower, LowerDevices, ZonePlace, device_table};
 use crate::media::Media;
 use crate::node::{Dirent, Leaf};
@@ -20,7 +19,7 @@ use shale_device::nvm::Map;
 use shale_format::checksum::name_hash;
 use shale_format::device_table::DeviceTable;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
-use shale_format::inode::{Inode, slot_of};
+use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
@@ -94,7 +93,7 @@ pub struct View {
 }
 
 /// Reads something until its checksum fits.
-fn until_whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn until_whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
     for n in 0..READS_MAX {
         match read() {
             Err(VolumeError::Format(FormatError::Checksum { .. } | FormatError::Magic { .. })) => {
@@ -249,7 +248,7 @@ impl View {
     }
 
     /// The root block, which may be met half-way.
-    fn root_at_once(&self) -> Result<RootBlock> {
+    pub(crate) fn root_at_once(&self) -> Result<RootBlock> {
         let mut bytes = [0; RootBlock::BYTES];
         self.media.load(BlockAddr::nvm(ROOT_BLOCK), 0, &mut bytes)?;
         if mutants::is_on("root-checksum")
@@ -258,38 +257,6 @@ impl View {
             bytes = found.encode();
         }
         Ok(RootBlock::decode(&bytes)?)
-    }
-
-    /// The inode `ino`; `None` if there is none.
-    ///
-    /// # Errors
-    /// Damaged slot, tree or root block.
-    pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
-        if ino == Ino::NONE || ino > Ino::MAX {
-            return Ok(None);
-        }
-        until_whole(|| {
-            let file = self.root_at_once()?.inode_file;
-            let addr = match self.map_block(&file, slot_of(ino).0)? {
-                Mapping::Data { addr, .. } => addr,
-                Mapping::Unwritten { .. } | Mapping::Hole { .. } => return Ok(None),
-            };
-            let inode = load_slot(&self.media, addr, ino)?;
-            Ok((!inode.is_free()).then_some(inode))
-        })
-    }
-
-    /// The slot of `ino` in the inode-file block at `addr`, free or not.
-    pub(crate) fn slot(
-        &self,
-        addr: BlockAddr,
-        ino: Ino,
-    ) -> Result<std::result::Result<Inode, FormatError>> {
-        match until_whole(|| load_slot(&self.media, addr, ino)) {
-            Ok(inode) => Ok(Ok(inode)),
-            Err(VolumeError::Format(e)) => Ok(Err(e)),
-            Err(e) => Err(e),
-        }
     }
 
     /// Slot `n` of the log table as last committed.

@@ -14,10 +14,11 @@ use crate::view::View;
 use crate::zones::Zones;
 use parking_lot::Mutex;
 use shale_device::nvm::Map;
+use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
-use shale_format::version::Access;
+use shale_format::version::{Access, INODES_BELOW};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -46,6 +47,10 @@ pub struct Volume {
     pub(crate) released: AtomicU64,
     /// A commit did not reach the medium as a whole: what is there is what the next start finds.
     pub(crate) broken: AtomicBool,
+    /// Blocks of the inode file lie below NVM, as last committed.
+    inodes_below: AtomicBool,
+    /// Both superblocks say that they may.
+    may_sink_inodes: AtomicBool,
 }
 
 impl Volume {
@@ -118,6 +123,8 @@ impl Volume {
             txid: AtomicU64::new(root.txid),
             inodes: AtomicU64::new(root.inodes),
             broken: AtomicBool::new(false),
+            inodes_below: AtomicBool::new(has_inodes_below(&root)),
+            may_sink_inodes: AtomicBool::new(false),
             core: Mutex::new(Core {
                 root,
                 logs,
@@ -159,6 +166,52 @@ impl Volume {
     /// Number of the last committed transaction.
     pub fn txid(&self) -> TxId {
         TxId(self.txid.load(Ordering::Acquire))
+    }
+
+    /// Whether inodes lie below NVM, as of the last committed transaction.
+    pub fn has_inodes_below(&self) -> bool {
+        self.inodes_below.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_inodes_below(&self, root: &RootBlock) {
+        let below = has_inodes_below(root);
+        self.inodes_below.store(below, Ordering::Release);
+    }
+
+    /// Says in both superblocks that blocks of the inode file may lie below NVM, if they do not say
+    /// so yet. Durable when it returns, and has to be before the first of them is linked there.
+    ///
+    /// One copy after the other changes, each through the journal: a power cut leaves no half of one,
+    /// and an older program that meets either refuses the volume.
+    ///
+    /// # Errors
+    /// A commit fails.
+    pub fn let_inodes_sink(&self) -> Result<()> {
+        if self.may_sink_inodes.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut newest = *View::open_head(Arc::clone(self.view.map()))?.0.superblock();
+        if !newest.has_inodes_below() {
+            newest.incompatible |= INODES_BELOW;
+            newest.generation += 1;
+        }
+        for block in newest.copies() {
+            let mut there = [0; Superblock::BYTES];
+            let media = self.view.media();
+            media.load(BlockAddr::nvm(block), 0, &mut there)?;
+            if there != newest.encode() {
+                let mut txn = self.begin();
+                txn.set_superblock(block, newest);
+                txn.commit()?;
+            }
+        }
+        self.may_sink_inodes.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether a number in this block of the inode file is granted, and no inode of it is committed.
+    pub fn has_granted_inodes(&self, fb: FileBlock) -> bool {
+        self.numbers.is_granted(fb)
     }
 
     /// Inodes in use as of the last committed transaction.
@@ -296,6 +349,12 @@ impl Volume {
     pub fn fence(&self) {
         self.view.map().on(shale_device::Path::Data).fence();
     }
+}
+
+/// Whether blocks of the inode file lie below NVM.
+fn has_inodes_below(root: &RootBlock) -> bool {
+    let below = &root.inode_file.root[1..];
+    below.iter().any(|r| r.kind != root_kind::EMPTY)
 }
 
 /// Bitmaps and zones of the tiers below NVM, as committed.

@@ -6,7 +6,7 @@ use super::{Checker, EXPECT_ONE};
 use crate::volume_file::uuid_text;
 use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN, TIERS_MAX};
 use shale_format::superblock::{ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
-use shale_format::version::Access;
+use shale_format::version::{self, Access};
 use shale_format::{FormatError, Ino};
 
 const FIRST: Object = Object::Part("first superblock");
@@ -81,8 +81,20 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             true => (FIRST, SUPER_BLOCK, a.generation, b.generation),
             false => (SECOND, a.second_block(), b.generation, a.generation),
         };
-        let what = "superblock older than the other copy";
-        findings.note(Severity::Warning, object, Some(block), what, (new, old));
+        let (newer, older) = if a.generation < b.generation {
+            (b, a)
+        } else {
+            (a, b)
+        };
+        let mut begun = *older;
+        begun.incompatible |= version::INODES_BELOW;
+        begun.generation += 1;
+        // One copy after the other says so before a block of inodes goes down.
+        let (severity, what) = match begun.encode() == newer.encode() {
+            true => (Severity::Info, "a feature was about to come into use"),
+            false => (Severity::Warning, "superblock older than the other copy"),
+        };
+        findings.note(severity, object, Some(block), what, (new, old));
     } else if a != b {
         findings.error(
             SECOND,

@@ -1,5 +1,5 @@
-//! Tiers below NVM: their bitmaps and zones against what was seen. The devices are not read here:
-//! `scrub` and every read do that.
+//! Tiers below NVM: their bitmaps and zones against what was seen. Of the devices only blocks of inodes
+//! are read (`below`): `scrub` and every read do the rest.
 
 use super::Checker;
 use super::claims::{Owner, Part, for_runs};
@@ -83,6 +83,16 @@ fn zones(media: &Media, place: &DevicePlace) -> Vec<Zone> {
         first = end;
     }
     all
+}
+
+/// The entry of the zone that block `at` of the tier is in, if it is whole.
+pub(super) fn zone_entry(media: &Media, place: &DevicePlace, at: u64) -> Option<ZoneEntry> {
+    let zone = (at - place.first) / u64::from(place.zone_blocks);
+    let mut bytes = [0; BLOCK_BYTES];
+    let byte = (zone % ZONES_PER_BLOCK) as usize * ZoneEntry::BYTES;
+    let there = media.load(place.zone_block + zone / ZONES_PER_BLOCK, &mut bytes);
+    let entry = ZoneEntry::decode(&bytes[byte..byte + ZoneEntry::BYTES], zone);
+    entry.ok().filter(|_| there)
 }
 
 /// Blocks of the zones of each tier below NVM whose entries cannot be read: nobody knows how often they

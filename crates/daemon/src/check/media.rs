@@ -3,7 +3,11 @@
 //!
 //! Invariant: every address is checked before it becomes an offset; nothing is written.
 
+use super::below::{Below, Devices};
 use shale_device::{Map, Path};
+use shale_format::BlockAddr;
+use shale_format::device_table::DeviceTable;
+use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
 use std::sync::Arc;
 
@@ -87,6 +91,7 @@ pub(super) struct Media {
     map: Arc<Map>,
     blocks: u64,
     patches: Patches,
+    below: Devices,
 }
 
 impl Media {
@@ -97,7 +102,23 @@ impl Media {
             map,
             blocks,
             patches: Patches::default(),
+            below: Devices::default(),
         }
+    }
+
+    /// Opens the devices below NVM, where the inode file has blocks there.
+    pub(super) fn open_below(&mut self, file: &Inode, table: &DeviceTable, below: &Below) {
+        self.below = Devices::of(file, table, below);
+    }
+
+    /// Why a device is not there that holds inodes, if one is not.
+    pub(super) fn missing_below(&self) -> Option<&str> {
+        self.below.missing()
+    }
+
+    /// Reads a block of inodes below NVM.
+    pub(super) fn read_below(&self, addr: BlockAddr, into: &mut Block) -> Result<(), String> {
+        self.below.read(self, addr, into)
     }
 
     /// Blocks of the mapping.
@@ -105,11 +126,12 @@ impl Media {
         self.blocks
     }
 
-    /// Copies out one block; `false`: there is no such block, and `into` is unchanged.
+    /// Copies out one block, by its address; `false`: there is no such block, and `into` is unchanged,
+    /// or below NVM it cannot be read.
     #[must_use]
     pub(super) fn load(&self, block: u64, into: &mut Block) -> bool {
         if block >= self.blocks {
-            return false;
+            return self.read_below(BlockAddr::from_raw(block), into).is_ok();
         }
         let at = block as usize * BLOCK_BYTES;
         self.map.on(Path::Structure).load(at, into);

@@ -24,6 +24,7 @@
 //! entered once, whoever refers to it; what refers to blocks again is followed up to
 //! a multiple of the tier.
 
+mod below;
 mod bitmap;
 mod claims;
 mod entries;
@@ -41,6 +42,7 @@ mod report;
 mod slots;
 mod tree;
 
+pub use below::Below;
 pub use open::{CheckError, check_volume_dir, repair_volume_dir};
 pub use repair::{Mended, RepairReport, repair};
 pub use report::{Finding, Report, Severity, Totals};
@@ -69,15 +71,20 @@ const INODE_FILE: Object = Object::Part("inode file");
 const PROGRESS_BLOCKS: u64 = 256;
 
 /// How to check.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// Findings listed at most; the rest is counted. Default 1000.
     pub findings_max: usize,
+    /// Devices below NVM, for inodes that lie there.
+    pub below: Below,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        CheckOptions { findings_max: 1000 }
+        CheckOptions {
+            findings_max: 1000,
+            below: Below::default(),
+        }
     }
 }
 
@@ -147,6 +154,8 @@ struct Checker<'a> {
     names_missing: bool,
     /// The inode file could not be read whole.
     inode_file_broken: bool,
+    /// Blocks of inodes below NVM cannot be read.
+    slots_unread: bool,
 }
 
 /// Checks a volume. `map` holds the NVM tier; nobody may be changing it. Nothing is
@@ -186,6 +195,7 @@ fn check_named(
         let root = head::root(&media, &mut findings);
         if let (Some(root), Some(devices)) = (root, devices) {
             report.txid = root.txid;
+            media.open_below(&root.inode_file, &devices, &options.below);
             let tiers = lower::tier_blocks(&sb, &devices);
             let data = sb.data_block..sb.second_block();
             let checker = Checker {
@@ -200,6 +210,7 @@ fn check_named(
                 progress,
                 names_missing: false,
                 inode_file_broken: false,
+                slots_unread: false,
             };
             let paths = checker.run(logs, &mut report, inos);
             return (report, paths);
@@ -217,6 +228,7 @@ impl Checker<'_> {
         self.check_logs(logs);
         self.claim_tables();
         self.check_inode_file();
+        self.check_below();
         self.each_block(Stage::Slots, Self::check_slots);
         self.each_inode(Stage::Inodes, |c, inode, _| c.check_inode(inode));
         self.check_ways();
@@ -227,7 +239,8 @@ impl Checker<'_> {
         self.totals.blocks_used = self.claims.counts.iter().sum();
         self.totals.blocks_twice = self.claims.again_blocks;
         self.check_counts(marked);
-        report.complete = !self.claims.gave_up() && !self.inode_file_broken && !self.names_missing;
+        let lost = self.inode_file_broken || self.slots_unread;
+        report.complete = !self.claims.gave_up() && !lost && !self.names_missing;
         if self.claims.gave_up() {
             let what = "so many blocks are used twice that not all were looked at";
             let found = self.totals.blocks_twice;
@@ -265,21 +278,30 @@ impl Checker<'_> {
             );
         }
         let file = Inode { ino: 0, ..file };
-        let (slots, mut unusable) = (&mut self.slots, 0);
+        let sb = &self.sb;
+        let (slots, mut unusable, mut all) = (&mut self.slots, 0, Vec::new());
         let mapped = inode::extents(
             &self.media,
             &mut self.claims,
             f,
             (&file, self.root.txid),
             &mut |e| {
-                let addr = BlockAddr::from_raw(e.addr);
-                let usable = addr.tier() == Some(TierId::Nvm)
+                let below = BlockAddr::from_raw(e.addr).tier() != Some(TierId::Nvm);
+                let usable = (!below || sb.has_inodes_below())
                     && !e.is_unwritten()
-                    && e.end() <= FileBlock::containing(file.size)
-                    && slots.add(e.file_block, addr.index(), e.len);
+                    && e.end() <= FileBlock::containing(file.size);
+                all.extend(usable.then_some(*e));
                 unusable += u64::from(!usable);
             },
         );
+        // Of one tier after the other they were told.
+        all.sort_by_key(|e| e.file_block);
+        let mut end = 0;
+        for e in all {
+            let usable = e.file_block >= end && slots.add(e.file_block, e.addr, e.len);
+            unusable += u64::from(!usable);
+            end = end.max(e.end().0);
+        }
         slots.close();
         self.totals.extents += mapped.extents;
         self.totals.nodes += mapped.nodes;
@@ -331,6 +353,7 @@ impl Checker<'_> {
 
     /// Notes which slots of a block hold what.
     fn check_slots(&mut self, first: Ino, at: u64, block: &media::Block) {
+        let at = Some(at).filter(|&at| BlockAddr::from_raw(at).tier() == Some(TierId::Nvm));
         let mut used = 0;
         for (n, bytes) in (0..INODES_PER_BLOCK).zip(block.chunks_exact(INODE_BYTES)) {
             let ino = Ino(first.0 + n);
@@ -343,7 +366,7 @@ impl Checker<'_> {
                     if bytes.iter().any(|&b| b != 0) {
                         let what = "free slot that is not zeros";
                         self.findings
-                            .note(Severity::Warning, object, Some(at), what, ("", ""));
+                            .note(Severity::Warning, object, at, what, ("", ""));
                     }
                     continue;
                 }
@@ -351,7 +374,7 @@ impl Checker<'_> {
                     self.count_inode(&inode);
                     if !ino.is_user() && ino != Ino::ORPHANS {
                         let what = "inode with a number that no inode may have";
-                        self.findings.error(object, Some(at), what, ("", ""));
+                        self.findings.error(object, at, what, ("", ""));
                     }
                     // A type that does not exist counts as something that is there.
                     kind_of_mode(inode.mode).max(1)
@@ -359,7 +382,7 @@ impl Checker<'_> {
                 Err(e) => {
                     self.totals.damaged_inodes += 1;
                     self.names_missing = true;
-                    self.findings.undecodable(object, Some(at), &e);
+                    self.findings.undecodable(object, at, &e);
                     state::DAMAGED
                 }
             };
@@ -369,7 +392,7 @@ impl Checker<'_> {
         if used == 0 {
             let what = "block of the inode file without an inode";
             self.findings
-                .note(Severity::Warning, INODE_FILE, Some(at), what, ("", first.0));
+                .note(Severity::Warning, INODE_FILE, at, what, ("", first.0));
         }
     }
 

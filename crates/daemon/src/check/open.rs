@@ -65,7 +65,10 @@ pub fn repair_volume_dir(
     let found = check(
         map.clone(),
         &logs,
-        &CheckOptions { findings_max: 0 },
+        &CheckOptions {
+            findings_max: 0,
+            ..options.clone()
+        },
         progress,
     )
     .uuid;

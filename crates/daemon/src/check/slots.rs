@@ -34,7 +34,7 @@ pub(super) mod state {
 #[derive(Clone, Copy, Debug)]
 struct SlotRun {
     file_block: u64,
-    /// Block in the NVM tier.
+    /// Address of the first block; in NVM that is its number.
     block: u64,
     len: u32,
     /// Blocks of the inode file before this run.
@@ -90,7 +90,7 @@ impl Slots {
         self.blocks
     }
 
-    /// First inode and place of block `rank` of the inode file in the dense order.
+    /// First inode and address of block `rank` of the inode file in the dense order.
     pub(super) fn block(&self, rank: u64) -> Option<(Ino, u64)> {
         let i = self.runs.partition_point(|r| u64::from(r.rank) <= rank);
         let run = self.runs.get(i.checked_sub(1)?)?;

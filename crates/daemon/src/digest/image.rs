@@ -6,7 +6,7 @@ use super::twins::Twins;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::INODE_BYTES;
 use shale_format::xattr::Xattrs;
-use shale_format::{BlockAddr, DirKey, FileBlock, Ino};
+use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId};
 use shale_volume::{Dirent, Mapping, Result, View};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -119,6 +119,9 @@ impl Image for ChunkImage {
             return Ok(None);
         };
         let mut bytes = [0; INODE_BYTES];
+        if addr.tier() != Some(TierId::Nvm) {
+            return self.view.inode(ino);
+        }
         self.view.read_at(addr, byte as u64, &mut bytes)?;
         match Inode::decode(&bytes, ino) {
             Ok(inode) => Ok((!inode.is_free()).then_some(inode)),

@@ -6,6 +6,7 @@
 //! * `empty`: devices that are to be removed; moving up;
 //! * `pin`: files that stay in a tier;
 //! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
+//! * `inodes`: blocks of inodes below NVM;
 //! * `room`: making room, tier by tier;
 //! * `straight`: what goes below without having been in NVM;
 //! * `rise`: what clients read often below NVM comes back.
@@ -19,6 +20,7 @@
 
 mod copy;
 mod empty;
+mod inodes;
 mod mover;
 mod owners;
 mod pin;
@@ -126,6 +128,7 @@ pub(crate) struct Migration {
     coldest: Mutex<VecDeque<Piece>>,
     pub(crate) recency: Recency,
     owners: owners::Owners,
+    inodes: inodes::InodeBlocks,
     rising: Mutex<rise::Rising>,
     last_error: Mutex<Option<String>>,
     stuck: Mutex<Vec<Stuck>>,
@@ -269,7 +272,7 @@ impl Shared {
         !self.migration.stopped() && !self.migration.speed().paused
     }
 
-    /// Moves the coldest data down if NVM is too full.
+    /// Moves the coldest data down if NVM is too full, and where there is none inodes.
     fn sink(self: &Arc<Self>) -> shale_volume::Result<()> {
         let percent = self.migrate_percent();
         if self.above(percent) == 0 {
@@ -282,12 +285,20 @@ impl Shared {
                 break;
             }
             // Who waits for room has his turn after each batch.
-            match self.move_down(above.min(mover::BATCH_BLOCKS))? {
+            match self.move_down_all(above.min(mover::BATCH_BLOCKS), false)? {
                 0 => break,
                 blocks => self.keep_to_limit(blocks),
             }
         }
         Ok(())
+    }
+
+    /// Moves data down, and where that makes no room inodes. Gives the blocks. `asked`: somebody waits.
+    fn move_down_all(self: &Arc<Self>, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
+        match self.move_down(blocks)? {
+            0 => self.sink_inodes(blocks, asked),
+            moved => Ok(moved),
+        }
     }
 
     pub(crate) fn migration_failed(&self, error: &dyn std::error::Error) {
@@ -312,7 +323,7 @@ impl Shared {
         if self.migration.wait_for_turn() && self.available_now() >= bytes {
             return true;
         }
-        match self.move_down(bytes / mover::BLOCK + mover::BATCH_BLOCKS) {
+        match self.move_down_all(bytes / mover::BLOCK + mover::BATCH_BLOCKS, true) {
             Ok(blocks) => blocks > 0,
             Err(e) => {
                 self.migration_failed(&e);

@@ -15,9 +15,11 @@ use super::copy::{Copied, Copies};
 use crate::shared::Shared;
 use shale_device::{failpoints, mutants};
 use shale_format::extent::UNWRITTEN;
+use shale_format::inode::slot_of;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::{Extent, Mapping, Result, Run, Txn};
+use shale_volume::{Extent, Mapping, Result, Run, Txn, VolumeError};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -63,8 +65,10 @@ impl Shared {
     /// Moves blocks; fewer where the target has no more room or something changed meanwhile.
     /// Gives the blocks moved. The caller has the turn.
     pub(super) fn move_blocks(self: &Arc<Self>, wanted: &[Wanted], target: Target) -> Result<u64> {
-        let mut moved = 0;
-        let mut rest = wanted.iter().copied();
+        let of_inodes = |w: &&Wanted| w.ino == Ino::NONE.0;
+        let inodes: Vec<Wanted> = wanted.iter().filter(of_inodes).copied().collect();
+        let mut moved = self.move_inode_runs(&inodes, target)?;
+        let mut rest = wanted.iter().filter(|w| !of_inodes(w)).copied();
         let mut held: Option<Wanted> = None;
         loop {
             let mut batch = Vec::new();
@@ -120,7 +124,9 @@ impl Shared {
         let view = self.volume.view();
         let mut there = Vec::with_capacity(batch.len());
         for w in batch {
-            let Some(inode) = view.inode(Ino(w.ino))?.filter(|i| i.is_file()) else {
+            // One that cannot be read where it lies below NVM is named by whoever asks for it.
+            let inode = view.inode(Ino(w.ino)).or_else(unless_below)?;
+            let Some(inode) = inode.filter(|i| i.is_file()) else {
                 continue;
             };
             let mut n = 0;
@@ -200,8 +206,17 @@ impl Shared {
         }
         let mut txn = self.volume.begin();
         let (mut moved, mut unused, mut files) = (0, Vec::new(), Vec::new());
+        let (mut returning, returns_max) = (BTreeSet::new(), self.returns_left());
         for (&ino, parts) in copied {
-            let Some(mut inode) = txn.inode(Ino(ino))?.filter(|i| i.is_file()) else {
+            let (fb, _) = slot_of(Ino(ino));
+            let below = |addr: &BlockAddr| addr.tier() != Some(TierId::Nvm);
+            let returns = txn.inode_block(fb)?.is_some_and(|addr| below(&addr));
+            // An inode that changes comes back to NVM.
+            let fits = !returns
+                || returning.contains(&fb)
+                || (returning.len() as u64) < returns_max && returning.insert(fb);
+            let inode = if fits { txn.inode(Ino(ino))? } else { None };
+            let Some(mut inode) = inode.filter(|i| i.is_file()) else {
                 unused.extend(parts.iter().map(|c| (c.to, c.blocks)));
                 continue;
             };
@@ -243,6 +258,14 @@ impl Shared {
             }
         }
         txn.commit().map(drop)
+    }
+}
+
+/// Nothing, where a block below NVM cannot be read.
+pub(super) fn unless_below<T: Default>(e: VolumeError) -> Result<T> {
+    match e {
+        VolumeError::BadBlock { .. } | VolumeError::Lower(_) => Ok(T::default()),
+        other => Err(other),
     }
 }
 

@@ -8,11 +8,10 @@
 //! Memory: a number for each file and zone that it has blocks in, [`NOTES_MAX`] at most. Beyond that a zone's
 //! set is forgotten, and to empty that zone is to look through the inodes.
 
-use super::mover::Wanted;
+use super::mover::{Wanted, unless_below};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_format::inode::Inode;
-use shale_format::limits::INODES_PER_BLOCK;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Extent, Result, Run, ZoneInfo};
 use std::collections::{BTreeSet, HashMap};
@@ -224,44 +223,73 @@ impl Shared {
         f: &mut dyn FnMut(&Inode, &Extent),
     ) -> Result<()> {
         let view = self.volume.view();
-        let (mut at, mut next) = (0, Some(0));
-        while next.is_some() {
+        let in_nvm = |addr: BlockAddr| addr.tier() == Some(TierId::Nvm);
+        if tier != Some(TierId::Nvm) {
+            let _reader = self.readers.enter();
+            self.extents_of(Ino::NONE, tier, &mut |file, e| {
+                if !in_nvm(BlockAddr::from_raw(e.addr)) {
+                    f(file, e);
+                }
+            })?;
+        }
+        let mut at = 0;
+        loop {
             // Freed blocks wait for one block of the inode file at a time, and not for all.
             let _reader = self.readers.enter();
-            let file = view.root()?.inode_file;
-            next = None;
-            view.extents(&file, FileBlock(at), &mut |e| {
-                next = Some(e.file_block);
-                ControlFlow::Break(())
-            })?;
-            let Some(block) = next else { break };
-            for n in 0..INODES_PER_BLOCK {
-                let ino = Ino(block * INODES_PER_BLOCK + n);
-                if ino.is_user() {
-                    self.extents_of(ino, tier, f)?;
+            let Some((block, addr)) = self.next_inode_block(at)? else {
+                return Ok(());
+            };
+            at = block + 1;
+            // No file has data in NVM whose inode lies below.
+            if tier == Some(TierId::Nvm) && !in_nvm(addr) {
+                continue;
+            }
+            let inodes = view.inodes_of(FileBlock(block));
+            for inode in inodes.or_else(|e| {
+                if in_nvm(addr) {
+                    Err(e)
+                } else {
+                    unless_below(e)
+                }
+            })? {
+                if Ino(inode.ino).is_user() {
+                    self.extents_in(&inode, tier, f)?;
                 }
             }
-            at = block + 1;
         }
-        Ok(())
     }
 
-    /// The same of one inode. The caller is a reader.
-    fn extents_of(
+    /// The same of one inode; number 0: of the inode file. The caller is a reader.
+    pub(super) fn extents_of(
         &self,
         ino: Ino,
         tier: Option<TierId>,
         f: &mut dyn FnMut(&Inode, &Extent),
     ) -> Result<()> {
         let view = self.volume.view();
-        let has = |i: &Inode| tier.is_none_or(|t| i.root[t as usize].kind != 0);
-        let Some(inode) = view.inode(ino)?.filter(|i| i.is_file() && has(i)) else {
-            return Ok(());
+        let inode = match ino {
+            Ino::NONE => Some(view.root()?.inode_file),
+            ino => view.inode(ino).or_else(unless_below)?,
         };
-        view.extents(&inode, FileBlock(0), &mut |e| {
+        inode.map_or(Ok(()), |inode| self.extents_in(&inode, tier, f))
+    }
+
+    /// The same of an inode that was read.
+    fn extents_in(
+        &self,
+        inode: &Inode,
+        tier: Option<TierId>,
+        f: &mut dyn FnMut(&Inode, &Extent),
+    ) -> Result<()> {
+        let has = tier.is_none_or(|t| inode.root[t as usize].kind != 0);
+        if !inode.is_file() || !has {
+            return Ok(());
+        }
+        let view = self.volume.view();
+        view.extents(inode, FileBlock(0), &mut |e| {
             let mine = tier.is_none_or(|t| BlockAddr::from_raw(e.addr).tier() == Some(t));
             if mine {
-                f(&inode, &e);
+                f(inode, &e);
             }
             ControlFlow::Continue(())
         })

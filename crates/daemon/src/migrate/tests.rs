@@ -2,8 +2,9 @@
 
 #[cfg(not(feature = "mutants"))]
 mod in_order;
+mod inodes;
 
-use crate::check::{CheckOptions, check};
+use crate::check::{Below, CheckOptions, check};
 use crate::daemon::{Daemon, DaemonConfig};
 use crate::lower_read::Unsent;
 use crate::nvm_dir::make_nvm;
@@ -326,7 +327,12 @@ fn verify(
         hdd: tier(1),
     };
     let volume = Volume::open_with(map.clone(), &lower).map_err(|e| format!("open: {e}"))?;
-    let report = check(map, &[], &CheckOptions::default(), &mut |_| {});
+    let places = table.of(0).iter().chain(table.of(1));
+    let options = CheckOptions {
+        below: Below::open(places.map(|p| (p.uuid, device(p))).collect()),
+        ..CheckOptions::default()
+    };
+    let report = check(map, &[], &options, &mut |_| {});
     if report.errors > 0 {
         return Err(format!("fsck: {report}"));
     }
@@ -340,7 +346,7 @@ fn verify(
 fn contents(volume: &Volume) -> Result<Content, String> {
     let view = volume.view();
     let mut content = Content::new();
-    for ino in 16..32 {
+    for ino in 16..96 {
         let Some(inode) = view.inode(Ino(ino)).map_err(|e| e.to_string())? else {
             continue;
         };
@@ -359,6 +365,8 @@ fn contents(volume: &Volume) -> Result<Content, String> {
             }
             file.push(block[0]);
         }
+        // Who owns it, where that was said.
+        file.extend((inode.uid != 0).then_some(inode.uid as u8));
         content.insert(ino, file);
     }
     Ok(content)

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use shale_daemon::check::Below as Devices;
 use shale_device::block::{Ask, Step};
 use shale_device::sim::{BlockReplay, BlockRules, BlockTape, Choice, Recording, Told};
 use shale_device::{MemoryBlocks, TierDevice};
@@ -128,6 +129,13 @@ impl Below {
             ssd: vec![ssd as Arc<dyn TierDevice>],
             hdd: vec![hdd],
         }
+    }
+
+    /// For a check.
+    pub fn for_check(&self) -> Devices {
+        let [ssd, hdd] = self.devices.clone();
+        let uuid = |n: usize| table(n).device[0].uuid;
+        Devices::open(vec![(uuid(0), ssd as Arc<dyn TierDevice>), (uuid(1), hdd)])
     }
 
     /// What they hold.

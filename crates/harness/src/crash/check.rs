@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use shale_daemon::check::{CheckOptions, Severity, check};
+use shale_daemon::check::{Below as Devices, CheckOptions, Severity, check};
 use shale_daemon::{Daemon, RecoveryReport, recover_only};
 use shale_device::sim::Recorded;
 use shale_format::limits::BLOCK_BYTES;
@@ -111,12 +111,12 @@ pub(super) fn fine(report: &RecoveryReport) -> std::result::Result<(), Wrong> {
 /// # Errors
 /// What is wrong.
 pub fn fsck(place: &Place) -> std::result::Result<(), Wrong> {
-    let report = check(
-        place.segment.clone(),
-        &[],
-        &CheckOptions::default(),
-        &mut |_| (),
-    );
+    let below = place.below.as_ref();
+    let options = CheckOptions {
+        below: below.map_or_else(Devices::default, |b| b.for_check()),
+        ..CheckOptions::default()
+    };
+    let report = check(place.segment.clone(), &[], &options, &mut |_| ());
     let bad = |severity: Severity| severity != Severity::Info;
     let findings: Vec<String> = report
         .findings
@@ -198,7 +198,7 @@ pub fn live_on(
     Ok(done.and_then(|()| fsck(place)))
 }
 
-/// Moves everything out of NVM, as far as there is room below: the tree is the same.
+/// Moves everything out of NVM, as far as there is room below, and then inodes: the tree is the same.
 fn move_down(
     daemon: &Daemon,
     shale: &mut Shale,
@@ -206,6 +206,7 @@ fn move_down(
 ) -> std::result::Result<(), Wrong> {
     daemon
         .migrate(None)
+        .and_then(|_| daemon.sink_inodes())
         .map_err(|e| format!("after recovery, migration: {e}"))?;
     daemon.quiesce();
     let found = Snapshot::of(shale).map_err(|e| format!("after recovery, moved down: {e}"))?;

@@ -48,7 +48,7 @@ mod errno {
 mod node {
     use super::errno::Stop;
     use super::lease::LeaseWord;
-    use super::session::View;
+    use super::session::Session;
     use super::sync::Mutex;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
@@ -75,9 +75,9 @@ mod node {
             })
         }
 
-        pub(crate) fn reload(&self, view: &View, _epoch: u64) -> Result<(), Stop> {
+        pub(crate) fn reload(&self, session: &Session, _epoch: u64) -> Result<(), Stop> {
             let mut state = self.state.lock();
-            *state = view.0.in_volume(self.ino);
+            *state = session.view.0.in_volume(self.ino);
             Ok(())
         }
     }

@@ -325,3 +325,128 @@ fn nvm_alone_gets_a_tier_and_loses_it() {
     assert_eq!(volume.space().free, free);
     check(&volume.view());
 }
+
+impl Tiered {
+    /// Makes files without content.
+    fn make_empty(&self, inos: std::ops::Range<u64>) {
+        let mut txn = self.volume.begin();
+        for ino in inos {
+            txn.put_inode(&file(ino)).unwrap();
+        }
+        txn.commit().unwrap();
+    }
+
+    fn inode_block(&self, fb: u64) -> Option<BlockAddr> {
+        let view = self.volume.view();
+        let file = view.root().unwrap().inode_file;
+        match view.map_block(&file, FileBlock(fb)).unwrap() {
+            Mapping::Data { addr, .. } => Some(addr),
+            _ => None,
+        }
+    }
+
+    /// Moves a block of the inode file to flash, as it was before `between`; whether it did.
+    fn sink(&self, fb: u64, between: impl FnOnce()) -> bool {
+        self.volume.let_inodes_sink().unwrap();
+        let from = self.inode_block(fb).unwrap();
+        let mut bytes = [0; BLOCK_BYTES];
+        self.volume.view().read_at(from, 0, &mut bytes).unwrap();
+        let run = self
+            .volume
+            .allocate_lower(TierId::Ssd, Heat::Cold, 1, false);
+        let run = run.unwrap();
+        self.volume.write_lower(run, &bytes).unwrap();
+        self.volume.flush_lower(TierId::Ssd).unwrap();
+        between();
+        let mut txn = self.volume.begin();
+        let moves = txn.move_inode_block(FileBlock(fb), (from, run.addr), &bytes);
+        let moves = moves.unwrap();
+        txn.commit().unwrap();
+        moves
+    }
+
+    fn uid(&self, ino: u64) -> Option<u32> {
+        let view = self.volume.view();
+        view.inode(shale_format::Ino(ino)).unwrap().map(|i| i.uid)
+    }
+
+    fn give(&self, ino: u64, uid: u32) {
+        let mut txn = self.volume.begin();
+        let mut inode = txn.inode(shale_format::Ino(ino)).unwrap().unwrap();
+        inode.uid = uid;
+        txn.put_inode(&inode).unwrap();
+        txn.commit().unwrap();
+    }
+}
+
+#[test]
+fn inodes_move_down_and_return_when_one_of_them_changes() {
+    let t = tiered();
+    t.make_empty(16..48);
+    t.give(17, 5);
+    assert!(t.sink(1, || ()));
+    assert_eq!(t.inode_block(1).unwrap().tier(), Some(TierId::Ssd));
+    assert!(t.volume.has_inodes_below());
+    assert_eq!(t.volume.lower_space(TierId::Ssd).unwrap().live, 1);
+    check(&t.volume.view());
+    let t = t.reopen();
+    assert!(t.volume.has_inodes_below());
+    assert_eq!(
+        [16, 17, 40].map(|ino| t.uid(ino)),
+        [Some(0), Some(5), Some(0)]
+    );
+    t.give(18, 6);
+    assert_eq!(t.inode_block(1).unwrap().tier(), Some(TierId::Nvm));
+    assert!(!t.volume.has_inodes_below());
+    assert_eq!(
+        [16, 17, 18].map(|ino| t.uid(ino)),
+        [Some(0), Some(5), Some(6)]
+    );
+    assert_eq!(t.volume.lower_space(TierId::Ssd).unwrap().live, 0);
+    assert!(t.sink(1, || ()));
+    for ino in 16..32 {
+        t.remove(ino);
+    }
+    assert_eq!(t.inode_block(1), None);
+    assert_eq!((t.uid(20), t.uid(40)), (None, Some(0)));
+    check(&t.volume.view());
+}
+
+#[test]
+fn inodes_that_changed_while_they_were_copied_stay() {
+    let t = tiered();
+    t.make_empty(16..32);
+    assert!(!t.sink(1, || t.give(20, 3)));
+    assert_eq!(t.inode_block(1).unwrap().tier(), Some(TierId::Nvm));
+    assert_eq!(t.uid(20), Some(3));
+    // Nor may they change in the transaction that moves them.
+    t.volume.let_inodes_sink().unwrap();
+    let from = t.inode_block(1).unwrap();
+    let mut bytes = [0; BLOCK_BYTES];
+    t.volume.view().read_at(from, 0, &mut bytes).unwrap();
+    let to = t.volume.allocate(1, None).unwrap()[0].addr;
+    let mut txn = t.volume.begin();
+    assert!(
+        txn.move_inode_block(FileBlock(1), (from, to), &bytes)
+            .unwrap()
+    );
+    txn.put_inode(&file(21)).unwrap();
+    assert!(txn.commit().is_err());
+    assert_eq!(t.uid(20), Some(3));
+}
+
+#[test]
+fn a_reader_without_devices_is_told_where_an_inode_lies() {
+    let t = tiered();
+    t.make_empty(16..32);
+    let (blind, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();
+    assert!(!blind.superblock().has_inodes_below());
+    t.sink(1, || ());
+    let ino = shale_format::Ino(20);
+    let at = t.inode_block(1).unwrap();
+    let found = blind.find_inode(ino).unwrap();
+    assert!(matches!(found, crate::FoundInode::Below { addr, len: 1 } if addr == at));
+    assert!(blind.inode(ino).is_err());
+    let (later, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();
+    assert!(later.superblock().has_inodes_below());
+}

@@ -132,7 +132,7 @@ struct Repair {
     sb: Superblock,
     root: RootBlock,
     space: Space,
-    /// Blocks of the inode file by number.
+    /// Addresses of the blocks of the inode file by number; 0: to be written.
     slots: BTreeMap<u64, u64>,
     /// The blocks above or their tree are not what is on the medium.
     slots_changed: bool,
@@ -185,6 +185,13 @@ pub fn repair(
         let why = "both copies of the device table are damaged: nothing below NVM can be found";
         shale_volume::VolumeError::Lower(why.to_owned())
     })?;
+    if let Some(root) = head::root(&media, &mut findings) {
+        media.open_below(&root.inode_file, &devices, &options.below);
+    }
+    if let Some(why) = media.missing_below() {
+        let why = format!("{why}: inodes lie there, and without them nothing is repaired");
+        return Err(shale_volume::VolumeError::Lower(why).into());
+    }
     let mut repair = Repair::new(media, sb, &devices, logs);
     repair.note_parts(&before);
     repair.superblocks(map);

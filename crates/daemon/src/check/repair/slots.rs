@@ -38,26 +38,33 @@ impl Repair {
 
     /// Whether all of the inode file could be read.
     fn read_inode_file(&mut self, file: &Inode) -> bool {
-        let root = file.root[TierId::Nvm as usize];
-        let (mut all, mut whole) = (Vec::new(), file.is_file() && file.ino == 0);
-        match root.kind {
-            root_kind::EMPTY => {}
-            root_kind::DIRECT => all.push(direct(&root)),
-            root_kind::TREE => {
-                let mut leaf = |block: &_, header: &_, _: &_| all.extend(extents_of(block, header));
-                let kind = TreeKind::Extents;
-                let walked = self.walk(&root, Ino(0), kind, Pass::Claim, &mut leaf);
-                whole &= walked.is_whole(&root);
+        let mut whole = file.is_file() && file.ino == 0;
+        let mut all: Vec<Extent> = Vec::new();
+        for (tier, root) in TierId::ALL.into_iter().zip(&file.root) {
+            let mut here = Vec::new();
+            match root.kind {
+                root_kind::EMPTY => {}
+                root_kind::DIRECT => here.push(direct(root)),
+                root_kind::TREE => {
+                    let mut leaf =
+                        |block: &_, header: &_, _: &_| here.extend(extents_of(block, header));
+                    let kind = TreeKind::Extents;
+                    let walked = self.walk(root, Ino(0), kind, Pass::Claim, &mut leaf);
+                    whole &= walked.is_whole(root);
+                }
+                _ => whole = false,
             }
-            _ => whole = false,
+            let mine = |e: &Extent| BlockAddr::from_raw(e.addr).tier() == Some(tier);
+            whole &= here.iter().all(mine);
+            all.extend(here.into_iter().filter(mine));
         }
+        all.sort_by_key(|e| e.file_block);
         let mut end = 0;
         for e in &all {
             let addr = BlockAddr::from_raw(e.addr);
             let last = e.file_block.checked_add(e.len.into());
             let legal = e.len > 0
                 && !e.is_unwritten()
-                && addr.tier() == Some(TierId::Nvm)
                 && self.space.is_inside(addr, e.len.into())
                 && last.is_some_and(|last| last <= SLOT_BLOCKS_MAX)
                 && e.file_block >= end;
@@ -67,8 +74,13 @@ impl Repair {
             }
             end = e.end().0;
             for n in 0..u64::from(e.len) {
-                match self.space.claim(addr.index() + n) {
-                    true => drop(self.slots.insert(e.file_block + n, addr.index() + n)),
+                let at = addr.plus(n);
+                let claimed = match at.tier() {
+                    Some(TierId::Nvm) => self.space.claim(at.index()),
+                    _ => self.space.claim_below(at, 1),
+                };
+                match claimed {
+                    true => drop(self.slots.insert(e.file_block + n, at.raw())),
                     false => whole = false,
                 }
             }
@@ -107,6 +119,14 @@ impl Repair {
     fn read_slots(&mut self, fb: u64, at: u64) {
         let mut block = [0; BLOCK_BYTES];
         if !self.media.load(at, &mut block) {
+            if BlockAddr::from_raw(at).tier() != Some(TierId::Nvm) {
+                let first = fb * INODES_PER_BLOCK;
+                let last = first + INODES_PER_BLOCK - 1;
+                let what = format!("inodes {first} to {last} cannot be read below NVM");
+                self.note_part("inode file", what, true);
+                self.slots_changed = true;
+                self.slots.insert(fb, 0);
+            }
             return;
         }
         let (mut used, mut rewrite) = (false, false);

@@ -33,7 +33,7 @@ impl Repair {
             self.write_trees(rebuild, ino, &mut below)?;
         }
         if self.slots_changed || self.inodes.values().any(|k| k.changed) {
-            self.write_inode_file(rebuild, txid)?;
+            self.write_inode_file(rebuild, txid, &mut below)?;
         } else {
             let file = self.root.inode_file;
             self.keep_trees(&file, &mut below);
@@ -142,7 +142,12 @@ impl Repair {
     }
 
     /// Writes the blocks of the inode file that change, and the tree that leads to them.
-    fn write_inode_file(&mut self, rebuild: &Rebuild, txid: u64) -> Result<()> {
+    fn write_inode_file(
+        &mut self,
+        rebuild: &Rebuild,
+        txid: u64,
+        below: &mut [u64; 3],
+    ) -> Result<()> {
         let changed = self.inodes.values().filter(|k| k.changed);
         let changed: Vec<u64> = changed.map(|k| k.inode.ino / INODES_PER_BLOCK).collect();
         for fb in changed {
@@ -166,19 +171,25 @@ impl Repair {
             rebuild.inode_block(to, &here)?;
             self.slots.insert(fb, to.index());
         }
-        let mut all = Vec::new();
+        let mut tiers: [Vec<Extent>; 3] = Default::default();
         for (&fb, &at) in &self.slots {
+            let addr = BlockAddr::from_raw(at);
             let one = Extent {
                 file_block: fb,
-                addr: BlockAddr::nvm(at).raw(),
+                addr: addr.raw(),
                 len: 1,
                 flags: 0,
             };
-            push(&mut all, one);
-            self.space.keep(BlockAddr::nvm(at), 1);
+            let tier = addr.tier().unwrap_or(TierId::Nvm) as usize;
+            push(&mut tiers[tier], one);
+            below[tier] += u64::from(tier > 0);
+            self.space.keep(addr, 1);
         }
-        let space = &mut self.space;
-        let root = rebuild.extents(Ino::NONE, &all, &mut || space.take())?;
+        let mut roots = [ExtentRoot::EMPTY; 3];
+        for (root, all) in roots.iter_mut().zip(&tiers) {
+            let space = &mut self.space;
+            *root = rebuild.extents(Ino::NONE, all, &mut || space.take())?;
+        }
         let file = &mut self.root.inode_file;
         if !file.is_file() {
             *file = Inode::free();
@@ -187,10 +198,10 @@ impl Repair {
         }
         file.ino = 0;
         file.txid = txid;
-        file.root = [root, ExtentRoot::EMPTY, ExtentRoot::EMPTY];
+        file.root = roots;
         file.blocks = self.slots.len() as u64;
-        let end = all.last().map_or(0, |e| e.end().byte());
-        file.size = end;
+        let ends = tiers.iter().filter_map(|all| all.last());
+        file.size = ends.map(|e| e.end().byte()).max().unwrap_or(0);
         Ok(())
     }
 }

@@ -50,9 +50,9 @@ const SUPERBLOCKS: &[Damage] = &[
         "99 is newer",
     ),
     damage(
-        |s| s.edit_super(0, |sb| sb.incompatible = 8),
+        |s| s.edit_super(0, |sb| sb.incompatible = 1 << 40),
         "superblock: version",
-        "0x8",
+        "0x10000000000",
     ),
     damage(
         |s| s.edit_super(0, |sb| sb.bitmap_blocks = 0),

@@ -85,7 +85,10 @@ fn findings_are_capped_and_counted() {
     for ino in sample::MANY {
         sample.edit(ino, |i| i.nlink += 1);
     }
-    let options = super::CheckOptions { findings_max: 7 };
+    let options = super::CheckOptions {
+        findings_max: 7,
+        ..super::CheckOptions::default()
+    };
     let report = super::check(
         std::sync::Arc::clone(&sample.map),
         &[],

@@ -94,6 +94,10 @@ impl Session {
         Ok(self.nodes.add(node, self.digested()))
     }
 
+    pub(crate) fn get_lacking(&self, stop: Stop) -> Result<()> {
+        Err(final_errno(stop))
+    }
+
     /// A message and its answer.
     pub(crate) fn ask(&self, request: Request) -> Result<Reply> {
         memory::fence();

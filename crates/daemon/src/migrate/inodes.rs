@@ -1,0 +1,506 @@
+//! Blocks of the inode file below NVM.
+//!
+//! They go down when data alone cannot make the room that is wanted, the coldest first; a block
+//! holds 16 inodes. They come back when one of their inodes is about to change: before a client gets
+//! the lease under which it may change an inode, the inode's block is in NVM, and it stays there as long as
+//! that lease is held. So no record of a log is about an inode that lies below, and none has to set
+//! room aside for its return.
+//!
+//! A batch goes as one of data does (`mover`), but for one thing: slots change in place, so that
+//! the transaction compares what was copied with what is there. Who holds a lease to change is asked for
+//! nothing back one by one: all leases of a batch become shared at once.
+//!
+//! Not moved: blocks with a directory (each path walk reads them) or an orphan (it is freed without a
+//! lease), with a file that has data in NVM (so whoever looks for data there need not look at inodes below), with
+//! a number that is granted, or an inode that is open.
+
+use super::Migration;
+use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use crate::client::Client;
+use crate::daemon::Daemon;
+use crate::lease::Holder;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use shale_device::failpoints;
+use shale_format::extent::root_kind;
+use shale_format::inode::{Inode, flag, time};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
+use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_volume::{Heat, Mapping, Result, Run, VolumeError};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Part of the fixed reserve that blocks which have to come back may use.
+const RESERVE_PART: u64 = 8;
+/// Blocks that one batch of data may bring back, whose inodes it changes.
+const RETURNS_MAX: u64 = 64;
+/// So many batches of which all is in use are passed over at a time.
+const TRIES: usize = 8;
+/// Nobody waiting for room, they are listed anew so long after none could move.
+const LIST_EVERY: Duration = Duration::from_secs(5);
+/// Longest wait for what was moved down to be free.
+const PASS_WAIT: Duration = Duration::from_secs(10);
+
+/// A block of the inode file, and how cold it was when it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cold {
+    changed_s: i64,
+    fb: u64,
+}
+
+/// A block of the inode file, where it lies, and what it holds.
+struct Copied {
+    fb: u64,
+    from: BlockAddr,
+    to: BlockAddr,
+    bytes: Box<[u8; BLOCK_BYTES]>,
+}
+
+/// What is known about blocks of inodes.
+#[derive(Default)]
+pub(super) struct InodeBlocks {
+    /// Those that somebody is about to get a lease to change in, and how many are.
+    staying: Mutex<HashMap<u64, u32>>,
+    /// The next to move down.
+    coldest: Mutex<VecDeque<Cold>>,
+    /// When none could move.
+    none_at: Mutex<Option<Instant>>,
+}
+
+impl InodeBlocks {
+    /// The next blocks to move down, of those that were listed.
+    fn next(&self, most: u64) -> Vec<u64> {
+        let mut listed = self.coldest.lock();
+        let most = listed.len().min(most as usize);
+        let mut taken: Vec<u64> = listed.drain(..most).map(|c| c.fb).collect();
+        taken.sort_unstable();
+        taken
+    }
+}
+
+/// A block of inodes stays in NVM until this is dropped.
+pub(crate) struct Stays<'m> {
+    migration: &'m Migration,
+    fb: u64,
+}
+
+impl Drop for Stays<'_> {
+    fn drop(&mut self) {
+        let mut staying = self.migration.inodes.staying.lock();
+        if let Some(n) = staying.get_mut(&self.fb) {
+            *n -= 1;
+            if *n == 0 {
+                staying.remove(&self.fb);
+            }
+        }
+    }
+}
+
+fn inos_of(fb: u64) -> std::ops::Range<u64> {
+    fb * INODES_PER_BLOCK..(fb + 1) * INODES_PER_BLOCK
+}
+
+/// The inodes in a block of the inode file, if all of it is whole.
+fn decoded(fb: u64, block: &[u8; BLOCK_BYTES]) -> Option<Vec<Inode>> {
+    let slots = block.chunks_exact(INODE_BYTES).zip(inos_of(fb));
+    let all = slots.map(|(bytes, ino)| Inode::decode(bytes, Ino(ino)).ok());
+    let mut inodes: Vec<Inode> = all.collect::<Option<_>>()?;
+    inodes.retain(|inode| !inode.is_free());
+    Some(inodes)
+}
+
+/// Whether an inode may lie below NVM.
+fn may_sink(inode: &Inode) -> bool {
+    let orphan = inode.flags & flag::ORPHAN != 0;
+    let in_nvm = inode.is_file() && inode.root[TierId::Nvm as usize].kind != root_kind::EMPTY;
+    Ino(inode.ino).is_user() && !inode.is_dir() && !orphan && !in_nvm
+}
+
+/// Whether all inodes of a block may lie below NVM.
+fn all_may_sink(fb: u64, block: &[u8; BLOCK_BYTES]) -> bool {
+    decoded(fb, block).is_some_and(|inodes| inodes.iter().all(may_sink))
+}
+
+impl Shared {
+    /// Has an inode's block in NVM, where it stays until what is given is dropped: for who is about to
+    /// get a lease to change it.
+    ///
+    /// # Errors
+    /// The block cannot be read, or there is no room for it.
+    pub(crate) fn raise_inode(self: &Arc<Self>, ino: u64) -> Result<Option<Stays<'_>>> {
+        if !self.volume.superblock().can_have_tiers() {
+            return Ok(None);
+        }
+        let fb = ino / INODES_PER_BLOCK;
+        let migration = &self.migration;
+        *migration.inodes.staying.lock().entry(fb).or_default() += 1;
+        let stays = Stays { migration, fb };
+        if self.volume.has_inodes_below() {
+            while !self.raise_block(fb)? {}
+        }
+        Ok(Some(stays))
+    }
+
+    /// Brings a block of the inode file to NVM if it lies below. `false`: it moved meanwhile.
+    fn raise_block(self: &Arc<Self>, fb: u64) -> Result<bool> {
+        let Some(from) = self.inode_block_below(fb)? else {
+            return Ok(true);
+        };
+        let to = self.block_for_return()?;
+        let reader = self.readers.enter();
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        let view = self.volume.view();
+        let raised = view.read_at(from, 0, &mut bytes[..]).and_then(|()| {
+            self.volume.write_at(to, 0, &bytes[..])?;
+            let mut txn = self.volume.begin();
+            if !txn.move_inode_block(FileBlock(fb), (from, to), &bytes)? {
+                return Ok(None);
+            }
+            txn.commit().map(Some)
+        });
+        drop(reader);
+        match raised {
+            Ok(Some(committed)) => {
+                self.publish(committed.txid);
+                self.migration.counts.up.fetch_add(BLOCK, Ordering::Relaxed);
+                Ok(true)
+            }
+            other => {
+                self.volume.give_back(Run { addr: to, len: 1 });
+                if let Err(e) = other
+                    && self.inode_block_below(fb)? == Some(from)
+                {
+                    self.bad_blocks.note(from, &e);
+                    return Err(e);
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Where a block of the inode file lies, if that is below NVM.
+    fn inode_block_below(&self, fb: u64) -> Result<Option<BlockAddr>> {
+        let _reader = self.readers.enter();
+        let view = self.volume.view();
+        let found = view.map_block(&view.root()?.inode_file, FileBlock(fb))?;
+        Ok(match found {
+            Mapping::Data { addr, .. } if addr.tier() != Some(TierId::Nvm) => Some(addr),
+            _ => None,
+        })
+    }
+
+    /// A block of NVM for inodes that are about to change. Where there is no other, part of the fixed
+    /// reserve is: on a full volume that is a step to deleting.
+    fn block_for_return(self: &Arc<Self>) -> Result<BlockAddr> {
+        let one = |runs: Vec<Run>| runs.first().map(|run| run.addr);
+        if let Ok(runs) = self.allocate_above(1) {
+            return one(runs).ok_or(VolumeError::NoSpace { wanted: 1, free: 0 });
+        }
+        if self.make_room(BLOCK) {
+            self.release.wait(self.release.ask(), PASS_WAIT);
+        }
+        let runs = self
+            .allocate_above(1)
+            .or_else(|e| match self.returns_left() {
+                0 => Err(e),
+                _ => self.volume.allocate(1, None),
+            })?;
+        one(runs).ok_or(VolumeError::NoSpace { wanted: 1, free: 0 })
+    }
+
+    /// Blocks of NVM that may come back although nobody has set room aside for them.
+    pub(super) fn returns_left(&self) -> u64 {
+        let space = self.volume.space();
+        let kept = space.reserved_fixed - space.reserved_fixed / RESERVE_PART;
+        space.free.saturating_sub(kept).min(RETURNS_MAX)
+    }
+
+    /// Moves blocks of inodes out of NVM, the coldest first: about `blocks` blocks, one batch at most.
+    /// Gives how many moved. `asked`: somebody waits for the room.
+    pub(super) fn sink_inodes(self: &Arc<Self>, blocks: u64, asked: bool) -> Result<u64> {
+        let tiers = self.volume.lower_tiers();
+        let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
+        let inodes = &self.migration.inodes;
+        if tiers.is_empty() || (!asked && inodes.none_at.lock().as_ref().is_some_and(lately)) {
+            return Ok(0);
+        }
+        let _turn = self.migration.turn();
+        let mut listed = false;
+        // What is coldest may be in use.
+        for _ in 0..TRIES {
+            let mut cold = inodes.next(blocks.min(BATCH_BLOCKS));
+            if cold.is_empty() && !std::mem::replace(&mut listed, true) {
+                *inodes.coldest.lock() = self.list_coldest_inodes()?;
+                cold = inodes.next(blocks.min(BATCH_BLOCKS));
+            }
+            if cold.is_empty() {
+                break;
+            }
+            self.volume.let_inodes_sink()?;
+            self.weaken_leases(&cold);
+            for (n, &tier) in tiers.iter().enumerate() {
+                let below = tiers.get(n + 1).copied();
+                if let Err(e) = self.make_room_on(tier, below, cold.len() as u64) {
+                    tracing::debug!(?tier, "no room is made: {e}");
+                }
+                let last = false;
+                let moved = self.move_inode_blocks(&cold, Target { tier, last })?;
+                if moved > 0 {
+                    return Ok(moved);
+                }
+            }
+        }
+        *inodes.none_at.lock() = Some(Instant::now());
+        Ok(0)
+    }
+
+    /// Blocks of the inode file that lie in a tier.
+    pub(crate) fn inode_blocks_in(&self, tier: TierId) -> u64 {
+        let _reader = self.readers.enter();
+        let mut blocks = 0;
+        // What cannot be read of the tree is told by whoever needs it.
+        let _ = self.extents_of(Ino::NONE, Some(tier), &mut |_, e| {
+            blocks += u64::from(e.len)
+        });
+        blocks
+    }
+
+    fn list_coldest_inodes(&self) -> Result<VecDeque<Cold>> {
+        let clients = self.clients();
+        let view = self.volume.view();
+        let (mut cold, mut at, mut block) = (Vec::new(), 1, [0; BLOCK_BYTES]);
+        loop {
+            let _reader = self.readers.enter();
+            let Some((fb, addr)) = self.next_inode_block(at)? else {
+                break;
+            };
+            at = fb + 1;
+            // One that is just being changed is not cold.
+            if addr.tier() == Some(TierId::Nvm)
+                && view.read_at(addr, 0, &mut block).is_ok()
+                && let Some(inodes) = decoded(fb, &block)
+                && let Some(changed_s) = self.coldness(fb, &inodes, &clients)
+            {
+                cold.push(Cold { changed_s, fb });
+            }
+        }
+        cold.sort_unstable();
+        Ok(cold.into())
+    }
+
+    /// When the inodes of a block were changed or read last; `None`: it has to stay.
+    fn coldness(&self, fb: u64, inodes: &[Inode], clients: &[Arc<Client>]) -> Option<i64> {
+        let open = |i: &Inode| clients.iter().any(|c| c.client_page.uses(i.ino));
+        let free = inodes.iter().all(|i| may_sink(i) && !open(i));
+        if !free || self.volume.has_granted_inodes(FileBlock(fb)) {
+            return None;
+        }
+        let newest = |i: &Inode| i.time_s[time::CHANGE].max(i.time_s[time::ACCESS]);
+        inodes.iter().map(newest).max()
+    }
+
+    /// The next block of the inode file that is mapped, from `at` on. The caller is a reader.
+    pub(super) fn next_inode_block(&self, at: u64) -> Result<Option<(u64, BlockAddr)>> {
+        let view = self.volume.view();
+        let mut next = None;
+        view.extents(&view.root()?.inode_file, FileBlock(at), &mut |e| {
+            next = Some((e.file_block, BlockAddr::from_raw(e.addr)));
+            ControlFlow::Break(())
+        })?;
+        Ok(next)
+    }
+
+    /// Leases to change inodes of these blocks become shared: what was done under them is in the volume
+    /// then. Who still changes something keeps them, and the block stays.
+    fn weaken_leases(self: &Arc<Self>, blocks: &[u64]) {
+        let hook = self.hook.read().clone();
+        let held = |ino: u64| hook.as_ref().is_some_and(|h| h.holds_back(ino));
+        let inos = blocks.iter().flat_map(|&fb| inos_of(fb));
+        let mut by_client: BTreeMap<u32, Vec<(u64, Holder)>> = BTreeMap::new();
+        for (ino, holder) in self.leases.weaken(inos.filter(|&ino| !held(ino))) {
+            by_client
+                .entry(holder.client)
+                .or_default()
+                .push((ino, holder));
+        }
+        for (id, leases) in by_client {
+            // One that has gone was digested as it went.
+            let done = self.client(id).is_none_or(|client| {
+                for (ino, _) in &leases {
+                    client.daemon_page.bump_generation(*ino);
+                }
+                self.pass_gates(std::slice::from_ref(&client));
+                self.digest_to(&client, u64::MAX).is_ok()
+            });
+            self.leases.weakened(&leases, done);
+        }
+    }
+
+    /// Moves what lies of the inode file in `wanted`. Gives the blocks moved. The caller has the turn.
+    pub(super) fn move_inode_runs(
+        self: &Arc<Self>,
+        wanted: &[Wanted],
+        target: Target,
+    ) -> Result<u64> {
+        let mut moved = 0;
+        let blocks = wanted.iter().flat_map(|w| w.at..w.at + w.blocks);
+        let mut blocks: Vec<u64> = blocks.collect();
+        blocks.sort_unstable();
+        for batch in blocks.chunks(BATCH_BLOCKS as usize) {
+            moved += self.move_inode_blocks(batch, target)?;
+        }
+        Ok(moved)
+    }
+
+    /// Moves blocks of the inode file, one batch, to a tier that they are not in, or in it to another
+    /// zone. Gives the blocks moved.
+    fn move_inode_blocks(self: &Arc<Self>, blocks: &[u64], target: Target) -> Result<u64> {
+        let reader = self.readers.enter();
+        let copied = self.copy_inodes(blocks, target)?;
+        if copied.is_empty() {
+            return Ok(0);
+        }
+        failpoints::reach("migrate-copied");
+        if target.tier != TierId::Nvm {
+            self.volume.flush_lower(target.tier)?;
+        }
+        failpoints::reach("migrate-flushed");
+        let moved = self.digester.between_chunks(|| self.relink_inodes(&copied));
+        drop(reader);
+        let moved = moved.inspect_err(|_| self.give_back_inodes(&copied))?;
+        let counts = &self.migration.counts;
+        counts.batches.fetch_add(1, Ordering::Relaxed);
+        let vain = copied.len() as u64 - moved;
+        counts.vain.fetch_add(vain * BLOCK, Ordering::Relaxed);
+        let counter = match copied.first().and_then(|c| c.from.tier()) {
+            Some(from) if from == target.tier => &counts.cleaned,
+            Some(from) if from > target.tier => &counts.up,
+            _ => &counts.down,
+        };
+        counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
+        self.release.ask();
+        failpoints::reach("migrate-committed");
+        Ok(moved)
+    }
+
+    fn give_back_inodes(&self, copied: &[Copied]) {
+        for c in copied.iter().filter(|c| c.to.tier() == Some(TierId::Nvm)) {
+            let (addr, len) = (c.to, 1);
+            self.volume.give_back(Run { addr, len });
+        }
+    }
+
+    /// Copies blocks, as many as the target takes.
+    fn copy_inodes(&self, blocks: &[u64], target: Target) -> Result<Vec<Copied>> {
+        let view = self.volume.view();
+        let file = view.root()?.inode_file;
+        let mut copied: Vec<Copied> = Vec::with_capacity(blocks.len());
+        for &fb in blocks {
+            let Mapping::Data { addr: from, .. } = view.map_block(&file, FileBlock(fb))? else {
+                continue;
+            };
+            let mut bytes = Box::new([0; BLOCK_BYTES]);
+            match view.read_at(from, 0, &mut bytes[..]) {
+                // It may have changed since it was listed.
+                Ok(()) if from.tier() == Some(TierId::Nvm) && !all_may_sink(fb, &bytes) => {}
+                Ok(()) => copied.push(Copied {
+                    fb,
+                    from,
+                    to: BlockAddr::NONE,
+                    bytes,
+                }),
+                Err(e) => {
+                    self.bad_blocks.note(from, &e);
+                    let unreadable = &self.migration.counts.unreadable;
+                    unreadable.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        let mut done = 0;
+        while done < copied.len() {
+            let left = (copied.len() - done) as u64;
+            let placed = match target.tier {
+                TierId::Nvm => self.allocate_above(left),
+                tier => {
+                    let run = self
+                        .volume
+                        .allocate_lower(tier, Heat::Cold, left, target.last);
+                    run.map(|run| vec![run])
+                }
+            };
+            let runs = match placed {
+                Err(VolumeError::NoSpace { .. }) => break,
+                runs => runs?,
+            };
+            for run in runs {
+                let part = &mut copied[done..done + run.len as usize];
+                for (n, c) in (0..).zip(part.iter_mut()) {
+                    c.to = run.addr.plus(n);
+                }
+                let bytes: Vec<u8> = part.iter().flat_map(|c| &c.bytes[..]).copied().collect();
+                if target.tier == TierId::Nvm {
+                    self.volume.write_at(run.addr, 0, &bytes)?;
+                } else {
+                    self.note_owner(run, Ino::NONE.0)?;
+                    self.volume.write_lower(run, &bytes)?;
+                }
+                done += run.len as usize;
+            }
+        }
+        copied.truncate(done);
+        Ok(copied)
+    }
+
+    /// Maps what was copied, as far as it is still where and what it was, and nobody may change it.
+    /// Gives the blocks.
+    fn relink_inodes(&self, copied: &[Copied]) -> Result<u64> {
+        // Whoever gets a lease to change from here on finds what is done here.
+        let staying = self.migration.inodes.staying.lock();
+        let mut txn = self.volume.begin();
+        let (mut moved, mut unused) = (0, Vec::new());
+        let room = txn.journal_room() / 4 * 3;
+        for c in copied {
+            let down = c.from.tier() == Some(TierId::Nvm);
+            let used =
+                down && (staying.contains_key(&c.fb) || self.leases.any_exclusive(inos_of(c.fb)));
+            let fits = txn.journal_bytes() < room;
+            if fits && !used && txn.move_inode_block(FileBlock(c.fb), (c.from, c.to), &c.bytes)? {
+                moved += 1;
+            } else {
+                unused.push(c.to);
+            }
+        }
+        if moved > 0 {
+            let committed = txn.commit()?;
+            self.publish(committed.txid);
+        } else {
+            drop(txn);
+        }
+        drop(staying);
+        let in_nvm = |to: &BlockAddr| to.tier() == Some(TierId::Nvm);
+        for addr in unused.into_iter().filter(in_nvm) {
+            self.volume.give_back(Run { addr, len: 1 });
+        }
+        Ok(moved)
+    }
+}
+
+impl Daemon {
+    /// Moves inodes that nobody uses below NVM, as migration does by itself where data makes no room.
+    /// Gives the blocks of 16.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn sink_inodes(&self) -> crate::error::Result<u64> {
+        let mut moved = 0;
+        loop {
+            match self.shared().sink_inodes(u64::MAX, true)? {
+                0 => return Ok(moved),
+                blocks => moved += blocks,
+            }
+        }
+    }
+}

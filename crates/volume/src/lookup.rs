@@ -1,0 +1,119 @@
+//! Finding an inode: in NVM, or in a block of the inode file that lies below.
+//!
+//! A reader that has no devices is told the block, and asks the daemon for it. What lies below never
+//! changes in place; a reader that meets a block which has moved meanwhile looks again.
+
+use crate::error::{Result, VolumeError};
+use crate::inode::{is_in_nvm, load_slot, load_slot_anywhere};
+use crate::view::{Mapping, View, until_whole};
+use shale_format::inode::{Inode, slot_of};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
+use shale_format::{BlockAddr, FileBlock, FormatError, Ino};
+
+/// An inode, or where it is to be read.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "given by value, once")]
+pub enum FoundInode {
+    /// There is none.
+    None,
+    /// In NVM.
+    Here(Inode),
+    /// In this block below NVM, with 15 others.
+    Below {
+        /// The block.
+        addr: BlockAddr,
+        /// Blocks of the inode file from there on that follow one another.
+        len: u64,
+    },
+}
+
+impl View {
+    /// The inode `ino`; `None` if there is none. Where it lies below NVM this process must have the
+    /// devices.
+    ///
+    /// # Errors
+    /// Damaged slot, tree or root block; a block below NVM that cannot be read.
+    pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
+        loop {
+            let addr = match self.find_inode(ino)? {
+                FoundInode::None => return Ok(None),
+                FoundInode::Here(inode) => return Ok(Some(inode)),
+                FoundInode::Below { addr, .. } => addr,
+            };
+            let generation = self.generation(addr)?;
+            match load_slot_anywhere(self, addr, ino) {
+                Ok(inode) => return Ok((!inode.is_free()).then_some(inode)),
+                // It has moved meanwhile, and its zone may be erased.
+                Err(e) => match self.find_inode(ino)? {
+                    FoundInode::Below { addr: now, .. }
+                        if now == addr && self.generation(addr)? == generation =>
+                    {
+                        return Err(e);
+                    }
+                    _ => continue,
+                },
+            }
+        }
+    }
+
+    /// The inodes in one block of the inode file. A block below NVM is read once.
+    ///
+    /// # Errors
+    /// As [`View::inode`], of any of them.
+    pub fn inodes_of(&self, fb: FileBlock) -> Result<Vec<Inode>> {
+        let inos = fb.0 * INODES_PER_BLOCK..(fb.0 + 1) * INODES_PER_BLOCK;
+        if let FoundInode::Below { addr, .. } = self.find_inode(Ino(inos.start.max(1)))? {
+            let mut block = [0; BLOCK_BYTES];
+            let read = self.read_at(addr, 0, &mut block);
+            let still = self.find_inode(Ino(inos.start.max(1)))?;
+            if matches!(still, FoundInode::Below { addr: now, .. } if now == addr) {
+                read?;
+                let slots = block.chunks_exact(INODE_BYTES).zip(inos);
+                let decoded = slots.map(|(bytes, ino)| Inode::decode(bytes, Ino(ino)));
+                let all: std::result::Result<Vec<Inode>, FormatError> = decoded.collect();
+                return Ok(all?.into_iter().filter(|i| !i.is_free()).collect());
+            }
+        }
+        let all = inos.map(|ino| self.inode(Ino(ino)));
+        let all: Vec<Option<Inode>> = all.collect::<Result<_>>()?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// The inode `ino`, or where below NVM it is.
+    ///
+    /// # Errors
+    /// Damaged slot, tree or root block.
+    pub fn find_inode(&self, ino: Ino) -> Result<FoundInode> {
+        if ino == Ino::NONE || ino > Ino::MAX {
+            return Ok(FoundInode::None);
+        }
+        until_whole(|| {
+            let file = self.root_at_once()?.inode_file;
+            let (addr, len) = match self.map_block(&file, slot_of(ino).0)? {
+                Mapping::Data { addr, len } => (addr, len),
+                Mapping::Unwritten { .. } | Mapping::Hole { .. } => return Ok(FoundInode::None),
+            };
+            if !is_in_nvm(addr) {
+                return Ok(FoundInode::Below { addr, len });
+            }
+            let inode = load_slot(self.media(), addr, ino)?;
+            Ok(match inode.is_free() {
+                true => FoundInode::None,
+                false => FoundInode::Here(inode),
+            })
+        })
+    }
+
+    /// The slot of `ino` in the inode-file block at `addr`, free or not.
+    pub(crate) fn slot(
+        &self,
+        addr: BlockAddr,
+        ino: Ino,
+    ) -> Result<std::result::Result<Inode, FormatError>> {
+        match until_whole(|| load_slot_anywhere(self, addr, ino)) {
+            Ok(inode) => Ok(Ok(inode)),
+            Err(VolumeError::Format(e)) => Ok(Err(e)),
+            Err(e) => Err(e),
+        }
+    }
+}
