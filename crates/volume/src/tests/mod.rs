@@ -118,7 +118,11 @@ fn refer_inode(view: &View, inode: &Inode, seen: &mut BTreeMap<u64, u64>) {
     let mut blocks = 0;
     view.extents(inode, FileBlock(0), &mut |e| {
         blocks += u64::from(e.len);
-        refer(seen, BlockAddr::from_raw(e.addr), e.len.into(), ino);
+        let addr = BlockAddr::from_raw(e.addr);
+        // What lies below has bitmaps of its own.
+        if addr.tier() == Some(shale_format::TierId::Nvm) {
+            refer(seen, addr, e.len.into(), ino);
+        }
         ControlFlow::Continue(())
     })
     .unwrap();
