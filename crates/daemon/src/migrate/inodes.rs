@@ -21,7 +21,7 @@ use crate::daemon::Daemon;
 use crate::lease::Holder;
 use crate::shared::Shared;
 use parking_lot::Mutex;
-use shale_device::failpoints;
+use shale_device::{failpoints, mutants};
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, flag, time};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
@@ -364,7 +364,7 @@ impl Shared {
             return Ok(0);
         }
         failpoints::reach("migrate-copied");
-        if target.tier != TierId::Nvm {
+        if target.tier != TierId::Nvm && !mutants::is_on("inodes-flush") {
             self.volume.flush_lower(target.tier)?;
         }
         failpoints::reach("migrate-flushed");
@@ -464,8 +464,10 @@ impl Shared {
         let room = txn.journal_room() / 4 * 3;
         for c in copied {
             let down = c.from.tier() == Some(TierId::Nvm);
-            let used =
-                down && (staying.contains_key(&c.fb) || self.leases.any_exclusive(inos_of(c.fb)));
+            let held = || self.leases.any_exclusive(inos_of(c.fb));
+            let used = down
+                && (staying.contains_key(&c.fb) || held())
+                && !mutants::is_on("inodes-unchecked");
             let fits = txn.journal_bytes() < room;
             if fits && !used && txn.move_inode_block(FileBlock(c.fb), (c.from, c.to), &c.bytes)? {
                 moved += 1;

@@ -225,7 +225,7 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
 #[cfg(feature = "mutants")]
 #[test]
 fn mistakes_in_moving_inodes_are_found() {
-    for name in ["lower-flush", "lower-bitmap"] {
+    for name in ["inodes-flush", "lower-bitmap"] {
         shale_device::mutants::switch_on(Some(name));
         let found = std::panic::catch_unwind(|| explore(inodes_move));
         shale_device::mutants::switch_on(None);
