@@ -155,7 +155,7 @@ impl Slots {
         if is_in_nvm(from) {
             let mut now = [0; BLOCK_BYTES];
             draft.media.load_block(from, &mut now)?;
-            if now != *was && !mutants::is_on("inodes-unchecked") {
+            if now != *was {
                 return Ok(false);
             }
         }

@@ -465,9 +465,7 @@ impl Shared {
         for c in copied {
             let down = c.from.tier() == Some(TierId::Nvm);
             let held = || self.leases.any_exclusive(inos_of(c.fb));
-            let used = down
-                && (staying.contains_key(&c.fb) || held())
-                && !mutants::is_on("inodes-unchecked");
+            let used = down && (staying.contains_key(&c.fb) || held());
             let fits = txn.journal_bytes() < room;
             if fits && !used && txn.move_inode_block(FileBlock(c.fb), (c.from, c.to), &c.bytes)? {
                 moved += 1;

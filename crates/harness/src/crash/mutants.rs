@@ -57,7 +57,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 86] = [
+pub const MUTANTS: [Mutant; 85] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -245,10 +245,6 @@ pub const MUTANTS: [Mutant; 86] = [
     of_tiers(
         "inodes-flush",
         "inodes are linked below before their device is flushed",
-    ),
-    of_tiers(
-        "inodes-unchecked",
-        "inodes that change while they are copied go below as they were",
     ),
     of_tiers("lower-sums", "checksums are stored and not flushed"),
     of_tiers("zone-order", "zones are written from their ends"),

@@ -94,6 +94,7 @@ fn inodes_move(s: &mut Stage) {
 }
 
 /// A device with inodes on it is emptied and taken out, and at last all of them come up.
+#[cfg(not(feature = "mutants"))]
 fn inodes_leave_devices(s: &mut Stage) {
     s.make_empty(16..60);
     assert_eq!(s.sink(), 3);
