@@ -5,9 +5,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::state::StateDir;
 use crate::terminal::say;
 use indicatif::ProgressBar;
-use shale_daemon::check::{
-    Below, CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir,
-};
+use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};
 use shale_daemon::{DaemonError, VolumeFile};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -47,7 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     let file = VolumeFile::load(&args.volume).map_err(|e| Failure::new(e.to_string()))?;
     let options = CheckOptions {
         findings_max: args.limit,
-        below: Below::named(&file),
+        ..CheckOptions::of(&file)
     };
     let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
     if args.repair {

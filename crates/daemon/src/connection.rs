@@ -463,9 +463,18 @@ impl Shared {
             self.digest_ahead();
             return room;
         }
+        self.once_room(least, give).unwrap_or(Reply::NoSpace)
+    }
+
+    /// What `take` takes, after all that can make `bytes` of room in NVM was done, as far as it had to be.
+    pub(crate) fn once_room<T>(
+        self: &Arc<Self>,
+        bytes: u64,
+        take: impl Fn() -> Option<T>,
+    ) -> Option<T> {
         self.digest_all();
-        if let Some(room) = give() {
-            return room;
+        if let Some(taken) = take() {
+            return Some(taken);
         }
         self.mappings.look(&self.volume);
         if self.volume.space().pending > 0 || !self.idle_blocks.lock().is_empty() {
@@ -473,21 +482,21 @@ impl Shared {
             let limit = self.config.gate_timeout * 2;
             self.release.wait(self.release.ask(), limit);
         }
-        if let Some(room) = give() {
-            return room;
+        if let Some(taken) = take() {
+            return Some(taken);
         }
         // What NVM lacks the tiers below may have.
         for _ in 0..MIGRATE_TRIES {
-            if !self.is_tiered() || !self.make_room(least) {
+            if !self.is_tiered() || !self.make_room(bytes) {
                 break;
             }
             let limit = self.config.gate_timeout * 2;
             self.release.wait(self.release.ask(), limit);
-            if let Some(room) = give() {
-                return room;
+            if let Some(taken) = take() {
+                return Some(taken);
             }
         }
-        give().unwrap_or(Reply::NoSpace)
+        take()
     }
 
     /// Begins to digest when most of the room is given out: whoever asks next would have

@@ -111,6 +111,7 @@ impl Session {
                 blocks: len.min(INODES_AHEAD_BLOCKS),
             }));
         };
+        self.note_inode(Ino(ino));
         let at = slot_of(Ino(ino)).1;
         let slot = &block?[at..at + INODE_BYTES];
         let inode = Inode::decode(slot, Ino(ino)).map_err(VolumeError::from)?;

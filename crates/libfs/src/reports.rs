@@ -5,6 +5,8 @@
 //! looks there. A piece that is read again and again costs one load.
 
 use crate::session::Session;
+use shale_format::Ino;
+use shale_format::inode::slot_of;
 use shale_proto::control::client_page::{self, Read};
 use shale_proto::control::daemon_page;
 
@@ -24,14 +26,24 @@ impl Session {
             return;
         }
         for piece in from >> PIECE_SHIFT..=(to - 1) >> PIECE_SHIFT {
-            let (at, word) = (
-                client_page::reads(ino, piece),
-                Read { ino, piece, below }.word(),
-            );
-            let words = self.client_words();
-            if words.load_u64(at) != word {
-                words.store_u64(at, word);
-            }
+            self.note(Read { ino, piece, below });
+        }
+    }
+
+    /// Notes that an inode was read, in a block that lies below NVM.
+    pub(crate) fn note_inode(&self, ino: Ino) {
+        self.note(Read {
+            ino: Ino::NONE.0,
+            piece: slot_of(ino).0.0,
+            below: true,
+        });
+    }
+
+    fn note(&self, read: Read) {
+        let (at, word) = (client_page::reads(read.ino, read.piece), read.word());
+        let words = self.client_words();
+        if words.load_u64(at) != word {
+            words.store_u64(at, word);
         }
     }
 }

@@ -61,22 +61,45 @@ impl View {
     /// # Errors
     /// As [`View::inode`], of any of them.
     pub fn inodes_of(&self, fb: FileBlock) -> Result<Vec<Inode>> {
-        let inos = fb.0 * INODES_PER_BLOCK..(fb.0 + 1) * INODES_PER_BLOCK;
-        if let FoundInode::Below { addr, .. } = self.find_inode(Ino(inos.start.max(1)))? {
-            let mut block = [0; BLOCK_BYTES];
-            let read = self.read_at(addr, 0, &mut block);
-            let still = self.find_inode(Ino(inos.start.max(1)))?;
-            if matches!(still, FoundInode::Below { addr: now, .. } if now == addr) {
-                read?;
-                let slots = block.chunks_exact(INODE_BYTES).zip(inos);
-                let decoded = slots.map(|(bytes, ino)| Inode::decode(bytes, Ino(ino)));
-                let all: std::result::Result<Vec<Inode>, FormatError> = decoded.collect();
-                return Ok(all?.into_iter().filter(|i| !i.is_free()).collect());
-            }
+        let inos = || (fb.0 * INODES_PER_BLOCK..(fb.0 + 1) * INODES_PER_BLOCK).map(Ino);
+        loop {
+            let (addr, all) = until_whole(|| {
+                let file = self.root_at_once()?.inode_file;
+                let Mapping::Data { addr, .. } = self.map_block(&file, fb)? else {
+                    return Ok((BlockAddr::NONE, Vec::new()));
+                };
+                let here = inos().filter(|_| is_in_nvm(addr));
+                let all: Result<Vec<Inode>> =
+                    here.map(|i| load_slot(self.media(), addr, i)).collect();
+                Ok((addr, all?))
+            })?;
+            let all = match addr.is_none() || is_in_nvm(addr) {
+                true => all,
+                false => match self.slots_below(addr, inos()) {
+                    // It has moved meanwhile, and its zone may be erased.
+                    Err(_) if self.inode_block(fb)? != Some(addr) => continue,
+                    read => read?,
+                },
+            };
+            return Ok(all.into_iter().filter(|i| !i.is_free()).collect());
         }
-        let all = inos.map(|ino| self.inode(Ino(ino)));
-        let all: Vec<Option<Inode>> = all.collect::<Result<_>>()?;
-        Ok(all.into_iter().flatten().collect())
+    }
+
+    fn slots_below(&self, addr: BlockAddr, inos: impl Iterator<Item = Ino>) -> Result<Vec<Inode>> {
+        let mut block = [0; BLOCK_BYTES];
+        self.read_at(addr, 0, &mut block)?;
+        let slots = block.chunks_exact(INODE_BYTES).zip(inos);
+        let all = slots.map(|(bytes, ino)| Inode::decode(bytes, ino));
+        Ok(all.collect::<std::result::Result<_, FormatError>>()?)
+    }
+
+    /// Where a block of the inode file lies; `None`: it is a hole.
+    fn inode_block(&self, fb: FileBlock) -> Result<Option<BlockAddr>> {
+        let mapped = until_whole(|| self.map_block(&self.root_at_once()?.inode_file, fb))?;
+        Ok(match mapped {
+            Mapping::Data { addr, .. } => Some(addr),
+            Mapping::Unwritten { .. } | Mapping::Hole { .. } => None,
+        })
     }
 
     /// The inode `ino`, or where below NVM it is.

@@ -10,14 +10,18 @@ use crate::devices::label_uuid;
 use crate::medium;
 use crate::volume_file::{DeviceFile, VolumeFile};
 use shale_device::TierDevice;
+use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::root_kind;
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LABEL_AREA_BYTES};
-use shale_format::zone::block_sum;
+use shale_format::zone::{ZoneEntry, block_sum};
 use shale_format::{BlockAddr, TierId};
 use std::fmt;
 use std::sync::Arc;
+
+/// Blocks that are read at once where inodes are looked for.
+const RUN_BLOCKS: u64 = 256;
 
 /// Devices of the tiers below NVM that a check may read.
 #[derive(Clone, Default)]
@@ -81,10 +85,10 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Opens them, where the inode file has blocks there.
-    pub(super) fn of(file: &Inode, table: &DeviceTable, below: &Below) -> Devices {
+    /// Opens those of the tiers in which the inode file has blocks; of all tiers if it is not known.
+    pub(super) fn of(file: Option<&Inode>, table: &DeviceTable, below: &Below) -> Devices {
         let tiers = [0, 1].map(|n| {
-            let needed = file.root[n + 1].kind != root_kind::EMPTY;
+            let needed = file.is_none_or(|f| f.root[n + 1].kind != root_kind::EMPTY);
             let places = table.of(n).iter().filter(|_| needed);
             places.map(|p| (*p, below.device(n, p))).collect()
         });
@@ -106,29 +110,112 @@ impl Devices {
         addr: BlockAddr,
         into: &mut Block,
     ) -> Result<(), String> {
+        let (place, device) = self.find(addr)?;
+        let entry = zone_entry(media, place, addr.index());
+        let entry = entry.ok_or("the entry of its zone is damaged")?;
+        device
+            .read(byte_of(place, addr.index()), into)
+            .map_err(|e| e.to_string())?;
+        match is_whole(media, place, (addr, entry.generation), into) {
+            true => Ok(()),
+            false => Err(format!("its checksum on {} does not fit", device.name())),
+        }
+    }
+
+    /// Reads a block, whatever its checksum says.
+    pub(super) fn read_unsure(&self, addr: BlockAddr, into: &mut Block) -> Result<(), String> {
+        let (place, device) = self.find(addr)?;
+        let read = device.read(byte_of(place, addr.index()), into);
+        read.map_err(|e| e.to_string())
+    }
+
+    fn find(&self, addr: BlockAddr) -> Result<(&DevicePlace, &Arc<dyn TierDevice>), String> {
         let n = match addr.tier() {
             Some(TierId::Ssd) => 0,
             Some(TierId::Hdd) => 1,
             _ => return Err("no such tier".to_owned()),
         };
-        let at = addr.index();
-        let mine = |(p, _): &&Opened| (p.first..p.end()).contains(&at);
+        let mine = |(p, _): &&Opened| (p.first..p.end()).contains(&addr.index());
         let found = self.tiers[n].iter().find(mine);
         let (place, device) = found.ok_or("outside of its tier")?;
-        let device = device.as_ref().map_err(String::clone)?;
-        let entry = zone_entry(media, place, at).ok_or("the entry of its zone is damaged")?;
-        let sum = (place.tables().sums_block * BLOCK_BYTES as u64) + (at - place.first) * 4;
+        Ok((place, device.as_ref().map_err(String::clone)?))
+    }
+
+    /// Reads every block in use, in order, on devices that are open, and gives those whose checksums fit.
+    /// One whose zone has lost its entry has no checksum any more: what is in it has to tell by itself.
+    pub(super) fn each_in_use(&self, media: &Media, f: &mut dyn FnMut(BlockAddr, &Block)) {
+        for (tier, opened) in [TierId::Ssd, TierId::Hdd].into_iter().zip(&self.tiers) {
+            for (place, device) in opened {
+                let Ok(device) = device else { continue };
+                each_run_in_use(media, place, &mut |first, len| {
+                    let mut bytes = vec![0; len as usize * BLOCK_BYTES];
+                    // One by one where not all of them can be read.
+                    let whole = device.read(byte_of(place, first), &mut bytes).is_ok();
+                    for (at, block) in (first..).zip(bytes.as_chunks_mut().0) {
+                        if !whole && device.read(byte_of(place, at), block).is_err() {
+                            continue;
+                        }
+                        let addr = BlockAddr::new(tier, at);
+                        let entry = zone_entry(media, place, at);
+                        let fits =
+                            |e: ZoneEntry| is_whole(media, place, (addr, e.generation), block);
+                        if entry.is_none_or(fits) {
+                            f(addr, block);
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Where on its device block `at` of the tier lies.
+fn byte_of(place: &DevicePlace, at: u64) -> u64 {
+    LABEL_AREA_BYTES + (at - place.first) * BLOCK_BYTES as u64
+}
+
+/// Whether a block is what its checksum says.
+fn is_whole(
+    media: &Media,
+    place: &DevicePlace,
+    (addr, generation): (BlockAddr, u32),
+    block: &Block,
+) -> bool {
+    let sum = place.tables().sums_block * BLOCK_BYTES as u64 + (addr.index() - place.first) * 4;
+    let mut bytes = [0; BLOCK_BYTES];
+    let there = media.load_nvm(sum / BLOCK_BYTES as u64, &mut bytes);
+    let sum = &bytes[(sum % BLOCK_BYTES as u64) as usize..][..4];
+    there && block_sum(addr, generation, block).to_le_bytes() == *sum
+}
+
+/// Runs of blocks of a device that are marked used, [`RUN_BLOCKS`] long at most. Where the bitmap cannot
+/// be read all of them are.
+fn each_run_in_use(media: &Media, place: &DevicePlace, f: &mut dyn FnMut(u64, u64)) {
+    let tables = place.tables();
+    let mut run = 0..0;
+    for n in 0..tables.sums_block - tables.bitmap_block {
+        let addr = BlockAddr::nvm(tables.bitmap_block + n);
         let mut bytes = [0; BLOCK_BYTES];
-        if !media.load(sum / BLOCK_BYTES as u64, &mut bytes) {
-            return Err("its checksum is outside of NVM".to_owned());
+        let there = media.load_nvm(addr.index(), &mut bytes);
+        let words = bitmap::decode(&bytes, addr).ok().filter(|_| there);
+        let first = place.first + n * BITS_PER_BLOCK;
+        for bit in 0..BITS_PER_BLOCK.min(place.end().saturating_sub(first)) {
+            let used = |w: &[u64; WORDS_PER_BLOCK]| w[(bit / 64) as usize] >> (bit % 64) & 1 == 1;
+            if !words.as_deref().is_none_or(used) {
+                continue;
+            }
+            let at = first + bit;
+            if run.end != at || run.end - run.start == RUN_BLOCKS {
+                if !run.is_empty() {
+                    f(run.start, run.end - run.start);
+                }
+                run = at..at;
+            }
+            run.end += 1;
         }
-        let sum = &bytes[(sum % BLOCK_BYTES as u64) as usize..][..4];
-        let byte = LABEL_AREA_BYTES + (at - place.first) * BLOCK_BYTES as u64;
-        device.read(byte, into).map_err(|e| e.to_string())?;
-        match block_sum(addr, entry.generation, into).to_le_bytes() == *sum {
-            true => Ok(()),
-            false => Err(format!("its checksum on {} does not fit", device.name())),
-        }
+    }
+    if !run.is_empty() {
+        f(run.start, run.end - run.start);
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn zone_entry(media: &Media, place: &DevicePlace, at: u64) -> Option<
     let zone = (at - place.first) / u64::from(place.zone_blocks);
     let mut bytes = [0; BLOCK_BYTES];
     let byte = (zone % ZONES_PER_BLOCK) as usize * ZoneEntry::BYTES;
-    let there = media.load(place.zone_block + zone / ZONES_PER_BLOCK, &mut bytes);
+    let there = media.load_nvm(place.zone_block + zone / ZONES_PER_BLOCK, &mut bytes);
     let entry = ZoneEntry::decode(&bytes[byte..byte + ZoneEntry::BYTES], zone);
     entry.ok().filter(|_| there)
 }

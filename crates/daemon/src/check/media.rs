@@ -106,8 +106,8 @@ impl Media {
         }
     }
 
-    /// Opens the devices below NVM, where the inode file has blocks there.
-    pub(super) fn open_below(&mut self, file: &Inode, table: &DeviceTable, below: &Below) {
+    /// Opens the devices below NVM, where the inode file has blocks there; if it is not known all.
+    pub(super) fn open_below(&mut self, file: Option<&Inode>, table: &DeviceTable, below: &Below) {
         self.below = Devices::of(file, table, below);
     }
 
@@ -121,6 +121,17 @@ impl Media {
         self.below.read(self, addr, into)
     }
 
+    /// Reads a block below NVM, whatever its checksum says.
+    #[must_use]
+    pub(super) fn load_unsure(&self, addr: BlockAddr, into: &mut Block) -> bool {
+        self.below.read_unsure(addr, into).is_ok()
+    }
+
+    /// Gives the blocks below NVM that are in use, as far as they can be read.
+    pub(super) fn each_below(&self, f: &mut dyn FnMut(BlockAddr, &Block)) {
+        self.below.each_in_use(self, f);
+    }
+
     /// Blocks of the mapping.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
@@ -130,8 +141,17 @@ impl Media {
     /// or below NVM it cannot be read.
     #[must_use]
     pub(super) fn load(&self, block: u64, into: &mut Block) -> bool {
+        match block < self.blocks {
+            true => self.load_nvm(block, into),
+            false => self.read_below(BlockAddr::from_raw(block), into).is_ok(),
+        }
+    }
+
+    /// The same of NVM alone.
+    #[must_use]
+    pub(super) fn load_nvm(&self, block: u64, into: &mut Block) -> bool {
         if block >= self.blocks {
-            return self.read_below(BlockAddr::from_raw(block), into).is_ok();
+            return false;
         }
         let at = block as usize * BLOCK_BYTES;
         self.map.on(Path::Structure).load(at, into);

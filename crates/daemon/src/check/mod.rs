@@ -47,7 +47,7 @@ pub use open::{CheckError, check_volume_dir, repair_volume_dir};
 pub use repair::{Mended, RepairReport, repair};
 pub use report::{Finding, Report, Severity, Totals};
 
-use crate::volume_file::uuid_text;
+use crate::volume_file::{VolumeFile, uuid_text};
 use claims::{Claims, Owner, Part};
 use media::Media;
 use report::{Findings, Object};
@@ -75,8 +75,19 @@ const PROGRESS_BLOCKS: u64 = 256;
 pub struct CheckOptions {
     /// Findings listed at most; the rest is counted. Default 1000.
     pub findings_max: usize,
-    /// Devices below NVM, for inodes that lie there.
+    /// Devices below NVM, for inodes that lie there. Default none: such inodes are told of as not readable,
+    /// with the devices that are missing.
     pub below: Below,
+}
+
+impl CheckOptions {
+    /// With the devices that a volume file names.
+    pub fn of(file: &VolumeFile) -> Self {
+        CheckOptions {
+            below: Below::named(file),
+            ..CheckOptions::default()
+        }
+    }
 }
 
 impl Default for CheckOptions {
@@ -195,7 +206,7 @@ fn check_named(
         let root = head::root(&media, &mut findings);
         if let (Some(root), Some(devices)) = (root, devices) {
             report.txid = root.txid;
-            media.open_below(&root.inode_file, &devices, &options.below);
+            media.open_below(Some(&root.inode_file), &devices, &options.below);
             let tiers = lower::tier_blocks(&sb, &devices);
             let data = sb.data_block..sb.second_block();
             let checker = Checker {

@@ -4,7 +4,7 @@
 //! holds 16 inodes. They come back when one of their inodes is about to change: before a client gets
 //! the lease under which it may change an inode, the inode's block is in NVM, and it stays there as long as
 //! that lease is held. So no record of a log is about an inode that lies below, and none has to set
-//! room aside for its return.
+//! room aside for its return. Those that are read again and again come back as data does (`rise`).
 //!
 //! A batch goes as one of data does (`mover`), but for one thing: slots change in place, so that
 //! the transaction compares what was copied with what is there. Who holds a lease to change is asked for
@@ -33,20 +33,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Part of the fixed reserve that blocks which have to come back may use.
-const RESERVE_PART: u64 = 8;
 /// Blocks that one batch of data may bring back, whose inodes it changes.
 const RETURNS_MAX: u64 = 64;
+/// There is no block for one that has to come back.
+const NONE_LEFT: VolumeError = VolumeError::NoSpace { wanted: 1, free: 0 };
 /// So many batches of which all is in use are passed over at a time.
 const TRIES: usize = 8;
 /// Nobody waiting for room, they are listed anew so long after none could move.
 const LIST_EVERY: Duration = Duration::from_secs(5);
-/// Longest wait for what was moved down to be free.
-const PASS_WAIT: Duration = Duration::from_secs(10);
 
 /// A block of the inode file, and how cold it was when it was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cold {
+    /// When it was last read below NVM, in uses of all pieces.
+    stamp: u64,
     changed_s: i64,
     fb: u64,
 }
@@ -68,6 +68,8 @@ pub(super) struct InodeBlocks {
     coldest: Mutex<VecDeque<Cold>>,
     /// When none could move.
     none_at: Mutex<Option<Instant>>,
+    /// Held by who takes a block of the reserve for one that returns.
+    reserve: Mutex<()>,
 }
 
 impl InodeBlocks {
@@ -195,27 +197,30 @@ impl Shared {
     /// A block of NVM for inodes that are about to change. Where there is no other, part of the fixed
     /// reserve is: on a full volume that is a step to deleting.
     fn block_for_return(self: &Arc<Self>) -> Result<BlockAddr> {
-        let one = |runs: Vec<Run>| runs.first().map(|run| run.addr);
-        if let Ok(runs) = self.allocate_above(1) {
-            return one(runs).ok_or(VolumeError::NoSpace { wanted: 1, free: 0 });
+        let first = |runs: Vec<Run>| runs.first().map(|run| run.addr);
+        let above = || self.allocate_above(1).ok().and_then(first);
+        if let Some(addr) = above().or_else(|| self.once_room(BLOCK, above)) {
+            return Ok(addr);
         }
-        if self.make_room(BLOCK) {
-            self.release.wait(self.release.ask(), PASS_WAIT);
+        let _reserve = self.migration.inodes.reserve.lock();
+        // What a batch of data may bring back is left to it.
+        match self.returns_left() {
+            0..=RETURNS_MAX => Err(NONE_LEFT),
+            _ => first(self.volume.allocate(1, None)?).ok_or(NONE_LEFT),
         }
-        let runs = self
-            .allocate_above(1)
-            .or_else(|e| match self.returns_left() {
-                0 => Err(e),
-                _ => self.volume.allocate(1, None),
-            })?;
-        one(runs).ok_or(VolumeError::NoSpace { wanted: 1, free: 0 })
     }
 
-    /// Blocks of NVM that may come back although nobody has set room aside for them.
-    pub(super) fn returns_left(&self) -> u64 {
+    /// Blocks of NVM that may come back although nobody has set room aside for them: what the fixed
+    /// reserve has more than it is for.
+    fn returns_left(&self) -> u64 {
         let space = self.volume.space();
-        let kept = space.reserved_fixed - space.reserved_fixed / RESERVE_PART;
-        space.free.saturating_sub(kept).min(RETURNS_MAX)
+        let kept = space.reserved_fixed - space.spare();
+        space.free.saturating_sub(kept)
+    }
+
+    /// Blocks that a batch of data may bring back.
+    pub(super) fn batch_returns(&self) -> u64 {
+        self.returns_left().min(RETURNS_MAX)
     }
 
     /// Moves blocks of inodes out of NVM, the coldest first: about `blocks` blocks, one batch at most.
@@ -270,23 +275,22 @@ impl Shared {
 
     fn list_coldest_inodes(&self) -> Result<VecDeque<Cold>> {
         let clients = self.clients();
-        let view = self.volume.view();
-        let (mut cold, mut at, mut block) = (Vec::new(), 1, [0; BLOCK_BYTES]);
-        loop {
-            let _reader = self.readers.enter();
-            let Some((fb, addr)) = self.next_inode_block(at)? else {
-                break;
-            };
-            at = fb + 1;
-            // One that is just being changed is not cold.
-            if addr.tier() == Some(TierId::Nvm)
-                && view.read_at(addr, 0, &mut block).is_ok()
-                && let Some(inodes) = decoded(fb, &block)
+        let mut cold = Vec::new();
+        self.each_inode_block(&mut |fb, in_nvm| {
+            // Of one that is damaged nothing moves.
+            if in_nvm
+                && let Ok(inodes) = self.volume.view().inodes_of(FileBlock(fb))
                 && let Some(changed_s) = self.coldness(fb, &inodes, &clients)
             {
-                cold.push(Cold { changed_s, fb });
+                let stamp = self.migration.recency.of(Ino::NONE.0, fb);
+                cold.push(Cold {
+                    stamp,
+                    changed_s,
+                    fb,
+                });
             }
-        }
+            Ok(())
+        })?;
         cold.sort_unstable();
         Ok(cold.into())
     }
@@ -302,15 +306,36 @@ impl Shared {
         inodes.iter().map(newest).max()
     }
 
-    /// The next block of the inode file that is mapped, from `at` on. The caller is a reader.
-    pub(super) fn next_inode_block(&self, at: u64) -> Result<Option<(u64, BlockAddr)>> {
+    /// Tells of the blocks of the inode file, and whether each lay in NVM a moment ago. Freed blocks wait for
+    /// one of them at a time, and not for all.
+    pub(super) fn each_inode_block(
+        &self,
+        f: &mut dyn FnMut(u64, bool) -> Result<()>,
+    ) -> Result<()> {
         let view = self.volume.view();
-        let mut next = None;
-        view.extents(&view.root()?.inode_file, FileBlock(at), &mut |e| {
-            next = Some((e.file_block, BlockAddr::from_raw(e.addr)));
-            ControlFlow::Break(())
-        })?;
-        Ok(next)
+        let (mut at, most) = (0, BATCH_BLOCKS as usize);
+        loop {
+            let mut blocks: Vec<(u64, bool)> = Vec::with_capacity(most);
+            let reader = self.readers.enter();
+            view.extents(&view.root()?.inode_file, FileBlock(at), &mut |e| {
+                let in_nvm = BlockAddr::from_raw(e.addr).tier() == Some(TierId::Nvm);
+                let left = (e.file_block..e.end().0).take(most - blocks.len());
+                blocks.extend(left.map(|fb| (fb, in_nvm)));
+                match blocks.len() < most {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            })?;
+            drop(reader);
+            let Some((last, _)) = blocks.last() else {
+                return Ok(());
+            };
+            at = last + 1;
+            for (fb, in_nvm) in blocks {
+                let _reader = self.readers.enter();
+                f(fb, in_nvm)?;
+            }
+        }
     }
 
     /// Leases to change inodes of these blocks become shared: what was done under them is in the volume
@@ -358,6 +383,10 @@ impl Shared {
     /// Moves blocks of the inode file, one batch, to a tier that they are not in, or in it to another
     /// zone. Gives the blocks moved.
     fn move_inode_blocks(self: &Arc<Self>, blocks: &[u64], target: Target) -> Result<u64> {
+        self.somewhere(target.tier, || self.move_inode_batch(blocks, target))
+    }
+
+    fn move_inode_batch(self: &Arc<Self>, blocks: &[u64], target: Target) -> Result<u64> {
         let reader = self.readers.enter();
         let copied = self.copy_inodes(blocks, target)?;
         if copied.is_empty() {

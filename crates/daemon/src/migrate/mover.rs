@@ -91,7 +91,7 @@ impl Shared {
             if batch.is_empty() {
                 return Ok(moved);
             }
-            let (done, full) = self.move_batch_somewhere(&batch, target)?;
+            let (done, full) = self.somewhere(target.tier, || self.move_batch(&batch, target))?;
             moved += done;
             if full {
                 return Ok(moved);
@@ -99,19 +99,19 @@ impl Shared {
         }
     }
 
-    /// Moves one batch; anew where a device of the target failed, which gets nothing more.
-    fn move_batch_somewhere(
-        self: &Arc<Self>,
-        batch: &[Wanted],
-        target: Target,
-    ) -> Result<(u64, bool)> {
+    /// Moves something to a tier; anew where a device of it failed, which gets nothing more.
+    pub(super) fn somewhere<T>(
+        &self,
+        tier: TierId,
+        mut move_it: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         let usable = || {
-            let infos = self.volume.lower_device_infos(target.tier);
+            let infos = self.volume.lower_device_infos(tier);
             infos.iter().filter(|d| !d.closed).count()
         };
         loop {
             let before = usable();
-            match self.move_batch(batch, target) {
+            match move_it() {
                 Err(e) if usable() < before => self.migration_failed(&e),
                 done => return done,
             }
@@ -206,7 +206,7 @@ impl Shared {
         }
         let mut txn = self.volume.begin();
         let (mut moved, mut unused, mut files) = (0, Vec::new(), Vec::new());
-        let (mut returning, returns_max) = (BTreeSet::new(), self.returns_left());
+        let (mut returning, returns_max) = (BTreeSet::new(), self.batch_returns());
         for (&ino, parts) in copied {
             let (fb, _) = slot_of(Ino(ino));
             let below = |addr: &BlockAddr| addr.tier() != Some(TierId::Nvm);

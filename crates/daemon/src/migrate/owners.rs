@@ -232,31 +232,15 @@ impl Shared {
                 }
             })?;
         }
-        let mut at = 0;
-        loop {
-            // Freed blocks wait for one block of the inode file at a time, and not for all.
-            let _reader = self.readers.enter();
-            let Some((block, addr)) = self.next_inode_block(at)? else {
-                return Ok(());
-            };
-            at = block + 1;
+        self.each_inode_block(&mut |fb, is_in_nvm| {
             // No file has data in NVM whose inode lies below.
-            if tier == Some(TierId::Nvm) && !in_nvm(addr) {
-                continue;
+            if tier == Some(TierId::Nvm) && !is_in_nvm {
+                return Ok(());
             }
-            let inodes = view.inodes_of(FileBlock(block));
-            for inode in inodes.or_else(|e| {
-                if in_nvm(addr) {
-                    Err(e)
-                } else {
-                    unless_below(e)
-                }
-            })? {
-                if Ino(inode.ino).is_user() {
-                    self.extents_in(&inode, tier, f)?;
-                }
-            }
-        }
+            let inodes = view.inodes_of(FileBlock(fb)).or_else(unless_below)?;
+            let mut users = inodes.iter().filter(|i| Ino(i.ino).is_user());
+            users.try_for_each(|inode| self.extents_in(inode, tier, f))
+        })
     }
 
     /// The same of one inode; number 0: of the inode file. The caller is a reader.
@@ -266,12 +250,18 @@ impl Shared {
         tier: Option<TierId>,
         f: &mut dyn FnMut(&Inode, &Extent),
     ) -> Result<()> {
-        let view = self.volume.view();
-        let inode = match ino {
-            Ino::NONE => Some(view.root()?.inode_file),
-            ino => view.inode(ino).or_else(unless_below)?,
-        };
+        let inode = self.inode_or_file(ino)?;
         inode.map_or(Ok(()), |inode| self.extents_in(&inode, tier, f))
+    }
+
+    /// An inode, if it can be read where it lies below NVM; number 0: the inode file. The caller is a
+    /// reader.
+    pub(super) fn inode_or_file(&self, ino: Ino) -> Result<Option<Inode>> {
+        let view = self.volume.view();
+        match ino {
+            Ino::NONE => view.root().map(|root| Some(root.inode_file)),
+            ino => view.inode(ino).or_else(unless_below),
+        }
     }
 
     /// The same of an inode that was read.

@@ -101,7 +101,7 @@ impl Recency {
         self.state.lock().clock
     }
 
-    fn of(&self, ino: u64, piece: u64) -> u64 {
+    pub(super) fn of(&self, ino: u64, piece: u64) -> u64 {
         let state = self.state.lock();
         state.pieces.get(&(ino, piece)).map_or(0, |p| p.stamp)
     }
@@ -178,7 +178,8 @@ impl Shared {
         Ok(wanted)
     }
 
-    /// Adds what lies of a piece in the tiers that `from` takes. Gives the blocks.
+    /// Adds what lies of a piece in the tiers that `from` takes; of the inode file of a block. Gives the
+    /// blocks.
     pub(super) fn data_of(
         &self,
         (ino, piece): (u64, u64),
@@ -187,13 +188,18 @@ impl Shared {
     ) -> Result<u64> {
         let _reader = self.readers.enter();
         let view = self.volume.view();
-        let Some(inode) = view.inode(Ino(ino))?.filter(Inode::is_file) else {
+        let Some(inode) = self.inode_or_file(Ino(ino))?.filter(Inode::is_file) else {
             return Ok(0);
+        };
+        let unit = if Ino(ino) == Ino::NONE {
+            1
+        } else {
+            PIECE_BLOCKS
         };
         if inode.pin().is_some_and(from) {
             return Ok(0);
         }
-        let range = piece * PIECE_BLOCKS..(piece + 1) * PIECE_BLOCKS;
+        let range = piece * unit..(piece + 1) * unit;
         let mut blocks = 0;
         view.extents(&inode, FileBlock(range.start), &mut |e| {
             if e.file_block >= range.end {

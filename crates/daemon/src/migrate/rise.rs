@@ -4,6 +4,8 @@
 //! ([`LOOK_EVERY`]). A piece that is read again after a pause counts more than one that goes on
 //! being read: who reads a large file once, however slowly, leaves it where it is.
 //!
+//! Of the inode file blocks are counted instead of pieces, and only those below NVM are told of.
+//!
 //! Pieces rise as long as NVM is below the mark at which moving down ends. Beyond it something sinks for what
 //! rises, so a piece rises only if it comes back at least twice in the time for which the coldest one in NVM has
 //! not been used: had it been in NVM all the time it would still be there. Both are counted in uses of
@@ -159,7 +161,7 @@ impl Shared {
         }
         let mut rising = self.migration.rising.lock();
         for Read { ino, piece, below } in client.client_page.take_reads() {
-            if !Ino(ino).is_user() {
+            if !Ino(ino).is_user() && Ino(ino) != Ino::NONE {
                 continue;
             }
             self.migration.recency.touch_pieces(ino, piece..=piece);

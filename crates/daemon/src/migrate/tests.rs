@@ -3,6 +3,8 @@
 #[cfg(not(feature = "mutants"))]
 mod in_order;
 mod inodes;
+#[cfg(not(feature = "mutants"))]
+mod mended;
 
 use crate::check::{Below, CheckOptions, check};
 use crate::daemon::{Daemon, DaemonConfig};

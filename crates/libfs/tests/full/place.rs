@@ -1,6 +1,6 @@
 //! A small volume whose daemon digests only when it has to, and is killed at will.
 
-use shale_daemon::check::{Below, CheckOptions, check_volume_dir};
+use shale_daemon::check::{CheckOptions, check_volume_dir};
 use shale_daemon::volume_file::DeviceFile;
 use shale_daemon::{Daemon, DaemonConfig, DeviceKind, MakeOptions, VolumeFile, make_volume};
 use shale_device::SystemClock;
@@ -96,10 +96,7 @@ impl Place {
     #[track_caller]
     pub fn check(&self) {
         let nvm = self.dir.path().join("nvm");
-        let options = CheckOptions {
-            below: Below::named(&VolumeFile::load(&self.file).expect("a volume file")),
-            ..CheckOptions::default()
-        };
+        let options = CheckOptions::of(&VolumeFile::load(&self.file).expect("a volume file"));
         let report = check_volume_dir(&nvm, &options, &mut |_| {}).expect("fsck");
         assert!(report.clean(), "{:#?}", report.findings);
         let totals = &report.totals;

@@ -185,8 +185,10 @@ pub fn repair(
         let why = "both copies of the device table are damaged: nothing below NVM can be found";
         shale_volume::VolumeError::Lower(why.to_owned())
     })?;
-    if let Some(root) = head::root(&media, &mut findings) {
-        media.open_below(&root.inode_file, &devices, &options.below);
+    if sb.has_inodes_below() {
+        let root = believed_root(&media, &sb).0;
+        let file = root.as_ref().map(|root| &root.inode_file);
+        media.open_below(file, &devices, &options.below);
     }
     if let Some(why) = media.missing_below() {
         let why = format!("{why}: inodes lie there, and without them nothing is repaired");
@@ -200,6 +202,8 @@ pub fn repair(
     repair.read_names();
     repair.name_the_lost();
     let notes = repair.write(&mut rebuild)?;
+    // Devices are locked by who has them open, and the check after it opens them anew.
+    drop(repair);
     let inos: Vec<u64> = notes.1.iter().filter_map(|n| n.ino).collect();
     let (root, used, bad_logs) = notes.0;
     rebuild.superblocks()?;
@@ -271,6 +275,26 @@ fn mend_tiers(sb: &mut Superblock) {
     }
     let last = sb.tier.iter().rposition(|t| t.blocks > 0).unwrap_or(0);
     sb.tier_count = last as u8 + 1;
+}
+
+/// The root block, if it can be read and is not older than the bitmap; and the last batch that a block of
+/// the bitmap tells of. The root block is written with every batch: one that is older is not what was
+/// written last.
+fn believed_root(media: &Media, sb: &Superblock) -> (Option<RootBlock>, u64) {
+    let mut newest = 0;
+    let mut bytes = [0; shale_format::limits::BLOCK_BYTES];
+    for n in 0..sb.bitmap_blocks {
+        let addr = BlockAddr::nvm(sb.bitmap_block + n);
+        if media.load(addr.index(), &mut bytes)
+            && bitmap::decode(&bytes, addr).is_ok()
+            && let Ok((header, _)) = BitmapHeader::read_from_prefix(&bytes)
+            && header.txid < 1 << 62
+        {
+            newest = newest.max(header.txid);
+        }
+    }
+    let root = head::root(media, &mut Findings::new(0));
+    (root.filter(|root| root.txid >= newest), newest)
 }
 
 impl Note {
@@ -383,40 +407,20 @@ impl Repair {
 
     /// The root block, or one that stands for it: then the inode file is looked for.
     fn find_root(&mut self) {
-        let mut findings = Findings::new(0);
-        let root = head::root(&self.media, &mut findings);
-        let newest = self.newest_bitmap();
-        let what = match root {
-            Some(root) if root.txid >= newest => {
-                self.root = root;
-                self.see_txid(root.txid);
-                return;
-            }
-            Some(_) => "older than the bitmap: made anew",
-            None => "made anew",
-        };
+        let (root, newest) = believed_root(&self.media, &self.sb);
+        if let Some(root) = root {
+            self.root = root;
+            self.see_txid(root.txid);
+            return;
+        }
         self.root.magic = shale_format::superblock::ROOT_MAGIC;
         self.slots_changed = true;
         self.see_txid(newest);
+        let what = match head::root(&self.media, &mut Findings::new(0)) {
+            Some(_) => "older than the bitmap: made anew",
+            None => "made anew",
+        };
         self.note_part("root block", what, false);
-    }
-
-    /// The last batch that a block of the bitmap tells of. The root block is written with every
-    /// batch: one that is older is not what was written last.
-    fn newest_bitmap(&self) -> u64 {
-        let mut newest = 0;
-        let mut bytes = [0; shale_format::limits::BLOCK_BYTES];
-        for n in 0..self.sb.bitmap_blocks {
-            let addr = BlockAddr::nvm(self.sb.bitmap_block + n);
-            if self.media.load(addr.index(), &mut bytes)
-                && bitmap::decode(&bytes, addr).is_ok()
-                && let Ok((header, _)) = BitmapHeader::read_from_prefix(&bytes)
-                && header.txid < 1 << 62
-            {
-                newest = newest.max(header.txid);
-            }
-        }
-        newest
     }
 
     /// Slots of the log table that cannot be used: their logs are lost.

@@ -1,5 +1,5 @@
 //! The inodes: through the inode file, and where the way there is lost, by looking at
-//! every block.
+//! every block of NVM, and below it at every one in use.
 
 use super::trees::{Pass, extents_of};
 use super::{Kept, Repair};
@@ -109,9 +109,28 @@ impl Repair {
                 found.insert(fb, (at, txid));
             }
         }
+        let known = |fb: u64, txid| {
+            let other = found.get(&fb).map(|&(_, other)| other);
+            self.slots.contains_key(&fb) || other.is_some_and(|other| other >= txid)
+        };
+        let mut below: BTreeMap<u64, (BlockAddr, u64)> = BTreeMap::new();
+        self.media.each_below(&mut |addr, block| {
+            let Some((fb, txid)) = looks_like_slots(block) else {
+                return;
+            };
+            let newer = below.get(&fb).is_none_or(|&(_, other)| txid > other);
+            if newer && !known(fb, txid) {
+                below.insert(fb, (addr, txid));
+            }
+        });
         for (fb, (at, _)) in found {
-            if self.space.claim(at) {
+            if !below.contains_key(&fb) && self.space.claim(at) {
                 self.slots.insert(fb, at);
+            }
+        }
+        for (fb, (addr, _)) in below {
+            if self.space.claim_below(addr, 1) {
+                self.slots.insert(fb, addr.raw());
             }
         }
     }
@@ -119,13 +138,9 @@ impl Repair {
     fn read_slots(&mut self, fb: u64, at: u64) {
         let mut block = [0; BLOCK_BYTES];
         if !self.media.load(at, &mut block) {
-            if BlockAddr::from_raw(at).tier() != Some(TierId::Nvm) {
-                let first = fb * INODES_PER_BLOCK;
-                let last = first + INODES_PER_BLOCK - 1;
-                let what = format!("inodes {first} to {last} cannot be read below NVM");
-                self.note_part("inode file", what, true);
-                self.slots_changed = true;
-                self.slots.insert(fb, 0);
+            let addr = BlockAddr::from_raw(at);
+            if addr.tier() != Some(TierId::Nvm) {
+                self.read_unsure_slots(fb, addr, &mut block);
             }
             return;
         }
@@ -153,6 +168,29 @@ impl Repair {
             self.slots_changed = true;
             self.slots.insert(fb, 0);
         }
+    }
+
+    /// The same of a block below NVM that is not what its checksum says, or has none any more: each inode
+    /// has a checksum of its own. What is kept goes to NVM.
+    fn read_unsure_slots(&mut self, fb: u64, addr: BlockAddr, block: &mut [u8; BLOCK_BYTES]) {
+        self.slots_changed = true;
+        self.slots.insert(fb, 0);
+        let mut kept = 0;
+        if self.media.load_unsure(addr, block) {
+            for (n, bytes) in (0..).zip(block.chunks_exact(INODE_BYTES)) {
+                let ino = Ino(fb * INODES_PER_BLOCK + n);
+                let inode = Inode::decode(bytes, ino).ok();
+                if let Some(inode) = inode.filter(|i| !i.is_free() && ino.is_user()) {
+                    kept += 1;
+                    self.keep_inode(inode);
+                }
+            }
+        }
+        let (first, last) = (fb * INODES_PER_BLOCK, (fb + 1) * INODES_PER_BLOCK - 1);
+        let what = format!(
+            "the block below NVM with inodes {first} to {last} is damaged: {kept} of them are kept"
+        );
+        self.note_part("inode file", what, true);
     }
 
     fn keep_inode(&mut self, inode: Inode) {

@@ -15,7 +15,7 @@ fn tier_of(volume: &Volume, ino: u64) -> Option<TierId> {
 
 impl Stage {
     /// Makes files without content, all of them at once.
-    fn make_empty(&mut self, inos: std::ops::Range<u64>) {
+    pub(super) fn make_empty(&mut self, inos: std::ops::Range<u64>) {
         let volume = self.daemon.volume();
         let mut txn = volume.begin();
         let mut root = txn.inode(Ino::ROOT).unwrap().unwrap();
@@ -38,7 +38,7 @@ impl Stage {
     }
 
     /// Gives a file without content an owner.
-    fn give(&mut self, ino: u64, uid: u8) {
+    pub(super) fn give(&mut self, ino: u64, uid: u8) {
         let mut txn = self.daemon.volume().begin();
         let mut inode = txn.inode(Ino(ino)).unwrap().unwrap();
         inode.uid = uid.into();
@@ -49,7 +49,7 @@ impl Stage {
         self.noted();
     }
 
-    fn sink(&self) -> u64 {
+    pub(super) fn sink(&self) -> u64 {
         self.daemon.shared().sink_inodes(1000, true).unwrap()
     }
 
@@ -226,7 +226,7 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
 #[cfg(feature = "mutants")]
 #[test]
 fn mistakes_in_moving_inodes_are_found() {
-    for name in ["inodes-flush", "lower-bitmap"] {
+    for name in ["inodes-flush", "inodes-feature", "lower-bitmap"] {
         shale_device::mutants::switch_on(Some(name));
         let found = std::panic::catch_unwind(|| explore(inodes_move));
         shale_device::mutants::switch_on(None);
