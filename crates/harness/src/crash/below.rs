@@ -57,6 +57,13 @@ pub fn device(n: usize) -> MemoryBlocks {
     MemoryBlocks::new(NAMES[n], bytes)
 }
 
+/// Both, for a check.
+pub fn for_check(devices: [Arc<dyn TierDevice>; 2]) -> Devices {
+    let uuid = |n: usize| table(n).device[0].uuid;
+    let named = devices.into_iter().enumerate().map(|(n, d)| (uuid(n), d));
+    Devices::open(named.collect())
+}
+
 /// Holds who flushes a device until something else is done.
 #[derive(Default)]
 struct Hold {
@@ -134,8 +141,7 @@ impl Below {
     /// For a check.
     pub fn for_check(&self) -> Devices {
         let [ssd, hdd] = self.devices.clone();
-        let uuid = |n: usize| table(n).device[0].uuid;
-        Devices::open(vec![(uuid(0), ssd as Arc<dyn TierDevice>), (uuid(1), hdd)])
+        for_check([ssd, hdd])
     }
 
     /// What they hold.

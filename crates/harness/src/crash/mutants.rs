@@ -57,7 +57,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 85] = [
+pub const MUTANTS: [Mutant; 86] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -245,6 +245,10 @@ pub const MUTANTS: [Mutant; 85] = [
     of_tiers(
         "inodes-flush",
         "inodes are linked below before their device is flushed",
+    ),
+    of_tiers(
+        "inodes-feature",
+        "inodes are linked below, and the superblocks do not say so",
     ),
     of_tiers("lower-sums", "checksums are stored and not flushed"),
     of_tiers("zone-order", "zones are written from their ends"),

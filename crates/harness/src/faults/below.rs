@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use shale_daemon::check::{CheckOptions, RepairReport, Report};
 use shale_daemon::{Daemon, DaemonConfig};
 use shale_device::block::Ask;
 use shale_device::{Access, Map, MemoryBlocks, TierDevice};
@@ -17,7 +18,7 @@ use shale_volume::{LowerDevices, MkfsOptions, View, Volume};
 use super::Trial;
 use super::sight::Sight;
 use super::stage::{Checked, Stage, attach_to, both, close_all, inos, side, tree};
-use crate::crash::below::{device, with_tiers};
+use crate::crash::below::{device, for_check, with_tiers};
 use crate::model::{Act, FileAct, Fill, Memory, Shale, Side, Snapshot};
 use crate::{HarnessError, Result};
 
@@ -156,12 +157,7 @@ impl Tiered {
         let filled = tiered.fill(trial);
         Ok(filled.and_then(|tree| {
             tiered.tree = tree;
-            let journal = tiered.stage.view().map_err(|e| e.to_string())?;
-            let journal = journal.superblock().journal_block as usize * BLOCK_BYTES;
-            tiered.image = tiered.stage.image().map_err(|e| e.to_string())?;
-            // A later batch lies there: the last one is not put in its place once more.
-            tiered.image[journal..journal + 64].fill(0);
-            tiered.contents = tiered.devices.iter().map(|d| d.contents()).collect();
+            tiered.keep().map_err(|e| e.to_string())?;
             let below = tiered.live()?;
             let both = [0, 1].map(|n| below.iter().filter(|b| b.device() == n).count());
             match both.contains(&0) {
@@ -169,6 +165,16 @@ impl Tiered {
                 false => Ok(tiered),
             }
         }))
+    }
+
+    /// What is there now is what is restored later.
+    pub(super) fn keep(&mut self) -> Result<()> {
+        let journal = self.stage.view()?.superblock().journal_block as usize * BLOCK_BYTES;
+        self.image = self.stage.image()?;
+        // A later batch lies there: the last one is not put in its place once more.
+        self.image[journal..journal + 64].fill(0);
+        self.contents = self.devices.iter().map(|d| d.contents()).collect();
+        Ok(())
     }
 
     fn mkfs(&self) -> Result<()> {
@@ -226,6 +232,24 @@ impl Tiered {
         config
     }
 
+    fn check_options(&self) -> CheckOptions {
+        let [ssd, hdd] = self.devices.clone();
+        CheckOptions {
+            below: for_check([ssd, hdd]),
+            ..CheckOptions::default()
+        }
+    }
+
+    /// What `fsck` says, which has the devices.
+    pub(super) fn fsck(&self) -> Checked<Report> {
+        self.stage.fsck_with(&self.check_options())
+    }
+
+    /// What `fsck --repair` says, which has them, too.
+    pub(super) fn repair(&self) -> Checked<RepairReport> {
+        self.stage.repair_with(&self.check_options())
+    }
+
     /// Everything is as it was at first, and nothing fails.
     pub(super) fn restore(&self) -> Result<()> {
         self.fail(None);
@@ -268,7 +292,7 @@ impl Tiered {
 
     /// Everything is as `tree` says, now and after an unmount; `fsck` finds nothing.
     pub(super) fn is_whole(&self, tree: &Snapshot) -> Checked<()> {
-        let report = self.stage.fsck()?;
+        let report = self.fsck()?;
         if !report.clean() {
             return Err(format!("fsck:\n{report}"));
         }

@@ -151,7 +151,8 @@ fn goes_on(t: &mut Three, tree: &crate::model::Snapshot) -> Checked<()> {
     t.set_config(done);
     t.as_before(tree)?;
     let nvm = place.join("nvm");
-    let report = check_volume_dir(&nvm, &CheckOptions::default(), &mut |_| ());
+    let options = CheckOptions::of(&config(&place)?.volume);
+    let report = check_volume_dir(&nvm, &options, &mut |_| ());
     let report = report.map_err(|e| format!("fsck: {e}"))?;
     match report.clean() {
         true => Ok(()),

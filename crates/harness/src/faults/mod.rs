@@ -45,6 +45,7 @@ pub mod rot;
 pub mod scarce;
 pub mod sight;
 pub mod stage;
+pub mod sunk;
 pub mod table;
 pub mod zones;
 

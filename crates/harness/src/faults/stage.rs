@@ -174,9 +174,16 @@ impl Stage {
     /// # Errors
     /// It could not look.
     pub fn fsck(&self) -> Checked<Report> {
+        self.fsck_with(&CheckOptions::default())
+    }
+
+    /// The same with these options.
+    ///
+    /// # Errors
+    /// It could not look.
+    pub fn fsck_with(&self, options: &CheckOptions) -> Checked<Report> {
         caught(|| {
-            check_volume_dir(&self.nvm(), &CheckOptions::default(), &mut |_| ())
-                .map_err(|e| format!("fsck: {e}"))
+            check_volume_dir(&self.nvm(), options, &mut |_| ()).map_err(|e| format!("fsck: {e}"))
         })
     }
 
@@ -185,9 +192,16 @@ impl Stage {
     /// # Errors
     /// It could not.
     pub fn repair(&self) -> Checked<RepairReport> {
-        let options = CheckOptions::default();
+        self.repair_with(&CheckOptions::default())
+    }
+
+    /// The same with these options.
+    ///
+    /// # Errors
+    /// It could not.
+    pub fn repair_with(&self, options: &CheckOptions) -> Checked<RepairReport> {
         caught(|| {
-            repair_volume_dir(&self.nvm(), &uuid_text(&self.uuid), &options, &mut |_| ())
+            repair_volume_dir(&self.nvm(), &uuid_text(&self.uuid), options, &mut |_| ())
                 .map_err(|e| format!("repair: {e}"))
         })
     }

@@ -3,7 +3,7 @@
 use super::stage::Checked;
 use super::{
     Trial, astray, changes, clients, cuts, decay, devices, full, golden, held, images, killed,
-    left, lower, media, memory, scarce, zones,
+    left, lower, media, memory, scarce, sunk, zones,
 };
 use crate::Result;
 
@@ -228,6 +228,12 @@ pub const ROWS: &[Row] = &[
         "rot-lower-sums",
         "a checksum of a block below NVM: as for the block",
         zones::sums,
+    ),
+    row(
+        "rot-inodes-below",
+        "a block of inodes below NVM: fsck names them, EIO on them only, the block named in status; repair \
+         keeps those that are whole",
+        sunk::rot,
     ),
     row("rot-lower-bitmap", VOLUME, zones::bitmaps),
     row(

@@ -52,7 +52,7 @@ fn tables(t: &Tiered) -> Result<[LowerTables; 2]> {
 /// `fsck` tells, the start is refused with `name`, repair makes it whole; what cannot be read
 /// afterwards is among `given_up` and was told of. Gives what is EIO.
 fn mended(t: &Tiered, name: &str, given_up: &[Vec<u8>]) -> Checked<usize> {
-    let report = t.stage.fsck()?;
+    let report = t.fsck()?;
     if report.clean() || !report.findings.iter().any(|f| NAMES.contains(&&*f.object)) {
         return Err(format!("fsck names no tier:\n{report}"));
     }
@@ -63,11 +63,11 @@ fn mended(t: &Tiered, name: &str, given_up: &[Vec<u8>]) -> Checked<usize> {
         }
         Err(_) => {}
     }
-    let report = t.stage.repair()?;
+    let report = t.repair()?;
     if !report.clean() || report.mended.is_empty() {
         return Err(format!("repair:\n{report}"));
     }
-    let again = t.stage.repair()?;
+    let again = t.repair()?;
     if !again.mended.is_empty() {
         return Err(format!("a second repair finds more:\n{again}"));
     }
@@ -95,7 +95,7 @@ fn mended(t: &Tiered, name: &str, given_up: &[Vec<u8>]) -> Checked<usize> {
         use_it(shale, b"fault-new")?;
         Ok(sight.failed.len())
     })?;
-    let report = t.stage.fsck()?;
+    let report = t.fsck()?;
     match report.clean() {
         true => Ok(failed),
         false => Err(format!("fsck at the end:\n{report}")),
