@@ -9,6 +9,7 @@ mod devices;
 mod flash;
 mod grow;
 mod history;
+mod inodes;
 mod messages;
 mod observe;
 mod past_pages;

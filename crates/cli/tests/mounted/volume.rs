@@ -120,7 +120,7 @@ impl Drop for StopOnDrop<'_> {
 pub struct Volume {
     dir: TempDir,
     /// Where the devices of lower tiers are.
-    _below: Option<TempDir>,
+    below: Option<TempDir>,
     file: String,
     place: String,
 }
@@ -180,10 +180,9 @@ impl Volume {
         let nvm = format!("{nvm}:{nvm_bytes}");
         let mkfs = ["mkfs", &file, "--nvm", &nvm, "--log-bytes", "16M"];
         shale(&[&mkfs[..], more].concat()).ok();
-        let _below = below;
         Self {
             dir,
-            _below,
+            below,
             file,
             place,
         }
@@ -191,6 +190,11 @@ impl Volume {
 
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Where the devices of lower tiers are.
+    pub fn below(&self) -> &Path {
+        self.below.as_ref().expect("tiers").path()
     }
 
     pub fn file(&self) -> &str {
