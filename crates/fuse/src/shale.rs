@@ -538,6 +538,12 @@ impl NodeFs for ShaleFs {
         if name == mounts::NUMBER.as_bytes() {
             return Ok(self.name.clone().into_bytes());
         }
+        if name == mounts::MAPPED.as_bytes() {
+            self.told.written_mapped(ino);
+            self.session
+                .lease(ino, LeaseMode::Exclusive)
+                .map_err(errno)?;
+        }
         self.session
             .getxattr(&caller(request), ino, name)
             .map_err(errno)

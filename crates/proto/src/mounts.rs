@@ -16,6 +16,9 @@ const KIND: &[u8] = b"fuse.shale";
 /// The extended attribute of every file of a mount that holds [`name_of`] its number. It is
 /// not listed, and cannot be set.
 pub const NUMBER: &str = "system.shale.mount";
+/// Who reads this extended attribute of a file, which is never there, is about to map it shared, to
+/// store to it: from then on the mount takes its pages for changed at any time. The kernel does not tell.
+pub const MAPPED: &str = "system.shale.mapped";
 /// Bytes of a mount's name.
 const NAME_BYTES: usize = 16;
 

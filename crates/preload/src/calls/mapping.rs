@@ -19,6 +19,7 @@ use crate::stubs::PASS;
 use crate::table::{self, Entry};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
+use std::os::fd::BorrowedFd;
 
 /// Ranges that are noted apart; beyond that every buffer counts as mapped.
 const RANGES: usize = 64;
@@ -182,6 +183,12 @@ pub fn map(args: &Args) -> i64 {
         }
         drop(held);
     });
+    if is_shared(args) && args[2] as i32 & libc::PROT_WRITE != 0 {
+        // SAFETY: the program's descriptor, in a call about it.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        // Whoever may not read the file may not map it, either; there is no such attribute.
+        let _ = rustix::fs::fgetxattr(file, shale_proto::mounts::MAPPED, &mut [0u8; 1][..]);
+    }
     // SAFETY: the program's own call.
     let at = unsafe { raw::syscall(nr::MMAP, args) };
     if at >= 0 {

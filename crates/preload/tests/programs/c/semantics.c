@@ -389,6 +389,36 @@ static void mapped(void)
     close(fd);
 }
 
+/* What a child stores to a mapping is read by its parent, though it was not written back. */
+static void stored(void)
+{
+    char bytes[8192] = "before", seen[6];
+    int fd, ready[2], done[2];
+    CHECK(pipe(ready) == 0 && pipe(done) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (read(done[0], seen, 1) != 1)
+            _exit(1);
+        int own = open(path_of("stored"), O_RDWR);
+        char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
+        if (at == MAP_FAILED || memcmp(at, "before", 6) != 0)
+            _exit(2);
+        /* Nobody uses the file by way of the mount meanwhile. */
+        usleep(1200000);
+        memcpy(at, "stores", 6);
+        if (write(ready[1], "x", 1) != 1 || read(done[0], seen, 1) != 1)
+            _exit(3);
+        _exit(memcmp(at, "parent", 6) != 0);
+    }
+    fd = new_file("stored");
+    CHECK(write(fd, bytes, sizeof bytes) == sizeof bytes && pread(fd, seen, 6, 0) == 6);
+    CHECK(write(done[1], "x", 1) == 1 && read(ready[0], seen, 1) == 1);
+    CHECK(pread(fd, seen, 6, 0) == 6 && memcmp(seen, "stores", 6) == 0);
+    CHECK(pwrite(fd, "parent", 6, 0) == 6 && write(done[1], "x", 1) == 1);
+    CHECK(exit_status(child) == 0);
+    close(fd);
+}
+
 int main(int argc, char **argv)
 {
     directory = argc > 1 ? argv[1] : ".";
@@ -404,5 +434,6 @@ int main(int argc, char **argv)
     asynchronous();
     locks();
     mapped();
+    stored();
     return failures != 0;
 }
