@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::say;
-use shale_daemon::volume_file::DeviceFile;
+use shale_daemon::volume_file::{DeviceFile, SPARE_PERCENT_MAX};
 use shale_daemon::{DeviceKind, LowerTiers, Made, MakeOptions, make_volume};
 use shale_device::{BlockModel, Persistence, SystemClock};
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
@@ -42,11 +42,12 @@ pub struct Args {
     /// Flash tier: a block device or an image file, its size, and the size of its zones if
     /// they are known; may be given several times: the devices are joined. Kinds: conventional,
     /// host-managed (zoned block devices, SMR or ZNS; found without being said, and so are their zones),
-    /// open-channel (emulated raw flash in a file, which the volume erases itself)
-    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND]", value_parser = parse_device)]
+    /// open-channel (emulated raw flash in a file, which the volume erases itself). Of the part
+    /// to spare nothing comes into use, so that zones are emptier when they are cleaned: 10 of raw flash, else 0
+    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
     ssd: Vec<DeviceFile>,
     /// Disk tier, likewise
-    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND]", value_parser = parse_device)]
+    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
     hdd: Vec<DeviceFile>,
     /// Make the devices of a tier as slow as a model of a medium: ssd or hdd, and flash or disk
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
@@ -93,15 +94,20 @@ fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
     }
 }
 
-/// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",kind=KIND".
+/// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",kind=KIND" and ",spare=PERCENT".
 pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
     let wrong = || {
         format!("'{text}' is not PATH:SIZE or PATH:SIZE:ZONE; write for example /dev/nvme0n1:512G")
     };
-    let (text, kind) = match text.rsplit_once(",kind=") {
-        Some((text, kind)) => (text, kind.parse()?),
-        None => (text, DeviceKind::Conventional),
-    };
+    let (mut text, mut kind, mut spare_percent) = (text, DeviceKind::Conventional, None);
+    while let Some((before, option)) = text.rsplit_once(',') {
+        match option.split_once('=') {
+            Some(("kind", name)) => kind = name.parse()?,
+            Some(("spare", percent)) => spare_percent = Some(parse_spare(percent)?),
+            _ => break,
+        }
+        text = before;
+    }
     let (head, last) = text.rsplit_once(':').ok_or_else(wrong)?;
     let last = size::parse(last)?;
     let three = head.rsplit_once(':');
@@ -119,6 +125,14 @@ pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
         zone_bytes,
         model: None,
         kind,
+        spare_percent,
+    })
+}
+
+fn parse_spare(text: &str) -> std::result::Result<u32, String> {
+    let percent = text.parse().ok();
+    percent.filter(|&p| p <= SPARE_PERCENT_MAX).ok_or_else(|| {
+        format!("'{text}' is no part to spare: expected 0 to {SPARE_PERCENT_MAX}, in percent")
     })
 }
 
@@ -345,7 +359,30 @@ mod tests {
         );
         let device = parse_device("/dev/z:4G,kind=host-managed").unwrap();
         assert_eq!(device.kind, DeviceKind::HostManaged);
-        for text in ["/a", ":1G", "/a:", "/a:x", "/a:1G,kind=x", "/a:1G,"] {
+        for text in [
+            "/a:4G:1M,kind=open-channel,spare=7",
+            "/a:4G:1M,spare=7,kind=open-channel",
+        ] {
+            let device = parse_device(text).unwrap();
+            let (path, kind) = (device.path.to_str(), device.kind);
+            assert_eq!(
+                (path, kind),
+                (Some("/a"), DeviceKind::OpenChannel),
+                "{text}"
+            );
+            assert_eq!(device.spare_percent, Some(7), "{text}");
+        }
+        let wrong = [
+            "/a",
+            ":1G",
+            "/a:",
+            "/a:x",
+            "/a:1G,kind=x",
+            "/a:1G,",
+            "/a:1G,spare=51",
+            "/a:1G,spare=x",
+        ];
+        for text in wrong {
             assert!(parse_device(text).is_err(), "{text}");
         }
     }

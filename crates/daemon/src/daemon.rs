@@ -166,7 +166,7 @@ impl Opened {
                 }
                 let table = View::open(map.clone())?.0.device_table()?;
                 let below = devices::open(&config.volume, &superblock, &table, starts)?;
-                let volume = Volume::open_with(map.clone(), &below.devices())?;
+                let volume = below.open_volume(map.clone())?;
                 let last = below.newest() + 2;
                 for count in [last - 1, last] {
                     labels::write(dir, &uuid, segments, count);

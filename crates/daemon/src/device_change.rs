@@ -8,7 +8,7 @@
 //! A device is emptied by the thread that migrates (`migrate::empty`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
-use crate::devices::{NAMES, NewDevice, check_zones, wipe_label};
+use crate::devices::{LOWER, NAMES, NewDevice, check_zones, wipe_label};
 use crate::error::Result;
 use crate::halt::Halt;
 use crate::medium::{self, DeviceKind, wrong};
@@ -27,7 +27,6 @@ use std::sync::Arc;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of a device for each block of its tables, at least.
 const BLOCKS_PER_TABLE: u64 = 880;
-const LOWER: [TierId; 2] = [TierId::Ssd, TierId::Hdd];
 
 /// One device, for `shale device list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -316,6 +315,7 @@ impl Shared {
         shale_device::failpoints::reach("device-named");
         let volume = &self.volume;
         let done = volume.add_device_at(tier, &new.entry, &new.device, run)?;
+        volume.set_spare(tier, place, file.spare())?;
         self.publish(done.txid);
         shale_device::failpoints::reach("device-added");
         Ok(())

@@ -9,13 +9,14 @@ use crate::error::{DaemonError, Result};
 use crate::make::random;
 use crate::medium::{self, wrong};
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
-use shale_device::TierDevice;
+use shale_device::{Map, TierDevice};
+use shale_format::TierId;
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};
 use shale_format::superblock::{DeviceEntry, Superblock, TierTable};
 use shale_format::version::VERSION;
 use shale_format::zone::{DeviceLabel, LABEL_MAGIC};
-use shale_volume::LowerDevices;
+use shale_volume::{LowerDevices, Volume};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zerocopy::FromZeros;
@@ -25,6 +26,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const ZONES_MIN: u64 = 4;
 /// Tiers below NVM as people call them.
 pub(crate) const NAMES: [&str; 2] = ["ssd", "hdd"];
+/// They.
+pub(crate) const LOWER: [TierId; 2] = [TierId::Ssd, TierId::Hdd];
 
 /// The tiers below NVM of a new volume.
 #[derive(Clone, Debug, Default)]
@@ -215,6 +218,8 @@ struct Placed {
     at: (u32, u32),
     entry: DeviceEntry,
     device: Arc<dyn TierDevice>,
+    /// Percentage that is kept out of use.
+    spare: u32,
 }
 
 /// Devices of a volume, each found right.
@@ -269,7 +274,13 @@ pub(crate) fn open(
             let found = check(&file.path, &*device, (sb, table), at)?;
             counts.push((file.path.clone(), found));
             opened.newest = opened.newest.max(found);
-            opened.placed.push(Placed { at, entry, device });
+            let spare = file.spare();
+            opened.placed.push(Placed {
+                at,
+                entry,
+                device,
+                spare,
+            });
         }
     }
     for (path, count) in counts {
@@ -364,7 +375,21 @@ impl Opened {
         self.newest
     }
 
-    pub(crate) fn devices(&self) -> LowerDevices {
+    /// Opens their volume, which keeps their spare.
+    ///
+    /// # Errors
+    /// As [`Volume::open_with`].
+    pub(crate) fn open_volume(&self, map: Arc<Map>) -> Result<Volume> {
+        let volume = Volume::open_with(map, &self.devices())?;
+        for one in &self.placed {
+            let (tier, place) = one.at;
+            let tier = LOWER[tier as usize - 1];
+            volume.set_spare(tier, place as usize, one.spare)?;
+        }
+        Ok(volume)
+    }
+
+    fn devices(&self) -> LowerDevices {
         let of = |tier| {
             let mine = self.placed.iter().filter(move |p| p.at.0 == tier);
             mine.map(|p| Arc::clone(&p.device)).collect()

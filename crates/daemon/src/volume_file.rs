@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// Newest format of the volume file that this program knows.
 pub const FORMAT: u32 = 1;
 
+/// Most of a device that can be kept out of use, in percent.
+pub const SPARE_PERCENT_MAX: u32 = 50;
+
 /// What the kernel takes for no user.
 const NOBODY: u32 = u32::MAX;
 
@@ -49,9 +52,18 @@ pub struct DeviceFile {
     /// What it is; a conventional device unless it is said.
     #[serde(default, skip_serializing_if = "DeviceKind::is_usual")]
     pub kind: DeviceKind,
+    /// Percentage of it that is kept out of use, so that its zones are emptier when they are cleaned, 0 to
+    /// [`SPARE_PERCENT_MAX`]. None: that of its kind. Holds from the next mount on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare_percent: Option<u32>,
 }
 
 impl DeviceFile {
+    /// Percentage of it that is kept out of use.
+    pub(crate) fn spare(&self) -> u32 {
+        self.spare_percent.unwrap_or(self.kind.spare_percent())
+    }
+
     /// Opens a conventional device, for at least `bytes` bytes, with its model in front.
     ///
     /// # Errors
@@ -253,6 +265,10 @@ impl VolumeFile {
             if let Some(name) = { models }.find(|name| BlockModel::named(name).is_none()) {
                 return wrong(&format!("{tier}.model"), &unknown_model(name));
             }
+            if devices.iter().any(|d| d.spare() > SPARE_PERCENT_MAX) {
+                let why = format!("expected 0 to {SPARE_PERCENT_MAX}");
+                return wrong(&format!("{tier}.spare_percent"), &why);
+            }
         }
         match self.nvm.as_slice() {
             [one] if one.size_bytes < NVM_BYTES_MIN => wrong(
@@ -390,6 +406,7 @@ mod tests {
             zone_bytes: None,
             model: None,
             kind: DeviceKind::Conventional,
+            spare_percent: None,
         };
         let mut file = sample(Path::new("nvm"));
         file.ssd = vec![device(Path::new("a"), 1), device(Path::new("b"), 2)];

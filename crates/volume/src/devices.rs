@@ -74,6 +74,22 @@ impl Volume {
         .collect()
     }
 
+    /// Keeps `percent` percent of a device of a tier below NVM out of use, so that its zones are emptier when they are
+    /// cleaned. Holds until the volume is closed; what is in use already stays.
+    ///
+    /// # Errors
+    /// The volume has no such tier.
+    pub fn set_spare(&self, tier: TierId, device: usize, percent: u32) -> Result<()> {
+        self.zones_of(tier)?.set_spare(device, percent);
+        Ok(())
+    }
+
+    /// Blocks that a tier could write if everything in it were cleaned: more than may come into use where its devices
+    /// have a spare.
+    pub fn lower_cleanable(&self, tier: TierId) -> u64 {
+        self.zones_of(tier).map_or(0, |z| z.cleanable())
+    }
+
     /// Blocks that a tier could take if everything in it were cleaned, `without` one of its
     /// devices. Those that are being emptied or fail take nothing.
     pub fn lower_possible(&self, tier: TierId, without: Option<usize>) -> u64 {

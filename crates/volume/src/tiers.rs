@@ -74,7 +74,7 @@ impl Volume {
     }
 
     /// Blocks in a row on a tier below NVM, at most `blocks`, to be written next with
-    /// [`Volume::write_lower`]. One thread at a time does both. `last`: the zone kept for
+    /// [`Volume::write_lower`]. One thread at a time does both. `last`: what is kept for
     /// cleaning may be used.
     ///
     /// # Errors

@@ -3,7 +3,9 @@
 //! A zone is written from its first block on. How far it is written becomes durable with the
 //! batch that links what was written; a crash forgets the rest, which nothing refers to, and it
 //! is written again. A zone without live blocks is erased when no reader can hold one of its
-//! blocks. One empty zone of a tier is kept for cleaning.
+//! blocks. One empty zone of a tier is kept for cleaning. Of a device with a *spare* that much never
+//! becomes live: the less of a zone is live when it is cleaned, the less is written again (StageFS
+//! §5.1 gives the translation layer of a flash device 10%).
 //!
 //! Invariants: a live block lies below its zone's write pointer; blocks are given out, and
 //! written, in order; one thread at a time allocates and writes.
@@ -24,56 +26,8 @@ use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, TierId, TxId};
 use std::collections::BTreeSet;
 
-/// Kinds of data that are kept apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heat {
-    /// Likely to change or to be read soon.
-    Hot = 0,
-    /// Not likely.
-    Cold = 1,
-}
-
-/// One zone as `status` and cleaning see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ZoneInfo {
-    /// Where it is.
-    pub place: ZonePlace,
-    /// Blocks written since it was erased.
-    pub written: u64,
-    /// Blocks in use.
-    pub live: u64,
-    /// Hot or cold.
-    pub heat: Heat,
-    /// Last batch that linked blocks of it.
-    pub txid: TxId,
-    /// More will be written to it.
-    pub open: bool,
-}
-
-/// How a tier below NVM is used, in blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LowerSpace {
-    /// All blocks in zones.
-    pub total: u64,
-    /// In use.
-    pub live: u64,
-    /// Written, and not in use any more: until their zone is cleaned.
-    pub dead: u64,
-    /// Could be written now.
-    pub writable: u64,
-    /// In the zone kept for cleaning.
-    pub reserved: u64,
-    /// Zones.
-    pub zones: u64,
-    /// Of these, empty.
-    pub empty_zones: u64,
-    /// Zones erased since the start.
-    pub erased: u64,
-    /// Blocks written since the start.
-    pub written: u64,
-    /// Writes that did not continue their zone: none, ever.
-    pub out_of_order: u64,
-}
+mod info;
+pub use info::{Heat, LowerSpace, ZoneInfo};
 
 struct Zone {
     place: ZonePlace,
@@ -152,6 +106,8 @@ struct DeviceUse {
     dirty: bool,
     /// Blocks that it writes at once.
     unit: u64,
+    /// Blocks of it that are not to be in use.
+    spare: u64,
 }
 
 impl DeviceUse {
@@ -226,6 +182,14 @@ impl Zones {
         state.reopen();
     }
 
+    /// Keeps `percent` percent of a device out of use, for cleaning.
+    pub(crate) fn set_spare(&self, device: usize, percent: u32) {
+        let mut state = self.state.lock();
+        let zones = state.zones.iter().filter(|z| z.place.device == device);
+        let blocks: u64 = zones.map(|z| z.place.blocks).sum();
+        state.devices[device].spare = blocks * u64::from(percent) / 100;
+    }
+
     /// Nothing new goes to a device any more, because it fails. The first reason stays.
     pub(crate) fn set_failing(&self, device: usize, why: String) {
         let mut state = self.state.lock();
@@ -275,18 +239,18 @@ impl Zones {
         zones.map(|z| z.live).sum()
     }
 
-    /// Blocks that could be written, were everything cleaned, on devices that are written to; one
-    /// zone is kept. `without` this device.
+    /// Blocks that could come into use, were everything cleaned, on devices that are written to; their
+    /// spare is kept, one zone at least. `without` this device.
     pub(crate) fn possible(&self, without: Option<usize>) -> u64 {
         let state = self.state.lock();
-        let mine = |z: &&Zone| Some(z.place.device) != without && !state.is_closed(z) && !z.lost;
-        let zones = state.zones.iter().filter(mine);
-        let (mut sum, mut largest) = (0, 0);
-        for zone in zones {
-            sum += zone.place.blocks - zone.live;
-            largest = largest.max(zone.place.blocks);
-        }
-        sum.saturating_sub(largest)
+        let (unused, largest) = state.unused(without);
+        unused.saturating_sub(largest.max(state.spare(without)))
+    }
+
+    /// Blocks that could be written, were everything cleaned; one zone is kept.
+    pub(crate) fn cleanable(&self) -> u64 {
+        let (unused, largest) = self.state.lock().unused(None);
+        unused.saturating_sub(largest)
     }
 
     /// Whether a run lies on one device.
@@ -305,10 +269,17 @@ impl Zones {
     }
 
     /// Blocks in a row for up to `blocks` blocks, in the order in which they are to be written.
-    /// `last`: the zone kept for cleaning may be used too.
+    /// `last`: what is kept for cleaning may be used too.
     pub(crate) fn allocate(&self, heat: Heat, blocks: u64, last: bool) -> Result<Run> {
         let mut state = self.state.lock();
         let state = &mut *state;
+        let most = if last { blocks } else { state.room() };
+        if most == 0 {
+            return Err(VolumeError::NoSpace {
+                wanted: blocks,
+                free: 0,
+            });
+        }
         let at = match state.open[heat as usize].filter(|&n| state.zones[n].left() > 0) {
             Some(open) => open,
             None => {
@@ -329,7 +300,7 @@ impl Zones {
             }
         };
         let zone = &mut state.zones[at];
-        let len = blocks.min(zone.left());
+        let len = blocks.min(most).min(zone.left());
         let skipped = match mutants::is_on("zone-order") {
             true => zone.left() - len,
             false => zone.given,
@@ -483,7 +454,8 @@ impl Zones {
             }
         }
         space.empty_zones = empty.len() as u64;
-        space.reserved = empty.first().copied().unwrap_or(0);
+        space.room = state.room();
+        space.reserved = empty.first().map_or(0, |&zone| zone).max(state.spare(None));
         space.writable += empty.iter().skip(1).sum::<u64>();
         space
     }
@@ -528,6 +500,27 @@ impl State {
 
     fn zone_of(&self, index: u64) -> usize {
         self.zones.partition_point(|z| z.end() <= index)
+    }
+
+    /// Blocks that are not in use on devices that are written to, and those of the largest zone there.
+    fn unused(&self, without: Option<usize>) -> (u64, u64) {
+        let mine = |z: &&Zone| Some(z.place.device) != without && !self.is_closed(z) && !z.lost;
+        let zones = self.zones.iter().filter(mine);
+        zones.fold((0, 0), |(sum, largest), z| {
+            (sum + z.place.blocks - z.live, largest.max(z.place.blocks))
+        })
+    }
+
+    /// The spare of devices that are written to.
+    fn spare(&self, without: Option<usize>) -> u64 {
+        let devices = self.devices.iter().enumerate();
+        let mine = devices.filter(|(n, d)| Some(*n) != without && !d.is_closed());
+        mine.map(|(_, d)| d.spare).sum()
+    }
+
+    /// Blocks that may come into use besides what is.
+    fn room(&self) -> u64 {
+        self.unused(None).0.saturating_sub(self.spare(None))
     }
 
     fn is_closed(&self, zone: &Zone) -> bool {

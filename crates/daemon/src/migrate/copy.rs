@@ -67,6 +67,7 @@ fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
 impl Shared {
     /// Copies a batch. Gives what was copied, and whether the target is full.
     pub(super) fn copy(&self, mut batch: Vec<Wanted>, target: Target) -> Result<(Copies, bool)> {
+        let clipped = self.clip(&mut batch, target);
         batch.sort_by_key(|w| (w.unwritten, !w.hot, w.ino, w.at));
         let (data, unwritten) = batch.split_at(batch.partition_point(|w| !w.unwritten));
         let (parts, bytes) = self.load(data);
@@ -79,7 +80,24 @@ impl Shared {
                 }
             }
         }
-        Ok((copies, false))
+        Ok((copies, clipped))
+    }
+
+    /// Leaves of a batch what the spare of a tier below has room for. Whether that is not all.
+    fn clip(&self, batch: &mut Vec<Wanted>, target: Target) -> bool {
+        let space = self.volume.lower_space(target.tier);
+        let Some(space) = space.filter(|_| !target.last) else {
+            return false;
+        };
+        let mut left = space.room;
+        let mut clipped = false;
+        batch.retain_mut(|w| {
+            clipped |= w.blocks > left;
+            w.blocks = w.blocks.min(left);
+            left -= w.blocks;
+            w.blocks > 0
+        });
+        clipped
     }
 
     /// Reads a batch. Gives what could be read, in the order of the batch and without gaps.

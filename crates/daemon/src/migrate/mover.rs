@@ -57,7 +57,7 @@ impl Wanted {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) tier: TierId,
-    /// The zone kept for cleaning may be used.
+    /// What is kept for cleaning may be used.
     pub(super) last: bool,
 }
 

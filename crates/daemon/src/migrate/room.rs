@@ -6,7 +6,7 @@ use super::policy::{no_room, oldest, to_clean};
 use crate::shared::Shared;
 use parking_lot::MutexGuard;
 use shale_format::TierId;
-use shale_volume::{Result, VolumeError};
+use shale_volume::{Result, VolumeError, ZoneInfo};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,8 +44,9 @@ impl Shared {
         for (n, &tier) in tiers.iter().enumerate() {
             let below = tiers.get(n + 1).copied();
             // A tier that is all but full is not cleaned over and over.
+            let cleanable = self.volume.lower_cleanable(tier) >= 4 * READY_BLOCKS;
             let possible = |t| self.volume.lower_possible(t, None) >= 4 * READY_BLOCKS;
-            let can = possible(tier) || below.is_some_and(possible);
+            let can = cleanable || below.is_some_and(possible);
             while self.may_move() && can && self.lacks(tier) {
                 let turn = self.migration.turn();
                 if self.erase(tier)? > 0 {
@@ -131,20 +132,25 @@ impl Shared {
         below: Option<TierId>,
         blocks: u64,
     ) -> Result<()> {
-        let mut last = u64::MAX;
+        let mut last = None;
         loop {
             let Some(space) = self.volume.lower_space(tier) else {
                 return Err(no_room(blocks));
             };
-            if space.writable >= blocks {
+            // More than its spare leaves is not made by cleaning.
+            let cleaned = space.writable >= blocks.min(space.room);
+            if cleaned && space.room >= blocks {
                 return Ok(());
             }
-            if space.dead > 0 && self.erase(tier)? > 0 {
+            if !cleaned && space.dead > 0 && self.erase(tier)? > 0 {
                 continue;
             }
-            let emptied = self.empty_zone(tier, below)?;
+            let emptied = match cleaned {
+                true => self.move_oldest(tier, below)?,
+                false => self.empty_zone(tier, below)?,
+            };
             self.erase(tier)?;
-            let now = self.volume.lower_space(tier).map_or(0, |s| s.writable);
+            let now = self.volume.lower_space(tier).map(|s| (s.writable, s.room));
             if emptied == 0 || now == last {
                 return Err(no_room(blocks));
             }
@@ -163,27 +169,37 @@ impl Shared {
         }
     }
 
-    /// Empties a zone of a tier: cleans where that pays, else moves the oldest down. Gives
-    /// the blocks moved.
-    fn empty_zone(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
-        // To clean a device that takes nothing new makes no room.
+    /// Zones that are worth emptying: to clean a device that takes nothing new makes no room.
+    fn cleaned_zones(&self, tier: TierId) -> Vec<ZoneInfo> {
         let devices = self.volume.lower_device_infos(tier);
         let closed = |n: usize| devices.get(n).is_some_and(|d| d.closed || d.is_emptying());
         let mut zones = self.volume.lower_zones(tier);
         zones.retain(|z| !closed(z.place.device));
+        zones
+    }
+
+    /// Empties a zone of a tier: cleans where that pays, else moves the oldest down. Gives
+    /// the blocks moved.
+    fn empty_zone(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
+        let zones = self.cleaned_zones(tier);
         let newest = self.volume.txid().0;
-        let pays = |z: &shale_volume::ZoneInfo| {
-            z.live * 100 < z.place.blocks * CLEAN_LIVE_PERCENT || below.is_none()
-        };
+        let pays =
+            |z: &ZoneInfo| z.live * 100 < z.place.blocks * CLEAN_LIVE_PERCENT || below.is_none();
         // All of it has to fit the one zone that is kept for this.
         let fits = zones.iter().map(|z| z.place.blocks).min().unwrap_or(0);
         if let Some(victim) = to_clean(&zones, newest, |z| pays(z) && z.live <= fits) {
             let wanted = self.in_zones(tier, &[victim])?;
             return self.move_blocks(&wanted, Target { tier, last: true });
         }
+        self.move_oldest(tier, below)
+    }
+
+    /// Moves what is oldest in a tier down. Gives the blocks moved.
+    fn move_oldest(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
         let Some(below) = below else {
             return Ok(0);
         };
+        let zones = self.cleaned_zones(tier);
         for victim in oldest(&zones, ZONES_TRIED) {
             let mut wanted = self.in_zones(tier, &[victim])?;
             wanted.retain(|w| w.may_go(below));

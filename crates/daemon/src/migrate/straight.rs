@@ -46,7 +46,7 @@ impl Shared {
         });
         let room = |rule: &Straight| {
             let space = self.volume.lower_space(rule.tier);
-            space.is_some_and(|s| s.writable >= rule.chunk_blocks)
+            space.is_some_and(|s| s.writable.min(s.room) >= rule.chunk_blocks)
         };
         let rule = rules.find(room)?;
         let _turn = self.migration.turn.try_lock_for(TURN_WAIT)?;

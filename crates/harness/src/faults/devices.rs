@@ -61,6 +61,7 @@ impl Three {
             zone_bytes: Some(ZONE_BYTES),
             model: None,
             kind: DeviceKind::Conventional,
+            spare_percent: None,
         };
         let options = MakeOptions {
             file: place.join("VOLUME.toml"),

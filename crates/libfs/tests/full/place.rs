@@ -72,6 +72,7 @@ impl Place {
             zone_bytes: None,
             model: None,
             kind: DeviceKind::Conventional,
+            spare_percent: None,
         };
         let added = self.daemon().add_device(TierId::Ssd, &device, false);
         match added {

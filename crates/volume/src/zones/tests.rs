@@ -30,6 +30,64 @@ fn a_zone_goes_on_where_its_medium_does() {
 }
 
 #[test]
+fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
+    let zones = Zones::new(TierId::Ssd);
+    let zone = |n: u64| FoundZone {
+        place: ZonePlace {
+            zone: n,
+            device: 0,
+            first: n * 64,
+            blocks: 64,
+        },
+        entry_byte: 0,
+        entry: ZoneEntry::empty(),
+        on_medium: None,
+    };
+    zones.add(&[zone(0), zone(1), zone(2), zone(3)], 1, &[0; 4], false);
+    // 76 of 256.
+    zones.set_spare(0, 30);
+    let seen = |zones: &Zones| {
+        let space = zones.space();
+        (
+            zones.possible(None),
+            space.room,
+            space.reserved,
+            zones.cleanable(),
+        )
+    };
+    assert_eq!(seen(&zones), (180, 180, 76, 192));
+    for word in 0..2 {
+        let run = zones.allocate(Heat::Cold, 64, false).unwrap();
+        assert_eq!(run.len, 64);
+        zones.writing(run).unwrap();
+        let (base, now, freed) = (0, u64::MAX, 0);
+        let change = WordChange {
+            word,
+            base,
+            now,
+            freed,
+        };
+        zones.settle(TxId(1), &[change]);
+    }
+    assert_eq!(seen(&zones), (52, 52, 76, 64));
+    assert_eq!(zones.allocate(Heat::Cold, 64, false).unwrap().len, 52);
+    let (word, base, now, freed) = (2, 0, u64::MAX >> 12, 0);
+    let change = WordChange {
+        word,
+        base,
+        now,
+        freed,
+    };
+    zones.settle(TxId(1), &[change]);
+    assert_eq!(seen(&zones), (0, 0, 76, 12));
+    let full = zones.allocate(Heat::Cold, 1, false);
+    assert!(matches!(full, Err(VolumeError::NoSpace { .. })), "{full:?}");
+    assert_eq!(zones.allocate(Heat::Cold, 64, true).unwrap().len, 12);
+    zones.set_emptying(0, true);
+    assert_eq!((zones.possible(None), zones.space().room), (0, 0));
+}
+
+#[test]
 fn a_zone_that_is_not_erased_any_more_is_no_room() {
     let zone = |n: u64| FoundZone {
         place: ZonePlace {
