@@ -151,12 +151,18 @@ fn tier(tier: &Value) -> String {
                 } else {
                     ""
                 };
+                let worn = d["worn_zones"].as_array().into_iter().flatten();
+                let worn: Vec<String> = worn.map(Value::to_string).collect();
+                let worn = match worn.is_empty() {
+                    true => String::new(),
+                    false => format!(", WORN OUT zones: {}", worn.join(" ")),
+                };
                 let model = d["model"].as_str().map_or(String::new(), |name| {
                     let seconds = number(d, "model_delayed_ns") as f64 / 1e9;
                     format!(", SLOWED DOWN to the model '{name}' by {seconds:.1} s")
                 });
                 format!(
-                    "{} ({}, {}, {live}{emptying}{model})",
+                    "{} ({}, {}, {live}{emptying}{worn}{model})",
                     word(d, "path"),
                     word(d, "kind"),
                     word(d, "access")

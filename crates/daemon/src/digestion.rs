@@ -168,6 +168,10 @@ impl Shared {
                     self.chunk_done(client, work, from, limit, &done, rights);
                     return Ok(());
                 }
+                // It finds another zone.
+                Err(e @ DigestError::Volume(VolumeError::WornZone(_))) if straight.is_some() => {
+                    self.migration_failed(&e);
+                }
                 // A device that failed gets nothing more: it goes to NVM.
                 Err(e @ DigestError::Volume(VolumeError::Lower(_))) if straight.is_some() => {
                     self.migration_failed(&e);

@@ -64,6 +64,8 @@ pub struct DeviceStatus {
     pub dead_bytes: u64,
     /// Its empty zones.
     pub empty_zones: u64,
+    /// Zones of the tier, by number, that are on it and worn out: nothing new goes to them.
+    pub worn_zones: Vec<u64>,
     /// It is being emptied.
     pub emptying: bool,
     /// Nothing new goes to it: why.
@@ -170,7 +172,9 @@ impl Shared {
                     let (d, span) = (info.device.as_ref()?, Span::of(&info.place));
                     let counts = d.counts();
                     let sum = |of: fn(&ZoneInfo) -> u64| span.zones(&zones).map(of).sum::<u64>();
+                    let worn = span.zones(&zones).filter(|z| z.worn);
                     Some(DeviceStatus {
+                        worn_zones: worn.map(|z| z.place.zone).collect(),
                         emptying: info.is_emptying(),
                         failing: info.failing.clone(),
                         path: d.name(),

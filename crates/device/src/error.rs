@@ -106,6 +106,20 @@ pub enum DeviceError {
         /// The erase block.
         block: u32,
     },
+    /// An erase block is worn out: it cannot be programmed or erased any more, only read.
+    #[error("erase block {block} is worn out")]
+    WornBlock {
+        /// The erase block.
+        block: u32,
+    },
+    /// A zone of a host-managed device is worn out: it can only be read, or not even that.
+    #[error("{}: zone {zone} is worn out", path.display())]
+    WornZone {
+        /// The device.
+        path: PathBuf,
+        /// The zone, from 0.
+        zone: u64,
+    },
     /// Cleaning gains no page any more.
     #[error("no erase block is worth cleaning: {free} are free, expected at least {expected}")]
     NoVictim {
@@ -126,6 +140,14 @@ impl DeviceError {
             DeviceError::Os { source, .. } => source.raw_os_error(),
             _ => None,
         }
+    }
+
+    /// Whether part of a medium has worn out, and the medium goes on without it.
+    pub fn is_worn_out(&self) -> bool {
+        matches!(
+            self,
+            DeviceError::WornBlock { .. } | DeviceError::WornZone { .. }
+        )
     }
 
     pub(crate) fn os(

@@ -37,6 +37,8 @@ pub struct LowerDeviceInfo {
     pub device: Option<Arc<dyn TierDevice>>,
     /// Blocks in use.
     pub live: u64,
+    /// Of these, those in zones that are worn out.
+    pub live_worn: u64,
     /// Nothing new goes to it until the next start: why.
     pub failing: Option<String>,
     /// That it fails has been met: nothing is tried any more.
@@ -64,12 +66,16 @@ impl Volume {
         let layout = lower.layout();
         let devices = layout.tier(tier).map_or(&[][..], |t| &t.devices);
         let all = devices.iter().enumerate();
-        all.map(|(n, d)| LowerDeviceInfo {
-            place: d.place,
-            device: d.device.clone(),
-            live: zones.live_on(n),
-            failing: zones.failing(n).or(d.trouble()),
-            closed: zones.failing(n).is_some(),
+        all.map(|(n, d)| {
+            let (live, live_worn) = zones.live_on(n);
+            LowerDeviceInfo {
+                place: d.place,
+                device: d.device.clone(),
+                live,
+                live_worn,
+                failing: zones.failing(n).or(d.trouble()),
+                closed: zones.failing(n).is_some(),
+            }
         })
         .collect()
     }
@@ -208,7 +214,7 @@ impl Volume {
         let place = table.of(n)[at];
         let tables = place.tables();
         let mut txn = self.begin();
-        let live = self.zones_of(tier)?.live_on(at);
+        let (live, _) = self.zones_of(tier)?.live_on(at);
         if live > 0 {
             return Err(VolumeError::Lower(format!("it holds {live} blocks")));
         }

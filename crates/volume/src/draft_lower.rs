@@ -49,6 +49,7 @@ impl LoadedDevice {
                 entry_byte,
                 entry: lower.entry(entry_byte, place.zone)?,
                 on_medium: d.zone_written(&place),
+                worn: d.zone_worn(&place),
             });
         }
         Ok(LoadedDevice {

@@ -117,6 +117,10 @@ pub enum VolumeError {
     /// A device of a lower tier fails or is not there.
     #[error("lower tier: {0}")]
     Lower(String),
+    /// A zone of a lower tier was found to be worn out. Its device goes on without it: what was to be written
+    /// finds another place when it is tried again.
+    #[error("lower tier: {0}; its device goes on without that zone")]
+    WornZone(String),
     /// The copies of the superblock belong to two volumes.
     #[error("the superblocks are of two volumes, {} and {}: a segment is another volume's", shown(.first), shown(.second))]
     TwoVolumes {

@@ -111,6 +111,12 @@ impl LowerDevice {
         written.map(|bytes| bytes.div_ceil(BLOCK))
     }
 
+    /// Whether its medium never lets a zone be written again.
+    pub(crate) fn zone_worn(&self, zone: &ZonePlace) -> bool {
+        let (at, bytes) = (self.byte(zone.first), zone.blocks * BLOCK);
+        self.device.as_ref().is_some_and(|d| d.zone_worn(at, bytes))
+    }
+
     /// Blocks that it writes at once.
     pub(crate) fn write_unit(&self) -> u64 {
         let unit = self.device.as_ref().map_or(BLOCK, |d| d.write_unit());
@@ -164,6 +170,12 @@ impl LowerTier {
             };
             (d, place)
         })
+    }
+
+    /// Zones of a device that are worn out as its medium has it.
+    pub(crate) fn worn(&self, device: usize) -> impl Iterator<Item = ZonePlace> {
+        let mine = self.zones().filter(move |(_, z)| z.device == device);
+        mine.filter(|(d, z)| d.zone_worn(z)).map(|(_, z)| z)
     }
 
     fn spot(&self, index: u64) -> Option<Spot<'_>> {
@@ -364,7 +376,7 @@ impl Lower {
     fn read_zone(&self, spot: &Spot<'_>, addr: BlockAddr, into: &mut [u8]) -> Result<()> {
         let device = spot.there()?;
         let generation = self.entry_of(spot)?.generation;
-        device.read(spot.byte, into).map_err(lower)?;
+        device.read(spot.byte, into).map_err(from_device)?;
         let sums = self.sums(spot.device, addr.index(), into.len() / BLOCK_BYTES)?;
         for ((n, block), sum) in (0..).zip(into.chunks(BLOCK_BYTES)).zip(sums) {
             let at = addr.plus(n);
@@ -401,7 +413,7 @@ impl Lower {
         if let Some(why) = device.trouble() {
             return Err(VolumeError::Lower(why));
         }
-        device.write(spot.byte, from).map_err(lower)?;
+        device.write(spot.byte, from).map_err(from_device)?;
         let mut sums = Vec::with_capacity(from.len() / 1024);
         for (n, block) in (0..).zip(from.chunks(BLOCK_BYTES)) {
             let sum = block_sum(addr.plus(n), generation, block);
@@ -432,10 +444,10 @@ impl Lower {
         let spot = layout.spot(BlockAddr::new(tier, place.first))?;
         let device = spot.there()?;
         let discarded = device.discard(spot.byte, place.blocks * BLOCK);
-        match spot.device.zone_written(&place) {
-            Some(left) => discarded.map(|()| left == 0).map_err(lower),
-            None => Ok(true),
+        if spot.device.zone_written(&place).is_some() {
+            discarded.map_err(from_device)?;
         }
+        Ok(!spot.device.zone_worn(&place))
     }
 }
 
@@ -468,6 +480,9 @@ fn split(at: u64) -> (BlockAddr, u64) {
     (BlockAddr::nvm(at / BLOCK), at % BLOCK)
 }
 
-fn lower(e: shale_device::DeviceError) -> VolumeError {
-    VolumeError::Lower(e.to_string())
+pub(crate) fn from_device(e: shale_device::DeviceError) -> VolumeError {
+    match e.is_worn_out() {
+        true => VolumeError::WornZone(e.to_string()),
+        false => VolumeError::Lower(e.to_string()),
+    }
 }

@@ -12,7 +12,7 @@
 //! between leaves an empty zone that is erased once more.
 
 use crate::error::{Result, VolumeError};
-use crate::lower::Lower;
+use crate::lower::{Lower, from_device};
 use crate::space::Run;
 use crate::volume::Volume;
 use crate::zones::{Heat, LowerSpace, ZoneInfo, Zones};
@@ -87,7 +87,7 @@ impl Volume {
     /// [`Volume::flush_lower`] and the next commit of this thread.
     ///
     /// # Errors
-    /// The device fails: the zone is not written any more until it is erased.
+    /// The device fails: nothing new goes to it any more. [`VolumeError::WornZone`]: nothing new goes to the zone.
     pub fn write_lower(&self, run: Run, from: &[u8]) -> Result<()> {
         assert_eq!(run.len as usize * BLOCK_BYTES, from.len());
         let tier = run.addr.tier().unwrap_or(TierId::Nvm);
@@ -97,8 +97,12 @@ impl Volume {
             .and_then(|generation| self.below()?.write_blocks(run.addr, generation, from));
         if let Err(e) = &written {
             zones.close(run.addr);
-            if let (VolumeError::Lower(why), Ok(place)) = (e, self.below()?.place(run.addr)) {
-                zones.set_failing(place.device, why.clone());
+            match (e, self.below()?.place(run.addr)) {
+                (VolumeError::WornZone(_), Ok(place)) => zones.set_worn(place.zone),
+                (VolumeError::Lower(why), Ok(place)) => {
+                    zones.set_failing(place.device, why.clone());
+                }
+                _ => {}
             }
         }
         written
@@ -135,7 +139,8 @@ impl Volume {
     /// Makes durable what was written to a tier.
     ///
     /// # Errors
-    /// A device fails: what was written is not to be linked.
+    /// A device fails, or a zone of one is worn out ([`VolumeError::WornZone`]): what was written is not to be
+    /// linked.
     pub fn flush_lower(&self, tier: TierId) -> Result<()> {
         if mutants::is_on("lower-flush") {
             return Ok(());
@@ -148,13 +153,20 @@ impl Volume {
             let Some(device) = devices.get(n).and_then(|d| d.device.as_ref()) else {
                 continue;
             };
-            let flushed = device.flush().map_err(|e| e.to_string());
-            let flushed = flushed.and_then(|()| device.trouble().map_or(Ok(()), Err));
-            if let Err(why) = flushed
+            let trouble = || device.trouble().map(VolumeError::Lower);
+            let flushed = device.flush().map_err(from_device);
+            let flushed = flushed.and_then(|()| trouble().map_or(Ok(()), Err));
+            if let Err(e) = flushed
                 && !mutants::is_on("lower-flush-error")
             {
-                zones.set_failing(n, why.clone());
-                result = Err(VolumeError::Lower(why));
+                match &e {
+                    VolumeError::Lower(why) => zones.set_failing(n, why.clone()),
+                    _ => layout
+                        .tier(tier)?
+                        .worn(n)
+                        .for_each(|z| zones.set_worn(z.zone)),
+                }
+                result = Err(e);
             }
             zones.flushed(n);
         }
@@ -177,7 +189,7 @@ impl Volume {
         found.retain(|(n, zone)| match lower.erase(tier, zone.place) {
             Ok(true) => true,
             Ok(false) => {
-                zones.set_lost(*n);
+                zones.set_worn(*n);
                 false
             }
             Err(e) => {

@@ -13,8 +13,8 @@
 //! A medium that is only written in order ([`shale_device::TierDevice::zone_written`]) cannot write
 //! again what a crash forgot: there a zone goes on behind what the medium has, and what lies between
 //! is dead. If the medium has less than was committed, its erasure was cut short: the zone
-//! counts as full, until it is erased. A zone that its medium has worn out counts as full, too, and
-//! is no part of the tier's room from when it was to be erased.
+//! counts as full, until it is erased. A zone that is worn out counts as full, too: it is never written or erased, and of
+//! the tier's room only what is live in it is part.
 
 use crate::error::{Result, VolumeError};
 use crate::lower::ZonePlace;
@@ -40,8 +40,8 @@ struct Zone {
     reached: u64,
     live: u64,
     freed: TxId,
-    /// Its medium does not erase it any more: it is none of the tier's room.
-    lost: bool,
+    /// Its medium never lets it be written again.
+    worn: bool,
 }
 
 /// A zone as it is found at the start.
@@ -53,6 +53,8 @@ pub(crate) struct FoundZone {
     pub(crate) entry: ZoneEntry,
     /// Blocks written as its medium has it; `None`: it can be written anywhere.
     pub(crate) on_medium: Option<u64>,
+    /// It is worn out.
+    pub(crate) worn: bool,
 }
 
 impl Zone {
@@ -63,6 +65,7 @@ impl Zone {
             entry_byte,
             entry,
             on_medium,
+            worn,
         } = *found;
         let mut live = 0;
         for_words(place.first, place.blocks, |w, mask| {
@@ -82,7 +85,7 @@ impl Zone {
             reached: written,
             live,
             freed: TxId(0),
-            lost: false,
+            worn,
         }
     }
 
@@ -232,11 +235,13 @@ impl Zones {
         }
     }
 
-    /// Blocks in use on a device.
-    pub(crate) fn live_on(&self, device: usize) -> u64 {
+    /// Blocks in use on a device, and how many of these are in zones that are worn out.
+    pub(crate) fn live_on(&self, device: usize) -> (u64, u64) {
         let state = self.state.lock();
         let zones = state.zones.iter().filter(|z| z.place.device == device);
-        zones.map(|z| z.live).sum()
+        zones.fold((0, 0), |(live, worn), z| {
+            (live + z.live, worn + u64::from(z.worn) * z.live)
+        })
     }
 
     /// Blocks that could come into use, were everything cleaned, on devices that are written to; their
@@ -381,7 +386,7 @@ impl Zones {
     /// their blocks if batches up to `released` are.
     pub(crate) fn erasable(&self, released: TxId) -> Vec<(u64, ZoneInfo)> {
         let state = self.state.lock();
-        let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released && !z.lost;
+        let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released && !z.worn;
         // An open zone that is not full goes on.
         let goes_on = |n: usize, z: &Zone| state.open.contains(&Some(n)) && z.left() > 0;
         // Nothing more is asked of a device that fails.
@@ -425,9 +430,11 @@ impl Zones {
         state.erased += 1;
     }
 
-    /// The medium does not erase a zone any more.
-    pub(crate) fn set_lost(&self, zone: u64) {
-        self.state.lock().zones[zone as usize].lost = true;
+    /// A zone is worn out: it is closed for good.
+    pub(crate) fn set_worn(&self, zone: u64) {
+        let mut state = self.state.lock();
+        state.close(zone as usize);
+        state.zones[zone as usize].worn = true;
     }
 
     pub(crate) fn space(&self) -> LowerSpace {
@@ -440,9 +447,13 @@ impl Zones {
             ..LowerSpace::default()
         };
         let mut empty = Vec::new();
-        for (n, z) in state.zones.iter().enumerate().filter(|(_, z)| !z.lost) {
-            space.total += z.place.blocks;
+        for (n, z) in state.zones.iter().enumerate() {
             space.live += z.live;
+            if z.worn {
+                space.total += z.live;
+                continue;
+            }
+            space.total += z.place.blocks;
             space.dead += z.given - z.live.min(z.given);
             if state.is_closed(z) {
                 continue;
@@ -470,12 +481,7 @@ impl Zones {
     pub(crate) fn close(&self, addr: BlockAddr) {
         let mut state = self.state.lock();
         let n = state.zone_of(addr.index());
-        for open in &mut state.open {
-            *open = open.filter(|&o| o != n);
-        }
-        let zone = &mut state.zones[n];
-        zone.given = zone.place.blocks;
-        zone.reached = zone.place.blocks;
+        state.close(n);
     }
 }
 
@@ -498,13 +504,22 @@ impl State {
         })
     }
 
+    /// Nothing more is written to a zone.
+    fn close(&mut self, n: usize) {
+        for open in &mut self.open {
+            *open = open.filter(|&o| o != n);
+        }
+        let zone = &mut self.zones[n];
+        (zone.given, zone.reached) = (zone.place.blocks, zone.place.blocks);
+    }
+
     fn zone_of(&self, index: u64) -> usize {
         self.zones.partition_point(|z| z.end() <= index)
     }
 
     /// Blocks that are not in use on devices that are written to, and those of the largest zone there.
     fn unused(&self, without: Option<usize>) -> (u64, u64) {
-        let mine = |z: &&Zone| Some(z.place.device) != without && !self.is_closed(z) && !z.lost;
+        let mine = |z: &&Zone| Some(z.place.device) != without && !self.is_closed(z) && !z.worn;
         let zones = self.zones.iter().filter(mine);
         zones.fold((0, 0), |(sum, largest), z| {
             (sum + z.place.blocks - z.live, largest.max(z.place.blocks))
@@ -558,6 +573,7 @@ impl State {
             },
             txid: TxId(z.entry.txid),
             open: self.open.contains(&Some(n)) && z.left() > 0,
+            worn: z.worn,
         }
     }
 }

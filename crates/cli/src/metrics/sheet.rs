@@ -263,6 +263,9 @@ fn devices(sheet: &mut Sheet, s: &Status) {
     let help = "1: nothing new is written to it, since it fails";
     let failing = rows(|d| d.failing.is_some().into());
     sheet.gauge("device_failing", None, help, failing);
+    let help = "Its zones that are worn out: nothing new is written to them";
+    let worn = rows(|d| d.worn_zones.len() as u64);
+    sheet.gauge("device_worn_zones", None, help, worn);
     let help = "1: what it holds moves to others";
     sheet.gauge("device_emptying", None, help, rows(|d| d.emptying.into()));
     sheet.counter(

@@ -2,9 +2,10 @@
 //! host-managed device.
 
 use crate::tiers::pattern;
-use crate::volume::{Volume, can_mount};
+use crate::volume::{Volume, can_mount, wait_until};
 use serde_json::Value;
 use shale_device::host_managed::{EmulatedZones, HostManaged, ZoneShape, ZoneState, zones_of};
+use shale_device::zoned::{Behaviour, Zoned};
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -16,6 +17,44 @@ const FILE_BYTES: usize = 8 << 20;
 fn device(v: &Volume) -> Value {
     let text = v.shale(&["device", "list", v.place(), "--json"]).ok();
     serde_json::from_str::<Value>(&text).unwrap()[0].clone()
+}
+
+/// Each file is as it was written in the last round.
+fn same(v: &Volume) {
+    for n in 0..FILES {
+        let found = fs::read(v.mountpoint().join(format!("file-{n:03}"))).unwrap();
+        assert!(found == pattern(n + 3, FILE_BYTES), "file {n}");
+    }
+}
+
+/// A zone that holds something wears out while the volume is not mounted: it is named, and emptied.
+fn a_zone_wears_out(v: &Volume, wear: impl FnOnce(u64)) {
+    let zones = |v: &Volume| {
+        let mut all = Vec::new();
+        for n in 0..FILES {
+            let file = v.mountpoint().join(format!("file-{n:03}"));
+            let text = v.shale(&["where", file.to_str().unwrap(), "--json"]).ok();
+            let parts: Vec<Value> = serde_json::from_str(&text).unwrap();
+            all.extend(parts.iter().filter_map(|p| p["zone"].as_u64()));
+        }
+        all
+    };
+    v.mount();
+    let zone = zones(v)[0];
+    v.umount();
+    wear(zone);
+    v.mount();
+    let status = v.status();
+    let worn = &status["tiers"][0]["devices"][0]["worn_zones"];
+    assert_eq!(*worn, serde_json::json!([zone]), "{status}");
+    let text = v.shale(&["status", v.place()]).ok();
+    let line = format!("WORN OUT zones: {zone}");
+    assert!(text.contains(&line), "{text}");
+    wait_until("it is emptied", || !zones(v).contains(&zone));
+    assert_eq!(device(v)["state"], "in use");
+    same(v);
+    v.umount();
+    v.fsck();
 }
 
 /// Files are written over and over on a tier of which most is full; the daemon is killed, the volume
@@ -48,21 +87,13 @@ fn fill_again(v: &Volume, kind: &str, look: impl Fn(&Value)) -> Value {
     let erased = &status["tiers"][0]["zones_erased"];
     assert!(erased.as_u64() > Some(10), "{erased} zones erased");
     assert_eq!(status["tiers"][0]["devices"][0]["kind"], kind);
-    let same = || {
-        for n in 0..FILES {
-            assert!(
-                fs::read(file(n)).unwrap() == pattern(n + 3, FILE_BYTES),
-                "file {n}"
-            );
-        }
-    };
-    same();
+    same(v);
     let text = v.shale(&["device", "list", v.place()]).ok();
     assert!(text.contains(kind), "{text}");
     v.umount();
     v.fsck();
     v.mount();
-    same();
+    same(v);
     v.shale(&["scrub", v.place()]).ok();
     v.umount();
     v.fsck();
@@ -93,6 +124,12 @@ fn flash_that_is_only_written_in_order_is_a_tier() {
         assert_eq!(flash["unreadable"], 0, "{flash}");
     });
     assert!(used["flash"]["blocks_erased"].as_u64() > Some(20), "{used}");
+    a_zone_wears_out(&v, |zone| {
+        let flash = Zoned::open(&image, Behaviour::default()).unwrap();
+        // A zone is one erase block, behind two for labels.
+        let block = flash.geometry().block(2 + zone as u32);
+        flash.wear_out(block).unwrap();
+    });
     let other = made.replace("open-channel", "conventional");
     is_refused(&v, &other, &["flash.img", "open-channel"]);
 }
@@ -126,6 +163,12 @@ fn a_host_managed_device_is_found_and_is_a_tier() {
     let begun = begun.filter(|z| matches!(z.state, ZoneState::Active(_)));
     assert!((1..=device.max_active()).contains(&(begun.count() as u64)));
     drop(device);
+    a_zone_wears_out(&v, |zone| {
+        let device = EmulatedZones::open(&image).unwrap();
+        // Those for labels are the first two that are sequential.
+        let on_device = if zone < 3 { zone } else { zone + 2 };
+        device.wear_out(on_device, false).unwrap();
+    });
     let other = made.replace("host-managed", "conventional");
     is_refused(&v, &other, &["zones.img", "host-managed"]);
     let plain = fs::File::create(&image).unwrap();

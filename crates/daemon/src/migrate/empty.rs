@@ -1,4 +1,4 @@
-//! Emptying devices that are to be removed, and moving up.
+//! Emptying devices that are to be removed, and zones that are worn out; moving up.
 
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
 use super::policy::no_room;
@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const LOOK_BLOCKS: u64 = BATCH_BLOCKS * 16;
 /// Wait before a device that could not be emptied is tried again.
 pub(super) const STUCK_WAIT: Duration = Duration::from_secs(5);
+/// The same for a device with zones that are worn out: what cannot be read may stay so for ever.
+const WORN_WAIT: Duration = Duration::from_secs(60);
 /// Part of the room in NVM that is left to others when blocks come up.
 const LEFT_PART: u64 = 16;
 
@@ -39,8 +41,10 @@ impl super::Migration {
 
     fn note_stuck(&self, uuid: [u8; 16], why: String) {
         let mut stuck = self.stuck.lock();
+        if !stuck.iter().any(|s| s.uuid == uuid && s.why == why) {
+            tracing::warn!("a device cannot be emptied: {why}");
+        }
         stuck.retain(|s| s.uuid != uuid);
-        tracing::warn!("a device cannot be emptied: {why}");
         stuck.push(Stuck {
             uuid,
             why,
@@ -48,10 +52,10 @@ impl super::Migration {
         });
     }
 
-    fn may_try(&self, uuid: &[u8; 16]) -> bool {
+    fn may_try(&self, uuid: &[u8; 16], wait: Duration) -> bool {
         let stuck = self.stuck.lock();
         let found = stuck.iter().find(|s| s.uuid == *uuid);
-        found.is_none_or(|s| s.since.elapsed() > STUCK_WAIT)
+        found.is_none_or(|s| s.since.elapsed() > wait)
     }
 }
 
@@ -78,27 +82,32 @@ impl Shared {
         below.iter().sum::<u64>() + self.room_above()
     }
 
-    /// Moves on what a device holds that is being emptied. Gives the blocks moved; 0: there is
-    /// nothing to do, or nothing can be done now.
+    /// Moves on what a device holds that is being emptied, or what its zones that are worn out hold. Gives the
+    /// blocks moved; 0: there is nothing to do, or nothing can be done now.
     pub(super) fn empty_devices(self: &Arc<Self>) -> u64 {
         for tier in [TierId::Ssd, TierId::Hdd] {
             let devices = self.volume.lower_device_infos(tier);
             for (n, info) in devices.iter().enumerate() {
                 let uuid = info.place.uuid;
-                if !info.is_emptying() || info.live == 0 || !self.migration.may_try(&uuid) {
+                let (left, wait, place) = match info.is_emptying() {
+                    true => (info.live, STUCK_WAIT, "on it"),
+                    false => (info.live_worn, WORN_WAIT, "in worn out zones of it"),
+                };
+                if left == 0 || !self.migration.may_try(&uuid, wait) {
                     continue;
                 }
-                match self.empty_some(tier, n) {
+                let zones = self.zones_to_empty(tier, n, info.is_emptying());
+                match self.empty_some(tier, &zones) {
                     Ok(0) => {}
                     Ok(blocks) => {
                         self.migration.unstick(&uuid);
                         return blocks;
                     }
                     Err(e) => {
-                        let lack = info.live * BLOCK;
+                        let lack = left * BLOCK;
                         let why = match e {
                             VolumeError::NoSpace { .. } => format!(
-                                "no room for {lack} bytes that are left on it: add a device or \
+                                "no room for {lack} bytes that are left {place}: add a device or \
                                  remove files"
                             ),
                             other => other.to_string(),
@@ -111,14 +120,13 @@ impl Shared {
         0
     }
 
-    /// Moves part of what one device holds: within its tier, else down, else up.
-    fn empty_some(self: &Arc<Self>, tier: TierId, device: usize) -> Result<u64> {
-        let zones = self.zones_with_data(tier, device);
+    /// Moves what zones hold: within their tier, else down, else up.
+    fn empty_some(self: &Arc<Self>, tier: TierId, zones: &[ZoneInfo]) -> Result<u64> {
         let live: u64 = zones.iter().map(|z| z.live).sum();
         if live == 0 {
             return Ok(0);
         }
-        let wanted = self.in_zones(tier, &zones)?;
+        let wanted = self.in_zones(tier, zones)?;
         if wanted.is_empty() {
             // What is marked live belongs to no file: fsck knows more.
             return Err(VolumeError::Lower(
@@ -165,11 +173,11 @@ impl Shared {
         self.move_up(wanted)
     }
 
-    /// Zones of a device in which something is live, not too many at once.
-    fn zones_with_data(&self, tier: TierId, device: usize) -> Vec<ZoneInfo> {
+    /// Zones of a device in which something is live, `all` or those that are worn out; not too many at once.
+    fn zones_to_empty(&self, tier: TierId, device: usize, all: bool) -> Vec<ZoneInfo> {
         let mut sum = 0;
         let mut zones = self.volume.lower_zones(tier);
-        zones.retain(|z| z.place.device == device && z.live > 0);
+        zones.retain(|z| z.place.device == device && z.live > 0 && (all || z.worn));
         let enough = |z: &ZoneInfo| {
             let more = sum < LOOK_BLOCKS;
             sum += z.live;

@@ -99,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// Moves something to a tier; anew where a device of it failed, which gets nothing more.
+    /// Moves something to a tier; anew where a device or a zone of it failed, which gets nothing more.
     pub(super) fn somewhere<T>(
         &self,
         tier: TierId,
@@ -112,6 +112,7 @@ impl Shared {
         loop {
             let before = usable();
             match move_it() {
+                Err(e @ VolumeError::WornZone(_)) => self.migration_failed(&e),
                 Err(e) if usable() < before => self.migration_failed(&e),
                 done => return done,
             }

@@ -306,6 +306,7 @@ mod tests {
             heat: Heat::Cold,
             txid: TxId(1),
             open: false,
+            worn: false,
         }
     }
 

@@ -311,6 +311,7 @@ mod tests {
             heat: Heat::Cold,
             txid: TxId(txid),
             open: false,
+            worn: false,
         };
         let victim = |zones: &[ZoneInfo]| to_clean(zones, 10_000, |_| true).map(|z| z.place.zone);
         assert_eq!(victim(&[zone(0, 98, 1), zone(1, 70, 9_000)]), Some(1));

@@ -169,12 +169,12 @@ impl Shared {
         }
     }
 
-    /// Zones that are worth emptying: to clean a device that takes nothing new makes no room.
+    /// Zones that are worth emptying: to clean what takes nothing new makes no room.
     fn cleaned_zones(&self, tier: TierId) -> Vec<ZoneInfo> {
         let devices = self.volume.lower_device_infos(tier);
         let closed = |n: usize| devices.get(n).is_some_and(|d| d.closed || d.is_emptying());
         let mut zones = self.volume.lower_zones(tier);
-        zones.retain(|z| !closed(z.place.device));
+        zones.retain(|z| !z.worn && !closed(z.place.device));
         zones
     }
 

@@ -12,6 +12,12 @@
 //! used up, and the pages between are filled when their erase block is written again. A zone with an
 //! erase block that is half erased counts as full: it holds nothing, and has to be erased.
 //!
+//! # Wear
+//!
+//! A zone with an erase block that is worn out is worn out: it counts as full, is read, and left alone. That is
+//! found at the start, or when programming or erasing the block fails; pages of the zone that were not flushed may be
+//! lost then.
+//!
 //! Lock order: `state`, then the flash's own.
 
 use super::IO_BYTES;
@@ -20,7 +26,7 @@ use super::zones::{ZoneMedium, ZonedBlocks};
 use crate::error::DeviceError;
 use crate::zoned::{EraseBlock, Geometry, OOB_BYTES, PageAt, Purpose, Zoned};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Metadata of pages that need none.
@@ -37,6 +43,8 @@ struct State {
     begun: BTreeMap<u64, Begun>,
     /// By zone that a power cut left uneven: the page of its erase blocks from which on all are erased.
     uneven: BTreeMap<u64, u32>,
+    /// Zones that are worn out.
+    worn: BTreeSet<u64>,
 }
 
 /// Raw flash in zones.
@@ -78,7 +86,7 @@ impl FlashBlocks {
         assert!((geometry.page_bytes as usize).is_multiple_of(IO_BYTES));
         let bytes = Self::zoned_bytes(geometry, zone_bytes);
         assert!(bytes > 0, "zones of {zone_bytes} bytes on {geometry:?}");
-        let mut zones = FlashZones {
+        let zones = FlashZones {
             erase_blocks: (zone_bytes / geometry.block_bytes()) as u32,
             zones: bytes / zone_bytes,
             state: Mutex::default(),
@@ -86,12 +94,15 @@ impl FlashBlocks {
         };
         for zone in 0..zones.zones {
             let level = zones.level(zone);
-            let state = zones.state.get_mut();
+            let state = &mut *zones.state.lock();
             state.next.push(match level {
                 Ok(pages) => pages,
                 Err(page) => u64::from(page) * u64::from(zones.erase_blocks),
             });
             state.uneven.extend(level.err().map(|page| (zone, page)));
+            if zones.blocks_of(zone).any(|b| zones.flash.is_worn(b)) {
+                zones.give_up(state, zone);
+            }
         }
         Self::over(name, zones, label_bytes)
     }
@@ -146,6 +157,27 @@ impl FlashZones {
         }
     }
 
+    /// A zone is worn out.
+    fn give_up(&self, state: &mut State, zone: u64) {
+        state.worn.insert(zone);
+        state.begun.remove(&zone);
+        state.uneven.remove(&zone);
+        state.next[zone as usize] = self.zone_pages();
+    }
+
+    /// What a command to a zone came to: if an erase block of it is worn out, the zone is given up.
+    fn judge(
+        &self,
+        state: &mut State,
+        zone: u64,
+        done: Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        if done.as_ref().is_err_and(DeviceError::is_worn_out) {
+            self.give_up(state, zone);
+        }
+        done
+    }
+
     /// Page and byte of that, `at` bytes from the start of a zone.
     fn spot(&self, at: u64) -> (u64, u64) {
         (at / self.page_bytes(), at % self.page_bytes())
@@ -154,6 +186,10 @@ impl FlashZones {
     /// Writes one block `at` bytes from the start of a zone.
     fn put(&self, state: &mut State, zone: u64, at: u64, block: &[u8]) -> Result<(), DeviceError> {
         let (page, within) = self.spot(at);
+        if state.worn.contains(&zone) {
+            let block = self.place(zone, page).block.number();
+            return Err(DeviceError::WornBlock { block });
+        }
         let there = state.begun.get(&zone).map_or(0, Vec::len) as u64;
         if (page, within) != (state.next[zone as usize], there) {
             return Err(self.flash.refuse(self.place(zone, page)));
@@ -168,6 +204,11 @@ impl FlashZones {
 
     /// Programs the page of a zone that was begun, with zeros behind what there is of it.
     fn program_begun(&self, state: &mut State, zone: u64) -> Result<(), DeviceError> {
+        let done = self.program_next(state, zone);
+        self.judge(state, zone, done)
+    }
+
+    fn program_next(&self, state: &mut State, zone: u64) -> Result<(), DeviceError> {
         let mut data = state.begun.remove(&zone).unwrap_or_default();
         data.resize(self.page_bytes() as usize, 0);
         let at = self.place(zone, state.next[zone as usize]);
@@ -227,10 +268,12 @@ impl ZoneMedium for FlashZones {
     fn erase_zone(&self, zone: u64) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         state.begun.remove(&zone);
-        for block in self.blocks_of(zone) {
-            if self.flash.next_page(block) > 0 || self.flash.is_half_erased(block) {
-                self.flash.erase(block)?;
-            }
+        let used = |b: &EraseBlock| self.flash.next_page(*b) > 0 || self.flash.is_half_erased(*b);
+        let mut blocks = self.blocks_of(zone).filter(used);
+        let done = blocks.try_for_each(|block| self.flash.erase(block));
+        match self.judge(&mut state, zone, done) {
+            Err(e) if e.is_worn_out() => return Ok(()),
+            done => done?,
         }
         state.uneven.remove(&zone);
         state.next[zone as usize] = 0;
@@ -240,17 +283,26 @@ impl ZoneMedium for FlashZones {
     fn flush_zones(&self) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let begun: Vec<u64> = state.begun.keys().copied().collect();
-        let done = begun
-            .into_iter()
-            .try_for_each(|zone| self.program_begun(&mut state, zone));
+        let mut result = Ok(());
+        for zone in begun {
+            match self.program_begun(&mut state, zone) {
+                // All else is made durable.
+                Err(e) if e.is_worn_out() => result = Err(e),
+                done => done?,
+            }
+        }
         self.flash.flush();
-        done
+        result
     }
 
     fn written(&self, zone: u64) -> Option<u64> {
         let state = self.state.lock();
         let begun = state.begun.get(&zone).map_or(0, Vec::len);
         Some(state.next[zone as usize] * self.page_bytes() + begun as u64)
+    }
+
+    fn is_worn(&self, zone: u64) -> bool {
+        self.state.lock().worn.contains(&zone)
     }
 
     fn access(&self) -> &'static str {
@@ -279,7 +331,8 @@ impl LabelRows for FlashZones {
     fn has_room(&self, row: u32) -> bool {
         let block = self.label_block(row);
         let pages = self.geometry().pages_per_block;
-        self.flash.next_page(block) < pages && !self.flash.is_half_erased(block)
+        let unfit = self.flash.is_half_erased(block) || self.flash.is_worn(block);
+        self.flash.next_page(block) < pages && !unfit
     }
 
     fn page(&self, row: u32, page: u64) -> Result<Option<Version>, DeviceError> {

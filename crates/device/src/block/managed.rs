@@ -11,6 +11,11 @@
 //! at most. When there are more of them at the start than leave room for these, those that are written furthest count
 //! as full, and are finished when another one is begun. So do zones whose pointer stands within a block.
 //!
+//! # Wear
+//!
+//! A zone that the device reports as read-only or offline is worn out: it counts as full, and is left alone. After a
+//! write, a reset or a finish that failed the device is asked for a report, so this is found out as it happens.
+//!
 //! Lock: `state`, held while a zone is written, so that writes to it follow one another.
 
 use super::IO_BYTES;
@@ -225,23 +230,56 @@ impl ManagedZones {
 
     fn refuse(&self, at: u64, slot: &Slot) -> DeviceError {
         let next = slot.start + slot.next.unwrap_or(0);
-        let tried = match slot.lost {
-            true => format!("write at {at}: its zone cannot be written any more"),
-            false => format!("write at {at}: its zone goes on at {next}"),
-        };
+        let tried = format!("write at {at}: its zone goes on at {next}");
         DeviceError::os(self.device.path(), tried, Errno::IO)
+    }
+
+    fn worn(&self, n: usize) -> DeviceError {
+        let path = self.device.path().to_owned();
+        let zone = n as u64;
+        DeviceError::WornZone { path, zone }
+    }
+
+    /// What a command to zone `n` of the device came to: if it failed and the zone is worn out now, the zone
+    /// is given up.
+    fn judge(
+        &self,
+        slots: &mut [Slot],
+        n: usize,
+        done: Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let Err(e) = done else {
+            return Ok(());
+        };
+        // A report that fails, too, says nothing of the zone.
+        let zones = zones_of(&*self.device).unwrap_or_default();
+        if !zones.get(n).is_some_and(Zone::is_lost) {
+            return Err(e);
+        }
+        slots[n] = Slot {
+            next: Some(self.zone_bytes),
+            active: false,
+            lost: true,
+            ..slots[n]
+        };
+        Err(self.worn(n))
     }
 
     /// Finishes zones that count as full until one more can be begun.
     fn make_room(&self, slots: &mut [Slot]) -> Result<(), DeviceError> {
         let most = self.device.max_active();
         while most > 0 && Self::active(slots) >= most {
-            let full = |s: &&mut Slot| s.active && s.next == Some(self.zone_bytes);
-            let Some(slot) = slots.iter_mut().find(full) else {
+            let full = |s: &Slot| s.active && s.next == Some(self.zone_bytes);
+            let Some(n) = slots.iter().position(full) else {
                 break;
             };
-            self.device.finish(slot.start)?;
-            slot.active = false;
+            let done = self.device.finish(slots[n].start);
+            match self.judge(slots, n, done) {
+                // It is not active any more either.
+                Err(e) if e.is_worn_out() => {}
+                done => done?,
+            }
+            slots[n].active = false;
         }
         Ok(())
     }
@@ -251,12 +289,16 @@ impl ManagedZones {
         let mut slots = self.state.lock();
         let slot = slots[n];
         let end = at + from.len() as u64;
-        if slot.lost || slot.next.is_some_and(|next| next != at) || end > self.zone_bytes {
+        if slot.lost {
+            return Err(self.worn(n));
+        }
+        if slot.next.is_some_and(|next| next != at) || end > self.zone_bytes {
             return Err(self.refuse(slot.start + at, &slot));
         }
         if slot.next.is_none() {
             drop(slots);
-            return self.device.write(slot.start + at, from);
+            let done = self.device.write(slot.start + at, from);
+            return self.judge(&mut self.state.lock(), n, done);
         }
         if !slot.active {
             self.make_room(&mut slots)?;
@@ -264,7 +306,8 @@ impl ManagedZones {
         slots[n].active = true;
         // Where it goes on after a write that failed nobody knows.
         slots[n].next = Some(self.zone_bytes);
-        self.device.write(slot.start + at, from)?;
+        let done = self.device.write(slot.start + at, from);
+        self.judge(&mut slots, n, done)?;
         slots[n].next = Some(end);
         // One that the device has more of is finished when its place is needed.
         slots[n].active = end < self.zone_bytes || slot.has_more;
@@ -273,23 +316,16 @@ impl ManagedZones {
 
     fn reset(&self, n: usize) -> Result<(), DeviceError> {
         let mut slots = self.state.lock();
-        let slot = &mut slots[n];
+        let slot = slots[n];
         if slot.lost || slot.next.is_none_or(|next| next == 0) {
             return Ok(());
         }
         let done = self.device.discard(slot.start, self.device.zone_bytes());
-        if done.is_err() && zones_of(&*self.device)?[n].is_lost() {
-            // It has worn out since the start.
-            *slot = Slot {
-                next: Some(self.zone_bytes),
-                active: false,
-                lost: true,
-                ..*slot
-            };
-            return Ok(());
+        match self.judge(&mut slots, n, done) {
+            Err(e) if e.is_worn_out() => return Ok(()),
+            done => done?,
         }
-        done?;
-        (slot.next, slot.active) = (Some(0), false);
+        (slots[n].next, slots[n].active) = (Some(0), false);
         Ok(())
     }
 }
@@ -322,6 +358,10 @@ impl ZoneMedium for ManagedZones {
 
     fn written(&self, zone: u64) -> Option<u64> {
         self.state.lock()[self.number(zone)].next
+    }
+
+    fn is_worn(&self, zone: u64) -> bool {
+        self.state.lock()[self.number(zone)].lost
     }
 
     fn access(&self) -> &'static str {

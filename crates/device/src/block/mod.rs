@@ -68,6 +68,14 @@ pub trait TierDevice: BlockDevice {
         None
     }
 
+    /// Whether the zone of `bytes` bytes at `at` has worn out: it is never written or erased again, and may
+    /// still be read. A write or a flush that finds that out fails with an error which says so
+    /// ([`DeviceError::is_worn_out`]), and all else goes on.
+    fn zone_worn(&self, at: u64, bytes: u64) -> bool {
+        let _ = (at, bytes);
+        false
+    }
+
     /// The flash that it is, where it is emulated.
     fn flash(&self) -> Option<&Zoned> {
         None

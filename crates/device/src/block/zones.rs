@@ -26,7 +26,7 @@ pub trait ZoneMedium: LabelRows + Send + Sync {
     /// Writes where a zone goes on.
     ///
     /// # Errors
-    /// It goes on elsewhere; what the medium says.
+    /// It goes on elsewhere; it has worn out; what the medium says.
     fn write_zone(&self, zone: u64, at: u64, from: &[u8]) -> Result<(), DeviceError>;
 
     /// Erases a zone, so that it can be written from its start. One that the medium does not let
@@ -39,11 +39,14 @@ pub trait ZoneMedium: LabelRows + Send + Sync {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// What the medium says.
+    /// What the medium says. Where that is that zones have worn out, the others are durable.
     fn flush_zones(&self) -> Result<(), DeviceError>;
 
     /// As [`TierDevice::zone_written`].
     fn written(&self, zone: u64) -> Option<u64>;
+
+    /// As [`TierDevice::zone_worn`].
+    fn is_worn(&self, zone: u64) -> bool;
 
     /// As [`TierDevice::access`].
     fn access(&self) -> &'static str;
@@ -84,6 +87,17 @@ impl<M: ZoneMedium> ZonedBlocks<M> {
     /// How many of `bytes` bytes from `at` on are in the label area.
     fn in_labels(&self, at: u64, bytes: usize) -> usize {
         self.label_bytes.saturating_sub(at).min(bytes as u64) as usize
+    }
+
+    /// The zone of `bytes` bytes at `at`; `None`: that is in the label area.
+    fn zone_at(&self, at: u64, bytes: u64) -> Option<u64> {
+        let zone_bytes = self.medium.zone_bytes();
+        let at = at.checked_sub(self.label_bytes)?;
+        assert!(
+            at.is_multiple_of(zone_bytes) && bytes == zone_bytes,
+            "{bytes} bytes at {at}"
+        );
+        Some(at / zone_bytes)
     }
 
     /// Zone and place of what is `at` bytes behind the label area, and bytes that follow there.
@@ -179,13 +193,12 @@ impl<M: ZoneMedium> TierDevice for ZonedBlocks<M> {
     }
 
     fn zone_written(&self, at: u64, bytes: u64) -> Option<u64> {
-        let zone_bytes = self.medium.zone_bytes();
-        let at = at.checked_sub(self.label_bytes)?;
-        assert!(
-            at.is_multiple_of(zone_bytes) && bytes == zone_bytes,
-            "{bytes} bytes at {at}"
-        );
-        self.medium.written(at / zone_bytes)
+        self.medium.written(self.zone_at(at, bytes)?)
+    }
+
+    fn zone_worn(&self, at: u64, bytes: u64) -> bool {
+        let zone = self.zone_at(at, bytes);
+        zone.is_some_and(|zone| self.medium.is_worn(zone))
     }
 
     fn flash(&self) -> Option<&Zoned> {

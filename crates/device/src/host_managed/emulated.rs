@@ -14,7 +14,8 @@
 //!
 //! What was flushed. Behind it each zone has done the first of its commands, and may have done part of
 //! the next if that is a write: so its pointer is anywhere between the flushed one and the last one.
-//! A reset is done or not. Of what was written to conventional zones any block may be there.
+//! A reset is done or not. Of what was written to conventional zones any block may be there. A zone that is worn out
+//! stays so.
 
 use super::report::{
     HEADER_BYTES, REP_CAPACITY, RawZone, ReportHeader, ZONE_BYTES, zone_cond, zone_type,
@@ -107,6 +108,12 @@ impl ZoneShape {
 struct Emulated {
     written: u64,
     cond: u8,
+}
+
+impl Emulated {
+    fn is_worn(&self) -> bool {
+        matches!(self.cond, zone_cond::READONLY | zone_cond::OFFLINE)
+    }
 }
 
 /// A command that a power cut may take back, with what there was before.
@@ -254,10 +261,15 @@ impl EmulatedZones {
     /// What the operating system says of the image.
     pub fn wear_out(&self, zone: u64, offline: bool) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
-        state.zones[zone as usize].cond = match offline {
+        let cond = match offline {
             true => zone_cond::OFFLINE,
             false => zone_cond::READONLY,
         };
+        state.zones[zone as usize].cond = cond;
+        // A power cut takes commands back, and not that.
+        for command in state.in_flight.entry(zone).or_default() {
+            command.was.cond = cond;
+        }
         self.store(zone, state.zones[zone as usize])
     }
 
@@ -303,6 +315,9 @@ impl EmulatedZones {
         let mut state = self.state.lock();
         let io = |_: DeviceError| Errno::IO;
         let mut zone = state.zones[n as usize];
+        if zone.is_worn() {
+            return Err(Errno::IO);
+        }
         if zone.cond == zone_cond::NOT_WP {
             self.note(&mut state, n, (at, len), len).map_err(io)?;
             return self.medium.write(self.byte(n, at), from).map_err(io);
@@ -332,8 +347,7 @@ impl EmulatedZones {
     fn change(&self, n: u64, cond: u8) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let mut zone = state.zones[n as usize];
-        let lasts = [zone_cond::NOT_WP, zone_cond::READONLY, zone_cond::OFFLINE];
-        if lasts.contains(&zone.cond) {
+        if zone.cond == zone_cond::NOT_WP || zone.is_worn() {
             return Err(self.failed(format!("reset or finish zone {n}"), Errno::IO));
         }
         zone.cond = cond;
@@ -381,7 +395,9 @@ impl EmulatedZones {
                 let part = midst % (command.wrote / IO_BYTES as u64 + 1) * IO_BYTES as u64;
                 if place == done && (1..command.wrote).contains(&part) {
                     zone.written += part;
-                    zone.cond = zone_cond::CLOSED;
+                    if !zone.is_worn() {
+                        zone.cond = zone_cond::CLOSED;
+                    }
                 }
                 state.zones[n as usize] = zone;
                 self.store(n, zone)?;

@@ -22,6 +22,15 @@ pub(super) enum InFlight {
 }
 
 impl InFlight {
+    /// A block has worn out: a power cut does not change that.
+    pub(super) fn wear_out(&mut self, worn: EraseBlock) {
+        if let InFlight::Erase { block, was, .. } = self
+            && *block == worn
+        {
+            was.worn = true;
+        }
+    }
+
     fn block(&self) -> EraseBlock {
         match self {
             InFlight::Program(at) => at.block,
@@ -84,7 +93,7 @@ impl Zoned {
         match command {
             InFlight::Program(at) => self.image.wipe(at),
             InFlight::Erase { block, was, pages } => {
-                self.image.set_block(block, was.erased, was.half_erased)?;
+                self.image.set_block(block, was)?;
                 for (page, (data, record)) in (0..).zip(pages) {
                     self.image.program(PageAt { block, page }, &data, &record)?;
                 }
@@ -109,7 +118,14 @@ impl Zoned {
                     u32::from(super::image::checksum(&data, &record.oob) == record.checksum);
                 self.image.program(at, &data, &record)
             }
-            InFlight::Erase { block, was, .. } => self.image.set_block(block, was.erased + 1, true),
+            InFlight::Erase { block, was, .. } => {
+                let is = Block {
+                    erased: was.erased + 1,
+                    half_erased: true,
+                    ..was
+                };
+                self.image.set_block(block, is)
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //! | Bytes | What |
 //! | --- | --- |
 //! | 0 … 4095 | magic, version, geometry |
-//! | then 8 per erase block | times erased (u32), whether it is half erased (u32) |
+//! | then 8 per erase block | times erased (u32), flags (u32): 1 half erased, 2 worn out |
 //! | then 64 per page | programmed (u32), checksum (u32), 56 bytes out of band |
 //! | then, at a multiple of 4096 | the pages |
 //!
@@ -13,7 +13,7 @@
 
 use std::path::Path;
 
-use super::{EraseBlock, Geometry, OOB_BYTES, PageAt};
+use super::{Block, EraseBlock, Geometry, OOB_BYTES, PageAt};
 use crate::block_device::{BlockDevice, FileDevice};
 use crate::crc32c;
 use crate::error::DeviceError;
@@ -24,6 +24,9 @@ const HEADER_BYTES: u64 = 4096;
 const BLOCK_BYTES: u64 = 8;
 const RECORD_BYTES: u64 = 8 + OOB_BYTES as u64;
 const PROGRAMMED: u32 = u32::from_le_bytes(*b"prog");
+/// Flags of an erase block.
+const HALF_ERASED: u32 = 1;
+const WORN: u32 = 2;
 
 /// The file with the numbers to find things in it.
 #[derive(Debug)]
@@ -143,21 +146,24 @@ impl Image {
         data_at(self.geometry) + self.geometry.page_number(at) * page_bytes
     }
 
-    /// How often a block was erased, and whether the last time was cut short.
-    pub fn block(&self, block: EraseBlock) -> Result<(u32, bool), DeviceError> {
+    /// What is known of a block.
+    pub fn block(&self, block: EraseBlock) -> Result<Block, DeviceError> {
         let mut bytes = [0; BLOCK_BYTES as usize];
         let at = HEADER_BYTES + u64::from(block.number()) * BLOCK_BYTES;
         self.medium.read(at, &mut bytes)?;
-        Ok((word(&bytes, 0), word(&bytes, 4) != 0))
+        let flags = word(&bytes, 4);
+        Ok(Block {
+            next: self.programmed(block)?,
+            erased: word(&bytes, 0),
+            half_erased: flags & HALF_ERASED != 0,
+            worn: flags & WORN != 0,
+        })
     }
 
-    pub fn set_block(
-        &self,
-        block: EraseBlock,
-        erased: u32,
-        half_erased: bool,
-    ) -> Result<(), DeviceError> {
-        let words = [erased, u32::from(half_erased)];
+    /// Notes all of that but its pages.
+    pub fn set_block(&self, block: EraseBlock, is: Block) -> Result<(), DeviceError> {
+        let flags = HALF_ERASED * u32::from(is.half_erased) + WORN * u32::from(is.worn);
+        let words = [is.erased, flags];
         let at = HEADER_BYTES + u64::from(block.number()) * BLOCK_BYTES;
         self.medium.write(at, &words.map(u32::to_le_bytes).concat())
     }
@@ -198,7 +204,7 @@ impl Image {
     }
 
     /// Pages of a block that are programmed: they are the first.
-    pub fn programmed(&self, block: EraseBlock) -> Result<u32, DeviceError> {
+    fn programmed(&self, block: EraseBlock) -> Result<u32, DeviceError> {
         let pages = self.geometry.pages_per_block;
         let mut bytes = vec![0; pages as usize * RECORD_BYTES as usize];
         let first = PageAt { block, page: 0 };

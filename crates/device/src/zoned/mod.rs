@@ -5,6 +5,8 @@
 //!   block, the page and the page that is expected, and counted.
 //! * A page has [`OOB_BYTES`] bytes of metadata of its own, programmed with it.
 //! * Erased pages read as ones, metadata too.
+//! * A block goes bad when it is told to ([`Zoned::wear_out`]): from then on to program or erase it fails
+//!   and changes nothing, and what it holds is read.
 //! * Counted: pages read, programmed, moved; blocks erased; attempts out of order.
 //! * Time as in [`UnitTimes`], on a virtual clock or waited for ([`Pace`]).
 //!
@@ -228,6 +230,17 @@ struct Block {
     next: u32,
     erased: u32,
     half_erased: bool,
+    worn: bool,
+}
+
+impl Block {
+    /// Refuses to change it where it is worn out.
+    fn check(&self, block: EraseBlock) -> Result<(), DeviceError> {
+        match self.worn {
+            true => Err(DeviceError::WornBlock { block: block.0 }),
+            false => Ok(()),
+        }
+    }
 }
 
 struct State {
@@ -346,11 +359,31 @@ impl Zoned {
         self.state.lock().blocks[block.0 as usize].half_erased
     }
 
+    /// Whether a block is worn out.
+    pub fn is_worn(&self, block: EraseBlock) -> bool {
+        self.state.lock().blocks[block.0 as usize].worn
+    }
+
+    /// Wears a block out: it can only be read from now on, by whoever opens the image, too.
+    ///
+    /// # Errors
+    /// What the operating system says of the image.
+    pub fn wear_out(&self, block: EraseBlock) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        let is = &mut state.blocks[block.0 as usize];
+        is.worn = true;
+        self.image.set_block(block, *is)?;
+        let in_flight = state.in_flight.iter_mut();
+        in_flight.for_each(|command| command.wear_out(block));
+        Ok(())
+    }
+
     /// Programs a page. Returns when the unit has taken the command: durable after [`Zoned::flush`].
     ///
     /// # Errors
     /// [`DeviceError::OutOfOrder`] if it is not the next page of its block;
-    /// [`DeviceError::HalfErased`]; what the operating system says of the image.
+    /// [`DeviceError::HalfErased`]; [`DeviceError::WornBlock`]; what the operating system says of
+    /// the image.
     ///
     /// # Panics
     /// If `data` is not one page.
@@ -364,6 +397,7 @@ impl Zoned {
         assert_eq!(data.len(), self.geometry().page_bytes as usize);
         let mut state = self.state.lock();
         let block = state.blocks[at.block.0 as usize];
+        block.check(at.block)?;
         if block.half_erased {
             return Err(DeviceError::HalfErased { block: at.block.0 });
         }
@@ -455,23 +489,25 @@ impl Zoned {
     /// of *other* units before it may come later unless [`Zoned::flush`] is between.
     ///
     /// # Errors
-    /// What the operating system says of the image.
+    /// [`DeviceError::WornBlock`]; what the operating system says of the image.
     pub fn erase(&self, block: EraseBlock) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
+        state.blocks[block.0 as usize].check(block)?;
         if self.behaviour.cuts {
             let before = self.keep(&state, block)?;
             state.in_flight.push(before);
         }
-        let erased = state.blocks[block.0 as usize].erased + 1;
-        // Half erased while it happens: so a process that is killed leaves what a cut would.
-        self.image.set_block(block, erased, true)?;
-        self.image.wipe(PageAt { block, page: 0 })?;
-        self.image.set_block(block, erased, false)?;
-        state.blocks[block.0 as usize] = Block {
-            next: 0,
-            erased,
-            half_erased: false,
+        let mut is = Block {
+            erased: state.blocks[block.0 as usize].erased + 1,
+            half_erased: true,
+            ..Block::default()
         };
+        // Half erased while it happens: so a process that is killed leaves what a cut would.
+        self.image.set_block(block, is)?;
+        self.image.wipe(PageAt { block, page: 0 })?;
+        is.half_erased = false;
+        self.image.set_block(block, is)?;
+        state.blocks[block.0 as usize] = is;
         state.counts.blocks_erased += 1;
         let unit = self.geometry().unit(block);
         let until_ns = state.units.erase(unit, self.pace().now_ns());
@@ -493,15 +529,7 @@ impl Zoned {
 
 fn blocks_of(image: &Image) -> Result<Vec<Block>, DeviceError> {
     let geometry = image.geometry();
-    let mut blocks = Vec::with_capacity(geometry.blocks() as usize);
-    for number in 0..geometry.blocks() {
-        let block = geometry.block(number);
-        let (erased, half_erased) = image.block(block)?;
-        blocks.push(Block {
-            next: image.programmed(block)?,
-            erased,
-            half_erased,
-        });
-    }
-    Ok(blocks)
+    let all = 0..geometry.blocks();
+    all.map(|number| image.block(geometry.block(number)))
+        .collect()
 }

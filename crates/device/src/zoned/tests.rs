@@ -175,3 +175,49 @@ fn time_is_that_of_the_busiest_unit() {
     flash.flush();
     assert_eq!(flash.pace().now_ns(), UnitTimes::STAGEFS.program_ns);
 }
+
+#[test]
+fn a_block_that_is_worn_out_is_read_and_left_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("flash");
+    let flash = Zoned::create(&path, SMALL, behaviour()).unwrap();
+    program(&flash, at(1, 0), 7).unwrap();
+    flash.erase(SMALL.block(2)).unwrap();
+    flash.wear_out(SMALL.block(1)).unwrap();
+    flash.wear_out(SMALL.block(2)).unwrap();
+    let stays = |flash: &Zoned| {
+        for n in [1, 2] {
+            let block = SMALL.block(n);
+            let page = flash.next_page(block);
+            let programmed = program(flash, PageAt { block, page }, 8).unwrap_err();
+            assert!(programmed.is_worn_out(), "{programmed}");
+            assert!(flash.erase(block).unwrap_err().is_worn_out());
+            assert!(flash.is_worn(block));
+        }
+        program(flash, at(3, flash.next_page(SMALL.block(3))), 9).unwrap();
+    };
+    stays(&flash);
+    flash.flush();
+    assert_eq!(read(&flash, at(1, 0)).unwrap(), (7, 7));
+    drop(flash);
+    let flash = Zoned::open(&path, behaviour()).unwrap();
+    stays(&flash);
+    assert_eq!(read(&flash, at(1, 0)).unwrap(), (7, 7));
+    assert_eq!(flash.counts().out_of_order, 0);
+}
+
+/// A power cut takes commands back, and wear not.
+#[test]
+fn what_is_worn_out_stays_so_when_power_is_cut() {
+    for seed in 0..50 {
+        let flash = Zoned::memory(SMALL, behaviour()).unwrap();
+        let block = SMALL.block(0);
+        program(&flash, at(0, 0), 1).unwrap();
+        flash.erase(block).unwrap();
+        program(&flash, at(0, 0), 2).unwrap();
+        flash.wear_out(block).unwrap();
+        flash.cut_power(seed).unwrap();
+        assert!(flash.is_worn(block), "{seed}");
+        assert!(flash.erase(block).unwrap_err().is_worn_out());
+    }
+}

@@ -27,12 +27,14 @@ pub struct ZoneInfo {
     pub txid: TxId,
     /// More will be written to it.
     pub open: bool,
+    /// It is worn out: what is live in it should be moved, and nothing goes to it.
+    pub worn: bool,
 }
 
 /// How a tier below NVM is used, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerSpace {
-    /// All blocks in zones.
+    /// All blocks in zones; of those that are worn out only what is in use.
     pub total: u64,
     /// In use.
     pub live: u64,

@@ -19,6 +19,7 @@ fn a_zone_goes_on_where_its_medium_does() {
             entry_byte: 0,
             entry,
             on_medium,
+            worn: false,
         };
         let zones = Zones::new(TierId::Ssd);
         zones.add(&[found], 2, &[0], false);
@@ -42,6 +43,7 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
         entry_byte: 0,
         entry: ZoneEntry::empty(),
         on_medium: None,
+        worn: false,
     };
     zones.add(&[zone(0), zone(1), zone(2), zone(3)], 1, &[0; 4], false);
     // 76 of 256.
@@ -88,7 +90,7 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
 }
 
 #[test]
-fn a_zone_that_is_not_erased_any_more_is_no_room() {
+fn a_zone_that_is_worn_out_is_no_room_but_for_what_is_live() {
     let zone = |n: u64| FoundZone {
         place: ZonePlace {
             zone: n,
@@ -99,9 +101,10 @@ fn a_zone_that_is_not_erased_any_more_is_no_room() {
         entry_byte: 0,
         entry: ZoneEntry::empty(),
         on_medium: Some(if n == 1 { 64 } else { 0 }),
+        worn: n == 3,
     };
     let zones = Zones::new(TierId::Ssd);
-    zones.add(&[zone(0), zone(1), zone(2)], 1, &[0; 3], false);
+    zones.add(&[0, 1, 2, 3].map(zone), 1, &[0, 0, 0, 0b111], false);
     let erasable = || {
         zones
             .erasable(TxId(0))
@@ -109,11 +112,23 @@ fn a_zone_that_is_not_erased_any_more_is_no_room() {
             .map(|z| z.0)
             .collect::<Vec<_>>()
     };
+    // Zone 3 was found so.
     assert_eq!((zones.possible(None), zones.space().dead), (128, 64));
+    assert_eq!((zones.space().total, zones.live_on(0)), (195, (3, 3)));
     assert_eq!(erasable(), [1]);
-    zones.set_lost(1);
+    zones.set_worn(1);
     let space = zones.space();
-    assert_eq!((space.total, space.dead, space.empty_zones), (128, 0, 2));
-    assert_eq!((zones.possible(None), zones.infos().len()), (64, 3));
+    assert_eq!((space.total, space.dead, space.empty_zones), (131, 0, 2));
+    assert_eq!((zones.possible(None), zones.infos().len()), (64, 4));
     assert!(erasable().is_empty());
+    // One that is being written.
+    let run = zones.allocate(Heat::Hot, 10, true).unwrap();
+    zones.writing(run).unwrap();
+    assert!(zones.infos()[0].open);
+    zones.set_worn(0);
+    let info = zones.infos()[0];
+    assert_eq!((info.open, info.worn, info.written), (false, true, 64));
+    let next = zones.allocate(Heat::Hot, 10, true).unwrap();
+    assert_eq!(next.addr.index(), 128);
+    assert_eq!(zones.space().total, 64 + 3);
 }

@@ -2,7 +2,8 @@
 
 use super::world::{FILE, World};
 use crate::digest::{Bounds, ChunkDone, DigestError, Mode, Straight};
-use shale_device::{Map, MemoryBlocks};
+use shale_device::host_managed::{EmulatedZones, ZoneShape};
+use shale_device::{ManagedBlocks, Map, MemoryBlocks, TierDevice};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
@@ -12,10 +13,17 @@ use zerocopy::FromZeros;
 
 const ZONE: u64 = 64;
 const ZONES: u64 = 4;
+const ZONE_BYTES: u64 = ZONE * BLOCK_BYTES as u64;
 const FILE_INO: u64 = 100;
 
 /// A volume with flash of four zones, one of which is kept.
 fn world() -> (World, Arc<MemoryBlocks>) {
+    let bytes = LABEL_AREA_BYTES + ZONES * ZONE_BYTES;
+    let flash = Arc::new(MemoryBlocks::new("ssd", bytes));
+    (world_on(flash.clone()), flash)
+}
+
+fn world_on(flash: Arc<dyn TierDevice>) -> World {
     let blocks = ZONES * ZONE;
     let mut ssd = TierTable::new_zeroed();
     (ssd.blocks, ssd.devices) = (blocks, 1);
@@ -29,10 +37,8 @@ fn world() -> (World, Arc<MemoryBlocks>) {
         ssd,
         ..MkfsOptions::default()
     };
-    let bytes = LABEL_AREA_BYTES + blocks * BLOCK_BYTES as u64;
-    let flash = Arc::new(MemoryBlocks::new("ssd", bytes));
     let lower = LowerDevices {
-        ssd: vec![flash.clone()],
+        ssd: vec![flash],
         hdd: vec![],
     };
     let map = Arc::new(Map::anonymous(NVM_BYTES_MIN as usize).unwrap());
@@ -40,7 +46,7 @@ fn world() -> (World, Arc<MemoryBlocks>) {
     let mut w = World::on(volume, Bounds::default());
     w.create(1, FILE_INO, "f", FILE);
     w.digest();
-    (w, flash)
+    w
 }
 
 fn rule(run_blocks: u64, chunk_blocks: u64) -> Option<Straight> {
@@ -154,4 +160,36 @@ fn a_device_that_fails_leaves_all_as_it_was_and_nvm_takes_it() {
     // Nothing new goes to it any more, whatever the rule says.
     assert_eq!(below(&w.digest_once()), 0);
     assert_eq!(w.content(FILE_INO), expected);
+}
+
+#[test]
+fn what_a_zone_that_wears_out_does_not_take_goes_to_another_one() {
+    let shape = ZoneShape {
+        zones: 2 + ZONES,
+        conventional: 0,
+        zone_bytes: ZONE_BYTES,
+        capacity: ZONE_BYTES,
+        max_active: 0,
+    };
+    let zones = Arc::new(EmulatedZones::memory(shape).unwrap());
+    let each = (ZONE_BYTES, ZONE_BYTES);
+    let flash = ManagedBlocks::open("zones", zones.clone(), LABEL_AREA_BYTES, each);
+    let mut w = world_on(Arc::new(flash.unwrap()));
+    w.rules.straight = rule(16, 16);
+    let mut expected = data(7, 30 * BLOCK_BYTES);
+    w.write(FILE_INO, 0, &expected);
+    assert_eq!(below(&w.digest_once()), 30);
+    // Behind two zones for labels.
+    zones.wear_out(2, false).unwrap();
+    let more = data(8, 20 * BLOCK_BYTES);
+    w.write(FILE_INO, 30 * 4096, &more);
+    expected.extend(more);
+    let error = w.chunk(Mode::Live).unwrap_err();
+    let worn = matches!(error, DigestError::Volume(VolumeError::WornZone(_)));
+    assert!(worn, "{error}");
+    assert_eq!(below(&w.digest_once()), 20);
+    assert_eq!(tiers(&w, 50), [Some(TierId::Ssd); 50]);
+    assert_eq!(w.content(FILE_INO), expected);
+    let space = w.volume().lower_space(TierId::Ssd).unwrap();
+    assert_eq!((space.total, space.live), (3 * ZONE + 30, 50));
 }

@@ -1,6 +1,7 @@
 //! The same cuts with an upper tier that is only written in order: raw flash, of which each unit has done
 //! some of its commands and may have been in the midst of one, and a host-managed device, of which each
-//! zone has. What is left is opened, compared, and written on to its end.
+//! zone has. What is left is opened, compared, and written on to its end. So with a zone that wears out while
+//! it is written.
 
 use super::*;
 use shale_device::host_managed::{EmulatedZones, HostManaged, ZoneShape};
@@ -40,6 +41,9 @@ trait Medium: Send + Sync + Sized + 'static {
 
     fn lose_power(&self, seed: u64);
 
+    /// Wears a zone of the tier out.
+    fn wear_zone(&self, zone: u64);
+
     /// Writes that it refused.
     fn refused(&self) -> u64;
 }
@@ -62,6 +66,12 @@ impl Medium for Zoned {
         self.cut_power(seed).unwrap();
     }
 
+    /// The second of its erase blocks.
+    fn wear_zone(&self, zone: u64) {
+        let block = GEOMETRY.block(2 + 2 * zone as u32 + 1);
+        self.wear_out(block).unwrap();
+    }
+
     fn refused(&self) -> u64 {
         self.counts().out_of_order
     }
@@ -82,9 +92,21 @@ impl Medium for EmulatedZones {
         self.cut_power(seed).unwrap();
     }
 
+    fn wear_zone(&self, zone: u64) {
+        self.wear_out(2 + zone, false).unwrap();
+    }
+
     fn refused(&self) -> u64 {
         self.out_of_order()
     }
+}
+
+/// The write, counted from 1, during which its zone wears out; 0: none.
+type WearsAt = u64;
+
+/// The zone of the tier that a byte of the device is in.
+fn zone_at(at: u64) -> u64 {
+    (at - LABEL_AREA_BYTES) / ZONE_BYTES
 }
 
 /// A device whose steps are noted, and that looks at what the volume maps when a zone is erased.
@@ -93,6 +115,9 @@ struct Watched {
     tape: Arc<BlockTape>,
     volume: OnceLock<Weak<Volume>>,
     erased: AtomicU64,
+    written: AtomicU64,
+    wears_at: WearsAt,
+    wear: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 impl Watched {
@@ -133,6 +158,9 @@ impl BlockDevice for Watched {
     fn write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
         let bytes = from.into();
         self.tape.note(0, Step::Write { at, bytes });
+        if self.written.fetch_add(1, Ordering::Relaxed) + 1 == self.wears_at {
+            (self.wear)(zone_at(at));
+        }
         self.device.write(at, from)
     }
 
@@ -173,12 +201,24 @@ impl TierDevice for Watched {
     fn zone_written(&self, at: u64, bytes: u64) -> Option<u64> {
         self.device.zone_written(at, bytes)
     }
+
+    fn zone_worn(&self, at: u64, bytes: u64) -> bool {
+        self.device.zone_worn(at, bytes)
+    }
 }
 
-fn stage_on_medium(dir: &Path, medium: &Arc<impl Medium>) -> (Stage, Arc<Watched>) {
+fn stage_on_medium(
+    dir: &Path,
+    medium: &Arc<impl Medium>,
+    wears_at: WearsAt,
+) -> (Stage, Arc<Watched>) {
     let mut watched = None;
     let stage = stage_on(dir, |tape, _| {
+        let worn = Arc::clone(medium);
         let device = Arc::new(Watched {
+            written: AtomicU64::new(0),
+            wears_at,
+            wear: Box::new(move |zone| worn.wear_zone(zone)),
             device: Medium::open(medium),
             tape: Arc::clone(tape),
             volume: OnceLock::new(),
@@ -193,15 +233,25 @@ fn stage_on_medium(dir: &Path, medium: &Arc<impl Medium>) -> (Stage, Arc<Watched
 }
 
 /// The medium after a cut behind the first steps; `seed` chooses what had been done.
-fn cut<M: Medium>(told: &[shale_device::sim::Told], seed: u64) -> Arc<M> {
+fn cut<M: Medium>(told: &[shale_device::sim::Told], wears_at: WearsAt, seed: u64) -> Arc<M> {
     let medium = M::blank();
     let blocks = M::open(&medium);
+    let mut written = 0;
     for told in told.iter().filter(|told| told.device == 0) {
-        match &told.step {
-            Step::Write { at, bytes } => blocks.write(*at, bytes).unwrap(),
-            Step::Discard { at, bytes } => blocks.discard(*at, *bytes).unwrap(),
-            Step::Flush => blocks.flush().unwrap(),
-        }
+        let done = match &told.step {
+            Step::Write { at, bytes } => {
+                written += 1;
+                if written == wears_at {
+                    medium.wear_zone(zone_at(*at));
+                }
+                blocks.write(*at, bytes)
+            }
+            Step::Discard { at, bytes } => blocks.discard(*at, *bytes),
+            Step::Flush => blocks.flush(),
+        };
+        // As it did the first time.
+        let worn = done.as_ref().is_err_and(DeviceError::is_worn_out);
+        assert!(done.is_ok() || (worn && wears_at > 0), "{done:?}");
     }
     medium.lose_power(seed);
     medium
@@ -242,10 +292,10 @@ fn write_on(volume: &Volume, medium: &impl Medium) -> Result<(), String> {
     }
 }
 
-fn explore_on<M: Medium>() -> Result<usize, String> {
+fn explore_on<M: Medium>(workload: fn(&mut Stage), wears_at: WearsAt) -> Result<usize, String> {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let medium = M::blank();
-    let (stage, watched) = stage_on_medium(dir.path(), &medium);
+    let (stage, watched) = stage_on_medium(dir.path(), &medium, wears_at);
     let states = run(stage, workload, &mut |replay, below, states, seeded| {
         let event = replay.at();
         let allowed = allowed(states, event);
@@ -255,7 +305,7 @@ fn explore_on<M: Medium>() -> Result<usize, String> {
         let choices = &all[..if seeded { 3 } else { 2 }];
         for (n, nvm) in (0..).zip(choices) {
             let seed = seed << 8 | n;
-            let medium: Arc<M> = cut(&below.told()[..below.at()], seed);
+            let medium: Arc<M> = cut(&below.told()[..below.at()], wears_at, seed);
             let mut devices = memories(below, &Choice::Seed(seed));
             devices[0] = M::open(&medium);
             verify(&uncertain.image(0, nvm), &devices, &allowed)
@@ -273,14 +323,14 @@ fn explore_on<M: Medium>() -> Result<usize, String> {
 
 #[test]
 fn a_power_cut_in_migration_to_raw_flash_loses_nothing() {
-    let states = explore_on::<Zoned>().unwrap();
+    let states = explore_on::<Zoned>(workload, 0).unwrap();
     println!("{states} states");
     assert!(states > 100);
 }
 
 #[test]
 fn a_power_cut_in_migration_to_a_host_managed_device_loses_nothing() {
-    let states = explore_on::<EmulatedZones>().unwrap();
+    let states = explore_on::<EmulatedZones>(workload, 0).unwrap();
     println!("{states} states");
     assert!(states > 100);
 }
@@ -292,7 +342,7 @@ fn a_zone_that_is_worn_out_is_left_alone() {
     let medium = EmulatedZones::blank();
     // Two zones in front are for labels.
     medium.wear_out(2 + 1, false).unwrap();
-    let (mut s, watched) = stage_on_medium(dir.path(), &medium);
+    let (mut s, watched) = stage_on_medium(dir.path(), &medium, 0);
     workload(&mut s);
     let volume = s.daemon.volume();
     assert_eq!(contents(volume).unwrap(), s.content);
@@ -305,4 +355,69 @@ fn a_zone_that_is_worn_out_is_left_alone() {
     assert_eq!((report.state.as_str(), report.errors), ("in use", 0));
     assert!(watched.erased.load(Ordering::Relaxed) > 0);
     assert_eq!(medium.refused(), 0);
+}
+
+/// A zone wears out while it is written: what was to go there goes elsewhere, and what was there follows.
+fn zone_wears_out(s: &mut Stage) {
+    workload(s);
+    let live = || s.daemon.volume().lower_device_infos(TierId::Ssd)[0].live_worn;
+    assert!(live() > 0, "no zone has worn out");
+    while live() > 0 {
+        assert!(s.daemon.shared().empty_devices() > 0);
+    }
+    s.write(30, 0, 40, 30);
+    s.daemon.migrate(None).unwrap();
+}
+
+/// What holds on either medium. Gives the blocks of the zone that were live as it wore out.
+fn goes_on_without_a_zone<M: Medium>(wears_at: WearsAt) -> u64 {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let medium = M::blank();
+    let (mut s, watched) = stage_on_medium(dir.path(), &medium, wears_at);
+    workload(&mut s);
+    let volume = s.daemon.volume().clone();
+    let zones = volume.lower_zones(TierId::Ssd);
+    let worn: Vec<_> = zones.iter().filter(|z| z.worn).collect();
+    assert_eq!(worn.len(), 1, "{zones:?}");
+    let (written, live) = (watched.written.load(Ordering::Relaxed), worn[0].live);
+    assert!(written > wears_at, "nothing was written after it");
+    let status = s.daemon.status_values();
+    let device = &status.tiers[0].devices[0];
+    assert_eq!(device.worn_zones, [worn[0].place.zone]);
+    assert_eq!((device.failing.as_ref(), device.errors), (None, 1));
+    let said = status.migration.unwrap().last_error.unwrap();
+    assert!(said.contains("worn out"), "{said}");
+    let total = || volume.lower_space(TierId::Ssd).unwrap().total;
+    assert_eq!(total(), 4 * ZONE + live);
+    while total() > 4 * ZONE {
+        assert!(s.daemon.shared().empty_devices() > 0);
+    }
+    assert_eq!(contents(&volume).unwrap(), s.content);
+    assert_eq!(medium.refused(), 0);
+    live
+}
+
+#[test]
+fn a_zone_that_wears_out_while_it_is_written_is_emptied_and_the_device_goes_on() {
+    let mut live = Vec::new();
+    for wears_at in 1..=9 {
+        live.push(goes_on_without_a_zone::<Zoned>(wears_at));
+        live.push(goes_on_without_a_zone::<EmulatedZones>(wears_at));
+    }
+    println!("{live:?} blocks were live in it");
+    assert!(live.iter().any(|&n| n > 0));
+}
+
+#[test]
+fn a_power_cut_around_a_zone_of_flash_that_wears_out_loses_nothing() {
+    let states = explore_on::<Zoned>(zone_wears_out, 5).unwrap();
+    println!("{states} states");
+    assert!(states > 100);
+}
+
+#[test]
+fn a_power_cut_around_a_host_managed_zone_that_wears_out_loses_nothing() {
+    let states = explore_on::<EmulatedZones>(zone_wears_out, 5).unwrap();
+    println!("{states} states");
+    assert!(states > 100);
 }

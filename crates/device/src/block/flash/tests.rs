@@ -195,3 +195,48 @@ fn an_image_is_used_by_one() {
     std::fs::remove_file(&path).unwrap();
     assert!(device.trouble().unwrap().contains("leads nowhere"));
 }
+
+/// Of erase block 1 of a zone, and of what waits for one of its pages.
+#[test]
+fn a_zone_that_wears_out_is_read_and_left_alone() {
+    let flash = flash();
+    let device = open(&flash);
+    let wear_out = |zone: u32| flash.wear_out(SMALL.block(2 + 2 * zone + 1)).unwrap();
+    let worn = |device: &FlashBlocks, zone| device.zone_worn(at(zone, 0), ZONE_BYTES);
+    let error = |zone, block: u64, blocks: u64| {
+        let data = vec![9; (blocks * BLOCK) as usize];
+        device.write(at(zone, block), &data).unwrap_err()
+    };
+    // While it is written: the page of block 0 is programmed, that of block 1 is not.
+    assert!(write(&device, 1, 0, 4, 7));
+    device.flush().unwrap();
+    wear_out(1);
+    assert!(!worn(&device, 1), "nobody has met it");
+    assert!(error(1, 4, 4).is_worn_out());
+    assert!(worn(&device, 1) && !worn(&device, 0));
+    assert_eq!(written(&device, 1), 16);
+    assert!(error(1, 4, 1).is_worn_out(), "so is the next one");
+    // When what waits is flushed; what waits for another zone is durable.
+    assert!(write(&device, 2, 0, 3, 6) && write(&device, 3, 0, 3, 5));
+    wear_out(2);
+    assert!(device.flush().unwrap_err().is_worn_out());
+    assert!(worn(&device, 2) && !worn(&device, 3));
+    device.flush().unwrap();
+    flash.cut_power(1).unwrap();
+    // When it is erased.
+    assert!(write(&device, 4, 0, 4, 4));
+    wear_out(4);
+    device.discard(at(4, 0), ZONE_BYTES).unwrap();
+    assert!(worn(&device, 4) && written(&device, 4) == 16);
+    drop(device);
+    let device = open(&flash);
+    for zone in [1, 2, 4] {
+        assert!(worn(&device, zone), "{zone}");
+        assert_eq!(written(&device, zone), 16, "{zone}");
+        device.discard(at(zone, 0), ZONE_BYTES).unwrap();
+    }
+    assert_eq!(read(&device, 1, 3).unwrap(), 7);
+    assert_eq!(read(&device, 3, 2).unwrap(), 5);
+    assert!(write(&device, 3, 4, 12, 5) && write(&device, 0, 0, 16, 3));
+    assert_eq!(flash.counts().out_of_order, 0);
+}

@@ -187,6 +187,53 @@ fn a_zone_that_is_worn_out_is_read_and_left_alone() {
     assert_eq!((device.resets(), device.out_of_order()), (0, 0));
 }
 
+/// As the device reports after a write, a finish or a reset has failed.
+#[test]
+fn a_zone_that_wears_out_while_it_is_written_is_told() {
+    let device = device(SMALL);
+    let blocks = open(&device);
+    let error = |zone, block: u64| blocks.write(at(zone, block), &[9; IO_BYTES]).unwrap_err();
+    let worn = |zone| blocks.zone_worn(at(zone, 0), ZONE_BYTES);
+    // The conventional one, and a sequential one: 0, and 1 behind two of labels.
+    assert!(write(&blocks, 0, 0, 2, 6) && write(&blocks, 1, 0, 2, 7));
+    for (zone, on_device) in [(0, 0), (1, 3)] {
+        device.wear_out(on_device, false).unwrap();
+        assert!(!worn(zone));
+        assert!(error(zone, 2).is_worn_out() && worn(zone));
+        assert!(error(zone, 2).is_worn_out(), "the device is not asked");
+        assert_eq!(written(&blocks, zone), Some(BLOCKS));
+    }
+    assert_eq!((read(&blocks, 0, 1), read(&blocks, 1, 1)), (6, 7));
+    // Other errors are those of the device.
+    assert!(write(&blocks, 2, 0, 1, 8) && !error(2, 3).is_worn_out() && !worn(2));
+    assert!(write(&blocks, 2, 1, 1, 8));
+    device.cut_power(1).unwrap();
+    let blocks = open(&device);
+    let worn = [0, 1, 2].map(|zone| blocks.zone_worn(at(zone, 0), ZONE_BYTES));
+    assert_eq!(worn, [true, true, false]);
+    assert!(write(&blocks, 3, 0, 3, 5));
+    assert_eq!(device.out_of_order(), 0);
+}
+
+#[test]
+fn a_zone_that_cannot_be_finished_is_no_hindrance() {
+    let device = device(ZoneShape {
+        max_active: 4,
+        ..SMALL
+    });
+    let blocks = open(&device);
+    // Full for us, and active for the device, which has more of each.
+    for zone in 1..=4 {
+        assert!(write(&blocks, zone, 0, BLOCKS, zone as u8), "{zone}");
+    }
+    device.wear_out(3, false).unwrap();
+    assert!(write(&blocks, 5, 0, 1, 5));
+    let worn = |zone| blocks.zone_worn(at(zone, 0), ZONE_BYTES);
+    assert!(worn(1) && !worn(2));
+    assert_eq!(read(&blocks, 1, 9), 1);
+    assert_eq!(device.out_of_order(), 0);
+}
+
 #[test]
 fn labels_are_written_anew_for_ever() {
     let device = device(SMALL);
