@@ -400,18 +400,8 @@ impl Shared {
         let moved = self.digester.between_chunks(|| self.relink_inodes(&copied));
         drop(reader);
         let moved = moved.inspect_err(|_| self.give_back_inodes(&copied))?;
-        let counts = &self.migration.counts;
-        counts.batches.fetch_add(1, Ordering::Relaxed);
-        let vain = copied.len() as u64 - moved;
-        counts.vain.fetch_add(vain * BLOCK, Ordering::Relaxed);
-        let counter = match copied.first().and_then(|c| c.from.tier()) {
-            Some(from) if from == target.tier => &counts.cleaned,
-            Some(from) if from > target.tier => &counts.up,
-            _ => &counts.down,
-        };
-        counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
-        self.release.ask();
-        failpoints::reach("migrate-committed");
+        let from = copied.first().and_then(|c| c.from.tier());
+        self.batch_is_done((from, target.tier), copied.len() as u64, moved);
         Ok(moved)
     }
 

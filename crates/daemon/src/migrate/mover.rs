@@ -174,20 +174,31 @@ impl Shared {
                 return Err(e);
             }
         };
+        let from = batch.first().and_then(|w| w.from.tier());
+        self.batch_is_done((from, target.tier), all, moved);
+        Ok((moved, full))
+    }
+
+    /// A batch is committed: counts it, and has what it freed given out again. It moved `moved` of `copied`
+    /// blocks from one tier to another.
+    pub(super) fn batch_is_done(
+        &self,
+        (from, to): (Option<TierId>, TierId),
+        copied: u64,
+        moved: u64,
+    ) {
         let counts = &self.migration.counts;
-        counts.batches.fetch_add(1, Ordering::Relaxed);
-        counts
-            .vain
-            .fetch_add((all - moved) * BLOCK, Ordering::Relaxed);
-        let counter = match batch.first().and_then(|w| w.from.tier()) {
-            Some(from) if from == target.tier => &counts.cleaned,
-            Some(from) if from > target.tier => &counts.up,
+        let counter = match from {
+            Some(from) if from == to => &counts.cleaned,
+            Some(from) if from > to => &counts.up,
             _ => &counts.down,
         };
+        let vain = (copied - moved) * BLOCK;
         counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
+        counts.vain.fetch_add(vain, Ordering::Relaxed);
+        counts.batches.fetch_add(1, Ordering::Relaxed);
         self.release.ask();
         failpoints::reach("migrate-committed");
-        Ok((moved, full))
     }
 
     fn give_back_copies(&self, copied: &Copies, tier: TierId) {
