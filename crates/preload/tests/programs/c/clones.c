@@ -14,19 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
+
 #define STACK_BYTES (256 << 10)
 
 extern char **environ;
-static int failures, first, second, go[2];
+static int first, second, go[2];
 static const char *directory;
-
-#define CHECK(condition)                                                        \
-    do {                                                                        \
-        if (!(condition)) {                                                     \
-            failures++;                                                         \
-            printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno);    \
-        }                                                                       \
-    } while (0)
 
 static int open_file(const char *name, int flags)
 {

@@ -11,17 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-static int failures;
-static const char *directory;
+#include "check.h"
 
-#define CHECK(condition)                                                        \
-    do {                                                                        \
-        if (!(condition)) {                                                     \
-            failures++;                                                         \
-            printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno);    \
-        }                                                                       \
-    } while (0)
+extern char **environ;
+static const char *directory;
 
 static const char *path_of(const char *name)
 {
