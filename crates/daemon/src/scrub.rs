@@ -5,7 +5,7 @@
 //! changed: `fsck --repair` does that when the volume is not mounted.
 //!
 //! One inode is read at a time, as a reader of the daemon's own: freed blocks wait for that
-//! one and not for all. An inode that is made or changed meanwhile is looked at as it
+//! one and not for all. Its data is read in runs, and of a run that is damaged each block. An inode that is made or changed meanwhile is looked at as it
 //! was or as it is.
 
 use crate::shared::Shared;
@@ -15,7 +15,7 @@ use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LOG_SLOTS};
 use shale_format::superblock::{SUPER_BLOCK, Superblock};
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, bitmap};
-use shale_volume::{View, VolumeError};
+use shale_volume::{Run, View, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -25,6 +25,8 @@ use std::time::Duration;
 const TABLE_WAIT: Duration = Duration::from_millis(10);
 /// Damage told at most; the rest is counted.
 const TOLD_MAX: usize = 1000;
+/// Blocks below NVM that are read at once: 1 MiB.
+const RUN_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
 /// Directories on one path.
 const STEPS_MAX: usize = 4096;
 
@@ -77,6 +79,8 @@ struct Scrub<'a> {
     report: ScrubReport,
     /// Inodes with damage.
     bad: BTreeSet<u64>,
+    /// Room for a run of blocks.
+    buffer: Vec<u8>,
 }
 
 impl Shared {
@@ -90,6 +94,7 @@ impl Shared {
             view: self.volume.view(),
             report: ScrubReport::default(),
             bad: BTreeSet::new(),
+            buffer: Vec::new(),
         };
         scrub.heads();
         scrub.bitmap();
@@ -251,22 +256,37 @@ impl Scrub<'_> {
 
     /// Data on tiers below NVM.
     fn data_below(&mut self, inode: &Inode) {
-        let mut runs = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         // What cannot be read of the trees has been noted.
         let _ = self.view.extents(inode, FileBlock(0), &mut |e| {
-            let addr = BlockAddr::from_raw(e.addr);
+            let (addr, len) = (BlockAddr::from_raw(e.addr), e.len.into());
             if addr.tier() != Some(TierId::Nvm) && !e.is_unwritten() {
-                runs.push((addr, u64::from(e.len)));
+                match runs.last_mut().filter(|r| r.addr.plus(r.len) == addr) {
+                    Some(last) => last.len += len,
+                    None => runs.push(Run { addr, len }),
+                }
             }
             ControlFlow::Continue(())
         });
-        let mut block = [0; BLOCK_BYTES];
-        for (addr, len) in runs {
-            for n in 0..len {
-                self.report.data_blocks += 1;
-                if let Err(e) = self.view.read_at(addr.plus(n), 0, &mut block) {
-                    self.note("", Some(inode.ino), e);
-                }
+        for run in runs {
+            for done in (0..run.len).step_by(RUN_BLOCKS as usize) {
+                let (addr, len) = (run.addr.plus(done), RUN_BLOCKS.min(run.len - done));
+                self.run_below(inode.ino, Run { addr, len });
+            }
+        }
+    }
+
+    /// Reads blocks at once; if that fails one by one, so that the damaged ones are named.
+    fn run_below(&mut self, ino: u64, run: Run) {
+        self.report.data_blocks += run.len;
+        self.buffer.resize(run.len as usize * BLOCK_BYTES, 0);
+        if self.view.read_at(run.addr, 0, &mut self.buffer).is_ok() {
+            return;
+        }
+        for n in 0..run.len {
+            let block = &mut self.buffer[..BLOCK_BYTES];
+            if let Err(e) = self.view.read_at(run.addr.plus(n), 0, block) {
+                self.note("", Some(ino), e);
             }
         }
     }

@@ -5,6 +5,7 @@ mod in_order;
 mod inodes;
 #[cfg(not(feature = "mutants"))]
 mod mended;
+mod scrubbed;
 mod spare;
 
 use crate::check::{Below, CheckOptions, check};
