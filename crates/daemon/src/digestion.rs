@@ -7,7 +7,8 @@
 //! for that pass here.
 //!
 //! A refused record ends its log: the client is cut off and reported, others go on. An
-//! error of the medium stops the log, which is kept: nothing is ever dropped for it.
+//! error of the medium stops the log, which is kept: nothing is dropped for it, but a change of a part of
+//! a block below NVM that cannot be read; that block is given up (see `digest::lost`).
 //!
 //! A chunk that finds too few free blocks waits for a pass of the gates, which gives out
 //! what earlier chunks freed, then takes its turn alone, in pieces down to one transaction.
@@ -184,6 +185,7 @@ impl Shared {
                     self.release.wait(self.release.ask(), PASS_WAIT);
                 }
                 Err(e) if is_short(&e) => return Err(self.short(client, &e)),
+                Err(e) if self.gives_up(&e) => {}
                 Err(e @ DigestError::Cut { pos, .. }) => {
                     self.refuse(client, work, (pos, e.to_string()));
                     return Ok(());
@@ -194,6 +196,15 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Gives up a block below NVM that cannot be read, of which a record changes a part.
+    fn gives_up(&self, error: &DigestError) -> bool {
+        if let DigestError::Lost { addr, .. } = error {
+            self.bad_blocks.note(*addr, error);
+            *self.totals.last_error.lock() = Some(error.to_string());
+        }
+        self.digester.give_up(error)
     }
 
     fn chunk_done(

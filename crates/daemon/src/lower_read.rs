@@ -38,7 +38,7 @@ impl BadBlocks {
     }
 
     /// Notes one. `false`: it was known, or there are too many.
-    pub(crate) fn note(&self, addr: BlockAddr, why: &VolumeError) -> bool {
+    pub(crate) fn note(&self, addr: BlockAddr, why: &impl std::fmt::Display) -> bool {
         let tier = addr.tier().map_or("?".to_owned(), |t| format!("{t:?}"));
         let bad = BadBlock {
             tier: tier.to_lowercase(),

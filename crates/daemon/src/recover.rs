@@ -342,6 +342,7 @@ impl Recovery<'_> {
                     alone |= is_short(&e);
                     self.release();
                 }
+                Err(e) if self.digester.give_up(&e) => log.outcome.problem = Some(e.to_string()),
                 Err(e @ DigestError::Cut { .. }) => {
                     log.outcome.problem = Some(e.to_string());
                     log.outcome.refused = true;

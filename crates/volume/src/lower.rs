@@ -428,6 +428,14 @@ impl Lower {
         self.media.write(table, byte, &sums)
     }
 
+    /// Makes the checksum of a block one that hardly any bytes fit, always the same one.
+    pub(crate) fn spoil_sum(&self, addr: BlockAddr) -> Result<()> {
+        let generation = self.generation(addr)?;
+        let sum = !block_sum(addr, generation, &[0; BLOCK_BYTES]);
+        let (table, byte) = split(self.layout().spot(addr)?.device.sum_byte(addr.index()));
+        self.media.write(table, byte, &sum.to_le_bytes())
+    }
+
     /// Whether the medium of a block can only be written in order.
     pub(crate) fn is_in_order(&self, addr: BlockAddr) -> Result<bool> {
         let layout = self.layout();

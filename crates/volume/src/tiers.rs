@@ -121,6 +121,15 @@ impl Volume {
         self.zones_of(tier)?.passing(run)
     }
 
+    /// Makes a block below NVM one that cannot be read, whatever its device has or comes to have again: its
+    /// checksum fits nothing. Done twice it is as done once. Durable after the next commit of this thread.
+    ///
+    /// # Errors
+    /// No such block; a memory error.
+    pub fn lose_lower(&self, addr: BlockAddr) -> Result<()> {
+        self.below()?.spoil_sum(addr)
+    }
+
     /// Whether a block below NVM is in use, as last committed. Waits while there is a transaction.
     pub fn is_live(&self, addr: BlockAddr) -> bool {
         let core = self.core.lock();

@@ -11,6 +11,7 @@ use super::authority::Straight;
 use super::content::{BLOCK, Source};
 use super::gather::LogSource;
 use super::layout::{CopyRun, From};
+use super::lost;
 use super::plan::{InodePlan, Item, Plan};
 use shale_device::mutants;
 use shale_device::{LINE_BYTES, Path};
@@ -435,7 +436,7 @@ impl Writer<'_> {
 }
 
 impl From {
-    fn further(self, by: u64) -> From {
+    pub(super) fn further(self, by: u64) -> From {
         use super::ranges::Advance;
         match self {
             From::New(source) => From::New(source.advance(by)),
@@ -457,7 +458,9 @@ fn read_old(view: &View, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<
         let n = (run_end - byte).min((into.len() - done) as u64) as usize;
         let part = &mut into[done..done + n];
         match mapping {
-            Mapping::Data { addr, .. } => view.read_at(addr, byte - fb.byte(), part)?,
+            Mapping::Data { addr, .. } => {
+                lost::read(view, inode, (fb, addr), byte - fb.byte(), part)?
+            }
             _ => part.fill(0),
         }
         done += n;

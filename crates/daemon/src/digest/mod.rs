@@ -29,6 +29,7 @@ mod files;
 pub mod gather;
 pub mod image;
 pub mod layout;
+mod lost;
 mod names;
 pub mod net;
 pub mod plan;
@@ -46,10 +47,11 @@ pub use stats::DigestStats;
 
 use gather::{Batch, Most};
 use image::ChunkImage;
+use lost::GivenUp;
 use parking_lot::RwLock;
 use shale_device::{failpoints, mutants};
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::{Ino, LogPos, TxId};
+use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TxId};
 use shale_volume::{Run, Volume, VolumeError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,6 +69,18 @@ pub enum DigestError {
     Moved {
         /// The inode.
         ino: Ino,
+    },
+    /// A block below NVM of which a part stays cannot be read. [`Digester::give_up`] lets the chunk go on.
+    #[error("block {} of inode {} cannot be read, so a change of a part of it is lost: {why}", at.0, ino.0)]
+    Lost {
+        /// The inode.
+        ino: Ino,
+        /// The block of the file.
+        at: FileBlock,
+        /// Where it lies.
+        addr: BlockAddr,
+        /// Why not.
+        why: VolumeError,
     },
     /// The log file has become shorter while it was digested.
     #[error("the file of log {slot} was cut short: there is nothing at {}", pos.0)]
@@ -155,6 +169,7 @@ pub struct Digester {
     /// Records to read for the next chunk: as many as fitted the journal when a chunk
     /// had to be cut, slowly more after that. Only a guess that saves planning twice.
     records: AtomicUsize,
+    given_up: GivenUp,
 }
 
 impl Digester {
@@ -170,6 +185,7 @@ impl Digester {
             bounds,
             turns: RwLock::new(()),
             records: AtomicUsize::new(bounds.records_max),
+            given_up: GivenUp::default(),
         }
     }
 
@@ -219,6 +235,16 @@ impl Digester {
         let batch = self.gather(log, from, limit, mode);
         let _alone = self.turns.write();
         self.any_chunk(log, &batch, from, authority)
+    }
+
+    /// Gives up the block that a chunk could not read: digested again, the chunk makes it unreadable for good,
+    /// and what was to change in it is lost. `false`: it was given up already, or something else is wrong.
+    pub fn give_up(&self, error: &DigestError) -> bool {
+        let first = self.given_up.add(error);
+        if first {
+            tracing::error!("{error}");
+        }
+        first
     }
 
     /// Runs `f` while no chunk is between its plan and its commit.
@@ -322,7 +348,8 @@ impl Digester {
         from: LogPos,
         authority: &dyn Authority,
     ) -> Result<(ChunkDone, u64), DigestError> {
-        let (plan, records, mut refused) = self.plan(batch, records, authority)?;
+        let (mut plan, records, mut refused) = self.plan(batch, records, authority)?;
+        let lost = self.given_up.take(&self.volume.view(), &mut plan)?;
         failpoints::reach("digest-plan");
         let all = refused.is_none() && records == batch.items.len();
         if all {
@@ -365,6 +392,7 @@ impl Digester {
         if !late {
             data::write(&self.volume, log, &batch.items, &plan, &placed)?;
         }
+        self.given_up.lose(&self.volume, &lost)?;
         failpoints::reach("digest-data");
         let (extents, positions) = (&placed.extents, (from, upto));
         let committed = apply::commit(&self.volume, log, &plan, extents, positions, growth)?;
@@ -372,6 +400,7 @@ impl Digester {
             data::write(&self.volume, log, &batch.items, &plan, &placed)?;
         }
         failpoints::reach("digest-commit");
+        self.given_up.done(&lost);
         done.below = placed.keep();
         done.txid = Some(committed.txid);
         done.freed = committed.freed;

@@ -3,5 +3,6 @@
 
 mod inodes;
 mod load;
+mod lost;
 mod place;
 mod seeds;

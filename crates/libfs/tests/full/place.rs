@@ -7,6 +7,7 @@ use shale_device::SystemClock;
 use shale_format::{Durability, TierId};
 use shale_libfs::{Session, SessionOptions};
 use shale_proto::InProcess;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -80,6 +81,16 @@ impl Place {
             Err(e) if e.to_string().contains("in a row") => false,
             Err(e) => panic!("{e}"),
         }
+    }
+
+    /// Changes a bit of the flash; no daemon may run.
+    pub fn flip(&self, byte: u64) {
+        let path = self.dir.path().join("flash.img");
+        let mut how = std::fs::File::options();
+        let image = how.read(true).write(true).open(path).expect("flash");
+        let mut bits = [0];
+        image.read_exact_at(&mut bits, byte).expect("a read");
+        image.write_all_at(&[bits[0] ^ 1], byte).expect("a write");
     }
 
     /// Ends the daemon as a kill would.

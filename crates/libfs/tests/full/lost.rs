@@ -1,0 +1,149 @@
+//! A block below NVM that cannot be read, and of which somebody changes a part: it is lost, and nothing else.
+
+use crate::place::Place;
+use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
+use shale_format::{FileBlock, Ino};
+use shale_libfs::{Caller, Errno, Session, WriteFlags};
+use shale_volume::Mapping;
+
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+    umask: 0,
+    request: 0,
+};
+const BLOCKS: u64 = 64;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The blocks that go bad, and what is done to each: 10 bytes, a part punched out, the end cut off in it.
+const WRITTEN: u64 = 10;
+const PUNCHED: u64 = 20;
+const CUT: u64 = 50;
+const PUNCH: u32 = 3;
+
+fn write(session: &Session, ino: u64, at: u64, data: &[u8]) {
+    let flags = WriteFlags::default();
+    session.write(&ME, ino, at, data, flags).expect("a write");
+}
+
+fn block_of(session: &Session, ino: u64, fb: u64) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; BLOCK_BYTES];
+    let read = session.read(&ME, ino, fb * BLOCK, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// A file that lies on flash, with three bad blocks. Gives where these are in the image.
+fn spoilt(place: &mut Place) -> (u64, Vec<u64>) {
+    let session = place.attach(false);
+    let a = session.create(&ME, Ino::ROOT.0, b"a", 0o644, 0).unwrap();
+    for fb in 0..BLOCKS {
+        write(&session, a.ino, fb * BLOCK, &[fb as u8 + 1; BLOCK_BYTES]);
+    }
+    session.digest().unwrap();
+    session.detach().unwrap();
+    drop(session);
+    assert!(place.daemon().migrate(None).unwrap() >= BLOCKS);
+    let view = place.daemon().volume().view();
+    let inode = view.inode(Ino(a.ino)).unwrap().unwrap();
+    let image_byte = |fb| match view.map_block(&inode, FileBlock(fb)).unwrap() {
+        Mapping::Data { addr, .. } => LABEL_AREA_BYTES + addr.index() * BLOCK,
+        other => panic!("{other:?}"),
+    };
+    let bytes = [WRITTEN, PUNCHED, CUT].map(image_byte).to_vec();
+    drop(view);
+    place.stop();
+    bytes.iter().for_each(|&byte| place.flip(byte));
+    place.start();
+    (a.ino, bytes)
+}
+
+/// Changes a part of each, then something else.
+fn change(session: &Session, ino: u64) -> u64 {
+    write(session, ino, WRITTEN * BLOCK + 100, b"0123456789");
+    session
+        .fallocate(&ME, ino, PUNCH, PUNCHED * BLOCK + 7, 100)
+        .unwrap();
+    session
+        .truncate(&ME, ino, CUT * BLOCK + 1000, false)
+        .unwrap();
+    // One of the same file that is whole.
+    write(session, ino, (WRITTEN + 1) * BLOCK + 5, b"abc");
+    let new = session.create(&ME, Ino::ROOT.0, b"new", 0o644, 0).unwrap();
+    write(session, new.ino, 0, &[7; 3 * BLOCK_BYTES]);
+    new.ino
+}
+
+fn verify(session: &Session, ino: u64) {
+    for fb in 0..=CUT {
+        let found = block_of(session, ino, fb);
+        if [WRITTEN, PUNCHED, CUT].contains(&fb) {
+            assert_eq!(found, Err(Errno::IO), "block {fb}");
+            continue;
+        }
+        let mut block = vec![fb as u8 + 1; BLOCK_BYTES];
+        if fb == WRITTEN + 1 {
+            block[5..8].copy_from_slice(b"abc");
+        }
+        assert!(found.unwrap() == block, "block {fb}");
+    }
+    let new = session.lookup(&ME, Ino::ROOT.0, b"new").unwrap();
+    assert_eq!(new.size, 3 * BLOCK);
+    assert!(block_of(session, new.ino, 2).unwrap() == [7; BLOCK_BYTES]);
+}
+
+/// What is bad stays bad when the device is well again, and is well when it is written as a whole.
+fn heals(place: &mut Place, ino: u64, bytes: &[u64]) {
+    place.stop();
+    bytes.iter().for_each(|&byte| place.flip(byte));
+    place.start();
+    let session = place.attach(false);
+    verify(&session, ino);
+    for fb in [WRITTEN, PUNCHED, CUT] {
+        write(&session, ino, fb * BLOCK, &[9; BLOCK_BYTES]);
+    }
+    session.digest().unwrap();
+    for fb in [WRITTEN, PUNCHED, CUT] {
+        assert!(block_of(&session, ino, fb).unwrap() == [9; BLOCK_BYTES]);
+    }
+    session.detach().unwrap();
+    drop(session);
+    assert_eq!(place.daemon().status_values().digest.last_error, None);
+    place.stop();
+    place.check();
+}
+
+#[test]
+fn a_bad_block_that_is_changed_in_part_is_lost_and_nothing_else() {
+    let mut place = Place::new(34);
+    assert!(place.add_flash(64));
+    let (ino, bytes) = spoilt(&mut place);
+    let session = place.attach(false);
+    change(&session, ino);
+    session.digest().unwrap();
+    verify(&session, ino);
+    let status = place.daemon().status_values();
+    let told = status.digest.last_error.expect("it is told");
+    assert!(told.contains("cannot be read"), "{told}");
+    assert_eq!(status.bad_blocks.len(), 3);
+    session.detach().unwrap();
+    drop(session);
+    heals(&mut place, ino, &bytes);
+}
+
+#[test]
+fn a_bad_block_that_is_changed_in_part_is_lost_at_recovery_and_nothing_else() {
+    let mut place = Place::new(34);
+    assert!(place.add_flash(64));
+    let (ino, bytes) = spoilt(&mut place);
+    let session = place.attach(false);
+    change(&session, ino);
+    place.kill();
+    drop(session);
+    place.start();
+    let session = place.attach(false);
+    verify(&session, ino);
+    session.detach().unwrap();
+    drop(session);
+    heals(&mut place, ino, &bytes);
+}
