@@ -25,6 +25,8 @@ pub struct TierStatus {
     pub live_bytes: u64,
     /// Of these, inodes.
     pub inode_bytes: u64,
+    /// Of these, leaves of directories.
+    pub directory_bytes: u64,
     /// Bytes written and not in use any more, until their zones are cleaned.
     pub dead_bytes: u64,
     /// Bytes that could be written now.
@@ -159,6 +161,7 @@ impl Shared {
             total_bytes: space.total * BLOCK,
             live_bytes: space.live * BLOCK,
             inode_bytes: self.inode_blocks_in(tier) * BLOCK,
+            directory_bytes: self.volume.leaves_below(tier) * BLOCK,
             dead_bytes: space.dead * BLOCK,
             writable_bytes: space.writable * BLOCK,
             reserved_bytes: space.reserved * BLOCK,

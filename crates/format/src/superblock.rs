@@ -233,6 +233,11 @@ impl Superblock {
         self.incompatible & version::INODES_BELOW != 0
     }
 
+    /// Whether leaves of directories may lie below NVM.
+    pub fn has_directories_below(&self) -> bool {
+        self.incompatible & version::DIRECTORIES_BELOW != 0
+    }
+
     /// The volume's policy.
     pub fn policy(&self) -> Durability {
         Durability::from_number(self.durability).unwrap_or_default()
@@ -264,8 +269,10 @@ layout! {
         pub used_blocks: [u64; TIERS_MAX],
         /// inodes in use
         pub inodes: u64,
+        /// leaves of directories that lie in ssd and hdd
+        pub leaves_below: [u64; TIERS_MAX - 1],
         /// 0
-        pub reserved1: [u8; 200],
+        pub reserved1: [u8; 184],
         /// inode of the hidden inode file (number 0)
         pub inode_file: Inode,
     }

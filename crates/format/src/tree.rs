@@ -73,6 +73,12 @@ pub fn seal(node: &mut [u8; BLOCK_BYTES]) {
     node[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
+/// Makes a node one that belongs at `to`.
+pub fn readdress(node: &mut [u8; BLOCK_BYTES], to: BlockAddr) {
+    node[8..16].copy_from_slice(&to.raw().to_le_bytes());
+    seal(node);
+}
+
 /// Checks a node read at `addr` that should belong to `owner`, and gives its header.
 /// The entries are checked by who knows their kind.
 pub fn check(

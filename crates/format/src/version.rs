@@ -7,7 +7,8 @@ pub const COMPATIBLE: u64 = 0;
 /// Read-only-compatible features known here: with an unknown bit the volume may be read, not written.
 pub const RO_COMPATIBLE: u64 = 0;
 /// Incompatible features known here: with an unknown bit the volume may not be opened.
-pub const INCOMPATIBLE: u64 = LOWER_TIERS | DEVICE_TABLE | TIERS_LATER | INODES_BELOW;
+pub const INCOMPATIBLE: u64 =
+    LOWER_TIERS | DEVICE_TABLE | TIERS_LATER | INODES_BELOW | DIRECTORIES_BELOW;
 /// Incompatible feature: the volume has tiers below NVM.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the tiers below NVM stand in a device table.
@@ -17,6 +18,8 @@ pub const DEVICE_TABLE: u64 = 2;
 pub const TIERS_LATER: u64 = 4;
 /// Incompatible feature: blocks of the inode file may lie below NVM. Set before the first one does.
 pub const INODES_BELOW: u64 = 8;
+/// Incompatible feature: leaves of directories may lie below NVM. Set before the first one does.
+pub const DIRECTORIES_BELOW: u64 = 16;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@
 
 use crate::errno::{Errno, Stop};
 use crate::node::NodeState;
+use crate::session::Session;
 use shale_format::DirKey;
 use shale_format::limits::NAME_BYTES_MAX;
-use shale_volume::View;
 
 /// An entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +42,11 @@ pub(crate) enum Slot {
 
 /// The entry `name` of a directory.
 pub(crate) fn find(
-    view: &View,
+    session: &Session,
     dir: &NodeState,
     name: &[u8],
 ) -> std::result::Result<Option<Found>, Stop> {
+    let view = &session.view;
     for (key, change) in dir.dir.group(view.key_group(name)) {
         if let Some(e) = change.entry.as_ref().filter(|e| *e.name == *name) {
             return Ok(Some(Found {
@@ -58,6 +59,7 @@ pub(crate) fn find(
     if !dir.in_volume {
         return Ok(None);
     }
+    session.note_directory(&dir.inode);
     let old = view
         .lookup(&dir.inode, name)?
         .filter(|d| dir.dir.get(d.key).is_none());
@@ -70,7 +72,12 @@ pub(crate) fn find(
 
 /// The entry `name` of a directory, or the lowest key that is free for it. `ENOSPC` if
 /// all names with this hash that can be told apart are there.
-pub(crate) fn slot(view: &View, dir: &NodeState, name: &[u8]) -> std::result::Result<Slot, Stop> {
+pub(crate) fn slot(
+    session: &Session,
+    dir: &NodeState,
+    name: &[u8],
+) -> std::result::Result<Slot, Stop> {
+    let view = &session.view;
     let group = view.key_group(name);
     let mut taken = 0u64;
     for (key, change) in dir.dir.group(group) {

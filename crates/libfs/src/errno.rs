@@ -2,7 +2,7 @@
 
 pub use rustix::io::Errno;
 
-use crate::lower::Lacking;
+use crate::lower::{self, Lacking};
 use shale_device::DeviceError;
 use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
@@ -48,7 +48,7 @@ impl From<Errno> for Stop {
 
 impl From<VolumeError> for Stop {
     fn from(e: VolumeError) -> Self {
-        Stop::Errno(volume(&e))
+        lower::stop(&e)
     }
 }
 

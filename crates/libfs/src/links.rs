@@ -63,7 +63,7 @@ impl Session {
             drop(op.read(&dir)?);
             let mut locked = Locked::take(op, &[&dir, &child])?;
             op.live_dir(&locked[parent])?;
-            let Slot::Vacant(key) = slot(&self.view, &locked[parent], name)? else {
+            let Slot::Vacant(key) = slot(self, &locked[parent], name)? else {
                 return Err(Errno::EXIST.into());
             };
             op.may_link(&locked[ino])?;
@@ -275,7 +275,7 @@ impl Op<'_> {
     ) -> std::result::Result<Option<Found>, Stop> {
         let state = self.read(dir)?;
         self.live_dir(&state)?;
-        find(&self.session.view, &state, name)
+        find(self.session, &state, name)
     }
 
     /// Starts anew unless `name` is still what it was when it was looked up.
@@ -286,7 +286,7 @@ impl Op<'_> {
         expected: Option<Found>,
     ) -> std::result::Result<(), Stop> {
         self.live_dir(dir)?;
-        if find(&self.session.view, dir, name)? == expected {
+        if find(self.session, dir, name)? == expected {
             Ok(())
         } else {
             Err(Stop::Again)

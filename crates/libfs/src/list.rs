@@ -118,6 +118,7 @@ fn batch(op: &Op<'_>, ino: u64, from: DirKey) -> std::result::Result<Batch, Stop
     op.live_dir(&state)?;
     let mut old = Vec::new();
     if state.in_volume {
+        op.session.note_directory(&state.inode);
         op.session.view.entries(&state.inode, from, &mut |d| {
             old.push(d);
             if old.len() < BATCH {

@@ -1,11 +1,11 @@
-//! Blocks of tiers below NVM: a cache of 4 KiB blocks, filled by asking the daemon (DESIGN §8).
+//! Blocks of tiers below NVM, of files, inodes and directories: a cache of 4 KiB blocks, filled by asking the daemon (DESIGN §8).
 //!
 //! A block is known by its address and how often its zone was erased: together they name the same
 //! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves gate and
 //! locks, gets them, and begins anew; with what the volume then says it looks again. What the
 //! daemon could not read is remembered until the call that wanted it has come back and heard so.
 
-use crate::errno::{Errno, Result, Stop};
+use crate::errno::{Errno, Result, Stop, volume};
 use crate::node::Node;
 use crate::session::{Session, final_errno};
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
 use shale_format::{BlockAddr, Ino};
 use shale_proto::{Reply, Request};
-use shale_volume::{FoundInode, VolumeError};
+use shale_volume::{FoundInode, Given, VolumeError};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +23,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const CACHE_BLOCKS: usize = 16 << 10;
 /// Blocks that a sequential reader gets ahead: 256 KiB.
 const AHEAD_BLOCKS: u64 = 64;
-/// Blocks of inodes that a call gets at once: a listing asks for the next ones.
-const INODES_AHEAD_BLOCKS: u64 = 16;
+/// Blocks of inodes, and leaves of a directory, that a call gets at once: a listing asks for the next ones.
+const AHEAD_OF_STRUCTURE: u64 = 16;
 /// One call reads at most this much under one run where the volume has lower tiers, so that all
 /// of it fits the cache.
 pub(crate) const RUN_BYTES: usize = 1 << 20;
@@ -94,6 +94,33 @@ pub(crate) struct Lacking {
     blocks: u64,
 }
 
+impl Given for LowerCache {
+    fn block(
+        &self,
+        addr: BlockAddr,
+        generation: u32,
+    ) -> Option<shale_volume::Result<Arc<[u8; BLOCK_BYTES]>>> {
+        let found = self.state.lock().get((addr, generation))?;
+        Some(found.map_err(|_| VolumeError::Lower(format!("{addr:?} cannot be read"))))
+    }
+}
+
+/// What a call stops for that met an error of the volume.
+pub(crate) fn stop(e: &VolumeError) -> Stop {
+    match *e {
+        VolumeError::Lacking {
+            addr,
+            generation,
+            blocks,
+        } => Stop::Blocks(Lacking {
+            addr,
+            generation,
+            blocks: blocks.min(AHEAD_OF_STRUCTURE),
+        }),
+        _ => Stop::Errno(volume(e)),
+    }
+}
+
 impl Session {
     /// The inode as the volume has it, wherever it lies. Inside the gate.
     pub(crate) fn inode(&self, ino: u64) -> std::result::Result<Option<Inode>, Stop> {
@@ -108,7 +135,7 @@ impl Session {
             return Err(Stop::Blocks(Lacking {
                 addr,
                 generation,
-                blocks: len.min(INODES_AHEAD_BLOCKS),
+                blocks: len.min(AHEAD_OF_STRUCTURE),
             }));
         };
         self.note_inode(Ino(ino));

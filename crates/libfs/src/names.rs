@@ -111,7 +111,7 @@ impl Session {
                 b".." => state.inode.parent.max(Ino::ROOT.0),
                 _ => {
                     op.live_dir(&state)?;
-                    find(&self.view, &state, name)?.ok_or(Errno::NOENT)?.ino
+                    find(self, &state, name)?.ok_or(Errno::NOENT)?.ino
                 }
             };
             drop(state);
@@ -268,7 +268,7 @@ pub(crate) fn make_at(
     let dir = op.node_to_change(parent)?;
     let mut state = op.write(&dir)?;
     op.live_dir(&state)?;
-    match slot(&op.session.view, &state, name)? {
+    match slot(op.session, &state, name)? {
         Slot::Taken(_) => Err(Errno::EXIST.into()),
         Slot::Vacant(key) => make_in(op, &mut state, key, name, fresh),
     }

@@ -242,7 +242,7 @@ fn replace(
             freed = op.frees(node, &locked[target.ino]);
             target.key
         }
-        None => match slot(&op.session.view, &locked[to], ask.to.1)? {
+        None => match slot(op.session, &locked[to], ask.to.1)? {
             Slot::Vacant(key) => key,
             Slot::Taken(_) => return Err(Stop::Again),
         },

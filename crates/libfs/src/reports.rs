@@ -6,7 +6,8 @@
 
 use crate::session::Session;
 use shale_format::Ino;
-use shale_format::inode::slot_of;
+use shale_format::extent::root_kind;
+use shale_format::inode::{Inode, slot_of};
 use shale_proto::control::client_page::{self, Read};
 use shale_proto::control::daemon_page;
 
@@ -37,6 +38,17 @@ impl Session {
             piece: slot_of(ino).0.0,
             below: true,
         });
+    }
+
+    /// Notes that a directory was read, which may have leaves below NVM.
+    pub(crate) fn note_directory(&self, dir: &Inode) {
+        if self.is_tiered() {
+            self.note(Read {
+                ino: dir.ino,
+                piece: 0,
+                below: dir.root[0].kind == root_kind::TREE && dir.root[0].len > 0,
+            });
+        }
     }
 
     fn note(&self, read: Read) {

@@ -62,7 +62,7 @@ pub struct Session {
     pub(crate) requests: Requests,
     pub(crate) recent: Recent,
     pub(crate) rename_lock: Mutex<()>,
-    pub(crate) lower: LowerCache,
+    pub(crate) lower: Arc<LowerCache>,
     pub(crate) paths: PathCache,
     reclaimed: AtomicU64,
     belled: AtomicU64,
@@ -126,6 +126,8 @@ impl Session {
         let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
+        let lower = Arc::new(LowerCache::default());
+        let view = view.given_by(lower.clone());
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let absent = attached.ring_bytes * u64::from(!options.present);
         let present = Present::new(log_map.clone(), log.reserved().0, absent);
@@ -150,7 +152,7 @@ impl Session {
             requests: Requests::default(),
             recent,
             rename_lock: Mutex::new(()),
-            lower: LowerCache::default(),
+            lower,
             paths: PathCache::new(),
             reclaimed: AtomicU64::new(0),
             belled: AtomicU64::new(0),

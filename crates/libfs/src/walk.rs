@@ -244,7 +244,7 @@ impl<'o, 's> Walk<'o, 's> {
             b".." => return Ok(Some((state.inode.parent.max(Ino::ROOT.0), KIND_DIR))),
             _ => check_length(name)?,
         }
-        Ok(find(&self.op.session.view, &state, name)?.map(|f| (f.ino, f.kind)))
+        Ok(find(self.op.session, &state, name)?.map(|f| (f.ino, f.kind)))
     }
 
     /// Target of a symbolic link on the way.

@@ -76,7 +76,7 @@ pub mod client_page {
     /// Bytes of the page file.
     pub const BYTES: usize = READ + READS * 8;
 
-    /// A piece of a file that was read.
+    /// A piece of a file that was read; or a directory, which is one piece.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Read {
         /// The file, below 2^39; 0: the inode file, of which only what lies below NVM is told.

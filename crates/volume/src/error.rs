@@ -1,6 +1,6 @@
 //! What can go wrong with a volume.
 
-use shale_format::{DirKey, FormatError, Ino, TxId};
+use shale_format::{BlockAddr, DirKey, FormatError, Ino, TxId};
 
 /// Result with [`VolumeError`].
 pub type Result<T> = std::result::Result<T, VolumeError>;
@@ -113,6 +113,16 @@ pub enum VolumeError {
         addr: u64,
         /// The device.
         device: String,
+    },
+    /// A leaf below NVM that this reader has to be given first ([`crate::View::given_by`]).
+    #[error("block {:#x} below NVM has to be got first", addr.raw())]
+    Lacking {
+        /// Where it lies.
+        addr: BlockAddr,
+        /// How often its zone was erased.
+        generation: u32,
+        /// Leaves of the directory from there on that follow one another, at least 1.
+        blocks: u64,
     },
     /// A device of a lower tier fails or is not there.
     #[error("lower tier: {0}")]

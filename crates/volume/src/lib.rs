@@ -20,6 +20,7 @@ mod extent;
 mod held;
 mod inode;
 mod journal;
+mod leaves;
 mod lookup;
 mod lower;
 mod media;
@@ -40,6 +41,7 @@ mod zones;
 
 pub use devices::LowerDeviceInfo;
 pub use error::{Result, VolumeError};
+pub use leaves::{Given, LEAVES_AT_ONCE};
 pub use lookup::FoundInode;
 pub use lower::{LowerDevices, ZonePlace};
 pub use mkfs::MkfsOptions;

@@ -5,7 +5,8 @@
 //! no damage leads to a panic or to an endless walk.
 
 use crate::error::{Result, VolumeError};
-use crate::media::{Block, Media};
+use crate::media::Block;
+use crate::view::View;
 use shale_device::mutants;
 use shale_format::dirent::DirentEntry;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
@@ -188,10 +189,39 @@ impl<T: Item> Node<T> {
         self.bytes() > NODE_BODY_BYTES
     }
 
+    /// Splits an overfull node: key and node of its right part. At the end of a tree nearly all
+    /// stays left, so that what is written in order fills its nodes.
+    pub(crate) fn split(&mut self, at_end: bool) -> (u64, Node<T>) {
+        match self {
+            Node::Leaf(items) => {
+                let mut n = items.len() - 1;
+                if !at_end {
+                    let total: usize = items.iter().map(Item::bytes).sum();
+                    let mut bytes = 0;
+                    let mut before = |item: &T| {
+                        bytes += item.bytes();
+                        bytes <= total / 2
+                    };
+                    n = items.iter().take_while(|&item| before(item)).count();
+                }
+                let right = items.split_off(n.max(1));
+                (right[0].key(), Node::Leaf(right))
+            }
+            Node::Inner(level, children) => {
+                let n = match at_end {
+                    true => CHILDREN_MAX - 1,
+                    false => children.len() / 2,
+                };
+                let right = children.split_off(n);
+                (right[0].key, Node::Inner(*level, right))
+            }
+        }
+    }
+
     /// The node of `owner` at `addr`, which has to be at `level`.
-    pub(crate) fn load(media: &Media, addr: BlockAddr, owner: Ino, level: u16) -> Result<Self> {
+    pub(crate) fn load(view: &View, addr: BlockAddr, owner: Ino, level: u16) -> Result<Self> {
         let mut block = [0; BLOCK_BYTES];
-        media.load_block(addr, &mut block)?;
+        view.load_node(addr, (T::KIND, level), 1, &mut block)?;
         let header = check(&block, addr, owner, T::KIND, level)?;
         let count = header.count as usize;
         if level > 0 {
@@ -310,7 +340,7 @@ pub(crate) struct Leaf {
 impl Leaf {
     /// The leaf of the tree below `root` that `key` belongs to. The tree is not empty.
     pub(crate) fn find(
-        media: &Media,
+        view: &View,
         root: &ExtentRoot,
         owner: Ino,
         kind: TreeKind,
@@ -323,8 +353,9 @@ impl Leaf {
         let mut block = [0; BLOCK_BYTES];
         let mut keys = 0..u64::MAX;
         let mut level = root.level;
+        let mut following = 1;
         loop {
-            media.load_block(addr, &mut block)?;
+            view.load_node(addr, (kind, level), following, &mut block)?;
             let header = check(&block, addr, owner, kind, level)?;
             if level == 0 {
                 return Ok(Leaf {
@@ -343,6 +374,11 @@ impl Leaf {
                 keys.end = child(&block, i + 1).key;
             }
             addr = BlockAddr::from_raw(child(&block, i).addr);
+            let next = |n: &usize| child(&block, i + n).addr == addr.plus(*n as u64).raw();
+            following = match addr.tier() {
+                Some(TierId::Nvm) => 1,
+                _ => 1 + (1..count - i).take_while(next).count() as u64,
+            };
             level -= 1;
         }
     }

@@ -11,12 +11,14 @@
 use crate::bits::Bits;
 use crate::draft_lower::LowerDraft;
 use crate::error::{Result, VolumeError};
+use crate::leaves::Sunk;
 use crate::media::Media;
 use crate::node::{Dirent, Item, Node, check_bounds, child_index};
 use crate::space::{Allocator, Run};
+use crate::view::View;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::TREE_LEVELS_MAX;
-use shale_format::tree::{CHILDREN_MAX, ChildEntry, NODE_BODY_BYTES};
+use shale_format::tree::{ChildEntry, NODE_BODY_BYTES};
 use shale_format::{BlockAddr, Ino};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -71,6 +73,7 @@ impl Kept for Dirent {
 /// What a transaction has changed so far, in memory only.
 pub(crate) struct Draft {
     pub(crate) media: Media,
+    view: View,
     pub(crate) space: Arc<Allocator>,
     pub(crate) bits: Bits,
     /// The same of the tiers below, and their zones.
@@ -86,6 +89,8 @@ pub(crate) struct Draft {
     /// Nodes that the transaction added, less those it removed, which are not counted by
     /// [`crate::Txn::limit_growth`].
     uncounted: i64,
+    /// Leaves below NVM, more or less than before.
+    pub(crate) sunk: Sunk,
 }
 
 /// A subtree after an insertion.
@@ -103,13 +108,14 @@ struct Shrunk {
 
 impl Draft {
     pub(crate) fn new(
-        media: Media,
+        view: View,
         space: Arc<Allocator>,
         bits: Bits,
         lower: [Option<LowerDraft>; 2],
     ) -> Self {
         Draft {
-            media,
+            media: view.media().clone(),
+            view,
             space,
             bits,
             lower,
@@ -119,6 +125,7 @@ impl Draft {
             taken: Vec::new(),
             grown: 0,
             uncounted: 0,
+            sunk: Sunk::default(),
         }
     }
 
@@ -173,6 +180,7 @@ impl Draft {
         self.extents.clear();
         self.entries.clear();
         self.uncounted = 0;
+        self.sunk = Sunk::default();
         self.bits.settle();
         for lower in self.lower.iter_mut().flatten() {
             lower.bits.settle();
@@ -188,6 +196,7 @@ impl Draft {
         self.extents.clear();
         self.entries.clear();
         self.uncounted = 0;
+        self.sunk = Sunk::default();
         self.bits.reset();
         for lower in self.lower.iter_mut().flatten() {
             lower.bits.reset();
@@ -206,15 +215,20 @@ impl Draft {
     }
 
     /// The node at `addr`, of the transaction or of the volume.
-    fn node<T: Kept>(&self, addr: BlockAddr, owner: Ino, level: u16) -> Result<Cow<'_, Node<T>>> {
+    pub(crate) fn node<T: Kept>(
+        &self,
+        addr: BlockAddr,
+        owner: Ino,
+        level: u16,
+    ) -> Result<Cow<'_, Node<T>>> {
         match T::new_nodes(self).get(&addr) {
             Some((_, node)) if node.level() == level => Ok(Cow::Borrowed(node)),
-            _ => Ok(Cow::Owned(Node::load(&self.media, addr, owner, level)?)),
+            _ => Ok(Cow::Owned(Node::load(&self.view, addr, owner, level)?)),
         }
     }
 
     /// Takes a node out to be changed and put back with [`Draft::put`] at the new address.
-    fn open<T: Kept>(
+    pub(crate) fn open<T: Kept>(
         &mut self,
         addr: BlockAddr,
         owner: Ino,
@@ -226,12 +240,14 @@ impl Draft {
             }
             return Ok((addr, node));
         }
-        let node = Node::load(&self.media, addr, owner, level)?;
+        let node = Node::load(&self.view, addr, owner, level)?;
         self.free(Run { addr, len: 1 })?;
+        // What comes back is no growth that somebody has set room aside for.
+        self.uncounted += i64::from(self.sunk.left(addr));
         Ok((self.new_addr()?, node))
     }
 
-    fn put<T: Kept>(&mut self, addr: BlockAddr, owner: Ino, node: Node<T>) {
+    pub(crate) fn put<T: Kept>(&mut self, addr: BlockAddr, owner: Ino, node: Node<T>) {
         T::new_nodes_mut(self).insert(addr, (owner, node));
     }
 
@@ -251,13 +267,17 @@ impl Draft {
             self.pool.push(addr);
             return Ok(());
         }
+        self.sunk.left(addr);
         self.free(Run { addr, len: 1 })
     }
 
-    /// Adds to a root's count of nodes what the operation changed.
-    fn count(&mut self, root: &mut ExtentRoot) {
-        root.file_block = root.file_block.saturating_add_signed(self.grown);
-        self.grown = 0;
+    /// Adds to a root's counts of nodes what the operation changed.
+    pub(crate) fn count(&mut self, root: &mut ExtentRoot) {
+        let (grown, sunk) = (std::mem::take(&mut self.grown), self.sunk.of_tree());
+        if root.kind != root_kind::EMPTY {
+            root.file_block = root.file_block.saturating_add_signed(grown);
+            root.len = root.len.saturating_add_signed(sunk);
+        }
     }
 
     /// The leaf that `key` belongs to, and the keys that it tells everything about.
@@ -366,7 +386,7 @@ impl Draft {
             }
         }
         let split = if node.is_overfull() {
-            let (key, right) = split(&mut node, at_end);
+            let (key, right) = node.split(at_end);
             let addr = self.add(owner, right)?.raw();
             Some(ChildEntry { key, addr })
         } else {
@@ -392,10 +412,7 @@ impl Draft {
                 self.lower::<T>(root, owner)?;
             }
         }
-        match root.kind {
-            root_kind::EMPTY => self.grown = 0,
-            _ => self.count(root),
-        }
+        self.count(root);
         Ok(())
     }
 
@@ -505,7 +522,7 @@ impl Draft {
         let (addr, level) = top(root, owner)?;
         self.clear_below::<T>(addr, level, owner)?;
         *root = ExtentRoot::EMPTY;
-        self.grown = 0;
+        self.count(root);
         Ok(())
     }
 
@@ -528,36 +545,6 @@ fn is_uncounted(owner: Ino, level: u16) -> bool {
     level > 0 || owner == Ino::NONE || owner == Ino::ORPHANS
 }
 
-/// Splits an overfull node: key and node of its right part. At the end of a tree
-/// nearly all stays left, so that what is written in order fills its nodes.
-fn split<T: Item>(node: &mut Node<T>, at_end: bool) -> (u64, Node<T>) {
-    match node {
-        Node::Leaf(items) => {
-            let mut n = items.len() - 1;
-            if !at_end {
-                let total: usize = items.iter().map(Item::bytes).sum();
-                let mut bytes = 0;
-                let mut before = |item: &T| {
-                    bytes += item.bytes();
-                    bytes <= total / 2
-                };
-                n = items.iter().take_while(|&item| before(item)).count();
-            }
-            let right = items.split_off(n.max(1));
-            (right[0].key(), Node::Leaf(right))
-        }
-        Node::Inner(level, children) => {
-            let n = if at_end {
-                CHILDREN_MAX - 1
-            } else {
-                children.len() / 2
-            };
-            let right = children.split_off(n);
-            (right[0].key, Node::Inner(*level, right))
-        }
-    }
-}
-
 fn tree_root(addr: BlockAddr, level: u16) -> ExtentRoot {
     ExtentRoot {
         addr: addr.raw(),
@@ -568,7 +555,7 @@ fn tree_root(addr: BlockAddr, level: u16) -> ExtentRoot {
 }
 
 /// Address and level of a tree's top node.
-fn top(root: &ExtentRoot, owner: Ino) -> Result<(BlockAddr, u16)> {
+pub(crate) fn top(root: &ExtentRoot, owner: Ino) -> Result<(BlockAddr, u16)> {
     if root.kind != root_kind::TREE || root.level > TREE_LEVELS_MAX {
         return Err(bad_root(root, owner));
     }
@@ -584,7 +571,7 @@ fn bad_root(root: &ExtentRoot, owner: Ino) -> VolumeError {
     }
 }
 
-fn bad_level(addr: BlockAddr, owner: Ino) -> VolumeError {
+pub(crate) fn bad_level(addr: BlockAddr, owner: Ino) -> VolumeError {
     VolumeError::Damaged {
         what: "level of a node in a tree of inode",
         at: owner.0,

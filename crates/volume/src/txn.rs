@@ -5,6 +5,7 @@ use crate::inode::{self, Slots, load_slot_anywhere};
 use crate::journal::{self, Batch};
 use crate::node::Dirent;
 use crate::space::{Run, WordChange};
+use crate::tree::Draft;
 use crate::view::{Mapping, check_log_slot};
 use crate::volume::{Core, Volume};
 use crate::xattr;
@@ -187,8 +188,12 @@ impl<'v> Txn<'v> {
 }
 
 impl Txn<'_> {
+    pub(crate) fn draft(&mut self) -> &mut Draft {
+        &mut self.core.draft
+    }
+
     /// Notes an error that leaves the transaction half done.
-    fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
+    pub(crate) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         use VolumeError::{BadIno, Exists, NoEntry};
         let failed = !matches!(
             result,
@@ -538,6 +543,7 @@ impl Txn<'_> {
         }
         let changes = core.draft.bits.changes();
         count_used(&mut root, &changes);
+        core.draft.sunk.count(&mut root);
         check_growth(core, &root, self.growth)?;
         let below = lower_batch(core, &mut root, txid, &self.erased, &mut batch);
         root.txid = txid.0;
@@ -576,7 +582,7 @@ impl Txn<'_> {
         volume.inodes.store(root.inodes, Ordering::Release);
         volume.numbers.settle(&changed);
         volume.numbers.sunk(self.slots.sunk());
-        volume.note_inodes_below(&root);
+        volume.note_below(&root);
         settle_lower(core, txid, below, &self.erased);
         let freed = volume.space.settle(txid, &changes);
         Ok(Committed { txid, freed })

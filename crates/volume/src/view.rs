@@ -10,6 +10,7 @@
 use crate::dir::entries_root;
 use crate::error::{Result, VolumeError};
 use crate::extent::{check_direct, clip, direct};
+use crate::leaves::Given;
 use crate::lower::{Lower, LowerDevices, ZonePlace, device_table};
 use crate::media::Media;
 use crate::node::{Dirent, Leaf};
@@ -90,6 +91,7 @@ pub struct View {
     media: Media,
     superblock: Arc<Superblock>,
     lower: Option<Arc<Lower>>,
+    given: Option<Arc<dyn Given>>,
 }
 
 /// Reads something until its checksum fits.
@@ -174,10 +176,24 @@ impl View {
         let media = Media::new(map, superblock.tier[0].blocks);
         let view = View {
             lower: None,
+            given: None,
             media,
             superblock: Arc::new(superblock),
         };
         Ok((view, access))
+    }
+
+    /// Has leaves below NVM read from what `given` holds: for a process without devices.
+    #[must_use]
+    pub fn given_by(self, given: Arc<dyn Given>) -> View {
+        View {
+            given: Some(given),
+            ..self
+        }
+    }
+
+    pub(crate) fn given(&self) -> Option<&Arc<dyn Given>> {
+        self.given.as_ref()
     }
 
     /// Reads the device table again, for these devices. `owner`: the volume is written here.
@@ -309,7 +325,7 @@ impl View {
                 }
             }
             _ => {
-                let leaf = Leaf::find(&self.media, root, owner, TreeKind::Extents, fb)?;
+                let leaf = Leaf::find(self, root, owner, TreeKind::Extents, fb)?;
                 let (before, after) = leaf.extents_around(fb)?;
                 Ok((before, after.map_or(leaf.keys.end, |e| e.file_block)))
             }
@@ -361,7 +377,7 @@ impl View {
                 }
                 _ => {
                     let owner = Ino(inode.ino);
-                    let leaf = Leaf::find(&self.media, root, owner, TreeKind::Extents, fb.0)?;
+                    let leaf = Leaf::find(self, root, owner, TreeKind::Extents, fb.0)?;
                     (leaf.items()?, leaf.keys)
                 }
             };
@@ -387,7 +403,7 @@ impl View {
         if root.kind == root_kind::EMPTY {
             return Ok(None);
         }
-        Leaf::find(&self.media, root, Ino(dir.ino), TreeKind::Entries, key).map(Some)
+        Leaf::find(self, root, Ino(dir.ino), TreeKind::Entries, key).map(Some)
     }
 
     /// The entry `name` of directory `dir`.

@@ -19,7 +19,7 @@ use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
-use shale_format::version::{Access, INODES_BELOW};
+use shale_format::version::{Access, DIRECTORIES_BELOW, INODES_BELOW};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -50,8 +50,10 @@ pub struct Volume {
     pub(crate) broken: AtomicBool,
     /// Blocks of the inode file lie below NVM, as last committed.
     inodes_below: AtomicBool,
-    /// Both superblocks say that they may.
-    may_sink_inodes: AtomicBool,
+    /// Leaves of directories that lie in ssd and hdd, as last committed.
+    leaves_below: [AtomicU64; 2],
+    /// Features of which both superblocks say that they are in use.
+    in_use: AtomicU64,
 }
 
 impl Volume {
@@ -125,11 +127,12 @@ impl Volume {
             inodes: AtomicU64::new(root.inodes),
             broken: AtomicBool::new(false),
             inodes_below: AtomicBool::new(has_inodes_below(&root)),
-            may_sink_inodes: AtomicBool::new(false),
+            leaves_below: root.leaves_below.map(AtomicU64::new),
+            in_use: AtomicU64::new(0),
             core: Mutex::new(Core {
                 root,
                 logs,
-                draft: Draft::new(media, Arc::clone(&space), bits, lower),
+                draft: Draft::new(view.clone(), Arc::clone(&space), bits, lower),
             }),
             zones,
             released: AtomicU64::new(0),
@@ -174,9 +177,18 @@ impl Volume {
         self.inodes_below.load(Ordering::Acquire)
     }
 
-    pub(crate) fn note_inodes_below(&self, root: &RootBlock) {
+    /// Leaves of directories that lie in a tier below NVM, as of the last committed transaction.
+    pub fn leaves_below(&self, tier: TierId) -> u64 {
+        let n = (tier as usize).checked_sub(1);
+        n.map_or(0, |n| self.leaves_below[n].load(Ordering::Acquire))
+    }
+
+    pub(crate) fn note_below(&self, root: &RootBlock) {
         let below = has_inodes_below(root);
         self.inodes_below.store(below, Ordering::Release);
+        for (count, n) in self.leaves_below.iter().zip(root.leaves_below) {
+            count.store(n, Ordering::Release);
+        }
     }
 
     /// Says in both superblocks that blocks of the inode file may lie below NVM, if they do not say
@@ -188,25 +200,51 @@ impl Volume {
     /// # Errors
     /// A commit fails.
     pub fn let_inodes_sink(&self) -> Result<()> {
-        if self.may_sink_inodes.load(Ordering::Acquire) || mutants::is_on("inodes-feature") {
+        match mutants::is_on("inodes-feature") {
+            true => Ok(()),
+            false => self.use_feature(INODES_BELOW),
+        }
+    }
+
+    /// The same of leaves of directories.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn let_directories_sink(&self) -> Result<()> {
+        match mutants::is_on("directories-feature") {
+            true => Ok(()),
+            false => self.use_feature(DIRECTORIES_BELOW),
+        }
+    }
+
+    fn use_feature(&self, feature: u64) -> Result<()> {
+        if self.in_use.load(Ordering::Acquire) & feature != 0 {
             return Ok(());
         }
         let mut newest = *View::open_head(Arc::clone(self.view.map()))?.0.superblock();
-        if !newest.has_inodes_below() {
-            newest.incompatible |= INODES_BELOW;
+        // A power cut may have left another feature in one copy alone.
+        self.write_superblocks(&newest)?;
+        if newest.incompatible & feature == 0 {
+            newest.incompatible |= feature;
             newest.generation += 1;
+            self.write_superblocks(&newest)?;
         }
+        self.in_use.fetch_or(feature, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Writes the copies that are others, one after the other.
+    fn write_superblocks(&self, newest: &Superblock) -> Result<()> {
         for block in newest.copies() {
             let mut there = [0; Superblock::BYTES];
             let media = self.view.media();
             media.load(BlockAddr::nvm(block), 0, &mut there)?;
             if there != newest.encode() {
                 let mut txn = self.begin();
-                txn.set_superblock(block, newest);
+                txn.set_superblock(block, *newest);
                 txn.commit()?;
             }
         }
-        self.may_sink_inodes.store(true, Ordering::Release);
         Ok(())
     }
 

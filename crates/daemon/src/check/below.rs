@@ -1,4 +1,4 @@
-//! Blocks of the inode file that lie below NVM, as a check reads them: from the devices, each with its
+//! Blocks of the inode file and leaves of directories that lie below NVM, as a check reads them: from the devices, each with its
 //! checksum. Devices are opened only where there are such blocks.
 
 use super::Checker;
@@ -13,8 +13,8 @@ use shale_device::TierDevice;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::root_kind;
-use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LABEL_AREA_BYTES};
+use shale_format::superblock::RootBlock;
 use shale_format::zone::{ZoneEntry, block_sum};
 use shale_format::{BlockAddr, TierId};
 use std::fmt;
@@ -78,17 +78,19 @@ impl Below {
 /// A device and its place; or why it cannot be read.
 type Opened = (DevicePlace, Result<Arc<dyn TierDevice>, String>);
 
-/// The devices of a volume that has inodes below NVM.
+/// The devices of a volume that has structure below NVM.
 #[derive(Default)]
 pub(super) struct Devices {
     tiers: [Vec<Opened>; 2],
 }
 
 impl Devices {
-    /// Opens those of the tiers in which the inode file has blocks; of all tiers if it is not known.
-    pub(super) fn of(file: Option<&Inode>, table: &DeviceTable, below: &Below) -> Devices {
+    /// Opens those of the tiers in which the inode file has blocks or directories have leaves; of all tiers
+    /// if it is not known.
+    pub(super) fn of(root: Option<&RootBlock>, table: &DeviceTable, below: &Below) -> Devices {
         let tiers = [0, 1].map(|n| {
-            let needed = file.is_none_or(|f| f.root[n + 1].kind != root_kind::EMPTY);
+            let inodes = |r: &RootBlock| r.inode_file.root[n + 1].kind != root_kind::EMPTY;
+            let needed = root.is_none_or(|r| inodes(r) || r.leaves_below[n] > 0);
             let places = table.of(n).iter().filter(|_| needed);
             places.map(|p| (*p, below.device(n, p))).collect()
         });

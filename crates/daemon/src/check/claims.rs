@@ -179,8 +179,13 @@ impl Claims {
     }
 
     /// Whether a tree node that is whole is seen for the first time as such. Somebody else
-    /// may use its block too, without doing harm to the rightful tree.
-    pub(super) fn enter(&mut self, block: u64) -> bool {
+    /// may use its block too, without doing harm to the rightful tree. Leaves below NVM are not noted:
+    /// they lead nowhere.
+    pub(super) fn enter(&mut self, addr: BlockAddr) -> bool {
+        if addr.tier() != Some(TierId::Nvm) {
+            return !self.gave_up();
+        }
+        let block = addr.index();
         let (w, bit) = ((block / 64) as usize, 1 << (block % 64));
         let new = !self.gave_up() && self.entered.word(w) & bit == 0;
         if new {

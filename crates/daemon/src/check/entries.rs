@@ -226,6 +226,7 @@ impl Checker<'_> {
                     owner: Ino(dir.ino),
                     kind: TreeKind::Entries,
                     txid: self.root.txid,
+                    may_lie_below: self.sb.has_directories_below(),
                 };
                 let (claims, findings) = (&mut self.claims, &mut self.findings);
                 tree::walk(
@@ -242,14 +243,18 @@ impl Checker<'_> {
                 )
             }
             _ => Walked {
-                nodes: 0,
                 broken: true,
+                ..Walked::default()
             },
         };
         let entries = walk.entries;
         let f = &mut self.findings;
         self.totals.entries += entries;
         self.totals.nodes += walked.nodes;
+        if !quiet {
+            let counts = self.leaves_below.iter_mut().zip(walked.below);
+            counts.for_each(|(count, n)| *count += n);
+        }
         self.names_missing |= walked.broken;
         if root.kind > root_kind::TREE || root.kind == root_kind::DIRECT {
             f.error(

@@ -210,6 +210,7 @@ pub(super) fn extents(
                     owner: Ino(inode.ino),
                     kind: TreeKind::Extents,
                     txid,
+                    may_lie_below: false,
                 };
                 let mut leaf = |leaf: &Leaf<'_>, claims: &mut Claims, findings: &mut Findings| {
                     for i in 0..usize::from(leaf.header.count) {
@@ -247,7 +248,7 @@ fn direct(root: &ExtentRoot) -> Extent {
     }
 }
 
-/// The root of a tree counts its nodes.
+/// The root of a tree counts its nodes, and those below NVM.
 pub(super) fn check_root(
     root: &ExtentRoot,
     walked: &Walked,
@@ -256,6 +257,13 @@ pub(super) fn check_root(
 ) {
     if !walked.broken {
         findings.equal(object, "count of tree nodes", walked.nodes, root.file_block);
+        let below: u64 = walked.below.iter().sum();
+        findings.equal(
+            object,
+            "count of leaves below NVM",
+            below,
+            u64::from(root.len),
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tiers below NVM: their bitmaps and zones against what was seen. Of the devices only blocks of inodes
-//! are read (`below`): `scrub` and every read do the rest.
+//! Tiers below NVM: their bitmaps and zones against what was seen. Of the devices only blocks of inodes and
+//! leaves of directories are read (`below`): `scrub` and every read do the rest.
 
 use super::Checker;
 use super::claims::{Owner, Part, for_runs};
@@ -118,6 +118,11 @@ impl Checker<'_> {
     }
 
     pub(super) fn check_lower(&mut self) {
+        let counted = self.leaves_below.into_iter().zip(self.root.leaves_below);
+        for ((found, said), tier) in counted.zip(TIERS).filter(|_| !self.names_missing) {
+            let what = "count of leaves of directories there";
+            self.findings.equal(tier, what, found, said);
+        }
         for (n, object) in TIERS.into_iter().enumerate() {
             for place in self.devices.of(n).to_vec() {
                 self.check_lower_bitmap(n, &place, object);

@@ -7,8 +7,8 @@ use super::below::{Below, Devices};
 use shale_device::{Map, Path};
 use shale_format::BlockAddr;
 use shale_format::device_table::DeviceTable;
-use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
+use shale_format::superblock::RootBlock;
 use std::sync::Arc;
 
 /// Bytes of one block.
@@ -106,17 +106,22 @@ impl Media {
         }
     }
 
-    /// Opens the devices below NVM, where the inode file has blocks there; if it is not known all.
-    pub(super) fn open_below(&mut self, file: Option<&Inode>, table: &DeviceTable, below: &Below) {
-        self.below = Devices::of(file, table, below);
+    /// Opens the devices below NVM of the tiers where structure lies; if that is not known all.
+    pub(super) fn open_below(
+        &mut self,
+        root: Option<&RootBlock>,
+        table: &DeviceTable,
+        below: &Below,
+    ) {
+        self.below = Devices::of(root, table, below);
     }
 
-    /// Why a device is not there that holds inodes, if one is not.
+    /// Why a device is not there that holds structure, if one is not.
     pub(super) fn missing_below(&self) -> Option<&str> {
         self.below.missing()
     }
 
-    /// Reads a block of inodes below NVM.
+    /// Reads a block of structure below NVM.
     pub(super) fn read_below(&self, addr: BlockAddr, into: &mut Block) -> Result<(), String> {
         self.below.read(self, addr, into)
     }

@@ -75,8 +75,8 @@ const PROGRESS_BLOCKS: u64 = 256;
 pub struct CheckOptions {
     /// Findings listed at most; the rest is counted. Default 1000.
     pub findings_max: usize,
-    /// Devices below NVM, for inodes that lie there. Default none: such inodes are told of as not readable,
-    /// with the devices that are missing.
+    /// Devices below NVM, for inodes and leaves of directories that lie there. Default none: those are told of as
+    /// not readable, with the devices that are missing.
     pub below: Below,
 }
 
@@ -167,6 +167,8 @@ struct Checker<'a> {
     inode_file_broken: bool,
     /// Blocks of inodes below NVM cannot be read.
     slots_unread: bool,
+    /// Leaves of directories in ssd and hdd.
+    leaves_below: [u64; 2],
 }
 
 /// Checks a volume. `map` holds the NVM tier; nobody may be changing it. Nothing is
@@ -206,7 +208,7 @@ fn check_named(
         let root = head::root(&media, &mut findings);
         if let (Some(root), Some(devices)) = (root, devices) {
             report.txid = root.txid;
-            media.open_below(Some(&root.inode_file), &devices, &options.below);
+            media.open_below(Some(&root), &devices, &options.below);
             let tiers = lower::tier_blocks(&sb, &devices);
             let data = sb.data_block..sb.second_block();
             let checker = Checker {
@@ -222,6 +224,7 @@ fn check_named(
                 names_missing: false,
                 inode_file_broken: false,
                 slots_unread: false,
+                leaves_below: [0; 2],
             };
             let paths = checker.run(logs, &mut report, inos);
             return (report, paths);

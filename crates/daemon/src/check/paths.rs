@@ -16,7 +16,7 @@ use shale_format::limits::{
     BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK, PATH_BYTES_MAX, TREE_LEVELS_MAX,
 };
 use shale_format::tree::{self, ChildEntry, TreeKind};
-use shale_format::{BlockAddr, Ino, TierId};
+use shale_format::{BlockAddr, Ino};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes read for names: 256 MiB.
@@ -110,7 +110,7 @@ impl Checker<'_> {
                 return;
             }
             *nodes_left -= 1;
-            if addr.tier() != Some(TierId::Nvm) || !self.media.load(addr.index(), &mut block) {
+            if !self.media.load(addr.raw(), &mut block) {
                 continue;
             }
             let header = match tree::check(&block, addr, dir, TreeKind::Entries) {
@@ -126,7 +126,7 @@ impl Checker<'_> {
             let leaf = Leaf {
                 block: &block,
                 header,
-                at: addr.index(),
+                at: addr.raw(),
                 keys: 0..u64::MAX,
             };
             for e in (0..count).filter_map(|i| entry::<DirentEntry>(&block, i)) {

@@ -21,13 +21,15 @@ pub(super) struct Tree<'a> {
     pub(super) kind: TreeKind,
     /// No node can be newer than the last batch.
     pub(super) txid: u64,
+    /// Its leaves may lie below NVM.
+    pub(super) may_lie_below: bool,
 }
 
 /// A leaf whose checksum, place and owner are right.
 pub(super) struct Leaf<'a> {
     pub(super) block: &'a Block,
     pub(super) header: NodeHeader,
-    /// Its block.
+    /// Its block; where that is below NVM, with its tier.
     pub(super) at: u64,
     /// Keys that its parents leave it.
     pub(super) keys: Range<u64>,
@@ -37,6 +39,8 @@ pub(super) struct Leaf<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Walked {
     pub(super) nodes: u64,
+    /// Of these, those in ssd and hdd.
+    pub(super) below: [u64; 2],
     /// Something could not be entered: counts of what is in the tree mean nothing.
     pub(super) broken: bool,
 }
@@ -86,17 +90,21 @@ pub(super) fn walk(
             Claimed::Twice if claims.gave_up() => None,
             _ => load(media, findings, tree, &at, &mut block),
         };
-        let header = header.filter(|_| claims.enter(at.addr.index()));
+        let header = header.filter(|_| claims.enter(at.addr));
         let Some(header) = header else {
             walked.broken = true;
             continue;
         };
         walked.nodes += 1;
+        let tier = at.addr.tier().map_or(0, |t| t as usize);
+        if let Some(n) = tier.checked_sub(1) {
+            walked.below[n] += 1;
+        }
         if at.level == 0 {
             let found = Leaf {
                 block: &block,
                 header,
-                at: at.addr.index(),
+                at: at.addr.raw(),
                 keys: at.keys,
             };
             leaf(&found, claims, findings);
@@ -110,6 +118,32 @@ pub(super) fn walk(
     walked
 }
 
+/// Reads the block of a node; `false`: it is not there, and that is told.
+fn read(
+    media: &Media,
+    findings: &mut Findings,
+    tree: &Tree<'_>,
+    at: &Open,
+    block: &mut Block,
+) -> bool {
+    let object = object_of(tree.owner);
+    let (what, why) = match at.addr.tier() {
+        Some(TierId::Nvm) if media.load(at.addr.index(), block) => return true,
+        Some(TierId::Nvm) => ("tree node outside of its tier", String::new()),
+        _ if at.level > 0 || !tree.may_lie_below => ("tree node in a tier below", String::new()),
+        _ => match media.read_below(at.addr, block) {
+            Ok(()) => return true,
+            Err(why) => (
+                "entries of a directory that cannot be read",
+                format!(": {why}"),
+            ),
+        },
+    };
+    let found = format!("{:?}{why}", at.addr);
+    findings.error(object, None, what, ("", found));
+    false
+}
+
 /// Reads and checks a node.
 fn load(
     media: &Media,
@@ -119,9 +153,7 @@ fn load(
     block: &mut Block,
 ) -> Option<NodeHeader> {
     let (number, object) = (at.addr.index(), object_of(tree.owner));
-    if at.addr.tier() != Some(TierId::Nvm) || !media.load(number, block) {
-        let found = format!("{:?}", at.addr);
-        findings.error(object, None, "tree node in a tier below", ("nvm", found));
+    if !read(media, findings, tree, at, block) {
         return None;
     }
     let header = match tree::check(block, at.addr, tree.owner, tree.kind) {

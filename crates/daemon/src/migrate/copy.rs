@@ -242,7 +242,7 @@ impl Shared {
     }
 
     /// New blocks on the target, `blocks` of them on NVM, below in one run perhaps fewer.
-    fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
+    pub(super) fn place(&self, blocks: u64, hot: bool, target: Target) -> Result<Vec<Run>> {
         let heat = if hot { Heat::Hot } else { Heat::Cold };
         match target.tier {
             TierId::Nvm => self.allocate_above(blocks),

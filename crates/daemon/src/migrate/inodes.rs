@@ -15,18 +15,19 @@
 //! a number that is granted, or an inode that is open.
 
 use super::Migration;
+use super::blocks::Copied;
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
 use crate::client::Client;
 use crate::daemon::Daemon;
 use crate::lease::Holder;
 use crate::shared::Shared;
 use parking_lot::Mutex;
-use shale_device::{failpoints, mutants};
+use shale_device::mutants;
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, flag, time};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::{Heat, Mapping, Result, Run, VolumeError};
+use shale_volume::{Mapping, Result, Run, VolumeError};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,13 +35,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Blocks that one batch of data may bring back, whose inodes it changes.
-const RETURNS_MAX: u64 = 64;
+pub(super) const RETURNS_MAX: u64 = 64;
 /// There is no block for one that has to come back.
-const NONE_LEFT: VolumeError = VolumeError::NoSpace { wanted: 1, free: 0 };
+pub(super) const NONE_LEFT: VolumeError = VolumeError::NoSpace { wanted: 1, free: 0 };
 /// So many batches of which all is in use are passed over at a time.
-const TRIES: usize = 8;
+pub(super) const TRIES: usize = 8;
 /// Nobody waiting for room, they are listed anew so long after none could move.
-const LIST_EVERY: Duration = Duration::from_secs(5);
+pub(super) const LIST_EVERY: Duration = Duration::from_secs(5);
 
 /// A block of the inode file, and how cold it was when it was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,25 +52,17 @@ struct Cold {
     fb: u64,
 }
 
-/// A block of the inode file, where it lies, and what it holds.
-struct Copied {
-    fb: u64,
-    from: BlockAddr,
-    to: BlockAddr,
-    bytes: Box<[u8; BLOCK_BYTES]>,
-}
-
 /// What is known about blocks of inodes.
 #[derive(Default)]
 pub(super) struct InodeBlocks {
     /// Those that somebody is about to get a lease to change in, and how many are.
-    staying: Mutex<HashMap<u64, u32>>,
+    pub(super) staying: Mutex<HashMap<u64, u32>>,
     /// The next to move down.
     coldest: Mutex<VecDeque<Cold>>,
     /// When none could move.
     none_at: Mutex<Option<Instant>>,
     /// Held by who takes a block of the reserve for one that returns.
-    reserve: Mutex<()>,
+    pub(super) reserve: Mutex<()>,
 }
 
 impl InodeBlocks {
@@ -127,11 +120,11 @@ fn all_may_sink(fb: u64, block: &[u8; BLOCK_BYTES]) -> bool {
 }
 
 impl Shared {
-    /// Has an inode's block in NVM, where it stays until what is given is dropped: for who is about to
-    /// get a lease to change it.
+    /// Has an inode's block in NVM, and a directory's leaves, where they stay until what is given is dropped: for
+    /// who is about to get a lease to change it.
     ///
     /// # Errors
-    /// The block cannot be read, or there is no room for it.
+    /// A block cannot be read, or there is no room for it.
     pub(crate) fn raise_inode(self: &Arc<Self>, ino: u64) -> Result<Option<Stays<'_>>> {
         if !self.volume.superblock().can_have_tiers() {
             return Ok(None);
@@ -143,6 +136,7 @@ impl Shared {
         if self.volume.has_inodes_below() {
             while !self.raise_block(fb)? {}
         }
+        self.raise_leaves(Ino(ino))?;
         Ok(Some(stays))
     }
 
@@ -212,7 +206,7 @@ impl Shared {
 
     /// Blocks of NVM that may come back although nobody has set room aside for them: what the fixed
     /// reserve has more than it is for.
-    fn returns_left(&self) -> u64 {
+    pub(super) fn returns_left(&self) -> u64 {
         let space = self.volume.space();
         let kept = space.reserved_fixed - space.spare();
         space.free.saturating_sub(kept)
@@ -245,7 +239,7 @@ impl Shared {
                 break;
             }
             self.volume.let_inodes_sink()?;
-            self.weaken_leases(&cold);
+            self.weaken_leases(cold.iter().flat_map(|&fb| inos_of(fb)));
             for (n, &tier) in tiers.iter().enumerate() {
                 let below = tiers.get(n + 1).copied();
                 if let Err(e) = self.make_room_on(tier, below, cold.len() as u64) {
@@ -338,12 +332,11 @@ impl Shared {
         }
     }
 
-    /// Leases to change inodes of these blocks become shared: what was done under them is in the volume
-    /// then. Who still changes something keeps them, and the block stays.
-    fn weaken_leases(self: &Arc<Self>, blocks: &[u64]) {
+    /// Leases to change these inodes become shared: what was done under them is in the volume
+    /// then. Who still changes something keeps them, and what was to sink stays.
+    pub(super) fn weaken_leases(self: &Arc<Self>, inos: impl Iterator<Item = u64>) {
         let hook = self.hook.read().clone();
         let held = |ino: u64| hook.as_ref().is_some_and(|h| h.holds_back(ino));
-        let inos = blocks.iter().flat_map(|&fb| inos_of(fb));
         let mut by_client: BTreeMap<u32, Vec<(u64, Holder)>> = BTreeMap::new();
         for (ino, holder) in self.leases.weaken(inos.filter(|&ino| !held(ino))) {
             by_client
@@ -389,27 +382,10 @@ impl Shared {
     fn move_inode_batch(self: &Arc<Self>, blocks: &[u64], target: Target) -> Result<u64> {
         let reader = self.readers.enter();
         let copied = self.copy_inodes(blocks, target)?;
-        if copied.is_empty() {
-            return Ok(0);
-        }
-        failpoints::reach("migrate-copied");
-        if target.tier != TierId::Nvm && !mutants::is_on("inodes-flush") {
-            self.volume.flush_lower(target.tier)?;
-        }
-        failpoints::reach("migrate-flushed");
-        let moved = self.digester.between_chunks(|| self.relink_inodes(&copied));
-        drop(reader);
-        let moved = moved.inspect_err(|_| self.give_back_inodes(&copied))?;
-        let from = copied.first().and_then(|c| c.from.tier());
-        self.batch_is_done((from, target.tier), copied.len() as u64, moved);
-        Ok(moved)
-    }
-
-    fn give_back_inodes(&self, copied: &[Copied]) {
-        for c in copied.iter().filter(|c| c.to.tier() == Some(TierId::Nvm)) {
-            let (addr, len) = (c.to, 1);
-            self.volume.give_back(Run { addr, len });
-        }
+        let flushes = !mutants::is_on("inodes-flush");
+        self.move_copied(reader, &copied, (target, flushes), || {
+            self.relink_inodes(&copied)
+        })
     }
 
     /// Copies blocks, as many as the target takes.
@@ -425,12 +401,7 @@ impl Shared {
             match view.read_at(from, 0, &mut bytes[..]) {
                 // It may have changed since it was listed.
                 Ok(()) if from.tier() == Some(TierId::Nvm) && !all_may_sink(fb, &bytes) => {}
-                Ok(()) => copied.push(Copied {
-                    fb,
-                    from,
-                    to: BlockAddr::NONE,
-                    bytes,
-                }),
+                Ok(()) => copied.push(Copied::of((Ino::NONE, fb), from, bytes)),
                 Err(e) => {
                     self.bad_blocks.note(from, &e);
                     let unreadable = &self.migration.counts.unreadable;
@@ -438,38 +409,7 @@ impl Shared {
                 }
             }
         }
-        let mut done = 0;
-        while done < copied.len() {
-            let left = (copied.len() - done) as u64;
-            let placed = match target.tier {
-                TierId::Nvm => self.allocate_above(left),
-                tier => {
-                    let run = self
-                        .volume
-                        .allocate_lower(tier, Heat::Cold, left, target.last);
-                    run.map(|run| vec![run])
-                }
-            };
-            let runs = match placed {
-                Err(VolumeError::NoSpace { .. }) => break,
-                runs => runs?,
-            };
-            for run in runs {
-                let part = &mut copied[done..done + run.len as usize];
-                for (n, c) in (0..).zip(part.iter_mut()) {
-                    c.to = run.addr.plus(n);
-                }
-                let bytes: Vec<u8> = part.iter().flat_map(|c| &c.bytes[..]).copied().collect();
-                if target.tier == TierId::Nvm {
-                    self.volume.write_at(run.addr, 0, &bytes)?;
-                } else {
-                    self.note_owner(run, Ino::NONE.0)?;
-                    self.volume.write_lower(run, &bytes)?;
-                }
-                done += run.len as usize;
-            }
-        }
-        copied.truncate(done);
+        self.write_copies(&mut copied, target)?;
         Ok(copied)
     }
 
@@ -483,10 +423,10 @@ impl Shared {
         let room = txn.journal_room() / 4 * 3;
         for c in copied {
             let down = c.from.tier() == Some(TierId::Nvm);
-            let held = || self.leases.any_exclusive(inos_of(c.fb));
-            let used = down && (staying.contains_key(&c.fb) || held());
+            let held = || self.leases.any_exclusive(inos_of(c.at));
+            let used = down && (staying.contains_key(&c.at) || held());
             let fits = txn.journal_bytes() < room;
-            if fits && !used && txn.move_inode_block(FileBlock(c.fb), (c.from, c.to), &c.bytes)? {
+            if fits && !used && txn.move_inode_block(FileBlock(c.at), (c.from, c.to), &c.bytes)? {
                 moved += 1;
             } else {
                 unused.push(c.to);
@@ -499,10 +439,7 @@ impl Shared {
             drop(txn);
         }
         drop(staying);
-        let in_nvm = |to: &BlockAddr| to.tier() == Some(TierId::Nvm);
-        for addr in unused.into_iter().filter(in_nvm) {
-            self.volume.give_back(Run { addr, len: 1 });
-        }
+        self.give_back_copies_at(unused);
         Ok(moved)
     }
 }

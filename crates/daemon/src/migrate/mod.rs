@@ -6,7 +6,7 @@
 //! * `empty`: devices that are to be removed; moving up;
 //! * `pin`: files that stay in a tier;
 //! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
-//! * `inodes`: blocks of inodes below NVM;
+//! * `inodes`: blocks of inodes below NVM; `directories`: leaves of directories; `blocks`: copies of both;
 //! * `room`: making room, tier by tier;
 //! * `straight`: what goes below without having been in NVM;
 //! * `rise`: what clients read often below NVM comes back.
@@ -18,7 +18,9 @@
 //! volume's transaction. While a batch is copied it is a reader of the daemon's own, so no block
 //! that it looks at is given out again; what changed meanwhile is left as it is.
 
+mod blocks;
 mod copy;
+mod directories;
 mod empty;
 mod inodes;
 mod mover;
@@ -129,6 +131,7 @@ pub(crate) struct Migration {
     pub(crate) recency: Recency,
     owners: owners::Owners,
     inodes: inodes::InodeBlocks,
+    directories: directories::Directories,
     rising: Mutex<rise::Rising>,
     last_error: Mutex<Option<String>>,
     stuck: Mutex<Vec<Stuck>>,
@@ -272,7 +275,7 @@ impl Shared {
         !self.migration.stopped() && !self.migration.speed().paused
     }
 
-    /// Moves the coldest data down if NVM is too full, and where there is none inodes.
+    /// Moves the coldest data down if NVM is too full, and where there is none inodes and directories.
     fn sink(self: &Arc<Self>) -> shale_volume::Result<()> {
         let percent = self.migrate_percent();
         if self.above(percent) == 0 {
@@ -293,10 +296,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Moves data down, and where that makes no room inodes. Gives the blocks. `asked`: somebody waits.
+    /// Moves data down, and where that makes no room inodes, and then directories. Gives the blocks. `asked`:
+    /// somebody waits.
     fn move_down_all(self: &Arc<Self>, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
-        match self.move_down(blocks)? {
-            0 => self.sink_inodes(blocks, asked),
+        let moved = match self.move_down(blocks)? {
+            0 => self.sink_inodes(blocks, asked)?,
+            moved => moved,
+        };
+        match moved {
+            0 => self.sink_directories(blocks, asked),
             moved => Ok(moved),
         }
     }

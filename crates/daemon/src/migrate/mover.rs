@@ -15,7 +15,7 @@ use super::copy::{Copied, Copies};
 use crate::shared::Shared;
 use shale_device::{failpoints, mutants};
 use shale_format::extent::UNWRITTEN;
-use shale_format::inode::slot_of;
+use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Extent, Mapping, Result, Run, Txn, VolumeError};
@@ -44,9 +44,25 @@ pub(crate) struct Wanted {
     pub(crate) unwritten: bool,
     /// The tier that its file is pinned to.
     pub(crate) pin: Option<TierId>,
+    /// It is a leaf of a directory.
+    pub(crate) leaf: bool,
 }
 
 impl Wanted {
+    /// A leaf of a directory.
+    pub(super) fn leaf(dir: &Inode, from: BlockAddr) -> Wanted {
+        Wanted {
+            ino: dir.ino,
+            at: 0,
+            from,
+            blocks: 1,
+            hot: false,
+            unwritten: false,
+            pin: dir.pin(),
+            leaf: true,
+        }
+    }
+
     /// Whether it may go to a tier to make room for others.
     pub(super) fn may_go(&self, to: TierId) -> bool {
         self.pin.is_none_or(|pin| pin >= to)
@@ -68,7 +84,9 @@ impl Shared {
         let of_inodes = |w: &&Wanted| w.ino == Ino::NONE.0;
         let inodes: Vec<Wanted> = wanted.iter().filter(of_inodes).copied().collect();
         let mut moved = self.move_inode_runs(&inodes, target)?;
-        let mut rest = wanted.iter().filter(|w| !of_inodes(w)).copied();
+        let leaves: Vec<Wanted> = wanted.iter().filter(|w| w.leaf).copied().collect();
+        moved += self.move_leaves(&leaves, target)?;
+        let mut rest = wanted.iter().filter(|w| !of_inodes(w) && !w.leaf).copied();
         let mut held: Option<Wanted> = None;
         loop {
             let mut batch = Vec::new();

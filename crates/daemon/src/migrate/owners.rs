@@ -11,6 +11,7 @@
 use super::mover::{Wanted, unless_below};
 use crate::shared::Shared;
 use parking_lot::Mutex;
+use shale_format::extent::root_kind;
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Extent, Result, Run, ZoneInfo};
@@ -130,6 +131,7 @@ fn part_in(zone: &ZoneInfo, inode: &Inode, e: &Extent) -> Option<Wanted> {
         hot: false,
         unwritten: e.is_unwritten(),
         pin: inode.pin(),
+        leaf: inode.is_dir(),
     })
 }
 
@@ -216,7 +218,8 @@ impl Shared {
         Ok(wanted)
     }
 
-    /// Calls `f` with every extent of every file, in one tier or in all.
+    /// Calls `f` with every extent of every file, in one tier or in all; of a directory with its leaves
+    /// below NVM, by their place among all of its leaves.
     pub(crate) fn each_extent(
         &self,
         tier: Option<TierId>,
@@ -271,6 +274,9 @@ impl Shared {
         tier: Option<TierId>,
         f: &mut dyn FnMut(&Inode, &Extent),
     ) -> Result<()> {
+        if inode.is_dir() {
+            return self.leaves_in(inode, tier, f);
+        }
         let has = tier.is_none_or(|t| inode.root[t as usize].kind != 0);
         if !inode.is_file() || !has {
             return Ok(());
@@ -283,6 +289,31 @@ impl Shared {
             }
             ControlFlow::Continue(())
         })
+    }
+
+    /// The same of a directory's leaves below NVM.
+    fn leaves_in(
+        &self,
+        dir: &Inode,
+        tier: Option<TierId>,
+        f: &mut dyn FnMut(&Inode, &Extent),
+    ) -> Result<()> {
+        if dir.root[0].kind != root_kind::TREE || dir.root[0].len == 0 {
+            return Ok(());
+        }
+        for (n, addr) in (0..).zip(self.volume.view().leaves(dir)?) {
+            let below = addr.tier() != Some(TierId::Nvm);
+            if below && tier.is_none_or(|t| addr.tier() == Some(t)) {
+                let leaf = Extent {
+                    file_block: n,
+                    addr: addr.raw(),
+                    len: 1,
+                    flags: 0,
+                };
+                f(dir, &leaf);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -130,6 +130,7 @@ impl Shared {
                     hot: false,
                     unwritten: e.is_unwritten(),
                     pin: Some(tier),
+                    leaf: false,
                 });
             }
             match wanted.len() < most {

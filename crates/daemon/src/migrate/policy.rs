@@ -7,7 +7,7 @@
 use super::mover::Wanted;
 use crate::shared::Shared;
 use parking_lot::Mutex;
-use shale_format::inode::{Inode, time};
+use shale_format::inode::time;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Result, VolumeError, ZoneInfo};
 use std::collections::{HashMap, VecDeque};
@@ -188,8 +188,16 @@ impl Shared {
     ) -> Result<u64> {
         let _reader = self.readers.enter();
         let view = self.volume.view();
-        let Some(inode) = self.inode_or_file(Ino(ino))?.filter(Inode::is_file) else {
-            return Ok(0);
+        let inode = match self.inode_or_file(Ino(ino))? {
+            Some(inode) if inode.is_file() => inode,
+            Some(dir) if dir.is_dir() && piece == 0 && !from(TierId::Nvm) => {
+                let before = wanted.len();
+                self.extents_of(Ino(ino), None, &mut |dir, leaf| {
+                    wanted.push(Wanted::leaf(dir, BlockAddr::from_raw(leaf.addr)));
+                })?;
+                return Ok((wanted.len() - before) as u64);
+            }
+            _ => return Ok(0),
         };
         let unit = if Ino(ino) == Ino::NONE {
             1
@@ -219,6 +227,7 @@ impl Shared {
                     hot,
                     unwritten: e.is_unwritten(),
                     pin: inode.pin(),
+                    leaf: false,
                 });
             }
             ControlFlow::Continue(())

@@ -1,5 +1,6 @@
 //! Power cuts at every fence and flush of migration, cleaning and erasing, on all media.
 
+mod directories;
 #[cfg(not(feature = "mutants"))]
 mod in_order;
 mod inodes;
@@ -36,7 +37,7 @@ const SECTOR: usize = 512;
 const ZONES: [u64; 3] = [5, 8, 6];
 const DEVICES: usize = ZONES.len();
 
-/// By inode: the byte that each of its blocks is filled with.
+/// By inode: the byte that each of its blocks is filled with; of a directory its names in a row.
 type Content = BTreeMap<u64, Vec<u8>>;
 
 fn entry(n: usize) -> DeviceEntry {
@@ -354,7 +355,7 @@ fn contents(volume: &Volume) -> Result<Content, String> {
         let Some(inode) = view.inode(Ino(ino)).map_err(|e| e.to_string())? else {
             continue;
         };
-        let mut file = Vec::new();
+        let mut file = directories::names_of(&view, &inode)?;
         for fb in 0..inode.size / BLOCK_BYTES as u64 {
             let mut block = [0; BLOCK_BYTES];
             match view.map_block(&inode, FileBlock(fb)) {

@@ -57,7 +57,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 86] = [
+pub const MUTANTS: [Mutant; 88] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -249,6 +249,14 @@ pub const MUTANTS: [Mutant; 86] = [
     of_tiers(
         "inodes-feature",
         "inodes are linked below, and the superblocks do not say so",
+    ),
+    of_tiers(
+        "directories-flush",
+        "leaves of directories are linked below before their device is flushed",
+    ),
+    of_tiers(
+        "directories-feature",
+        "leaves of directories are linked below, and the superblocks do not say so",
     ),
     of_tiers("lower-sums", "checksums are stored and not flushed"),
     of_tiers("zone-order", "zones are written from their ends"),

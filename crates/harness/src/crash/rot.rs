@@ -12,7 +12,7 @@ use shale_device::Map;
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, LOG_SLOTS};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
-use shale_format::{FileBlock, Ino};
+use shale_format::{FileBlock, Ino, TierId};
 use shale_volume::{Inode, Run, View, VolumeError};
 
 use super::base::Place;
@@ -110,7 +110,9 @@ fn parts(view: &View) -> Result<Vec<Part>, VolumeError> {
     })?;
     for inode in &inodes {
         let _ = view.nodes(inode, &mut |node, _| {
-            nodes.push(at(node.addr.index(), BLOCK_BYTES));
+            if node.addr.tier() == Some(TierId::Nvm) {
+                nodes.push(at(node.addr.index(), BLOCK_BYTES));
+            }
             ControlFlow::Continue(())
         });
         if !inode.xattr_scattered() && inode.xattr_length() > 0 {

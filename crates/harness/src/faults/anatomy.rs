@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use shale_format::Ino;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, LOG_SLOTS};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, Superblock};
+use shale_format::{Ino, TierId};
 use shale_volume::{Mapping, View};
 
 use super::stage::Checked;
@@ -135,7 +135,9 @@ fn of_inode(view: &View, inode: &Inode) -> Checked<Vec<Part>> {
         });
     };
     let _ = view.nodes(inode, &mut |node, _| {
-        add(kind, node.addr.byte(), BLOCK);
+        if node.addr.tier() == Some(TierId::Nvm) {
+            add(kind, node.addr.byte(), BLOCK);
+        }
         ControlFlow::Continue(())
     });
     let runs = view.xattr_runs(inode).map_err(|e| e.to_string())?;

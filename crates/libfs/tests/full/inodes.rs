@@ -159,7 +159,7 @@ fn what_lies_below_can_be_removed_from_a_full_volume() {
         "{written} bytes and {full:?} more files fit; of inodes below {}, writable {}",
         flash.inode_bytes, flash.writable_bytes
     );
-    assert!(flash.inode_bytes >= 100 * 4096);
+    assert!(flash.inode_bytes >= 100 * 4096, "{status:?}");
     let mut chance = Chance::new(5);
     let all = files.len();
     while !files.is_empty() {

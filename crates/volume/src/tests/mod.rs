@@ -6,6 +6,7 @@ mod damage;
 mod dirs;
 mod extents;
 mod inodes;
+mod leaves;
 mod readers;
 mod spaces;
 mod tiers;
@@ -87,11 +88,14 @@ fn refer(seen: &mut BTreeMap<u64, u64>, addr: BlockAddr, len: u64, by: Ino) {
 
 fn refer_inode(view: &View, inode: &Inode, seen: &mut BTreeMap<u64, u64>) {
     let ino = Ino(inode.ino);
-    let mut nodes = [0; 3];
+    let (mut nodes, mut below) = ([0; 3], 0);
     let flow = view.nodes(inode, &mut |at, found| {
         found.unwrap();
         nodes[0] += 1;
-        refer(seen, at.addr, 1, ino);
+        match at.addr.tier() {
+            Some(shale_format::TierId::Nvm) => refer(seen, at.addr, 1, ino),
+            _ => below += 1,
+        }
         ControlFlow::Continue(())
     });
     assert!(flow.is_continue());
@@ -100,6 +104,7 @@ fn refer_inode(view: &View, inode: &Inode, seen: &mut BTreeMap<u64, u64>) {
             inode.root[0].file_block, nodes[0],
             "nodes counted in the root"
         );
+        assert_eq!(inode.root[0].len, below, "leaves below");
     }
     for run in view.xattr_runs(inode).unwrap() {
         refer(seen, run.addr, run.len, ino);
@@ -135,13 +140,16 @@ fn check(view: &View) {
     let root = view.root().unwrap();
     let mut seen = BTreeMap::new();
     refer_inode(view, &root.inode_file, &mut seen);
-    let mut inodes = 0;
+    let (mut inodes, mut below) = (0, 0);
     view.inodes(&mut |_, inode| {
+        let inode = inode.unwrap();
         inodes += 1;
-        refer_inode(view, &inode.unwrap(), &mut seen);
+        below += u64::from(inode.root[0].len) * u64::from(inode.is_dir());
+        refer_inode(view, &inode, &mut seen);
         ControlFlow::Continue(())
     })
     .unwrap();
+    assert_eq!(below, root.leaves_below.iter().sum(), "leaves below");
     assert_eq!(inodes, root.inodes, "inodes");
     assert_eq!(seen.len() as u64, root.used_blocks[0], "used blocks");
     let data = sb.data_block..sb.second_block();

@@ -14,9 +14,9 @@ use zerocopy::FromZeros;
 const ZONE: u64 = 64;
 const ZONES: u64 = 6;
 
-struct Tiered {
-    volume: Volume,
-    ssd: Arc<MemoryBlocks>,
+pub(super) struct Tiered {
+    pub(super) volume: Volume,
+    pub(super) ssd: Arc<MemoryBlocks>,
 }
 
 fn table(blocks: u64) -> TierTable {
@@ -38,7 +38,7 @@ fn devices(ssd: &Arc<MemoryBlocks>) -> LowerDevices {
     }
 }
 
-fn tiered() -> Tiered {
+pub(super) fn tiered() -> Tiered {
     let map = Arc::new(Map::anonymous(33 * MIB).unwrap());
     let bytes = LABEL_AREA_BYTES + ZONE * ZONES * BLOCK_BYTES as u64;
     let ssd = Arc::new(MemoryBlocks::new("ssd", bytes));
@@ -107,7 +107,7 @@ impl Tiered {
         txn.commit().unwrap();
     }
 
-    fn reopen(self) -> Tiered {
+    pub(super) fn reopen(self) -> Tiered {
         let map = Arc::clone(self.volume.view().map());
         let ssd = self.ssd;
         drop(self.volume);

@@ -375,7 +375,7 @@ impl Repair {
                 push(&mut found.tiers[0], one);
             } else if e.is_unwritten() {
                 // It reads as zeros without a block, too.
-            } else if self.space.is_node(block) || self.too_much_shared(found) {
+            } else if self.space.is_node(BlockAddr::nvm(block)) || self.too_much_shared(found) {
                 found.lost.push(one.file_block..one.file_block + 1);
             } else {
                 push(&mut found.shared, one);

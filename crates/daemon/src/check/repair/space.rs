@@ -1,6 +1,7 @@
 //! Which blocks are whose while a volume is repaired.
 
 use shale_format::{BlockAddr, TierId};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// One bit a block.
@@ -32,6 +33,8 @@ pub(super) struct Space {
     claimed: Bits,
     /// It is a tree node that was read.
     nodes: Bits,
+    /// Leaves of directories below NVM that were read.
+    leaves_below: HashSet<BlockAddr>,
     /// It is part of the repaired volume.
     used: Bits,
     /// Blocks of the tiers below that something has, and those that are part of the repaired
@@ -46,6 +49,7 @@ impl Space {
         Space {
             claimed: Bits::new(data.end),
             nodes: Bits::new(data.end),
+            leaves_below: HashSet::new(),
             used: Bits::new(data.end),
             below: [1, 2].map(|n| [(); 2].map(|()| Bits::new(tiers[n]))),
             next: data.start,
@@ -94,17 +98,23 @@ impl Space {
     }
 
     /// Claims a block as a tree node; whether it is nobody's.
-    pub(super) fn claim_node(&mut self, block: u64) -> bool {
-        let new = self.claimed.set(block);
+    pub(super) fn claim_node(&mut self, addr: BlockAddr) -> bool {
+        if addr.tier() != Some(TierId::Nvm) {
+            return self.claim_below(addr, 1) && self.leaves_below.insert(addr);
+        }
+        let new = self.claimed.set(addr.index());
         if new {
-            self.nodes.set(block);
+            self.nodes.set(addr.index());
         }
         new
     }
 
     /// Whether a block was claimed as a node.
-    pub(super) fn is_node(&self, block: u64) -> bool {
-        self.nodes.get(block)
+    pub(super) fn is_node(&self, addr: BlockAddr) -> bool {
+        match addr.tier() {
+            Some(TierId::Nvm) => self.nodes.get(addr.index()),
+            _ => self.leaves_below.contains(&addr),
+        }
     }
 
     /// Claims all of a run of a tier below NVM or nothing.

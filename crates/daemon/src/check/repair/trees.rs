@@ -28,7 +28,7 @@ pub(super) enum Pass {
 #[derive(Default)]
 pub(super) struct Walked {
     /// Blocks of the nodes that were read.
-    pub(super) nodes: Vec<u64>,
+    pub(super) nodes: Vec<BlockAddr>,
     /// Keys below nodes that could not be read.
     pub(super) lost: Vec<Range<u64>>,
     /// A node is not as it should be, but was read.
@@ -38,7 +38,15 @@ pub(super) struct Walked {
 impl Walked {
     /// Whether the tree can stay as it is.
     pub(super) fn is_whole(&self, root: &ExtentRoot) -> bool {
-        self.lost.is_empty() && !self.odd && self.nodes.len() as u64 == root.file_block
+        let all = self.nodes.len() as u64 == root.file_block;
+        let below = self.below().count() as u64 == u64::from(root.len);
+        self.lost.is_empty() && !self.odd && all && below
+    }
+
+    /// Leaves below NVM.
+    pub(super) fn below(&self) -> impl Iterator<Item = &BlockAddr> {
+        let below = |addr: &&BlockAddr| addr.tier() != Some(TierId::Nvm);
+        self.nodes.iter().filter(below)
     }
 }
 
@@ -64,18 +72,17 @@ impl Repair {
         }];
         let (mut block, mut met) = ([0; BLOCK_BYTES], HashSet::new());
         while let Some(at) = open.pop() {
-            let number = at.addr.index();
-            let header = self
-                .load_node(&at, owner, kind, &mut block)
-                .filter(|_| match pass {
-                    Pass::Claim => self.space.claim_node(number),
-                    Pass::Again => self.space.is_node(number) && met.insert(number),
-                });
-            let Some(header) = header else {
+            let found = self.load_node(&at, owner, kind, &mut block);
+            let found = found.filter(|_| match pass {
+                Pass::Claim => self.space.claim_node(at.addr),
+                Pass::Again => self.space.is_node(at.addr) && met.insert(at.addr),
+            });
+            let Some((header, sure)) = found else {
                 walked.lost.push(at.keys);
                 continue;
             };
-            walked.nodes.push(number);
+            walked.nodes.push(at.addr);
+            walked.odd |= !sure;
             if at.level == 0 {
                 leaf(&block, &header, &at.keys);
             } else {
@@ -85,20 +92,28 @@ impl Repair {
         walked
     }
 
+    /// Reads a node; and tells whether others will be able to read it where it is. A leaf below NVM whose
+    /// checksum there does not fit has one of its own.
     fn load_node(
         &mut self,
         at: &Open,
         owner: Ino,
         kind: TreeKind,
         block: &mut Block,
-    ) -> Option<NodeHeader> {
-        let inside = at.addr.tier() == Some(TierId::Nvm) && self.space.is_inside(at.addr, 1);
-        if !inside || !self.media.load(at.addr.index(), block) {
+    ) -> Option<(NodeHeader, bool)> {
+        let here = at.addr.tier() == Some(TierId::Nvm);
+        let may = here || (at.level == 0 && kind == TreeKind::Entries);
+        if !may || !self.space.is_inside(at.addr, 1) {
+            return None;
+        }
+        let sure = self.media.load(at.addr.raw(), block);
+        if !sure && (here || !self.media.load_unsure(at.addr, block)) {
             return None;
         }
         let header = tree::check(block, at.addr, owner, kind).ok()?;
         let sane = header.level == at.level && header.count > 0;
-        (sane && self.see_txid(header.txid)).then_some(header)
+        let sure = sure && (here || self.sb.has_directories_below());
+        (sane && self.see_txid(header.txid)).then_some((header, sure))
     }
 }
 

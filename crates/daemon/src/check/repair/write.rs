@@ -29,6 +29,7 @@ impl Repair {
         self.copy_shared(rebuild)?;
         let all: Vec<u64> = self.inodes.keys().copied().collect();
         let mut below = [0; 3];
+        self.root.leaves_below = [0; 2];
         for &ino in &all {
             self.write_trees(rebuild, ino, &mut below)?;
         }
@@ -131,8 +132,13 @@ impl Repair {
                     };
                     let owner = Ino(inode.ino);
                     let walked = self.walk(root, owner, kind, Pass::Again, &mut leaf);
-                    for block in walked.nodes {
-                        self.space.keep(BlockAddr::nvm(block), 1);
+                    for &addr in &walked.nodes {
+                        self.space.keep(addr, 1);
+                    }
+                    for addr in walked.below() {
+                        let tier = addr.tier().unwrap_or(TierId::Nvm) as usize;
+                        below[tier] += 1;
+                        self.root.leaves_below[tier - 1] += 1;
                     }
                 }
                 _ => {}
