@@ -6,6 +6,7 @@ use crate::error::DaemonError;
 use crate::halt::Halt;
 use crate::lease::{Elsewhere, Wish};
 use crate::lower_read::Unsent;
+use crate::migrate::ROOM_WAIT;
 use crate::revoke::NoLease;
 use crate::shared::Shared;
 use crate::space::Supply;
@@ -463,7 +464,13 @@ impl Shared {
             self.digest_ahead();
             return room;
         }
-        self.once_room(least, give).unwrap_or(Reply::NoSpace)
+        let none = VolumeError::NoSpace {
+            wanted: least,
+            free: 0,
+        };
+        let take = || self.once_room(least, give).ok_or(none.clone());
+        self.once_others_went(ROOM_WAIT, take)
+            .unwrap_or(Reply::NoSpace)
     }
 
     /// What `take` takes, after all that can make `bytes` of room in NVM was done, as far as it had to be.

@@ -14,6 +14,7 @@
 use super::blocks::Copied;
 use super::inodes::{LIST_EVERY, NONE_LEFT, RETURNS_MAX, TRIES};
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use super::raised::{LEASE_WAIT, Raised};
 use crate::client::Client;
 use crate::daemon::Daemon;
 use crate::shared::Shared;
@@ -49,6 +50,8 @@ pub(super) struct Directories {
     coldest: Mutex<VecDeque<Cold>>,
     /// When none could move.
     none_at: Mutex<Option<Instant>>,
+    /// Those that have come back for a lease.
+    pub(super) raised: Raised,
 }
 
 impl Directories {
@@ -59,8 +62,10 @@ impl Directories {
         while sum < most
             && let Some(cold) = listed.pop_front()
         {
-            sum += cold.blocks;
-            taken.push(cold.ino);
+            if !self.raised.stays(cold.ino) {
+                sum += cold.blocks;
+                taken.push(cold.ino);
+            }
         }
         taken
     }
@@ -102,7 +107,8 @@ impl Shared {
 
     /// Brings some leaves of a directory up, those that are still where they were.
     fn raise_some(self: &Arc<Self>, ino: Ino, lie: &[BlockAddr]) -> Result<()> {
-        let runs = self.blocks_for_return(lie.len() as u64)?;
+        let blocks = lie.len() as u64;
+        let runs = self.once_others_went(LEASE_WAIT, || self.blocks_for_return(blocks))?;
         let reader = self.readers.enter();
         let copied = self.copy_up(ino, lie, &runs);
         let nothing = copied.as_ref().map_or(true, Vec::is_empty);
@@ -111,12 +117,10 @@ impl Shared {
         }
         let (copied, tier) = (copied?, TierId::Nvm);
         let relink = || self.relink_leaves(&copied);
-        self.move_copied(
-            reader,
-            &copied,
-            (Target { tier, last: false }, true),
-            relink,
-        )?;
+        let target = (Target { tier, last: false }, true);
+        if self.move_copied(reader, &copied, target, relink)? > 0 {
+            self.migration.directories.raised.note(ino.0);
+        }
         Ok(())
     }
 
@@ -330,12 +334,8 @@ impl Daemon {
     /// # Errors
     /// A device fails.
     pub fn sink_directories(&self) -> crate::error::Result<u64> {
-        let mut moved = 0;
-        loop {
-            match self.shared().sink_directories(u64::MAX, true)? {
-                0 => return Ok(moved),
-                blocks => moved += blocks,
-            }
-        }
+        let shared = self.shared();
+        let raised = &shared.migration.directories.raised;
+        raised.until_all_may_go(|| shared.sink_directories(u64::MAX, true))
     }
 }

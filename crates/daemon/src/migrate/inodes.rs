@@ -17,6 +17,7 @@
 use super::Migration;
 use super::blocks::Copied;
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use super::raised::{LEASE_WAIT, Raised};
 use crate::client::Client;
 use crate::daemon::Daemon;
 use crate::lease::Holder;
@@ -63,14 +64,20 @@ pub(super) struct InodeBlocks {
     none_at: Mutex<Option<Instant>>,
     /// Held by who takes a block of the reserve for one that returns.
     pub(super) reserve: Mutex<()>,
+    /// Those that have come back for a lease.
+    pub(super) raised: Raised,
 }
 
 impl InodeBlocks {
     /// The next blocks to move down, of those that were listed.
     fn next(&self, most: u64) -> Vec<u64> {
         let mut listed = self.coldest.lock();
-        let most = listed.len().min(most as usize);
-        let mut taken: Vec<u64> = listed.drain(..most).map(|c| c.fb).collect();
+        let mut taken = Vec::new();
+        while (taken.len() as u64) < most
+            && let Some(cold) = listed.pop_front()
+        {
+            taken.extend((!self.raised.stays(cold.fb)).then_some(cold.fb));
+        }
         taken.sort_unstable();
         taken
     }
@@ -145,7 +152,7 @@ impl Shared {
         let Some(from) = self.inode_block_below(fb)? else {
             return Ok(true);
         };
-        let to = self.block_for_return()?;
+        let to = self.once_others_went(LEASE_WAIT, || self.block_for_return())?;
         let reader = self.readers.enter();
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         let view = self.volume.view();
@@ -162,6 +169,7 @@ impl Shared {
             Ok(Some(committed)) => {
                 self.publish(committed.txid);
                 self.migration.counts.up.fetch_add(BLOCK, Ordering::Relaxed);
+                self.migration.inodes.raised.note(fb);
                 Ok(true)
             }
             other => {
@@ -451,12 +459,8 @@ impl Daemon {
     /// # Errors
     /// A device fails.
     pub fn sink_inodes(&self) -> crate::error::Result<u64> {
-        let mut moved = 0;
-        loop {
-            match self.shared().sink_inodes(u64::MAX, true)? {
-                0 => return Ok(moved),
-                blocks => moved += blocks,
-            }
-        }
+        let shared = self.shared();
+        let raised = &shared.migration.inodes.raised;
+        raised.until_all_may_go(|| shared.sink_inodes(u64::MAX, true))
     }
 }

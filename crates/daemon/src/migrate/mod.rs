@@ -6,7 +6,8 @@
 //! * `empty`: devices that are to be removed; moving up;
 //! * `pin`: files that stay in a tier;
 //! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
-//! * `inodes`: blocks of inodes below NVM; `directories`: leaves of directories; `blocks`: copies of both;
+//! * `inodes`: blocks of inodes below NVM; `directories`: leaves of directories; `blocks`: copies of both; `raised`: what
+//!   came back for a lease stays a while;
 //! * `room`: making room, tier by tier;
 //! * `straight`: what goes below without having been in NVM;
 //! * `rise`: what clients read often below NVM comes back.
@@ -27,6 +28,7 @@ mod mover;
 mod owners;
 mod pin;
 mod policy;
+mod raised;
 mod rise;
 mod room;
 mod straight;
@@ -35,6 +37,7 @@ mod tests;
 
 pub use pin::PinReport;
 pub(crate) use policy::Recency;
+pub(crate) use raised::ROOM_WAIT;
 pub(crate) use straight::STRAIGHT_BYTES;
 
 use crate::shared::Shared;

@@ -18,7 +18,7 @@ const ME: Caller = Caller {
 const DIRECTORIES: usize = 60;
 const IN_EACH: u32 = 300;
 /// What nothing can move out of NVM.
-const PINNED_MIB: u64 = 27;
+const PINNED_MIB: u64 = 26;
 
 fn name(n: u32) -> Vec<u8> {
     format!("{n:0>200}").into_bytes()
@@ -50,9 +50,11 @@ fn verify(session: &Session, names: &Names) {
     }
 }
 
-fn pinned(place: &Place, session: &Session) {
+fn pinned(place: &Place, session: &Session, mib: u64) {
     let big = session.create(&ME, Ino::ROOT.0, b"big", 0o644, 0).unwrap();
-    for mib in 0..PINNED_MIB {
+    session.digest().unwrap();
+    place.daemon().pin(&[big.ino], Some(TierId::Nvm)).unwrap();
+    for mib in 0..mib {
         let data = vec![7; 1 << 20];
         let flags = WriteFlags::default();
         session
@@ -60,7 +62,6 @@ fn pinned(place: &Place, session: &Session) {
             .unwrap();
     }
     session.digest().unwrap();
-    place.daemon().pin(&[big.ino], Some(TierId::Nvm)).unwrap();
 }
 
 fn filled(session: &Session) -> Names {
@@ -92,7 +93,7 @@ fn names_go_on_where_nvm_is_full_of_directories() {
     let mut place = Place::new(34);
     assert!(place.add_flash(64));
     let session = place.attach(false);
-    pinned(&place, &session);
+    pinned(&place, &session, PINNED_MIB);
     let mut names = filled(&session);
     assert!(below(&place) > 300, "{} leaves below", below(&place));
     verify(&session, &names);
@@ -130,6 +131,48 @@ fn names_go_on_where_nvm_is_full_of_directories() {
     session.detach().unwrap();
     drop(session);
     assert_eq!(below(&place), 0);
+    place.stop();
+    place.check();
+}
+
+/// Nothing is left in NVM that could go but what each call needs again at once: that is full, and is said soon.
+#[test]
+fn a_volume_full_of_names_says_so_and_lets_them_go() {
+    let mut place = Place::new(34);
+    assert!(place.add_flash(64));
+    let session = place.attach(false);
+    pinned(&place, &session, 28);
+    let mut names = Names::new();
+    for d in 0..DIRECTORIES {
+        let name = format!("dir {d}").into_bytes();
+        let dir = session.mkdir(&ME, Ino::ROOT.0, &name, 0o755).unwrap().ino;
+        names.insert(dir, BTreeMap::new());
+    }
+    let (mut made, mut longest) = (0, Duration::ZERO);
+    let refused = loop {
+        let dir = *names.keys().nth(made as usize * 7 % DIRECTORIES).unwrap();
+        let begun = Instant::now();
+        let one = session.create(&ME, dir, &name(made), 0o644, 0);
+        longest = longest.max(begun.elapsed());
+        match one {
+            Ok(attr) => names.get_mut(&dir).unwrap().insert(made, attr.ino),
+            Err(e) => break e,
+        };
+        made += 1;
+    };
+    assert_eq!(refused, Errno::NOSPC);
+    assert!(made > 2000, "{made}");
+    assert!(longest < Duration::from_secs(20), "{longest:?}");
+    assert_eq!(place.daemon().status_values().digest.last_error, None);
+    for (dir, all) in &mut names {
+        for n in std::mem::take(all).keys() {
+            session.unlink(&ME, *dir, &name(*n)).expect("unlink");
+        }
+    }
+    let first = *names.keys().next().unwrap();
+    make(&session, &mut names, first, 0);
+    session.detach().unwrap();
+    drop(session);
     place.stop();
     place.check();
 }

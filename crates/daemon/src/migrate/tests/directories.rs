@@ -373,3 +373,16 @@ fn mistakes_in_moving_directories_are_found() {
         }
     }
 }
+
+/// What came back for one lease does not go for the next.
+#[test]
+fn what_came_back_stays_for_a_while() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let s = sunk(dir.path());
+    let shared = s.daemon.shared().clone();
+    drop(shared.raise_inode(32).unwrap());
+    assert_eq!(shared.sink_directories(u64::MAX, true).unwrap(), 0);
+    assert!(!s.is_below(32));
+    assert!(s.sink_dirs() > 0, "later it goes");
+    assert!(s.is_below(32));
+}

@@ -50,7 +50,7 @@ impl Stage {
     }
 
     pub(super) fn sink(&self) -> u64 {
-        self.daemon.shared().sink_inodes(1000, true).unwrap()
+        self.daemon.sink_inodes().unwrap()
     }
 
     fn tier_of(&self, ino: u64) -> Option<TierId> {
