@@ -3,7 +3,9 @@
 //! Made anew by each daemon, so it is gone for a moment between two.
 
 use crate::failure::{Failure, Result};
+use crate::kept::keep;
 use crate::limit;
+use crate::migrate;
 use crate::packet::{self, Start};
 use crate::state::StateDir;
 use rustix::net::{
@@ -184,18 +186,16 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
             speed.paused = paused.unwrap_or(speed.paused);
             speed.limit = limit.unwrap_or(speed.limit);
             daemon.set_speed(speed);
-            packet::send(socket, &Ok::<u64, String>(speed.limit), &[])
+            let done = was_kept(keep(state_dir, migrate::FILE, &speed), speed.limit);
+            packet::send(socket, &done, &[])
         }
         Some((Order::Limit { whose, rate }, _)) => {
             let limits = daemon.change_limits(|limits| {
                 limit::forget_ended(limits);
                 limits.set(whose, rate);
             });
-            let kept = limit::keep(state_dir, &limits);
-            let kept = kept
-                .map(|()| limits)
-                .map_err(|e| format!("set, but not kept: {e}"));
-            packet::send(socket, &kept, &[])
+            let kept = keep(state_dir, limit::FILE, &limits);
+            packet::send(socket, &was_kept(kept, limits), &[])
         }
         Some((Order::Holdings, _)) => {
             let held = daemon.holdings().map_err(|e| e.to_string());
@@ -220,6 +220,12 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// What the giver of an order is told, when what was set had to be kept.
+fn was_kept<T>(kept: std::io::Result<()>, set: T) -> std::result::Result<T, String> {
+    kept.map(|()| set)
+        .map_err(|e| format!("set, but not kept: {e}"))
 }
 
 fn change_device(order: &DeviceOrder, daemon: &Daemon) -> shale_daemon::Result<()> {

@@ -6,9 +6,11 @@
 
 use crate::control;
 use crate::failure::{Failure, Result};
+use crate::kept::kept;
 use crate::kernel_caches::{KernelCaches, Sweeper};
 use crate::limit;
 use crate::metrics;
+use crate::migrate;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
@@ -70,7 +72,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     if start.settle {
         return shutdown(&daemon);
     }
-    daemon.change_limits(|limits| *limits = limit::kept(&start.state_dir));
+    daemon.change_limits(|limits| *limits = kept(&start.state_dir, limit::FILE));
     serve_metrics(start, continues, &daemon)?;
     let session = shale_libfs::Session::attach(
         Arc::new(InProcess(
@@ -129,6 +131,7 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
         connection: (!start.settle).then_some(start.connection),
         connection_continues: continues,
         supervisor_pid: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32),
+        speed: kept(&start.state_dir, migrate::FILE),
         ..DaemonConfig::new(file)
     };
     Daemon::start(config, clock.clone()).map_err(|e| Failure::new(e.to_string()))

@@ -11,10 +11,10 @@ use crate::status::{number, word};
 use crate::terminal::say;
 use serde_json::Value;
 use shale_daemon::{Limits, RATE_MIN, Whose};
-use std::fs;
 use std::path::{Path, PathBuf};
 
-const FILE: &str = "limits.json";
+/// The file they are kept in.
+pub const FILE: &str = "limits.json";
 
 const EXAMPLES: &str = "\
 Counted are the bytes of a client's log and the blocks granted to it for full blocks, so what it
@@ -116,22 +116,6 @@ fn lines(status: &Value) -> Vec<String> {
     lines
 }
 
-/// Keeps limits for the next daemon of the mount.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn keep(state_dir: &Path, limits: &Limits) -> std::io::Result<()> {
-    let (new, path) = (state_dir.join("limits.new"), state_dir.join(FILE));
-    fs::write(&new, serde_json::to_vec(limits)?)?;
-    fs::rename(new, path)
-}
-
-/// What was kept; nothing if nothing was.
-pub fn kept(state_dir: &Path) -> Limits {
-    let bytes = fs::read(state_dir.join(FILE)).unwrap_or_default();
-    serde_json::from_slice(&bytes).unwrap_or_default()
-}
-
 /// Forgets processes that have ended: their numbers will be others'.
 pub fn forget_ended(limits: &mut Limits) {
     let lives = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
@@ -141,19 +125,19 @@ pub fn forget_ended(limits: &mut Limits) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kept::{keep, kept};
 
     #[test]
     fn limits_are_kept_for_the_next_daemon() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(kept(dir.path()), Limits::default());
         let mut limits = Limits::default();
         limits.set(Whose::Each, Some(1 << 20));
         limits.set(Whose::Process(std::process::id() as i32), Some(0));
         limits.set(Whose::Process(i32::MAX), Some(1 << 30));
         forget_ended(&mut limits);
         assert_eq!(limits.process.len(), 1);
-        keep(dir.path(), &limits).unwrap();
-        assert_eq!(kept(dir.path()), limits);
+        let dir = tempfile::tempdir().unwrap();
+        keep(dir.path(), FILE, &limits).unwrap();
+        assert_eq!(kept::<Limits>(dir.path(), FILE), limits);
     }
 
     #[test]

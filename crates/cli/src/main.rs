@@ -14,6 +14,7 @@ mod df;
 mod digest;
 mod failure;
 mod fsck;
+mod kept;
 mod kernel_caches;
 mod limit;
 mod log;

@@ -7,6 +7,9 @@ use crate::size;
 use crate::terminal::say;
 use std::path::PathBuf;
 
+/// The file that keeps how fast it may be.
+pub const FILE: &str = "speed.json";
+
 const EXAMPLES: &str = "\
 Examples:
   shale migrate /mnt/shale                 everything that NVM holds
@@ -15,7 +18,8 @@ Examples:
   shale migrate /mnt/shale --limit 100M    at most 100 MiB a second; 0: no limit
 
 Migration begins by itself when NVM is 95% full (migrate_at_percent in the volume file). Whoever
-waits for room that NVM does not have has it made, also while it is paused.";
+waits for room that NVM does not have has it made, also while it is paused, and as fast as it goes.
+Pause and limit hold until the volume is unmounted.";
 
 /// Arguments of `migrate`.
 #[derive(Debug, clap::Args)]

@@ -218,3 +218,46 @@ fn a_model_makes_a_device_as_slow_as_it_says() {
     v.umount();
     v.fsck();
 }
+
+/// Pause and limit hold for the daemon that is started after a killed one, and small limits are kept.
+#[test]
+fn pause_and_limit_outlive_a_killed_daemon() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("speed", "64M", "256M", "1G");
+    let mut told = fs::read_to_string(v.file()).unwrap();
+    told.insert_str(0, "migrate_at_percent = 50\n");
+    fs::write(v.file(), told).unwrap();
+    v.mount();
+    v.shale(&["migrate", v.place(), "--pause", "--limit", "500K"])
+        .ok();
+    fs::write(v.mountpoint().join("file"), pattern(1, 40 << 20)).unwrap();
+    v.shale(&["digest", v.place()]).ok();
+    let moved = || v.status()["migration"]["down_bytes"].as_u64().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(moved(), 0, "while it is paused");
+    v.kill_daemon();
+    thread::sleep(Duration::from_secs(1));
+    let speed = v.status()["migration"].clone();
+    assert_eq!(
+        (&speed["paused"], &speed["limit_bytes_per_s"], moved()),
+        (&true.into(), &(500 << 10).into(), 0)
+    );
+    v.shale(&["migrate", v.place(), "--resume"]).ok();
+    wait_until("something moves", || moved() > 0);
+    let (from, begun) = (moved(), Instant::now());
+    thread::sleep(Duration::from_secs(6));
+    let (bytes, seconds) = (moved() - from, begun.elapsed().as_secs_f64());
+    let rate = bytes as f64 / seconds / 1024.0;
+    // Pieces of 1 MiB may go as a whole.
+    assert!(rate > 250.0 && rate < 750.0, "{rate} KiB/s");
+    v.shale(&["migrate", v.place(), "--limit", "0"]).ok();
+    wait_until("it goes on at once", || moved() > 8 << 20);
+    v.shale(&["migrate", v.place(), "--limit", "1K"]).ok();
+    let begun = Instant::now();
+    v.umount();
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    v.mount();
+    assert_eq!(v.status()["migration"]["limit_bytes_per_s"], 0);
+}

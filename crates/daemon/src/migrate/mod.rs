@@ -8,6 +8,7 @@
 //! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
 //! * `inodes`: blocks of inodes below NVM; `directories`: leaves of directories; `blocks`: copies of both; `raised`: what
 //!   came back for a lease stays a while;
+//! * `pace`: the limit;
 //! * `room`: making room, tier by tier;
 //! * `straight`: what goes below without having been in NVM;
 //! * `rise`: what clients read often below NVM comes back.
@@ -26,6 +27,7 @@ mod empty;
 mod inodes;
 mod mover;
 mod owners;
+mod pace;
 mod pin;
 mod policy;
 mod raised;
@@ -35,6 +37,7 @@ mod straight;
 #[cfg(test)]
 mod tests;
 
+pub use pace::Speed;
 pub use pin::PinReport;
 pub(crate) use policy::Recency;
 pub(crate) use raised::ROOM_WAIT;
@@ -60,15 +63,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const IDLE: Duration = Duration::from_secs(3600);
 /// Wait after an error before the next try.
 const ERROR_WAIT: Duration = Duration::from_secs(2);
-
-/// How fast migration may be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Speed {
-    /// Nothing moves unless somebody waits for room.
-    pub paused: bool,
-    /// Bytes a second; 0: no limit.
-    pub limit: u64,
-}
 
 /// What migration did since the start.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -129,6 +123,7 @@ pub(crate) struct Migration {
     bell: Mutex<Bell>,
     rings: Condvar,
     speed: Mutex<Speed>,
+    debt: pace::Debt,
     counts: Counts,
     coldest: Mutex<VecDeque<Piece>>,
     pub(crate) recency: Recency,
@@ -186,6 +181,13 @@ impl Migration {
         self.rings
             .wait_while_for(&mut bell, |b| !b.rung && !b.stop, time);
         bell.rung = false;
+        !bell.stop
+    }
+
+    /// Sleeps, rung or not; `false`: stop.
+    fn sleep(&self, time: Duration) -> bool {
+        let mut bell = self.bell.lock();
+        self.rings.wait_while_for(&mut bell, |b| !b.stop, time);
         !bell.stop
     }
 
@@ -291,7 +293,7 @@ impl Shared {
                 break;
             }
             // Who waits for room has his turn after each batch.
-            match self.move_down_all(above.min(mover::BATCH_BLOCKS), false)? {
+            match self.move_down_all(above.min(self.batch_blocks()), false)? {
                 0 => break,
                 blocks => self.keep_to_limit(blocks),
             }
@@ -315,16 +317,6 @@ impl Shared {
     pub(crate) fn migration_failed(&self, error: &dyn std::error::Error) {
         tracing::warn!("migration: {error}");
         *self.migration.last_error.lock() = Some(error.to_string());
-    }
-
-    /// Sleeps as long as the limit wants after so many blocks.
-    fn keep_to_limit(&self, blocks: u64) {
-        let limit = self.migration.speed().limit;
-        if limit > 0 {
-            let seconds = (blocks * mover::BLOCK) as f64 / limit as f64;
-            self.migration
-                .wait(Duration::from_secs_f64(seconds.min(5.0)));
-        }
     }
 
     /// Makes room in NVM for somebody who waits: at least `bytes`, if there is that much to

@@ -1,0 +1,38 @@
+//! Settings of a mount that its next daemon has to know: files beside the state of the mount.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::path::Path;
+
+/// Keeps a setting for the next daemon of the mount.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn keep<T: Serialize>(state_dir: &Path, file: &str, value: &T) -> std::io::Result<()> {
+    let (new, path) = (state_dir.join(format!("{file}.new")), state_dir.join(file));
+    fs::write(&new, serde_json::to_vec(value)?)?;
+    fs::rename(new, path)
+}
+
+/// What was kept; as at first if nothing was.
+pub fn kept<T: DeserializeOwned + Default>(state_dir: &Path, file: &str) -> T {
+    let bytes = fs::read(state_dir.join(file)).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_there_and_what_is_torn_is_as_at_first() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(kept::<u64>(dir.path(), "speed.json"), 0);
+        keep(dir.path(), "speed.json", &7_u64).unwrap();
+        assert_eq!(kept::<u64>(dir.path(), "speed.json"), 7);
+        assert_eq!(kept::<u64>(dir.path(), "limits.json"), 0);
+        fs::write(dir.path().join("speed.json"), b"{").unwrap();
+        assert_eq!(kept::<u64>(dir.path(), "speed.json"), 0);
+    }
+}
