@@ -182,7 +182,7 @@ impl Volume {
         result
     }
 
-    /// Erases the zones of a tier that hold no live block which a reader could still look at.
+    /// Erases zones of a tier that hold no live block which a reader could still look at, 64 at most.
     /// Gives their number.
     ///
     /// # Errors

@@ -29,6 +29,9 @@ use std::collections::BTreeSet;
 mod info;
 pub use info::{Heat, LowerSpace, ZoneInfo};
 
+/// Zones that one transaction erases, most.
+const ERASED_AT_ONCE: usize = 64;
+
 struct Zone {
     place: ZonePlace,
     /// Byte of NVM at which its entry is.
@@ -383,7 +386,7 @@ impl Zones {
     }
 
     /// Zones that can be erased: written, without live blocks, and no reader holds one of
-    /// their blocks if batches up to `released` are.
+    /// their blocks if batches up to `released` are. [`ERASED_AT_ONCE`] at most.
     pub(crate) fn erasable(&self, released: TxId) -> Vec<(u64, ZoneInfo)> {
         let state = self.state.lock();
         let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released && !z.worn;
@@ -394,6 +397,7 @@ impl Zones {
         let zones = state.zones.iter().enumerate();
         zones
             .filter(|(n, z)| free(z) && !goes_on(*n, z) && !fails(z))
+            .take(ERASED_AT_ONCE)
             .map(|(n, _)| (n as u64, state.info(n)))
             .collect()
     }

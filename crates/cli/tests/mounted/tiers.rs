@@ -74,6 +74,34 @@ fn a_volume_is_as_large_as_its_slowest_tier() {
     v.fsck();
 }
 
+/// An image gives the host back what files took that are gone, though nobody needs room.
+#[test]
+fn images_shrink_when_files_go() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("shrinks", "64M", "256M", "1G");
+    v.mount();
+    let file = |n: usize| v.mountpoint().join(format!("file-{n}"));
+    for n in 0..8 {
+        fs::write(file(n), bytes(n)).unwrap();
+        v.shale(&["migrate", v.place()]).ok();
+    }
+    let image = v.below().join("ssd.img");
+    let held = || fs::metadata(&image).unwrap().blocks() * 512;
+    let before = held();
+    assert!(before > 8 * FILE_BYTES as u64, "{before}");
+    for n in 1..8 {
+        fs::remove_file(file(n)).unwrap();
+    }
+    v.shale(&["digest", v.place()]).ok();
+    // What stays, and the zones that it shares or that are being written.
+    wait_until("the image has shrunk", || held() < before / 2);
+    assert!(fs::read(file(0)).unwrap() == bytes(0));
+    v.umount();
+    v.fsck();
+}
+
 /// What is read again and again below NVM comes back to it; what is read once stays.
 #[test]
 fn what_is_read_often_rises() {

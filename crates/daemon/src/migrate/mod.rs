@@ -269,6 +269,7 @@ impl Shared {
             }
             let moved = self.sink().and_then(|()| self.rise());
             let moved = moved.and_then(|()| self.keep_ready());
+            let moved = moved.and_then(|()| self.erase_dead());
             if let Err(e) = moved {
                 self.migration_failed(&e);
                 std::thread::sleep(ERROR_WAIT.min(LOOK_EVERY * 5));

@@ -65,6 +65,20 @@ impl Shared {
         Ok(())
     }
 
+    /// Erases zones in which nothing is live any more, unless somebody moves something: their space is the
+    /// host's or the flash's again, and who needs room finds it.
+    pub(super) fn erase_dead(&self) -> Result<()> {
+        let Some(_turn) = self.migration.turn.try_lock() else {
+            return Ok(());
+        };
+        for tier in self.volume.lower_tiers() {
+            if self.may_move() {
+                self.volume.erase_zones(tier)?;
+            }
+        }
+        Ok(())
+    }
+
     fn lacks(&self, tier: TierId) -> bool {
         let space = self.volume.lower_space(tier);
         space.is_some_and(|s| s.writable < READY_BLOCKS)
