@@ -16,8 +16,8 @@ Examples:
   shale fsck VOLUME.toml --json
   shale fsck VOLUME.toml --repair
 
-Exit code 0: the volume is as it should be, with --repair: now; 3: damage was found, or could not
-be repaired. A repair tells by path what it repaired and what is lost. What has lost its
+Exit code 0: the volume is as it should be, with --repair: now; 3: damage was found, a device is
+missing, or something could not be repaired. A repair tells by path what it repaired and what is lost. What has lost its
 name is in /lost+found afterwards. Records that wait in update
 logs, and a batch that waits in the journal, are no damage: the next mount applies them.";
 

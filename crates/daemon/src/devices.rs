@@ -236,7 +236,8 @@ pub(crate) struct Opened {
 /// often the volume was started, as its segments tell.
 ///
 /// # Errors
-/// A device is missing, of another volume, in another's place, older than the others; it is named.
+/// A device is missing, of another volume, in another's place, older than the others; it is named. So is an NVM
+/// directory that is older than a device.
 pub(crate) fn open(
     file: &VolumeFile,
     sb: &Superblock,
@@ -291,6 +292,17 @@ pub(crate) fn open(
                 opened.newest
             );
             return Err(wrong(&path, why));
+        }
+        // Segments count each start first.
+        if starts > 0 && count > starts {
+            return Err(DaemonError::NvmDir {
+                dir: file.nvm_dir().to_path_buf(),
+                why: format!(
+                    "it is older than {} (label {starts}, expected {count}): was it put back from a \
+                     backup?",
+                    path.display()
+                ),
+            });
         }
     }
     Ok(opened)

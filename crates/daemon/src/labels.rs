@@ -13,6 +13,7 @@ use crate::error::{DaemonError, Result};
 use crate::nvm_dir::segment_name;
 use crate::volume_file::uuid_text;
 use rustix::fs::XattrFlags;
+use std::fs::File;
 use std::path::Path;
 
 const NAME: &str = "user.shale.segment";
@@ -98,7 +99,9 @@ pub(crate) fn write(dir: &Path, uuid: &[u8; 16], segments: usize, count: u64) {
         };
         let (path, text) = (dir.join(segment_name(segment)), label.text());
         // Where there are no such attributes there are no labels.
-        let _ = rustix::fs::setxattr(&path, NAME, text.as_bytes(), XattrFlags::empty());
+        let set = rustix::fs::setxattr(&path, NAME, text.as_bytes(), XattrFlags::empty());
+        // Devices must not have counted a start of which segments know nothing.
+        let _ = set.is_ok() && File::open(&path).is_ok_and(|f| f.sync_all().is_ok());
     }
 }
 

@@ -301,6 +301,8 @@ fn what_is_cut_short_is_put_right_at_the_next_mount() {
     fs::rename(&ssd, &aside).unwrap();
     let text = v.shale(&["mount", v.file(), v.place()]).failed(1);
     assert!(text.contains("ssd.img"), "{text}");
+    let text = v.shale(&["fsck", v.file()]).failed(3);
+    assert!(text.contains("1 warnings"), "{text}");
     fs::rename(&aside, &ssd).unwrap();
     again_mounted(&v);
 }
@@ -310,6 +312,38 @@ fn again_mounted(v: &Volume) {
     compare(v, 0..10);
     v.umount();
     v.fsck();
+}
+
+/// The NVM directory comes from a backup, the devices do not.
+#[test]
+fn an_old_nvm_directory_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("old-nvm", "64M", "64M", "128M");
+    let (nvm, old, new) = (
+        v.dir().join("nvm"),
+        v.dir().join("old"),
+        v.dir().join("new"),
+    );
+    v.mount();
+    v.umount();
+    let copied = Command::new("cp").arg("-a").args([&nvm, &old]).status();
+    assert!(copied.unwrap().success());
+    v.mount();
+    fill(&v, 0..10);
+    move_down(&v);
+    v.umount();
+    fs::rename(&nvm, &new).unwrap();
+    fs::rename(&old, &nvm).unwrap();
+    let text = v.shale(&["mount", v.file(), v.place()]).failed(1);
+    assert!(
+        text.contains("older than") && text.contains("nvm"),
+        "{text}"
+    );
+    fs::rename(&nvm, &old).unwrap();
+    fs::rename(&new, &nvm).unwrap();
+    again_mounted(&v);
 }
 
 #[test]

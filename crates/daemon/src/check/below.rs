@@ -58,6 +58,14 @@ impl Below {
         }
     }
 
+    /// Why devices of the volume cannot be opened, where a volume file names some.
+    pub(super) fn absent(&self, table: &DeviceTable) -> Vec<String> {
+        let places = |n: usize| table.of(n).iter().map(move |p| self.device(n, p).err());
+        let named = self.files.iter().any(|files| !files.is_empty());
+        let tiers = (0..2).filter(|_| named);
+        tiers.flat_map(places).flatten().collect()
+    }
+
     fn device(&self, n: usize, place: &DevicePlace) -> Result<Arc<dyn TierDevice>, String> {
         let known = self.open.iter().find(|(uuid, _)| *uuid == place.uuid);
         if let Some((_, device)) = known {
@@ -68,8 +76,15 @@ impl Below {
             device.and_then(|d| label_uuid(&*d)) == Some(place.uuid)
         };
         let Some(file) = self.files[n].iter().find(mine) else {
-            let tier = ["ssd", "hdd"][n];
-            return Err(format!("a device of {tier} is missing or is not readable"));
+            let named: Vec<String> = self.files[n]
+                .iter()
+                .map(|f| f.path.display().to_string())
+                .collect();
+            return Err(format!(
+                "a device of {} is missing or is not readable; named are: {}",
+                ["ssd", "hdd"][n],
+                named.join(", ")
+            ));
         };
         medium::open(file, &place.entry()).map_err(|e| e.to_string())
     }

@@ -209,6 +209,16 @@ fn check_named(
         if let (Some(root), Some(devices)) = (root, devices) {
             report.txid = root.txid;
             media.open_below(Some(&root), &devices, &options.below);
+            for why in options.below.absent(&devices) {
+                let what = "without this device the volume cannot be mounted";
+                findings.note(
+                    Severity::Warning,
+                    Object::Part("tiers"),
+                    None,
+                    what,
+                    ("", why),
+                );
+            }
             let tiers = lower::tier_blocks(&sb, &devices);
             let data = sb.data_block..sb.second_block();
             let checker = Checker {
