@@ -38,6 +38,7 @@ mod grants;
 mod halt;
 mod holdings;
 mod labels;
+mod last_blocks;
 pub mod lease;
 #[cfg(test)]
 mod lease_tests;

@@ -13,6 +13,7 @@ use super::gather::LogSource;
 use super::layout::{CopyRun, From};
 use super::lost;
 use super::plan::{InodePlan, Item, Plan};
+use crate::last_blocks::{LastBlocks, last_block};
 use shale_device::mutants;
 use shale_device::{LINE_BYTES, Path};
 use shale_format::extent::{Extent, UNWRITTEN};
@@ -211,7 +212,7 @@ fn blocks(ranges: &[std::ops::Range<u64>]) -> u64 {
 
 /// Writes the data of all runs.
 pub(crate) fn write(
-    volume: &Volume,
+    (volume, last_blocks): (&Volume, &LastBlocks),
     log: &LogSource<'_>,
     items: &[Item],
     plan: &Plan,
@@ -221,10 +222,12 @@ pub(crate) fn write(
     let mut writer = Writer {
         volume,
         view: &view,
+        last_blocks,
         log,
         items,
         buffer: vec![0; BUFFER_BYTES].into(),
         row: Row::default(),
+        last: Vec::new(),
     };
     for (inode, extents) in plan.inodes.iter().zip(&placed.extents) {
         if inode.file.copies.is_empty() {
@@ -237,11 +240,16 @@ pub(crate) fn write(
         for copy in &inode.file.copies {
             writer.run(copy, old.as_ref(), extents)?;
         }
+        writer.note_last(inode, extents)?;
     }
     writer.row.write(volume)?;
     let tier = placed.below.first().and_then(|(_, run)| run.addr.tier());
     let tier = tier.filter(|_| !mutants::is_on("straight-flush"));
-    Ok(tier.map_or(Ok(()), |tier| volume.flush_lower(tier))?)
+    tier.map_or(Ok(()), |tier| volume.flush_lower(tier))?;
+    for (ino, addr, bytes) in writer.last {
+        last_blocks.keep(ino.0, (addr, view.generation(addr)?), &bytes);
+    }
+    Ok(())
 }
 
 /// Bytes for blocks below NVM that follow one another in one zone.
@@ -264,6 +272,13 @@ impl Row {
         Ok(())
     }
 
+    /// The block at its end, if that is `addr`.
+    fn last_if(&self, addr: BlockAddr) -> Option<&[u8]> {
+        let (blocks, _) = self.bytes.as_chunks::<BLOCK_BYTES>();
+        let last = self.at?.plus((blocks.len() as u64).checked_sub(1)?);
+        blocks.last().filter(|_| last == addr).map(|b| &b[..])
+    }
+
     fn write(&mut self, volume: &Volume) -> Result<(), VolumeError> {
         if let Some(addr) = self.at.take() {
             let len = self.bytes.len() as u64 / BLOCK;
@@ -277,10 +292,13 @@ impl Row {
 struct Writer<'a> {
     volume: &'a Volume,
     view: &'a View,
+    last_blocks: &'a LastBlocks,
     log: &'a LogSource<'a>,
     items: &'a [Item],
     buffer: Box<[u8]>,
     row: Row,
+    /// Last blocks that lie below NVM.
+    last: Vec<(Ino, BlockAddr, Vec<u8>)>,
 }
 
 impl Writer<'_> {
@@ -344,6 +362,19 @@ impl Writer<'_> {
                     held = 0;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Notes the file's last block, if it was just put into the row: the bytes are at its end.
+    fn note_last(&mut self, plan: &InodePlan, extents: &[Extent]) -> Result<(), DigestError> {
+        let last = plan.inode.as_ref().and_then(last_block);
+        let Some(extent) = extents.last().filter(|e| last == Some(e.end().0 - 1)) else {
+            return Ok(());
+        };
+        let addr = BlockAddr::from_raw(extent.addr).plus(u64::from(extent.len) - 1);
+        if let Some(bytes) = self.row.last_if(addr) {
+            self.last.push((plan.ino, addr, bytes.to_vec()));
         }
         Ok(())
     }
@@ -427,7 +458,9 @@ impl Writer<'_> {
             }
             (From::New(Source::Block { addr, byte }), _) => self.view.read_at(addr, byte, into)?,
             (From::Old(_), Some(_)) if mutants::is_on("old-bytes") => into.fill(0),
-            (From::Old(offset), Some(inode)) => read_old(self.view, inode, offset, into)?,
+            (From::Old(offset), Some(inode)) => {
+                read_old((self.view, self.last_blocks), inode, offset, into)?
+            }
             (From::New(Source::Zero), _) if mutants::is_on("zeros-left-out") => {}
             (From::New(Source::Zero), _) | (From::Old(_), None) => into.fill(0),
         }
@@ -446,7 +479,12 @@ impl From {
 }
 
 /// Reads a file as it is in the volume, holes as zeros.
-fn read_old(view: &View, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<(), DigestError> {
+fn read_old(
+    (view, last_blocks): (&View, &LastBlocks),
+    inode: &Inode,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<(), DigestError> {
     let mut done = 0;
     while done < into.len() {
         let byte = offset + done as u64;
@@ -459,7 +497,8 @@ fn read_old(view: &View, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<
         let part = &mut into[done..done + n];
         match mapping {
             Mapping::Data { addr, .. } => {
-                lost::read(view, inode, (fb, addr), byte - fb.byte(), part)?
+                let (from, skip) = ((view, last_blocks), byte - fb.byte());
+                lost::read(from, inode, (fb, addr), skip, part)?
             }
             _ => part.fill(0),
         }

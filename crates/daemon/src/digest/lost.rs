@@ -9,6 +9,7 @@ use super::DigestError;
 use super::content::BLOCK;
 use super::layout::{CopyRun, Fill, From};
 use super::plan::Plan;
+use crate::last_blocks::{LastBlocks, last_block};
 use parking_lot::Mutex;
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
@@ -62,8 +63,16 @@ impl GivenUp {
     }
 
     /// Makes what was taken out of a plan unreadable for good.
-    pub(super) fn lose(&self, volume: &Volume, lost: &[Lost]) -> Result<(), VolumeError> {
-        lost.iter().try_for_each(|l| volume.lose_lower(l.addr))
+    pub(super) fn lose(
+        &self,
+        volume: &Volume,
+        last_blocks: &LastBlocks,
+        lost: &[Lost],
+    ) -> Result<(), VolumeError> {
+        lost.iter().try_for_each(|l| {
+            last_blocks.forget(l.addr);
+            volume.lose_lower(l.addr)
+        })
     }
 
     /// The plan that these were taken out of is part of the volume.
@@ -142,12 +151,18 @@ fn cut(mut copy: CopyRun, blocks: u64) -> (CopyRun, CopyRun) {
 /// Reads a file's bytes from byte `byte` behind the start of block `at` on, which lies at `addr`. What lies
 /// below NVM and cannot be read is tried again, block by block.
 pub(super) fn read(
-    view: &View,
+    (view, last_blocks): (&View, &LastBlocks),
     inode: &Inode,
     (at, addr): (FileBlock, BlockAddr),
     byte: u64,
     into: &mut [u8],
 ) -> Result<(), DigestError> {
+    if addr.tier() != Some(TierId::Nvm) && last_block(inode) == Some(at.0) {
+        let place = (addr, view.generation(addr)?);
+        if last_blocks.read_to_append(inode.ino, place, byte as usize, into) {
+            return Ok(());
+        }
+    }
     let read = view.read_at(addr, byte, into);
     if read.is_ok() || addr.tier() == Some(TierId::Nvm) {
         return Ok(read?);

@@ -45,6 +45,7 @@ pub use gather::{Bounds, LogSource, Mode, Survey, survey};
 pub use plan::{Plan, PlanError, Refused};
 pub use stats::DigestStats;
 
+use crate::last_blocks::LastBlocks;
 use gather::{Batch, Most};
 use image::ChunkImage;
 use lost::GivenUp;
@@ -170,6 +171,7 @@ pub struct Digester {
     /// had to be cut, slowly more after that. Only a guess that saves planning twice.
     records: AtomicUsize,
     given_up: GivenUp,
+    last_blocks: LastBlocks,
 }
 
 impl Digester {
@@ -186,12 +188,18 @@ impl Digester {
             turns: RwLock::new(()),
             records: AtomicUsize::new(bounds.records_max),
             given_up: GivenUp::default(),
+            last_blocks: LastBlocks::default(),
         }
     }
 
     /// The volume.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
+    }
+
+    /// Last blocks of files below NVM.
+    pub(crate) fn last_blocks(&self) -> &LastBlocks {
+        &self.last_blocks
     }
 
     /// Digests the next chunk of a log: records from `from`, the slot's digested
@@ -378,26 +386,20 @@ impl Digester {
             let wanted = plan.journal_bytes;
             return Err(VolumeError::JournalFull { wanted, room }.into());
         }
-        // What a record of this client may need was set aside by its own word.
-        let growth = authority
-            .room()
-            .filter(|_| !mutants::is_on("growth-unchecked"))
-            .map(|_| plan.reserve_bytes / BLOCK_BYTES as u64);
-        if let Some(room) = growth.filter(|&room| plan.unwritten_blocks() > room) {
-            let wanted = plan.unwritten_blocks();
-            return Err(VolumeError::Growth { wanted, room }.into());
-        }
+        let growth = growth(&plan, authority)?;
         let placed = data::allocate(&self.volume, &plan, authority.straight())?;
         let late = mutants::is_on("commit-before-data");
+        let (into, items) = ((&*self.volume, &self.last_blocks), &batch.items);
+        let write = || data::write(into, log, items, &plan, &placed);
         if !late {
-            data::write(&self.volume, log, &batch.items, &plan, &placed)?;
+            write()?;
         }
-        self.given_up.lose(&self.volume, &lost)?;
+        self.given_up.lose(&self.volume, &self.last_blocks, &lost)?;
         failpoints::reach("digest-data");
         let (extents, positions) = (&placed.extents, (from, upto));
         let committed = apply::commit(&self.volume, log, &plan, extents, positions, growth)?;
         if late {
-            data::write(&self.volume, log, &batch.items, &plan, &placed)?;
+            write()?;
         }
         failpoints::reach("digest-commit");
         self.given_up.done(&lost);
@@ -409,6 +411,19 @@ impl Digester {
             done.touched = touched(&plan);
         }
         Ok((done, plan.journal_bytes))
+    }
+}
+
+/// Blocks that a plan may use at most: what a record of this client may need was set aside by its own word.
+fn growth(plan: &Plan, authority: &dyn Authority) -> Result<Option<u64>, VolumeError> {
+    let growth = authority
+        .room()
+        .filter(|_| !mutants::is_on("growth-unchecked"))
+        .map(|_| plan.reserve_bytes / BLOCK_BYTES as u64);
+    let wanted = plan.unwritten_blocks();
+    match growth.filter(|&room| wanted > room) {
+        Some(room) => Err(VolumeError::Growth { wanted, room }),
+        None => Ok(growth),
     }
 }
 

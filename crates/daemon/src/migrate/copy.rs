@@ -29,6 +29,9 @@ pub(super) struct Copied {
 /// What was copied, by inode.
 pub(super) type Copies = BTreeMap<u64, Vec<Copied>>;
 
+/// Files that end within a block, by inode, and that block.
+pub(super) type LastOf = BTreeMap<u64, u64>;
+
 /// Blocks to be copied, and the block of the buffer that they are read to.
 #[derive(Clone, Copy)]
 struct Part {
@@ -66,21 +69,54 @@ fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
 
 impl Shared {
     /// Copies a batch. Gives what was copied, and whether the target is full.
-    pub(super) fn copy(&self, mut batch: Vec<Wanted>, target: Target) -> Result<(Copies, bool)> {
+    pub(super) fn copy(
+        &self,
+        mut batch: Vec<Wanted>,
+        last: &LastOf,
+        target: Target,
+    ) -> Result<(Copies, bool)> {
         let clipped = self.clip(&mut batch, target);
         batch.sort_by_key(|w| (w.unwritten, !w.hot, w.ino, w.at));
         let (data, unwritten) = batch.split_at(batch.partition_point(|w| !w.unwritten));
         let (parts, bytes) = self.load(data);
         let unwritten = in_a_row(unwritten);
-        let mut copies = Copies::new();
+        let (mut copies, mut full) = (Copies::new(), false);
         for (parts, bytes) in [(&parts, Some(&bytes[..])), (&unwritten, None)] {
             for same_heat in parts.chunk_by(|a, b| a.w.hot == b.w.hot) {
-                if self.store(same_heat, bytes, target, &mut copies)? {
-                    return Ok((copies, true));
-                }
+                full = full || self.store(same_heat, bytes, target, &mut copies)?;
             }
         }
-        Ok((copies, clipped))
+        self.keep_last(&parts, &bytes, last, &copies)?;
+        Ok((copies, full || clipped))
+    }
+
+    /// Keeps the last blocks of files that were written below NVM.
+    fn keep_last(
+        &self,
+        parts: &[Part],
+        bytes: &[u8],
+        last: &LastOf,
+        copies: &Copies,
+    ) -> Result<()> {
+        let view = self.volume.view();
+        for Part { w, slot } in parts {
+            let Some(&last) = last.get(&w.ino) else {
+                continue;
+            };
+            let Some(n) = last.checked_sub(w.at).filter(|&n| n < w.blocks) else {
+                continue;
+            };
+            let to = copies.get(&w.ino).into_iter().flatten().find_map(|c| {
+                let n = last.checked_sub(c.at).filter(|&n| n < c.blocks)?;
+                (!c.unwritten && c.to.tier() != Some(TierId::Nvm)).then(|| c.to.plus(n))
+            });
+            if let Some(to) = to {
+                let place = (to, view.generation(to)?);
+                let bytes = &bytes[bytes_of(slot + n, 1)];
+                self.digester.last_blocks().keep(w.ino, place, bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Leaves of a batch what the spare of a tier below has room for. Whether that is not all.

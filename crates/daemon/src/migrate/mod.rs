@@ -85,6 +85,8 @@ pub struct MigrationCounts {
     pub client_reads: u64,
     /// Bytes that clients were given so.
     pub client_read_bytes: u64,
+    /// Times the last block of a file was wanted from below NVM, by a client or by a digest, and was still in memory.
+    pub kept_reads: u64,
     /// Blocks that could not be read, and so not moved; each try counts.
     pub unreadable_blocks: u64,
     /// Times all inodes were looked through to find what lies in zones.
@@ -226,6 +228,7 @@ impl Migration {
             waits: of(&c.waits),
             client_reads: of(&c.client_reads),
             client_read_bytes: of(&c.client_read_bytes),
+            kept_reads: 0,
             unreadable_blocks: of(&c.unreadable),
             looks: of(&c.looks),
             missed_owners: of(&c.missed),

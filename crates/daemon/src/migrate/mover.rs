@@ -11,7 +11,8 @@
 //! No digest is between its plan and its commit while a batch commits, so none finds that the
 //! inode it planned for has changed.
 
-use super::copy::{Copied, Copies};
+use super::copy::{Copied, Copies, LastOf};
+use crate::last_blocks::last_block;
 use crate::shared::Shared;
 use shale_device::{failpoints, mutants};
 use shale_format::extent::UNWRITTEN;
@@ -137,17 +138,19 @@ impl Shared {
         }
     }
 
-    /// What of a batch is still where it was listed. From here on none of these blocks is given out
-    /// again: who finds it there at the commit finds what was copied.
-    fn still_there(&self, batch: &[Wanted]) -> Result<Vec<Wanted>> {
+    /// What of a batch is still where it was listed, and which blocks of these files are their last ones. From here on
+    /// none of these blocks is given out again: who finds it there at the commit finds what was copied.
+    fn still_there(&self, batch: &[Wanted]) -> Result<(Vec<Wanted>, LastOf)> {
         let view = self.volume.view();
         let mut there = Vec::with_capacity(batch.len());
+        let mut last = LastOf::new();
         for w in batch {
             // One that cannot be read where it lies below NVM is named by whoever asks for it.
             let inode = view.inode(Ino(w.ino)).or_else(unless_below)?;
             let Some(inode) = inode.filter(|i| i.is_file()) else {
                 continue;
             };
+            last.extend(last_block(&inode).map(|block| (w.ino, block)));
             let mut n = 0;
             while n < w.blocks {
                 let mapped = view.map_block(&inode, FileBlock(w.at + n))?;
@@ -165,13 +168,14 @@ impl Shared {
                 n += blocks;
             }
         }
-        Ok(there)
+        Ok((there, last))
     }
 
     /// Moves one batch. Gives the blocks moved, and whether the target is full.
     fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<(u64, bool)> {
         let reader = self.readers.enter();
-        let (copied, full) = self.copy(self.still_there(batch)?, target)?;
+        let (there, last) = self.still_there(batch)?;
+        let (copied, full) = self.copy(there, &last, target)?;
         failpoints::reach("migrate-copied");
         if target.tier != TierId::Nvm {
             self.volume.flush_lower(target.tier)?;

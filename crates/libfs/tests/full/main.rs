@@ -3,6 +3,7 @@
 
 mod directories;
 mod inodes;
+mod last_blocks;
 mod load;
 mod lost;
 mod place;

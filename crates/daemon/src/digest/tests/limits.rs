@@ -99,7 +99,14 @@ fn a_digest_that_was_cut_short_is_done_again() {
     let plan = w.plan().unwrap();
     for _ in 0..3 {
         let placed = data::allocate(w.volume(), &plan, None).unwrap();
-        data::write(w.volume(), &w.source(), &[], &plan, &placed).unwrap();
+        data::write(
+            (w.volume(), w.digester.last_blocks()),
+            &w.source(),
+            &[],
+            &plan,
+            &placed,
+        )
+        .unwrap();
     }
     assert_eq!(
         (w.volume().space(), w.volume().log_slots()[3]),

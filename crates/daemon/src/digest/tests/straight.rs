@@ -163,6 +163,30 @@ fn a_device_that_fails_leaves_all_as_it_was_and_nvm_takes_it() {
 }
 
 #[test]
+fn the_last_block_of_what_went_below_is_not_read_for_an_append() {
+    let (mut w, flash) = world();
+    w.rules.straight = rule(16, 16);
+    let mut expected = data(10, 30 * BLOCK_BYTES + 100);
+    w.write(FILE_INO, 0, &expected);
+    assert_eq!(below(&w.digest_once()), 31);
+    // Nothing of the device can be had.
+    flash.fail(true);
+    let more = data(11, 5000);
+    w.write(FILE_INO, expected.len() as u64, &more);
+    assert_eq!(below(&w.digest_once()), 0);
+    expected.extend(more);
+    // Another block is nowhere else.
+    w.write(FILE_INO, 7 * BLOCK_BYTES as u64 + 9, &[9; 5]);
+    let error = w.chunk(Mode::Live).unwrap_err();
+    assert!(matches!(error, DigestError::Lost { .. }), "{error}");
+    flash.fail(false);
+    w.digest();
+    expected[7 * BLOCK_BYTES + 9..][..5].fill(9);
+    assert_eq!(w.content(FILE_INO), expected);
+    assert_eq!(w.digester.last_blocks().reads(), 1);
+}
+
+#[test]
 fn what_a_zone_that_wears_out_does_not_take_goes_to_another_one() {
     let shape = ZoneShape {
         zones: 2 + ZONES,
