@@ -15,8 +15,9 @@ Examples:
   shale scrub /mnt/shale --json
 
 Reads every structure of the NVM tier, and all data on tiers below, and compares checksums, while the
-volume is in use. Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damage is repaired by
-shale fsck VOLUME.toml --repair when the volume is not mounted.";
+volume is in use. Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damaged
+structure is repaired by shale fsck VOLUME.toml --repair when the volume is not mounted; data that is damaged is well
+again when it is written anew, and what cannot be read of it is gone.";
 
 /// Arguments of `scrub`.
 #[derive(Debug, clap::Args)]
@@ -60,7 +61,10 @@ pub fn run(args: &Args) -> Result<()> {
             code: Code::Damaged,
             ..Failure::new(format!("{shown}: {errors} checksums do not fit"))
         }
-        .advise("unmount it, then shale fsck VOLUME.toml --repair")),
+        .advise(
+            "structure: unmount it, then shale fsck VOLUME.toml --repair; data below NVM: write those blocks anew, \
+             or remove their files",
+        )),
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use serde::Serialize;
-use shale_format::BlockAddr;
 use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, TierId};
 use shale_volume::VolumeError;
 use std::collections::VecDeque;
 
@@ -26,15 +26,20 @@ pub struct BadBlock {
     pub why: String,
 }
 
-/// Blocks that could not be read since the start.
+/// Blocks that could not be read since the start, until they are written anew elsewhere or their files go.
 #[derive(Default)]
 pub(crate) struct BadBlocks {
-    found: Mutex<Vec<BadBlock>>,
+    found: Mutex<Vec<(BlockAddr, BadBlock)>>,
 }
 
 impl BadBlocks {
     pub(crate) fn list(&self) -> Vec<BadBlock> {
-        self.found.lock().clone()
+        self.found.lock().iter().map(|(_, b)| b.clone()).collect()
+    }
+
+    /// Forgets those of which `lives` says that nobody misses them any more.
+    pub(crate) fn keep(&self, lives: impl Fn(BlockAddr) -> bool) {
+        self.found.lock().retain(|(addr, _)| lives(*addr));
     }
 
     /// Notes one. `false`: it was known, or there are too many.
@@ -46,13 +51,10 @@ impl BadBlocks {
             why: why.to_string(),
         };
         let mut found = self.found.lock();
-        let new = found.len() < BAD_MAX
-            && !found
-                .iter()
-                .any(|b| (&b.tier, b.block) == (&bad.tier, bad.block));
+        let new = found.len() < BAD_MAX && !found.iter().any(|(known, _)| *known == addr);
         if new {
             tracing::error!(tier = %bad.tier, block = bad.block, "{why}");
-            found.push(bad);
+            found.push((addr, bad));
         }
         new
     }
@@ -117,6 +119,13 @@ impl Unsent {
 }
 
 impl Shared {
+    /// Forgets bad blocks that are nobody's any more: at least as often as a zone can be erased and written again.
+    pub(crate) fn forget_bad_blocks(&self) {
+        let in_nvm = |addr: BlockAddr| addr.tier() == Some(TierId::Nvm);
+        self.bad_blocks
+            .keep(|addr| in_nvm(addr) || self.volume.is_live(addr));
+    }
+
     /// Up to `blocks` blocks from `addr` on, of one zone, up to the first that cannot be read; and
     /// how often the zone was erased.
     pub(crate) fn read_lower(

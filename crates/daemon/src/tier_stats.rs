@@ -226,6 +226,7 @@ impl Shared {
     }
 
     pub(crate) fn bad_block_list(&self) -> Vec<BadBlock> {
+        self.forget_bad_blocks();
         self.bad_blocks.list()
     }
 }

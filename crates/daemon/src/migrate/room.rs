@@ -68,6 +68,7 @@ impl Shared {
     /// Erases zones in which nothing is live any more, unless somebody moves something: their space is the
     /// host's or the flash's again, and who needs room finds it.
     pub(super) fn erase_dead(&self) -> Result<()> {
+        self.forget_bad_blocks();
         let Some(_turn) = self.migration.turn.try_lock() else {
             return Ok(());
         };

@@ -99,10 +99,13 @@ fn heals(place: &mut Place, ino: u64, bytes: &[u64]) {
     place.start();
     let session = place.attach(false);
     verify(&session, ino);
+    let named = |place: &Place| place.daemon().status_values().bad_blocks.len();
+    assert_eq!(named(place), 3);
     for fb in [WRITTEN, PUNCHED, CUT] {
         write(&session, ino, fb * BLOCK, &[9; BLOCK_BYTES]);
     }
     session.digest().unwrap();
+    assert_eq!(named(place), 0);
     for fb in [WRITTEN, PUNCHED, CUT] {
         assert!(block_of(&session, ino, fb).unwrap() == [9; BLOCK_BYTES]);
     }
