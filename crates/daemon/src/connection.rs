@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{Attached, BlockRun, DESCRIPTORS_MAX, Space};
-use shale_proto::{Handler, LeaseMode, Reply, Request};
+use shale_proto::{Handler, Insist, LeaseMode, Reply, Request};
 use shale_volume::{Run, VolumeError};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -375,10 +375,13 @@ impl Connection {
             LeaseMode::Exclusive => self.shared.raise_inode(wish.ino),
             LeaseMode::Shared => Ok(None),
         };
-        let stays = stays.map_err(|e| match e {
-            VolumeError::NoSpace { .. } => (libc::ENOSPC, e.to_string()),
-            other => failed(&other.into()),
-        })?;
+        let stays = match stays {
+            Ok(stays) => stays,
+            // Who does not insist has something to do that can be left undone.
+            Err(_) if wish.insist == Insist::No => return Ok(Reply::NotLeased),
+            Err(e @ VolumeError::NoSpace { .. }) => return Err((libc::ENOSPC, e.to_string())),
+            Err(other) => return Err(failed(&other.into())),
+        };
         let leased = self.shared.lease(client, wish);
         drop(stays);
         match leased {

@@ -72,7 +72,8 @@ impl Shared {
             let spans = self.device_spans(tier).into_iter().enumerate();
             all.extend(spans.map(|(device, span)| (tier, device, span, Holding::default(), 0)));
         }
-        self.each_extent(None, &mut |inode, e| {
+        self.each_lying(None, &mut |inode, lies| {
+            let e = &lies.extent;
             let addr = BlockAddr::from_raw(e.addr);
             let (start, end) = (addr.index(), addr.index() + u64::from(e.len));
             let mine = all.iter_mut().filter(|of| addr.tier() == Some(of.0));

@@ -27,6 +27,8 @@ pub struct TierStatus {
     pub inode_bytes: u64,
     /// Of these, leaves of directories.
     pub directory_bytes: u64,
+    /// Of these, leaves of files' extents.
+    pub extent_bytes: u64,
     /// Bytes written and not in use any more, until their zones are cleaned.
     pub dead_bytes: u64,
     /// Bytes that could be written now.
@@ -162,6 +164,7 @@ impl Shared {
             live_bytes: space.live * BLOCK,
             inode_bytes: self.inode_blocks_in(tier) * BLOCK,
             directory_bytes: self.volume.leaves_below(tier) * BLOCK,
+            extent_bytes: self.volume.extent_leaves_below(tier) * BLOCK,
             dead_bytes: space.dead * BLOCK,
             writable_bytes: space.writable * BLOCK,
             reserved_bytes: space.reserved * BLOCK,

@@ -23,7 +23,7 @@ layout! {
         pub addr: u64,
         /// direct: the first file block; tree: number of nodes in the tree
         pub file_block: u64,
-        /// direct: blocks of the extent; tree: leaves that lie below NVM (directories only)
+        /// direct: blocks of the extent; tree: leaves that lie below NVM
         pub len: u32,
         /// 0 empty, 1 direct, 2 tree
         pub kind: u8,

@@ -238,6 +238,11 @@ impl Superblock {
         self.incompatible & version::DIRECTORIES_BELOW != 0
     }
 
+    /// Whether leaves of files' extents may lie below NVM.
+    pub fn has_extents_below(&self) -> bool {
+        self.incompatible & version::EXTENTS_BELOW != 0
+    }
+
     /// The volume's policy.
     pub fn policy(&self) -> Durability {
         Durability::from_number(self.durability).unwrap_or_default()
@@ -271,8 +276,10 @@ layout! {
         pub inodes: u64,
         /// leaves of directories that lie in ssd and hdd
         pub leaves_below: [u64; TIERS_MAX - 1],
+        /// leaves of files' extents that lie in ssd and hdd
+        pub extent_leaves_below: [u64; TIERS_MAX - 1],
         /// 0
-        pub reserved1: [u8; 184],
+        pub reserved1: [u8; 168],
         /// inode of the hidden inode file (number 0)
         pub inode_file: Inode,
     }

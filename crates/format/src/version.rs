@@ -8,7 +8,7 @@ pub const COMPATIBLE: u64 = 0;
 pub const RO_COMPATIBLE: u64 = 0;
 /// Incompatible features known here: with an unknown bit the volume may not be opened.
 pub const INCOMPATIBLE: u64 =
-    LOWER_TIERS | DEVICE_TABLE | TIERS_LATER | INODES_BELOW | DIRECTORIES_BELOW;
+    LOWER_TIERS | DEVICE_TABLE | TIERS_LATER | INODES_BELOW | DIRECTORIES_BELOW | EXTENTS_BELOW;
 /// Incompatible feature: the volume has tiers below NVM.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the tiers below NVM stand in a device table.
@@ -20,6 +20,8 @@ pub const TIERS_LATER: u64 = 4;
 pub const INODES_BELOW: u64 = 8;
 /// Incompatible feature: leaves of directories may lie below NVM. Set before the first one does.
 pub const DIRECTORIES_BELOW: u64 = 16;
+/// Incompatible feature: leaves of files' extents may lie below NVM. Set before the first one does.
+pub const EXTENTS_BELOW: u64 = 32;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,29 +1,31 @@
-//! Leaves of directories below NVM.
+//! Leaves of directories and of files' extents below NVM.
 //!
-//! A tree may have some of its leaves below; its inner nodes, and all nodes of extents, are in NVM. A leaf that
-//! lies below is a node like any other: it holds its own address, and never changes there. A
+//! A tree may have some of its leaves below; its inner nodes are in NVM, and so is all of the inode file's tree. A
+//! leaf that lies below is a node like any other: it holds its own address, and never changes there. A
 //! transaction that changes one copies it to a new block of NVM, as it does with every node.
 //!
-//! A root counts its leaves below, the root block all of them for each tier.
+//! A root counts its leaves below, the root block all of them for each tier, those of directories and those of
+//! extents apart.
 
 use crate::error::{Result, VolumeError};
 use crate::inode::is_in_nvm;
 use crate::media::Block;
-use crate::node::{Dirent, Node};
+use crate::node::{Dirent, Item, Node, child_index};
 use crate::space::Run;
-use crate::tree::{Draft, bad_level, top};
+use crate::tree::{Draft, Kept, bad_level, top};
 use crate::txn::Txn;
 use crate::view::View;
-use shale_format::extent::{ExtentRoot, root_kind};
+use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::RootBlock;
-use shale_format::tree::{self, TreeKind};
-use shale_format::{BlockAddr, FormatError, Ino};
+use shale_format::tree::{self, NodeHeader, TreeKind};
+use shale_format::{BlockAddr, FileBlock, FormatError, Ino, TierId};
 use std::collections::HashMap;
 use std::sync::Arc;
+use zerocopy::FromBytes;
 
-/// Leaves that may come back at once: of a directory with more none goes below.
+/// Leaves that may come back at once: of a directory or a file with more none goes below.
 pub const LEAVES_AT_ONCE: u64 = 1024;
 
 /// Leaves below NVM that a process without devices has been given.
@@ -36,18 +38,26 @@ pub trait Given: Send + Sync {
     fn block(&self, addr: BlockAddr, generation: u32) -> Option<Result<Arc<[u8; BLOCK_BYTES]>>>;
 }
 
+/// Leaves below NVM, by tier.
+type Tiers = [i64; 2];
+
 /// Leaves below NVM that a transaction has more than there were.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sunk {
     /// In the tree of the operation in progress.
     tree: i32,
-    tiers: [i64; 2],
+    entries: Tiers,
+    extents: Tiers,
 }
 
 impl Sunk {
-    fn add(&mut self, addr: BlockAddr, n: i32) -> bool {
+    fn add(&mut self, kind: TreeKind, addr: BlockAddr, n: i32) -> bool {
+        let tiers = match kind {
+            TreeKind::Entries => &mut self.entries,
+            TreeKind::Extents => &mut self.extents,
+        };
         let tier = addr.tier().map_or(0, |t| t as usize);
-        let below = tier.checked_sub(1).map(|t| &mut self.tiers[t]);
+        let below = tier.checked_sub(1).map(|t| &mut tiers[t]);
         let is_below = below.is_some();
         if let Some(count) = below {
             self.tree += n;
@@ -57,8 +67,8 @@ impl Sunk {
     }
 
     /// A leaf goes away from a block; whether that is below NVM.
-    pub(crate) fn left(&mut self, addr: BlockAddr) -> bool {
-        self.add(addr, -1)
+    pub(crate) fn left(&mut self, kind: TreeKind, addr: BlockAddr) -> bool {
+        self.add(kind, addr, -1)
     }
 
     /// Those of the operation in progress, which ends.
@@ -68,10 +78,30 @@ impl Sunk {
 
     /// Counts them in the root block.
     pub(crate) fn count(&self, root: &mut RootBlock) {
-        for (count, &n) in root.leaves_below.iter_mut().zip(&self.tiers) {
-            *count = count.saturating_add_signed(n);
+        let counts = [
+            (&mut root.leaves_below, &self.entries),
+            (&mut root.extent_leaves_below, &self.extents),
+        ];
+        for (counts, changes) in counts {
+            for (count, &n) in counts.iter_mut().zip(changes) {
+                *count = count.saturating_add_signed(n);
+            }
         }
     }
+}
+
+/// The roots of an inode's trees.
+fn trees(inode: &Inode) -> impl Iterator<Item = &ExtentRoot> {
+    let roots = match inode.is_dir() {
+        true => &inode.root[..1],
+        false => &inode.root[..],
+    };
+    roots.iter().filter(|r| r.kind == root_kind::TREE)
+}
+
+/// Leaves of an inode that lie below NVM, as its roots count them.
+pub fn leaves_below(inode: &Inode) -> u64 {
+    trees(inode).map(|root| u64::from(root.len)).sum()
 }
 
 impl View {
@@ -80,15 +110,15 @@ impl View {
     pub(crate) fn load_node(
         &self,
         addr: BlockAddr,
-        (kind, level): (TreeKind, u16),
+        level: u16,
         following: u64,
         into: &mut Block,
     ) -> Result<()> {
-        if is_in_nvm(addr) || level > 0 || kind != TreeKind::Entries || self.lower().is_none() {
+        let Some(lower) = self.lower().filter(|_| !is_in_nvm(addr) && level == 0) else {
             return self.media().load_block(addr, into);
-        }
+        };
         let Some(given) = self.given() else {
-            return self.read_at(addr, 0, into);
+            return lower.read_leaf(addr, into);
         };
         let generation = self.generation(addr)?;
         match given.block(addr, generation) {
@@ -104,41 +134,106 @@ impl View {
         Ok(())
     }
 
-    /// Where the leaves of a directory lie, in the order of their keys. Reads none of them.
+    /// Where the leaves of a directory, or of a file's extents, lie, in the order of their keys, tier by tier.
+    /// Reads none of them.
     ///
     /// # Errors
     /// Damaged tree.
-    pub fn leaves(&self, dir: &Inode) -> Result<Vec<BlockAddr>> {
-        let (root, owner) = (&dir.root[0], Ino(dir.ino));
+    pub fn leaves(&self, inode: &Inode) -> Result<Vec<BlockAddr>> {
         let mut leaves = Vec::new();
-        if !dir.is_dir() || root.kind == root_kind::EMPTY {
-            return Ok(leaves);
-        }
-        let mut open = vec![top(root, owner)?];
-        while let Some((addr, level)) = open.pop() {
-            if level == 0 {
-                leaves.push(addr);
-            } else if let Node::Inner(_, children) = Node::<Dirent>::load(self, addr, owner, level)?
-            {
-                let below = |c: &tree::ChildEntry| (BlockAddr::from_raw(c.addr), level - 1);
-                open.extend(children.iter().rev().map(below));
+        for root in trees(inode) {
+            match inode.is_dir() {
+                true => self.leaves_of::<Dirent>(root, Ino(inode.ino), &mut leaves)?,
+                false => self.leaves_of::<Extent>(root, Ino(inode.ino), &mut leaves)?,
             }
         }
         Ok(leaves)
     }
 
-    /// Reads the leaf of a directory at `addr`, to be put elsewhere.
+    fn leaves_of<T: Item>(
+        &self,
+        root: &ExtentRoot,
+        owner: Ino,
+        leaves: &mut Vec<BlockAddr>,
+    ) -> Result<()> {
+        let mut open = vec![top(root, owner)?];
+        while let Some((addr, level)) = open.pop() {
+            if level == 0 {
+                leaves.push(addr);
+            } else if let Node::Inner(_, children) = Node::<T>::load(self, addr, owner, level)? {
+                let below = |c: &tree::ChildEntry| (BlockAddr::from_raw(c.addr), level - 1);
+                open.extend(children.iter().rev().map(below));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the leaf lies that tells of block `fb` of a file in `tier`, if that is below NVM. Does not read it.
     ///
     /// # Errors
-    /// It cannot be read, or is no leaf of that directory.
-    pub fn leaf(&self, dir: Ino, addr: BlockAddr) -> Result<Box<[u8; BLOCK_BYTES]>> {
+    /// Damaged tree.
+    pub fn leaf_below(
+        &self,
+        file: &Inode,
+        tier: TierId,
+        fb: FileBlock,
+    ) -> Result<Option<BlockAddr>> {
+        let root = &file.root[tier as usize];
+        if root.kind != root_kind::TREE || root.len == 0 {
+            return Ok(None);
+        }
+        let (addr, _) = self.leaf_at(root, Ino(file.ino), fb)?;
+        Ok((!is_in_nvm(addr)).then_some(addr))
+    }
+
+    /// Block of a file behind the last one that the leaves tell of that tell of `fb`. Reads none of them.
+    pub(crate) fn leaf_end(&self, file: &Inode, fb: FileBlock) -> Result<FileBlock> {
+        let mut end = FileBlock(u64::MAX);
+        for root in trees(file) {
+            end = end.min(self.leaf_at(root, Ino(file.ino), fb)?.1);
+        }
+        Ok(end)
+    }
+
+    /// Where the leaf lies that tells of a block of a file, and the first block that it does not tell of.
+    fn leaf_at(
+        &self,
+        root: &ExtentRoot,
+        owner: Ino,
+        fb: FileBlock,
+    ) -> Result<(BlockAddr, FileBlock)> {
+        let (mut addr, mut level) = top(root, owner)?;
+        let mut end = FileBlock(u64::MAX);
+        while level > 0 {
+            let Node::Inner(_, children) = Node::<Extent>::load(self, addr, owner, level)? else {
+                return Err(bad_level(addr, owner));
+            };
+            let i = child_index(&children, fb.0);
+            end = children.get(i + 1).map_or(end, |c| FileBlock(c.key));
+            addr = BlockAddr::from_raw(children[i].addr);
+            level -= 1;
+        }
+        Ok((addr, end))
+    }
+
+    /// Reads the leaf of an inode's tree at `addr`, to be put elsewhere.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no leaf of that inode.
+    pub fn leaf(&self, ino: Ino, addr: BlockAddr) -> Result<Box<[u8; BLOCK_BYTES]>> {
         let mut block = Box::new([0; BLOCK_BYTES]);
-        self.load_node(addr, (TreeKind::Entries, 0), 1, &mut block)?;
-        let header = tree::check(&block, addr, dir, TreeKind::Entries)?;
+        self.load_node(addr, 0, 1, &mut block)?;
+        let extents = NodeHeader::read_from_prefix(&block[..])
+            .is_ok_and(|(header, _)| header.kind == TreeKind::Extents as u16);
+        let kind = match extents {
+            true => TreeKind::Extents,
+            false => TreeKind::Entries,
+        };
+        let header = tree::check(&block, addr, ino, kind)?;
         match header.level {
             0 => Ok(block),
             level => Err(VolumeError::Format(FormatError::Field {
-                what: "leaf of a directory",
+                what: "leaf of a tree",
                 at: addr.index(),
                 field: "level",
                 found: level.into(),
@@ -153,7 +248,7 @@ type Moves = HashMap<BlockAddr, BlockAddr>;
 impl Draft {
     /// Names the copies of leaves instead of them, below a node; adds those to `moved`. Gives where the node is
     /// then.
-    fn move_below(
+    fn move_below<T: Kept>(
         &mut self,
         (addr, level): (BlockAddr, u16),
         owner: Ino,
@@ -167,68 +262,76 @@ impl Draft {
             };
             self.free(Run { addr, len: 1 })?;
             self.mark(Run { addr: to, len: 1 })?;
-            self.sunk.left(addr);
-            self.sunk.add(to, 1);
+            self.sunk.left(T::KIND, addr);
+            self.sunk.add(T::KIND, to, 1);
             moved.push(addr);
             return Ok(to);
         }
-        let mut children = match &*self.node::<Dirent>(addr, owner, level)? {
+        let mut children = match &*self.node::<T>(addr, owner, level)? {
             Node::Inner(_, children) => children.clone(),
             Node::Leaf(_) => return Err(bad_level(addr, owner)),
         };
         let mut changed = false;
         for child in &mut children {
             let below = (BlockAddr::from_raw(child.addr), level - 1);
-            let now = self.move_below(below, owner, (moves, moved), room)?.raw();
+            let now = self
+                .move_below::<T>(below, owner, (moves, moved), room)?
+                .raw();
             changed |= now != child.addr;
             child.addr = now;
         }
         if !changed {
             return Ok(addr);
         }
-        let (addr, _) = self.open::<Dirent>(addr, owner, level)?;
-        self.put::<Dirent>(addr, owner, Node::Inner(level, children));
+        let (addr, _) = self.open::<T>(addr, owner, level)?;
+        self.put::<T>(addr, owner, Node::Inner(level, children));
         Ok(addr)
     }
 
-    fn move_leaves(
+    fn move_leaves<T: Kept>(
         &mut self,
         root: &mut ExtentRoot,
         owner: Ino,
-        moves: &Moves,
+        (moves, moved): (&Moves, &mut Vec<BlockAddr>),
         room: u64,
-    ) -> Result<Vec<BlockAddr>> {
-        let mut moved = Vec::new();
+    ) -> Result<()> {
         let at = top(root, owner)?;
-        root.addr = self.move_below(at, owner, (moves, &mut moved), room)?.raw();
+        root.addr = self.move_below::<T>(at, owner, (moves, moved), room)?.raw();
         self.count(root);
-        Ok(moved)
+        Ok(())
     }
 }
 
 impl Txn<'_> {
-    /// Has leaves of a directory lie where `moves` says, by where they lie: there the caller has written
-    /// copies of them, as nodes of those places. Gives those that move, by where they lay: not what is somewhere else by
-    /// now, and as many as the journal takes.
+    /// Has leaves of a directory, or of a file's extents, lie where `moves` says, by where they lie: there the caller
+    /// has written copies of them, as nodes of those places. Gives those that move, by where they lay: not what is
+    /// somewhere else by now, and as many as the journal takes.
     ///
     /// # Errors
     /// Damaged tree, `NoSpace` for inner nodes.
     pub fn move_leaves(
         &mut self,
-        dir: Ino,
+        ino: Ino,
         moves: &HashMap<BlockAddr, BlockAddr>,
     ) -> Result<Vec<BlockAddr>> {
-        let Some(mut inode) = self.inode(dir)?.filter(Inode::is_dir) else {
-            return Ok(Vec::new());
+        let mut moved = Vec::new();
+        let Some(mut inode) = self.inode(ino)? else {
+            return Ok(moved);
         };
-        if inode.root[0].kind == root_kind::EMPTY {
-            return Ok(Vec::new());
-        }
+        let is_dir = inode.is_dir();
         let room = self.journal_room() / 4 * 3;
-        let result = self
-            .draft()
-            .move_leaves(&mut inode.root[0], dir, moves, room);
-        let moved = self.noted(result)?;
+        let roots = if is_dir { 1 } else { inode.root.len() };
+        for root in &mut inode.root[..roots] {
+            if root.kind != root_kind::TREE {
+                continue;
+            }
+            let (draft, to) = (self.draft(), (moves, &mut moved));
+            let result = match is_dir {
+                true => draft.move_leaves::<Dirent>(root, ino, to, room),
+                false => draft.move_leaves::<Extent>(root, ino, to, room),
+            };
+            self.noted(result)?;
+        }
         if !moved.is_empty() {
             self.put_inode(&inode)?;
         }

@@ -20,6 +20,7 @@ mod extent;
 mod held;
 mod inode;
 mod journal;
+mod leaf_cache;
 mod leaves;
 mod lookup;
 mod lower;
@@ -41,7 +42,7 @@ mod zones;
 
 pub use devices::LowerDeviceInfo;
 pub use error::{Result, VolumeError};
-pub use leaves::{Given, LEAVES_AT_ONCE};
+pub use leaves::{Given, LEAVES_AT_ONCE, leaves_below};
 pub use lookup::FoundInode;
 pub use lower::{LowerDevices, ZonePlace};
 pub use mkfs::MkfsOptions;

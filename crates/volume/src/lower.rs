@@ -8,7 +8,8 @@
 //! Address and generation together name the same bytes for ever: that is a cache's key.
 
 use crate::error::{Result, VolumeError};
-use crate::media::Media;
+use crate::leaf_cache::LeafCache;
+use crate::media::{Block, Media};
 use parking_lot::RwLock;
 use shale_device::{TierDevice, mutants};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
@@ -264,6 +265,7 @@ pub(crate) struct Lower {
     /// The devices change here, so the layout is never behind the device table.
     owner: bool,
     layout: RwLock<Arc<Layout>>,
+    leaves: LeafCache,
 }
 
 impl Lower {
@@ -283,6 +285,7 @@ impl Lower {
             superblock: *sb,
             owner,
             layout: RwLock::new(Arc::new(layout)),
+            leaves: LeafCache::default(),
         })))
     }
 
@@ -388,6 +391,18 @@ impl Lower {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// Reads a block that should be a leaf, if it was not read lately.
+    pub(crate) fn read_leaf(&self, addr: BlockAddr, into: &mut Block) -> Result<()> {
+        let key = (addr, self.generation(addr)?);
+        if let Some(block) = self.leaves.get(key) {
+            *into = *block;
+            return Ok(());
+        }
+        self.read_blocks(addr, into)?;
+        self.leaves.put(key, into);
         Ok(())
     }
 

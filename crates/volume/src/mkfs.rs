@@ -283,7 +283,8 @@ fn write_inodes(media: &Media, sb: &Superblock, options: &MkfsOptions) -> Result
         used_blocks: [1, 0, 0],
         inodes: dirs.len() as u64,
         leaves_below: [0; 2],
-        reserved1: [0; 184],
+        extent_leaves_below: [0; 2],
+        reserved1: [0; 168],
         inode_file: inode_file(sb.data_block),
     };
     media.write(BlockAddr::nvm(ROOT_BLOCK), 0, &root.encode())

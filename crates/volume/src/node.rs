@@ -221,7 +221,7 @@ impl<T: Item> Node<T> {
     /// The node of `owner` at `addr`, which has to be at `level`.
     pub(crate) fn load(view: &View, addr: BlockAddr, owner: Ino, level: u16) -> Result<Self> {
         let mut block = [0; BLOCK_BYTES];
-        view.load_node(addr, (T::KIND, level), 1, &mut block)?;
+        view.load_node(addr, level, 1, &mut block)?;
         let header = check(&block, addr, owner, T::KIND, level)?;
         let count = header.count as usize;
         if level > 0 {
@@ -355,7 +355,7 @@ impl Leaf {
         let mut level = root.level;
         let mut following = 1;
         loop {
-            view.load_node(addr, (kind, level), following, &mut block)?;
+            view.load_node(addr, level, following, &mut block)?;
             let header = check(&block, addr, owner, kind, level)?;
             if level == 0 {
                 return Ok(Leaf {

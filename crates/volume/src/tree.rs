@@ -243,7 +243,7 @@ impl Draft {
         let node = Node::load(&self.view, addr, owner, level)?;
         self.free(Run { addr, len: 1 })?;
         // What comes back is no growth that somebody has set room aside for.
-        self.uncounted += i64::from(self.sunk.left(addr));
+        self.uncounted += i64::from(self.sunk.left(T::KIND, addr));
         Ok((self.new_addr()?, node))
     }
 
@@ -267,7 +267,7 @@ impl Draft {
             self.pool.push(addr);
             return Ok(());
         }
-        self.sunk.left(addr);
+        self.sunk.left(T::KIND, addr);
         self.free(Run { addr, len: 1 })
     }
 
@@ -495,7 +495,13 @@ impl Draft {
             let separator = r.key;
             let (l, r) = (BlockAddr::from_raw(l.addr), BlockAddr::from_raw(r.addr));
             let neighbour = if left == i { r } else { l };
-            if self.node::<T>(neighbour, owner, level)?.bytes() + bytes > MERGED_BYTES_MAX {
+            let neighbour = match self.node::<T>(neighbour, owner, level) {
+                Ok(node) => node.bytes(),
+                // Where one below NVM cannot be read, what is beside it can change all the same.
+                Err(VolumeError::BadBlock { .. } | VolumeError::Lower(_)) => continue,
+                Err(e) => return Err(e),
+            };
+            if neighbour + bytes > MERGED_BYTES_MAX {
                 continue;
             }
             let tail = self.node::<T>(r, owner, level)?.into_owned();

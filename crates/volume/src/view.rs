@@ -343,9 +343,40 @@ impl View {
         from: FileBlock,
         f: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
+        self.walk(inode, from, &|_| Ok(None), f)
+    }
+
+    /// The same of what can be read: what a leaf below NVM tells of that cannot be is passed over.
+    ///
+    /// # Errors
+    /// Damaged tree.
+    pub fn extents_there(
+        &self,
+        inode: &Inode,
+        from: FileBlock,
+        f: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.walk(inode, from, &|fb| self.leaf_end(inode, fb).map(Some), f)
+    }
+
+    /// Calls `f` with extents from `from` on. Behind what cannot be read below NVM it goes on where `skip` says;
+    /// `None`: it does not.
+    fn walk(
+        &self,
+        inode: &Inode,
+        from: FileBlock,
+        skip: &dyn Fn(FileBlock) -> Result<Option<FileBlock>>,
+        f: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
         let mut fb = from;
         while fb.0 < u64::MAX {
-            let cover = self.leaf_of(inode, fb)?;
+            let cover = match self.leaf_of(inode, fb) {
+                Err(e @ (VolumeError::BadBlock { .. } | VolumeError::Lower(_))) => {
+                    fb = skip(fb)?.ok_or(e)?;
+                    continue;
+                }
+                cover => cover?,
+            };
             let range = fb.0..cover.range.end.0;
             for e in cover.extents.iter().filter_map(|e| clip(e, &range)) {
                 if f(e).is_break() {

@@ -19,7 +19,7 @@ use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
-use shale_format::version::{Access, DIRECTORIES_BELOW, INODES_BELOW};
+use shale_format::version::{Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODES_BELOW};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -52,6 +52,7 @@ pub struct Volume {
     inodes_below: AtomicBool,
     /// Leaves of directories that lie in ssd and hdd, as last committed.
     leaves_below: [AtomicU64; 2],
+    extent_leaves_below: [AtomicU64; 2],
     /// Features of which both superblocks say that they are in use.
     in_use: AtomicU64,
 }
@@ -128,6 +129,7 @@ impl Volume {
             broken: AtomicBool::new(false),
             inodes_below: AtomicBool::new(has_inodes_below(&root)),
             leaves_below: root.leaves_below.map(AtomicU64::new),
+            extent_leaves_below: root.extent_leaves_below.map(AtomicU64::new),
             in_use: AtomicU64::new(0),
             core: Mutex::new(Core {
                 root,
@@ -183,10 +185,18 @@ impl Volume {
         n.map_or(0, |n| self.leaves_below[n].load(Ordering::Acquire))
     }
 
+    /// The same of leaves of files' extents.
+    pub fn extent_leaves_below(&self, tier: TierId) -> u64 {
+        let n = (tier as usize).checked_sub(1);
+        n.map_or(0, |n| self.extent_leaves_below[n].load(Ordering::Acquire))
+    }
+
     pub(crate) fn note_below(&self, root: &RootBlock) {
         let below = has_inodes_below(root);
         self.inodes_below.store(below, Ordering::Release);
-        for (count, n) in self.leaves_below.iter().zip(root.leaves_below) {
+        let entries = self.leaves_below.iter().zip(root.leaves_below);
+        let extents = self.extent_leaves_below.iter();
+        for (count, n) in entries.chain(extents.zip(root.extent_leaves_below)) {
             count.store(n, Ordering::Release);
         }
     }
@@ -214,6 +224,17 @@ impl Volume {
         match mutants::is_on("directories-feature") {
             true => Ok(()),
             false => self.use_feature(DIRECTORIES_BELOW),
+        }
+    }
+
+    /// The same of leaves of files' extents.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn let_extents_sink(&self) -> Result<()> {
+        match mutants::is_on("extents-feature") {
+            true => Ok(()),
+            false => self.use_feature(EXTENTS_BELOW),
         }
     }
 

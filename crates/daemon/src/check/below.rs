@@ -1,4 +1,4 @@
-//! Blocks of the inode file and leaves of directories that lie below NVM, as a check reads them: from the devices, each with its
+//! Blocks of the inode file and leaves of trees that lie below NVM, as a check reads them: from the devices, each with its
 //! checksum. Devices are opened only where there are such blocks.
 
 use super::Checker;
@@ -100,12 +100,13 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Opens those of the tiers in which the inode file has blocks or directories have leaves; of all tiers
+    /// Opens those of the tiers in which the inode file has blocks or trees have leaves; of all tiers
     /// if it is not known.
     pub(super) fn of(root: Option<&RootBlock>, table: &DeviceTable, below: &Below) -> Devices {
         let tiers = [0, 1].map(|n| {
             let inodes = |r: &RootBlock| r.inode_file.root[n + 1].kind != root_kind::EMPTY;
-            let needed = root.is_none_or(|r| inodes(r) || r.leaves_below[n] > 0);
+            let leaves = |r: &RootBlock| r.leaves_below[n] + r.extent_leaves_below[n] > 0;
+            let needed = root.is_none_or(|r| inodes(r) || leaves(r));
             let places = table.of(n).iter().filter(|_| needed);
             places.map(|p| (*p, below.device(n, p))).collect()
         });

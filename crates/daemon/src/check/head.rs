@@ -86,14 +86,18 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
         } else {
             (a, b)
         };
-        // One copy after the other says so before the first block of inodes or directories goes down.
+        // One copy after the other says so before the first block of inodes, directories or extents goes down.
         let begins = |feature| {
             let mut begun = *older;
             begun.incompatible |= feature;
             begun.generation += 1;
             begun.encode() == newer.encode()
         };
-        let begun = [version::INODES_BELOW, version::DIRECTORIES_BELOW];
+        let begun = [
+            version::INODES_BELOW,
+            version::DIRECTORIES_BELOW,
+            version::EXTENTS_BELOW,
+        ];
         let (severity, what) = match begun.into_iter().any(begins) {
             true => (Severity::Info, "a feature was about to come into use"),
             false => (Severity::Warning, "superblock older than the other copy"),

@@ -39,6 +39,17 @@ pub(super) struct Mapped {
     pub(super) broken: bool,
     /// File block 0 holds data.
     pub(super) begins: bool,
+    /// Of the nodes, leaves in ssd and hdd.
+    pub(super) below: [u64; 2],
+}
+
+impl Mapped {
+    fn add(&mut self, walked: &Walked) {
+        self.nodes += walked.nodes;
+        self.broken |= walked.broken;
+        let counts = self.below.iter_mut().zip(walked.below);
+        counts.for_each(|(count, n)| *count += n);
+    }
 }
 
 /// One inode whose extents are walked.
@@ -167,12 +178,12 @@ impl Walk<'_> {
 }
 
 /// Walks the extents of an inode in all tiers and calls `each` with those that are
-/// in order and whose blocks are its own.
+/// in order and whose blocks are its own. Its leaves may lie below NVM, or may not.
 pub(super) fn extents(
     media: &Media,
     claims: &mut Claims,
     findings: &mut Findings,
-    (inode, txid): (&Inode, u64),
+    (inode, txid, may_lie_below): (&Inode, u64, bool),
     each: &mut dyn FnMut(&Extent),
 ) -> Mapped {
     let limit = match inode.ino {
@@ -210,7 +221,7 @@ pub(super) fn extents(
                     owner: Ino(inode.ino),
                     kind: TreeKind::Extents,
                     txid,
-                    may_lie_below: false,
+                    may_lie_below,
                 };
                 let mut leaf = |leaf: &Leaf<'_>, claims: &mut Claims, findings: &mut Findings| {
                     for i in 0..usize::from(leaf.header.count) {
@@ -232,8 +243,7 @@ pub(super) fn extents(
                 }
             }
         };
-        walk.mapped.nodes += walked.nodes;
-        walk.mapped.broken |= walked.broken;
+        walk.mapped.add(&walked);
     }
     walk.mapped
 }
@@ -292,11 +302,16 @@ impl Checker<'_> {
             &self.media,
             &mut self.claims,
             &mut self.findings,
-            (inode, self.root.txid),
+            (inode, self.root.txid, self.sb.has_extents_below()),
             &mut |_| (),
         );
         self.totals.extents += mapped.extents;
         self.totals.nodes += mapped.nodes;
+        if !self.findings.quiet {
+            let counts = self.extent_leaves_below.iter_mut().zip(mapped.below);
+            counts.for_each(|(count, n)| *count += n);
+        }
+        self.extents_missing |= mapped.broken;
         let f = &mut self.findings;
         if !mapped.broken {
             f.equal(object, "count of blocks", mapped.blocks, inode.blocks);

@@ -1,5 +1,5 @@
 //! Tiers below NVM: their bitmaps and zones against what was seen. Of the devices only blocks of inodes and
-//! leaves of directories are read (`below`): `scrub` and every read do the rest.
+//! leaves of trees are read (`below`): `scrub` and every read do the rest.
 
 use super::Checker;
 use super::claims::{Owner, Part, for_runs};
@@ -121,6 +121,13 @@ impl Checker<'_> {
         let counted = self.leaves_below.into_iter().zip(self.root.leaves_below);
         for ((found, said), tier) in counted.zip(TIERS).filter(|_| !self.names_missing) {
             let what = "count of leaves of directories there";
+            self.findings.equal(tier, what, found, said);
+        }
+        let unknown = self.extents_missing || self.names_missing;
+        let counted = self.extent_leaves_below.into_iter();
+        let counted = counted.zip(self.root.extent_leaves_below);
+        for ((found, said), tier) in counted.zip(TIERS).filter(|_| !unknown) {
+            let what = "count of leaves of extents there";
             self.findings.equal(tier, what, found, said);
         }
         for (n, object) in TIERS.into_iter().enumerate() {

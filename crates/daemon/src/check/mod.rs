@@ -75,7 +75,7 @@ const PROGRESS_BLOCKS: u64 = 256;
 pub struct CheckOptions {
     /// Findings listed at most; the rest is counted. Default 1000.
     pub findings_max: usize,
-    /// Devices below NVM, for inodes and leaves of directories that lie there. Default none: those are told of as
+    /// Devices below NVM, for inodes and leaves of trees that lie there. Default none: those are told of as
     /// not readable, with the devices that are missing.
     pub below: Below,
 }
@@ -169,6 +169,10 @@ struct Checker<'a> {
     slots_unread: bool,
     /// Leaves of directories in ssd and hdd.
     leaves_below: [u64; 2],
+    /// Leaves of files' extents there.
+    extent_leaves_below: [u64; 2],
+    /// Some extents cannot be read.
+    extents_missing: bool,
 }
 
 /// Checks a volume. `map` holds the NVM tier; nobody may be changing it. Nothing is
@@ -208,7 +212,7 @@ fn check_named(
         let root = head::root(&media, &mut findings);
         if let (Some(root), Some(devices)) = (root, devices) {
             report.txid = root.txid;
-            media.open_below(Some(&root), &devices, &options.below);
+            // Before those are opened, and so locked, that are read.
             for why in options.below.absent(&devices) {
                 let what = "without this device the volume cannot be mounted";
                 findings.note(
@@ -219,6 +223,7 @@ fn check_named(
                     ("", why),
                 );
             }
+            media.open_below(Some(&root), &devices, &options.below);
             let tiers = lower::tier_blocks(&sb, &devices);
             let data = sb.data_block..sb.second_block();
             let checker = Checker {
@@ -235,6 +240,8 @@ fn check_named(
                 inode_file_broken: false,
                 slots_unread: false,
                 leaves_below: [0; 2],
+                extent_leaves_below: [0; 2],
+                extents_missing: false,
             };
             let paths = checker.run(logs, &mut report, inos);
             return (report, paths);
@@ -308,7 +315,7 @@ impl Checker<'_> {
             &self.media,
             &mut self.claims,
             f,
-            (&file, self.root.txid),
+            (&file, self.root.txid, false),
             &mut |e| {
                 let below = BlockAddr::from_raw(e.addr).tier() != Some(TierId::Nvm);
                 let usable = (!below || sb.has_inodes_below())
@@ -448,7 +455,7 @@ impl Checker<'_> {
             &self.media,
             claims,
             findings,
-            (&file, self.root.txid),
+            (&file, self.root.txid, false),
             &mut |_| (),
         );
         self.each_inode(Stage::Owners, |c, inode, _| c.check_inode(inode));

@@ -133,10 +133,13 @@ fn read(
         _ if at.level > 0 || !tree.may_lie_below => ("tree node in a tier below", String::new()),
         _ => match media.read_below(at.addr, block) {
             Ok(()) => return true,
-            Err(why) => (
-                "entries of a directory that cannot be read",
-                format!(": {why}"),
-            ),
+            Err(why) => {
+                let what = match tree.kind {
+                    TreeKind::Entries => "entries of a directory that cannot be read",
+                    TreeKind::Extents => "extents of a file that cannot be read",
+                };
+                (what, format!(": {why}"))
+            }
         },
     };
     let found = format!("{:?}{why}", at.addr);

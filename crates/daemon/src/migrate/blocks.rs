@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A block, where it lies, and what it holds.
 pub(super) struct Copied {
-    /// The directory that it is a leaf of; none: it is one of the inode file.
+    /// The inode that it is a leaf of; none: it is one of the inode file.
     pub(super) owner: Ino,
     /// Of the inode file: which.
     pub(super) at: u64,

@@ -11,8 +11,8 @@
 //! nothing back one by one: all leases of a batch become shared at once.
 //!
 //! Not moved: blocks with a directory (each path walk reads them) or an orphan (it is freed without a
-//! lease), with a file that has data in NVM (so whoever looks for data there need not look at inodes below), with
-//! a number that is granted, or an inode that is open.
+//! lease), with a file that has data in NVM (so whoever looks for data there need not look at inodes below) or leaves of
+//! extents that go first, with a number that is granted, or an inode that is open.
 
 use super::Migration;
 use super::blocks::Copied;
@@ -121,13 +121,8 @@ fn may_sink(inode: &Inode) -> bool {
     Ino(inode.ino).is_user() && !inode.is_dir() && !orphan && !in_nvm
 }
 
-/// Whether all inodes of a block may lie below NVM.
-fn all_may_sink(fb: u64, block: &[u8; BLOCK_BYTES]) -> bool {
-    decoded(fb, block).is_some_and(|inodes| inodes.iter().all(may_sink))
-}
-
 impl Shared {
-    /// Has an inode's block in NVM, and a directory's leaves, where they stay until what is given is dropped: for
+    /// Has an inode's block in NVM, and the leaves of its trees, where they stay until what is given is dropped: for
     /// who is about to get a lease to change it.
     ///
     /// # Errors
@@ -186,7 +181,7 @@ impl Shared {
     }
 
     /// Where a block of the inode file lies, if that is below NVM.
-    fn inode_block_below(&self, fb: u64) -> Result<Option<BlockAddr>> {
+    pub(super) fn inode_block_below(&self, fb: u64) -> Result<Option<BlockAddr>> {
         let _reader = self.readers.enter();
         let view = self.volume.view();
         let found = view.map_block(&view.root()?.inode_file, FileBlock(fb))?;
@@ -269,8 +264,8 @@ impl Shared {
         let _reader = self.readers.enter();
         let mut blocks = 0;
         // What cannot be read of the tree is told by whoever needs it.
-        let _ = self.extents_of(Ino::NONE, Some(tier), &mut |_, e| {
-            blocks += u64::from(e.len)
+        let _ = self.lies_of(Ino::NONE, Some(tier), &mut |_, lies| {
+            blocks += u64::from(lies.extent.len)
         });
         blocks
     }
@@ -300,12 +295,23 @@ impl Shared {
     /// When the inodes of a block were changed or read last; `None`: it has to stay.
     fn coldness(&self, fb: u64, inodes: &[Inode], clients: &[Arc<Client>]) -> Option<i64> {
         let open = |i: &Inode| clients.iter().any(|c| c.client_page.uses(i.ino));
-        let free = inodes.iter().all(|i| may_sink(i) && !open(i));
+        let free = inodes.iter().all(|i| self.may_sink(i) && !open(i));
         if !free || self.volume.has_granted_inodes(FileBlock(fb)) {
             return None;
         }
         let newest = |i: &Inode| i.time_s[time::CHANGE].max(i.time_s[time::ACCESS]);
         inodes.iter().map(newest).max()
+    }
+
+    /// Whether an inode may go below NVM: leaves of its extents that could go have to go first. The caller is a
+    /// reader.
+    fn may_sink(&self, inode: &Inode) -> bool {
+        may_sink(inode) && !self.has_leaves_to_sink(inode)
+    }
+
+    /// Whether all inodes of a block may. The caller is a reader.
+    fn all_may_sink(&self, fb: u64, block: &[u8; BLOCK_BYTES]) -> bool {
+        decoded(fb, block).is_some_and(|inodes| inodes.iter().all(|i| self.may_sink(i)))
     }
 
     /// Tells of the blocks of the inode file, and whether each lay in NVM a moment ago. Freed blocks wait for
@@ -408,7 +414,7 @@ impl Shared {
             let mut bytes = Box::new([0; BLOCK_BYTES]);
             match view.read_at(from, 0, &mut bytes[..]) {
                 // It may have changed since it was listed.
-                Ok(()) if from.tier() == Some(TierId::Nvm) && !all_may_sink(fb, &bytes) => {}
+                Ok(()) if from.tier() == Some(TierId::Nvm) && !self.all_may_sink(fb, &bytes) => {}
                 Ok(()) => copied.push(Copied::of((Ino::NONE, fb), from, bytes)),
                 Err(e) => {
                     self.bad_blocks.note(from, &e);

@@ -6,8 +6,8 @@
 //! * `empty`: devices that are to be removed; moving up;
 //! * `pin`: files that stay in a tier;
 //! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
-//! * `inodes`: blocks of inodes below NVM; `directories`: leaves of directories; `blocks`: copies of both; `raised`: what
-//!   came back for a lease stays a while;
+//! * `inodes`: blocks of inodes below NVM; `leaves`: leaves of extents and directories; `blocks`: copies of both;
+//!   `returns`: what a batch of data may bring back; `raised`: what came back for a lease stays a while;
 //! * `pace`: the limit;
 //! * `room`: making room, tier by tier;
 //! * `straight`: what goes below without having been in NVM;
@@ -22,15 +22,16 @@
 
 mod blocks;
 mod copy;
-mod directories;
 mod empty;
 mod inodes;
+mod leaves;
 mod mover;
 mod owners;
 mod pace;
 mod pin;
 mod policy;
 mod raised;
+mod returns;
 mod rise;
 mod room;
 mod straight;
@@ -45,6 +46,7 @@ pub(crate) use straight::STRAIGHT_BYTES;
 
 use crate::shared::Shared;
 use empty::Stuck;
+use leaves::Of;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use policy::Piece;
 use serde::Serialize;
@@ -131,7 +133,7 @@ pub(crate) struct Migration {
     pub(crate) recency: Recency,
     owners: owners::Owners,
     inodes: inodes::InodeBlocks,
-    directories: directories::Directories,
+    leaves: leaves::Leaves,
     rising: Mutex<rise::Rising>,
     last_error: Mutex<Option<String>>,
     stuck: Mutex<Vec<Stuck>>,
@@ -284,7 +286,7 @@ impl Shared {
         !self.migration.stopped() && !self.migration.speed().paused
     }
 
-    /// Moves the coldest data down if NVM is too full, and where there is none inodes and directories.
+    /// Moves the coldest data down if NVM is too full, and where there is none extents, inodes and directories.
     fn sink(self: &Arc<Self>) -> shale_volume::Result<()> {
         let percent = self.migrate_percent();
         if self.above(percent) == 0 {
@@ -305,15 +307,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Moves data down, and where that makes no room inodes, and then directories. Gives the blocks. `asked`:
-    /// somebody waits.
+    /// Moves data down, and where that makes no room leaves of extents, then inodes, then directories. Gives the
+    /// blocks. `asked`: somebody waits.
     fn move_down_all(self: &Arc<Self>, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
         let moved = match self.move_down(blocks)? {
+            0 => self.sink_leaves(Of::Files, blocks, asked)?,
+            moved => moved,
+        };
+        let moved = match moved {
             0 => self.sink_inodes(blocks, asked)?,
             moved => moved,
         };
         match moved {
-            0 => self.sink_directories(blocks, asked),
+            0 => self.sink_leaves(Of::Directories, blocks, asked),
             moved => Ok(moved),
         }
     }

@@ -20,7 +20,7 @@ use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Extent, Mapping, Result, Run, Txn, VolumeError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -45,21 +45,21 @@ pub(crate) struct Wanted {
     pub(crate) unwritten: bool,
     /// The tier that its file is pinned to.
     pub(crate) pin: Option<TierId>,
-    /// It is a leaf of a directory.
+    /// It is a leaf of a tree.
     pub(crate) leaf: bool,
 }
 
 impl Wanted {
-    /// A leaf of a directory.
-    pub(super) fn leaf(dir: &Inode, from: BlockAddr) -> Wanted {
+    /// A leaf of a tree.
+    pub(super) fn leaf(inode: &Inode, from: BlockAddr) -> Wanted {
         Wanted {
-            ino: dir.ino,
+            ino: inode.ino,
             at: 0,
             from,
             blocks: 1,
             hot: false,
             unwritten: false,
-            pin: dir.pin(),
+            pin: inode.pin(),
             leaf: true,
         }
     }
@@ -68,6 +68,27 @@ impl Wanted {
     pub(super) fn may_go(&self, to: TierId) -> bool {
         self.pin.is_none_or(|pin| pin >= to)
     }
+}
+
+/// A batch, when it was looked at once more.
+#[derive(Default)]
+struct There {
+    /// What is still where it was listed.
+    blocks: Vec<Wanted>,
+    /// What has to wait for the next batch.
+    later: Vec<Wanted>,
+    /// The last blocks of its files.
+    last: LastOf,
+}
+
+/// What became of a batch.
+struct Done {
+    /// Blocks moved.
+    moved: u64,
+    /// The target is full.
+    full: bool,
+    /// What has to wait for the next batch.
+    later: Vec<Wanted>,
 }
 
 /// Where blocks go.
@@ -87,19 +108,19 @@ impl Shared {
         let mut moved = self.move_inode_runs(&inodes, target)?;
         let leaves: Vec<Wanted> = wanted.iter().filter(|w| w.leaf).copied().collect();
         moved += self.move_leaves(&leaves, target)?;
-        let mut rest = wanted.iter().filter(|w| !of_inodes(w) && !w.leaf).copied();
-        let mut held: Option<Wanted> = None;
+        let rest = wanted.iter().filter(|w| !of_inodes(w) && !w.leaf).copied();
+        let mut rest: VecDeque<Wanted> = rest.collect();
         loop {
             let mut batch = Vec::new();
             let mut left = BATCH_BLOCKS;
             while left > 0
-                && let Some(w) = held.take().or_else(|| rest.next())
+                && let Some(w) = rest.pop_front()
             {
                 let n = w.blocks.min(left);
                 batch.push(Wanted { blocks: n, ..w });
                 left -= n;
                 if n < w.blocks {
-                    held = Some(Wanted {
+                    rest.push_front(Wanted {
                         at: w.at + n,
                         from: w.from.plus(n),
                         blocks: w.blocks - n,
@@ -110,11 +131,15 @@ impl Shared {
             if batch.is_empty() {
                 return Ok(moved);
             }
-            let (done, full) = self.somewhere(target.tier, || self.move_batch(&batch, target))?;
-            moved += done;
-            if full {
+            let done = self.somewhere(target.tier, || self.move_batch(&batch, target))?;
+            moved += done.moved;
+            if done.full || (done.moved == 0 && !done.later.is_empty()) {
                 return Ok(moved);
             }
+            done.later
+                .into_iter()
+                .rev()
+                .for_each(|w| rest.push_front(w));
         }
     }
 
@@ -138,44 +163,76 @@ impl Shared {
         }
     }
 
-    /// What of a batch is still where it was listed, and which blocks of these files are their last ones. From here on
-    /// none of these blocks is given out again: who finds it there at the commit finds what was copied.
-    fn still_there(&self, batch: &[Wanted]) -> Result<(Vec<Wanted>, LastOf)> {
+    /// What of a batch is still where it was listed, and what has to wait for the next one: a batch brings so much back
+    /// to NVM and no more. From here on none of these blocks is given out again: who finds it there at the commit finds
+    /// what was copied.
+    fn still_there(&self, batch: &[Wanted], to: TierId) -> Result<There> {
         let view = self.volume.view();
-        let mut there = Vec::with_capacity(batch.len());
-        let mut last = LastOf::new();
+        let mut all = There::default();
+        let mut returns = self.returns();
         for w in batch {
             // One that cannot be read where it lies below NVM is named by whoever asks for it.
             let inode = view.inode(Ino(w.ino)).or_else(unless_below)?;
             let Some(inode) = inode.filter(|i| i.is_file()) else {
                 continue;
             };
-            last.extend(last_block(&inode).map(|block| (w.ino, block)));
-            let mut n = 0;
-            while n < w.blocks {
-                let mapped = view.map_block(&inode, FileBlock(w.at + n))?;
-                let (found, len) = is_at(mapped, w.from.plus(n), w.unwritten);
-                let blocks = len.clamp(1, w.blocks - n);
-                if found {
-                    let (at, from) = (w.at + n, w.from.plus(n));
-                    there.push(Wanted {
-                        at,
-                        from,
-                        blocks,
-                        ..*w
-                    });
-                }
-                n += blocks;
+            let last = last_block(&inode).map(|block| (w.ino, block));
+            all.last.extend(last);
+            let place = (&inode, w);
+            match self.in_place(place).and_then(|found| {
+                let fits = found.is_empty() || returns.take(self, place, to)?;
+                Ok((found, fits))
+            }) {
+                Ok((found, true)) => all.blocks.extend(found),
+                Ok((_, false)) => all.later.push(*w),
+                Err(e) => self.leaf_is_bad(e)?,
             }
         }
-        Ok((there, last))
+        Ok(all)
     }
 
-    /// Moves one batch. Gives the blocks moved, and whether the target is full.
-    fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<(u64, bool)> {
+    /// What is still where it was listed, of one run.
+    fn in_place(&self, (inode, w): (&Inode, &Wanted)) -> Result<Vec<Wanted>> {
+        let view = self.volume.view();
+        let (mut there, mut n) = (Vec::new(), 0);
+        while n < w.blocks {
+            let mapped = view.map_block(inode, FileBlock(w.at + n))?;
+            let (found, len) = is_at(mapped, w.from.plus(n), w.unwritten);
+            let blocks = len.clamp(1, w.blocks - n);
+            if found {
+                let (at, from) = (w.at + n, w.from.plus(n));
+                there.push(Wanted {
+                    at,
+                    from,
+                    blocks,
+                    ..*w
+                });
+            }
+            n += blocks;
+        }
+        Ok(there)
+    }
+
+    /// Passes over what a leaf below NVM tells of that cannot be read.
+    fn leaf_is_bad(&self, e: VolumeError) -> Result<()> {
+        if let VolumeError::BadBlock { addr, .. } = e {
+            self.bad_blocks.note(BlockAddr::from_raw(addr), &e);
+        }
+        let unreadable = &self.migration.counts.unreadable;
+        unreadable.fetch_add(1, Ordering::Relaxed);
+        unless_below(e)
+    }
+
+    /// Moves one batch.
+    fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<Done> {
         let reader = self.readers.enter();
-        let (there, last) = self.still_there(batch)?;
-        let (copied, full) = self.copy(there, &last, target)?;
+        let there = self.still_there(batch, target.tier)?;
+        let (copied, full) = self.copy(there.blocks, &there.last, target)?;
+        let mut done = Done {
+            moved: 0,
+            full,
+            later: there.later,
+        };
         failpoints::reach("migrate-copied");
         if target.tier != TierId::Nvm {
             self.volume.flush_lower(target.tier)?;
@@ -183,13 +240,13 @@ impl Shared {
         failpoints::reach("migrate-flushed");
         let all: u64 = copied.values().flatten().map(|c| c.blocks).sum();
         if all == 0 {
-            return Ok((0, full));
+            return Ok(done);
         }
         let result = self
             .digester
             .between_chunks(|| self.relink(&copied, target.tier));
         drop(reader);
-        let moved = match result {
+        done.moved = match result {
             Ok(moved) => moved,
             Err(e) => {
                 self.give_back_copies(&copied, target.tier);
@@ -197,8 +254,8 @@ impl Shared {
             }
         };
         let from = batch.first().and_then(|w| w.from.tier());
-        self.batch_is_done((from, target.tier), all, moved);
-        Ok((moved, full))
+        self.batch_is_done((from, target.tier), all, done.moved);
+        Ok(done)
     }
 
     /// A batch is committed: counts it, and has what it freed given out again. It moved `moved` of `copied`

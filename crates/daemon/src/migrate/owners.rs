@@ -11,10 +11,10 @@
 use super::mover::{Wanted, unless_below};
 use crate::shared::Shared;
 use parking_lot::Mutex;
-use shale_format::extent::root_kind;
+use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::{Extent, Result, Run, ZoneInfo};
+use shale_volume::{Extent, Result, Run, ZoneInfo, leaves_below};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -117,8 +117,17 @@ impl Owners {
     }
 }
 
-/// The part of an extent that lies in a zone.
-fn part_in(zone: &ZoneInfo, inode: &Inode, e: &Extent) -> Option<Wanted> {
+/// A run of blocks that belongs to an inode.
+pub(crate) struct Lies {
+    /// Where it lies; of leaves each by itself, by its place among all of its tree's.
+    pub(crate) extent: Extent,
+    /// It is a leaf of a tree, and not data.
+    pub(crate) leaf: bool,
+}
+
+/// The part of a run that lies in a zone.
+fn part_in(zone: &ZoneInfo, inode: &Inode, lies: &Lies) -> Option<Wanted> {
+    let e = &lies.extent;
     let addr = BlockAddr::from_raw(e.addr);
     let first = addr.index();
     let start = first.max(zone.place.first);
@@ -131,7 +140,7 @@ fn part_in(zone: &ZoneInfo, inode: &Inode, e: &Extent) -> Option<Wanted> {
         hot: false,
         unwritten: e.is_unwritten(),
         pin: inode.pin(),
-        leaf: inode.is_dir(),
+        leaf: lies.leaf,
     })
 }
 
@@ -193,8 +202,8 @@ impl Shared {
         let mut wanted = Vec::new();
         for &ino in owners {
             let _reader = self.readers.enter();
-            self.extents_of(Ino(ino), Some(tier), &mut |inode, e| {
-                wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, e)));
+            self.lies_of(Ino(ino), Some(tier), &mut |inode, lies| {
+                wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, lies)));
             })?;
         }
         Ok(wanted)
@@ -206,9 +215,10 @@ impl Shared {
         looks.fetch_add(1, Ordering::Relaxed);
         let noting = !self.migration.owners.knows(tier);
         let (mut wanted, mut noted) = (Vec::new(), Ok(()));
-        self.each_extent(Some(tier), &mut |inode, e| {
-            wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, e)));
+        self.each_lying(Some(tier), &mut |inode, lies| {
+            wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, lies)));
             if noting && noted.is_ok() {
+                let e = &lies.extent;
                 let (addr, len) = (BlockAddr::from_raw(e.addr), e.len.into());
                 noted = self.note_owner(Run { addr, len }, inode.ino);
             }
@@ -218,20 +228,20 @@ impl Shared {
         Ok(wanted)
     }
 
-    /// Calls `f` with every extent of every file, in one tier or in all; of a directory with its leaves
-    /// below NVM, by their place among all of its leaves.
-    pub(crate) fn each_extent(
+    /// Calls `f` with all data of every file, and all leaves below NVM of files and directories, in one tier or in
+    /// all. What cannot be read below NVM is passed over.
+    pub(crate) fn each_lying(
         &self,
         tier: Option<TierId>,
-        f: &mut dyn FnMut(&Inode, &Extent),
+        f: &mut dyn FnMut(&Inode, &Lies),
     ) -> Result<()> {
         let view = self.volume.view();
         let in_nvm = |addr: BlockAddr| addr.tier() == Some(TierId::Nvm);
         if tier != Some(TierId::Nvm) {
             let _reader = self.readers.enter();
-            self.extents_of(Ino::NONE, tier, &mut |file, e| {
-                if !in_nvm(BlockAddr::from_raw(e.addr)) {
-                    f(file, e);
+            self.lies_of(Ino::NONE, tier, &mut |file, lies| {
+                if !in_nvm(BlockAddr::from_raw(lies.extent.addr)) {
+                    f(file, lies);
                 }
             })?;
         }
@@ -242,19 +252,19 @@ impl Shared {
             }
             let inodes = view.inodes_of(FileBlock(fb)).or_else(unless_below)?;
             let mut users = inodes.iter().filter(|i| Ino(i.ino).is_user());
-            users.try_for_each(|inode| self.extents_in(inode, tier, f))
+            users.try_for_each(|inode| self.lies_in(inode, tier, f))
         })
     }
 
     /// The same of one inode; number 0: of the inode file. The caller is a reader.
-    pub(super) fn extents_of(
+    pub(super) fn lies_of(
         &self,
         ino: Ino,
         tier: Option<TierId>,
-        f: &mut dyn FnMut(&Inode, &Extent),
+        f: &mut dyn FnMut(&Inode, &Lies),
     ) -> Result<()> {
         let inode = self.inode_or_file(ino)?;
-        inode.map_or(Ok(()), |inode| self.extents_in(&inode, tier, f))
+        inode.map_or(Ok(()), |inode| self.lies_in(&inode, tier, f))
     }
 
     /// An inode, if it can be read where it lies below NVM; number 0: the inode file. The caller is a
@@ -268,49 +278,53 @@ impl Shared {
     }
 
     /// The same of an inode that was read.
-    fn extents_in(
+    fn lies_in(
         &self,
         inode: &Inode,
         tier: Option<TierId>,
-        f: &mut dyn FnMut(&Inode, &Extent),
+        f: &mut dyn FnMut(&Inode, &Lies),
     ) -> Result<()> {
-        if inode.is_dir() {
-            return self.leaves_in(inode, tier, f);
-        }
-        let has = tier.is_none_or(|t| inode.root[t as usize].kind != 0);
+        self.leaves_in(inode, tier, f)?;
+        let has = tier.is_none_or(|t| inode.root[t as usize].kind != root_kind::EMPTY);
         if !inode.is_file() || !has {
             return Ok(());
         }
+        let mut of_tier = *inode;
+        if tier == Some(TierId::Nvm) {
+            // Nothing hides what is in the fastest tier: the others' trees need not be looked at.
+            of_tier.root[1..].fill(ExtentRoot::EMPTY);
+        }
         let view = self.volume.view();
-        view.extents(inode, FileBlock(0), &mut |e| {
-            let mine = tier.is_none_or(|t| BlockAddr::from_raw(e.addr).tier() == Some(t));
+        view.extents_there(&of_tier, FileBlock(0), &mut |extent| {
+            let mine = tier.is_none_or(|t| BlockAddr::from_raw(extent.addr).tier() == Some(t));
             if mine {
-                f(inode, &e);
+                let leaf = false;
+                f(inode, &Lies { extent, leaf });
             }
             ControlFlow::Continue(())
         })
     }
 
-    /// The same of a directory's leaves below NVM.
+    /// The same of an inode's leaves below NVM.
     fn leaves_in(
         &self,
-        dir: &Inode,
+        inode: &Inode,
         tier: Option<TierId>,
-        f: &mut dyn FnMut(&Inode, &Extent),
+        f: &mut dyn FnMut(&Inode, &Lies),
     ) -> Result<()> {
-        if dir.root[0].kind != root_kind::TREE || dir.root[0].len == 0 {
+        if tier == Some(TierId::Nvm) || leaves_below(inode) == 0 {
             return Ok(());
         }
-        for (n, addr) in (0..).zip(self.volume.view().leaves(dir)?) {
+        for (n, addr) in (0..).zip(self.volume.view().leaves(inode)?) {
             let below = addr.tier() != Some(TierId::Nvm);
             if below && tier.is_none_or(|t| addr.tier() == Some(t)) {
-                let leaf = Extent {
+                let extent = Extent {
                     file_block: n,
                     addr: addr.raw(),
                     len: 1,
                     flags: 0,
                 };
-                f(dir, &leaf);
+                f(inode, &Lies { extent, leaf: true });
             }
         }
         Ok(())

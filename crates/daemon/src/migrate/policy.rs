@@ -106,6 +106,13 @@ impl Recency {
         state.pieces.get(&(ino, piece)).map_or(0, |p| p.stamp)
     }
 
+    /// When the piece of these was used that was used last.
+    pub(super) fn newest_of(&self, ino: u64, pieces: impl Iterator<Item = u64>) -> u64 {
+        let state = self.state.lock();
+        let stamp = |piece| state.pieces.get(&(ino, piece)).map_or(0, |p| p.stamp);
+        pieces.map(stamp).max().unwrap_or(0)
+    }
+
     /// Whether the piece with this block of a file is written more often than others: what lies beside
     /// it in a zone should be, too, so that it dies with it.
     pub(super) fn is_hot(&self, ino: u64, block: u64) -> bool {
@@ -192,8 +199,8 @@ impl Shared {
             Some(inode) if inode.is_file() => inode,
             Some(dir) if dir.is_dir() && piece == 0 && !from(TierId::Nvm) => {
                 let before = wanted.len();
-                self.extents_of(Ino(ino), None, &mut |dir, leaf| {
-                    wanted.push(Wanted::leaf(dir, BlockAddr::from_raw(leaf.addr)));
+                self.lies_of(Ino(ino), None, &mut |dir, leaf| {
+                    wanted.push(Wanted::leaf(dir, BlockAddr::from_raw(leaf.extent.addr)));
                 })?;
                 return Ok((wanted.len() - before) as u64);
             }
@@ -209,7 +216,7 @@ impl Shared {
         }
         let range = piece * unit..(piece + 1) * unit;
         let mut blocks = 0;
-        view.extents(&inode, FileBlock(range.start), &mut |e| {
+        view.extents_there(&inode, FileBlock(range.start), &mut |e| {
             if e.file_block >= range.end {
                 return ControlFlow::Break(());
             }
@@ -237,7 +244,8 @@ impl Shared {
 
     fn list_coldest(&self) -> Result<VecDeque<Piece>> {
         let mut pieces: Vec<Piece> = Vec::new();
-        self.each_extent(Some(TierId::Nvm), &mut |inode, e| {
+        self.each_lying(Some(TierId::Nvm), &mut |inode, lies| {
+            let e = &lies.extent;
             if inode.pin() == Some(TierId::Nvm) {
                 return;
             }

@@ -91,9 +91,9 @@ impl Shared {
         take: impl Fn() -> Result<T>,
     ) -> Result<T> {
         let begun = Instant::now();
-        let (inodes, directories) = (&self.migration.inodes, &self.migration.directories);
+        let (inodes, leaves) = (&self.migration.inodes, &self.migration.leaves);
         loop {
-            let ends = [&inodes.raised, &directories.raised].map(Raised::next_end);
+            let ends = [&inodes.raised, &leaves.raised].map(Raised::next_end);
             match (take(), ends.into_iter().flatten().min()) {
                 (Err(VolumeError::NoSpace { .. }), Some(end)) if end < begun + most => {
                     thread::sleep(end.saturating_duration_since(Instant::now()));

@@ -1,6 +1,7 @@
 //! Power cuts at every fence and flush of migration, cleaning and erasing, on all media.
 
 mod directories;
+mod extents;
 #[cfg(not(feature = "mutants"))]
 mod in_order;
 mod inodes;
@@ -363,7 +364,7 @@ fn contents(volume: &Volume) -> Result<Content, String> {
                 Ok(Mapping::Data { addr, .. }) => view
                     .read_at(addr, 0, &mut block)
                     .map_err(|e| format!("inode {ino}, block {fb}: {e}"))?,
-                Ok(Mapping::Unwritten { .. }) => {}
+                Ok(Mapping::Unwritten { .. } | Mapping::Hole { .. }) => {}
                 other => return Err(format!("inode {ino}, block {fb}: {other:?}")),
             }
             if block.iter().any(|&b| b != block[0]) {

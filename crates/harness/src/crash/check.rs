@@ -198,7 +198,8 @@ pub fn live_on(
     Ok(done.and_then(|()| fsck(place)))
 }
 
-/// Moves everything out of NVM, as far as there is room below, and then inodes and directories: the tree is the same.
+/// Moves everything out of NVM, as far as there is room below, and then extents, inodes and directories: the
+/// tree is the same.
 fn move_down(
     daemon: &Daemon,
     shale: &mut Shale,
@@ -206,6 +207,7 @@ fn move_down(
 ) -> std::result::Result<(), Wrong> {
     daemon
         .migrate(None)
+        .and_then(|_| daemon.sink_extents())
         .and_then(|_| daemon.sink_inodes())
         .and_then(|_| daemon.sink_directories())
         .map_err(|e| format!("after recovery, migration: {e}"))?;

@@ -86,11 +86,12 @@ impl Crew<'_> {
         }
     }
 
-    /// Everything moves down, and then inodes and directories; the first client does `item` in the midst of it.
+    /// Everything moves down, and then extents, inodes and directories; the first client does `item` in the midst of it.
     fn migrate(&mut self, place: &Place, number: usize, item: Option<usize>) -> Checked<()> {
         let daemon = Arc::clone(&self.daemon);
         let migrate = || {
-            let moved = daemon.migrate(None).and_then(|_| daemon.sink_inodes());
+            let moved = daemon.migrate(None).and_then(|_| daemon.sink_extents());
+            let moved = moved.and_then(|_| daemon.sink_inodes());
             let moved = moved.and_then(|_| daemon.sink_directories());
             let moved = moved.map_err(|e| format!("migration: {e}"));
             moved.map(|_| daemon.quiesce())

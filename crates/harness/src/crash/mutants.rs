@@ -57,7 +57,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 88] = [
+pub const MUTANTS: [Mutant; 89] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -252,11 +252,15 @@ pub const MUTANTS: [Mutant; 88] = [
     ),
     of_tiers(
         "directories-flush",
-        "leaves of directories are linked below before their device is flushed",
+        "leaves of trees are linked below before their device is flushed",
     ),
     of_tiers(
         "directories-feature",
         "leaves of directories are linked below, and the superblocks do not say so",
+    ),
+    of_tiers(
+        "extents-feature",
+        "leaves of extents are linked below, and the superblocks do not say so",
     ),
     of_tiers("lower-sums", "checksums are stored and not flushed"),
     of_tiers("zone-order", "zones are written from their ends"),

@@ -2,6 +2,7 @@
 //! and by one that recovers what a killed one left (DESIGN §16).
 
 mod directories;
+mod extents;
 mod inodes;
 mod last_blocks;
 mod load;

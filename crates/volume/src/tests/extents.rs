@@ -5,13 +5,13 @@ use crate::{Mapping, VolumeError};
 use shale_format::TierId;
 use shale_format::extent::{UNWRITTEN, root_kind};
 
-const FILE_BLOCKS: u64 = 3000;
+pub(super) const FILE_BLOCKS: u64 = 3000;
 const NVM: TierId = TierId::Nvm;
 
 /// What each file block is mapped to, and whether it is unwritten.
-type Model = BTreeMap<u64, (u64, bool)>;
+pub(super) type Model = BTreeMap<u64, (u64, bool)>;
 
-fn compare(view: &View, inode: &Inode, model: &Model) {
+pub(super) fn compare(view: &View, inode: &Inode, model: &Model) {
     let mut found = Model::new();
     let mut last: Option<Extent> = None;
     view.extents(inode, FileBlock(0), &mut |e| {
@@ -54,7 +54,7 @@ fn compare(view: &View, inode: &Inode, model: &Model) {
 }
 
 /// One random change to file and model.
-fn change(
+pub(super) fn change(
     volume: &Volume,
     txn: &mut crate::Txn,
     inode: &mut Inode,

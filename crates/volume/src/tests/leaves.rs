@@ -1,4 +1,6 @@
-//! Leaves of directories below NVM.
+//! Leaves below NVM, of directories and (`extents`) of files.
+
+mod extents;
 
 use super::tiers::{Tiered, tiered};
 use super::{check, directory};
@@ -47,15 +49,21 @@ impl Tiered {
     }
 
     /// Moves the leaves of the directory of which `chosen` tells by their place in it.
-    fn move_leaves(&self, to: TierId, chosen: impl Fn(usize) -> bool) -> usize {
+    fn move_leaves(&self, to: TierId, chosen: impl FnMut(usize) -> bool) -> usize {
+        self.move_leaves_of(DIR, to, chosen)
+    }
+
+    /// The same of any inode.
+    fn move_leaves_of(&self, ino: u64, to: TierId, mut chosen: impl FnMut(usize) -> bool) -> usize {
         let view = self.volume.view();
-        let leaves = view.leaves(&self.dir()).unwrap();
+        let inode = view.inode(Ino(ino)).unwrap().unwrap();
+        let leaves = view.leaves(&inode).unwrap();
         let mut moves = HashMap::new();
         for (n, &from) in leaves.iter().enumerate() {
             if !chosen(n) || from.tier() == Some(to) {
                 continue;
             }
-            let mut bytes = view.leaf(Ino(DIR), from).unwrap();
+            let mut bytes = view.leaf(Ino(ino), from).unwrap();
             let at = match to {
                 TierId::Nvm => self.volume.allocate(1, None).unwrap()[0].addr,
                 tier => {
@@ -73,8 +81,9 @@ impl Tiered {
         }
         self.volume.flush_lower(TierId::Ssd).unwrap();
         self.volume.let_directories_sink().unwrap();
+        self.volume.let_extents_sink().unwrap();
         let mut txn = self.volume.begin();
-        let moved = txn.move_leaves(Ino(DIR), &moves).unwrap();
+        let moved = txn.move_leaves(Ino(ino), &moves).unwrap();
         txn.commit().unwrap();
         moved.len()
     }
@@ -99,6 +108,14 @@ impl Tiered {
 
     fn below(&self) -> u64 {
         self.volume.leaves_below(TierId::Ssd)
+    }
+
+    /// Damages a block of flash.
+    fn spoil(&self, addr: BlockAddr) {
+        let first = self.volume.lower_device_infos(TierId::Ssd)[0].place.first;
+        let at = shale_format::limits::LABEL_AREA_BYTES;
+        let at = at + (addr.index() - first) * BLOCK_BYTES as u64;
+        self.ssd.spoil(at + 100, &[0x55; 8]);
     }
 }
 
@@ -195,6 +212,21 @@ type Block = Arc<[u8; BLOCK_BYTES]>;
 #[derive(Default)]
 struct Held(Mutex<HashMap<(BlockAddr, u32), Block>>);
 
+impl Held {
+    /// Gets what a reader lacks.
+    fn get(&self, t: &Tiered, lacking: VolumeError) {
+        let VolumeError::Lacking {
+            addr, generation, ..
+        } = lacking
+        else {
+            panic!("{lacking}");
+        };
+        let mut block = [0; BLOCK_BYTES];
+        t.volume.view().read_at(addr, 0, &mut block).unwrap();
+        self.0.lock().insert((addr, generation), Arc::new(block));
+    }
+}
+
 impl Given for Held {
     fn block(&self, addr: BlockAddr, generation: u32) -> Option<Result<Block>> {
         self.0.lock().get(&(addr, generation)).cloned().map(Ok)
@@ -214,16 +246,10 @@ fn a_reader_without_devices_says_what_it_lacks() {
     for n in 0..2000 {
         let found = loop {
             match blind.lookup(&t.dir(), &name(n)) {
-                Err(VolumeError::Lacking {
-                    addr,
-                    generation,
-                    blocks,
-                }) => {
+                Err(lacking @ VolumeError::Lacking { blocks, .. }) => {
                     assert!(blocks >= 1 && blocks <= leaves as u64);
                     asked += 1;
-                    let mut block = [0; BLOCK_BYTES];
-                    t.volume.view().read_at(addr, 0, &mut block).unwrap();
-                    held.0.lock().insert((addr, generation), Arc::new(block));
+                    held.get(&t, lacking);
                 }
                 other => break other.unwrap(),
             }
@@ -247,9 +273,7 @@ fn a_damaged_leaf_below_is_an_error_for_its_names_only() {
     t.names(0..2000, true);
     t.move_leaves(TierId::Ssd, |_| true);
     let addr = t.volume.view().leaves(&t.dir()).unwrap()[3];
-    let first = t.volume.lower_device_infos(TierId::Ssd)[0].place.first;
-    let at = shale_format::limits::LABEL_AREA_BYTES + (addr.index() - first) * BLOCK_BYTES as u64;
-    t.ssd.spoil(at + 100, &[0x55; 8]);
+    t.spoil(addr);
     let view = t.volume.view();
     let failed = (0..2000)
         .filter(|n| match view.lookup(&t.dir(), &name(*n)) {

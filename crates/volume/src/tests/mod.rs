@@ -13,6 +13,7 @@ mod tiers;
 
 use crate::{Extent, Inode, MkfsOptions, Run, View, Volume};
 use shale_device::nvm::Map;
+use shale_format::extent::root_kind;
 use shale_format::{BlockAddr, FileBlock, Ino};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -88,10 +89,10 @@ fn refer(seen: &mut BTreeMap<u64, u64>, addr: BlockAddr, len: u64, by: Ino) {
 
 fn refer_inode(view: &View, inode: &Inode, seen: &mut BTreeMap<u64, u64>) {
     let ino = Ino(inode.ino);
-    let (mut nodes, mut below) = ([0; 3], 0);
+    let (mut nodes, mut below) = (0, 0);
     let flow = view.nodes(inode, &mut |at, found| {
         found.unwrap();
-        nodes[0] += 1;
+        nodes += 1;
         match at.addr.tier() {
             Some(shale_format::TierId::Nvm) => refer(seen, at.addr, 1, ino),
             _ => below += 1,
@@ -99,13 +100,11 @@ fn refer_inode(view: &View, inode: &Inode, seen: &mut BTreeMap<u64, u64>) {
         ControlFlow::Continue(())
     });
     assert!(flow.is_continue());
-    if inode.root[0].kind == shale_format::extent::root_kind::TREE {
-        assert_eq!(
-            inode.root[0].file_block, nodes[0],
-            "nodes counted in the root"
-        );
-        assert_eq!(inode.root[0].len, below, "leaves below");
-    }
+    let trees = inode.root.iter().filter(|r| r.kind == root_kind::TREE);
+    let counted: u64 = trees.clone().map(|r| r.file_block).sum();
+    assert_eq!(counted, nodes, "nodes counted in the roots");
+    let counted: u32 = trees.map(|r| r.len).sum();
+    assert_eq!(counted, below, "leaves below");
     for run in view.xattr_runs(inode).unwrap() {
         refer(seen, run.addr, run.len, ino);
         view.xattrs(inode).unwrap();
@@ -140,16 +139,17 @@ fn check(view: &View) {
     let root = view.root().unwrap();
     let mut seen = BTreeMap::new();
     refer_inode(view, &root.inode_file, &mut seen);
-    let (mut inodes, mut below) = (0, 0);
+    let (mut inodes, mut below) = (0, [0; 2]);
     view.inodes(&mut |_, inode| {
         let inode = inode.unwrap();
         inodes += 1;
-        below += u64::from(inode.root[0].len) * u64::from(inode.is_dir());
+        below[usize::from(inode.is_dir())] += crate::leaves_below(&inode);
         refer_inode(view, &inode, &mut seen);
         ControlFlow::Continue(())
     })
     .unwrap();
-    assert_eq!(below, root.leaves_below.iter().sum(), "leaves below");
+    let counted = [root.extent_leaves_below, root.leaves_below];
+    assert_eq!(below, counted.map(|n| n.iter().sum()), "leaves below");
     assert_eq!(inodes, root.inodes, "inodes");
     assert_eq!(seen.len() as u64, root.used_blocks[0], "used blocks");
     let data = sb.data_block..sb.second_block();

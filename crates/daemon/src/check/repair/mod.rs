@@ -185,12 +185,14 @@ pub fn repair(
         let why = "both copies of the device table are damaged: nothing below NVM can be found";
         shale_volume::VolumeError::Lower(why.to_owned())
     })?;
-    if sb.has_inodes_below() || sb.has_directories_below() {
+    if sb.has_inodes_below() || sb.has_directories_below() || sb.has_extents_below() {
         let root = believed_root(&media, &sb).0;
         media.open_below(root.as_ref(), &devices, &options.below);
     }
     if let Some(why) = media.missing_below() {
-        let why = format!("{why}: inodes or names lie there, and without them nothing is repaired");
+        let why = format!(
+            "{why}: inodes, names or extents lie there, and without them nothing is repaired"
+        );
         return Err(shale_volume::VolumeError::Lower(why).into());
     }
     let mut repair = Repair::new(media, sb, &devices, logs);

@@ -33,7 +33,7 @@ pub(super) struct Space {
     claimed: Bits,
     /// It is a tree node that was read.
     nodes: Bits,
-    /// Leaves of directories below NVM that were read.
+    /// Leaves below NVM that were read.
     leaves_below: HashSet<BlockAddr>,
     /// It is part of the repaired volume.
     used: Bits,

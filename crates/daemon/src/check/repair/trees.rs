@@ -102,7 +102,7 @@ impl Repair {
         block: &mut Block,
     ) -> Option<(NodeHeader, bool)> {
         let here = at.addr.tier() == Some(TierId::Nvm);
-        let may = here || (at.level == 0 && kind == TreeKind::Entries);
+        let may = here || (at.level == 0 && owner != Ino::NONE);
         if !may || !self.space.is_inside(at.addr, 1) {
             return None;
         }
@@ -112,7 +112,11 @@ impl Repair {
         }
         let header = tree::check(block, at.addr, owner, kind).ok()?;
         let sane = header.level == at.level && header.count > 0;
-        let sure = sure && (here || self.sb.has_directories_below());
+        let said = match kind {
+            TreeKind::Entries => self.sb.has_directories_below(),
+            TreeKind::Extents => self.sb.has_extents_below(),
+        };
+        let sure = sure && (here || said);
         (sane && self.see_txid(header.txid)).then_some((header, sure))
     }
 }

@@ -30,6 +30,7 @@ impl Repair {
         let all: Vec<u64> = self.inodes.keys().copied().collect();
         let mut below = [0; 3];
         self.root.leaves_below = [0; 2];
+        self.root.extent_leaves_below = [0; 2];
         for &ino in &all {
             self.write_trees(rebuild, ino, &mut below)?;
         }
@@ -138,7 +139,11 @@ impl Repair {
                     for addr in walked.below() {
                         let tier = addr.tier().unwrap_or(TierId::Nvm) as usize;
                         below[tier] += 1;
-                        self.root.leaves_below[tier - 1] += 1;
+                        let counts = match kind {
+                            TreeKind::Entries => &mut self.root.leaves_below,
+                            TreeKind::Extents => &mut self.root.extent_leaves_below,
+                        };
+                        counts[tier - 1] += 1;
                     }
                 }
                 _ => {}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::check::repair;
+use crate::migrate::leaves::Of;
 use shale_format::DirKey;
 use shale_volume::Txn;
 use std::ops::ControlFlow;
@@ -219,7 +220,7 @@ fn zones_with_leaves_are_emptied_with_one_look() {
 }
 
 /// Where a leaf lies on flash.
-fn byte_of(s: &Stage, addr: shale_format::BlockAddr) -> u64 {
+pub(super) fn byte_of(s: &Stage, addr: shale_format::BlockAddr) -> u64 {
     let first = s.daemon.volume().lower_device_infos(TierId::Ssd)[0]
         .place
         .first;
@@ -227,13 +228,13 @@ fn byte_of(s: &Stage, addr: shale_format::BlockAddr) -> u64 {
 }
 
 /// What a volume holds, at rest.
-struct Rest {
+pub(super) struct Rest {
     map: Arc<Map>,
     devices: [Arc<MemoryBlocks>; 2],
 }
 
 impl Rest {
-    fn of(s: &Stage, spoil: impl FnOnce(&mut [u8])) -> Rest {
+    pub(super) fn of(s: &Stage, spoil: impl FnOnce(&mut [u8])) -> Rest {
         let mut nvm = vec![0; NVM_BYTES as usize];
         s.daemon.volume().view().map().load(0, &mut nvm);
         spoil(&mut nvm);
@@ -254,13 +255,19 @@ impl Rest {
         }
     }
 
-    fn checked(&self, n: std::ops::Range<usize>) -> crate::check::Report {
+    pub(super) fn checked(&self, n: std::ops::Range<usize>) -> crate::check::Report {
         check(self.map.clone(), &[], &self.options(n), &mut |_| {})
+    }
+
+    /// Why it is not repaired with these devices.
+    pub(super) fn refused(&self, n: std::ops::Range<usize>) -> String {
+        let refused = repair(&self.map, &[], &self.options(n), &mut |_| {});
+        refused.unwrap_err().to_string()
     }
 
     /// Repairs it: it is whole then, and a second repair finds nothing. Gives the report, and what
     /// is there.
-    fn mended(&self) -> (crate::check::RepairReport, Content) {
+    pub(super) fn mended(&self) -> (crate::check::RepairReport, Content) {
         let repaired = || repair(&self.map, &[], &self.options(0..2), &mut |_| {}).unwrap();
         let report = repaired();
         assert!(report.clean() && !report.mended.is_empty(), "{report}");
@@ -327,8 +334,8 @@ fn of_a_damaged_leaf_below_repair_keeps_the_others() {
     let missing = rest.checked(1..2);
     let named = missing.findings.iter().any(|f| f.found.contains("missing"));
     assert!(named, "{missing}");
-    let refused = repair(&rest.map, &[], &rest.options(1..2), &mut |_| {}).unwrap_err();
-    assert!(refused.to_string().contains("missing"), "{refused}");
+    let why = rest.refused(1..2);
+    assert!(why.contains("missing"), "{why}");
     let (report, found) = rest.mended();
     assert!(report.mended.iter().any(|m| m.lost), "{report}");
     assert_eq!(found[&33], s.content[&33]);
@@ -381,7 +388,10 @@ fn what_came_back_stays_for_a_while() {
     let s = sunk(dir.path());
     let shared = s.daemon.shared().clone();
     drop(shared.raise_inode(32).unwrap());
-    assert_eq!(shared.sink_directories(u64::MAX, true).unwrap(), 0);
+    assert_eq!(
+        shared.sink_leaves(Of::Directories, u64::MAX, true).unwrap(),
+        0
+    );
     assert!(!s.is_below(32));
     assert!(s.sink_dirs() > 0, "later it goes");
     assert!(s.is_below(32));

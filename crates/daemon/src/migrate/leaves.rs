@@ -1,19 +1,22 @@
-//! Leaves of directories below NVM.
+//! Leaves of trees below NVM: of files' extents, and of directories.
 //!
-//! They go down when neither data nor inodes make the room that is wanted: those of the directory first that was
-//! changed or read longest ago, all of them. They come back, all of them, before a client gets the lease
-//! under which it may change the directory, and stay as long as that is held: no record of a log is about a
-//! directory with leaves below. Those of a directory that is read again and again come back as data does
-//! (`rise`).
+//! Those of extents go down when data makes no room that is wanted, before inodes: a leaf is 4 KiB for one file, an
+//! inode a sixteenth of that, and after its inode has gone below a file's leaves could not. Those of directories go
+//! when nothing else makes room. Of the inode first that was changed or read longest ago, all of them. They come
+//! back, all of them, before a client gets the lease under which it may change the inode, and stay as long as that
+//! is held: no record of a log is about a file or a directory with leaves below. Those of a directory that is read
+//! again and again come back as data does (`rise`); those of a file with the data that does.
 //!
 //! Nodes never change in place: the transaction links a copy where the tree names what was copied.
 //!
-//! Not moved: the root directory, one pinned to NVM, one that is open, has more than [`LEAVES_AT_ONCE`] leaves,
-//! and, unless somebody waits for room, one that changed within [`LATELY`].
+//! Not moved: those of the root directory, of an orphan (it is freed without a lease), of a file with data in NVM (which
+//! goes first) or with its inode below, of what is pinned to NVM, is open, has more than [`LEAVES_AT_ONCE`] leaves, and, unless
+//! somebody waits for room, of a directory that changed within [`LATELY`].
 
 use super::blocks::Copied;
 use super::inodes::{LIST_EVERY, NONE_LEFT, RETURNS_MAX, TRIES};
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use super::policy::PIECE_BLOCKS;
 use super::raised::{LEASE_WAIT, Raised};
 use crate::client::Client;
 use crate::daemon::Daemon;
@@ -23,8 +26,8 @@ use shale_device::mutants;
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, flag, slot_of, time};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::{LEAVES_AT_ONCE, Result, Run, VolumeError};
-use std::collections::{HashMap, VecDeque};
+use shale_volume::{LEAVES_AT_ONCE, Result, Run, VolumeError, leaves_below};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -32,10 +35,20 @@ use std::time::{Duration, Instant};
 /// A directory that changed no longer ago than this stays, unless somebody waits for room.
 const LATELY: Duration = Duration::from_secs(5);
 
-/// A directory, and how cold it was when it was looked at.
+/// Pieces of a file that are asked when they were used; of a larger one as many, evenly.
+const PIECES_ASKED: u64 = 4096;
+
+/// Whose leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Files,
+    Directories,
+}
+
+/// A file or directory, and how cold it was when it was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cold {
-    /// When it was last read, in uses of all pieces.
+    /// When it was last used, in uses of all pieces.
     stamp: u64,
     changed_s: i64,
     ino: u64,
@@ -43,21 +56,35 @@ struct Cold {
     blocks: u64,
 }
 
-/// What is known about cold directories.
+/// What is known of those that are cold.
 #[derive(Default)]
-pub(super) struct Directories {
+struct Sinking {
     /// The next to move down.
     coldest: Mutex<VecDeque<Cold>>,
     /// When none could move.
     none_at: Mutex<Option<Instant>>,
-    /// Those that have come back for a lease.
+}
+
+/// What is known about leaves.
+#[derive(Default)]
+pub(super) struct Leaves {
+    files: Sinking,
+    directories: Sinking,
+    /// Inodes whose leaves have come back for a lease.
     pub(super) raised: Raised,
 }
 
-impl Directories {
-    /// The next directories to move down, with about `most` leaves.
-    fn next(&self, most: u64) -> Vec<u64> {
-        let mut listed = self.coldest.lock();
+impl Leaves {
+    fn of(&self, of: Of) -> &Sinking {
+        match of {
+            Of::Files => &self.files,
+            Of::Directories => &self.directories,
+        }
+    }
+
+    /// The next inodes whose leaves are to move down, with about `most` leaves.
+    fn next(&self, of: Of, most: u64) -> Vec<u64> {
+        let mut listed = self.of(of).coldest.lock();
         let (mut taken, mut sum) = (Vec::new(), 0);
         while sum < most
             && let Some(cold) = listed.pop_front()
@@ -72,16 +99,29 @@ impl Directories {
 }
 
 /// Whether the leaves of an inode may lie below NVM.
-fn may_sink(inode: &Inode) -> bool {
+fn may_sink(of: Of, inode: &Inode) -> bool {
     let ino = Ino(inode.ino);
-    let here = inode.flags & flag::ORPHAN == 0 && inode.pin() != Some(TierId::Nvm);
-    inode.is_dir() && ino.is_user() && ino != Ino::ROOT && here
+    let free = ino.is_user() && inode.flags & flag::ORPHAN == 0;
+    let mine = match of {
+        Of::Files => inode.is_file() && inode.root[TierId::Nvm as usize].kind == root_kind::EMPTY,
+        Of::Directories => inode.is_dir() && ino != Ino::ROOT,
+    };
+    free && mine && inode.pin() != Some(TierId::Nvm)
+}
+
+/// Whose leaves an inode's are.
+fn of(inode: &Inode) -> Of {
+    match inode.is_dir() {
+        true => Of::Directories,
+        false => Of::Files,
+    }
 }
 
 impl Shared {
-    /// Brings the leaves of a directory to NVM that lie below. Nothing sinks meanwhile: its block of inodes stays.
+    /// Brings the leaves of an inode to NVM that lie below. Nothing sinks meanwhile: its block of inodes stays.
     pub(super) fn raise_leaves(self: &Arc<Self>, ino: Ino) -> Result<()> {
-        let below = |tier| self.volume.leaves_below(tier) > 0;
+        let volume = &self.volume;
+        let below = |tier| volume.leaves_below(tier) + volume.extent_leaves_below(tier) > 0;
         while [TierId::Ssd, TierId::Hdd].into_iter().any(below) {
             let lie = self.leaves_to_raise(ino)?;
             if lie.is_empty() {
@@ -95,7 +135,7 @@ impl Shared {
     fn leaves_to_raise(&self, ino: Ino) -> Result<Vec<BlockAddr>> {
         let _reader = self.readers.enter();
         let view = self.volume.view();
-        let inode = view.inode(ino)?.filter(|i| i.is_dir() && i.root[0].len > 0);
+        let inode = view.inode(ino)?.filter(|i| leaves_below(i) > 0);
         let Some(inode) = inode else {
             return Ok(Vec::new());
         };
@@ -105,7 +145,7 @@ impl Shared {
         Ok(leaves)
     }
 
-    /// Brings some leaves of a directory up, those that are still where they were.
+    /// Brings some leaves of an inode up, those that are still where they were.
     fn raise_some(self: &Arc<Self>, ino: Ino, lie: &[BlockAddr]) -> Result<()> {
         let blocks = lie.len() as u64;
         let runs = self.once_others_went(LEASE_WAIT, || self.blocks_for_return(blocks))?;
@@ -119,7 +159,7 @@ impl Shared {
         let relink = || self.relink_leaves(&copied);
         let target = (Target { tier, last: false }, true);
         if self.move_copied(reader, &copied, target, relink)? > 0 {
-            self.migration.directories.raised.note(ino.0);
+            self.migration.leaves.raised.note(ino.0);
         }
         Ok(())
     }
@@ -154,30 +194,34 @@ impl Shared {
         }
     }
 
-    /// Moves leaves of directories out of NVM, of the coldest first: of directories with about `blocks` leaves.
+    /// Moves leaves out of NVM, of the coldest first: of files or directories with about `blocks` leaves.
     /// Gives how many moved. `asked`: somebody waits for the room.
-    pub(super) fn sink_directories(self: &Arc<Self>, blocks: u64, asked: bool) -> Result<u64> {
+    pub(super) fn sink_leaves(self: &Arc<Self>, of: Of, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
-        let known = &self.migration.directories;
-        if tiers.is_empty() || (!asked && known.none_at.lock().as_ref().is_some_and(lately)) {
+        let known = &self.migration.leaves;
+        let none_at = &known.of(of).none_at;
+        if tiers.is_empty() || (!asked && none_at.lock().as_ref().is_some_and(lately)) {
             return Ok(0);
         }
         let _turn = self.migration.turn();
         let mut listed = false;
         // What is coldest may be in use.
         for _ in 0..TRIES {
-            let mut cold = known.next(blocks.min(BATCH_BLOCKS));
+            let mut cold = known.next(of, blocks.min(BATCH_BLOCKS));
             if cold.is_empty() && !std::mem::replace(&mut listed, true) {
-                *known.coldest.lock() = self.list_coldest_directories(asked)?;
-                cold = known.next(blocks.min(BATCH_BLOCKS));
+                *known.of(of).coldest.lock() = self.list_coldest_leaves(of, asked)?;
+                cold = known.next(of, blocks.min(BATCH_BLOCKS));
             }
             if cold.is_empty() {
                 break;
             }
-            self.volume.let_directories_sink()?;
+            match of {
+                Of::Files => self.volume.let_extents_sink()?,
+                Of::Directories => self.volume.let_directories_sink()?,
+            }
             self.weaken_leases(cold.iter().copied());
-            let wanted = self.leaves_to_sink(&cold)?;
+            let wanted = self.leaves_to_sink(of, &cold)?;
             for (n, &tier) in tiers.iter().enumerate() {
                 let wanted: Vec<Wanted> =
                     wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
@@ -191,31 +235,35 @@ impl Shared {
                 }
             }
         }
-        *known.none_at.lock() = Some(Instant::now());
+        *none_at.lock() = Some(Instant::now());
         Ok(0)
     }
 
-    /// The leaves of directories that lie in NVM.
-    fn leaves_to_sink(&self, dirs: &[u64]) -> Result<Vec<Wanted>> {
+    /// The leaves of inodes that lie in NVM, as their inodes do.
+    fn leaves_to_sink(&self, of: Of, inos: &[u64]) -> Result<Vec<Wanted>> {
         let mut wanted = Vec::new();
-        for &ino in dirs {
+        for &ino in inos {
+            if self.inode_block_below(slot_of(Ino(ino)).0.0)?.is_some() {
+                continue;
+            }
             let _reader = self.readers.enter();
             let inode = self.volume.view().inode(Ino(ino))?;
-            if let Some(dir) = inode.filter(may_sink) {
-                let here = self.leaves_here(&dir).into_iter();
-                wanted.extend(here.map(|from| Wanted::leaf(&dir, from)));
+            if let Some(inode) = inode.filter(|inode| may_sink(of, inode)) {
+                let here = self.leaves_here(&inode).into_iter();
+                wanted.extend(here.map(|from| Wanted::leaf(&inode, from)));
             }
         }
         Ok(wanted)
     }
 
-    /// The leaves of a directory that lie in NVM; none, if it has too many, or is damaged. The caller is a reader.
-    fn leaves_here(&self, dir: &Inode) -> Vec<BlockAddr> {
-        let root = &dir.root[0];
-        if root.kind != root_kind::TREE || root.file_block > 2 * LEAVES_AT_ONCE {
+    /// The leaves of an inode that lie in NVM; none, if it has too many, or is damaged. The caller is a reader.
+    fn leaves_here(&self, inode: &Inode) -> Vec<BlockAddr> {
+        let trees = inode.root.iter().filter(|r| r.kind == root_kind::TREE);
+        let nodes = trees.map(|r| r.file_block).fold(0, u64::saturating_add);
+        if nodes == 0 || nodes > 2 * LEAVES_AT_ONCE {
             return Vec::new();
         }
-        let mut leaves = self.volume.view().leaves(dir).unwrap_or_default();
+        let mut leaves = self.volume.view().leaves(inode).unwrap_or_default();
         if leaves.len() as u64 > LEAVES_AT_ONCE {
             return Vec::new();
         }
@@ -223,7 +271,12 @@ impl Shared {
         leaves
     }
 
-    fn list_coldest_directories(&self, asked: bool) -> Result<VecDeque<Cold>> {
+    /// Whether a file has leaves in NVM that may go below. The caller is a reader.
+    pub(super) fn has_leaves_to_sink(&self, inode: &Inode) -> bool {
+        may_sink(Of::Files, inode) && !self.leaves_here(inode).is_empty()
+    }
+
+    fn list_coldest_leaves(&self, of: Of, asked: bool) -> Result<VecDeque<Cold>> {
         let clients = self.clients();
         let now_s = self.clock.realtime_ns() / 1_000_000_000;
         let lately = now_s - LATELY.as_secs() as i64;
@@ -232,22 +285,29 @@ impl Shared {
         self.each_inode_block(&mut |fb, in_nvm| {
             let inodes = match in_nvm {
                 true => self.volume.view().inodes_of(FileBlock(fb)),
-                // No directory's.
+                // No directory's; and a file's would have to come back for it.
                 false => return Ok(()),
             };
-            for dir in inodes.unwrap_or_default().iter().filter(|i| may_sink(i)) {
-                let changed_s = dir.time_s[time::CHANGE].max(dir.time_s[time::ACCESS]);
-                let used = !asked && changed_s > lately;
-                if used || clients.iter().any(|c| open(dir, c)) {
+            let inodes = inodes.unwrap_or_default();
+            for inode in inodes.iter().filter(|i| may_sink(of, i)) {
+                let changed_s = inode.time_s[time::CHANGE].max(inode.time_s[time::ACCESS]);
+                let used = of == Of::Directories && !asked && changed_s > lately;
+                let blocks = self.leaves_here(inode).len() as u64;
+                if blocks == 0 || used || clients.iter().any(|c| open(inode, c)) {
                     continue;
                 }
-                let blocks = self.leaves_here(dir).len() as u64;
-                cold.extend((blocks > 0).then(|| Cold {
-                    stamp: self.migration.recency.of(dir.ino, 0),
+                let pieces = match of {
+                    Of::Files => FileBlock::at_or_after(inode.size).0.div_ceil(PIECE_BLOCKS),
+                    Of::Directories => 1,
+                };
+                let step = pieces.div_ceil(PIECES_ASKED).max(1) as usize;
+                let recency = &self.migration.recency;
+                cold.push(Cold {
+                    stamp: recency.newest_of(inode.ino, (0..pieces).step_by(step)),
                     changed_s,
-                    ino: dir.ino,
+                    ino: inode.ino,
                     blocks,
-                }));
+                });
             }
             Ok(())
         })?;
@@ -255,7 +315,7 @@ impl Shared {
         Ok(cold.into())
     }
 
-    /// Moves leaves of directories. Gives how many. The caller has the turn.
+    /// Moves leaves. Gives how many. The caller has the turn.
     pub(super) fn move_leaves(self: &Arc<Self>, wanted: &[Wanted], target: Target) -> Result<u64> {
         let mut moved = 0;
         for batch in wanted.chunks(BATCH_BLOCKS as usize) {
@@ -274,7 +334,16 @@ impl Shared {
     fn copy_leaves(&self, batch: &[Wanted], target: Target) -> Result<Vec<Copied>> {
         let view = self.volume.view();
         let mut copied = Vec::with_capacity(batch.len());
+        let (mut returning, most) = (BTreeSet::new(), self.batch_returns());
         for w in batch {
+            // An inode that changes comes back to NVM.
+            let fb = slot_of(Ino(w.ino)).0.0;
+            if self.inode_block_below(fb)?.is_some() {
+                if returning.len() as u64 >= most && !returning.contains(&fb) {
+                    continue;
+                }
+                returning.insert(fb);
+            }
             match view.leaf(Ino(w.ino), w.from) {
                 Ok(bytes) => copied.push(Copied::of((Ino(w.ino), 0), w.from, bytes)),
                 // It is another one's by now.
@@ -290,23 +359,27 @@ impl Shared {
         Ok(copied)
     }
 
-    /// Links what was copied, as far as the tree still names it; none goes down of a directory that
-    /// somebody may change. Gives the blocks.
+    /// Links what was copied, as far as the tree still names it; none goes down of an inode that
+    /// somebody may change, or whose leaves have to stay by now. Gives the blocks.
     fn relink_leaves(&self, copied: &[Copied]) -> Result<u64> {
         // Whoever gets a lease to change from here on finds what is done here.
         let staying = self.migration.inodes.staying.lock();
         let mut txn = self.volume.begin();
         let (mut moved, mut unused) = (0, Vec::new());
-        for of_dir in copied.chunk_by(|a, b| a.owner == b.owner) {
-            let owner = of_dir[0].owner;
+        for of_one in copied.chunk_by(|a, b| a.owner == b.owner) {
+            let owner = of_one[0].owner;
             let down = |c: &Copied| c.from.tier() == Some(TierId::Nvm);
             let held = || {
                 let stays = staying.contains_key(&slot_of(owner).0.0);
                 stays || self.leases.any_exclusive(owner.0..owner.0 + 1)
             };
-            let used = of_dir.iter().any(down) && held();
+            let stays = || {
+                txn.inode(owner)
+                    .map(|i| !i.is_some_and(|i| may_sink(of(&i), &i)))
+            };
+            let used = of_one.iter().any(down) && (held() || stays()?);
             let moves: HashMap<BlockAddr, BlockAddr> =
-                of_dir.iter().map(|c| (c.from, c.to)).collect();
+                of_one.iter().map(|c| (c.from, c.to)).collect();
             let done = match used {
                 true => Vec::new(),
                 false => txn.move_leaves(owner, &moves)?,
@@ -328,14 +401,26 @@ impl Shared {
 }
 
 impl Daemon {
-    /// Moves leaves of directories that nobody uses below NVM, as migration does by itself where neither data nor
-    /// inodes make room. Gives the blocks.
+    /// Moves leaves of directories that nobody uses below NVM, as migration does by itself where nothing else
+    /// makes room. Gives the blocks.
     ///
     /// # Errors
     /// A device fails.
     pub fn sink_directories(&self) -> crate::error::Result<u64> {
+        self.sink_all_leaves(Of::Directories)
+    }
+
+    /// The same of leaves of files' extents, as migration does where data makes no room.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn sink_extents(&self) -> crate::error::Result<u64> {
+        self.sink_all_leaves(Of::Files)
+    }
+
+    fn sink_all_leaves(&self, of: Of) -> crate::error::Result<u64> {
         let shared = self.shared();
-        let raised = &shared.migration.directories.raised;
-        raised.until_all_may_go(|| shared.sink_directories(u64::MAX, true))
+        let raised = &shared.migration.leaves.raised;
+        raised.until_all_may_go(|| shared.sink_leaves(of, u64::MAX, true))
     }
 }
