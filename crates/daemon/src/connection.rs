@@ -371,14 +371,17 @@ impl Connection {
         }
         self.check_there(client, wish.ino)?;
         // What may change has to be in NVM.
+        let insists = wish.insist != Insist::No;
+        let rises = || self.shared.rises_at_once(wish.ino).unwrap_or(false);
         let stays = match wish.mode {
+            LeaseMode::Exclusive if !insists && !rises() => return Ok(Reply::NotLeased),
             LeaseMode::Exclusive => self.shared.raise_inode(wish.ino),
             LeaseMode::Shared => Ok(None),
         };
         let stays = match stays {
             Ok(stays) => stays,
             // Who does not insist has something to do that can be left undone.
-            Err(_) if wish.insist == Insist::No => return Ok(Reply::NotLeased),
+            Err(_) if !insists => return Ok(Reply::NotLeased),
             Err(e @ VolumeError::NoSpace { .. }) => return Err((libc::ENOSPC, e.to_string())),
             Err(other) => return Err(failed(&other.into())),
         };

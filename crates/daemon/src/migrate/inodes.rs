@@ -142,6 +142,27 @@ impl Shared {
         Ok(Some(stays))
     }
 
+    /// Whether [`Self::raise_inode`] has nothing to bring back, or room for it: for who would rather do without than
+    /// wait until others have gone down.
+    ///
+    /// # Errors
+    /// A block cannot be read.
+    pub(crate) fn rises_at_once(&self, ino: u64) -> Result<bool> {
+        let mut blocks = 0;
+        if self.volume.has_inodes_below() {
+            blocks += u64::from(self.inode_block_below(ino / INODES_PER_BLOCK)?.is_some());
+        }
+        // What others take meanwhile may be as much.
+        let fits = |blocks| blocks == 0 || 2 * blocks * BLOCK <= self.available_now();
+        if !fits(blocks) {
+            return Ok(false);
+        }
+        if self.has_leaves_below() {
+            blocks += self.leaves_to_raise(Ino(ino))?.len() as u64;
+        }
+        Ok(fits(blocks))
+    }
+
     /// Brings a block of the inode file to NVM if it lies below. `false`: it moved meanwhile.
     fn raise_block(self: &Arc<Self>, fb: u64) -> Result<bool> {
         let Some(from) = self.inode_block_below(fb)? else {

@@ -120,9 +120,7 @@ fn of(inode: &Inode) -> Of {
 impl Shared {
     /// Brings the leaves of an inode to NVM that lie below. Nothing sinks meanwhile: its block of inodes stays.
     pub(super) fn raise_leaves(self: &Arc<Self>, ino: Ino) -> Result<()> {
-        let volume = &self.volume;
-        let below = |tier| volume.leaves_below(tier) + volume.extent_leaves_below(tier) > 0;
-        while [TierId::Ssd, TierId::Hdd].into_iter().any(below) {
+        while self.has_leaves_below() {
             let lie = self.leaves_to_raise(ino)?;
             if lie.is_empty() {
                 break;
@@ -132,7 +130,15 @@ impl Shared {
         Ok(())
     }
 
-    fn leaves_to_raise(&self, ino: Ino) -> Result<Vec<BlockAddr>> {
+    /// Whether any leaves lie below NVM.
+    pub(super) fn has_leaves_below(&self) -> bool {
+        let volume = &self.volume;
+        let below = |tier| volume.leaves_below(tier) + volume.extent_leaves_below(tier) > 0;
+        [TierId::Ssd, TierId::Hdd].into_iter().any(below)
+    }
+
+    /// Leaves of an inode that lie below NVM, as many as come back at once.
+    pub(super) fn leaves_to_raise(&self, ino: Ino) -> Result<Vec<BlockAddr>> {
         let _reader = self.readers.enter();
         let view = self.volume.view();
         let inode = view.inode(ino)?.filter(|i| leaves_below(i) > 0);

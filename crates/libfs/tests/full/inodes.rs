@@ -106,6 +106,8 @@ fn creation_goes_on_where_nvm_is_full_of_inodes() {
 
 const DIRECTORIES: u64 = 60;
 const IN_EACH: u64 = 60;
+/// Every so many files one has something in it, and is read.
+const READ_EACH: usize = 50;
 
 /// Writes a file until nothing fits any more.
 fn fill(session: &Session, name: &[u8]) -> u64 {
@@ -127,6 +129,25 @@ fn fill(session: &Session, name: &[u8]) -> u64 {
     at
 }
 
+/// Nobody waits for room to note that a file was read.
+fn read_some(place: &Place, session: &Session, files: &[(u64, Vec<u8>)]) {
+    let waits = || {
+        place
+            .daemon()
+            .status_values()
+            .migration
+            .unwrap()
+            .counts
+            .waits
+    };
+    let before = waits();
+    for (dir, name) in files.iter().step_by(READ_EACH) {
+        let ino = session.lookup(&ME, *dir, name).unwrap().ino;
+        assert_eq!(session.read(&ME, ino, 0, &mut [0; 9]), Ok(9));
+    }
+    assert_eq!(waits(), before);
+}
+
 /// NVM and flash are full, inodes lie below: names can go all the same, in any order.
 #[test]
 fn what_lies_below_can_be_removed_from_a_full_volume() {
@@ -140,7 +161,11 @@ fn what_lies_below_can_be_removed_from_a_full_volume() {
         let dir = session.mkdir(&ME, Ino::ROOT.0, &name, 0o755).unwrap().ino;
         for n in 0..IN_EACH {
             let name = format!("file {n}").into_bytes();
-            session.create(&ME, dir, &name, 0o644, 0).unwrap();
+            let ino = session.create(&ME, dir, &name, 0o644, 0).unwrap().ino;
+            if files.len() % READ_EACH == 0 {
+                let flags = WriteFlags::default();
+                session.write(&ME, ino, 0, b"something", flags).unwrap();
+            }
             files.push((dir, name));
         }
     }
@@ -160,6 +185,7 @@ fn what_lies_below_can_be_removed_from_a_full_volume() {
         flash.inode_bytes, flash.writable_bytes
     );
     assert!(flash.inode_bytes >= 100 * 4096, "{status:?}");
+    read_some(&place, &session, &files);
     let mut chance = Chance::new(5);
     let all = files.len();
     while !files.is_empty() {
