@@ -15,7 +15,7 @@ const NOTES: &str = "\
 USED  taken from the tier; below NVM with what is dead until its zone is cleaned
 LIVE  what files and structure need: what would be lost with the tier or device
 DIRTY logged and not digested yet; logs lie beside the tier
-KEPT  set aside: for records to come and copy-on-write on NVM, for cleaning below
+KEPT  set aside: on NVM for records to come, copy-on-write, and 128 bytes for each inode; below for cleaning
 FREE  could be given to files now
 
 All structure lies on NVM: without it nothing is found again.

@@ -34,7 +34,7 @@ const ORPHAN_BYTES: u64 = 128;
 pub(crate) const LEFT_LOGS: u32 = 0;
 
 /// Bytes kept back for what a digest needs for a moment.
-pub(crate) fn fixed_reserve(blocks: &Blocks) -> u64 {
+fn fixed_reserve(blocks: &Blocks) -> u64 {
     blocks.reserved_fixed * BLOCK
 }
 
@@ -63,11 +63,15 @@ impl Supply {
         Supply { blocks, ..self }
     }
 
+    /// Bytes kept back: the fixed reserve, and what every inode keeps for its entry among the orphans.
+    pub(crate) fn kept(&self) -> u64 {
+        fixed_reserve(&self.blocks) + self.inodes * ORPHAN_BYTES
+    }
+
     /// Bytes that could be given out if `outstanding` are.
     fn available(&self, outstanding: u64) -> u64 {
         (self.blocks.free * BLOCK)
-            .saturating_sub(fixed_reserve(&self.blocks))
-            .saturating_sub(self.inodes * ORPHAN_BYTES)
+            .saturating_sub(self.kept())
             .saturating_sub(outstanding)
     }
 }

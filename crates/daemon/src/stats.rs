@@ -8,7 +8,7 @@ use crate::lower_read::BadBlock;
 use crate::rates::RateStatus;
 use crate::recover::RecoveryReport;
 use crate::shared::{Departed, Shared};
-use crate::space::{Supply, fixed_reserve};
+use crate::space::Supply;
 use crate::tier_stats::{MigrationStatus, TierStatus};
 use crate::volume_file::uuid_text;
 use serde::Serialize;
@@ -99,7 +99,7 @@ pub struct SpaceStatus {
     pub granted_bytes: u64,
     /// Set aside for records not digested yet, and idle credit.
     pub credit_bytes: u64,
-    /// Kept back for copy-on-write.
+    /// Kept back: for copy-on-write, and for each inode's entry when it loses its last name.
     pub reserve_bytes: u64,
     /// Bytes of logs that are not digested yet.
     pub dirty_bytes: u64,
@@ -328,7 +328,7 @@ impl Shared {
             mappings: self.mappings.count(),
             granted_bytes: blocks.taken * block,
             credit_bytes: self.credits.outstanding(),
-            reserve_bytes: fixed_reserve(blocks),
+            reserve_bytes: supply.kept(),
             dirty_bytes: self.clients().iter().map(|c| c.backlog()).sum(),
             inodes: supply.inodes,
         }
