@@ -7,5 +7,6 @@ mod inodes;
 mod last_blocks;
 mod load;
 mod lost;
+mod pieces;
 mod place;
 mod seeds;
