@@ -21,12 +21,12 @@ struct Sunk {
     paths: Vec<Vec<u8>>,
 }
 
-/// Moves all inodes down that may go; gives the blocks.
+/// Moves all inodes down that may go, behind the leaves of their extents; gives the blocks.
 fn sink(t: &mut Tiered) -> Result<Checked<Vec<Sunk>>> {
     let all = kept!(inos(&t.stage.view()?));
     let sunk = t.serve(|daemon, _, _| {
         down(daemon)?;
-        let sunk = daemon.sink_inodes();
+        let sunk = daemon.sink_extents().and_then(|_| daemon.sink_inodes());
         sunk.map_err(|e| format!("inodes do not move: {e}"))
     });
     kept!(sunk);
