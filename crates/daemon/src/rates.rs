@@ -32,10 +32,17 @@ pub struct RateStatus {
     pub moved_bytes_per_s: u64,
 }
 
-/// The last samples.
-#[derive(Default)]
+/// The last samples; the first of all is the start.
 pub(crate) struct Sampler {
     samples: Mutex<VecDeque<Sample>>,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        let start = VecDeque::from([Sample::default()]);
+        let samples = Mutex::new(start);
+        Self { samples }
+    }
 }
 
 impl Sampler {
@@ -102,6 +109,8 @@ mod tests {
             moved,
             ..Sample::default()
         };
+        // What moved before the first look counts, too.
+        sampler.add(Sample { ns: 5, ..at(0, 10) });
         assert_eq!(sampler.until(at(2, 10)).moved_bytes_per_s, 5);
         for s in 1..=30 {
             sampler.add(at(s, 100 * s));
