@@ -13,8 +13,7 @@ use parking_lot::Mutex;
 use shale_format::BlockAddr;
 use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use shale_volume::Lru;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks that are kept: 4 MiB.
@@ -31,69 +30,6 @@ pub(crate) fn last_block(inode: &Inode) -> Option<u64> {
         inode.size % BLOCK_BYTES as u64,
     );
     (inode.is_file() && rest > 0).then_some(block)
-}
-
-/// Things by key and last use.
-struct Lru<K, V> {
-    held: HashMap<K, (V, i64)>,
-    order: BTreeMap<i64, K>,
-}
-
-impl<K, V> Default for Lru<K, V> {
-    fn default() -> Self {
-        Self {
-            held: HashMap::new(),
-            order: BTreeMap::new(),
-        }
-    }
-}
-
-impl<K: Copy + Eq + Hash, V> Lru<K, V> {
-    fn len(&self) -> usize {
-        self.held.len()
-    }
-
-    fn get(&self, key: K) -> Option<&V> {
-        self.held.get(&key).map(|(value, _)| value)
-    }
-
-    /// Puts one in that was used now.
-    fn put(&mut self, key: K, value: V) {
-        let stamp = self.order.last_key_value().map_or(0, |(&last, _)| last + 1);
-        self.put_at(stamp, key, value);
-    }
-
-    /// Puts one in that goes first.
-    fn put_first(&mut self, key: K, value: V) {
-        let first = self.order.first_key_value();
-        self.put_at(first.map_or(0, |(&first, _)| first - 1), key, value);
-    }
-
-    fn put_at(&mut self, stamp: i64, key: K, value: V) {
-        self.take(key);
-        self.held.insert(key, (value, stamp));
-        self.order.insert(stamp, key);
-    }
-
-    fn take(&mut self, key: K) -> Option<V> {
-        let (value, stamp) = self.held.remove(&key)?;
-        self.order.remove(&stamp);
-        Some(value)
-    }
-
-    /// It was used now.
-    fn used(&mut self, key: K) {
-        if let Some(value) = self.take(key) {
-            self.put(key, value);
-        }
-    }
-
-    /// The one that was not used for longest goes.
-    fn pop(&mut self) {
-        if let Some((_, key)) = self.order.pop_first() {
-            self.held.remove(&key);
-        }
-    }
 }
 
 struct Block {
@@ -123,7 +59,7 @@ impl State {
 
     fn trim(&mut self) {
         while self.appended.len() + self.others.len() > BLOCKS_MAX {
-            match self.others.len() > OTHERS_MAX || self.appended.len() == 0 {
+            match self.others.len() > OTHERS_MAX || self.appended.is_empty() {
                 true => self.others.pop(),
                 false => self.appended.pop(),
             }

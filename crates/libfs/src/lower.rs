@@ -1,4 +1,4 @@
-//! Blocks of tiers below NVM, of files, inodes and directories: a cache of 4 KiB blocks, filled by asking the daemon (DESIGN §8).
+//! Blocks of tiers below NVM, of files, inodes and trees: a cache of 4 KiB blocks, filled by asking the daemon (DESIGN §8).
 //!
 //! A block is known by its address and how often its zone was erased: together they name the same
 //! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves gate and
@@ -13,8 +13,7 @@ use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
 use shale_format::{BlockAddr, Ino};
 use shale_proto::{Reply, Request};
-use shale_volume::{FoundInode, Given, VolumeError};
-use std::collections::{BTreeMap, HashMap};
+use shale_volume::{FoundInode, Given, Lru, VolumeError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +22,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const CACHE_BLOCKS: usize = 16 << 10;
 /// Blocks that a sequential reader gets ahead: 256 KiB.
 const AHEAD_BLOCKS: u64 = 64;
-/// Blocks of inodes, and leaves of a directory, that a call gets at once: a listing asks for the next ones.
+/// Blocks of inodes, and leaves of a tree, that a call gets at once: a listing asks for the next ones.
 const AHEAD_OF_STRUCTURE: u64 = 16;
 /// One call reads at most this much under one run where the volume has lower tiers, so that all
 /// of it fits the cache.
@@ -38,12 +37,7 @@ enum Held {
 }
 
 #[derive(Default)]
-struct State {
-    blocks: HashMap<Key, (Held, u64)>,
-    /// Keys by last use.
-    order: BTreeMap<u64, Key>,
-    clock: u64,
-}
+struct State(Lru<Key, Held>);
 
 /// The cache of one session.
 #[derive(Default)]
@@ -53,34 +47,21 @@ pub(crate) struct LowerCache {
 
 impl State {
     fn put(&mut self, key: Key, held: Held) {
-        self.clock += 1;
-        let stamp = self.clock;
-        if let Some((_, old)) = self.blocks.insert(key, (held, stamp)) {
-            self.order.remove(&old);
-        }
-        self.order.insert(stamp, key);
-        while self.blocks.len() > CACHE_BLOCKS
-            && let Some((_, oldest)) = self.order.pop_first()
-        {
-            self.blocks.remove(&oldest);
+        self.0.put(key, held);
+        while self.0.len() > CACHE_BLOCKS {
+            self.0.pop();
         }
     }
 
     fn get(&mut self, key: Key) -> Option<Result<Arc<[u8; BLOCK_BYTES]>>> {
-        self.clock += 1;
-        let clock = self.clock;
-        let (held, stamp) = self.blocks.get_mut(&key)?;
-        let old = std::mem::replace(stamp, clock);
-        let found = match held {
+        let found = match self.0.get(key)? {
             Held::Data(data) => Ok(Arc::clone(data)),
             Held::Bad => Err(Errno::IO),
         };
-        self.order.remove(&old);
-        if found.is_err() {
+        match found {
+            Ok(_) => self.0.used(key),
             // Whoever comes next tries again.
-            self.blocks.remove(&key);
-        } else {
-            self.order.insert(clock, key);
+            Err(_) => drop(self.0.take(key)),
         }
         Some(found)
     }
@@ -240,7 +221,7 @@ mod tests {
             assert!(state.get(key(0)).is_some());
         }
         assert!(state.get(key(1)).is_none());
-        assert_eq!(state.blocks.len(), state.order.len());
+        assert_eq!(state.0.len(), CACHE_BLOCKS);
         state.put(key(7), Held::Bad);
         assert!(state.get(key(7)).unwrap().is_err());
         assert!(state.get(key(7)).is_none());

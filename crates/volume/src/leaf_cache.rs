@@ -3,10 +3,10 @@
 //!
 //! A block is known by its address and how often its zone was erased, so nothing here goes stale.
 
+use crate::lru::Lru;
 use crate::media::Block;
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Leaves that are kept: 1 MiB.
@@ -14,31 +14,22 @@ const LEAVES_MAX: usize = 256;
 
 type Key = (BlockAddr, u32);
 
+/// The leaves that were used last.
 #[derive(Default)]
-struct State {
-    leaves: HashMap<Key, Arc<Block>>,
-    /// Those that came first, first.
-    order: VecDeque<Key>,
-}
-
-/// The last leaves that were read.
-#[derive(Default)]
-pub(crate) struct LeafCache(Mutex<State>);
+pub(crate) struct LeafCache(Mutex<Lru<Key, Arc<Block>>>);
 
 impl LeafCache {
     pub(crate) fn get(&self, key: Key) -> Option<Arc<Block>> {
-        self.0.lock().leaves.get(&key).cloned()
+        let mut leaves = self.0.lock();
+        leaves.used(key);
+        leaves.get(key).cloned()
     }
 
     pub(crate) fn put(&self, key: Key, block: &Block) {
-        let mut state = self.0.lock();
-        if state.leaves.insert(key, Arc::new(*block)).is_none() {
-            state.order.push_back(key);
-        }
-        while state.order.len() > LEAVES_MAX
-            && let Some(first) = state.order.pop_front()
-        {
-            state.leaves.remove(&first);
+        let mut leaves = self.0.lock();
+        leaves.put(key, Arc::new(*block));
+        if leaves.len() > LEAVES_MAX {
+            leaves.pop();
         }
     }
 }
@@ -50,7 +41,7 @@ mod tests {
     use shale_format::limits::BLOCK_BYTES;
 
     #[test]
-    fn the_first_is_forgotten() {
+    fn the_oldest_is_forgotten() {
         let cache = LeafCache::default();
         let key = |n| (BlockAddr::new(TierId::Ssd, n), 1);
         for n in 0..LEAVES_MAX as u64 + 1 {
@@ -60,6 +51,6 @@ mod tests {
         assert!(cache.get(key(0)).is_none());
         assert_eq!(cache.get(key(1)).unwrap()[0], 1);
         assert!(cache.get((key(1).0, 2)).is_none(), "erased since");
-        assert_eq!(cache.0.lock().leaves.len(), LEAVES_MAX);
+        assert_eq!(cache.0.lock().len(), LEAVES_MAX);
     }
 }

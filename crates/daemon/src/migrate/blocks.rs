@@ -8,8 +8,9 @@ use crate::shared::Shared;
 use shale_device::failpoints;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino, TierId, tree};
-use shale_volume::{Result, Run, VolumeError};
+use shale_volume::{Result, Run, Txn, VolumeError};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A block, where it lies, and what it holds.
 pub(super) struct Copied {
@@ -102,6 +103,22 @@ impl Shared {
         let moved = moved.inspect_err(|_| self.give_back_copies_at(all()))?;
         self.batch_is_done((Some(from), target.tier), copied.len() as u64, moved);
         Ok(moved)
+    }
+
+    /// Commits what was linked of copies, if anything was.
+    pub(super) fn link(&self, txn: Txn<'_>, moved: u64) -> Result<()> {
+        if moved > 0 {
+            let committed = txn.commit()?;
+            self.publish(committed.txid);
+        }
+        Ok(())
+    }
+
+    /// Names a block that could not be read to be moved, and counts it. `false`: it was named before.
+    pub(super) fn could_not_read(&self, addr: BlockAddr, why: &VolumeError) -> bool {
+        let unreadable = &self.migration.counts.unreadable;
+        unreadable.fetch_add(1, Ordering::Relaxed);
+        self.bad_blocks.note(addr, why)
     }
 
     /// Gives copies back that are not linked: those in NVM.

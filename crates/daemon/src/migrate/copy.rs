@@ -9,7 +9,6 @@ use shale_device::mutants;
 use shale_format::{BlockAddr, TierId};
 use shale_volume::{Heat, Result, Run, VolumeError};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 /// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
 /// its arm may go elsewhere, for another reader.
@@ -207,11 +206,9 @@ impl Shared {
                 }
                 // Nobody misses a block that has moved away meanwhile.
                 Err(e) if self.volume.is_live(from) => {
-                    if self.bad_blocks.note(from, &e) {
+                    if self.could_not_read(from, &e) {
                         self.migration_failed(&e);
                     }
-                    let unreadable = &self.migration.counts.unreadable;
-                    unreadable.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(_) => {}
             }

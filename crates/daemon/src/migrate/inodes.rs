@@ -438,9 +438,7 @@ impl Shared {
                 Ok(()) if from.tier() == Some(TierId::Nvm) && !self.all_may_sink(fb, &bytes) => {}
                 Ok(()) => copied.push(Copied::of((Ino::NONE, fb), from, bytes)),
                 Err(e) => {
-                    self.bad_blocks.note(from, &e);
-                    let unreadable = &self.migration.counts.unreadable;
-                    unreadable.fetch_add(1, Ordering::Relaxed);
+                    self.could_not_read(from, &e);
                 }
             }
         }
@@ -467,12 +465,7 @@ impl Shared {
                 unused.push(c.to);
             }
         }
-        if moved > 0 {
-            let committed = txn.commit()?;
-            self.publish(committed.txid);
-        } else {
-            drop(txn);
-        }
+        self.link(txn, moved)?;
         drop(staying);
         self.give_back_copies_at(unused);
         Ok(moved)

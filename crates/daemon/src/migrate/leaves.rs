@@ -29,7 +29,6 @@ use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{LEAVES_AT_ONCE, Result, Run, VolumeError, leaves_below};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A directory that changed no longer ago than this stays, unless somebody waits for room.
@@ -355,9 +354,7 @@ impl Shared {
                 // It is another one's by now.
                 Err(VolumeError::Format(_)) => {}
                 Err(e) => {
-                    self.bad_blocks.note(w.from, &e);
-                    let unreadable = &self.migration.counts.unreadable;
-                    unreadable.fetch_add(1, Ordering::Relaxed);
+                    self.could_not_read(w.from, &e);
                 }
             }
         }
@@ -394,12 +391,7 @@ impl Shared {
             let rest = moves.iter().filter(|(from, _)| !done.contains(from));
             unused.extend(rest.map(|(_, &to)| to));
         }
-        if moved > 0 {
-            let committed = txn.commit()?;
-            self.publish(committed.txid);
-        } else {
-            drop(txn);
-        }
+        self.link(txn, moved)?;
         drop(staying);
         self.give_back_copies_at(unused);
         Ok(moved)

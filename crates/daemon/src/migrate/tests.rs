@@ -1,5 +1,6 @@
 //! Power cuts at every fence and flush of migration, cleaning and erasing, on all media.
 
+mod cuts;
 mod directories;
 mod extents;
 #[cfg(not(feature = "mutants"))]
@@ -16,6 +17,10 @@ use crate::daemon::{Daemon, DaemonConfig};
 use crate::lower_read::Unsent;
 use crate::nvm_dir::make_nvm;
 use crate::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
+#[cfg(feature = "mutants")]
+use cuts::are_found;
+#[cfg(not(feature = "mutants"))]
+use cuts::{devices_go, loses_nothing};
 use shale_device::block::Step;
 use shale_device::sim::{
     Action, BlockReplay, BlockRules, BlockTape, Choice, MediaRules, Recording, Replay,
@@ -466,17 +471,13 @@ fn run(mut s: Stage, workload: fn(&mut Stage), look: &mut Look<'_>) -> Result<us
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_in_migration_loses_nothing() {
-    let states = explore(workload).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(workload);
 }
 
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_while_devices_change_loses_nothing() {
-    let states = explore(devices_change).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(devices_change);
 }
 
 #[cfg(not(feature = "mutants"))]
@@ -549,19 +550,13 @@ fn a_device_that_fails_gets_nothing_more_and_the_rest_goes_on() {
 #[cfg(feature = "mutants")]
 #[test]
 fn mistakes_in_migration_are_found() {
-    for name in [
-        "lower-flush",
-        "lower-bitmap",
-        "zone-pointer",
-        "migrate-freed-early",
-    ] {
-        shale_device::mutants::switch_on(Some(name));
-        let found = std::panic::catch_unwind(|| explore(workload));
-        shale_device::mutants::switch_on(None);
-        match found {
-            Ok(Ok(states)) => panic!("{name}: not found in {states} states"),
-            Ok(Err(why)) => println!("{name}: {}", why.lines().next().unwrap_or("")),
-            Err(_) => println!("{name}: a panic"),
-        }
-    }
+    are_found(
+        &[
+            "lower-flush",
+            "lower-bitmap",
+            "zone-pointer",
+            "migrate-freed-early",
+        ],
+        workload,
+    );
 }

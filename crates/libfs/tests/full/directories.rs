@@ -1,20 +1,13 @@
 //! Long names until NVM is full of leaves of directories: those of cold ones go below, and all are found right.
 
-use crate::place::Place;
+use crate::place::{ME, Place};
 use shale_format::{DirKey, Ino, TierId};
-use shale_libfs::{Caller, Errno, Session, WriteFlags};
+use shale_libfs::{Errno, Session, WriteFlags};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const ME: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-    umask: 0,
-    request: 0,
-};
 const DIRECTORIES: usize = 60;
 const IN_EACH: u32 = 300;
 /// What nothing can move out of NVM.

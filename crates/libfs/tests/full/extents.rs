@@ -1,21 +1,14 @@
 //! Fragmented files until NVM is full of nodes of extents: their leaves go below, and every byte is found right.
 
-use crate::place::Place;
+use crate::place::{ME, Place};
 use shale_format::limits::LABEL_AREA_BYTES;
 use shale_format::{Ino, TierId};
-use shale_libfs::{Caller, Errno, SEEK_DATA, SEEK_HOLE, Session, WriteFlags};
+use shale_libfs::{Errno, SEEK_DATA, SEEK_HOLE, Session, WriteFlags};
 use shale_volume::leaves_below;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-const ME: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-    umask: 0,
-    request: 0,
-};
 const BLOCK: usize = 4096;
 /// Blocks of each file that are written: every second one.
 const PARTS: u64 = 3;

@@ -1,21 +1,14 @@
 //! Small files until NVM is full of their inodes: some go below, and all are found right.
 
 use crate::load::Chance;
-use crate::place::Place;
+use crate::place::{ME, Place};
 use shale_format::{Ino, TierId};
-use shale_libfs::{Caller, Errno, Session, SetAttr, WriteFlags};
+use shale_libfs::{Errno, Session, SetAttr, WriteFlags};
 use shale_volume::FoundInode;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const ME: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-    umask: 0,
-    request: 0,
-};
 const FILES: u32 = 16_000;
 /// What nothing can move out of NVM.
 const PINNED_MIB: u64 = 26;

@@ -1,18 +1,11 @@
 //! The last block of a file that went below NVM is still in memory when the file is appended to.
 
-use crate::place::Place;
+use crate::place::{ME, Place};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino};
-use shale_libfs::{Caller, Session, WriteFlags};
+use shale_libfs::{Session, WriteFlags};
 use shale_volume::Mapping;
 
-const ME: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-    umask: 0,
-    request: 0,
-};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SIZE: usize = 10 * BLOCK_BYTES + 77;
 const FLASH_MIB: u64 = 16;

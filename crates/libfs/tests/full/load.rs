@@ -1,17 +1,11 @@
 //! A seeded load that keeps a model of what it was told is done.
 
+use crate::place::ME;
 use shale_format::Ino;
-use shale_libfs::{Caller, Errno, RENAME_EXCHANGE, Session, WriteFlags};
+use shale_libfs::{Errno, RENAME_EXCHANGE, Session, WriteFlags};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const ME: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-    umask: 0,
-    request: 0,
-};
 const BLOCK: u64 = 4096;
 const DIRECTORIES: u64 = 4;
 

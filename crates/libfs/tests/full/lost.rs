@@ -1,18 +1,11 @@
 //! A block below NVM that cannot be read, and of which somebody changes a part: it is lost, and nothing else.
 
-use crate::place::Place;
+use crate::place::{ME, Place};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::{FileBlock, Ino};
-use shale_libfs::{Caller, Errno, Session, WriteFlags};
+use shale_libfs::{Errno, Session, WriteFlags};
 use shale_volume::Mapping;
 
-const ME: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-    umask: 0,
-    request: 0,
-};
 const BLOCKS: u64 = 64;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The blocks that go bad, and what is done to each: 10 bytes, a part punched out, the end cut off in it.

@@ -1,17 +1,10 @@
 //! Files whose pieces die all over the flash: it is cleaned, also while NVM is full.
 
-use crate::place::Place;
+use crate::place::{ME, Place};
 use shale_format::{Ino, TierId};
-use shale_libfs::{Caller, Session, WriteFlags};
+use shale_libfs::{Session, WriteFlags};
 use std::collections::BTreeMap;
 
-const ME: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-    umask: 0,
-    request: 0,
-};
 const BLOCK: usize = 4096;
 /// What nothing can move out of NVM.
 const PINNED_MIB: u64 = 28;

@@ -5,12 +5,21 @@ use shale_daemon::volume_file::DeviceFile;
 use shale_daemon::{Daemon, DaemonConfig, DeviceKind, MakeOptions, VolumeFile, make_volume};
 use shale_device::SystemClock;
 use shale_format::{Durability, TierId};
-use shale_libfs::{Session, SessionOptions};
+use shale_libfs::{Caller, Session, SessionOptions};
 use shale_proto::InProcess;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
+
+/// Whose calls these are: root's.
+pub const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+    umask: 0,
+    request: 0,
+};
 
 /// A volume in memory that goes when it is dropped.
 pub struct Place {

@@ -149,21 +149,7 @@ fn directories_leave_devices(s: &mut Stage) {
     assert!(s.sink_dirs() > 0);
     s.write(60, 0, 30, 60);
     s.daemon.migrate(None).unwrap();
-    let volume = s.daemon.volume().clone();
-    for (tier, n) in [(TierId::Ssd, 0), (TierId::Hdd, 1)] {
-        let uuid = entry(n).uuid;
-        let live = || volume.lower_device_infos(tier)[0].live;
-        assert!(live() > 0);
-        let done = volume.set_device_state(tier, &uuid, 1).unwrap();
-        s.daemon.shared().publish(done.txid);
-        let begun = std::time::Instant::now();
-        while live() > 0 {
-            s.daemon.shared().empty_devices();
-            assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
-        }
-        let done = volume.remove_device(tier, &uuid).unwrap();
-        s.daemon.shared().publish(done.txid);
-    }
+    let volume = devices_go(s);
     assert!(!DIRS.into_iter().any(|dir| s.is_below(dir)));
     assert_eq!(contents(&volume).unwrap(), s.content);
 }
@@ -171,17 +157,13 @@ fn directories_leave_devices(s: &mut Stage) {
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_while_directories_move_loses_nothing() {
-    let states = explore(directories_move).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(directories_move);
 }
 
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_while_directories_leave_devices_loses_nothing() {
-    let states = explore(directories_leave_devices).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(directories_leave_devices);
 }
 
 #[test]
@@ -369,16 +351,10 @@ fn lost_checksums_of_leaves_and_a_lost_root_block_lose_no_names() {
 #[cfg(feature = "mutants")]
 #[test]
 fn mistakes_in_moving_directories_are_found() {
-    for name in ["directories-flush", "directories-feature"] {
-        shale_device::mutants::switch_on(Some(name));
-        let found = std::panic::catch_unwind(|| explore(directories_move));
-        shale_device::mutants::switch_on(None);
-        match found {
-            Ok(Ok(states)) => panic!("{name}: not found in {states} states"),
-            Ok(Err(why)) => println!("{name}: {}", why.lines().next().unwrap_or("")),
-            Err(_) => println!("{name}: a panic"),
-        }
-    }
+    are_found(
+        &["directories-flush", "directories-feature"],
+        directories_move,
+    );
 }
 
 /// What came back for one lease does not go for the next.

@@ -107,21 +107,7 @@ fn extents_leave_devices(s: &mut Stage) {
         s.scatter(ino, blocks, ino as u8);
     }
     assert_eq!(s.sink_all(), 4);
-    let volume = s.daemon.volume().clone();
-    for (tier, n) in [(TierId::Ssd, 0), (TierId::Hdd, 1)] {
-        let uuid = entry(n).uuid;
-        let live = || volume.lower_device_infos(tier)[0].live;
-        assert!(live() > 0);
-        let done = volume.set_device_state(tier, &uuid, 1).unwrap();
-        s.daemon.shared().publish(done.txid);
-        let begun = std::time::Instant::now();
-        while live() > 0 {
-            s.daemon.shared().empty_devices();
-            assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
-        }
-        let done = volume.remove_device(tier, &uuid).unwrap();
-        s.daemon.shared().publish(done.txid);
-    }
+    let volume = devices_go(s);
     assert_eq!(FILES.map(|ino| s.below(ino)).sum::<u64>(), 0);
     assert_eq!(contents(&volume).unwrap(), s.content);
 }
@@ -129,32 +115,19 @@ fn extents_leave_devices(s: &mut Stage) {
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_while_extents_move_loses_nothing() {
-    let states = explore(extents_move).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(extents_move);
 }
 
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_while_extents_leave_devices_loses_nothing() {
-    let states = explore(extents_leave_devices).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(extents_leave_devices);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn mistakes_in_moving_extents_are_found() {
-    for name in ["directories-flush", "extents-feature"] {
-        shale_device::mutants::switch_on(Some(name));
-        let found = std::panic::catch_unwind(|| explore(extents_move));
-        shale_device::mutants::switch_on(None);
-        match found {
-            Ok(Ok(states)) => panic!("{name}: not found in {states} states"),
-            Ok(Err(why)) => println!("{name}: {}", why.lines().next().unwrap_or("")),
-            Err(_) => println!("{name}: a panic"),
-        }
-    }
+    are_found(&["directories-flush", "extents-feature"], extents_move);
 }
 
 #[test]

@@ -102,21 +102,7 @@ fn inodes_leave_devices(s: &mut Stage) {
     s.daemon.migrate(None).unwrap();
     s.give(20, 9);
     s.sink();
-    let volume = s.daemon.volume().clone();
-    for (tier, n) in [(TierId::Ssd, 0), (TierId::Hdd, 1)] {
-        let uuid = entry(n).uuid;
-        let live = || volume.lower_device_infos(tier)[0].live;
-        assert!(live() > 0);
-        let done = volume.set_device_state(tier, &uuid, 1).unwrap();
-        s.daemon.shared().publish(done.txid);
-        let begun = std::time::Instant::now();
-        while live() > 0 {
-            s.daemon.shared().empty_devices();
-            assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
-        }
-        let done = volume.remove_device(tier, &uuid).unwrap();
-        s.daemon.shared().publish(done.txid);
-    }
+    let volume = devices_go(s);
     assert_eq!(s.tier_of(16), Some(TierId::Nvm));
     assert!(!volume.has_inodes_below());
     s.give(30, 4);
@@ -126,17 +112,13 @@ fn inodes_leave_devices(s: &mut Stage) {
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_while_inodes_move_loses_nothing() {
-    let states = explore(inodes_move).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(inodes_move);
 }
 
 #[cfg(not(feature = "mutants"))]
 #[test]
 fn a_power_cut_while_inodes_leave_devices_loses_nothing() {
-    let states = explore(inodes_leave_devices).unwrap();
-    println!("{states} states");
-    assert!(states > 100);
+    loses_nothing(inodes_leave_devices);
 }
 
 #[test]
@@ -226,14 +208,8 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
 #[cfg(feature = "mutants")]
 #[test]
 fn mistakes_in_moving_inodes_are_found() {
-    for name in ["inodes-flush", "inodes-feature", "lower-bitmap"] {
-        shale_device::mutants::switch_on(Some(name));
-        let found = std::panic::catch_unwind(|| explore(inodes_move));
-        shale_device::mutants::switch_on(None);
-        match found {
-            Ok(Ok(states)) => panic!("{name}: not found in {states} states"),
-            Ok(Err(why)) => println!("{name}: {}", why.lines().next().unwrap_or("")),
-            Err(_) => println!("{name}: a panic"),
-        }
-    }
+    are_found(
+        &["inodes-flush", "inodes-feature", "lower-bitmap"],
+        inodes_move,
+    );
 }
