@@ -162,6 +162,9 @@ fn what_lies_below_can_be_removed_from_a_full_volume() {
             files.push((dir, name));
         }
     }
+    session.digest().unwrap();
+    place.daemon().migrate(None).unwrap();
+    place.daemon().sink_inodes().unwrap();
     let mut written = fill(&session, b"fill");
     session.digest().unwrap();
     written += fill(&session, b"more");
