@@ -14,7 +14,7 @@ use crate::migrate;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
-use shale_daemon::{Daemon, DaemonConfig, VolumeFile};
+use shale_daemon::{Daemon, DaemonConfig, DaemonError, VolumeFile};
 use shale_device::{Clock, SystemClock};
 use shale_fuse::{Ended, MountInfo, ServeOptions, ShaleFs};
 use shale_libfs::SessionOptions;
@@ -130,11 +130,22 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
         volume_path: Some(start.volume.clone()),
         connection: (!start.settle).then_some(start.connection),
         connection_continues: continues,
+        degraded: start.degraded,
         supervisor_pid: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32),
         speed: kept(&start.state_dir, migrate::FILE),
         ..DaemonConfig::new(file)
     };
-    Daemon::start(config, clock.clone()).map_err(|e| Failure::new(e.to_string()))
+    Daemon::start(config, clock.clone()).map_err(|e| {
+        let failure = Failure::new(e.to_string());
+        match e {
+            DaemonError::WrongDevice { .. } => failure.advise(format!(
+                "put it back; or do without what it holds: shale mount --degraded {} {}",
+                start.volume.display(),
+                start.mountpoint.display()
+            )),
+            _ => failure,
+        }
+    })
 }
 
 /// A mount that is there already goes on without its metrics rather than not at all.

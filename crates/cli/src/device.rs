@@ -9,7 +9,7 @@ use crate::state::StateDir;
 use crate::terminal::say;
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_daemon::DeviceReport;
-use shale_daemon::volume_file::DeviceFile;
+use shale_daemon::volume_file::{DeviceFile, parse_uuid};
 use shale_format::TierId;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,11 @@ const REMOVE: &str = "\
 Example:
   shale device remove /mnt/shale /dev/sdb
 
-Only a device that holds nothing can be removed; shale device evacuate empties it.";
+Only a device that holds nothing can be removed; shale device evacuate empties it.
+
+A device that is gone for good (missing, on a volume mounted with --degraded) can be removed when nothing refers to
+it any more: shale where MOUNTPOINT --device DEVICE names the files that lie there, which are removed, or written
+anew; shale fsck VOLUME.toml --repair --without-missing gives up directories and inodes that lie there.";
 
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -147,7 +151,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn devices(dir: &StateDir) -> Result<Vec<DeviceReport>> {
+/// The devices of a mount.
+///
+/// # Errors
+/// The daemon does not answer.
+pub fn devices(dir: &StateDir) -> Result<Vec<DeviceReport>> {
     control::look(dir, &Order::Devices)
 }
 
@@ -199,6 +207,10 @@ fn list(args: &List) -> Result<()> {
         if let Some(why) = &d.trouble {
             say!("      {why}");
         }
+        if d.bad_blocks > 0 {
+            let n = d.bad_blocks;
+            say!("      {n} blocks cannot be read: shale status names them");
+        }
     }
     Ok(())
 }
@@ -238,7 +250,8 @@ fn add(args: &Add) -> Result<()> {
 }
 
 /// Finding a device among those that the daemon tells of.
-trait Named {
+pub trait Named {
+    /// The last one with this path or identity.
     fn last_of(&self, device: &Path) -> Option<DeviceReport>;
 }
 
@@ -253,10 +266,12 @@ impl Named for Vec<DeviceReport> {
     }
 }
 
-fn named(device: &Path) -> PathBuf {
-    match device.exists() {
-        true => std::path::absolute(device).unwrap_or_else(|_| device.to_owned()),
-        false => device.to_owned(),
+/// As the daemon, which has another working directory, finds it.
+pub fn named(device: &Path) -> PathBuf {
+    let text = device.to_str().unwrap_or_default();
+    match !device.exists() && parse_uuid(text).is_some() {
+        true => device.to_owned(),
+        false => std::path::absolute(device).unwrap_or_else(|_| device.to_owned()),
     }
 }
 

@@ -15,6 +15,7 @@ Examples:
   shale fsck VOLUME.toml
   shale fsck VOLUME.toml --json
   shale fsck VOLUME.toml --repair
+  shale fsck VOLUME.toml --repair --without-missing     a device is gone for good
 
 Exit code 0: the volume is as it should be, with --repair: now; 3: damage was found, a device is
 missing, or something could not be repaired. A repair tells by path what it repaired and what is lost. What has lost its
@@ -31,6 +32,10 @@ pub struct Args {
     /// Repair what is wrong, as far as it can be read
     #[arg(long)]
     repair: bool,
+    /// With --repair: what directories, inodes and lists of extents lie on devices that are missing is lost. Data of files
+    /// there stays as it is: it cannot be read, unless the device comes back
+    #[arg(long, requires = "repair")]
+    without_missing: bool,
     /// The whole report as JSON
     #[arg(long)]
     json: bool,
@@ -43,10 +48,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let shown = args.volume.display();
     let file = VolumeFile::load(&args.volume).map_err(|e| Failure::new(e.to_string()))?;
-    let options = CheckOptions {
+    let mut options = CheckOptions {
         findings_max: args.limit,
         ..CheckOptions::of(&file)
     };
+    if args.without_missing {
+        options.below = options.below.without_missing();
+    }
     let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
     if args.repair {
         return repair(args, &file, &options, bar.as_ref());

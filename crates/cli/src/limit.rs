@@ -68,6 +68,10 @@ pub fn run(args: &Args) -> Result<()> {
         (None, true) => Whose::Mount,
         (None, false) => Whose::Each,
     };
+    if let Some(pid) = args.client.filter(|pid| !args.default && !lives(*pid)) {
+        let why = format!("process {pid}: there is none");
+        return Err(Failure::new(why).advise("shale status shows the clients"));
+    }
     if args.rate.is_some() || args.default {
         let rate = args.rate;
         control::order::<Limits>(&dir, &Order::Limit { whose, rate })?;
@@ -118,8 +122,11 @@ fn lines(status: &Value) -> Vec<String> {
 
 /// Forgets processes that have ended: their numbers will be others'.
 pub fn forget_ended(limits: &mut Limits) {
-    let lives = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
-    limits.process.retain(|pid, _| lives(pid));
+    limits.process.retain(|pid, _| lives(*pid));
+}
+
+fn lives(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 #[cfg(test)]

@@ -8,14 +8,16 @@
 //! Everything that can be found wrong is said here, to whoever waits for the prompt.
 
 use crate::ask;
+use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::metrics;
 use crate::mounts;
 use crate::packet::{self, Report};
+use crate::size;
 use crate::state::StateDir;
 use crate::supervise::{self, Front, Wanted};
 use crate::terminal::say;
-use shale_daemon::VolumeFile;
+use shale_daemon::{DeviceReport, VolumeFile};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,7 +26,11 @@ const EXAMPLES: &str = "\
 Examples:
   shale mount VOLUME.toml /mnt/shale
   shale mount VOLUME.toml /mnt/shale --metrics 127.0.0.1:9180
+  shale mount VOLUME.toml /mnt/shale --degraded     a device has failed
 
+With --degraded a volume is mounted without devices that are missing, blank, cut, or older than the rest. Nothing
+is written to them, reading what they hold is EIO, and all else is used as ever. A device may come back at any later
+mount. For one that is gone for good: shale device list, shale where --device, shale device remove.
 Whoever reaches the address of --metrics may read them: there is no login.
 
 The mount is served in the background until `shale umount`; what its processes say is
@@ -46,6 +52,9 @@ pub struct Args {
     /// Serve metrics for Prometheus there: IP:PORT (port 0: any) or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<metrics::Address>,
+    /// Mount without devices that are not there
+    #[arg(long)]
+    degraded: bool,
 }
 
 /// Mounts.
@@ -69,6 +78,9 @@ pub fn run(args: &Args) -> Result<()> {
     for problem in recovery_problems(&wanted.mountpoint) {
         eprintln!("shale: {place}: recovery: {problem}");
     }
+    for missing in missing_devices(&wanted.mountpoint) {
+        eprintln!("shale: {place}: without {missing}");
+    }
     Ok(())
 }
 
@@ -80,6 +92,18 @@ fn recovery_problems(mountpoint: &Path) -> Vec<String> {
     let problems = problems.as_ref().and_then(|p| p.as_array());
     let text = |p: &serde_json::Value| p.as_str().map(str::to_owned);
     problems.into_iter().flatten().filter_map(text).collect()
+}
+
+/// Devices that are not there, with the reason.
+fn missing_devices(mountpoint: &Path) -> Vec<String> {
+    let dir = StateDir::find(mountpoint);
+    let all = dir.and_then(|dir| control::look::<Vec<DeviceReport>>(&dir, &Order::Devices).ok());
+    let all = all.into_iter().flatten().filter(|d| d.state == "missing");
+    all.map(|d| {
+        let (why, live) = (d.trouble.unwrap_or_default(), size::show(d.live_bytes));
+        format!("{}: {why}; {live} cannot be read", d.path)
+    })
+    .collect()
 }
 
 fn check(args: &Args) -> Result<Wanted> {
@@ -110,6 +134,7 @@ fn check(args: &Args) -> Result<Wanted> {
         mountpoint,
         nvm_dir: file.nvm_dir().to_owned(),
         metrics: args.metrics.as_ref().map(ToString::to_string),
+        degraded: args.degraded,
     })
 }
 
@@ -149,6 +174,7 @@ fn start(wanted: &Wanted) -> Result<OwnedFd> {
         .arg(&wanted.volume)
         .arg(&wanted.mountpoint)
         .args(wanted.metrics.iter().flat_map(|m| ["--metrics", m]))
+        .args(wanted.degraded.then_some("--degraded"))
         .current_dir("/")
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())

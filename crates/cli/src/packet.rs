@@ -47,6 +47,8 @@ pub struct Start {
     pub info: [u8; MountInfo::BYTES],
     /// Where metrics are to be served, if they are.
     pub metrics: Option<String>,
+    /// Without devices that are not there.
+    pub degraded: bool,
     /// Nothing is mounted any more: bring every log into the volume and end.
     pub settle: bool,
 }
@@ -158,6 +160,7 @@ mod tests {
             connection: u64::MAX,
             info,
             metrics: None,
+            degraded: false,
             settle: false,
         };
         send(&theirs, &ToDaemon::Start(start), &[file.as_fd()]).unwrap();

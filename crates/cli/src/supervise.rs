@@ -56,6 +56,8 @@ pub struct Wanted {
     pub nvm_dir: PathBuf,
     /// Where metrics are served, if they are.
     pub metrics: Option<String>,
+    /// Without devices that are not there.
+    pub degraded: bool,
 }
 
 /// Who waits for the mount.
@@ -84,6 +86,8 @@ pub struct Args {
     mountpoint: PathBuf,
     #[arg(long)]
     metrics: Option<String>,
+    #[arg(long)]
+    degraded: bool,
 }
 
 /// What `mount` starts: its socket is standard input.
@@ -98,6 +102,7 @@ pub fn verb(args: &Args) -> Result<()> {
         mountpoint: args.mountpoint.clone(),
         nvm_dir: file.nvm_dir().to_owned(),
         metrics: args.metrics.clone(),
+        degraded: args.degraded,
     };
     run(&wanted, Front::Mount(front))
 }
@@ -180,6 +185,8 @@ struct Supervisor {
     listener: OwnedFd,
     mount: Option<Session>,
     metrics: Option<String>,
+    /// Daemons may start without devices that are not there.
+    degraded: bool,
     info: [u8; MountInfo::BYTES],
     daemon: Option<Running>,
     /// What the last daemon said that it failed of.
@@ -219,6 +226,7 @@ impl Supervisor {
             listener,
             mount: None,
             metrics: wanted.metrics.clone(),
+            degraded: wanted.degraded,
             info: MountInfo::new().to_bytes(),
             daemon: None,
             reason: None,
@@ -249,6 +257,8 @@ impl Supervisor {
             let _ = packet::send(&daemon.socket, &ToDaemon::Mounted, &[mounted.fd()]);
         }
         self.mount = Some(mounted);
+        // What was lost meanwhile must not keep the next daemon from serving the rest.
+        self.degraded = true;
         tracing::info!(
             volume = %wanted.volume.display(),
             mountpoint = %wanted.mountpoint.display(),
@@ -379,6 +389,7 @@ impl Supervisor {
             connection: self.dir.state.connection,
             info: self.info,
             metrics: self.metrics.clone(),
+            degraded: self.degraded,
             settle,
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];

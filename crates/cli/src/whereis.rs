@@ -2,7 +2,8 @@
 
 use crate::ask;
 use crate::control::{self, Order};
-use crate::failure::{Failure, Result};
+use crate::device::{Named, devices, named};
+use crate::failure::{Code, Failure, Result};
 use crate::mounts;
 use crate::size;
 use crate::state::StateDir;
@@ -19,6 +20,7 @@ Examples:
   shale where /mnt/shale/film.mkv
   shale where /mnt/shale/film.mkv --offset 1G --json
   shale where /mnt/shale/films
+  shale where /mnt/shale --device /dev/sdb     the files that have something there
 
 What is in update logs only is brought into the volume first.";
 
@@ -32,6 +34,9 @@ pub struct Args {
     /// Only what this byte of the file lies in, or what comes after it
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     offset: Option<u64>,
+    /// The files below a directory that have something on this device, by path or identity
+    #[arg(long, value_name = "DEVICE", conflicts_with = "offset")]
+    device: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -68,6 +73,73 @@ pub fn tree(path: &Path, device: u64, f: &mut dyn FnMut(&Metadata)) -> Result<()
         }
     }
     Ok(())
+}
+
+/// What a file has on a device.
+#[derive(Debug, Serialize)]
+struct OnDevice {
+    /// A name of it.
+    path: PathBuf,
+    /// Bytes there.
+    bytes: u64,
+}
+
+/// Shows which files of a tree have something on a device. What cannot be read of the tree is named.
+fn show_device(
+    dir: &StateDir,
+    (place, fs): (&Path, u64),
+    args: &Args,
+    device: &Path,
+) -> Result<()> {
+    let shown = device.display();
+    let wanted = devices(dir)?.last_of(&named(device));
+    let wanted = wanted.ok_or_else(|| Failure::new(format!("{shown}: no device of the volume")))?;
+    let (mut files, mut unread) = (BTreeMap::new(), Vec::new());
+    let mut dirs = vec![place.to_owned()];
+    while let Some(path) = dirs.pop() {
+        match std::fs::symlink_metadata(&path) {
+            Ok(meta) if meta.dev() != fs => {}
+            Ok(meta) if meta.is_dir() => match children(&path) {
+                Ok(all) => dirs.extend(all),
+                Err(e) => unread.push(format!("{}: {e}", path.display())),
+            },
+            Ok(meta) if meta.is_file() => drop(files.insert(meta.ino(), path)),
+            Ok(_) => {}
+            Err(e) => unread.push(format!("{}: {e}", path.display())),
+        }
+    }
+    let mut there = Vec::new();
+    for (ino, path) in files {
+        let parts = parts_of(dir, ino, 0, usize::MAX)?;
+        let mine = parts
+            .iter()
+            .filter(|p| p.device.as_ref() == Some(&wanted.path));
+        match mine.map(|p| p.bytes).sum() {
+            0 => {}
+            bytes => there.push(OnDevice { path, bytes }),
+        }
+    }
+    there.sort_by(|a, b| a.path.cmp(&b.path));
+    match args.json {
+        true => json(&there)?,
+        false => {
+            for file in &there {
+                say!("{:>10}  {}", size::show(file.bytes), file.path.display());
+            }
+        }
+    }
+    match unread.as_slice() {
+        [] => Ok(()),
+        all => Err(Failure {
+            code: Code::Damaged,
+            ..Failure::new(format!("not all could be looked at: {}", all.join("; ")))
+        }),
+    }
+}
+
+fn children(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let all = std::fs::read_dir(path)?;
+    all.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// The parts of one file from a byte on, as many as `most`.
@@ -139,6 +211,9 @@ pub fn run(args: &Args) -> Result<()> {
         .map_err(Failure::because(args.file.display()))?;
     let dir = ask::mount_at(&mount_of(&place)?)?;
     control::digest(&dir)?;
+    if let Some(device) = &args.device {
+        return show_device(&dir, (&place, meta.dev()), args, device);
+    }
     if meta.is_dir() {
         if args.offset.is_some() {
             let why = format!("{}: a directory has no offsets", args.file.display());

@@ -9,7 +9,7 @@ use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::device_change::DeviceReport;
-use crate::devices;
+use crate::devices_there;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
@@ -66,6 +66,8 @@ pub struct DaemonConfig {
     /// The connection goes on: it was served before by a daemon that was killed.
     /// Then orphans stay, since the kernel may still use them.
     pub connection_continues: bool,
+    /// Without devices below NVM that are not there: what they hold cannot be read.
+    pub degraded: bool,
     /// Process that starts this one again; only shown.
     pub supervisor_pid: Option<u32>,
     /// How the NVM tier is mapped (recorder, timing model).
@@ -109,6 +111,7 @@ impl DaemonConfig {
             gate_timeout: Duration::from_secs(5),
             connection: None,
             connection_continues: false,
+            degraded: false,
             supervisor_pid: None,
             map: MapOptions::new(),
             mapped: None,
@@ -159,22 +162,7 @@ impl Opened {
         config.volume.check_superblock(&superblock)?;
         let (volume, starts) = match &config.lower {
             Some(devices) => (Volume::open_with(map.clone(), devices)?, 0),
-            None => {
-                if superblock.can_have_tiers() {
-                    // The device table may be part of the batch that waits.
-                    Volume::replay(map.clone())?;
-                }
-                let table = View::open(map.clone())?.0.device_table()?;
-                let below = devices::open(&config.volume, &superblock, &table, starts)?;
-                let volume = below.open_volume(map.clone())?;
-                let last = below.newest() + 2;
-                for count in [last - 1, last] {
-                    labels::write(dir, &uuid, segments, count);
-                    below.count_start(count)?;
-                }
-                forget_strangers(config, below.strangers());
-                (volume, last)
-            }
+            None => devices_there::start(config, &map, &superblock, starts)?,
         };
         let volume = Arc::new(volume);
         let mappings = Mappings::reopen(dir, &volume)?;
@@ -201,21 +189,6 @@ impl Opened {
             recovered,
             starts,
         })
-    }
-}
-
-/// Devices that the volume file names and the volume does not have go from the file.
-fn forget_strangers(config: &DaemonConfig, strangers: &[PathBuf]) {
-    for path in strangers {
-        let shown = path.display();
-        tracing::warn!(
-            "{shown}: not a device of the volume (any more): the volume file forgets it"
-        );
-        if let Some(file) = &config.volume_path
-            && let Err(e) = VolumeFile::forget_device(file, path)
-        {
-            tracing::warn!("{e}");
-        }
     }
 }
 

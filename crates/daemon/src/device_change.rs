@@ -49,12 +49,15 @@ pub struct DeviceReport {
     pub empty_zones: u64,
     /// Bytes of a zone.
     pub zone_bytes: u64,
-    /// `in use`, `emptying`, `empty` (may be removed), `failing` (nothing new goes to it).
+    /// `in use`, `emptying`, `empty` (may be removed), `failing` (nothing new goes to it), `missing` (it was not
+    /// there when the volume was mounted).
     pub state: String,
     /// What is wrong with it, or why it cannot be emptied.
     pub trouble: Option<String>,
     /// Requests that failed since the start.
     pub errors: u64,
+    /// Of the blocks that `status` names because they cannot be read (32 at most) those that are here.
+    pub bad_blocks: u64,
     /// What it is: `conventional`, `host-managed`, `open-channel`.
     pub kind: String,
     /// What its flash did since the start, where it is emulated.
@@ -68,14 +71,26 @@ struct Found {
     info: LowerDeviceInfo,
 }
 
+/// How what is on a device that is gone for good is given up.
+fn give_up(path: &Path) -> String {
+    let shown = path.display();
+    format!(
+        "Mount the volume with it, or, if it is gone for good, remove the files that lie there (shale where \
+         MOUNTPOINT --device {shown} names them); directories and inodes that lie there are given up by \
+         shale fsck VOLUME.toml --repair --without-missing"
+    )
+}
+
 fn absolute(path: &Path) -> PathBuf {
-    let whole = path.canonicalize().or_else(|_| std::path::absolute(path));
-    whole.unwrap_or_else(|_| path.to_path_buf())
+    let parent = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let whole = path.canonicalize().ok().or_else(parent);
+    whole.unwrap_or_else(|| path.to_path_buf())
 }
 
 impl Shared {
     pub(crate) fn device_reports(&self) -> Vec<DeviceReport> {
         let mut reports = Vec::new();
+        self.forget_bad_blocks();
         for tier in LOWER {
             let zones = self.volume.lower_zones(tier);
             for (n, info) in self.volume.lower_device_infos(tier).into_iter().enumerate() {
@@ -83,6 +98,7 @@ impl Shared {
                 let written: u64 = mine.clone().map(|z| z.written).sum();
                 let stuck = self.migration.stuck(&info.place.uuid);
                 let state = match (&info.failing, info.is_emptying(), info.live) {
+                    _ if info.is_absent() => "missing",
                     (Some(_), ..) => "failing",
                     (None, true, 0) => "empty",
                     (None, true, _) => "emptying",
@@ -101,6 +117,9 @@ impl Shared {
                     state: state.to_owned(),
                     trouble: info.failing.clone().or(stuck),
                     errors: info.device.as_ref().map_or(0, |d| d.counts().errors),
+                    bad_blocks: self
+                        .bad_blocks
+                        .count(tier, info.place.first..info.place.end()),
                     kind: DeviceKind::of(info.place.kind)
                         .map_or("", DeviceKind::name)
                         .to_owned(),
@@ -328,6 +347,15 @@ impl Shared {
         let turn = self.migration.turn();
         let found = self.find_device(path)?;
         let live = found.info.live;
+        if live > 0 && found.info.is_absent() {
+            let why = format!(
+                "it is not there: {}; {} bytes cannot be moved. {}",
+                found.info.failing.unwrap_or_default(),
+                live * BLOCK,
+                give_up(path)
+            );
+            return Err(wrong(path, why));
+        }
         if !found.info.is_emptying() {
             let room = self.room_elsewhere(found.tier, found.at);
             if live > room {
@@ -372,11 +400,14 @@ impl Shared {
         let _turn = self.migration.turn();
         let found = self.find_device(path)?;
         if found.info.live > 0 {
-            let why = format!(
-                "it holds {} bytes; empty it first: shale device evacuate MOUNTPOINT {}",
-                found.info.live * BLOCK,
-                path.display()
-            );
+            let help = match found.info.is_absent() {
+                true => give_up(path),
+                false => {
+                    let shown = path.display();
+                    format!("Empty it first: shale device evacuate MOUNTPOINT {shown}")
+                }
+            };
+            let why = format!("it holds {} bytes. {help}", found.info.live * BLOCK);
             return Err(wrong(path, why));
         }
         let uuid = &found.info.place.uuid;

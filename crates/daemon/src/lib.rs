@@ -27,6 +27,7 @@ mod connection;
 pub mod daemon;
 mod device_change;
 mod devices;
+mod devices_there;
 pub mod digest;
 mod digestion;
 pub mod error;

@@ -7,6 +7,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
 use shale_volume::VolumeError;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Bad blocks that `status` names.
 const BAD_MAX: usize = 32;
@@ -35,6 +36,13 @@ pub(crate) struct BadBlocks {
 impl BadBlocks {
     pub(crate) fn list(&self) -> Vec<BadBlock> {
         self.found.lock().iter().map(|(_, b)| b.clone()).collect()
+    }
+
+    /// How many of them lie in these blocks of a tier.
+    pub(crate) fn count(&self, tier: TierId, blocks: Range<u64>) -> u64 {
+        let there = |addr: BlockAddr| addr.tier() == Some(tier) && blocks.contains(&addr.index());
+        let found = self.found.lock();
+        found.iter().filter(|(addr, _)| there(*addr)).count() as u64
     }
 
     /// Forgets those of which `lives` says that nobody misses them any more.

@@ -58,7 +58,9 @@ layout! {
         /// 0 in use, 1 being emptied
         pub state: u32,
         /// 0
-        pub reserved: [u8; 12],
+        pub reserved: u32,
+        /// 0: there at the last start; else starts when it was there last: its label has that or one less
+        pub absent: u64,
     }
 }
 
@@ -129,7 +131,8 @@ impl DevicePlace {
             first,
             zone_block,
             state: device_state::IN_USE,
-            reserved: [0; 12],
+            reserved: 0,
+            absent: 0,
         }
     }
 

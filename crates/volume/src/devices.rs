@@ -50,6 +50,11 @@ impl LowerDeviceInfo {
     pub fn is_emptying(&self) -> bool {
         self.place.state == device_state::EMPTYING
     }
+
+    /// Whether it was not there when the volume was opened.
+    pub fn is_absent(&self) -> bool {
+        self.place.absent != 0
+    }
 }
 
 fn below_of(tier: TierId) -> Result<usize> {
@@ -186,21 +191,41 @@ impl Volume {
     /// # Errors
     /// There is no such device, or the commit fails: then nothing has changed.
     pub fn set_device_state(&self, tier: TierId, uuid: &[u8; 16], state: u32) -> Result<Committed> {
+        let (at, committed) = self.change_device(tier, uuid, |place| place.state = state)?;
+        self.zones_of(tier)?
+            .set_emptying(at, state != device_state::IN_USE);
+        Ok(committed)
+    }
+
+    /// Notes with which count of starts a device was there last ([`DevicePlace::absent`]); 0: it is there.
+    ///
+    /// # Errors
+    /// As [`Volume::set_device_state`].
+    pub fn set_device_absent(&self, tier: TierId, uuid: &[u8; 16], since: u64) -> Result<()> {
+        self.change_device(tier, uuid, |place| place.absent = since)
+            .map(drop)
+    }
+
+    /// Changes what the device table says of a device. Gives its place in the tier.
+    fn change_device(
+        &self,
+        tier: TierId,
+        uuid: &[u8; 16],
+        change: impl Fn(&mut DevicePlace),
+    ) -> Result<(usize, Committed)> {
         let (n, lower) = (below_of(tier)?, self.below()?);
         let mut table = self.changeable()?;
         let at = position(&table, n, uuid)?;
         if let Some(place) = table.find_mut(uuid) {
-            place.state = state;
+            change(place);
         }
         let mut txn = self.begin();
         txn.set_devices(table);
         let committed = txn.commit()?;
         let mut layout = Layout::clone(&lower.layout());
-        layout.tiers[n].devices[at].place.state = state;
+        change(&mut layout.tiers[n].devices[at].place);
         lower.set_layout(layout);
-        self.zones_of(tier)?
-            .set_emptying(at, state != device_state::IN_USE);
-        Ok(committed)
+        Ok((at, committed))
     }
 
     /// Takes an empty device out of the volume.

@@ -27,6 +27,8 @@ pub(crate) struct LoadedDevice {
     /// Blocks that it writes at once.
     unit: u64,
     closed: bool,
+    /// What is wrong with it as a whole.
+    trouble: Option<String>,
 }
 
 impl LoadedDevice {
@@ -58,6 +60,7 @@ impl LoadedDevice {
             zones,
             unit: d.write_unit(),
             closed: d.place.state != device_state::IN_USE,
+            trouble: d.trouble(),
         })
     }
 }
@@ -67,8 +70,11 @@ impl LowerDraft {
     pub(crate) fn add(&mut self, device: LoadedDevice) {
         self.bits.append(device.at, device.bits);
         let used = self.bits.used();
-        self.zones
-            .add(&device.zones, device.unit, used, device.closed);
+        let zones = &self.zones;
+        let at = zones.add(&device.zones, device.unit, used, device.closed);
+        if let Some(why) = device.trouble {
+            zones.set_failing(at, why);
+        }
     }
 
     /// Forgets a device, which holds nothing.

@@ -156,8 +156,14 @@ impl Zones {
     }
 
     /// Adds the zones of the tier's last device, which writes `unit` blocks at once.
-    /// `used`: the tier's bitmap as last committed.
-    pub(crate) fn add(&self, zones: &[FoundZone], unit: u64, used: &[u64], emptying: bool) {
+    /// `used`: the tier's bitmap as last committed. Gives the device's place in the tier.
+    pub(crate) fn add(
+        &self,
+        zones: &[FoundZone],
+        unit: u64,
+        used: &[u64],
+        emptying: bool,
+    ) -> usize {
         let mut state = self.state.lock();
         let zones = zones.iter().map(|found| Zone::new(found, used));
         state.zones.extend(zones);
@@ -167,6 +173,7 @@ impl Zones {
             ..DeviceUse::default()
         });
         state.reopen();
+        state.devices.len() - 1
     }
 
     /// Takes the zones of a device out, which hold nothing.

@@ -13,9 +13,9 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-const FILE_BYTES: usize = 4 << 20;
+pub const FILE_BYTES: usize = 4 << 20;
 
-fn below() -> TempDir {
+pub fn below() -> TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
@@ -24,21 +24,21 @@ fn devices(v: &Volume) -> Vec<Value> {
     serde_json::from_str(&text).unwrap()
 }
 
-fn device(v: &Volume, path: &Path) -> Value {
+pub fn device(v: &Volume, path: &Path) -> Value {
     let all = devices(v);
     let found = all.iter().find(|d| d["path"] == path.to_str().unwrap());
     found.unwrap_or_else(|| panic!("{path:?}: {all:?}")).clone()
 }
 
-fn live(v: &Volume, path: &Path) -> u64 {
+pub fn live(v: &Volume, path: &Path) -> u64 {
     device(v, path)["live_bytes"].as_u64().unwrap()
 }
 
-fn file(v: &Volume, n: usize) -> PathBuf {
+pub fn file(v: &Volume, n: usize) -> PathBuf {
     v.mountpoint().join(format!("file-{n:03}"))
 }
 
-fn fill(v: &Volume, files: std::ops::Range<usize>) {
+pub fn fill(v: &Volume, files: std::ops::Range<usize>) {
     for n in files {
         fs::write(file(v, n), pattern(n, FILE_BYTES)).unwrap();
     }
@@ -51,7 +51,7 @@ fn compare(v: &Volume, files: std::ops::Range<usize>) {
     }
 }
 
-fn move_down(v: &Volume) {
+pub fn move_down(v: &Volume) {
     v.shale(&["migrate", v.place()]).ok();
 }
 

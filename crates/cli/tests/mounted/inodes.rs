@@ -229,3 +229,48 @@ fn of_a_damaged_block_below_one_inode_is_lost() {
     full.verify();
     full.v.umount();
 }
+
+/// The only device below NVM is gone for good, with inodes on it: these are given up, and nothing else.
+#[test]
+fn inodes_on_a_device_that_is_gone_are_given_up() {
+    if !can_mount() {
+        return;
+    }
+    let full = Full::new("gone");
+    full.wait_for_inodes_below();
+    full.v.umount();
+    fs::remove_file(full.v.below().join("ssd.img")).unwrap();
+    let (v, mut gone) = (&full.v, Vec::new());
+    v.shale(&["mount", v.file(), v.place()]).failed(1);
+    v.shale(&["mount", "--degraded", v.file(), v.place()]).ok();
+    for (name, facts) in &full.files {
+        match fs::metadata(full.path(name)) {
+            Ok(stat) => assert_eq!(stat.size(), facts.1, "{name}"),
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(5), "{name}");
+                gone.push(name);
+            }
+        }
+    }
+    assert!(!gone.is_empty() && gone.len() < full.files.len());
+    v.umount();
+    let refused = v.shale(&["fsck", v.file(), "--repair"]).failed(1);
+    assert!(refused.contains("--without-missing"), "{refused}");
+    let repair = ["fsck", v.file(), "--repair", "--without-missing"];
+    assert!(v.shale(&repair).ok().contains("lost"));
+    assert!(v.shale(&repair).ok().contains("nothing to repair"));
+    v.shale(&["mount", "--degraded", v.file(), v.place()]).ok();
+    for (name, facts) in &full.files {
+        let there = fs::metadata(full.path(name));
+        match gone.contains(&name) {
+            true => assert_eq!(there.unwrap_err().raw_os_error(), Some(2), "{name}"),
+            false => assert_eq!(there.unwrap().size(), facts.1, "{name}"),
+        }
+    }
+    for n in 0..100 {
+        fs::write(full.path(&format!("new-{n}")), content(n)).unwrap();
+    }
+    fs::remove_file(full.path("big")).unwrap();
+    v.umount();
+    assert!(v.shale(&repair).ok().contains("nothing to repair"));
+}

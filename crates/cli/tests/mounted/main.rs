@@ -5,6 +5,7 @@
 
 mod coherence;
 mod damaged;
+mod degraded;
 mod devices;
 mod flash;
 mod grow;

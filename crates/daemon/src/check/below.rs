@@ -29,6 +29,8 @@ pub struct Below {
     /// By tier, ssd and hdd.
     files: [Vec<DeviceFile>; 2],
     open: Vec<([u8; 16], Arc<dyn TierDevice>)>,
+    /// What is missing is given up.
+    given_up: bool,
 }
 
 impl fmt::Debug for Below {
@@ -46,7 +48,16 @@ impl Below {
     pub fn named(file: &VolumeFile) -> Below {
         Below {
             files: [file.ssd.clone(), file.hdd.clone()],
-            open: Vec::new(),
+            ..Below::default()
+        }
+    }
+
+    /// The same; a repair takes the structure on devices that are missing for lost, and does not refuse.
+    #[must_use]
+    pub fn without_missing(self) -> Below {
+        Below {
+            given_up: true,
+            ..self
         }
     }
 
@@ -58,10 +69,10 @@ impl Below {
         }
     }
 
-    /// Why devices of the volume cannot be opened, where a volume file names some.
+    /// Why devices of the volume cannot be opened, where a volume file names some and they are not given up.
     pub(super) fn absent(&self, table: &DeviceTable) -> Vec<String> {
         let places = |n: usize| table.of(n).iter().map(move |p| self.device(n, p).err());
-        let named = self.files.iter().any(|files| !files.is_empty());
+        let named = self.files.iter().any(|files| !files.is_empty()) && !self.given_up;
         let tiers = (0..2).filter(|_| named);
         tiers.flat_map(places).flatten().collect()
     }
@@ -97,6 +108,8 @@ type Opened = (DevicePlace, Result<Arc<dyn TierDevice>, String>);
 #[derive(Default)]
 pub(super) struct Devices {
     tiers: [Vec<Opened>; 2],
+    /// What is missing is given up.
+    given_up: bool,
 }
 
 impl Devices {
@@ -110,12 +123,15 @@ impl Devices {
             let places = table.of(n).iter().filter(|_| needed);
             places.map(|p| (*p, below.device(n, p))).collect()
         });
-        Devices { tiers }
+        Devices {
+            tiers,
+            given_up: below.given_up,
+        }
     }
 
-    /// Why a device is not there, if one is not.
+    /// Why a device is not there that is not given up, if one is not.
     pub(super) fn missing(&self) -> Option<&str> {
-        let all = self.tiers.iter().flatten();
+        let all = self.tiers.iter().flatten().filter(|_| !self.given_up);
         all.filter_map(|(_, d)| d.as_ref().err())
             .map(String::as_str)
             .next()

@@ -214,7 +214,7 @@ fn check_named(
             report.txid = root.txid;
             // Before those are opened, and so locked, that are read.
             for why in options.below.absent(&devices) {
-                let what = "without this device the volume cannot be mounted";
+                let what = "without this device the volume can be mounted with --degraded only";
                 findings.note(
                     Severity::Warning,
                     Object::Part("tiers"),

@@ -8,6 +8,7 @@
 //! A device is locked (`flock`) while it is open. Requests in flight keep the file open, and so
 //! the lock, after a killed process has gone: who opens the device next finds none of them.
 
+mod absent;
 mod buffer;
 mod file;
 mod flash;
@@ -17,6 +18,7 @@ mod memory;
 mod ring;
 mod zones;
 
+pub use absent::AbsentBlocks;
 pub use file::BlockFile;
 pub(crate) use file::{lock, trouble_of};
 pub use flash::FlashBlocks;

@@ -24,7 +24,7 @@ pub(super) const ZONE_BYTES: u64 = 64 * BLOCK_BYTES as u64;
 const ZONES: u64 = 6;
 /// Bytes of a device.
 pub(super) const DEVICE_BYTES: u64 = LABEL_AREA_BYTES + ZONES * ZONE_BYTES;
-const DEVICES: [&str; 3] = ["flash-0", "flash-1", "disk-0"];
+pub(super) const DEVICES: [&str; 3] = ["flash-0", "flash-1", "disk-0"];
 /// Large files, with and without devices.
 const LARGE: [u8; 2] = [28, 4];
 
@@ -142,12 +142,18 @@ impl Three {
         &self.stage
     }
 
+    /// How daemons serve it.
+    pub(super) fn config(&self) -> &DaemonConfig {
+        &self.config
+    }
+
     /// How daemons serve it from now on.
     pub(super) fn set_config(&mut self, config: DaemonConfig) {
         self.config = config;
     }
 
-    fn file(&self, n: usize) -> PathBuf {
+    /// Where a device is.
+    pub(super) fn file(&self, n: usize) -> PathBuf {
         self.place.join(DEVICES[n])
     }
 
@@ -173,12 +179,13 @@ impl Three {
     }
 }
 
-fn change(path: &Path, act: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
+/// Changes a file.
+pub(super) fn change(path: &Path, act: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
     act(path).map_err(HarnessError::file(path, "change"))
 }
 
 /// Zeros or ones over a copy of a label.
-fn spoil(path: &Path, copy: u64, byte: u8) -> Result<()> {
+pub(super) fn spoil(path: &Path, copy: u64, byte: u8) -> Result<()> {
     change(path, |path| {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::options().write(true).open(path)?;

@@ -33,6 +33,7 @@ pub mod decay;
 pub mod devices;
 pub mod full;
 pub mod golden;
+pub mod gone;
 pub mod held;
 pub mod images;
 pub mod killed;

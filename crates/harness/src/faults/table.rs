@@ -2,8 +2,8 @@
 
 use super::stage::Checked;
 use super::{
-    Trial, astray, changes, clients, cuts, decay, devices, full, golden, held, images, killed,
-    left, lower, media, memory, scarce, sunk, zones,
+    Trial, astray, changes, clients, cuts, decay, devices, full, golden, gone, held, images,
+    killed, left, lower, media, memory, scarce, sunk, zones,
 };
 use crate::Result;
 
@@ -247,6 +247,12 @@ pub const ROWS: &[Row] = &[
         "a device below NVM missing, short, swapped, of another volume, older, without a label: the start is \
          refused by name, nothing is written; one of two labels is enough",
         devices::labels,
+    ),
+    row(
+        "device-gone",
+        "a device below NVM missing, blank, or older, and the volume started without it: EIO for what it holds and for nothing \
+         else; nothing is written to it; what is new is right; when it is back all is as before",
+        gone::without,
     ),
     row(
         "devices-killed",

@@ -191,7 +191,8 @@ pub fn repair(
     }
     if let Some(why) = media.missing_below() {
         let why = format!(
-            "{why}: inodes, names or extents lie there, and without them nothing is repaired"
+            "{why}: inodes, names or extents lie there, and without them nothing is repaired, unless they are given \
+             up (--without-missing)"
         );
         return Err(shale_volume::VolumeError::Lower(why).into());
     }
