@@ -288,7 +288,12 @@ impl Zones {
     pub(crate) fn allocate(&self, heat: Heat, blocks: u64, last: bool) -> Result<Run> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let most = if last { blocks } else { state.room() };
+        // With no zone in reserve what is begun is for cleaning, or there will never be one again.
+        let most = match last {
+            true => blocks,
+            false if state.has_reserve() => state.room(),
+            false => 0,
+        };
         if most == 0 {
             return Err(VolumeError::NoSpace {
                 wanted: blocks,
@@ -448,40 +453,6 @@ impl Zones {
         state.zones[zone as usize].worn = true;
     }
 
-    pub(crate) fn space(&self) -> LowerSpace {
-        let state = self.state.lock();
-        let mut space = LowerSpace {
-            zones: state.zones.len() as u64,
-            erased: state.erased,
-            written: state.written,
-            out_of_order: state.out_of_order,
-            ..LowerSpace::default()
-        };
-        let mut empty = Vec::new();
-        for (n, z) in state.zones.iter().enumerate() {
-            space.live += z.live;
-            if z.worn {
-                space.total += z.live;
-                continue;
-            }
-            space.total += z.place.blocks;
-            space.dead += z.given - z.live.min(z.given);
-            if state.is_closed(z) {
-                continue;
-            }
-            if z.given == 0 {
-                empty.push(z.place.blocks);
-            } else if state.open.contains(&Some(n)) {
-                space.writable += z.left();
-            }
-        }
-        space.empty_zones = empty.len() as u64;
-        space.room = state.room();
-        space.reserved = empty.first().map_or(0, |&zone| zone).max(state.spare(None));
-        space.writable += empty.iter().skip(1).sum::<u64>();
-        space
-    }
-
     pub(crate) fn infos(&self) -> Vec<ZoneInfo> {
         let state = self.state.lock();
         (0..state.zones.len()).map(|n| state.info(n)).collect()
@@ -563,10 +534,20 @@ impl State {
         self.open = [begun(0), begun(1)];
     }
 
+    /// Empty zones that may be written.
+    fn empty(&self) -> impl Iterator<Item = usize> {
+        let free = |z: &Zone| z.given == 0 && !self.is_closed(z);
+        (0..self.zones.len()).filter(move |&n| free(&self.zones[n]))
+    }
+
+    /// Whether there is an empty zone, which is kept for cleaning.
+    fn has_reserve(&self) -> bool {
+        self.empty().next().is_some() || mutants::is_on("zone-reserve")
+    }
+
     /// An empty zone; the last one only if `last`.
     fn fresh(&self, last: bool) -> Option<usize> {
-        let free = |z: &Zone| z.given == 0 && !self.is_closed(z);
-        let mut empty = (0..self.zones.len()).filter(|&n| free(&self.zones[n]));
+        let mut empty = self.empty();
         let first = empty.next()?;
         (last || empty.next().is_some() || mutants::is_on("zone-reserve")).then_some(first)
     }

@@ -184,12 +184,17 @@ impl Shared {
         }
     }
 
-    /// Zones that are worth emptying: to clean what takes nothing new makes no room.
+    /// Zones that are worth emptying: to clean what takes nothing new makes no room, nor does one with a block
+    /// that cannot be read, which is not erased.
     fn cleaned_zones(&self, tier: TierId) -> Vec<ZoneInfo> {
         let devices = self.volume.lower_device_infos(tier);
         let closed = |n: usize| devices.get(n).is_some_and(|d| d.closed || d.is_emptying());
         let mut zones = self.volume.lower_zones(tier);
-        zones.retain(|z| !z.worn && !closed(z.place.device));
+        let bad = |z: &ZoneInfo| {
+            let blocks = z.place.first..z.place.first + z.place.blocks;
+            self.bad_blocks.count(tier, blocks)
+        };
+        zones.retain(|z| !z.worn && !closed(z.place.device) && bad(z) == 0);
         zones
     }
 
@@ -200,8 +205,11 @@ impl Shared {
         let newest = self.volume.txid().0;
         let pays =
             |z: &ZoneInfo| z.live * 100 < z.place.blocks * CLEAN_LIVE_PERCENT || below.is_none();
-        // All of it has to fit the one zone that is kept for this.
-        let fits = zones.iter().map(|z| z.place.blocks).min().unwrap_or(0);
+        // All of it has to fit the one zone that is kept for this, or what is left where that one has been begun.
+        let fits = match self.volume.lower_space(tier) {
+            Some(space) if space.empty_zones == 0 => space.begun,
+            _ => zones.iter().map(|z| z.place.blocks).min().unwrap_or(0),
+        };
         if let Some(victim) = to_clean(&zones, newest, |z| pays(z) && z.live <= fits) {
             let wanted = self.in_zones(tier, &[victim])?;
             return self.move_blocks(&wanted, Target { tier, last: true });

@@ -1,5 +1,6 @@
 //! A block below NVM that cannot be read, and of which somebody changes a part: it is lost, and nothing else.
 
+use crate::pieces::pinned;
 use crate::place::{ME, Place};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::{FileBlock, Ino};
@@ -26,6 +27,16 @@ fn block_of(session: &Session, ino: u64, fb: u64) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
+/// Where a block of a file lies in the image of the flash.
+fn image_byte(place: &Place, ino: u64, fb: u64) -> u64 {
+    let view = place.daemon().volume().view();
+    let inode = view.inode(Ino(ino)).unwrap().unwrap();
+    match view.map_block(&inode, FileBlock(fb)).unwrap() {
+        Mapping::Data { addr, .. } => LABEL_AREA_BYTES + addr.index() * BLOCK,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A file that lies on flash, with three bad blocks. Gives where these are in the image.
 fn spoilt(place: &mut Place) -> (u64, Vec<u64>) {
     let session = place.attach(false);
@@ -37,14 +48,8 @@ fn spoilt(place: &mut Place) -> (u64, Vec<u64>) {
     session.detach().unwrap();
     drop(session);
     assert!(place.daemon().migrate(None).unwrap() >= BLOCKS);
-    let view = place.daemon().volume().view();
-    let inode = view.inode(Ino(a.ino)).unwrap().unwrap();
-    let image_byte = |fb| match view.map_block(&inode, FileBlock(fb)).unwrap() {
-        Mapping::Data { addr, .. } => LABEL_AREA_BYTES + addr.index() * BLOCK,
-        other => panic!("{other:?}"),
-    };
-    let bytes = [WRITTEN, PUNCHED, CUT].map(image_byte).to_vec();
-    drop(view);
+    let bytes = [WRITTEN, PUNCHED, CUT];
+    let bytes = bytes.map(|fb| image_byte(place, a.ino, fb)).to_vec();
     place.stop();
     bytes.iter().for_each(|&byte| place.flip(byte));
     place.start();
@@ -142,4 +147,44 @@ fn a_bad_block_that_is_changed_in_part_is_lost_at_recovery_and_nothing_else() {
     session.detach().unwrap();
     drop(session);
     heals(&mut place, ino, &bytes);
+}
+
+/// Blocks of a file that fills most of the flash, over and over; one of them is bad, alone in its zone in the end.
+#[test]
+fn a_zone_with_a_bad_block_alone_does_not_keep_others_from_being_cleaned() {
+    const FILE_BLOCKS: u64 = 8_000;
+    const BAD: u64 = 1_000;
+    let mut place = Place::new(34);
+    assert!(place.add_flash(48));
+    let session = place.attach(false);
+    pinned(&place, &session);
+    let a = session.create(&ME, Ino::ROOT.0, b"a", 0o644, 0).unwrap();
+    for fb in 0..FILE_BLOCKS {
+        write(&session, a.ino, fb * BLOCK, &[fb as u8; BLOCK_BYTES]);
+    }
+    session.digest().unwrap();
+    place.daemon().migrate(None).unwrap();
+    let byte = image_byte(&place, a.ino, BAD);
+    session.detach().unwrap();
+    drop(session);
+    place.stop();
+    place.flip(byte);
+    place.start();
+    let session = place.attach(false);
+    let mut at = 7;
+    for n in 0..5 * FILE_BLOCKS {
+        at = (at * 5 + 3) % 8_192;
+        if at < FILE_BLOCKS && at != BAD {
+            write(&session, a.ino, at * BLOCK, &[(at + n) as u8; BLOCK_BYTES]);
+        }
+    }
+    session.digest().unwrap();
+    assert_eq!(block_of(&session, a.ino, BAD).err(), Some(Errno::IO));
+    let status = place.daemon().status_values();
+    assert_eq!(status.bad_blocks.len(), 1);
+    assert!(status.tiers[0].zones_erased > 20, "{:?}", status.tiers[0]);
+    session.detach().unwrap();
+    drop(session);
+    place.stop();
+    place.check();
 }

@@ -1,5 +1,6 @@
-//! What is told of zones.
+//! What is told of zones, and of all of a tier.
 
+use super::Zones;
 use crate::lower::ZonePlace;
 use shale_format::TxId;
 
@@ -40,8 +41,10 @@ pub struct LowerSpace {
     pub live: u64,
     /// Written, and not in use any more: until their zone is cleaned.
     pub dead: u64,
-    /// Could be written now.
+    /// Could be written now: nothing where no zone is empty, since what is begun is for cleaning then.
     pub writable: u64,
+    /// Left in zones that are being written.
+    pub begun: u64,
     /// May come into use besides what is: all others but the spare of devices that are written to.
     pub room: u64,
     /// Kept for cleaning: the spare of its devices, one empty zone at least.
@@ -56,4 +59,43 @@ pub struct LowerSpace {
     pub written: u64,
     /// Writes that did not continue their zone: none, ever.
     pub out_of_order: u64,
+}
+
+impl Zones {
+    /// How the tier is used.
+    pub(crate) fn space(&self) -> LowerSpace {
+        let state = self.state.lock();
+        let mut space = LowerSpace {
+            zones: state.zones.len() as u64,
+            erased: state.erased,
+            written: state.written,
+            out_of_order: state.out_of_order,
+            ..LowerSpace::default()
+        };
+        let mut empty = Vec::new();
+        for (n, z) in state.zones.iter().enumerate() {
+            space.live += z.live;
+            if z.worn {
+                space.total += z.live;
+                continue;
+            }
+            space.total += z.place.blocks;
+            space.dead += z.given - z.live.min(z.given);
+            if state.is_closed(z) {
+                continue;
+            }
+            if z.given == 0 {
+                empty.push(z.place.blocks);
+            } else if state.open.contains(&Some(n)) {
+                space.begun += z.left();
+            }
+        }
+        space.empty_zones = empty.len() as u64;
+        space.room = state.room();
+        space.reserved = empty.first().map_or(0, |&zone| zone).max(state.spare(None));
+        if state.has_reserve() {
+            space.writable = space.begun + empty.iter().skip(1).sum::<u64>();
+        }
+        space
+    }
 }
