@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 /// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
 /// its arm may go elsewhere, for another reader.
 const REQUEST_BLOCKS: u64 = super::mover::BATCH_BLOCKS;
+/// What a disk passes under its head in a quarter of the time that it needs to go elsewhere: 512 KiB.
+const DISK_GAP: u64 = 128;
+/// What flash reads in a part of the time that a request takes: 32 KiB.
+const FLASH_GAP: u64 = 8;
 
 /// Blocks that were copied.
 #[derive(Clone, Copy)]
@@ -54,14 +58,40 @@ fn in_a_row(batch: &[Wanted]) -> Vec<Part> {
     batch.iter().map(part).collect()
 }
 
+impl Part {
+    /// Behind its last block.
+    fn end(&self) -> BlockAddr {
+        self.w.from.plus(self.w.blocks)
+    }
+
+    /// Blocks between its end and another part's beginning; `None`: there is none, or on another tier.
+    fn gap(&self, next: &Part) -> Option<u64> {
+        let same = self.w.from.tier() == next.w.from.tier();
+        let gap = next.w.from.index().checked_sub(self.end().index());
+        gap.filter(|_| same)
+    }
+}
+
+/// Blocks which nobody wants that are read with those on either side: to pass them over takes longer.
+fn gap_max(tier: Option<TierId>) -> u64 {
+    match tier {
+        Some(TierId::Hdd) => DISK_GAP,
+        Some(TierId::Ssd) => FLASH_GAP,
+        _ => 0,
+    }
+}
+
 /// Parts in the order of where they are, in groups that are read at once.
 fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
     parts.sort_by_key(|p| p.w.from);
-    let mut blocks = 0;
+    let mut first: Option<BlockAddr> = None;
     parts.chunk_by(move |a, b| {
-        blocks = blocks.max(a.w.blocks) + b.w.blocks;
-        let together = a.w.from.plus(a.w.blocks) == b.w.from && blocks <= REQUEST_BLOCKS;
-        blocks = if together { blocks } else { 0 };
+        let begins = *first.get_or_insert(a.w.from);
+        let near = a.gap(b).is_some_and(|gap| gap <= gap_max(a.w.from.tier()));
+        let together = near && b.end().index() - begins.index() <= REQUEST_BLOCKS;
+        if !together {
+            first = None;
+        }
         together
     })
 }
@@ -147,8 +177,15 @@ impl Shared {
                 good.extend_from_slice(group);
                 continue;
             }
-            for part in group {
-                self.read_blockwise(part, &mut bytes, &mut good);
+            // What lies between may be what cannot be read.
+            for run in group.chunk_by(|a, b| a.gap(b) == Some(0)) {
+                if self.read_group(run, &mut bytes, &mut scratch) {
+                    good.extend_from_slice(run);
+                    continue;
+                }
+                for part in run {
+                    self.read_blockwise(part, &mut bytes, &mut good);
+                }
             }
         }
         good.sort_by_key(|p| p.slot);
@@ -161,10 +198,10 @@ impl Shared {
         (good, bytes)
     }
 
-    /// Reads parts that follow one another; whether all could be read.
+    /// Reads parts that follow one another and what lies between them; whether all could be read.
     fn read_group(&self, group: &[Part], bytes: &mut [u8], scratch: &mut Vec<u8>) -> bool {
         let view = self.volume.view();
-        let Some(first) = group.first() else {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else {
             return true;
         };
         let read = if group.len() == 1 {
@@ -174,14 +211,13 @@ impl Shared {
                 &mut bytes[bytes_of(first.slot, first.w.blocks)],
             )
         } else {
-            let blocks = group.iter().map(|p| p.w.blocks).sum();
-            scratch.resize(bytes_of(0, blocks).end, 0);
+            let begins = first.w.from.index();
+            scratch.resize(bytes_of(0, last.end().index() - begins).end, 0);
             let read = view.read_at(first.w.from, 0, scratch);
-            let mut at = 0;
             for part in group {
+                let at = part.w.from.index() - begins;
                 let into = &mut bytes[bytes_of(part.slot, part.w.blocks)];
                 into.copy_from_slice(&scratch[bytes_of(at, part.w.blocks)]);
-                at += part.w.blocks;
             }
             read
         };
@@ -286,5 +322,42 @@ impl Shared {
                 Ok(vec![run])
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near_is_read_at_once() {
+        let part = |tier, at, blocks| {
+            let w = Wanted {
+                ino: 1,
+                at: 0,
+                from: BlockAddr::new(tier, at),
+                blocks,
+                hot: false,
+                unwritten: false,
+                pin: None,
+                leaf: false,
+            };
+            Part { w, slot: 0 }
+        };
+        let groups = |tier, places: &[(u64, u64)]| {
+            let mut parts: Vec<Part> = { places.iter() }
+                .map(|&(at, blocks)| part(tier, at, blocks))
+                .collect();
+            by_place(&mut parts).map(<[Part]>::len).collect::<Vec<_>>()
+        };
+        let places = [(130, 2), (0, 1), (1, 1), (10, 10), (300, 1)];
+        assert_eq!(groups(TierId::Nvm, &places), [2, 1, 1, 1]);
+        assert_eq!(groups(TierId::Ssd, &places), [3, 1, 1]);
+        assert_eq!(groups(TierId::Hdd, &places), [4, 1]);
+        // No request is longer than a batch, with what is between.
+        let long = [(0, 1000), (1010, 10), (1023, 1), (1024, 1)];
+        assert_eq!(groups(TierId::Hdd, &long), [3, 1]);
+        let mut parts = [part(TierId::Ssd, 5, 1), part(TierId::Hdd, 6, 1)];
+        assert_eq!(by_place(&mut parts).count(), 2);
     }
 }
