@@ -56,7 +56,7 @@ type Assigned<'f> = (Vec<Option<&'f DeviceFile>>, Vec<PathBuf>);
 /// its segments tell. Gives the count.
 ///
 /// # Errors
-/// As [`open`] and [`Volume::open_with`].
+/// As [`Named::open`] and [`Volume::open_with`].
 pub(crate) fn start(
     config: &DaemonConfig,
     map: &Arc<Map>,
@@ -69,7 +69,13 @@ pub(crate) fn start(
     }
     let table = View::open(map.clone())?.0.device_table()?;
     let file = &config.volume;
-    let below = open(file, superblock, &table, starts, config.degraded)?;
+    let named = Named {
+        file,
+        sb: superblock,
+        table: &table,
+        starts,
+    };
+    let below = named.open(config.degraded)?;
     let volume = below.open_volume(map.clone())?;
     let last = below.newest + 2;
     let segments = map.pieces().len();
@@ -97,63 +103,63 @@ fn forget_strangers(config: &DaemonConfig, strangers: &[PathBuf]) {
     }
 }
 
-/// Opens the devices that a volume file names and compares them with the device table. `starts`: how
-/// often the volume was started, as its segments tell. `degraded`: without those that are not there.
-///
-/// # Errors
-/// A device is missing, of another volume, in another's place, older than the others, and not `degraded`; it
-/// is named. So is an NVM directory that is older than a device, in any case.
-fn open(
-    file: &VolumeFile,
-    sb: &Superblock,
-    table: &DeviceTable,
+/// What tells which devices there should be.
+struct Named<'n> {
+    file: &'n VolumeFile,
+    sb: &'n Superblock,
+    table: &'n DeviceTable,
+    /// How often the volume was started, as its segments tell.
     starts: u64,
-    degraded: bool,
-) -> Result<Opened> {
-    match find(file, sb, table, starts, false) {
-        // What is not there has to be noted in a device table.
-        Err(DaemonError::WrongDevice { .. } | DaemonError::VolumeFile { .. })
-            if degraded && sb.has_device_table() =>
-        {
-            find(file, sb, table, starts, true)
-        }
-        found => found,
-    }
 }
 
-fn find(
-    file: &VolumeFile,
-    sb: &Superblock,
-    table: &DeviceTable,
-    starts: u64,
-    degraded: bool,
-) -> Result<Opened> {
-    let mut opened = Opened {
-        volume: sb.uuid,
-        placed: Vec::new(),
-        newest: starts,
-        strangers: Vec::new(),
-    };
-    for (n, files) in [&file.ssd, &file.hdd].into_iter().enumerate() {
-        let places = table.of(n);
-        let (assigned, strangers) = match degraded {
-            true => (by_label(files, places), Vec::new()),
-            false => in_order(file.nvm_dir(), n, files, places)?,
-        };
-        opened.strangers.extend(strangers);
-        for ((place, file), nth) in places.iter().zip(assigned).zip(0..) {
-            let at = (n as u32 + 1, nth);
-            let placed = match Placed::open(file, place, at, sb) {
-                Err(DaemonError::WrongDevice { path, why }) if degraded => {
-                    Placed::absent(path, place, at, why)
-                }
-                other => other?,
-            };
-            opened.placed.push(placed);
+impl Named<'_> {
+    /// Opens the devices that a volume file names and compares them with the device table. `degraded`: without those that
+    /// are not there.
+    ///
+    /// # Errors
+    /// A device is missing, of another volume, in another's place, older than the others, and not `degraded`; it
+    /// is named. So is an NVM directory that is older than a device, in any case.
+    fn open(&self, degraded: bool) -> Result<Opened> {
+        match self.find(false) {
+            // What is not there has to be noted in a device table.
+            Err(DaemonError::WrongDevice { .. } | DaemonError::VolumeFile { .. })
+                if degraded && self.sb.has_device_table() =>
+            {
+                self.find(true)
+            }
+            found => found,
         }
     }
-    opened.compare_counts(file.nvm_dir(), starts, degraded)?;
-    Ok(opened)
+
+    fn find(&self, degraded: bool) -> Result<Opened> {
+        let (file, nvm_dir) = (self.file, self.file.nvm_dir());
+        let mut opened = Opened {
+            volume: self.sb.uuid,
+            placed: Vec::new(),
+            newest: self.starts,
+            strangers: Vec::new(),
+        };
+        for (n, files) in [&file.ssd, &file.hdd].into_iter().enumerate() {
+            let places = self.table.of(n);
+            let (assigned, strangers) = match degraded {
+                true => (by_label(files, places), Vec::new()),
+                false => in_order(nvm_dir, n, files, places)?,
+            };
+            opened.strangers.extend(strangers);
+            for ((place, file), nth) in places.iter().zip(assigned).zip(0..) {
+                let at = (n as u32 + 1, nth);
+                let placed = match Placed::open(file, place, at, self.sb) {
+                    Err(DaemonError::WrongDevice { path, why }) if degraded => {
+                        Placed::absent(path, place, at, why)
+                    }
+                    other => other?,
+                };
+                opened.placed.push(placed);
+            }
+        }
+        opened.compare_counts(nvm_dir, self.starts, degraded)?;
+        Ok(opened)
+    }
 }
 
 /// Assigns devices in the order in which they are named. Where there are more than the volume has, those whose
