@@ -87,5 +87,9 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
         report.data_blocks,
         report.errors
     );
+    if report.repaired_blocks > 0 {
+        let n = report.repaired_blocks;
+        say!("{n} blocks did not fit and were written anew from copies in memory");
+    }
     Ok(())
 }

@@ -3,8 +3,8 @@
 //!
 //! A block is kept when it is written below NVM, from the bytes that are at hand. Its address and how often its
 //! zone was erased name the same bytes for ever, so nothing here goes stale: after an erasure it is not found
-//! any more. Digest asks before it asks the device, and so does a client's request for one block. Scrub, `fsck`
-//! and moving never do: they would not find out what the device has.
+//! any more. Digest asks before it asks the device, and so does a client's request for one block. All others ask the device
+//! first, or nobody would find out what it has; of a block that cannot be read there this is the other copy.
 //!
 //! Blocks of files that were appended to below NVM before are kept apart from all others, so that thousands of files that
 //! move at once do not wash away the few that are appended to. The mutex is a leaf.
@@ -113,6 +113,11 @@ impl LastBlocks {
         state.others.used(addr);
         self.reads.fetch_add(1, Ordering::Relaxed);
         true
+    }
+
+    /// Whether a block is kept.
+    pub(crate) fn has(&self, addr: BlockAddr, generation: u32) -> bool {
+        self.state.lock().get(addr, generation).is_some()
     }
 
     /// As [`Self::read`] for a digest that changes the block: `ino` is appended to, and the block is dead as soon as that

@@ -165,6 +165,17 @@ impl Shared {
         Ok((view.generation(addr)?, Vec::new()))
     }
 
+    /// Reads a block that its device does not give from where it is kept in memory, if it is.
+    pub(crate) fn other_copy(&self, addr: BlockAddr, into: &mut [u8]) -> bool {
+        let generation = self.volume.view().generation(addr);
+        let kept = |generation| {
+            self.digester
+                .last_blocks()
+                .read((addr, generation), 0, into)
+        };
+        generation.is_ok_and(kept)
+    }
+
     /// The blocks before the first one that cannot be read; if that is the first, it is noted.
     fn read_singly(&self, addr: BlockAddr, blocks: u64) -> Vec<u8> {
         let view = self.volume.view();
@@ -173,6 +184,9 @@ impl Shared {
             let mut block = [0; BLOCK_BYTES];
             match view.read_at(addr.plus(n), 0, &mut block) {
                 Ok(()) => data.extend_from_slice(&block),
+                Err(_) if self.other_copy(addr.plus(n), &mut block) => {
+                    data.extend_from_slice(&block);
+                }
                 Err(e) => {
                     // Nobody misses a block that has moved away meanwhile.
                     if n == 0 && self.volume.is_live(addr) {

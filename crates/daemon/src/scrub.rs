@@ -1,7 +1,8 @@
 //! `scrub`: verifies every checksum of the NVM tier's structure while the volume is in use.
 //!
 //! Superblocks, root block, log table, bitmap, every inode, every tree node, every run of
-//! extended attributes, data on tiers below NVM. Data on NVM has no checksum. What is found is told by path; nothing is
+//! extended attributes, data on tiers below NVM. Data on NVM has no checksum. A block of data of which there is a copy in
+//! memory (`last_blocks`) is written anew elsewhere. All else that is found is told by path and not
 //! changed: `fsck --repair` does that when the volume is not mounted.
 //!
 //! One inode is read at a time, as a reader of the daemon's own: freed blocks wait for that
@@ -18,6 +19,7 @@ use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, bitmap};
 use shale_volume::{Run, View, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -57,6 +59,8 @@ pub struct ScrubReport {
     pub bitmap_blocks: u64,
     /// Things whose checksum does not fit, listed or not.
     pub errors: u64,
+    /// Blocks of data that did not fit and were written anew from a copy in memory; no errors any more.
+    pub repaired_blocks: u64,
     /// The first of them.
     pub damage: Vec<Damage>,
     /// Everything was looked at.
@@ -74,9 +78,11 @@ pub struct ScrubProgress {
 
 /// A scrub on its way.
 struct Scrub<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     view: View,
     report: ScrubReport,
+    /// Blocks of data of the inode at hand that cannot be read.
+    unread: Vec<(BlockAddr, VolumeError)>,
     /// Inodes with damage.
     bad: BTreeSet<u64>,
     /// Room for a run of blocks.
@@ -86,13 +92,14 @@ struct Scrub<'a> {
 impl Shared {
     /// Scrubs; stops early when the volume is being unmounted, or `progress` says so.
     pub(crate) fn scrub(
-        &self,
+        self: &Arc<Self>,
         progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>,
     ) -> ScrubReport {
         let mut scrub = Scrub {
             shared: self,
             view: self.volume.view(),
             report: ScrubReport::default(),
+            unread: Vec::new(),
             bad: BTreeSet::new(),
             buffer: Vec::new(),
         };
@@ -195,7 +202,9 @@ impl Scrub<'_> {
             match self.next_block(fb) {
                 Ok(Some(at)) => {
                     for n in 0..INODES_PER_BLOCK {
-                        self.inode(Ino(at * INODES_PER_BLOCK + n));
+                        let ino = Ino(at * INODES_PER_BLOCK + n);
+                        self.inode(ino);
+                        self.mend(ino);
                     }
                     fb = at + 1;
                     done += 1;
@@ -277,13 +286,13 @@ impl Scrub<'_> {
         for run in runs {
             for done in (0..run.len).step_by(RUN_BLOCKS as usize) {
                 let (addr, len) = (run.addr.plus(done), RUN_BLOCKS.min(run.len - done));
-                self.run_below(inode.ino, Run { addr, len });
+                self.run_below(Run { addr, len });
             }
         }
     }
 
     /// Reads blocks at once; if that fails one by one, so that the damaged ones are named.
-    fn run_below(&mut self, ino: u64, run: Run) {
+    fn run_below(&mut self, run: Run) {
         self.report.data_blocks += run.len;
         self.buffer.resize(run.len as usize * BLOCK_BYTES, 0);
         if self.view.read_at(run.addr, 0, &mut self.buffer).is_ok() {
@@ -292,9 +301,39 @@ impl Scrub<'_> {
         for n in 0..run.len {
             let block = &mut self.buffer[..BLOCK_BYTES];
             if let Err(e) = self.view.read_at(run.addr.plus(n), 0, block) {
-                self.note("", Some(ino), e);
+                self.unread.push((run.addr.plus(n), e));
             }
         }
+    }
+
+    /// Has blocks that could not be read written anew where there is a copy; tells of the others.
+    fn mend(&mut self, ino: Ino) {
+        for (addr, e) in std::mem::take(&mut self.unread) {
+            match self.block_at(ino, addr) {
+                Some((inode, at)) if self.shared.mend_block(&inode, at, addr) => {
+                    self.report.repaired_blocks += 1;
+                }
+                Some(_) => self.note("", Some(ino.0), e),
+                // It has gone, or moved, meanwhile.
+                None => {}
+            }
+        }
+    }
+
+    /// Which block of an inode lies there, if one does.
+    fn block_at(&self, ino: Ino, addr: BlockAddr) -> Option<(Inode, u64)> {
+        let _reader = self.shared.readers.enter();
+        let inode = self.view.inode(ino).ok()??;
+        let mut found = None;
+        let _ = self.view.extents(&inode, FileBlock(0), &mut |e| {
+            let lies = e.addr <= addr.raw() && addr.raw() < e.addr + u64::from(e.len);
+            found = lies.then(|| e.file_block + (addr.raw() - e.addr));
+            match lies {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        Some((inode, found?))
     }
 
     /// Finds the paths of the inodes with damage: one more walk over all directories.

@@ -6,9 +6,11 @@
 use super::mover::{BLOCK, Target, Wanted};
 use crate::shared::Shared;
 use shale_device::mutants;
+use shale_format::inode::Inode;
 use shale_format::{BlockAddr, TierId};
 use shale_volume::{Heat, Result, Run, VolumeError};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
 /// its arm may go elsewhere, for another reader.
@@ -97,6 +99,32 @@ fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
 }
 
 impl Shared {
+    /// Writes a block that its device does not give anew elsewhere, from the copy that is kept in memory. `false`: there is
+    /// none, or no room.
+    pub(crate) fn mend_block(self: &Arc<Self>, inode: &Inode, at: u64, from: BlockAddr) -> bool {
+        let generation = self.volume.view().generation(from);
+        let kept = |generation| self.digester.last_blocks().has(from, generation);
+        if !generation.is_ok_and(kept) {
+            return false;
+        }
+        let block = Wanted {
+            ino: inode.ino,
+            at,
+            from,
+            blocks: 1,
+            hot: false,
+            unwritten: false,
+            pin: inode.pin(),
+            leaf: false,
+        };
+        let _turn = self.migration.turn();
+        let tier = from.tier().unwrap_or(TierId::Nvm);
+        let moved = self.move_to(&[block], tier);
+        // Where its own tier is full it may find room above.
+        let moved = moved.or_else(|_| self.move_to(&[block], TierId::Nvm));
+        moved.is_ok_and(|blocks| blocks == 1)
+    }
+
     /// Copies a batch. Gives what was copied, and whether the target is full.
     pub(super) fn copy(
         &self,
@@ -229,7 +257,9 @@ impl Shared {
         let view = self.volume.view();
         for n in 0..part.w.blocks {
             let (from, slot) = (part.w.from.plus(n), part.slot + n);
-            match view.read_at(from, 0, &mut bytes[bytes_of(slot, 1)]) {
+            let into = &mut bytes[bytes_of(slot, 1)];
+            let read = view.read_at(from, 0, into);
+            match read.or_else(|e| self.other_copy(from, into).then_some(()).ok_or(e)) {
                 Ok(()) => {
                     let (at, blocks) = (part.w.at + n, 1);
                     let w = Wanted {

@@ -6,6 +6,7 @@ use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::{FileBlock, Ino};
 use shale_libfs::{Errno, Session, WriteFlags};
 use shale_volume::Mapping;
+use std::ops::ControlFlow;
 
 const BLOCKS: u64 = 64;
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -183,6 +184,53 @@ fn a_zone_with_a_bad_block_alone_does_not_keep_others_from_being_cleaned() {
     let status = place.daemon().status_values();
     assert_eq!(status.bad_blocks.len(), 1);
     assert!(status.tiers[0].zones_erased > 20, "{:?}", status.tiers[0]);
+    session.detach().unwrap();
+    drop(session);
+    place.stop();
+    place.check();
+}
+
+/// The block in which a file ends is kept in memory when it goes below: from there a bad one is given, and written anew.
+#[test]
+fn a_bad_block_of_which_there_is_a_copy_is_repaired() {
+    let mut place = Place::new(34);
+    assert!(place.add_flash(64));
+    let session = place.attach(false);
+    let a = session.create(&ME, Ino::ROOT.0, b"a", 0o644, 0).unwrap();
+    write(&session, a.ino, 0, &[1; 3 * BLOCK_BYTES + 100]);
+    session.digest().unwrap();
+    assert!(place.daemon().migrate(None).unwrap() >= 4);
+    let last = image_byte(&place, a.ino, 3);
+    // While the daemon has the device.
+    place.flip(last);
+    let all = |session: &Session| {
+        let mut bytes = vec![0; 4 * BLOCK_BYTES];
+        let n = session.read(&ME, a.ino, 0, &mut bytes).unwrap();
+        n == 3 * BLOCK_BYTES + 100 && bytes[..n].iter().all(|b| *b == 1)
+    };
+    assert!(all(&session));
+    let report = place.daemon().scrub(&mut |_| ControlFlow::Continue(()));
+    assert_eq!(
+        (report.errors, report.repaired_blocks),
+        (0, 1),
+        "{report:?}"
+    );
+    assert_ne!(image_byte(&place, a.ino, 3), last);
+    assert_eq!(place.daemon().status_values().bad_blocks, []);
+    session.detach().unwrap();
+    drop(session);
+    place.stop();
+    place.start();
+    // Nothing is in memory now: of what goes bad there is no other copy.
+    let session = place.attach(false);
+    assert!(all(&session));
+    place.flip(image_byte(&place, a.ino, 3));
+    let report = place.daemon().scrub(&mut |_| ControlFlow::Continue(()));
+    assert_eq!(
+        (report.errors, report.repaired_blocks),
+        (1, 0),
+        "{report:?}"
+    );
     session.detach().unwrap();
     drop(session);
     place.stop();
