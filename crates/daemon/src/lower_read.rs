@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
-use shale_volume::VolumeError;
+use shale_volume::{LowerDeviceInfo, VolumeError};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -165,6 +165,15 @@ impl Shared {
         Ok((view.generation(addr)?, Vec::new()))
     }
 
+    /// Names a block that cannot be read. `false`: it was named before, there are too many, or its device is not there,
+    /// which is named as a whole.
+    pub(crate) fn note_bad_block(&self, addr: BlockAddr, why: &VolumeError) -> bool {
+        let devices = addr.tier().map(|t| self.volume.lower_device_infos(t));
+        let mine = |d: &LowerDeviceInfo| (d.place.first..d.place.end()).contains(&addr.index());
+        let absent = { devices.iter().flatten() }.any(|d| d.is_absent() && mine(d));
+        !absent && self.bad_blocks.note(addr, why)
+    }
+
     /// Reads a block that its device does not give from where it is kept in memory, if it is.
     pub(crate) fn other_copy(&self, addr: BlockAddr, into: &mut [u8]) -> bool {
         let generation = self.volume.view().generation(addr);
@@ -190,7 +199,7 @@ impl Shared {
                 Err(e) => {
                     // Nobody misses a block that has moved away meanwhile.
                     if n == 0 && self.volume.is_live(addr) {
-                        self.bad_blocks.note(addr, &e);
+                        self.note_bad_block(addr, &e);
                     }
                     break;
                 }

@@ -118,7 +118,7 @@ impl Shared {
     pub(super) fn could_not_read(&self, addr: BlockAddr, why: &VolumeError) -> bool {
         let unreadable = &self.migration.counts.unreadable;
         unreadable.fetch_add(1, Ordering::Relaxed);
-        self.bad_blocks.note(addr, why)
+        self.note_bad_block(addr, why)
     }
 
     /// Gives copies back that are not linked: those in NVM.

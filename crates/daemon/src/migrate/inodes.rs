@@ -193,7 +193,7 @@ impl Shared {
                 if let Err(e) = other
                     && self.inode_block_below(fb)? == Some(from)
                 {
-                    self.bad_blocks.note(from, &e);
+                    self.note_bad_block(from, &e);
                     return Err(e);
                 }
                 Ok(false)

@@ -176,7 +176,7 @@ impl Shared {
             for &from in lie {
                 let bytes = self.volume.view().leaf(ino, from);
                 let bytes = bytes.inspect_err(|e| {
-                    self.bad_blocks.note(from, e);
+                    self.note_bad_block(from, e);
                 });
                 copied.push(Copied::of((ino, 0), from, bytes?));
             }

@@ -216,7 +216,7 @@ impl Shared {
     /// Passes over what a leaf below NVM tells of that cannot be read.
     fn leaf_is_bad(&self, e: VolumeError) -> Result<()> {
         if let VolumeError::BadBlock { addr, .. } = e {
-            self.bad_blocks.note(BlockAddr::from_raw(addr), &e);
+            self.note_bad_block(BlockAddr::from_raw(addr), &e);
         }
         let unreadable = &self.migration.counts.unreadable;
         unreadable.fetch_add(1, Ordering::Relaxed);
