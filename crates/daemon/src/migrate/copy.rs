@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
 /// its arm may go elsewhere, for another reader.
-const REQUEST_BLOCKS: u64 = super::mover::BATCH_BLOCKS;
+const REQUEST_BLOCKS: u64 = super::mover::DISK_BATCH_BLOCKS;
 /// What a disk passes under its head in a quarter of the time that it needs to go elsewhere: 512 KiB.
 const DISK_GAP: u64 = 128;
 /// What flash reads in a part of the time that a request takes: 32 KiB.
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(groups(TierId::Ssd, &places), [3, 1, 1]);
         assert_eq!(groups(TierId::Hdd, &places), [4, 1]);
         // No request is longer than a batch, with what is between.
-        let long = [(0, 1000), (1010, 10), (1023, 1), (1024, 1)];
+        let long = [(0, 4000), (4010, 80), (4095, 1), (4096, 1)];
         assert_eq!(groups(TierId::Hdd, &long), [3, 1]);
         let mut parts = [part(TierId::Ssd, 5, 1), part(TierId::Hdd, 6, 1)];
         assert_eq!(by_place(&mut parts).count(), 2);

@@ -27,6 +27,11 @@ use std::sync::atomic::Ordering;
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of one batch: 4 MiB.
 pub(crate) const BATCH_BLOCKS: u64 = 1024;
+/// The same from or to a disk, whose arm goes elsewhere between two batches: 16 MiB, so that going there takes a
+/// small part of the time.
+pub(super) const DISK_BATCH_BLOCKS: u64 = 4 * BATCH_BLOCKS;
+/// Runs of one batch, most: what its transaction changes is bounded.
+const BATCH_RUNS: usize = BATCH_BLOCKS as usize;
 
 /// Blocks that are to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +117,9 @@ impl Shared {
         let mut rest: VecDeque<Wanted> = rest.collect();
         loop {
             let mut batch = Vec::new();
-            let mut left = BATCH_BLOCKS;
+            let mut left = most_of_batch(rest.front(), target.tier);
             while left > 0
+                && batch.len() < BATCH_RUNS
                 && let Some(w) = rest.pop_front()
             {
                 let n = w.blocks.min(left);
@@ -349,6 +355,15 @@ impl Shared {
             }
         }
         txn.commit().map(drop)
+    }
+}
+
+/// Blocks of a batch that begins with this, most.
+fn most_of_batch(first: Option<&Wanted>, to: TierId) -> u64 {
+    let from = first.and_then(|w| w.from.tier());
+    match to == TierId::Hdd || from == Some(TierId::Hdd) {
+        true => DISK_BATCH_BLOCKS,
+        false => BATCH_BLOCKS,
     }
 }
 

@@ -1,12 +1,12 @@
 //! Making room, tier by tier: what NVM lacks goes to flash, what flash lacks to disks, and zones
 //! in which much is dead are cleaned before anything moves further down.
 
-use super::mover::{BATCH_BLOCKS, Target, Wanted};
+use super::mover::{BATCH_BLOCKS, DISK_BATCH_BLOCKS, Target, Wanted};
 use super::policy::{no_room, oldest, to_clean};
 use crate::shared::Shared;
 use parking_lot::MutexGuard;
 use shale_format::TierId;
-use shale_volume::{Result, VolumeError, ZoneInfo};
+use shale_volume::{LowerSpace, Result, VolumeError, ZoneInfo};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,10 @@ use std::time::Duration;
 const TRIES: usize = 8;
 /// The same of zones.
 const ZONES_TRIED: usize = 32;
-/// A zone that is more live than this is rather moved down than cleaned, in percent.
-const CLEAN_LIVE_PERCENT: u64 = 75;
+/// A zone that is less live than this is cleaned and not moved down, in percent: with room below, and with hardly any.
+const CLEAN_LIVE_PERCENT: [u64; 2] = [75, 90];
+/// What goes to a disk at once is of a tier no more than one of so many parts, or one zone.
+const TIER_PARTS: u64 = 16;
 /// Blocks that each tier keeps writable, if it can: what two batches need.
 const READY_BLOCKS: u64 = 2 * BATCH_BLOCKS;
 /// Longest wait for the pass after which zones can be erased.
@@ -203,8 +205,8 @@ impl Shared {
     fn empty_zone(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
         let zones = self.cleaned_zones(tier);
         let newest = self.volume.txid().0;
-        let pays =
-            |z: &ZoneInfo| z.live * 100 < z.place.blocks * CLEAN_LIVE_PERCENT || below.is_none();
+        let percent = worth_cleaning(below.and_then(|tier| self.volume.lower_space(tier)));
+        let pays = |z: &ZoneInfo| z.live * 100 < z.place.blocks * percent;
         // All of it has to fit the one zone that is kept for this, or what is left where that one has been begun.
         let fits = match self.volume.lower_space(tier) {
             Some(space) if space.empty_zones == 0 => space.begun,
@@ -212,9 +214,27 @@ impl Shared {
         };
         if let Some(victim) = to_clean(&zones, newest, |z| pays(z) && z.live <= fits) {
             let wanted = self.in_zones(tier, &[victim])?;
+            tracing::debug!(
+                ?tier,
+                live = victim.live,
+                blocks = victim.place.blocks,
+                "a zone is cleaned"
+            );
             return self.move_blocks(&wanted, Target { tier, last: true });
         }
         self.move_oldest(tier, below)
+    }
+
+    /// Blocks that move from a tier to the one below at once, of several zones: to a disk what fills a batch, if it has
+    /// room for that, but no large part of the tier.
+    fn at_once(&self, tier: TierId, below: TierId) -> u64 {
+        let all = self.volume.lower_space(tier).map_or(0, |space| space.total);
+        match below {
+            TierId::Hdd => DISK_BATCH_BLOCKS
+                .min(self.volume.lower_possible(below, None))
+                .min(all / TIER_PARTS),
+            _ => 0,
+        }
     }
 
     /// Moves what is oldest in a tier down. Gives the blocks moved.
@@ -223,17 +243,48 @@ impl Shared {
             return Ok(0);
         };
         let zones = self.cleaned_zones(tier);
+        let most = self.at_once(tier, below);
+        let (mut wanted, mut live) = (Vec::new(), 0);
         for victim in oldest(&zones, ZONES_TRIED) {
-            let mut wanted = self.in_zones(tier, &[victim])?;
-            wanted.retain(|w| w.may_go(below));
-            let live: u64 = wanted.iter().map(|w| w.blocks).sum();
-            // All that is there may be pinned.
-            if live > 0 {
-                self.make_room_on(below, None, live)?;
-                let last = false;
-                return self.move_blocks(&wanted, Target { tier: below, last });
+            if live > 0 && live + victim.live > most {
+                break;
             }
+            let mut there = self.in_zones(tier, &[victim])?;
+            // All that is there may be pinned.
+            there.retain(|w| w.may_go(below));
+            live += there.iter().map(|w| w.blocks).sum::<u64>();
+            wanted.append(&mut there);
         }
-        Ok(0)
+        if live == 0 {
+            return Ok(0);
+        }
+        self.make_room_on(below, None, live)?;
+        let last = false;
+        self.move_blocks(&wanted, Target { tier: below, last })
+    }
+}
+
+/// A zone that is less live than this, in percent, is rather cleaned than moved to the tier below, if there is one: one
+/// that is nearly full has zones cleaned for it, which are as live as all of it.
+fn worth_cleaning(below: Option<LowerSpace>) -> u64 {
+    let [least, most] = CLEAN_LIVE_PERCENT;
+    let used = |space: LowerSpace| space.live * 100 / space.total.max(1);
+    below.map_or(100, |space| used(space).clamp(least, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_the_tier_below_the_more_is_cleaned() {
+        let below = |live| LowerSpace {
+            total: 200,
+            live,
+            ..LowerSpace::default()
+        };
+        assert_eq!(worth_cleaning(None), 100, "nothing can move down");
+        let percent = [0, 100, 160, 200].map(|live| worth_cleaning(Some(below(live))));
+        assert_eq!(percent, [75, 75, 80, 90]);
     }
 }
