@@ -138,6 +138,13 @@ grow() {
     rm -f "$below/ssd.img" "$below/hdd.img"
 }
 
+below_reads() { # operations for which a client has gone below NVM so far; nothing where there is no volume
+    local asked direct
+    asked=$(status_field client_reads)
+    direct=$(status_field direct_reads)
+    [ -z "$asked" ] || echo $((asked + direct))
+}
+
 # zipf_on NAME FILE [options]: prints the report; behind it, for a volume, the operations that had to
 # wait for a tier below NVM.
 zipf_on() {
@@ -148,10 +155,10 @@ zipf_on() {
     coproc load { "${launch[@]}" "$harness" tiers zipf "$file" --mib "$size" --warm "$zipf_count" --count "$zipf_count" --sync --marks "$@"; }
     local from=${load[0]} to=${load[1]} pid=$load_PID
     read -r _ <&"$from"
-    before=$(status_field client_reads)
+    before=$(below_reads)
     echo >&"$to"
     read -r _ <&"$from"
-    after=$(status_field client_reads)
+    after=$(below_reads)
     echo >&"$to"
     cat <&"$from"
     wait "$pid"

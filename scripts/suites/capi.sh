@@ -34,6 +34,11 @@ compile() { # compile SOURCE RESULT: with the shared library
 compile_static() {
     cc -O2 -pthread -I"$installed/include" -o "$2" "$1" "$installed/lib/libshale.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl
 }
+without_memory() { # a log of less than 64 MiB is digested before what it needs is more than the program has
+    local log
+    log=$("$SHALE" status "$mount" --json | sed -nE 's/.*"log_bytes": *([0-9]+).*/\1/p' | head -n 1)
+    timeout 120 "$host/short" "$mount" "$inside/short" $([ "${log:-0}" -ge 67108864 ] || echo fits)
+}
 records() { # records FROM TO: as the example makes them
     awk -v from="$1" -v to="$2" 'BEGIN {
         for (i = from; i < to; i++) { line = "record " i " "; while (length(line) < 127) line = line "."; print line }
@@ -76,7 +81,7 @@ check "the calls of both sides compile" compile "$root/crates/capi/tests/c/coher
 mkdir "$work/turns"
 check "every call is seen by the other side at once" timeout 120 "$host/coherence" "$mount" "$inside/turns"
 check "the program without memory compiles" compile "$root/crates/capi/tests/c/short.c" "$host/short"
-check "without memory calls are refused, nothing is lost" timeout 120 "$host/short" "$mount" "$inside/short"
+check "without memory calls are refused, nothing is lost" without_memory
 check "the program of the outage compiles" compile "$root/crates/capi/tests/c/outage.c" "$host/outage"
 check "what returned before the daemon was killed is there" killed_daemon
 suite_end

@@ -8,6 +8,7 @@ use crate::limit;
 use crate::migrate;
 use crate::packet::{self, Start};
 use crate::state::StateDir;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
 };
@@ -264,21 +265,10 @@ fn scrub_and_tell(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
 /// # Errors
 /// The daemon ends, or refuses.
 pub fn scrub(dir: &StateDir, hear: &mut dyn FnMut(Scrubbing)) -> Result<ScrubReport> {
-    let path = dir.path().join(SOCKET);
-    let failed = || {
-        Failure::new(format!(
-            "{}: the daemon has ended meanwhile",
-            path.display()
-        ))
-    };
-    let kind = SocketType::SEQPACKET;
-    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-        .map_err(Failure::because("cannot make a socket"))?;
-    let address = SocketAddrUnix::new(path.clone()).map_err(Failure::because(path.display()))?;
-    connect(&socket, &address).map_err(Failure::because(path.display()))?;
+    let socket = reach(dir)?;
     packet::send(socket.as_fd(), &Order::Scrub, &[])?;
     loop {
-        let (word, _) = packet::receive::<Scrubbing>(&socket)?.ok_or_else(failed)?;
+        let (word, _) = packet::receive::<Scrubbing>(&socket)?.ok_or_else(|| ended(dir))?;
         hear(word.clone());
         if let Scrubbing::Done(report) = word {
             return Ok(report);
@@ -306,19 +296,14 @@ fn difference(before: &Status, after: &Status) -> Digested {
     }
 }
 
-/// Gives an order that is answered once, and not repeated.
+/// Gives an order that is answered once. It is given to the next daemon where there is none at the moment, and
+/// not repeated where one ends with it.
 ///
 /// # Errors
-/// The daemon ends, or refuses.
+/// The daemon ends, or refuses, or the mount has ended.
 pub fn order<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
-    let path = dir.path().join(SOCKET);
-    match ask::<T>(&path, order) {
-        Some(answer) => answer.map_err(|why| Failure::new(format!("{}: {why}", path.display()))),
-        None => Err(Failure::new(format!(
-            "{}: the daemon has ended meanwhile",
-            path.display()
-        ))),
-    }
+    let answer = ask::<T>(&reach(dir)?, order).ok_or_else(|| ended(dir))?;
+    answer.map_err(|why| refused(dir, &why))
 }
 
 /// Asks for something that changes nothing, the next daemon if this one ends before it answers.
@@ -338,10 +323,38 @@ pub fn digest(dir: &StateDir) -> Result<Digested> {
 }
 
 fn again<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
-    let path = dir.path().join(SOCKET);
     loop {
-        if let Some(answer) = ask::<T>(&path, order) {
-            return answer.map_err(|why| Failure::new(format!("{}: {why}", path.display())));
+        if let Some(answer) = ask::<T>(&reach(dir)?, order) {
+            return answer.map_err(|why| refused(dir, &why));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn ended(dir: &StateDir) -> Failure {
+    let path = dir.path().join(SOCKET);
+    let shown = path.display();
+    Failure::new(format!("{shown}: the daemon has ended meanwhile"))
+        .advise("see what came of it, and give the order again")
+}
+
+fn refused(dir: &StateDir, why: &str) -> Failure {
+    Failure::new(format!("{}: {why}", dir.path().join(SOCKET).display()))
+}
+
+/// A connection to the daemon, the next one if there is none at the moment.
+fn reach(dir: &StateDir) -> Result<OwnedFd> {
+    let path = dir.path().join(SOCKET);
+    let address = SocketAddrUnix::new(path.clone()).map_err(Failure::because(path.display()))?;
+    loop {
+        let kind = SocketType::SEQPACKET;
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+            .map_err(Failure::because("cannot make a socket"))?;
+        match connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            // Between two daemons it is there and nobody hears, or it is not there.
+            Err(Errno::CONNREFUSED | Errno::NOENT) => {}
+            Err(e) => return Err(Failure::because(path.display())(e)),
         }
         if StateDir::load(dir.path().to_owned()).is_none_or(|d| d.state.is_stale()) {
             let place = dir.state.mountpoint.display();
@@ -353,11 +366,11 @@ fn again<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
     }
 }
 
-/// `None`: there is no daemon at the moment, or it ended before it answered.
-fn ask<T: DeserializeOwned>(path: &Path, order: &Order) -> Option<std::result::Result<T, String>> {
-    let kind = SocketType::SEQPACKET;
-    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
-    connect(&socket, &SocketAddrUnix::new(PathBuf::from(path)).ok()?).ok()?;
+/// `None`: the daemon ended before it answered.
+fn ask<T: DeserializeOwned>(
+    socket: &OwnedFd,
+    order: &Order,
+) -> Option<std::result::Result<T, String>> {
     packet::send(socket.as_fd(), order, &[]).ok()?;
-    Some(packet::receive(&socket).ok()??.0)
+    Some(packet::receive(socket).ok()??.0)
 }

@@ -194,7 +194,7 @@ fn migration(m: &Value) -> String {
         .map_or(String::new(), |e| format!("; {e}"));
     format!(
         "{pace}; {} down, {} up, {} cleaned in {} batches, {} a second lately, {} since the start; \
-         {} straight from logs{error}",
+         {} straight from logs; calls waited for room {} ms at most{error}",
         size::show(number(m, "down_bytes")),
         size::show(number(m, "up_bytes")),
         size::show(number(m, "cleaned_bytes")),
@@ -202,6 +202,7 @@ fn migration(m: &Value) -> String {
         size::show(number(m, "recent_bytes_per_s")),
         size::show(number(m, "rate_bytes_per_s")),
         size::show(number(m, "straight_bytes")),
+        number(m, "longest_wait_ns").div_ceil(1_000_000),
     )
 }
 

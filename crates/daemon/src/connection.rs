@@ -156,6 +156,12 @@ impl Connection {
             }
             Request::Map { ino, first, blocks } => self.map(&client, ino, first, blocks),
             Request::ReadLower { addr, blocks } => plain(self.read_lower(addr, blocks)?),
+            Request::OpenLower { addr } => {
+                let addr = BlockAddr::from_raw(addr);
+                let opened = self.shared.open_lower(self.asker.reach, addr);
+                let fd = opened.map_err(|e| failed(&e.into()))?;
+                Ok((Reply::Device, fd.into_iter().collect()))
+            }
             Request::Unlease { ino } => {
                 self.shared.unlease(&client, ino).map_err(|h| halted(&h))?;
                 plain(Reply::Done)

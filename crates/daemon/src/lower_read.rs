@@ -1,5 +1,6 @@
 //! Reading blocks of tiers below NVM for clients, and what could not be read.
 
+use crate::client::Reach;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -8,6 +9,7 @@ use shale_format::{BlockAddr, TierId};
 use shale_volume::{LowerDeviceInfo, VolumeError};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 /// Bad blocks that `status` names.
 const BAD_MAX: usize = 32;
@@ -127,6 +129,36 @@ impl Unsent {
 }
 
 impl Shared {
+    /// A descriptor to read the device of a block by, for a client of another process. `None`: its reads come here. A disk has one
+    /// arm, which serves better who asks for it in one place (Strata §3.5); a medium that is emulated, or has a model
+    /// in front, is one through this process alone; and a device that fails is not to be read by anybody who cannot say so.
+    pub(crate) fn open_lower(
+        &self,
+        reach: Reach,
+        addr: BlockAddr,
+    ) -> Result<Option<OwnedFd>, VolumeError> {
+        let place = self.volume.view().zone(addr)?;
+        let flash = addr.tier() == Some(TierId::Ssd) && reach == Reach::Socket;
+        let infos = self.volume.lower_device_infos(TierId::Ssd);
+        let info = infos
+            .get(place.device)
+            .filter(|info| flash && info.failing.is_none());
+        let Some(reader) = info.and_then(|i| i.device.as_ref()?.reader()) else {
+            return Ok(None);
+        };
+        let opened =
+            reader.map_err(|e| tracing::warn!("clients do not read it by themselves: {e}"));
+        Ok(opened.ok())
+    }
+
+    /// Takes from clients how much they have read by themselves.
+    pub(crate) fn take_direct_reads(&self) {
+        for client in self.clients() {
+            self.migration
+                .count_direct(client.client_page.take_direct());
+        }
+    }
+
     /// Forgets bad blocks that are nobody's any more: at least as often as a zone can be erased and written again.
     pub(crate) fn forget_bad_blocks(&self) {
         let in_nvm = |addr: BlockAddr| addr.tier() == Some(TierId::Nvm);

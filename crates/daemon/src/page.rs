@@ -122,6 +122,15 @@ impl ClientPage {
         taken.collect()
     }
 
+    /// Takes how many blocks the client has read from devices by itself, and in how many reads.
+    pub(crate) fn take_direct(&self) -> (u64, u64) {
+        let take = |at| self.map.swap_u64(at, 0);
+        (
+            take(client_page::DIRECT_BLOCKS),
+            take(client_page::DIRECT_READS),
+        )
+    }
+
     pub(crate) fn gate(&self, n: usize) -> u64 {
         self.map.load_u64(client_page::gate(n))
     }

@@ -83,7 +83,7 @@ impl Shared {
             ns: self.clock.monotonic_ns() - self.started_ns,
             logged: stats.bytes_logged,
             digested: stats.bytes_digested,
-            moved: moved.down_bytes + moved.up_bytes + moved.cleaned_bytes,
+            moved: moved.moved_bytes(),
         }
     }
 

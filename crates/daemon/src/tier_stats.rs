@@ -208,13 +208,14 @@ impl Shared {
         if self.closing.load(Ordering::Relaxed) || !self.is_tiered() {
             return None;
         }
+        self.take_direct_reads();
         let counts = MigrationCounts {
             kept_reads: self.digester.last_blocks().reads(),
             ..self.migration.counts()
         };
         let speed = self.migration.speed();
         let ns = (self.clock.monotonic_ns() - self.started_ns).max(1);
-        let moved = counts.down_bytes + counts.up_bytes + counts.cleaned_bytes;
+        let moved = counts.moved_bytes();
         let rate = u128::from(moved) * 1_000_000_000 / u128::from(ns);
         Some(MigrationStatus {
             at_percent: self.migrate_percent(),

@@ -61,8 +61,8 @@ pub mod timing;
 pub mod zoned;
 
 pub use block::{
-    AbsentBlocks, BlockCounts, BlockFile, FlashBlocks, ManagedBlocks, ManagedShape, MemoryBlocks,
-    ModelCounts, TierDevice,
+    AbsentBlocks, BlockCounts, BlockFile, BlockReader, Buffer, FlashBlocks, ManagedBlocks,
+    ManagedShape, MemoryBlocks, ModelCounts, TierDevice,
 };
 pub use block_device::{BlockDevice, FileDevice};
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -13,6 +13,7 @@ mod dir;
 mod direct;
 mod entries;
 mod errno;
+mod flash;
 mod found;
 mod gate;
 mod gate_number;

@@ -1,4 +1,4 @@
-//! Blocks of tiers below NVM, of files, inodes and trees: a cache of 4 KiB blocks, filled by asking the daemon (DESIGN §8).
+//! Blocks of tiers below NVM, of files, inodes and trees: a cache of 4 KiB blocks, filled from flash or by asking the daemon (DESIGN §8).
 //!
 //! A block is known by its address and how often its zone was erased: together they name the same
 //! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves gate and
@@ -169,9 +169,18 @@ impl Session {
         Ok(())
     }
 
-    /// Gets blocks from the daemon. Outside of gate and locks.
+    /// Gets blocks from their device, or from the daemon. Outside of gate and locks.
     pub(crate) fn get_blocks(&self, lacking: Lacking) -> Result<()> {
-        let mut done = 0;
+        let generation = lacking.generation;
+        let whole = (lacking.addr, generation);
+        let mut done = self.read_flash(whole, lacking.blocks, |addr, block| {
+            let held = Held::Data(Arc::new(*block));
+            self.lower.state.lock().put((addr, generation), held);
+        });
+        if done > 0 {
+            // The rest was a guess, or is asked for when the call has come there.
+            return Ok(());
+        }
         while done < lacking.blocks {
             let addr = lacking.addr.plus(done);
             let reply = self.ask(Request::ReadLower {

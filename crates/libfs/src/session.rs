@@ -9,6 +9,7 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
+use crate::flash::FlashDevices;
 use crate::gate::{self, Inside};
 use crate::gate_number;
 use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, InodeNumbers, Runs};
@@ -50,7 +51,7 @@ pub struct Session {
     pub(crate) daemon_words: SharedWords,
     client_words: SharedWords,
     pub(crate) log_words: SharedWords,
-    client_page: Arc<Map>,
+    pub(crate) client_page: Arc<Map>,
     pub(crate) log_map: Arc<Map>,
     pub(crate) permits: Permits,
     pub(crate) nodes: Nodes,
@@ -63,6 +64,7 @@ pub struct Session {
     pub(crate) recent: Recent,
     pub(crate) rename_lock: Mutex<()>,
     pub(crate) lower: Arc<LowerCache>,
+    pub(crate) flash: FlashDevices,
     pub(crate) paths: PathCache,
     reclaimed: AtomicU64,
     belled: AtomicU64,
@@ -153,6 +155,7 @@ impl Session {
             recent,
             rename_lock: Mutex::new(()),
             lower,
+            flash: FlashDevices::default(),
             paths: PathCache::new(),
             reclaimed: AtomicU64::new(0),
             belled: AtomicU64::new(0),

@@ -54,6 +54,11 @@ pub mod client_page {
     pub const COMMITTED: usize = 0;
     /// u64: position up to which the log has been given out to threads (a hint).
     pub const RESERVED: usize = 64;
+    /// u64: blocks that the client has read from devices of flash by itself. The daemon takes the number now and then
+    /// and leaves 0; it decides nothing by it.
+    pub const DIRECT_BLOCKS: usize = 128;
+    /// u64: how many reads that were; taken likewise.
+    pub const DIRECT_READS: usize = DIRECT_BLOCKS + 8;
     /// First of [`GATES`] gates, one per thread, a cache line each: u64 sequence
     /// number, odd while the thread is inside a call.
     pub const GATE: usize = 4096;

@@ -5,7 +5,7 @@ use crate::lease::LeaseMode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; client and daemon must agree.
-pub const PROTO_VERSION: u32 = 8;
+pub const PROTO_VERSION: u32 = 9;
 /// Most bytes of one encoded message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
@@ -125,6 +125,12 @@ pub enum Request {
         /// Blocks wanted.
         blocks: u32,
     },
+    /// The device of flash on which this block lies, so that the client reads it by itself. Answered by
+    /// [`Reply::Device`].
+    OpenLower {
+        /// Any of its blocks (`BlockAddr::raw`).
+        addr: u64,
+    },
     /// A range of a file's blocks stays as it is for a program that maps it, if all of it is in NVM:
     /// [`Reply::Mapped`], else [`Reply::NotMapped`]. What the client has logged is not in it
     /// before it is digested.
@@ -231,6 +237,9 @@ pub enum Reply {
         /// Their bytes; none: the first cannot be read.
         data: Vec<u8>,
     },
+    /// The one descriptor with this message reads the device and does nothing else; without one the device is read by
+    /// [`Request::ReadLower`] alone.
+    Device,
     /// Space of the volume.
     Space(Space),
     /// JSON text.

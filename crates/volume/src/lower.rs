@@ -45,6 +45,17 @@ pub struct ZonePlace {
     pub blocks: u64,
 }
 
+/// Where a block below NVM is on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceBlock {
+    /// First block of the device in its tier: no other device ever has it.
+    pub device: u64,
+    /// Byte of the device.
+    pub byte: u64,
+    /// Blocks from this one to the end of its zone.
+    pub zone_left: u64,
+}
+
 /// One device, and its tables.
 #[derive(Clone)]
 pub(crate) struct LowerDevice {
@@ -345,6 +356,30 @@ impl Lower {
     /// How often the zone of a block was erased.
     pub(crate) fn generation(&self, addr: BlockAddr) -> Result<u32> {
         self.with_spot(addr, |spot| Ok(self.entry_of(spot)?.generation))
+    }
+
+    /// Where a block is on its device.
+    pub(crate) fn device_place(&self, addr: BlockAddr) -> Result<DeviceBlock> {
+        self.with_spot(addr, |spot| {
+            Ok(DeviceBlock {
+                device: spot.device.place.first,
+                byte: spot.byte,
+                zone_left: spot.place.first + spot.place.blocks - addr.index(),
+            })
+        })
+    }
+
+    /// How many of the blocks in `bytes` are what was written from `addr` on, in one zone, when it had been erased
+    /// `generation` times: the number of those before the first that is not.
+    pub(crate) fn fitting(&self, addr: BlockAddr, generation: u32, bytes: &[u8]) -> Result<usize> {
+        let blocks = bytes.chunks(BLOCK_BYTES);
+        let sums = self.with_spot(addr, |spot| {
+            self.sums(spot.device, addr.index(), blocks.len())
+        })?;
+        let all = (0..).zip(blocks).zip(sums);
+        let fits =
+            all.take_while(|((n, block), sum)| block_sum(addr.plus(*n), generation, block) == *sum);
+        Ok(fits.count())
     }
 
     fn sums(&self, device: &LowerDevice, index: u64, blocks: usize) -> Result<Vec<u32>> {

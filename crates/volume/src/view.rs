@@ -91,7 +91,7 @@ pub struct View {
     media: Media,
     superblock: Arc<Superblock>,
     lower: Option<Arc<Lower>>,
-    given: Option<Arc<dyn Given>>,
+    pub(crate) given: Option<Arc<dyn Given>>,
 }
 
 /// Reads something until its checksum fits.
@@ -183,15 +183,6 @@ impl View {
         Ok((view, access))
     }
 
-    /// Has leaves below NVM read from what `given` holds: for a process without devices.
-    #[must_use]
-    pub fn given_by(self, given: Arc<dyn Given>) -> View {
-        View {
-            given: Some(given),
-            ..self
-        }
-    }
-
     pub(crate) fn given(&self) -> Option<&Arc<dyn Given>> {
         self.given.as_ref()
     }
@@ -218,7 +209,7 @@ impl View {
         self.lower.as_ref()
     }
 
-    fn below(&self) -> Result<&Lower> {
+    pub(crate) fn below(&self) -> Result<&Lower> {
         let lower = self.lower.as_deref();
         lower.ok_or_else(|| VolumeError::Lower("the volume has NVM only".to_owned()))
     }

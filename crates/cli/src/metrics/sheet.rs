@@ -349,6 +349,9 @@ fn migration(sheet: &mut Sheet, s: &Status) {
         "Times somebody waited for room",
         one(c.waits),
     );
+    let help = "The longest that a call waited for room in NVM";
+    let longest = c.longest_wait_ns as f64 / 1e9;
+    sheet.seconds("migration_longest_wait", help, vec![(Vec::new(), longest)]);
     sheet.gauge(
         "migration_paused",
         None,

@@ -7,6 +7,7 @@ mod coherence;
 mod damaged;
 mod degraded;
 mod devices;
+mod direct_reads;
 mod flash;
 mod grow;
 mod history;

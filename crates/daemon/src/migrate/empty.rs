@@ -141,11 +141,10 @@ impl Shared {
                 self.migration.ring();
                 return Ok(moved);
             }
-            let turn = self.migration.turn();
-            let blocks = self.move_anywhere(tier, &part)?;
+            let turn = self.migration.turn_for(false);
+            moved += self.move_anywhere(tier, &part)?;
             drop(turn);
-            moved += blocks;
-            self.keep_to_limit(blocks);
+            self.keep_to_limit();
         }
         if moved == 0 && self.migration.counts().unreadable_blocks > unreadable {
             let why = "what is left on it cannot be read (status and scrub name it): restore or remove \

@@ -250,7 +250,7 @@ impl Shared {
         if tiers.is_empty() || (!asked && inodes.none_at.lock().as_ref().is_some_and(lately)) {
             return Ok(0);
         }
-        let _turn = self.migration.turn();
+        let _turn = self.migration.turn_for(asked);
         let mut listed = false;
         // What is coldest may be in use.
         for _ in 0..TRIES {

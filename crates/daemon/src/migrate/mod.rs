@@ -47,7 +47,7 @@ pub(crate) use straight::STRAIGHT_BYTES;
 use crate::shared::Shared;
 use empty::Stuck;
 use leaves::Of;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use policy::Piece;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -83,10 +83,16 @@ pub struct MigrationCounts {
     pub vain_bytes: u64,
     /// Times somebody waited for room.
     pub waits: u64,
+    /// The longest that a call waited for room in NVM, in ns: digest, moving, and what was freed given out.
+    pub longest_wait_ns: u64,
     /// Times a client lacked blocks below NVM and asked for them.
     pub client_reads: u64,
     /// Bytes that clients were given so.
     pub client_read_bytes: u64,
+    /// Times a client read blocks from a device of flash by itself.
+    pub direct_reads: u64,
+    /// Bytes that clients read so, by their own account.
+    pub direct_read_bytes: u64,
     /// Times the last block of a file was wanted from below NVM, by a client or by a digest, and was still in memory.
     pub kept_reads: u64,
     /// Blocks that could not be read, and so not moved; each try counts.
@@ -95,6 +101,13 @@ pub struct MigrationCounts {
     pub looks: u64,
     /// Of these, because not all owners of the blocks were known.
     pub missed_owners: u64,
+}
+
+impl MigrationCounts {
+    /// Bytes moved: down, up, and to clean zones.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.down_bytes + self.up_bytes + self.cleaned_bytes
+    }
 }
 
 #[derive(Default)]
@@ -113,8 +126,11 @@ pub(crate) struct Counts {
     batches: AtomicU64,
     vain: AtomicU64,
     waits: AtomicU64,
+    longest_wait: AtomicU64,
     client_reads: AtomicU64,
     client_read_bytes: AtomicU64,
+    direct_reads: AtomicU64,
+    direct_blocks: AtomicU64,
     unreadable: AtomicU64,
     looks: AtomicU64,
     missed: AtomicU64,
@@ -148,11 +164,6 @@ impl Migration {
             speed: Mutex::new(speed),
             ..Self::default()
         }
-    }
-
-    /// One at a time moves, or changes the devices.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock()
     }
 
     /// Waits until it is nobody's turn; whether there was anything to wait for.
@@ -217,6 +228,19 @@ impl Migration {
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// A client has read so many blocks from devices by itself, in so many reads: it says so, and nothing depends on it.
+    pub(crate) fn count_direct(&self, (blocks, reads): (u64, u64)) {
+        let counts = &self.counts;
+        counts.direct_blocks.fetch_add(blocks, Ordering::Relaxed);
+        counts.direct_reads.fetch_add(reads, Ordering::Relaxed);
+    }
+
+    /// A call has waited so long for room in NVM.
+    fn count_wait(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.longest_wait.fetch_max(ns, Ordering::Relaxed);
+    }
+
     pub(crate) fn counts(&self) -> MigrationCounts {
         let of = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let c = &self.counts;
@@ -228,8 +252,11 @@ impl Migration {
             batches: of(&c.batches),
             vain_bytes: of(&c.vain),
             waits: of(&c.waits),
+            longest_wait_ns: of(&c.longest_wait),
             client_reads: of(&c.client_reads),
             client_read_bytes: of(&c.client_read_bytes),
+            direct_reads: of(&c.direct_reads),
+            direct_read_bytes: of(&c.direct_blocks).saturating_mul(mover::BLOCK),
             kept_reads: 0,
             unreadable_blocks: of(&c.unreadable),
             looks: of(&c.looks),
@@ -299,10 +326,10 @@ impl Shared {
                 break;
             }
             // Who waits for room has his turn after each batch.
-            match self.move_down_all(above.min(self.batch_blocks()), false)? {
-                0 => break,
-                blocks => self.keep_to_limit(blocks),
+            if self.move_down_all(above.min(self.at_once(mover::BATCH_BLOCKS)), false)? == 0 {
+                break;
             }
+            self.keep_to_limit();
         }
         Ok(())
     }
@@ -310,7 +337,7 @@ impl Shared {
     /// Moves data down, and where that makes no room leaves of extents, then inodes, then directories. Gives the
     /// blocks. `asked`: somebody waits.
     fn move_down_all(self: &Arc<Self>, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
-        let moved = match self.move_down(blocks)? {
+        let moved = match self.move_down(blocks, asked)? {
             0 => self.sink_leaves(Of::Files, blocks, asked)?,
             moved => moved,
         };
@@ -357,7 +384,7 @@ impl Shared {
         let wanted = bytes.map_or(u64::MAX, |b| b.div_ceil(mover::BLOCK));
         let mut moved = 0;
         while moved < wanted && !self.migration.stopped() {
-            match self.move_down((wanted - moved).min(mover::BATCH_BLOCKS))? {
+            match self.move_down((wanted - moved).min(mover::BATCH_BLOCKS), true)? {
                 0 => break,
                 blocks => moved += blocks,
             }

@@ -1,8 +1,9 @@
 //! How fast migration may be: what moves is owed, and is paid off at the rate of the limit.
 
-use super::mover::{BATCH_BLOCKS, BLOCK};
+use super::Migration;
+use super::mover::BLOCK;
 use crate::shared::Shared;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,11 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Blocks that may move at once: those of a second, if that is no more than a batch.
-    fn batch_blocks(self) -> u64 {
+    /// Blocks that may move at once: those of a second, if that is no more than `most`.
+    fn at_once(self, most: u64) -> u64 {
         match self.limit {
-            0 => BATCH_BLOCKS,
-            limit => (limit / BLOCK).clamp(FEW_BLOCKS, BATCH_BLOCKS),
+            0 => most,
+            limit => (limit / BLOCK).max(FEW_BLOCKS).min(most),
         }
     }
 }
@@ -60,24 +61,62 @@ impl Debt {
     }
 }
 
-impl Shared {
-    /// Blocks that migration of its own accord moves at once.
-    pub(super) fn batch_blocks(&self) -> u64 {
-        self.migration.speed().batch_blocks()
+/// The right to move something, or to change the devices: one at a time has it. Whoever waits for it has it next.
+pub(crate) struct Turn<'a> {
+    migration: &'a Migration,
+    /// Always there, but while it is given back.
+    guard: Option<MutexGuard<'a, ()>>,
+    /// Bytes that had moved before, if what moves is owed.
+    before: Option<u64>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            let migration = self.migration;
+            let moved = migration.counts().moved_bytes() - before;
+            migration.debt.add(moved, migration.speed().limit);
+        }
+        if let Some(guard) = self.guard.take() {
+            MutexGuard::unlock_fair(guard);
+        }
+    }
+}
+
+impl Migration {
+    /// For what somebody waits for or asked for: the limit is not for that.
+    pub(crate) fn turn(&self) -> Turn<'_> {
+        self.turn_for(true)
     }
 
-    /// Sleeps as long as the limit wants after so many blocks, unless migration is paused or ends meanwhile: what is
-    /// owed then is waited for after the next ones.
-    pub(super) fn keep_to_limit(&self, blocks: u64) {
+    /// For what migration does of its own accord, unless it was `asked`: all that moves by it is owed, also what moves on
+    /// from a tier below, and is paid off in [`Shared::keep_to_limit`].
+    pub(super) fn turn_for(&self, asked: bool) -> Turn<'_> {
+        let guard = Some(self.turn.lock());
+        Turn {
+            migration: self,
+            guard,
+            before: (!asked).then(|| self.counts().moved_bytes()),
+        }
+    }
+}
+
+impl Shared {
+    /// Blocks that migration of its own accord moves at once, of `most`.
+    pub(super) fn at_once(&self, most: u64) -> u64 {
+        self.migration.speed().at_once(most)
+    }
+
+    /// Sleeps as long as the limit wants for what is owed, unless migration is paused or ends meanwhile: what is owed then
+    /// is waited for after the next turn.
+    pub(super) fn keep_to_limit(&self) {
         let migration = &self.migration;
-        let mut more = blocks * BLOCK;
         loop {
             let speed = migration.speed();
-            let left = migration.debt.add(more, speed.limit);
+            let left = migration.debt.add(0, speed.limit);
             if left.is_zero() || speed.paused || !migration.sleep(left.min(SLICE)) {
                 return;
             }
-            more = 0;
         }
     }
 }
@@ -85,6 +124,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn what_moved_is_paid_off_at_the_limit() {
@@ -109,8 +149,31 @@ mod tests {
     fn batches_are_a_second_long_at_most() {
         let of = |limit| {
             let paused = false;
-            Speed { paused, limit }.batch_blocks()
+            Speed { paused, limit }.at_once(1024)
         };
         assert_eq!([0, 1, 1 << 20, 1 << 40].map(of), [1024, 16, 256, 1024]);
+        let slow = Speed {
+            limit: 1,
+            ..Speed::default()
+        };
+        assert_eq!(slow.at_once(1), 1, "no more than there is");
+    }
+
+    #[test]
+    fn only_what_nobody_asked_for_is_owed() {
+        let migration = Migration::at(Speed {
+            limit: 1 << 20,
+            ..Speed::default()
+        });
+        let owed = |asked, bytes| {
+            let turn = migration.turn_for(asked);
+            migration.counts.down.fetch_add(bytes, Ordering::Relaxed);
+            migration.counts.cleaned.fetch_add(bytes, Ordering::Relaxed);
+            drop(turn);
+            migration.debt.add(0, 1 << 20).as_secs_f64()
+        };
+        assert_eq!(owed(true, 1 << 20), 0.0);
+        let seconds = owed(false, 1 << 20);
+        assert!((1.8..=2.0).contains(&seconds), "{seconds}");
     }
 }

@@ -98,7 +98,10 @@ impl Shared {
                 (Err(VolumeError::NoSpace { .. }), Some(end)) if end < begun + most => {
                     thread::sleep(end.saturating_duration_since(Instant::now()));
                 }
-                (taken, _) => return taken,
+                (taken, _) => {
+                    self.migration.count_wait(begun.elapsed());
+                    return taken;
+                }
             }
         }
     }

@@ -159,6 +159,8 @@ impl Shared {
         if !self.is_tiered() {
             return;
         }
+        self.migration
+            .count_direct(client.client_page.take_direct());
         let mut rising = self.migration.rising.lock();
         for Read { ino, piece, below } in client.client_page.take_reads() {
             if !Ino(ino).is_user() && Ino(ino) != Ino::NONE {
@@ -186,8 +188,8 @@ impl Shared {
             self.migration.rising.lock().keep_hotter(age / TIMES);
             if waits(self) && self.room_above() < PIECE_BLOCKS {
                 // Once for each look: data that is all hot does not go to and fro any faster.
-                let moved = self.move_down(BATCH_BLOCKS)?;
-                self.keep_to_limit(moved);
+                self.move_down(BATCH_BLOCKS, false)?;
+                self.keep_to_limit();
             }
         }
         let mut left = if crowded { u64::MAX } else { low - used };
@@ -197,14 +199,14 @@ impl Shared {
             if wanted.is_empty() {
                 break;
             }
-            let turn = self.migration.turn();
+            let turn = self.migration.turn_for(false);
             let moved = self.move_up(&wanted)?;
             drop(turn);
             if moved == 0 {
                 break;
             }
             left = left.saturating_sub(moved);
-            self.keep_to_limit(moved);
+            self.keep_to_limit();
         }
         Ok(())
     }

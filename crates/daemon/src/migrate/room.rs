@@ -4,7 +4,6 @@
 use super::mover::{BATCH_BLOCKS, DISK_BATCH_BLOCKS, Target, Wanted};
 use super::policy::{no_room, oldest, to_clean};
 use crate::shared::Shared;
-use parking_lot::MutexGuard;
 use shale_format::TierId;
 use shale_volume::{LowerSpace, Result, VolumeError, ZoneInfo};
 use std::sync::Arc;
@@ -24,9 +23,9 @@ const READY_BLOCKS: u64 = 2 * BATCH_BLOCKS;
 const PASS_WAIT: Duration = Duration::from_secs(10);
 
 impl Shared {
-    /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved.
-    pub(crate) fn move_down(self: &Arc<Self>, blocks: u64) -> Result<u64> {
-        let turn = self.migration.turn();
+    /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved. `asked`: somebody waits.
+    pub(crate) fn move_down(self: &Arc<Self>, blocks: u64, asked: bool) -> Result<u64> {
+        let _turn = self.migration.turn_for(asked);
         let mut moved = Ok(Some(0));
         // What is coldest may be pinned to where there is no room.
         for _ in 0..TRIES {
@@ -35,7 +34,6 @@ impl Shared {
                 break;
             }
         }
-        MutexGuard::unlock_fair(turn);
         Ok(moved?.unwrap_or(0))
     }
 
@@ -50,18 +48,18 @@ impl Shared {
             let possible = |t| self.volume.lower_possible(t, None) >= 4 * READY_BLOCKS;
             let can = cleanable || below.is_some_and(possible);
             while self.may_move() && can && self.lacks(tier) {
-                let turn = self.migration.turn();
+                let turn = self.migration.turn_for(false);
                 if self.erase(tier)? > 0 {
                     continue;
                 }
-                let emptied = match self.empty_zone(tier, below) {
+                match self.empty_zone(tier, below) {
                     // What is there may have to stay.
                     Ok(0) | Err(VolumeError::NoSpace { .. }) => break,
                     emptied => emptied?,
                 };
                 self.erase(tier)?;
-                MutexGuard::unlock_fair(turn);
-                self.keep_to_limit(emptied);
+                drop(turn);
+                self.keep_to_limit();
             }
         }
         Ok(())
@@ -227,10 +225,11 @@ impl Shared {
 
     /// Blocks that move from a tier to the one below at once, of several zones: to a disk what fills a batch, if it has
     /// room for that, but no large part of the tier.
-    fn at_once(&self, tier: TierId, below: TierId) -> u64 {
+    fn zones_at_once(&self, tier: TierId, below: TierId) -> u64 {
         let all = self.volume.lower_space(tier).map_or(0, |space| space.total);
         match below {
-            TierId::Hdd => DISK_BATCH_BLOCKS
+            TierId::Hdd => self
+                .at_once(DISK_BATCH_BLOCKS)
                 .min(self.volume.lower_possible(below, None))
                 .min(all / TIER_PARTS),
             _ => 0,
@@ -243,7 +242,7 @@ impl Shared {
             return Ok(0);
         };
         let zones = self.cleaned_zones(tier);
-        let most = self.at_once(tier, below);
+        let most = self.zones_at_once(tier, below);
         let (mut wanted, mut live) = (Vec::new(), 0);
         for victim in oldest(&zones, ZONES_TRIED) {
             if live > 0 && live + victim.live > most {

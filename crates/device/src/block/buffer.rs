@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// Bytes on a multiple of [`IO_BYTES`].
-pub(crate) struct Buffer {
+pub struct Buffer {
     at: NonNull<u8>,
     bytes: usize,
 }
@@ -30,7 +30,8 @@ impl Buffer {
         }
     }
 
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+    /// The bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: `at` is valid for `bytes` initialised bytes, and borrowed through `self`.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.bytes) }
     }

@@ -175,25 +175,20 @@ impl BlockFile {
     fn plain(&self, way: Way, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let mut buffer = super::buffer::Buffer::new(bytes.len());
         let memory = buffer.bytes();
-        memory.copy_from_slice(bytes);
-        let mut done = 0;
-        while done < memory.len() {
-            let place = at + done as u64;
-            let n = match way {
-                Way::Read => rustix::io::pread(&self.fd, &mut memory[done..], place),
-                Way::Write => rustix::io::pwrite(&self.fd, &memory[done..], place),
-            };
-            match n {
-                Ok(0) => return Err(Errno::IO),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e),
+        match way {
+            Way::Read => {
+                read_all(&self.fd, at, memory)?;
+                bytes.copy_from_slice(memory);
+                Ok(())
+            }
+            Way::Write => {
+                memory.copy_from_slice(bytes);
+                let bytes = memory.len();
+                in_parts(bytes, |done| {
+                    rustix::io::pwrite(&self.fd, &memory[done..], at + done as u64)
+                })
             }
         }
-        if way == Way::Read {
-            bytes.copy_from_slice(memory);
-        }
-        Ok(())
     }
 
     fn write_all(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
@@ -231,6 +226,30 @@ impl BlockFile {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.fd, flags, at, bytes)
     }
+}
+
+/// Reads all of `into`, which is memory that direct I/O accepts.
+pub(super) fn read_all(fd: &OwnedFd, at: u64, into: &mut [u8]) -> Result<(), Errno> {
+    in_parts(into.len(), |done| {
+        rustix::io::pread(fd, &mut into[done..], at + done as u64)
+    })
+}
+
+/// Goes on behind what a call has done until `bytes` bytes are.
+fn in_parts(
+    bytes: usize,
+    mut call: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes {
+        match call(done) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn last_error() -> Errno {
@@ -331,6 +350,19 @@ impl TierDevice for BlockFile {
 
     fn name(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn reader(&self) -> Option<Result<OwnedFd, DeviceError>> {
+        // Whatever has its name by now: this is the same file, opened for reading.
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let direct = if self.direct {
+            OFlags::DIRECT
+        } else {
+            OFlags::empty()
+        };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
+        let opened = rustix::fs::open(link, flags, Mode::empty());
+        Some(opened.map_err(|e| self.failed("open it for reading", e)))
     }
 
     fn trouble(&self) -> Option<String> {

@@ -15,20 +15,24 @@ mod flash;
 mod labels;
 mod managed;
 mod memory;
+mod reader;
 mod ring;
 mod zones;
 
 pub use absent::AbsentBlocks;
+pub use buffer::Buffer;
 pub use file::BlockFile;
 pub(crate) use file::{lock, trouble_of};
 pub use flash::FlashBlocks;
 pub use managed::{ManagedBlocks, ManagedShape};
 pub(crate) use memory::DISCARDED;
 pub use memory::{Ask, MemoryBlocks, Step};
+pub use reader::BlockReader;
 
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
 use crate::zoned::Zoned;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Unit of all I/O, and its alignment.
@@ -76,6 +80,15 @@ pub trait TierDevice: BlockDevice {
     fn zone_worn(&self, at: u64, bytes: u64) -> bool {
         let _ = (at, bytes);
         false
+    }
+
+    /// A descriptor by which another process can read the device ([`BlockReader`]), byte for byte as this value does, and
+    /// can do nothing else to it. `None`: it is read through this value alone.
+    ///
+    /// # Errors
+    /// It cannot be opened once more.
+    fn reader(&self) -> Option<Result<OwnedFd, DeviceError>> {
+        None
     }
 
     /// The flash that it is, where it is emulated.

@@ -47,3 +47,25 @@ fn what_fails_says_so() {
     assert!(device.flush().is_err());
     assert_eq!(device.counts().errors, 2);
 }
+
+#[test]
+fn a_reader_reads_and_does_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ssd.img");
+    BlockFile::create(&path, 1 << 20).unwrap();
+    let file = BlockFile::open(&path, 1 << 20).unwrap();
+    file.write(8192, &[7; 2 * IO_BYTES]).unwrap();
+    // Whatever has the name by then.
+    std::fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+    let fd = file.reader().unwrap().unwrap();
+    let written = rustix::io::pwrite(&fd, &[1; IO_BYTES], 0);
+    assert_eq!(written, Err(rustix::io::Errno::BADF));
+    assert!(rustix::fs::ftruncate(&fd, 0).is_err());
+    let reader = BlockReader::new(fd);
+    let found = reader.read(4096, 3 * IO_BYTES).unwrap().bytes().to_vec();
+    assert!(found[..IO_BYTES].iter().all(|b| *b == 0));
+    assert!(found[IO_BYTES..].iter().all(|b| *b == 7));
+    let behind = reader.read(1 << 20, IO_BYTES);
+    assert!(behind.is_err(), "behind the end");
+    assert!(MemoryBlocks::new("memory", 4096).reader().is_none());
+}

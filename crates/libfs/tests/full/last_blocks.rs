@@ -2,7 +2,7 @@
 
 use crate::place::{ME, Place};
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::{BlockAddr, FileBlock, Ino};
+use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_libfs::{Session, WriteFlags};
 use shale_volume::Mapping;
 
@@ -59,9 +59,18 @@ fn content(place: &Place, ino: u64) -> Vec<u8> {
 }
 
 #[test]
-fn an_append_reads_nothing_from_the_device() {
+fn an_append_reads_nothing_from_flash() {
+    appends_read_nothing(TierId::Ssd);
+}
+
+#[test]
+fn nor_from_a_disk() {
+    appends_read_nothing(TierId::Hdd);
+}
+
+fn appends_read_nothing(tier: TierId) {
     let mut place = Place::new(34);
-    assert!(place.add_flash(FLASH_MIB));
+    assert!(place.add(tier, FLASH_MIB));
     let session = place.attach(false);
     let mut expected = pattern(1, SIZE);
     let ino = make(&session, b"a", &expected);
@@ -76,14 +85,15 @@ fn an_append_reads_nothing_from_the_device() {
     }
     place.daemon().migrate(None).unwrap();
     assert!(content(&place, ino) == expected);
-    // A client that wants this block alone does not wait for the device either, and gets what is there.
+    // A client that wants this block alone does not wait for a disk either; flash it reads by itself.
     let (before, kept) = reads(&place);
     let reader = place.attach(false);
     let mut end = [0; 99];
     let at = 10 * BLOCK + 7;
     assert_eq!(reader.read(&ME, ino, at, &mut end).unwrap(), 99);
     assert!(end[..] == expected[at as usize..][..99]);
-    assert_eq!(reads(&place), (before, kept + 1));
+    let asked = u64::from(tier == TierId::Hdd);
+    assert_eq!(reads(&place), (before, kept + asked));
     reader.detach().unwrap();
     session.detach().unwrap();
     drop((reader, session));

@@ -76,6 +76,11 @@ impl Place {
 
     /// Makes flash a tier of the volume, which is served; `false`: no blocks in a row for its tables.
     pub fn add_flash(&self, mib: u64) -> bool {
+        self.add(TierId::Ssd, mib)
+    }
+
+    /// The same with an image of `mib` MiB that is flash or a disk.
+    pub fn add(&self, tier: TierId, mib: u64) -> bool {
         let device = DeviceFile {
             path: self.dir.path().join("flash.img"),
             size_bytes: mib << 20,
@@ -84,7 +89,7 @@ impl Place {
             kind: DeviceKind::Conventional,
             spare_percent: None,
         };
-        let added = self.daemon().add_device(TierId::Ssd, &device, false);
+        let added = self.daemon().add_device(tier, &device, false);
         match added {
             Ok(_) => true,
             Err(e) if e.to_string().contains("in a row") => false,

@@ -3,7 +3,7 @@
 use super::{MIB, check, extent, file, new_volume, options};
 use crate::{Heat, LowerDevices, Mapping, MkfsOptions, View, Volume, VolumeError};
 use shale_device::nvm::Map;
-use shale_device::{MemoryBlocks, TierDevice};
+use shale_device::{BlockDevice, MemoryBlocks, TierDevice};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{BlockAddr, FileBlock, TierId};
@@ -179,6 +179,38 @@ fn a_block_that_changed_or_is_another_is_an_error_and_no_data() {
     assert!(t.read(16, 5).is_err());
     t.ssd.fail(true);
     assert!(matches!(t.read(16, 4), Err(VolumeError::Lower(_))));
+}
+
+#[test]
+fn who_reads_a_device_by_himself_knows_what_is_right() {
+    let t = tiered();
+    t.make(16, 20);
+    t.lower(16, 20);
+    let (first, view) = (t.at(16, 0), t.volume.view());
+    let generation = view.generation(first).unwrap();
+    let place = view.device_block(first).unwrap();
+    assert_eq!(
+        place.byte,
+        LABEL_AREA_BYTES + first.index() * BLOCK_BYTES as u64
+    );
+    assert_eq!(
+        (place.device, place.zone_left),
+        (0, ZONE - first.index() % ZONE)
+    );
+    let mut read = vec![0; 20 * BLOCK_BYTES];
+    t.ssd.read(place.byte, &mut read).unwrap();
+    let fitting = |addr, generation, bytes: &[u8]| view.fitting_blocks(addr, generation, bytes);
+    assert_eq!(fitting(first, generation, &read).unwrap(), 20);
+    let part = read[3 * BLOCK_BYTES..9 * BLOCK_BYTES].to_vec();
+    assert_eq!(fitting(first.plus(3), generation, &part).unwrap(), 6);
+    // Of an erased zone, of another place, and behind one that is spoiled nothing is right.
+    assert_eq!(fitting(first, generation + 1, &read).unwrap(), 0);
+    assert_eq!(fitting(first.plus(1), generation, &part).unwrap(), 0);
+    read[7 * BLOCK_BYTES + 9] ^= 1;
+    assert_eq!(fitting(first, generation, &read).unwrap(), 7);
+    let nowhere = BlockAddr::new(TierId::Ssd, 1 << 40);
+    assert!(fitting(nowhere, 1, &part).is_err() && view.device_block(nowhere).is_err());
+    assert!(view.device_block(BlockAddr::nvm(1)).is_err());
 }
 
 #[test]
