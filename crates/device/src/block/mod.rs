@@ -106,6 +106,8 @@ pub struct ModelCounts {
     pub requests: u64,
     /// Nanoseconds that they waited for it, over all threads.
     pub delayed_ns: u64,
+    /// Requests that did not go on where the last one ended, of a disk.
+    pub seeks: u64,
 }
 
 /// What was done to a device since it was opened.

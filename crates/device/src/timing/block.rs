@@ -98,6 +98,7 @@ pub struct Timed<M> {
     queue: Mutex<Queue>,
     requests: AtomicU64,
     delayed_ns: AtomicU64,
+    seeks: AtomicU64,
 }
 
 fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
@@ -134,6 +135,7 @@ impl<M: BlockDevice> Timed<M> {
             queue: Mutex::default(),
             requests: AtomicU64::new(0),
             delayed_ns: AtomicU64::new(0),
+            seeks: AtomicU64::new(0),
         }
     }
 
@@ -170,7 +172,9 @@ impl<M: BlockDevice> Timed<M> {
                 seek_ns,
                 bytes_per_s,
             } => {
-                let seek_ns = if queue.head == offset { 0 } else { seek_ns };
+                let goes_on = queue.head == offset;
+                self.seeks.fetch_add(u64::from(!goes_on), Ordering::Relaxed);
+                let seek_ns = if goes_on { 0 } else { seek_ns };
                 queue.head = offset + bytes;
                 queue.free_at_ns = start_ns + seek_ns + transfer_ns(bytes, bytes_per_s);
                 queue.free_at_ns
@@ -251,6 +255,7 @@ impl<M: TierDevice> TierDevice for Timed<M> {
             name: self.model.name(),
             requests: self.requests.load(Ordering::Relaxed),
             delayed_ns: self.delayed_ns(),
+            seeks: self.seeks.load(Ordering::Relaxed),
         })
     }
 }

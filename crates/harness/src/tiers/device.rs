@@ -32,6 +32,8 @@ pub struct Counters {
     pub model: String,
     pub requests: u64,
     pub delayed_ns: u64,
+    /// Requests that did not go on where the last one ended, of a disk.
+    pub seeks: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub flushes: u64,
@@ -45,6 +47,7 @@ impl Counters {
             model: model.map_or("none", |m| m.name).to_owned(),
             requests: model.map_or(0, |m| m.requests),
             delayed_ns: model.map_or(0, |m| m.delayed_ns),
+            seeks: model.map_or(0, |m| m.seeks),
             read_bytes: counts.read_bytes,
             written_bytes: counts.written_bytes,
             flushes: counts.flushes,

@@ -38,6 +38,8 @@ pub struct Times {
     pub p99_us: f64,
     /// The longest.
     pub max_us: f64,
+    /// All of them together.
+    pub sum_us: f64,
 }
 
 /// Collects [`Times`].
@@ -63,6 +65,7 @@ impl Stopwatch {
             p50_us: us(self.0.value_at_quantile(0.5)),
             p99_us: us(self.0.value_at_quantile(0.99)),
             max_us: us(self.0.max()),
+            sum_us: self.0.mean() * self.0.len() as f64 / 1e3,
         }
     }
 }

@@ -45,6 +45,7 @@ mod tests {
             p50_us: 1.0,
             p99_us: 1.0,
             max_us: 1.0,
+            sum_us: 1.0,
         };
         let steps = steps.iter().map(|(used_percent, mib_per_s)| Step {
             used_percent: *used_percent,
