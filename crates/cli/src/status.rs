@@ -108,6 +108,10 @@ fn table(status: &Value) -> String {
     for bad in status["bad_blocks"].as_array().into_iter().flatten() {
         line("bad block", word(bad, "why").to_owned());
     }
+    if number(status, "bad_block_count") > 0 {
+        let all = number(status, "bad_block_count");
+        line("bad blocks", format!("{all}; shale scrub names the files"));
+    }
     line("nvm is", explain(word(status, "persistence")).to_owned());
     line("inodes", number(space, "inodes").to_string());
     line("daemon", daemon(status));

@@ -137,13 +137,7 @@ impl Connection {
                 self.shared.queue.push(&client);
                 plain(Reply::Done)
             }
-            Request::Digest { upto } => {
-                let done = self.shared.digest_to(&client, upto);
-                done.map_err(|h| halted(&h))?;
-                plain(Reply::Digested {
-                    pos: client.digested(),
-                })
-            }
+            Request::Digest { upto } => plain(self.digest(&client, upto)?),
             Request::Lease { ino, mode, insist } => {
                 let client = &client;
                 let wish = Wish {
@@ -156,12 +150,7 @@ impl Connection {
             }
             Request::Map { ino, first, blocks } => self.map(&client, ino, first, blocks),
             Request::ReadLower { addr, blocks } => plain(self.read_lower(addr, blocks)?),
-            Request::OpenLower { addr } => {
-                let addr = BlockAddr::from_raw(addr);
-                let opened = self.shared.open_lower(self.asker.reach, addr);
-                let fd = opened.map_err(|e| failed(&e.into()))?;
-                Ok((Reply::Device, fd.into_iter().collect()))
-            }
+            Request::OpenLower { addr } => self.open_lower(addr),
             Request::Unlease { ino } => {
                 self.shared.unlease(&client, ino).map_err(|h| halted(&h))?;
                 plain(Reply::Done)
@@ -354,6 +343,20 @@ impl Connection {
     fn map(&self, client: &Client, ino: u64, first: u64, blocks: u64) -> Result<Answer, Refusal> {
         let mapped = self.shared.map_blocks(client, ino, first, blocks);
         mapped.map_err(|e| failed(&e))
+    }
+
+    fn digest(&self, client: &Arc<Client>, upto: u64) -> Result<Reply, Refusal> {
+        let done = self.shared.digest_to(client, upto);
+        done.map_err(|h| halted(&h))?;
+        let pos = client.digested();
+        Ok(Reply::Digested { pos })
+    }
+
+    fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {
+        let addr = BlockAddr::from_raw(addr);
+        let opened = self.shared.open_lower(self.asker.reach, addr);
+        let fd = opened.map_err(|e| failed(&e.into()))?;
+        Ok((Reply::Device, fd.into_iter().collect()))
     }
 
     fn read_lower(&self, addr: u64, blocks: u32) -> Result<Reply, Refusal> {

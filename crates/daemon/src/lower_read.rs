@@ -7,12 +7,14 @@ use serde::Serialize;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
 use shale_volume::{LowerDeviceInfo, VolumeError};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 /// Bad blocks that `status` names.
-const BAD_MAX: usize = 32;
+const NAMED_MAX: usize = 32;
+/// Bad blocks that are known, so that their zones are left alone.
+const BAD_MAX: usize = 64 << 10;
 /// Reads that a connection is in the midst of, most.
 const KEPT_MAX: usize = 8;
 /// Times a run is read anew because its zone was erased meanwhile.
@@ -29,45 +31,58 @@ pub struct BadBlock {
     pub why: String,
 }
 
-/// Blocks that could not be read since the start, until they are written anew elsewhere or their files go.
+/// Blocks that could not be read since the start, until they are written anew elsewhere or their files go; and what was
+/// wrong with each.
 #[derive(Default)]
 pub(crate) struct BadBlocks {
-    found: Mutex<Vec<(BlockAddr, BadBlock)>>,
+    found: Mutex<BTreeMap<BlockAddr, String>>,
 }
 
 impl BadBlocks {
-    pub(crate) fn list(&self) -> Vec<BadBlock> {
-        self.found.lock().iter().map(|(_, b)| b.clone()).collect()
+    /// The first of them.
+    fn list(&self) -> Vec<BadBlock> {
+        let found = self.found.lock();
+        let named = found.iter().take(NAMED_MAX).map(|(&addr, why)| BadBlock {
+            tier: tier_word(addr),
+            block: addr.index(),
+            why: why.clone(),
+        });
+        named.collect()
+    }
+
+    /// How many there are.
+    pub(crate) fn all(&self) -> u64 {
+        self.found.lock().len() as u64
     }
 
     /// How many of them lie in these blocks of a tier.
     pub(crate) fn count(&self, tier: TierId, blocks: Range<u64>) -> u64 {
-        let there = |addr: BlockAddr| addr.tier() == Some(tier) && blocks.contains(&addr.index());
-        let found = self.found.lock();
-        found.iter().filter(|(addr, _)| there(*addr)).count() as u64
+        let ends = [blocks.start, blocks.end].map(|n| BlockAddr::new(tier, n));
+        self.found.lock().range(ends[0]..ends[1]).count() as u64
     }
 
     /// Forgets those of which `lives` says that nobody misses them any more.
     pub(crate) fn keep(&self, lives: impl Fn(BlockAddr) -> bool) {
-        self.found.lock().retain(|(addr, _)| lives(*addr));
+        self.found.lock().retain(|&addr, _| lives(addr));
     }
 
     /// Notes one. `false`: it was known, or there are too many.
     pub(crate) fn note(&self, addr: BlockAddr, why: &impl std::fmt::Display) -> bool {
-        let tier = addr.tier().map_or("?".to_owned(), |t| format!("{t:?}"));
-        let bad = BadBlock {
-            tier: tier.to_lowercase(),
-            block: addr.index(),
-            why: why.to_string(),
-        };
         let mut found = self.found.lock();
-        let new = found.len() < BAD_MAX && !found.iter().any(|(known, _)| *known == addr);
+        let new = found.len() < BAD_MAX && !found.contains_key(&addr);
         if new {
-            tracing::error!(tier = %bad.tier, block = bad.block, "{why}");
-            found.push((addr, bad));
+            if found.len() < NAMED_MAX {
+                tracing::error!(tier = %tier_word(addr), block = addr.index(), "{why}");
+            }
+            found.insert(addr, why.to_string());
         }
         new
     }
+}
+
+fn tier_word(addr: BlockAddr) -> String {
+    let tier = addr.tier().map_or("?".to_owned(), |t| format!("{t:?}"));
+    tier.to_lowercase()
 }
 
 /// Blocks that were read and did not fit the message. They are the same bytes for as long as their zone
@@ -159,6 +174,11 @@ impl Shared {
         }
     }
 
+    pub(crate) fn bad_block_list(&self) -> Vec<BadBlock> {
+        self.forget_bad_blocks();
+        self.bad_blocks.list()
+    }
+
     /// Forgets bad blocks that are nobody's any more: at least as often as a zone can be erased and written again.
     pub(crate) fn forget_bad_blocks(&self) {
         let in_nvm = |addr: BlockAddr| addr.tier() == Some(TierId::Nvm);
@@ -238,5 +258,27 @@ impl Shared {
             }
         }
         data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_are_known_and_few_are_named() {
+        let bad = BadBlocks::default();
+        let at = |n| BlockAddr::new(TierId::Hdd, n);
+        assert!((0..500).all(|n| bad.note(at(n * 2), &"torn")));
+        assert!(!bad.note(at(8), &"again"));
+        assert_eq!((bad.all(), bad.list().len()), (500, NAMED_MAX));
+        assert_eq!(
+            (bad.list()[1].tier.as_str(), bad.list()[1].block),
+            ("hdd", 2)
+        );
+        assert_eq!(bad.count(TierId::Hdd, 100..200), 50);
+        assert_eq!(bad.count(TierId::Ssd, 0..2000), 0);
+        bad.keep(|addr| addr.index() >= 900);
+        assert_eq!(bad.all(), 50);
     }
 }

@@ -51,8 +51,10 @@ pub struct Status {
     pub tiers: Vec<TierStatus>,
     /// What moves between tiers, if there are several.
     pub migration: Option<MigrationStatus>,
-    /// Blocks below NVM that could not be read.
+    /// Blocks below NVM that could not be read; the first of them.
     pub bad_blocks: Vec<BadBlock>,
+    /// How many there are.
+    pub bad_block_count: u64,
     /// Bytes of the log file that is kept ready for the next client, beside those of the
     /// clients; 0: none is ready.
     pub spare_log_bytes: u64,
@@ -266,6 +268,7 @@ impl Shared {
             tiers: self.tier_statuses(),
             migration: self.migration_status(),
             bad_blocks: self.bad_block_list(),
+            bad_block_count: self.bad_blocks.all(),
             spare_log_bytes: self.spare.bytes(),
             client_count,
             clients,

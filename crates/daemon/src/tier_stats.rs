@@ -1,7 +1,6 @@
 //! What `status` tells of the tiers below NVM.
 
 use crate::holdings::{Span, tier_name};
-use crate::lower_read::BadBlock;
 use crate::medium::DeviceKind;
 use crate::migrate::MigrationCounts;
 use crate::shared::Shared;
@@ -227,10 +226,5 @@ impl Shared {
             counts,
             last_error: self.migration.last_error(),
         })
-    }
-
-    pub(crate) fn bad_block_list(&self) -> Vec<BadBlock> {
-        self.forget_bad_blocks();
-        self.bad_blocks.list()
     }
 }

@@ -450,5 +450,5 @@ fn errors(sheet: &mut Sheet, s: &Status) {
     let help = "Whether something failed since the start: see shale status";
     sheet.gauge("failed", None, help, labelled("part", &failed));
     let help = "Blocks below NVM that could not be read";
-    sheet.gauge("bad_blocks", None, help, one(s.bad_blocks.len() as u64));
+    sheet.gauge("bad_blocks", None, help, one(s.bad_block_count));
 }

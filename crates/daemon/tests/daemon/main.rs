@@ -1,5 +1,6 @@
 //! A daemon with clients that append by hand.
 
+mod below;
 mod clients;
 mod full;
 mod mapped;

@@ -28,7 +28,7 @@ impl BlockReader {
             Ok(()) => Ok(buffer),
             Err(e) => Err(DeviceError::os(
                 path,
-                &format!("read {bytes} bytes at {at}"),
+                format!("read {bytes} bytes at {at}"),
                 e,
             )),
         }
