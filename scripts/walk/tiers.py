@@ -372,26 +372,39 @@ def metadata(tally):
         v.up()
         v.put("big", 26 * MIB)
         shale("pin", v.path("big"), "--tier", "nvm")
-        names = [f"d{n % 20}/small-{n}" for n in range(6000)]
+        held = lambda: {k: v.tier("ssd")[f"{k}_bytes"] for k in ("inode", "directory", "extent")}
+        pieces = [f"piece-{n}" for n in range(1200)]
+        for name in pieces:
+            v.put(name, 100)
+            for at in (40, 80):
+                v.change(name, at * BLOCK, name.encode())
+        # Names that fill a directory's leaves, files that hold nothing but an inode.
+        names = [f"d{n % 20}/{'long' * 40}-{n}" for n in range(9000)]
         for n in range(20):
             os.mkdir(v.path(f"d{n}"))
         for n, name in enumerate(names):
-            v.put(name, n % 900)
-        held = lambda: {k: v.tier("ssd")[f"{k}_bytes"] for k in ("inode", "directory", "extent")}
-        until("inodes lie below", lambda: held()["inode"] > 0)
-        before = held()["inode"]
-        tally.see("metadata below NVM, bytes", True, held())
-        v.is_right(tally, "with inodes below")
+            v.put(name, n % 200)
+        until("all kinds lie below", lambda: all(held().values()))
+        before = held()
+        tally.see("metadata below NVM, bytes", True, before)
+        v.is_right(tally, "with metadata below")
         v.kill()
         v.is_right(tally, "after kill -9")
+        v.again()
+        v.is_right(tally, "mounted again")
         shale("pin", v.path("big"), "--unpin")
         v.remove("big")
         shale("digest", v.mount)
         for _ in range(4):
-            for name in names:
+            for name in names + pieces:
                 os.utime(v.path(name), (n, n))
+        for n in range(20):
+            v.put(f"d{n}/new", 10)
+        for name in pieces:
+            v.change(name, 41 * BLOCK, b"changed")
         shale("digest", v.mount)
-        tally.see("with room and use it returns, bytes", held()["inode"] < before, f"{before} to {held()['inode']}")
+        after = held()
+        tally.see("with room and use it returns, bytes", all(after[k] < before[k] for k in after), after)
         v.is_right(tally, "then")
         v.down()
         tally.see("fsck", True, v.fsck().strip().splitlines()[-1])
