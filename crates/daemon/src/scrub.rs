@@ -258,7 +258,7 @@ impl Scrub<'_> {
         for e in bad {
             self.note("", Some(ino.0), e);
         }
-        if inode.is_file() {
+        if inode.has_content() {
             self.data_below(&inode);
         }
         if inode.xattr_addr != 0 {

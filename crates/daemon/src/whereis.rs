@@ -43,7 +43,7 @@ impl Daemon {
         let _reader = shared.readers.enter();
         let view = shared.volume.view();
         let mut parts = Vec::new();
-        let Some(inode) = view.inode(Ino(ino))?.filter(|i| i.is_file()) else {
+        let Some(inode) = view.inode(Ino(ino))?.filter(|i| i.has_content()) else {
             return Ok(parts);
         };
         let mut extents = Vec::new();

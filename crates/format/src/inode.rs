@@ -168,6 +168,10 @@ impl Inode {
     pub fn is_symlink(&self) -> bool {
         self.mode & 0o170_000 == 0o120_000
     }
+    /// Whether it has blocks of content: a regular file's data, or the target of a symbolic link.
+    pub fn has_content(&self) -> bool {
+        self.is_file() || self.is_symlink()
+    }
     /// Sets a time from nanoseconds since 1970 (index from [`time`]).
     pub fn set_time_ns(&mut self, which: usize, ns: i64) {
         self.time_s[which] = ns.div_euclid(1_000_000_000);

@@ -316,7 +316,7 @@ impl Checker<'_> {
         if !mapped.broken {
             f.equal(object, "count of blocks", mapped.blocks, inode.blocks);
         }
-        if !inode.is_file() && !inode.is_symlink() && mapped.extents > 0 {
+        if !inode.has_content() && mapped.extents > 0 {
             f.error(
                 object,
                 None,

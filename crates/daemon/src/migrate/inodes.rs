@@ -117,7 +117,7 @@ fn decoded(fb: u64, block: &[u8; BLOCK_BYTES]) -> Option<Vec<Inode>> {
 /// Whether an inode may lie below NVM.
 fn may_sink(inode: &Inode) -> bool {
     let orphan = inode.flags & flag::ORPHAN != 0;
-    let in_nvm = inode.is_file() && inode.root[TierId::Nvm as usize].kind != root_kind::EMPTY;
+    let in_nvm = inode.has_content() && inode.root[TierId::Nvm as usize].kind != root_kind::EMPTY;
     Ino(inode.ino).is_user() && !inode.is_dir() && !orphan && !in_nvm
 }
 

@@ -179,7 +179,7 @@ impl Shared {
         for w in batch {
             // One that cannot be read where it lies below NVM is named by whoever asks for it.
             let inode = view.inode(Ino(w.ino)).or_else(unless_below)?;
-            let Some(inode) = inode.filter(|i| i.is_file()) else {
+            let Some(inode) = inode.filter(|i| i.has_content()) else {
                 continue;
             };
             let last = last_block(&inode).map(|block| (w.ino, block));
@@ -313,7 +313,7 @@ impl Shared {
                 || returning.contains(&fb)
                 || (returning.len() as u64) < returns_max && returning.insert(fb);
             let inode = if fits { txn.inode(Ino(ino))? } else { None };
-            let Some(mut inode) = inode.filter(|i| i.is_file()) else {
+            let Some(mut inode) = inode.filter(|i| i.has_content()) else {
                 unused.extend(parts.iter().map(|c| (c.to, c.blocks)));
                 continue;
             };

@@ -286,7 +286,7 @@ impl Shared {
     ) -> Result<()> {
         self.leaves_in(inode, tier, f)?;
         let has = tier.is_none_or(|t| inode.root[t as usize].kind != root_kind::EMPTY);
-        if !inode.is_file() || !has {
+        if !inode.has_content() || !has {
             return Ok(());
         }
         let mut of_tier = *inode;

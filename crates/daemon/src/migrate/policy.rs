@@ -122,9 +122,11 @@ impl Recency {
     }
 }
 
-/// A piece of a file, and how cold it was when it was looked at.
+/// A piece of a file, and how cold it was when it was looked at. In the order in which they move down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Piece {
+    /// The target of a symbolic link, which whoever walks there needs: it goes where no data can.
+    link: bool,
     stamp: u64,
     changed_s: i64,
     ino: u64,
@@ -135,21 +137,22 @@ impl Shared {
     /// The next pieces of NVM to move down, coldest first, about `blocks` blocks.
     pub(super) fn coldest(&self, blocks: u64) -> Result<Vec<Wanted>> {
         let mut listed = self.migration.coldest.lock();
-        for _ in 0..2 {
-            let wanted = self.take_coldest(&mut listed, blocks)?;
-            if !wanted.is_empty() {
-                return Ok(wanted);
-            }
-            *listed = self.list_coldest()?;
+        let wanted = self.take_coldest(&mut listed, blocks, false)?;
+        if !wanted.is_empty() {
+            return Ok(wanted);
         }
-        self.take_coldest(&mut listed, blocks)
+        *listed = self.list_coldest()?;
+        match self.take_coldest(&mut listed, blocks, false)? {
+            none if none.is_empty() => self.take_coldest(&mut listed, blocks, true),
+            wanted => Ok(wanted),
+        }
     }
 
     /// For how many uses of pieces the coldest piece in NVM has not been used.
     pub(super) fn coldest_age(&self) -> Result<u64> {
         let mut listed = self.migration.coldest.lock();
         for again in [true, false] {
-            while let Some(piece) = listed.front() {
+            while let Some(piece) = listed.front().filter(|piece| !piece.link) {
                 let place = (piece.ino, piece.piece);
                 let used = self.migration.recency.of(place.0, place.1) > piece.stamp;
                 let in_nvm: fn(TierId) -> bool = |tier| tier == TierId::Nvm;
@@ -166,10 +169,16 @@ impl Shared {
         Ok(0)
     }
 
-    fn take_coldest(&self, listed: &mut VecDeque<Piece>, blocks: u64) -> Result<Vec<Wanted>> {
+    /// `links`: also targets of symbolic links.
+    fn take_coldest(
+        &self,
+        listed: &mut VecDeque<Piece>,
+        blocks: u64,
+        links: bool,
+    ) -> Result<Vec<Wanted>> {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         while sum < blocks
-            && let Some(piece) = listed.pop_front()
+            && let Some(piece) = listed.pop_front_if(|next| links || !next.link)
         {
             // It has been used since.
             if self.migration.recency.of(piece.ino, piece.piece) > piece.stamp {
@@ -196,7 +205,7 @@ impl Shared {
         let _reader = self.readers.enter();
         let view = self.volume.view();
         let inode = match self.inode_or_file(Ino(ino))? {
-            Some(inode) if inode.is_file() => inode,
+            Some(inode) if inode.has_content() => inode,
             Some(dir) if dir.is_dir() && piece == 0 && !from(TierId::Nvm) => {
                 let before = wanted.len();
                 self.lies_of(Ino(ino), None, &mut |dir, leaf| {
@@ -258,6 +267,7 @@ impl Shared {
                     continue;
                 }
                 pieces.push(Piece {
+                    link: inode.is_symlink(),
                     stamp: self.migration.recency.of(inode.ino, piece),
                     changed_s: inode.time_s[time::CHANGE].max(inode.time_s[time::ACCESS]),
                     ino: inode.ino,

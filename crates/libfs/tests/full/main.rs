@@ -10,3 +10,4 @@ mod lost;
 mod pieces;
 mod place;
 mod seeds;
+mod targets;

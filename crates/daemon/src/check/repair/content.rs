@@ -127,7 +127,7 @@ impl Repair {
         }
         let kind = match inode.is_dir() {
             true => TreeKind::Entries,
-            false if inode.is_file() || inode.is_symlink() => TreeKind::Extents,
+            false if inode.has_content() => TreeKind::Extents,
             false => return,
         };
         for root in inode.root.iter().filter(|r| r.kind == root_kind::TREE) {
@@ -202,7 +202,7 @@ impl Repair {
             return;
         };
         let mut found = Found::default();
-        if inode.is_file() || inode.is_symlink() {
+        if inode.has_content() {
             for tier in TierId::ALL {
                 self.read_extents(&inode, tier, &mut found);
             }
