@@ -39,9 +39,11 @@ impl Full {
         let v = Volume::with_devices(name, "34M", below, &devices);
         v.mount();
         let big = v.mountpoint().join("big");
-        fs::write(&big, vec![7; PINNED]).unwrap();
+        // Before it is written: what had gone below while NVM was full of it might not fit above again.
+        fs::write(&big, []).unwrap();
         v.shale(&["pin", big.to_str().unwrap(), "--tier", "nvm"])
             .ok();
+        fs::write(&big, vec![7; PINNED]).unwrap();
         let mut full = Full {
             v,
             files: BTreeMap::new(),
