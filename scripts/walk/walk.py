@@ -187,3 +187,23 @@ class Volume:
     def is_in_order(self, tally):
         found = {t["tier"]: t["out_of_order"] for t in self.status()["tiers"]}
         tally.see("writes out of order within a zone", not any(found.values()), found)
+
+
+THREE = [("ssd", "a.img", "96M"), ("ssd", "loop:b.img", "96M"), ("hdd", "c.img", "192M"), ("hdd", "d.img", "192M")]
+
+
+def fill(v, count, size, first=0):
+    for n in range(first, first + count):
+        v.put(f"file-{n:03}", size)
+
+
+def overwrite(v, names, count, seed):
+    """Random blocks of files anew. Gives the longest call in ms."""
+    chance, longest = random.Random(seed), 0
+    for _ in range(count):
+        name = chance.choice(names)
+        at = chance.randrange(len(v.copy[name]) // BLOCK) * BLOCK
+        begun = time.monotonic()
+        v.change(name, at, chance.randbytes(BLOCK))
+        longest = max(longest, time.monotonic() - begun)
+    return round(longest * 1000, 1)

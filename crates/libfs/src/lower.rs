@@ -172,15 +172,16 @@ impl Session {
     /// Gets blocks from their device, or from the daemon. Outside of gate and locks.
     pub(crate) fn get_blocks(&self, lacking: Lacking) -> Result<()> {
         let generation = lacking.generation;
-        let whole = (lacking.addr, generation);
-        let mut done = self.read_flash(whole, lacking.blocks, |addr, block| {
+        let from = (lacking.addr, generation);
+        let read = self.read_flash(from, lacking.blocks, |addr, block| {
             let held = Held::Data(Arc::new(*block));
             self.lower.state.lock().put((addr, generation), held);
         });
-        if done > 0 {
+        if read > 0 {
             // The rest was a guess, or is asked for when the call has come there.
             return Ok(());
         }
+        let mut done = 0;
         while done < lacking.blocks {
             let addr = lacking.addr.plus(done);
             let reply = self.ask(Request::ReadLower {
