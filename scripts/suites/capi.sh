@@ -34,10 +34,10 @@ compile() { # compile SOURCE RESULT: with the shared library
 compile_static() {
     cc -O2 -pthread -I"$installed/include" -o "$2" "$1" "$installed/lib/libshale.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl
 }
-without_memory() { # a log of less than 64 MiB is digested before what it needs is more than the program has
-    local log
-    log=$("$SHALE" status "$mount" --json | sed -nE 's/.*"log_bytes": *([0-9]+).*/\1/p' | head -n 1)
-    timeout 120 "$host/short" "$mount" "$inside/short" $([ "${log:-0}" -ge 67108864 ] || echo fits)
+without_memory() { # where less than 512 MiB of NVM is what records set aside, digests free memory as fast as it is used
+    local bytes
+    bytes=$("$SHALE" status "$mount" --json | sed -nE 's/.*"total_bytes": *([0-9]+).*/\1/p' | head -n 1)
+    timeout 120 "$host/short" "$mount" "$inside/short" $([ "${bytes:-0}" -ge 536870912 ] || echo fits)
 }
 records() { # records FROM TO: as the example makes them
     awk -v from="$1" -v to="$2" 'BEGIN {

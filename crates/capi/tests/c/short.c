@@ -1,8 +1,8 @@
 /* Writes bytes that are far from each other while the process may have no more memory than it has: each
  * is written, or the call says ENOMEM. With memory again all goes on, and what was written is there.
  *
- *   short MOUNTPOINT FILE [fits]     FILE: a path inside the volume; fits: the client's log is so small that
- *                                    digests free memory as fast as it is used, so that nothing need be refused
+ *   short MOUNTPOINT FILE [fits]     FILE: a path inside the volume; fits: NVM is so small that digests, which
+ *                                    make room, free memory as fast as it is used: nothing need be refused
  */
 #define _GNU_SOURCE
 #include <errno.h>
