@@ -63,10 +63,13 @@ pub(crate) fn volume(e: &VolumeError) -> Errno {
     }
 }
 
-/// A device that fails is EIO.
+/// A device that fails is EIO; memory that there is not, to map or to read it, is ENOMEM.
 pub(crate) fn device(e: &DeviceError) -> Errno {
     tracing::error!("device: {e}");
-    Errno::IO
+    match e.raw_os_error() {
+        Some(libc::ENOMEM) => Errno::NOMEM,
+        _ => Errno::IO,
+    }
 }
 
 /// A daemon that cannot be asked is EIO.
