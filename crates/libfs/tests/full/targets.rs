@@ -5,6 +5,8 @@ use shale_format::{FileBlock, Ino, TierId};
 use shale_libfs::{Session, WriteFlags};
 use shale_volume::Mapping;
 use std::ops::ControlFlow;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const LINKS: usize = 600;
 
@@ -87,6 +89,37 @@ fn targets_go_last_and_are_read_where_they_lie() {
     for (n, &ino) in (LINKS / 2..).zip(&rest) {
         assert!(session.readlink(&ME, ino).unwrap() == target(n), "link {n}");
     }
+    session.detach().unwrap();
+    drop(session);
+    place.stop();
+    place.check();
+}
+
+#[test]
+fn a_target_that_is_read_often_returns() {
+    let mut place = Place::new(40);
+    assert!(place.add_flash(24));
+    let session = place.attach(false);
+    let make = |n| {
+        let made = session.symlink(&ME, Ino::ROOT.0, &name(n), &target(n));
+        made.unwrap().ino
+    };
+    let inos: Vec<u64> = (0..2).map(make).collect();
+    session.digest().unwrap();
+    place.daemon().migrate(None).unwrap();
+    assert_eq!(tiers(&place, &inos), [0, 2, 0]);
+    // Once in every other look of the daemon's, at most.
+    let begun = Instant::now();
+    while tiers(&place, &inos[..1])[0] == 0 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it does not return"
+        );
+        assert!(session.readlink(&ME, inos[0]).unwrap() == target(0));
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(tiers(&place, &inos), [1, 1, 0], "the other one stays");
+    assert!(session.readlink(&ME, inos[0]).unwrap() == target(0));
     session.detach().unwrap();
     drop(session);
     place.stop();
