@@ -23,7 +23,7 @@ pub fn run(root: &Path) -> Result<(), Error> {
     let cargo = |arguments: &[&str]| cargo(root, arguments);
     let outcomes = [
         step("fmt", || cargo(&["fmt", "--all", "--check"])),
-        step("tidy", || single(tidy::run(root))),
+        step("tidy", || single(tidy::run(root, tidy::Warnings::Counted))),
         step("spec", || single(spec::run(root, spec::Mode::Check))),
         step("clippy", || {
             cargo(&[

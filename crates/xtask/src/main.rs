@@ -1,7 +1,7 @@
 //! Checks and generators of the project itself: `cargo xtask <task>`.
 //!
 //! * `ci` runs every check in order and prints one closing summary.
-//! * `tidy` compares the source tree with the rules that no compiler knows.
+//! * `tidy` compares the source tree with the rules that no compiler knows; `--warnings` lists what is not a failure yet, too.
 //! * `spec` writes the byte layouts of `shale-format` into `docs/SPEC.md`.
 //! * `bench-diff` compares the counts of two benchmark results.
 //!
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use error::Error;
 
 const USAGE: &str = "usage: cargo xtask ci
-       cargo xtask tidy
+       cargo xtask tidy [--warnings]
        cargo xtask spec [--check]
        cargo xtask bench-diff OLD.json NEW.json";
 
@@ -30,7 +30,8 @@ fn main() -> ExitCode {
     let root = workspace_root();
     let outcome = match words.as_slice() {
         ["ci"] => ci::run(&root),
-        ["tidy"] => tidy::run(&root),
+        ["tidy"] => tidy::run(&root, tidy::Warnings::Counted),
+        ["tidy", "--warnings"] => tidy::run(&root, tidy::Warnings::Listed),
         ["spec"] => spec::run(&root, spec::Mode::Write),
         ["spec", "--check"] => spec::run(&root, spec::Mode::Check),
         ["bench-diff", old, new] => bench_diff::run(Path::new(old), Path::new(new)),

@@ -3,14 +3,19 @@
 //! Each rule is a pure function from text (or from the crate graph) to findings,
 //! so that a test can show that it fires. This file only feeds them.
 
+mod cycles;
 mod edges;
 mod files;
+mod folders;
 mod functions;
+mod glossary;
+mod impls;
 mod lexer;
 mod links;
 mod names;
 mod source;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::{Error, read};
@@ -37,11 +42,31 @@ impl Finding {
 /// lines of `path function reason`.
 const LONG_FUNCTIONS: &str = "crates/xtask/long-functions.txt";
 
-/// Runs every rule on the tree below `root` and prints the findings.
-pub fn run(root: &Path) -> Result<(), Error> {
+/// Words that say nothing to an engineer of the field.
+const WORDS: &str = "crates/xtask/words.txt";
+
+/// What is printed of rules whose findings are warnings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Warnings {
+    /// How many there are of each.
+    Counted,
+    /// Each of them.
+    Listed,
+}
+
+/// Runs every rule on the tree below `root` and prints the findings. Warnings are no failure.
+pub fn run(root: &Path, warnings: Warnings) -> Result<(), Error> {
     let findings = all(root)?;
     for finding in &findings {
         println!("{}: {}", finding.place, finding.what);
+    }
+    for (rule, found) in structure(root)? {
+        if warnings == Warnings::Listed {
+            for finding in &found {
+                println!("{}: {}", finding.place, finding.what);
+            }
+        }
+        println!("tidy: warnings of {rule}: {}", found.len());
     }
     match findings.len() {
         0 => {
@@ -86,6 +111,61 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
     }
     findings.extend(allowed.unused(LONG_FUNCTIONS));
     Ok(findings)
+}
+
+/// Rules that the tree does not keep yet: their findings by rule.
+fn structure(root: &Path) -> Result<Vec<(&'static str, Vec<Finding>)>, Error> {
+    let glossary = glossary::Glossary::parse(&read(&root.join(WORDS))?);
+    let mut texts = Vec::new();
+    for path in files::below(root)? {
+        let place = relative(root, &path);
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            texts.push((place, lexer::Lexed::new(&read(&path)?)));
+        }
+    }
+    let mut crates: BTreeMap<&str, Vec<(&str, &lexer::Lexed)>> = BTreeMap::new();
+    for (place, lexed) in &texts {
+        if let Some((name, below)) = place.split_once("/src/") {
+            crates.entry(name).or_default().push((below, lexed));
+        }
+    }
+    let (mut in_cycles, mut stray) = (Vec::new(), Vec::new());
+    for (name, files) in &crates {
+        let places: Vec<String> = files
+            .iter()
+            .map(|(below, _)| format!("{name}/src/{below}"))
+            .collect();
+        let sources: Vec<cycles::SourceFile<'_>> = (files.iter().zip(&places))
+            .filter_map(|((below, lexed), place)| {
+                Some(cycles::SourceFile {
+                    place: place.clone(),
+                    module: cycles::module_of(below)?,
+                    lexed,
+                })
+            })
+            .collect();
+        in_cycles.extend(
+            cycles::large_cycles(&sources)
+                .iter()
+                .map(|cycle| cycles::finding(cycle)),
+        );
+        let files: Vec<impls::File<'_>> = (files.iter().zip(&places))
+            .map(|((_, lexed), place)| impls::File { place, lexed })
+            .collect();
+        stray.extend(impls::stray(&files));
+    }
+    let words = texts
+        .iter()
+        .flat_map(|(place, lexed)| glossary.check(place, lexed));
+    Ok(vec![
+        ("cycles of files", in_cycles),
+        ("impl blocks away from their type", stray),
+        (
+            "folders with many files",
+            folders::full(texts.iter().map(|(place, _)| place.as_str())),
+        ),
+        ("words that are not the field's", words.collect()),
+    ])
 }
 
 fn relative(root: &Path, path: &Path) -> String {
