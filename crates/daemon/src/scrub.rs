@@ -261,6 +261,11 @@ impl Scrub<'_> {
         if inode.has_content() {
             self.data_below(&inode);
         }
+        if inode.is_symlink()
+            && let Err(e) = self.view.link_target(&inode)
+        {
+            self.note("", Some(ino.0), e);
+        }
         if inode.xattr_addr != 0 {
             self.report.attributes += 1;
             if let Err(e) = self.view.xattrs(&inode) {

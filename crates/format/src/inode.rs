@@ -1,6 +1,6 @@
 //! Inodes: 256 bytes, in the hidden inode file (Strata §3.1).
 
-use crate::checksum::crc32c;
+use crate::checksum::{crc32c, crc32c_parts};
 use crate::extent::ExtentRoot;
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, INODE_BYTES, TIERS_MAX};
@@ -73,14 +73,24 @@ layout! {
         pub txid: u64,
         /// extents per tier; a directory keeps its entries' tree in root 0
         pub root: [ExtentRoot; TIERS_MAX],
+        /// a symbolic link: bit 32, and CRC-32C of its number (8 bytes) and target; 0: none was stored
+        pub target_checksum: u64,
         /// 0
-        pub reserved: [u8; 44],
+        pub reserved: [u8; 36],
         /// CRC-32C of the slot with this field 0
         pub crc: u32,
     }
 }
 
 const _: () = assert!(Inode::BYTES == INODE_BYTES);
+
+/// Bit of [`Inode::target_checksum`]: there is one. Links of a version that stored none have 0.
+const TARGET_HAS_CHECKSUM: u64 = 1 << 32;
+
+/// [`Inode::target_checksum`] of the symbolic link `ino` to `target`.
+pub fn target_checksum(ino: Ino, target: &[u8]) -> u64 {
+    TARGET_HAS_CHECKSUM | u64::from(crc32c_parts(&[&ino.0.to_le_bytes(), target]))
+}
 
 impl Inode {
     /// A free slot.
@@ -168,6 +178,20 @@ impl Inode {
     pub fn is_symlink(&self) -> bool {
         self.mode & 0o170_000 == 0o120_000
     }
+    /// Checks the target of a symbolic link. Links of a version that stored no checksum pass.
+    pub fn check_target(&self, target: &[u8]) -> Result<(), FormatError> {
+        let expected = target_checksum(Ino(self.ino), target);
+        if self.target_checksum == 0 || self.target_checksum == expected {
+            return Ok(());
+        }
+        Err(FormatError::Checksum {
+            what: "target of symbolic link",
+            at: self.ino,
+            expected: expected as u32,
+            found: self.target_checksum as u32,
+        })
+    }
+
     /// Whether it has blocks of content: a regular file's data, or the target of a symbolic link.
     pub fn has_content(&self) -> bool {
         self.is_file() || self.is_symlink()
@@ -211,5 +235,30 @@ mod tests {
             Inode::decode(&b, Ino(77)),
             Err(FormatError::Checksum { .. })
         ));
+    }
+
+    #[test]
+    fn every_bit_of_a_target_counts() {
+        let mut link = Inode::free();
+        (link.ino, link.mode) = (77, 0o120_777);
+        link.check_target(b"of a version without").unwrap();
+        let target = b"../over/there".to_vec();
+        link.target_checksum = target_checksum(Ino(77), &target);
+        link.check_target(&target).unwrap();
+        for bit in 0..target.len() * 8 {
+            let mut bad = target.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(
+                link.check_target(&bad),
+                Err(FormatError::Checksum { at: 77, .. })
+            ));
+        }
+        // The target of another link, and a shorter one.
+        link.ino = 78;
+        assert!(link.check_target(&target).is_err());
+        link.ino = 77;
+        assert!(link.check_target(&target[..5]).is_err());
+        // No target has the checksum that stands for none.
+        assert_ne!(target_checksum(Ino(0), b""), 0);
     }
 }

@@ -3,7 +3,7 @@
 use crate::attr::{Attr, Caller, SetAttr, SetTime, Timestamp, without_set_id};
 use crate::errno::{Errno, Result, Stop};
 use crate::op::Op;
-use crate::read::copy_out;
+use crate::read::read_target;
 use crate::session::{Need, Session};
 use shale_format::Ino;
 use shale_format::inode::{Inode, time};
@@ -109,9 +109,7 @@ impl Session {
             if !state.inode.is_symlink() {
                 return Err(Errno::INVAL.into());
             }
-            let mut target = vec![0; state.inode.size as usize];
-            copy_out(op, &node, &state, 0, &mut target)?;
-            Ok(target)
+            read_target(op, &node, &state)
         })
     }
 

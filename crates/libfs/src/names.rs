@@ -13,7 +13,7 @@ use crate::op::Op;
 use crate::room::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use crate::session::{Need, Session};
 use shale_format::dirent::kind_of_mode;
-use shale_format::inode::{Inode, flag, time};
+use shale_format::inode::{Inode, flag, target_checksum, time};
 use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
@@ -334,6 +334,9 @@ fn new_inode(op: &Op<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> Inode {
     inode.nlink = if is_dir { 2 } else { 1 };
     inode.parent = if is_dir { dir.ino } else { 0 };
     inode.size = fresh.target.len() as u64;
+    if inode.is_symlink() {
+        inode.target_checksum = target_checksum(Ino(ino), fresh.target);
+    }
     inode.rdev = fresh.rdev;
     inode.generation = (op.now_ns as u32 ^ (ino as u32).wrapping_mul(0x9e37_79b9)).max(1);
     for which in [time::ACCESS, time::MODIFY, time::CHANGE, time::BIRTH] {

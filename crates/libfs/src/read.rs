@@ -13,7 +13,7 @@ use shale_format::inode::time;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, TierId};
 use shale_oplog::Source;
-use shale_volume::Mapping;
+use shale_volume::{Mapping, check_target};
 
 /// With a last access older than this many seconds, a read notes a new one (relatime).
 const ATIME_SECONDS_MAX: i64 = 24 * 3600;
@@ -303,4 +303,16 @@ pub(crate) fn copy_out(
     })?;
     session.still_served()?;
     Ok(behind)
+}
+
+/// Target of a symbolic link, verified wherever it comes from.
+pub(crate) fn read_target(
+    op: &Op<'_>,
+    node: &Node,
+    state: &NodeState,
+) -> std::result::Result<Vec<u8>, Stop> {
+    let mut target = vec![0; state.inode.size as usize];
+    copy_out(op, node, state, 0, &mut target)?;
+    check_target(&state.inode, &target)?;
+    Ok(target)
 }

@@ -10,7 +10,7 @@ use crate::entries::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use crate::errno::{Errno, Stop};
 use crate::op::Op;
 use crate::path_cache::{Passed, Way};
-use crate::read::copy_out;
+use crate::read::read_target;
 use shale_format::Ino;
 use shale_format::limits::PATH_BYTES_MAX;
 use shale_proto::LeaseMode;
@@ -259,9 +259,7 @@ impl<'o, 's> Walk<'o, 's> {
         if !state.inode.is_symlink() {
             return Err(Stop::Again);
         }
-        let mut target = vec![0; state.inode.size as usize];
-        copy_out(self.op, &node, &state, 0, &mut target)?;
-        Ok(target)
+        read_target(self.op, &node, &state)
     }
 }
 

@@ -45,7 +45,7 @@ mod zones;
 pub use devices::LowerDeviceInfo;
 pub use error::{Result, VolumeError};
 pub use leaves::{Given, LEAVES_AT_ONCE, leaves_below};
-pub use lookup::FoundInode;
+pub use lookup::{FoundInode, check_target};
 pub use lower::{DeviceBlock, LowerDevices, ZonePlace};
 pub use lru::Lru;
 pub use mkfs::MkfsOptions;

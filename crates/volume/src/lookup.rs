@@ -6,8 +6,9 @@
 use crate::error::{Result, VolumeError};
 use crate::inode::{is_in_nvm, load_slot, load_slot_anywhere};
 use crate::view::{Mapping, View, until_whole};
+use shale_device::mutants;
 use shale_format::inode::{Inode, slot_of};
-use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
+use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK, SYMLINK_BYTES_MAX};
 use shale_format::{BlockAddr, FileBlock, FormatError, Ino};
 
 /// An inode, or where it is to be read.
@@ -25,6 +26,17 @@ pub enum FoundInode {
         /// Blocks of the inode file from there on that follow one another.
         len: u64,
     },
+}
+
+/// Checks what was read of the target of a symbolic link.
+///
+/// # Errors
+/// It is not what was written.
+pub fn check_target(inode: &Inode, target: &[u8]) -> Result<()> {
+    match mutants::is_on("target-checksum") {
+        true => Ok(()),
+        false => Ok(inode.check_target(target)?),
+    }
 }
 
 impl View {
@@ -125,6 +137,27 @@ impl View {
                 false => FoundInode::Here(inode),
             })
         })
+    }
+
+    /// Target of a symbolic link, verified.
+    ///
+    /// # Errors
+    /// It is not what was written, its length is none that a target has, or the blocks cannot be read.
+    pub fn link_target(&self, inode: &Inode) -> Result<Vec<u8>> {
+        const BYTES_MAX: u64 = SYMLINK_BYTES_MAX as u64;
+        let mapping = self.map_block(inode, FileBlock(0))?;
+        let (Mapping::Data { addr, .. }, 1..=BYTES_MAX) = (mapping, inode.size) else {
+            return Err(VolumeError::Damaged {
+                what: "length of the target of symbolic link",
+                at: inode.ino,
+                expected: BYTES_MAX,
+                found: inode.size,
+            });
+        };
+        let mut target = vec![0; inode.size as usize];
+        self.read_at(addr, 0, &mut target)?;
+        check_target(inode, &target)?;
+        Ok(target)
     }
 
     /// The slot of `ino` in the inode-file block at `addr`, free or not.

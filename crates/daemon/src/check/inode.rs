@@ -14,6 +14,7 @@ use shale_format::limits::{
 use shale_format::tree::TreeKind;
 use shale_format::xattr::{self, XattrHeader};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_volume::{VolumeError, check_target};
 
 const NS_PER_S: u32 = 1_000_000_000;
 /// File block behind the last one that a file can have.
@@ -37,8 +38,8 @@ pub(super) struct Mapped {
     /// Behind the last file block that is mapped.
     pub(super) end: u64,
     pub(super) broken: bool,
-    /// File block 0 holds data.
-    pub(super) begins: bool,
+    /// Where file block 0 is, if it holds data.
+    pub(super) first: Option<BlockAddr>,
     /// Of the nodes, leaves in ssd and hdd.
     pub(super) below: [u64; 2],
 }
@@ -120,7 +121,9 @@ impl Walk<'_> {
         self.mapped.end = self.mapped.end.max(end);
         self.mapped.extents += 1;
         self.mapped.blocks = self.mapped.blocks.saturating_add(e.len.into());
-        self.mapped.begins |= e.file_block == 0 && !e.is_unwritten();
+        if e.file_block == 0 && !e.is_unwritten() {
+            self.mapped.first = self.mapped.first.or(Some(addr));
+        }
         let claimed = claims.claim(addr, e.len.into(), owner, findings);
         if claimed == Claimed::Whole && end > self.eof && !e.is_unwritten() {
             self.beyond(e, addr, object, findings);
@@ -324,8 +327,28 @@ impl Checker<'_> {
                 (0, mapped.blocks),
             );
         }
-        if inode.is_symlink() && !mapped.begins && !mapped.broken {
-            f.error(object, None, "symbolic link without its target", ("", ""));
+        match mapped.first {
+            _ if !inode.is_symlink() => {}
+            Some(addr) => self.check_target(inode, addr),
+            None if mapped.broken => {}
+            None => f.error(object, None, "symbolic link without its target", ("", "")),
+        }
+    }
+
+    /// The target of a symbolic link, in NVM: one below has the checksum of its block, which `scrub` verifies.
+    fn check_target(&mut self, inode: &Inode, addr: BlockAddr) {
+        let mut block = [0; BLOCK_BYTES];
+        let in_nvm = addr.tier() == Some(TierId::Nvm);
+        let target = block.get_mut(..inode.size as usize);
+        let Some(target) = target.filter(|_| in_nvm && !self.findings.quiet) else {
+            return;
+        };
+        if !self.media.load_run(addr.index(), target) {
+            return;
+        }
+        if let Err(VolumeError::Format(e)) = check_target(inode, target) {
+            let object = Object::Inode(inode.ino);
+            self.findings.undecodable(object, Some(addr.index()), &e);
         }
     }
 

@@ -6,7 +6,7 @@ use super::content::BLOCK;
 use super::net::{At, Entry, Net, Step, bad, need};
 use shale_device::mutants;
 use shale_format::dirent::{check_name, kind_of_mode};
-use shale_format::inode::{self, Inode, time};
+use shale_format::inode::{self, Inode, target_checksum, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, RenameBody, flag};
 use shale_format::{DirKey, Ino, TierId};
@@ -70,8 +70,9 @@ impl Net<'_> {
         at: &At,
         body: &CreateBody,
         name: &[u8],
-        target_bytes: u64,
+        target: &[u8],
     ) -> Step<()> {
+        let target_bytes = target.len() as u64;
         let (dir, ino) = (Ino(at.header.ino), Ino(at.header.offset));
         need(
             ino.is_user() && ino != Ino::ROOT,
@@ -94,6 +95,9 @@ impl Net<'_> {
         )?;
         let mut inode = made(ino, body, dir, at, self.pin_for(dir)?);
         inode.size = target_bytes;
+        if link {
+            inode.target_checksum = target_checksum(ino, target);
+        }
         if dir == Ino::NONE {
             need(
                 name.is_empty() && body.mode & S_IFMT == S_IFREG,

@@ -218,7 +218,7 @@ fn take(net: &mut Net<'_>, index: u32, item: &Item) -> Step<()> {
     match &item.op {
         Op::Create {
             body, name, target, ..
-        } => net.create(at, body, name, target.len() as u64),
+        } => net.create(at, body, name, target),
         Op::Link {
             kind, twin, name, ..
         } => net.link(at, *kind, *twin, name),

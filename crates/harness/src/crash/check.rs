@@ -308,10 +308,10 @@ fn facts(view: &View, inode: &Inode) -> std::result::Result<Facts, VolumeError> 
             gid: inode.gid,
             size: if dir { 0 } else { inode.size },
         },
-        data: if dir {
-            Vec::new()
-        } else {
-            content(view, inode)?
+        data: match () {
+            () if dir => Vec::new(),
+            () if inode.is_symlink() => view.link_target(inode)?,
+            () => content(view, inode)?,
         },
         xattrs: view.xattrs(inode)?,
         same_as: None,

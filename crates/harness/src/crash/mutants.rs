@@ -57,7 +57,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 89] = [
+pub const MUTANTS: [Mutant; 90] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -264,6 +264,11 @@ pub const MUTANTS: [Mutant; 89] = [
     ),
     of_tiers("lower-sums", "checksums are stored and not flushed"),
     of_tiers("zone-order", "zones are written from their ends"),
+    of_faults(
+        "target-checksum",
+        "targets of symbolic links are not verified",
+        "rot-link-target",
+    ),
     of_faults(
         "lower-checksum",
         "blocks below NVM are not verified",

@@ -2,7 +2,7 @@
 //! reader may take what was damaged for whole.
 //!
 //! One bit at a time, of every kind of structure that the volume has: superblocks, root block,
-//! log table, bitmap, inodes, nodes of trees, extended attributes. Data of files has no
+//! log table, bitmap, inodes, nodes of trees, extended attributes, targets of links. Data of files has no
 //! checksum on this tier. Nothing is left changed.
 
 use std::ops::{ControlFlow, Range};
@@ -13,7 +13,7 @@ use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, LOG_SLOTS};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
 use shale_format::{FileBlock, Ino, TierId};
-use shale_volume::{Inode, Run, View, VolumeError};
+use shale_volume::{Inode, Mapping, Run, View, VolumeError};
 
 use super::base::Place;
 use super::check::{Wrong, fsck, tree};
@@ -94,6 +94,7 @@ fn parts(view: &View) -> Result<Vec<Part>, VolumeError> {
         runs.iter().map(bytes).collect()
     };
     let (mut slots, mut nodes, mut attributes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut targets = Vec::new();
     let file = view.root()?.inode_file;
     view.extents(&file, FileBlock(0), &mut |e| {
         let blocks = e.start().0..e.end().0;
@@ -115,6 +116,13 @@ fn parts(view: &View) -> Result<Vec<Part>, VolumeError> {
             }
             ControlFlow::Continue(())
         });
+        if inode.is_symlink()
+            && let Mapping::Data { addr, .. } = view.map_block(inode, FileBlock(0))?
+            && addr.tier() == Some(TierId::Nvm)
+        {
+            let first = addr.byte() as usize;
+            targets.push(first..first + inode.size as usize);
+        }
         if !inode.xattr_scattered() && inode.xattr_length() > 0 {
             let first = runs(view.xattr_runs(inode)?)[0].start;
             attributes.push(first..first + inode.xattr_length());
@@ -136,6 +144,7 @@ fn parts(view: &View) -> Result<Vec<Part>, VolumeError> {
         part("inode file", slots),
         part("tree node", nodes),
         part("extended attributes", attributes),
+        part("target of a symbolic link", targets),
     ])
 }
 
@@ -145,7 +154,7 @@ fn in_use(view: &View, used: &[(Ino, usize)]) -> Result<Vec<Range<usize>>, Volum
     let mut found = Vec::new();
     for &(ino, byte) in used {
         let block = FileBlock(ino.0 * INODE_BYTES as u64 / BLOCK_BYTES as u64);
-        if let shale_volume::Mapping::Data { addr, .. } = view.map_block(&file, block)? {
+        if let Mapping::Data { addr, .. } = view.map_block(&file, block)? {
             let start = addr.byte() as usize + byte;
             found.push(start..start + INODE_BYTES);
         }

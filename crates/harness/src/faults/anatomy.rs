@@ -6,7 +6,7 @@ use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, LOG_SLOTS};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, Superblock};
-use shale_format::{Ino, TierId};
+use shale_format::{FileBlock, Ino, TierId};
 use shale_volume::{Mapping, View};
 
 use super::stage::Checked;
@@ -32,6 +32,8 @@ pub enum Kind {
     Entries,
     /// Extended attributes.
     Attributes,
+    /// The target of a symbolic link.
+    Target,
 }
 
 /// One structure.
@@ -140,6 +142,12 @@ fn of_inode(view: &View, inode: &Inode) -> Checked<Vec<Part>> {
         }
         ControlFlow::Continue(())
     });
+    if inode.is_symlink()
+        && let Ok(Mapping::Data { addr, .. }) = view.map_block(inode, FileBlock(0))
+        && addr.tier() == Some(TierId::Nvm)
+    {
+        add(Kind::Target, addr.byte(), inode.size);
+    }
     let runs = view.xattr_runs(inode).map_err(|e| e.to_string())?;
     if let Some(run) = runs.first() {
         // What follows the attributes in their last block counts for nothing.

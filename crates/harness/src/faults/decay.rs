@@ -127,6 +127,11 @@ pub fn attributes(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     rot(trial, &[Kind::Attributes])
 }
 
+/// Targets of symbolic links rot.
+pub fn targets(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    rot(trial, &[Kind::Target])
+}
+
 /// Superblocks of several generations, whole and damaged, in every combination.
 pub fn copies(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     use shale_format::superblock::Superblock;

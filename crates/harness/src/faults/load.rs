@@ -97,8 +97,12 @@ const MAILS: u64 = 160;
 
 fn mail(chance: &mut Chance, group: u64) -> Vec<Act> {
     if group == 0 {
-        let boxes = (0..BOXES).map(|n| Act::Mkdir(path(format!("box{n}")), 0o755));
-        return boxes.collect();
+        let made = |n: u64| {
+            let (name, next) = (format!("box{n}"), (n + 1) % BOXES);
+            let link = Act::Symlink(path(format!("../box{next}")), path(format!("{name}/next")));
+            [Act::Mkdir(path(name), 0o755), link]
+        };
+        return (0..BOXES).flat_map(made).collect();
     }
     let name = |chance: &mut Chance| {
         let (n, mail) = (chance.below(BOXES), chance.below(MAILS));
@@ -136,6 +140,7 @@ fn records(chance: &mut Chance, group: u64) -> Vec<Act> {
     if group == 0 {
         return vec![
             Act::Mkdir(b"db".to_vec(), 0o700),
+            Act::Symlink(b"db/log".to_vec(), b"current".to_vec()),
             Act::Open(1, b"db/pages".to_vec(), create, 0o644),
             Act::Open(0, b"db/log".to_vec(), create | OFlags::APPEND, 0o644),
         ];

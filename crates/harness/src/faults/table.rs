@@ -53,6 +53,7 @@ pub const ROWS: &[Row] = &[
     row("rot-extent-node", OBJECT, decay::extents),
     row("rot-directory-node", OBJECT, decay::entries),
     row("rot-attributes", OBJECT, decay::attributes),
+    row("rot-link-target", OBJECT, decay::targets),
     row(
         "repair-cut",
         "power fails before any fence of repair: a second one makes the volume whole, with the same \

@@ -2,7 +2,7 @@
 
 use crate::place::{ME, Place};
 use shale_format::{FileBlock, Ino, TierId};
-use shale_libfs::{Session, WriteFlags};
+use shale_libfs::{Errno, Session, WriteFlags};
 use shale_volume::Mapping;
 use std::ops::ControlFlow;
 use std::thread;
@@ -120,6 +120,69 @@ fn a_target_that_is_read_often_returns() {
     }
     assert_eq!(tiers(&place, &inos), [1, 1, 0], "the other one stays");
     assert!(session.readlink(&ME, inos[0]).unwrap() == target(0));
+    session.detach().unwrap();
+    drop(session);
+    place.stop();
+    place.check();
+}
+
+#[test]
+fn a_target_with_a_wrong_bit_is_an_error_and_not_another_path() {
+    let mut place = Place::new(40);
+    let session = place.attach(false);
+    let root = Ino::ROOT.0;
+    let ino = session.symlink(&ME, root, b"way", b"file-1").unwrap().ino;
+    session.create(&ME, root, b"file-1", 0o644, 0).unwrap();
+    session.create(&ME, root, b"file-0", 0o644, 0).unwrap();
+    session.digest().unwrap();
+    let view = place.daemon().volume().view();
+    let inode = view.inode(Ino(ino)).unwrap().unwrap();
+    assert_eq!(view.link_target(&inode).unwrap(), b"file-1");
+    let Ok(Mapping::Data { addr, .. }) = view.map_block(&inode, FileBlock(0)) else {
+        panic!("no target");
+    };
+    let last = addr.byte() as usize + 5;
+    view.map().store(last, b"0");
+    for session in [&session, &place.attach(false)] {
+        assert_eq!(session.readlink(&ME, ino).unwrap_err(), Errno::IO);
+        assert_eq!(session.tree(ME).stat(b"/way").unwrap_err(), Errno::IO);
+        assert_eq!(session.tree(ME).readlink(b"/way").unwrap_err(), Errno::IO);
+        session.tree(ME).lstat(b"/way").unwrap();
+    }
+    let scrubbed = place.daemon().scrub(&mut |_| ControlFlow::Continue(()));
+    assert_eq!(scrubbed.errors, 1, "{scrubbed:?}");
+    assert!(
+        scrubbed.damage[0].object.starts_with("/way"),
+        "{scrubbed:?}"
+    );
+    view.map().store(last, b"1");
+    assert_eq!(session.readlink(&ME, ino).unwrap(), b"file-1");
+    session.detach().unwrap();
+    drop((session, view));
+    place.stop();
+    place.check();
+}
+
+#[test]
+fn a_target_of_a_version_without_checksums_is_read() {
+    let mut place = Place::new(40);
+    let session = place.attach(false);
+    let ino = session.symlink(&ME, Ino::ROOT.0, b"way", b"there").unwrap();
+    session.detach().unwrap();
+    drop(session);
+    let volume = place.daemon().volume().clone();
+    let mut txn = volume.begin();
+    let inode = txn.inode(Ino(ino.ino)).unwrap().unwrap();
+    assert_ne!(inode.target_checksum, 0);
+    let old = shale_volume::Inode {
+        target_checksum: 0,
+        ..inode
+    };
+    txn.put_inode(&old).unwrap();
+    txn.commit().unwrap();
+    drop(volume);
+    let session = place.attach(false);
+    assert_eq!(session.readlink(&ME, ino.ino).unwrap(), b"there");
     session.detach().unwrap();
     drop(session);
     place.stop();

@@ -220,7 +220,29 @@ impl Repair {
             self.note_inode(ino, "a symbolic link without its target", true);
             return;
         }
+        if inode.is_symlink()
+            && let Some(damaged) = self.damaged_target(&inode, &found)
+        {
+            self.inodes.remove(&ino);
+            self.forget_slot(ino);
+            let damaged = damaged.escape_ascii();
+            let what = format!("a symbolic link whose target is damaged: it reads \"{damaged}\"");
+            self.note_inode(ino, what, true);
+            return;
+        }
         self.settle_content(&inode, found);
+    }
+
+    /// The target of a symbolic link, where it is in NVM and not what was written.
+    fn damaged_target(&self, inode: &Inode, found: &Found) -> Option<Vec<u8>> {
+        let in_nvm = found.tiers[TierId::Nvm as usize].iter();
+        let mut copied = in_nvm.chain(&found.shared).chain(&found.tail);
+        let first = copied.find(|e| e.file_block == 0)?;
+        let mut target = vec![0; inode.size as usize];
+        let at = BlockAddr::from_raw(first.addr).index();
+        let read = self.media.load_run(at, &mut target);
+        let bad = read && inode.check_target(&target).is_err();
+        bad.then_some(target)
     }
 
     /// The slot of an inode that is given up is written anew.

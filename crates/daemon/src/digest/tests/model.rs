@@ -161,7 +161,7 @@ pub fn dump(w: &World) -> (Tree, Vec<Inode>) {
             txid: 0,
             heat: 0,
             crc: 0,
-            reserved: [0; 44],
+            reserved: [0; 36],
             ..inode
         });
     }
