@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shale_daemon::scrub::Damage;
 use shale_daemon::volume_file::DeviceFile;
-use shale_daemon::{Daemon, ScrubProgress, ScrubReport, Status, Whose};
+use shale_daemon::{Daemon, MigrateProgress, ScrubProgress, ScrubReport, Status, Whose};
 use shale_format::TierId;
 use shale_proto::SocketPeer;
 use std::ops::ControlFlow;
@@ -38,7 +38,7 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 pub enum Order {
     /// Bring everything that is logged now into the volume.
     Digest,
-    /// Move what NVM holds to the tiers below, or so many bytes of it.
+    /// Move what NVM holds to the tiers below, or so many bytes of it. Answered by [`Migrating`], again and again.
     Migrate(Option<u64>),
     /// Change how fast migration may be. A limit: bytes a second, 0 for none.
     Speed {
@@ -111,6 +111,15 @@ pub enum Scrubbing {
     Done(ScrubReport),
 }
 
+/// What the daemon says while it moves data down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Migrating {
+    /// How far it is.
+    Progress(MigrateProgress),
+    /// The end: bytes moved, or why it failed.
+    Done(std::result::Result<u64, String>),
+}
+
 /// What a [`Order::Digest`] did; what went on beside it is counted with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digested {
@@ -179,8 +188,10 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
         }
         Some((Order::Scrub, _)) => scrub_and_tell(socket, daemon),
         Some((Order::Migrate(bytes), _)) => {
-            let moved = daemon.migrate(bytes).map_err(|e| e.to_string());
-            packet::send(socket, &moved, &[])
+            let mut progress = as_it_goes(socket, Migrating::Progress);
+            let moved = daemon.migrate_with(bytes, &mut progress);
+            let done = Migrating::Done(moved.map_err(|e| e.to_string()));
+            packet::send(socket, &done, &[])
         }
         Some((Order::Speed { paused, limit }, _)) => {
             let mut speed = daemon.speed();
@@ -241,19 +252,27 @@ fn change_device(order: &DeviceOrder, daemon: &Daemon) -> shale_daemon::Result<(
     }
 }
 
-/// Scrubs as long as somebody listens.
-fn scrub_and_tell(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
+/// Tells progress now and then, as long as somebody listens.
+fn as_it_goes<P, W: Serialize>(
+    socket: &OwnedFd,
+    word: impl Fn(P) -> W,
+) -> impl FnMut(P) -> ControlFlow<()> {
     let mut told = Instant::now();
-    let mut report = daemon.scrub(&mut |progress| {
+    move |progress| {
         if told.elapsed() < TELL_EVERY {
             return ControlFlow::Continue(());
         }
         told = Instant::now();
-        match packet::send(socket, &Scrubbing::Progress(progress), &[]) {
+        match packet::send(socket, &word(progress), &[]) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         }
-    });
+    }
+}
+
+/// Scrubs as long as somebody listens.
+fn scrub_and_tell(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
+    let mut report = daemon.scrub(&mut as_it_goes(socket, Scrubbing::Progress));
     for one in std::mem::take(&mut report.damage) {
         packet::send(socket, &Scrubbing::Found(one), &[])?;
     }
@@ -272,6 +291,25 @@ pub fn scrub(dir: &StateDir, hear: &mut dyn FnMut(Scrubbing)) -> Result<ScrubRep
         hear(word.clone());
         if let Scrubbing::Done(report) = word {
             return Ok(report);
+        }
+    }
+}
+
+/// Has the daemon of a mount move data down; `hear` is told how far it is. Gives the bytes.
+///
+/// # Errors
+/// The daemon ends, or refuses.
+pub fn migrate(
+    dir: &StateDir,
+    bytes: Option<u64>,
+    hear: &mut dyn FnMut(MigrateProgress),
+) -> Result<u64> {
+    let socket = reach(dir)?;
+    packet::send(socket.as_fd(), &Order::Migrate(bytes), &[])?;
+    loop {
+        match packet::receive::<Migrating>(&socket)?.ok_or_else(|| ended(dir))? {
+            (Migrating::Progress(progress), _) => hear(progress),
+            (Migrating::Done(done), _) => return done.map_err(|why| refused(dir, &why)),
         }
     }
 }

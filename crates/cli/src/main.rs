@@ -14,6 +14,7 @@ mod df;
 mod digest;
 mod failure;
 mod fsck;
+mod holders;
 mod kept;
 mod kernel_caches;
 mod limit;

@@ -2,9 +2,11 @@
 
 use crate::ask;
 use crate::control::{self, Order};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::say;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 /// The file that keeps how fast it may be.
@@ -12,7 +14,7 @@ pub const FILE: &str = "speed.json";
 
 const EXAMPLES: &str = "\
 Examples:
-  shale migrate /mnt/shale                 everything that NVM holds
+  shale migrate /mnt/shale                 as much as NVM holds now
   shale migrate /mnt/shale --bytes 1G      the coldest 1 GiB
   shale migrate /mnt/shale --pause         nothing moves until --resume
   shale migrate /mnt/shale --limit 100M    at most 100 MiB a second; 0: no limit
@@ -40,6 +42,9 @@ pub struct Args {
     /// Bytes a second; 0: no limit
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     limit: Option<u64>,
+    /// What was done as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Migrates, or changes the speed.
@@ -48,10 +53,30 @@ pub fn run(args: &Args) -> Result<()> {
     if args.pause || args.resume || args.limit.is_some() {
         let paused = (args.pause || args.resume).then_some(args.pause);
         let limit = args.limit;
-        control::order::<u64>(&dir, &Order::Speed { paused, limit })?;
+        let limit: u64 = control::order(&dir, &Order::Speed { paused, limit })?;
+        if args.json {
+            say!("{}", serde_json::json!({ "limit_bytes": limit }));
+        }
         return Ok(());
     }
-    let moved: u64 = control::order(&dir, &Order::Migrate(args.bytes))?;
-    say!("{} moved", size::show(moved));
+    let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
+    if let Some(bar) = &bar {
+        let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}");
+        bar.set_style(style.map_err(Failure::because("the progress bar"))?);
+    }
+    let moved = control::migrate(&dir, args.bytes, &mut |progress| {
+        if let Some(bar) = &bar {
+            bar.set_length(progress.of);
+            bar.set_position(progress.done);
+        }
+    });
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    let moved = moved?;
+    match args.json {
+        true => say!("{}", serde_json::json!({ "moved_bytes": moved })),
+        false => say!("{} moved", size::show(moved)),
+    }
     Ok(())
 }

@@ -33,7 +33,18 @@ impl Mount {
 /// # Errors
 /// `/proc` is not there.
 pub fn all() -> Result<Vec<Mount>> {
-    let table = "/proc/self/mountinfo";
+    read_table("/proc/self/mountinfo")
+}
+
+/// The same that another process sees.
+///
+/// # Errors
+/// It is gone, or another user's.
+pub fn of_process(pid: u32) -> Result<Vec<Mount>> {
+    read_table(&format!("/proc/{pid}/mountinfo"))
+}
+
+fn read_table(table: &str) -> Result<Vec<Mount>> {
     let text = fs::read(table).map_err(Failure::because(format!("{table}: cannot read it")))?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
 }

@@ -1,13 +1,13 @@
 //! `shale umount`: takes a mount away and returns when everything is in the volume.
 
 use crate::failure::{Failure, Result};
-use crate::mounts;
+use crate::holders::{self, Holder};
+use crate::mounts::{self, Mount};
 use crate::state::StateDir;
 use crate::terminal::{Waiting, say};
 use shale_fuse::FuseError;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,8 +16,14 @@ Examples:
 
 /// How long a lazy unmount waits for a mount that nobody uses.
 const LAZY_WAIT: Duration = Duration::from_secs(2);
-/// Most users of a busy mount that are named.
-const USERS_MAX: usize = 5;
+/// How long the processes of a mount are waited for without a word.
+const QUIET_WAIT: Duration = Duration::from_secs(2);
+/// How long what keeps a file system in use that has lost its name is waited for.
+const HELD_WAIT: Duration = Duration::from_secs(30);
+/// How long the processes of a mount that nobody is seen to use are waited for.
+const END_WAIT: Duration = Duration::from_secs(600);
+/// Between two looks at who uses it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `umount`.
 #[derive(Debug, clap::Args)]
@@ -29,6 +35,22 @@ pub struct Args {
     /// Take the name away now and the mount when its last file is closed
     #[arg(long, short = 'l')]
     lazy: bool,
+    /// What was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Tells that it was done. `served`: somebody still uses it.
+    fn done(&self, place: &Path, text: &str, served: bool) {
+        let place = place.to_string_lossy();
+        let json =
+            || serde_json::json!({ "mountpoint": place, "still_served": served, "text": text });
+        match self.json {
+            true => say!("{}", json()),
+            false => say!("{place}: {text}"),
+        }
+    }
 }
 
 /// Unmounts.
@@ -43,8 +65,8 @@ pub fn run(args: &Args) -> Result<()> {
     let was_stale = dir
         .as_ref()
         .is_none_or(|d| d.state.is_stale() || d.state.failure.is_some());
-    if is_ours {
-        shale_fuse::unmount(&place, args.lazy).map_err(|error| refused(&place, &error))?;
+    if let Some(mount) = mount.as_ref().filter(|m| m.is_shale()) {
+        unmount(&place, mount, dir.as_ref(), args.lazy)?;
     }
     match (mount, dir) {
         (Some(other), None) if !is_ours => {
@@ -55,7 +77,8 @@ pub fn run(args: &Args) -> Result<()> {
             Err(Failure::not_mounted(text).advise(format!("umount {shown}")))
         }
         (_, None) if is_ours => {
-            say!("{shown}: unmounted; its processes and their state were gone already");
+            let text = "unmounted; its processes and their state were gone already";
+            args.done(&place, text, false);
             Ok(())
         }
         (_, None) => Err(Failure::not_mounted(format!(
@@ -67,35 +90,93 @@ pub fn run(args: &Args) -> Result<()> {
                 "its supervisor (process {}) was gone",
                 dir.state.supervisor.pid
             );
-            say!(
-                "{shown}: unmounted; {}. Nothing that had returned is lost: the next mount of {} \
-                 recovers it",
+            let text = format!(
+                "unmounted; {}. Nothing that had returned is lost: the next mount of {} recovers it",
                 dir.state.given_up().unwrap_or(gone),
                 dir.state.volume.display()
             );
+            args.done(&place, &text, false);
             Ok(())
         }
-        (_, Some(dir)) => finish(&dir, args.lazy),
+        (_, Some(dir)) => finish(&dir, args),
     }
 }
 
-/// Waits for the processes of a mount that is gone.
-fn finish(dir: &StateDir, lazy: bool) -> Result<()> {
-    let shown = dir.state.mountpoint.display();
+/// Takes the mount's name away. One that is mounted elsewhere, too, stays as it is: its volume would go on
+/// being served there.
+fn unmount(place: &Path, mount: &Mount, dir: Option<&StateDir>, lazy: bool) -> Result<()> {
+    let elsewhere = holders::mounts_of(&mount.device, Some(place));
+    if let Some(named) = holders::name(&elsewhere).filter(|_| !lazy) {
+        let text = format!("{}: the volume is also in use by {named}", place.display());
+        return Err(Failure::new(text).advise("unmount that first; --lazy does not wait for it"));
+    }
+    shale_fuse::unmount(place, lazy).map_err(|error| {
+        let not: Vec<u32> = dir.map(own_processes).unwrap_or_default();
+        let users = holders::of(&mount.device, Some(place), &not);
+        refused(place, holders::name(&users).as_deref(), &error)
+    })
+}
+
+/// The processes that serve a mount.
+fn own_processes(dir: &StateDir) -> Vec<u32> {
+    let both = [Some(dir.state.supervisor), dir.state.daemon];
+    both.iter().flatten().map(|p| p.pid).collect()
+}
+
+/// Waits for the processes of a mount that is gone. `Err`: what keeps them.
+fn wait_for_end(dir: &StateDir, lazy: bool) -> Result<std::result::Result<(), Vec<Holder>>> {
     let waiting = Waiting::start("bringing every log into the volume");
-    let limit = lazy.then_some(LAZY_WAIT);
+    let (begun, mut told) = (Instant::now(), None);
     let processes = [Some(dir.state.supervisor), dir.state.daemon];
     for process in processes.into_iter().flatten() {
-        if !process.wait(limit)? {
-            drop(waiting);
-            say!("{shown}: unmounted; files are still open there and served until they are closed");
-            return Ok(());
+        let mut next = if lazy { LAZY_WAIT } else { QUIET_WAIT };
+        while !process.wait(Some(next))? {
+            next = LOOK_EVERY;
+            let device = dir.state.device.as_deref().unwrap_or_default();
+            let holders = holders::of(device, None, &own_processes(dir));
+            let limit = match holders.is_empty() {
+                true => END_WAIT,
+                false => HELD_WAIT,
+            };
+            if lazy || begun.elapsed() >= limit {
+                return Ok(Err(holders));
+            }
+            let now = holders::name(&holders);
+            if let Some(named) = now.as_ref().filter(|_| told != now) {
+                waiting.at(&format!("still in use by {named}"));
+                let shown = dir.state.mountpoint.display();
+                eprintln!("shale: {shown}: unmounted, but still in use by {named}; waiting");
+            }
+            told = now;
         }
     }
-    drop(waiting);
+    Ok(Ok(()))
+}
+
+/// Waits for the processes of a mount that is gone, and tells what came of it.
+fn finish(dir: &StateDir, args: &Args) -> Result<()> {
+    let shown = dir.state.mountpoint.display();
+    if let Err(holders) = wait_for_end(dir, args.lazy)? {
+        let named = holders::name(&holders);
+        let by = named.map_or(String::new(), |named| format!(" by {named}"));
+        if args.lazy {
+            let text = format!("unmounted; it is still in use{by}, and served until that ends");
+            args.done(&dir.state.mountpoint, &text, true);
+            return Ok(());
+        }
+        let text = match by.as_str() {
+            "" => format!(
+                "{shown}: unmounted, but process {} has not ended after {} s",
+                dir.state.supervisor.pid,
+                END_WAIT.as_secs()
+            ),
+            by => format!("{shown}: unmounted, but still in use{by}, and served until that ends"),
+        };
+        return Err(Failure::new(text).advise("shale status names its log"));
+    }
     // The directory is there only if something went wrong.
     let Some(left) = StateDir::load(dir.path().to_owned()) else {
-        say!("{shown}: unmounted");
+        args.done(&dir.state.mountpoint, "unmounted", false);
         return Ok(());
     };
     let log = left.last_lines(3);
@@ -107,7 +188,7 @@ fn finish(dir: &StateDir, lazy: bool) -> Result<()> {
         .advise("nothing that had returned is lost: the next mount recovers it"))
 }
 
-fn refused(place: &Path, error: &FuseError) -> Failure {
+fn refused(place: &Path, users: Option<&str>, error: &FuseError) -> Failure {
     let text = error.to_string();
     let busy = matches!(error, FuseError::Unmount { source, .. }
         if source.raw_os_error() == Some(libc::EBUSY))
@@ -115,45 +196,11 @@ fn refused(place: &Path, error: &FuseError) -> Failure {
     if !busy {
         return Failure::new(text);
     }
-    let users = users(place);
-    let named = match users.as_slice() {
-        [] => String::new(),
-        users => format!(" by {}", users.join(", ")),
-    };
+    let named = users.map_or(String::new(), |users| format!(" by {users}"));
     let shown = place.display();
     Failure::new(format!("{shown}: it is in use{named}")).advise(format!(
         "fuser -vm {shown} names all users; --lazy does not wait for them"
     ))
-}
-
-/// Processes that work in the mount, as far as this user may see. The kernel knows their
-/// paths: the mount itself is not asked.
-fn users(place: &Path) -> Vec<String> {
-    let inside = |link: &Path| fs::read_link(link).is_ok_and(|to| to.starts_with(place));
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let process = entry.path();
-        let is_number = entry.file_name().to_string_lossy().parse::<u32>().is_ok();
-        if !is_number || found.len() == USERS_MAX {
-            continue;
-        }
-        let directories = ["cwd", "root", "exe"]
-            .iter()
-            .any(|l| inside(&process.join(l)));
-        let files = || {
-            let open = fs::read_dir(process.join("fd"))
-                .into_iter()
-                .flatten()
-                .flatten();
-            open.into_iter().any(|fd| inside(&fd.path()))
-        };
-        if directories || files() {
-            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-            let pid = entry.file_name().to_string_lossy().into_owned();
-            found.push(format!("process {pid} ({})", name.trim()));
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -161,24 +208,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_found_by_their_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = dir.path().canonicalize().unwrap();
-        assert_eq!(users(&place), Vec::<String>::new());
-        let _open = fs::File::create(place.join("file")).unwrap();
-        let found = users(&place);
-        assert_eq!(found.len(), 1);
-        assert!(
-            found[0].contains(&std::process::id().to_string()),
-            "{found:?}"
-        );
+    fn a_busy_mount_names_its_users() {
+        let place = Path::new("/mnt/shale");
         let error = FuseError::Unmount {
-            mountpoint: place.clone(),
+            mountpoint: place.to_owned(),
             source: std::io::Error::from_raw_os_error(libc::EBUSY),
         };
-        let failure = refused(&place, &error).to_string();
+        let failure = refused(place, Some("process 7 (sh; file /mnt/shale/f)"), &error).to_string();
         assert!(
-            failure.contains("in use by process") && failure.contains("fuser -vm"),
+            failure.contains("in use by process 7") && failure.contains("fuser -vm"),
             "{failure}"
         );
     }

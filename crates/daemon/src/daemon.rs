@@ -17,7 +17,7 @@ use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::mappings::Mappings;
-use crate::migrate::{Migration, PinReport, STRAIGHT_BYTES, Speed};
+use crate::migrate::{MigrateProgress, Migration, PinReport, STRAIGHT_BYTES, Speed};
 use crate::nvm_dir::{NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
@@ -386,7 +386,19 @@ impl Daemon {
     /// # Errors
     /// A device fails.
     pub fn migrate(&self, bytes: Option<u64>) -> Result<u64> {
-        Ok(self.shared.migrate_now(bytes)?)
+        self.migrate_with(bytes, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`Daemon::migrate`]; `progress` hears how far it is, and can end it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn migrate_with(
+        &self,
+        bytes: Option<u64>,
+        progress: &mut dyn FnMut(MigrateProgress) -> ControlFlow<()>,
+    ) -> Result<u64> {
+        Ok(self.shared.migrate_now(bytes, progress)?)
     }
 
     /// What pinning these inodes to a tier would move, and what there is room for.

@@ -126,11 +126,14 @@ impl Shared {
         self.forget_old_requests();
     }
 
-    /// Digests every log as far as it is committed.
+    /// Digests every log as far as it is committed when this begins: what clients go on logging
+    /// meanwhile does not keep it from ending.
     pub(crate) fn digest_all(self: &Arc<Self>) {
-        for client in self.clients() {
+        let clients = self.clients();
+        let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
+        for (client, end) in clients.iter().zip(ends) {
             // Whoever cannot be digested has been reported; the others count.
-            let _ = self.digest_to(&client, u64::MAX);
+            let _ = self.digest_to(client, end);
         }
     }
 

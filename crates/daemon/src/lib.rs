@@ -82,7 +82,7 @@ pub use lease::LeaseHook;
 pub use limits::{Limits, RATE_MIN, Whose};
 pub use make::{Made, MakeOptions, make_volume};
 pub use medium::DeviceKind;
-pub use migrate::PinReport;
+pub use migrate::{MigrateProgress, PinReport};
 pub use nvm_dir::{NvmLock, open_nvm};
 pub use rates::RateStatus;
 pub use recover::RecoveryReport;

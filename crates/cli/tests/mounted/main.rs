@@ -11,6 +11,7 @@ mod direct_reads;
 mod flash;
 mod grow;
 mod history;
+mod in_use;
 mod inodes;
 mod messages;
 mod observe;
@@ -199,7 +200,10 @@ fn a_busy_mount_stays_and_a_lazy_unmount_does_not_wait() {
 
     let supervisor = v.status()["supervisor_pid"].as_u64().unwrap();
     let lazy = v.shale(&["umount", "--lazy", v.place()]).ok();
-    assert!(lazy.contains("still open"), "{lazy}");
+    assert!(
+        lazy.contains("still in use by") && lazy.contains(&pid),
+        "{lazy}"
+    );
     assert!(!v.is_mounted() && !path.exists());
     file.write_all_at(b"late", 0).unwrap();
     drop(file);

@@ -49,8 +49,10 @@ use empty::Stuck;
 use leaves::Of;
 use parking_lot::{Condvar, Mutex};
 use policy::Piece;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use shale_format::TierId;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -101,6 +103,15 @@ pub struct MigrationCounts {
     pub looks: u64,
     /// Of these, because not all owners of the blocks were known.
     pub missed_owners: u64,
+}
+
+/// How far moving data down by command is, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrateProgress {
+    /// Moved.
+    pub done: u64,
+    /// Of so many.
+    pub of: u64,
 }
 
 impl MigrationCounts {
@@ -372,23 +383,44 @@ impl Shared {
         }
     }
 
-    /// Moves everything that NVM holds down, or `bytes` of it: `shale migrate`. Gives the bytes.
+    /// Moves as much down as NVM holds when this begins, or `bytes` of it: `shale migrate`. What clients write
+    /// meanwhile does not keep it from ending. Gives the bytes. `progress` can end it.
     ///
     /// # Errors
     /// A device fails.
     pub(crate) fn migrate_now(
         self: &Arc<Self>,
         bytes: Option<u64>,
+        progress: &mut dyn FnMut(MigrateProgress) -> ControlFlow<()>,
     ) -> Result<u64, shale_volume::VolumeError> {
+        if !self.is_tiered() {
+            return Ok(0);
+        }
         self.digest_all();
-        let wanted = bytes.map_or(u64::MAX, |b| b.div_ceil(mover::BLOCK));
+        let asked = bytes.map_or(u64::MAX, |b| b.div_ceil(mover::BLOCK));
+        let wanted = asked.min(self.movable_blocks()?);
         let mut moved = 0;
-        while moved < wanted && !self.migration.stopped() {
+        let mut goes_on = |moved: u64| {
+            let (done, of) = (moved * mover::BLOCK, wanted * mover::BLOCK);
+            progress(MigrateProgress { done, of }).is_continue() && !self.migration.stopped()
+        };
+        while moved < wanted && goes_on(moved) {
             match self.move_down((wanted - moved).min(mover::BATCH_BLOCKS), true)? {
                 0 => break,
                 blocks => moved += blocks,
             }
         }
         Ok(moved * mover::BLOCK)
+    }
+
+    /// Blocks of files' data in NVM that may move down.
+    fn movable_blocks(&self) -> shale_volume::Result<u64> {
+        let mut blocks = 0;
+        self.each_lying(Some(TierId::Nvm), &mut |inode, lies| {
+            if inode.pin() != Some(TierId::Nvm) {
+                blocks += u64::from(lies.extent.len);
+            }
+        })?;
+        Ok(blocks)
     }
 }

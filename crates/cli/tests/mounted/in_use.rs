@@ -1,0 +1,114 @@
+//! What is in use while it is to be unmounted or moved: who holds a volume is named, and what clients go on
+//! writing keeps no command from ending.
+
+use crate::volume::{StopOnDrop, Volume, can_mount, lives, wait_until};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn umount_names_a_bind_mount_and_leaves_the_mount_alone() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("bound");
+    v.mount();
+    fs::write(v.mountpoint().join("file"), b"there").unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let other = other.path().to_str().unwrap();
+    let mount =
+        |args: &[&str]| assert!(Command::new("mount").args(args).status().unwrap().success());
+    mount(&["--bind", v.place(), other]);
+    let begun = Instant::now();
+    let said = v.shale(&["umount", v.place()]).failed(1);
+    assert!(
+        said.contains(other) && begun.elapsed() < Duration::from_secs(10),
+        "{said}"
+    );
+    assert_eq!(fs::read(v.mountpoint().join("file")).unwrap(), b"there");
+    assert!(
+        Command::new("umount")
+            .arg(other)
+            .status()
+            .unwrap()
+            .success()
+    );
+    v.umount();
+    v.fsck();
+}
+
+#[test]
+fn umount_names_another_mount_namespace() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("elsewhere");
+    v.mount();
+    let mut other = Command::new("unshare")
+        .args(["--mount", "sleep", "60"])
+        .spawn()
+        .unwrap();
+    let in_its_own = || {
+        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
+        of(&other.id().to_string()) != of("self")
+    };
+    wait_until("it has a namespace of its own", in_its_own);
+    let supervisor = v.status()["supervisor_pid"].as_u64().unwrap();
+    let pid = format!("in the mount namespace of process {}", other.id());
+    let refused = v.shale(&["umount", v.place()]).failed(1);
+    assert!(refused.contains(&pid), "{refused}");
+    let said = v.shale(&["umount", "--lazy", "--json", v.place()]).ok();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["still_served"], true);
+    assert!(said["text"].as_str().unwrap().contains(&pid), "{said}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    wait_until("the last user has gone", || !lives(supervisor));
+    v.fsck();
+}
+
+#[test]
+fn migrate_ends_while_programs_write() {
+    const FILE_BYTES: u64 = 24 << 20;
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("busy-migrate", "64M", "256M", "512M");
+    v.mount();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for n in 0..2u64 {
+            let path = v.mountpoint().join(format!("written-{n}"));
+            let file = fs::File::create(path).unwrap();
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut at = n;
+                while !stop.load(Ordering::Relaxed) {
+                    at = at.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(n + 1);
+                    let offset = (at >> 20) % FILE_BYTES / 65_536 * 65_536;
+                    file.write_all_at(&[n as u8; 65_536], offset).unwrap();
+                }
+            });
+        }
+        thread::sleep(Duration::from_secs(2));
+        for _ in 0..3 {
+            let begun = Instant::now();
+            let moved = v.shale(&["migrate", "--json", v.place()]).ok();
+            let took = begun.elapsed();
+            assert!(took < Duration::from_secs(60), "{took:?}: {moved}");
+            let moved: serde_json::Value = serde_json::from_str(&moved).unwrap();
+            let bytes = moved["moved_bytes"].as_u64().unwrap();
+            assert!((1..=64 << 20).contains(&bytes), "{moved}");
+        }
+        // So does what brings logs into the volume.
+        let begun = Instant::now();
+        v.shale(&["digest", v.place()]).ok();
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    });
+    v.umount();
+    v.fsck();
+}
