@@ -54,6 +54,14 @@ fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, pin: Option<TierId>) 
     i
 }
 
+/// Gives a symbolic link its target; what has none is no link.
+fn leads_to(inode: &mut Inode, target: &[u8]) {
+    inode.size = target.len() as u64;
+    if !target.is_empty() {
+        inode.target_checksum = target_checksum(Ino(inode.ino), target);
+    }
+}
+
 /// Both ends of a rename.
 struct Move<'r> {
     from: Ino,
@@ -72,7 +80,6 @@ impl Net<'_> {
         name: &[u8],
         target: &[u8],
     ) -> Step<()> {
-        let target_bytes = target.len() as u64;
         let (dir, ino) = (Ino(at.header.ino), Ino(at.header.offset));
         need(
             ino.is_user() && ino != Ino::ROOT,
@@ -90,14 +97,11 @@ impl Net<'_> {
             "no inode has this mode",
         )?;
         need(
-            link == (target_bytes > 0) && target_bytes <= SYMLINK_BYTES_MAX as u64,
+            link != target.is_empty() && target.len() <= SYMLINK_BYTES_MAX,
             "a link target of this length does not go with the type",
         )?;
         let mut inode = made(ino, body, dir, at, self.pin_for(dir)?);
-        inode.size = target_bytes;
-        if link {
-            inode.target_checksum = target_checksum(ino, target);
-        }
+        leads_to(&mut inode, target);
         if dir == Ino::NONE {
             need(
                 name.is_empty() && body.mode & S_IFMT == S_IFREG,
@@ -124,7 +128,7 @@ impl Net<'_> {
         self.make(inode, at.index)?;
         if link {
             let content = &mut self.slot(ino)?.content;
-            content.target(target_bytes, at.index);
+            content.target(target.len() as u64, at.index);
         }
         let kind = kind_of_mode(body.mode);
         self.add(
