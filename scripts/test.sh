@@ -38,6 +38,7 @@ parts=()
 part "dependencies" "$here/install-deps.sh" --suites
 part "xtask ci" cargo xtask ci
 part "faults" cargo test --locked -p shale-harness --features failpoints --test faults
+part "panics" cargo test --locked -p shale-preload --features failpoints --test programs a_panic
 part "release build" cargo build --release --locked -p shale-cli -p shale-preload -p shale-capi
 part "power cuts" cargo run --release --locked -p shale-harness -- crash --seconds 60 --at-least 20000
 part "power cuts below" cargo run --release --locked -p shale-harness -- crash --tiers --seconds 30 --at-least 500

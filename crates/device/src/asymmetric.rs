@@ -151,6 +151,12 @@ pub fn prepare_thread() {
     lone::PROCESS.alone(|| ());
 }
 
+/// In a child that libc does not know of, by a system call of the program's own: it has one thread, which
+/// is inside of no lock.
+pub fn begin_anew_in_child() {
+    lone::in_child();
+}
+
 /// Makes every thread of the process have a full barrier, wherever it is. `false`: the kernel has none.
 pub fn barrier() -> bool {
     let everywhere = || membarrier(MembarrierCommand::PrivateExpedited);

@@ -4,7 +4,7 @@
 //! has, nothing of it is left. With it the environment says what happens, so that it happens in
 //! a process of its own: `SHALE_FAILPOINT=NAME:N:WHAT`, the N-th time that NAME is reached.
 //!
-//! WHAT: `kill` (as by `kill -9`), `stop` (as by `kill -STOP`); and for the name `io`, which is
+//! WHAT: `kill` (as by `kill -9`), `stop` (as by `kill -STOP`), `panic` (a mistake in the program); and for the name `io`, which is
 //! every open, map, allocation of a file, descriptor or thread: `once` or `ever` (from then on).
 //! That it happened is told on standard error, in a line that begins with `failpoint`.
 
@@ -20,6 +20,7 @@ mod armed {
     enum What {
         Kill,
         Stop,
+        Panic,
         Once,
         Ever,
     }
@@ -43,6 +44,7 @@ mod armed {
                 what: match words.next()? {
                     "kill" => What::Kill,
                     "stop" => What::Stop,
+                    "panic" => What::Panic,
                     "once" => What::Once,
                     "ever" => What::Ever,
                     _ => return None,
@@ -60,6 +62,7 @@ mod armed {
             return;
         }
         eprintln!("failpoint {name} {}", plan.number);
+        assert!(plan.what != What::Panic, "a panic at {name}");
         let signal = match plan.what {
             What::Stop => Signal::STOP,
             _ => Signal::KILL,

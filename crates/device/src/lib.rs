@@ -16,6 +16,7 @@
 //! | [`memory`] | an allocator that keeps some memory for when there is no more |
 //! | [`protect`] | the processor's protection keys |
 //! | [`mutants`] | deliberate mistakes, in test builds only |
+//! | [`threads`] | which threads of the process still live, and what its children begin with |
 //! | [`sim`] | a recorder of every store, flush and fence, and the images a power cut could leave |
 //!
 //! # What is assumed of NVM
@@ -57,6 +58,7 @@ pub mod nvm;
 mod peer;
 pub mod protect;
 pub mod sim;
+pub mod threads;
 pub mod timing;
 pub mod zoned;
 

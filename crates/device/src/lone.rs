@@ -14,7 +14,7 @@
 
 use crate::asymmetric;
 use crate::counters::thread_pointer;
-use std::sync::Once;
+use crate::threads;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 use std::time::Duration;
 
@@ -115,21 +115,18 @@ impl Lone {
 
 /// Has a child know that it has one thread, which may be in the place of any of its parent's.
 fn begin_anew_in_children() {
-    static ONCE: Once = Once::new();
-    extern "C" fn in_child() {
-        PROCESS.changing.store(0, Ordering::Relaxed);
-        if PROCESS.who.load(Ordering::Relaxed) != MANY {
-            PROCESS.who.store(NOBODY, Ordering::Release);
-        }
+    if !threads::in_children(in_child) {
+        // Without it nobody is ever alone: this is before the first thread is.
+        PROCESS.who.store(MANY, Ordering::Release);
     }
-    ONCE.call_once(|| {
-        // SAFETY: the handler stores two words and is there as long as the program is.
-        let noted = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        if noted != 0 {
-            // Without it nobody is ever alone: this is before the first thread is.
-            PROCESS.who.store(MANY, Ordering::Release);
-        }
-    });
+}
+
+/// In a child: it has one thread, which is between changes.
+pub(crate) extern "C" fn in_child() {
+    PROCESS.changing.store(0, Ordering::Relaxed);
+    if PROCESS.who.load(Ordering::Relaxed) != MANY {
+        PROCESS.who.store(NOBODY, Ordering::Release);
+    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,19 @@ pub(crate) struct Op<'s> {
     room: u64,
     /// The run has come to what it works on by names.
     by_name: Cell<bool>,
+    /// A record was appended.
+    appended: bool,
+}
+
+thread_local! {
+    // Nothing to drop: it is there to the thread's very end.
+    static APPENDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// After a panic in a call of this thread: whether it came when the call, or the piece of it that was in
+/// progress, was in the log already. Asked once.
+pub fn panicked_after_append() -> bool {
+    APPENDED.take()
 }
 
 impl<'s> Op<'s> {
@@ -52,6 +65,7 @@ impl<'s> Op<'s> {
             permit,
             room: 0,
             by_name: Cell::new(false),
+            appended: false,
         }
     }
 
@@ -270,6 +284,8 @@ impl<'s> Op<'s> {
         part.header.reserve = self.take_reserve();
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
         let end = self.session.log.append(permit, part).end;
+        self.appended = true;
+        failpoints::reach("call-appended");
         self.session.log_goes_on(end)?;
         Ok(end)
     }
@@ -299,6 +315,8 @@ impl<'s> Op<'s> {
             return ends.last().ok_or(Errno::IO.into());
         }
         let end = self.session.log.append_chain(permit, parts).end;
+        self.appended = true;
+        failpoints::reach("call-appended");
         self.session.log_goes_on(end)?;
         Ok(end)
     }
@@ -311,6 +329,9 @@ impl Drop for Op<'_> {
         self.session.room.add(self.room);
         if let Some(permit) = &mut self.permit {
             self.session.permits.put(self.thread, permit);
+        }
+        if self.appended && std::thread::panicking() {
+            APPENDED.set(true);
         }
     }
 }

@@ -14,8 +14,9 @@
 //! What recovery keeps is therefore a prefix of the log, which contains every call
 //! that had returned and respects real time across threads.
 //!
-//! Between reserve and publish a thread must not panic or be cancelled: later calls
-//! would wait for it. So everything is checked before.
+//! Between reserve and publish a thread must not panic or be cancelled: its claim would
+//! stop all later ones. So everything is checked before. Should it panic all the same,
+//! those who wait for it panic, too: nothing that returned is behind its claim.
 //!
 //! [`CHECKSUM_BYTES_MAX`]: shale_format::limits::CHECKSUM_BYTES_MAX
 
@@ -174,6 +175,7 @@ impl Writer {
         if fill::needs_two_fences(part) {
             return self.append_chain(permit, std::slice::from_mut(part));
         }
+        let unpublished = self.ring.unpublished();
         let claim = self.claim(permit, part.bytes());
         failpoints::reach("append-reserved");
         place(part, claim.start, 0);
@@ -181,7 +183,9 @@ impl Writer {
         if !mutants::is_on("append-fence") {
             self.log.view().fence();
         }
-        self.publish(claim)
+        let appended = self.publish(claim);
+        unpublished.done();
+        appended
     }
 
     /// Appends records as one transaction: after a power cut either all of them are
@@ -197,9 +201,12 @@ impl Writer {
             parts.len()
         );
         let bytes = parts.iter().map(Part::bytes).sum();
+        let unpublished = self.ring.unpublished();
         let claim = self.claim(permit, bytes);
         self.fill(claim.start, parts);
-        self.publish(claim)
+        let appended = self.publish(claim);
+        unpublished.done();
+        appended
     }
 
     /// Claims the next bytes of the ring, behind a pad where they would meet its end.

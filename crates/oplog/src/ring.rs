@@ -128,6 +128,26 @@ pub struct Ring {
     tail: Line<AtomicU64>,
     turn: Queue,
     room: Queue,
+    /// Not 0: a thread panicked with a claim that it had not published.
+    abandoned: AtomicU32,
+}
+
+/// Says, when it is dropped, that the thread's claims will not be published.
+pub(crate) struct Unpublished<'a>(&'a Ring);
+
+impl Unpublished<'_> {
+    /// All is published.
+    #[inline]
+    pub(crate) fn done(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unpublished<'_> {
+    fn drop(&mut self) {
+        self.0.abandoned.store(1, Ordering::SeqCst);
+        self.0.turn.wake();
+    }
 }
 
 /// The right to append some bytes. What is left of it goes back when it is dropped.
@@ -195,6 +215,7 @@ impl Ring {
             tail: Line(AtomicU64::new(tail)),
             turn: Queue::new(),
             room: Queue::new(),
+            abandoned: AtomicU32::new(0),
         }
     }
 
@@ -311,7 +332,17 @@ impl Ring {
         self.advance(claim, announce);
     }
 
+    /// To be had before a claim is reserved and dropped only if the thread panics before it is published:
+    /// whoever waits for it then panics as well, instead of waiting for ever.
+    #[inline]
+    pub(crate) fn unpublished(&self) -> Unpublished<'_> {
+        Unpublished(self)
+    }
+
     /// Waits until every claim before this one is published.
+    ///
+    /// # Panics
+    /// If the thread of an earlier one has panicked.
     #[inline]
     pub fn wait_turn(&self, claim: Claim) {
         if self.committed.0.load(Ordering::SeqCst) != claim.start {
@@ -322,6 +353,7 @@ impl Ring {
     #[cold]
     fn wait_longer(&self, claim: Claim) {
         let mine = || self.committed.0.load(Ordering::SeqCst) == claim.start;
+        let abandoned = || self.abandoned.load(Ordering::SeqCst) != 0;
         for _ in 0..SPINS {
             if mine() {
                 return;
@@ -334,7 +366,11 @@ impl Ring {
             }
             yield_now();
         }
-        self.turn.sleep(None, mine);
+        self.turn.sleep(None, || mine() || abandoned());
+        assert!(
+            mine(),
+            "a thread has panicked while it appended an earlier record"
+        );
     }
 
     /// Second half of [`Self::publish`]; only for the thread whose turn it is.

@@ -171,6 +171,20 @@ pub fn forget_all() {
     }
 }
 
+/// Nothing is served any more, and nobody is inside: ends all sessions. The daemon brings what they have
+/// logged into the volume.
+pub fn drop_all(thread: &thread::Thread) {
+    thread.inside.store(1, Ordering::Relaxed);
+    for slot in &CLIENT {
+        let client = slot.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !client.is_null() {
+            // SAFETY: it came from a box, and whoever used it is gone.
+            drop(unsafe { Box::from_raw(client) });
+        }
+    }
+    thread.inside.store(0, Ordering::Relaxed);
+}
+
 /// The user may have changed.
 pub fn forget_user() {
     EUID.store(NOT_KNOWN, Ordering::Relaxed);

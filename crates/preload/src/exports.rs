@@ -94,7 +94,7 @@ pub(crate) const NAMES: [(&core::ffi::CStr, u32); 13] = [
 /// As in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: i32) -> ! {
-    crate::report::at_exit();
+    crate::report::at_exit_of_process();
     loop {
         // SAFETY: no pointers; does not return.
         unsafe { crate::raw::syscall(nr::EXIT_GROUP, &[status as u64, 0, 0, 0, 0, 0]) };

@@ -26,6 +26,7 @@ pub mod description;
 pub mod environment;
 #[cfg(not(test))]
 pub mod exports;
+pub mod failure;
 pub mod link;
 pub mod mounts;
 pub mod own;

@@ -19,6 +19,7 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 static BYPASSED: AtomicBool = AtomicBool::new(false);
 static KERNEL: Mutex<BTreeMap<(u32, &'static str), u64>> = Mutex::new(BTreeMap::new());
 static REFUSED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// A failed `exec` was reported as the end of this program image.
@@ -64,6 +65,13 @@ pub fn attach_failed(errno: i32) {
     }
 }
 
+/// Nothing is served any more, since this library panicked.
+pub fn panicked(why: &str) {
+    if ON.load(Ordering::Relaxed) {
+        PANICS.lock().push(why.to_owned());
+    }
+}
+
 /// A daemon went away.
 pub fn lost() {
     LOST.fetch_add(1, Ordering::Relaxed);
@@ -90,12 +98,16 @@ pub fn begin_anew() {
         if REFUSED.is_locked() {
             REFUSED.force_unlock();
         }
+        if PANICS.is_locked() {
+            PANICS.force_unlock();
+        }
     }
     if !ON.load(Ordering::Relaxed) {
         return;
     }
     KERNEL.lock().clear();
     REFUSED.lock().clear();
+    PANICS.lock().clear();
     for count in FAST.iter().chain([&OPENED, &ATTACHED, &LOST]) {
         count.store(0, Ordering::Relaxed);
     }
@@ -156,6 +168,7 @@ fn line() -> String {
         "attached": ATTACHED.load(Ordering::Relaxed),
         "sessions_lost": LOST.load(Ordering::Relaxed),
         "attach_errnos": *REFUSED.lock(),
+        "panics": *PANICS.lock(),
         "bypassed": BYPASSED.load(Ordering::Relaxed),
         "sites": crate::rewrite::SITES.load(Ordering::Relaxed),
         "all_sites": crate::rewrite::ALL.load(Ordering::Relaxed),

@@ -8,10 +8,11 @@
 use crate::calls::{
     attributes, data, descriptors, direct, mapping, names, process, transfer, vfork,
 };
+use crate::failure;
 use crate::protect;
 use crate::raw::{self, Args, nr};
 use crate::stack;
-use crate::stubs::{CLASS, PASS, class};
+use crate::stubs::{CLASS, PANICKED, PASS, class};
 use crate::table::{self, Entry};
 use crate::thread::{self, Thread};
 use core::panic::AssertUnwindSafe;
@@ -37,9 +38,22 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         }
         return PASS;
     }
-    process::notice_fork(thread);
+    let result = serve(thread, number, args);
+    match result == PANICKED {
+        true => failure::go_on_without(thread, number, args),
+        false => result,
+    }
+}
+
+#[inline(always)]
+fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
+    if process::notice_fork(thread) == PANICKED {
+        return PANICKED;
+    }
     if !thread.vfork.load(Ordering::Relaxed).is_null() && vfork::is_child(thread) {
-        return guarded_raw(thread, || vfork::call_of_child(thread, number, args));
+        return guarded_raw(thread, || {
+            failure::caught(|| vfork::call_of_child(thread, number, args))
+        });
     }
     if crate::MEMORY.is_short()
         && let Some(result) = without_memory(number, args)
@@ -50,23 +64,17 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
         nr::OPEN | nr::CREAT | nr::OPENAT | nr::OPENAT2 | nr::OPEN_BY_HANDLE_AT => {
             // SAFETY: the program's own call, made for it.
             let fd = unsafe { raw::syscall(number, args) };
-            let mut place = None;
-            if fd >= 0 {
-                guarded(thread, || {
-                    place = names::opened(fd as i32, number, args);
-                    0
-                });
-            }
-            if let Some(place) = place {
-                thread.prepare();
-                guarded(thread, || names::enter(fd as i32, place));
+            if fd >= 0 && opened(thread, fd as i32, number, args) == PANICKED {
+                // The file is open: nothing of the call is left to be done.
+                failure::go_on_without(thread, number, args);
             }
             fd
         }
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => process::clone(thread, number, args),
         nr::EXECVE | nr::EXECVEAT => process::exec(thread, number, args),
         nr::UNSHARE | nr::CLOSE_RANGE if parts_descriptors(number, args) => {
-            process::retire(thread, number);
+            process::retire(thread);
+            crate::report::passed(number, "shares memory or descriptors, not both");
             PASS
         }
         nr::MMAP if !is_ours(number, args) && !shares_ours(thread, args) => PASS,
@@ -77,6 +85,23 @@ pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i
                 thread.prepare();
             }
             guarded(thread, || dispatch(thread, number, args))
+        }
+    }
+}
+
+/// Enters a file that was just opened, if it is ours.
+#[inline]
+fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
+    let mut place = None;
+    let looked = guarded(thread, || {
+        place = names::opened(fd, number, args);
+        0
+    });
+    match place {
+        None => looked,
+        Some(place) => {
+            thread.prepare();
+            guarded(thread, || names::enter(fd, place))
         }
     }
 }
@@ -189,8 +214,8 @@ fn own(number: u32) -> i64 {
     }
 }
 
-/// Runs `f` with the thread marked inside and busy, on a stack of the library's. A panic ends
-/// as `EIO`.
+/// Runs `f` with the thread marked inside and busy, on a stack of the library's. After a panic:
+/// [`PANICKED`].
 #[inline]
 pub fn guarded(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
     guarded_raw(thread, || {
@@ -200,7 +225,7 @@ pub fn guarded(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
         let f = &mut f;
         let result = stack::call(thread, || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(&mut *f));
-            result.unwrap_or(raw::fail(libc::EIO))
+            result.unwrap_or(PANICKED)
         });
         protect::close();
         thread.end();

@@ -2,8 +2,8 @@
 
 use crate::stubs::{REAL, SITES_LEAD_HERE};
 use crate::{
-    bypass, calls, client, description, environment, exports, protect, report, rewrite, serve,
-    thread,
+    bypass, calls, client, description, environment, exports, failure, protect, report, rewrite,
+    serve, thread,
 };
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
@@ -44,6 +44,7 @@ fn set_up() {
     if description::make() && calls::process::make_mark() {
         let bypassed = bypass::is_wanted();
         report::configure();
+        failure::configure();
         environment::keep();
         thread.set_up();
         thread::register_barriers();

@@ -59,6 +59,9 @@ pub const PASS: i64 = i64::MIN;
 /// [`Thread::child_stack`].
 pub const ONTO_STACK: i64 = PASS + 1;
 
+/// What a call comes to, inside this library only, in which it panicked ([`crate::failure`]).
+pub const PANICKED: i64 = PASS + 2;
+
 /// What a site's stub hands over.
 #[repr(C)]
 pub struct Site {

@@ -10,6 +10,7 @@ use crate::calls::{direct, mapping, transfer, vfork};
 use crate::client;
 use crate::description;
 use crate::environment;
+use crate::failure;
 use crate::own;
 use crate::raw::{self, Args, nr};
 use crate::report;
@@ -49,29 +50,36 @@ fn mark() -> &'static AtomicU32 {
     unsafe { &*MARK.load(Ordering::Relaxed) }
 }
 
-/// Finds out that this is a child that came about without our knowing.
+/// Finds out that this is a child that came about without our knowing. 0, or
+/// [`PANICKED`](crate::stubs::PANICKED).
 #[inline]
-pub fn notice_fork(thread: &Thread) {
-    if mark().load(Ordering::Relaxed) == 0 {
-        guarded_child(thread);
+pub fn notice_fork(thread: &Thread) -> i64 {
+    match mark().load(Ordering::Relaxed) {
+        0 => guarded_child(thread),
+        _ => 0,
     }
 }
 
 #[cold]
-fn guarded_child(thread: &Thread) {
+fn guarded_child(thread: &Thread) -> i64 {
     thread.inside.store(1, Ordering::Relaxed);
-    if vfork::forget(thread) {
-        table::forget_all();
-    }
-    table::count_all();
-    in_child();
+    let result = failure::caught(|| {
+        if vfork::forget(thread) {
+            table::forget_all();
+        }
+        table::count_all();
+        in_child();
+        0
+    });
     thread.inside.store(0, Ordering::Relaxed);
+    result
 }
 
 /// Sets everything right in a child with memory of its own.
 fn in_child() {
     mark().store(1, Ordering::Relaxed);
     thread::only_this_is_left();
+    shale_libfs::begin_anew_in_child();
     crate::MEMORY.unlock_all();
     client::forget_all();
     mapping::begin_anew();
@@ -97,7 +105,8 @@ pub fn clone(thread: &Thread, number: u32, args: &Args) -> i64 {
         }
         (false, false) if !has_any(OWN_THREAD) => fork(thread, number, &args, stack),
         _ => {
-            retire(thread, number);
+            retire(thread);
+            report::passed(number, "shares memory or descriptors, not both");
             PASS
         }
     }
@@ -179,14 +188,13 @@ fn fork(thread: &Thread, number: u32, args: &Args, stack: u64) -> i64 {
 /// Before descriptors are shared without memory, or memory without descriptors, or both without a
 /// thread's own block: one table cannot be about all that follows. Everything goes to the
 /// kernel for good, and nothing more is served in this process and its children.
-pub fn retire(thread: &Thread, number: u32) {
+pub fn retire(thread: &Thread) {
     if thread.tid.load(Ordering::Relaxed) == 0 {
         thread.set_up();
     }
     thread.inside.store(1, Ordering::Relaxed);
     let alone = thread::alone();
     hand_over_all();
-    report::passed(number, "shares memory or descriptors, not both");
     READY.store(false, Ordering::Release);
     drop(alone);
     thread.inside.store(0, Ordering::Relaxed);

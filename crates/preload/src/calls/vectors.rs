@@ -4,7 +4,7 @@
 //! cheaply is checked: the first page, addresses that are not the program's, lengths.
 
 use crate::calls::mapping;
-use crate::raw;
+use crate::raw::{self, Args, nr};
 
 /// Most bytes that one call moves, as on Linux.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
@@ -113,6 +113,18 @@ pub unsafe fn buffers(at: u64, count: u64) -> Result<Vec<Buffer>, i64> {
         all.push(one);
     }
     Ok(all)
+}
+
+/// Bytes that a `read` or a `write` of any form asks for; 0: the kernel will refuse.
+pub fn bytes(number: u32, args: &Args) -> usize {
+    match number {
+        nr::READ | nr::WRITE | nr::PREAD | nr::PWRITE => args[2] as usize,
+        _ => {
+            // SAFETY: the registers of the program's own call.
+            let all = unsafe { buffers(args[1], args[2]) };
+            all.map_or(0, |all| all.iter().map(Buffer::len).sum())
+        }
+    }
 }
 
 #[cfg(test)]

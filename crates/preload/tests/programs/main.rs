@@ -1,5 +1,6 @@
 //! Unmodified programs with the library loaded, on a real mount.
 
+mod life;
 mod mount;
 mod tools;
 

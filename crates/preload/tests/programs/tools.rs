@@ -21,19 +21,34 @@ pub fn has(program: &str) -> bool {
 
 /// A program, compiled from C.
 pub fn compiled(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/c/{name}.c"));
+    let program = output(name);
+    let args = ["-O2", "-pthread", "-rdynamic"];
+    compile("cc", &format!("{name}.c"), &program, &args);
+    program
+}
+
+/// A file of this name for the test that runs.
+pub fn output(name: &str) -> PathBuf {
     let place = std::thread::current()
         .name()
         .unwrap_or("main")
         .replace(':', "_");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{place}"));
-    let done = Command::new("cc")
-        .args(["-O2", "-Wall", "-Wextra", "-pthread", "-rdynamic", "-o"])
-        .args([program.as_os_str(), source.as_os_str()])
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{place}"))
+}
+
+/// Compiles a source beside this file.
+pub fn compile(compiler: &str, source: &str, output: &Path, args: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs/c")
+        .join(source);
+    let done = Command::new(compiler)
+        .args(["-Wall", "-Wextra"])
+        .args(args)
+        .arg("-o")
+        .args([output.as_os_str(), source.as_os_str()])
         .status()
         .unwrap();
     assert!(done.success(), "{} does not compile", source.display());
-    program
 }
 
 /// A program to run.
@@ -78,6 +93,11 @@ impl Run {
 
     pub fn stdout(mut self, to: Stdio) -> Self {
         self.0.stdout(to);
+        self
+    }
+
+    pub fn stderr(mut self, to: Stdio) -> Self {
+        self.0.stderr(to);
         self
     }
 
