@@ -10,6 +10,7 @@ use shale_format::log::{END_AT, LogSlot, RING_AT, end};
 use shale_format::record::RecordHeader;
 use shale_format::{Ino, LogPos};
 use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 /// One log on its way.
@@ -66,6 +67,14 @@ impl Left {
             slot: self.number,
         }
     }
+}
+
+/// Gives back the space of a log that is in the volume, but for its header: its client may have it mapped for
+/// long, and looks there for where it ends.
+pub(crate) fn empty(file: BorrowedFd<'_>, ring_bytes: u64) {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    // It only saves memory; a file system that cannot do it keeps the bytes.
+    let _ = rustix::fs::fallocate(file, mode, RING_AT as u64, ring_bytes);
 }
 
 /// Makes the end of a kept log final, and gives back the space of its file, but for header and

@@ -30,7 +30,7 @@ use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
 use crate::gate::OwnReaders;
 use crate::grants::RunSet;
-use crate::left_log::{Left, Outcome, shrink};
+use crate::left_log::{Left, Outcome, empty, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
 use crate::nvm_dir::{remove, volume_files};
 use crate::orphans;
@@ -524,6 +524,11 @@ impl Recovery<'_> {
             let aside = log.path.with_extension("refused");
             if let Err(e) = std::fs::rename(&log.path, &aside) {
                 tracing::error!("recovery: {}: cannot put it aside: {e}", log.path.display());
+            }
+        }
+        for log in gone.iter().filter(|l| !l.outcome.refused) {
+            if let Some(file) = &log.map {
+                empty(file.fd(), log.slot.ring_bytes);
             }
         }
         let slots = self.volume.log_slots();

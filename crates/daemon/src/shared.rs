@@ -30,6 +30,7 @@ use shale_format::TxId;
 use shale_format::log::LogSlot;
 use shale_volume::{Run, Volume};
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -173,6 +174,9 @@ impl Shared {
         self.credits.close(client.id);
         if client.reach == Reach::Socket {
             tracing::info!(client = client.id, pid = client.pid, "client left");
+        }
+        if client.reach == Reach::Socket {
+            crate::left_log::empty(client.log_fd.as_fd(), client.ring_bytes);
         }
         if let Err(e) = self.free_log(client.slot, &client.log_path) {
             // Everything is in the volume; the next start frees the slot.

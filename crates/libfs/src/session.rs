@@ -170,6 +170,11 @@ impl Session {
         Durability::from_number(self.attached.durability).unwrap_or_default()
     }
 
+    /// Bytes of this client's update log.
+    pub fn log_bytes(&self) -> u64 {
+        self.attached.ring_bytes
+    }
+
     /// Number that the daemon knows this client by.
     pub fn client(&self) -> u32 {
         self.attached.client

@@ -1,8 +1,8 @@
 //! This process as a client of the volumes behind the mounts.
 //!
-//! A process becomes a client at its first call for a file of a mount. What it gets, it
-//! keeps for its life: a session whose daemon is gone is set aside, never taken apart,
-//! since other threads may be using it. A child never uses its parent's sessions.
+//! A process becomes a client at its first call for a file of a mount. A session whose daemon is gone
+//! is set aside: other threads may be using it. When each of them has ended the call that it was in, it
+//! is freed, with its memory and descriptors. A child never uses its parent's sessions.
 
 use crate::clock;
 use crate::link::Link;
@@ -10,7 +10,7 @@ use crate::mounts::{self, MOUNTS};
 use crate::protect;
 use crate::thread;
 use core::ptr;
-use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use shale_device::{MapOptions, SystemClock};
 use shale_libfs::{Caller, Errno, Session, SessionMaps, SessionOptions};
@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// A session with one mount.
 pub struct Client {
+    /// Told apart from all other clients of this process, also those that were freed.
+    pub number: u64,
     /// The session.
     pub session: Arc<Session>,
     /// Its connection.
@@ -27,9 +29,21 @@ pub struct Client {
 static CLIENT: [AtomicPtr<Client>; MOUNTS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOUNTS];
 /// After a failure: when to try again, ns.
 static AGAIN_NS: [AtomicI64; MOUNTS] = [const { AtomicI64::new(0) }; MOUNTS];
+/// Number of the next client.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
 static ATTACHING: Mutex<()> = Mutex::new(());
-/// Bytes of the update log to ask for.
-static LOG_BYTES: AtomicU64 = AtomicU64::new(16 << 20);
+/// Clients that nobody finds any more. A leaf among the locks.
+static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
+
+/// A client that some threads may be using still.
+struct Aside {
+    /// From a box. No box before it is freed: others have references.
+    client: AtomicPtr<Client>,
+    /// Those that may.
+    busy: thread::Busy,
+}
+/// Bytes of the update log to ask for; 0: what the volume has for a process.
+static LOG_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Calls that a process leaves to the kernel before it becomes a client.
 static WARM_CALLS: AtomicU32 = AtomicU32::new(WARM_CALLS_DEFAULT);
 /// To become a client takes as long as some hundred calls by way of the kernel: whoever waits
@@ -53,11 +67,42 @@ pub fn configure() {
             .ok()
             .and_then(|v: String| v.parse::<u64>().ok())
     };
-    if let Some(bytes) = number("SHALE_LOG_BYTES") {
-        LOG_BYTES.store(bytes.clamp(1 << 20, 1 << 40), Ordering::Relaxed);
+    if let Ok(text) = std::env::var("SHALE_LOG_BYTES") {
+        match size(&text) {
+            Some(bytes) => LOG_BYTES.store(bytes, Ordering::Relaxed),
+            None => crate::failure::warn(&format!(
+                "SHALE_LOG_BYTES={text} is no size; write for example 64M: the volume's is used"
+            )),
+        }
     }
     if let Some(calls) = number("SHALE_WARM_CALLS") {
         WARM_CALLS.store(calls.min(1 << 30) as u32, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of a size as people write it: 4096, 64K, 64M, 1GiB.
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// Says, once, that the log is not as large as was asked for.
+fn check_log_bytes(session: &Session) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let (asked, has) = (LOG_BYTES.load(Ordering::Relaxed), session.log_bytes());
+    if asked != 0 && asked != has && !SAID.swap(true, Ordering::Relaxed) {
+        let limit = if asked > has { "most" } else { "least" };
+        crate::failure::warn(&format!(
+            "SHALE_LOG_BYTES={asked}: a log of this volume has at {limit} {has} bytes (log_bytes in its volume file): {has} are used"
+        ));
     }
 }
 
@@ -82,7 +127,8 @@ pub fn is_attached(mount: u32) -> bool {
 #[inline]
 pub fn get(mount: u32) -> Option<&'static Client> {
     let client = CLIENT[mount as usize].load(Ordering::Acquire);
-    // SAFETY: the pointer came from a box that is never freed.
+    // SAFETY: the pointer came from a box. The calling thread is busy, so the box is not freed before
+    // its call has ended, and the reference is not used longer.
     unsafe { client.as_ref() }.or_else(|| attach(mount))
 }
 
@@ -94,6 +140,7 @@ fn attach(mount: u32) -> Option<&'static Client> {
         return None;
     }
     let _one = ATTACHING.lock();
+    free_unused();
     let there = slot.load(Ordering::Acquire);
     if !there.is_null() {
         // SAFETY: as in `get`.
@@ -134,9 +181,27 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     };
     let recent = Default::default();
     let session = Session::attach_mapped(link.clone(), clock, recent, options, &maps)?;
+    check_log_bytes(&session);
     crate::calls::mapping::note_present(place.device);
     crate::report::attached();
-    Ok(Client { session, link })
+    Ok(Client {
+        number: NUMBER.fetch_add(1, Ordering::Relaxed),
+        session,
+        link,
+    })
+}
+
+/// Frees clients that were set aside and that nobody can be using any more.
+fn free_unused() {
+    let unused: Vec<Aside> = {
+        let mut aside = ASIDE.lock();
+        aside.extract_if(.., |a| a.busy.have_ended()).collect()
+    };
+    for mut unused in unused {
+        // SAFETY: from a box, taken out of sight once, and whoever had found it before is done with it.
+        // Some milliseconds: unmapped, closed.
+        drop(unsafe { Box::from_raw(*unused.client.get_mut()) });
+    }
 }
 
 /// Sets a client aside whose daemon is gone or has cut it off. `false`: it is all right.
@@ -150,6 +215,9 @@ pub fn set_aside_if_lost(mount: u32, client: &'static Client) -> bool {
             .is_ok();
         if was_there {
             crate::report::lost();
+            let busy = thread::Busy::now();
+            let client = AtomicPtr::new(client);
+            ASIDE.lock().push(Aside { client, busy });
         }
     }
     lost
@@ -164,11 +232,18 @@ pub fn forget_all() {
     for again in &AGAIN_NS {
         again.store(0, Ordering::Relaxed);
     }
-    // A thread of the parent may have held the lock in the moment that was copied.
-    if ATTACHING.is_locked() {
-        // SAFETY: the child has one thread, this one, so nobody else can hold or take the lock.
-        unsafe { ATTACHING.force_unlock() };
+    // A thread of the parent may have held a lock in the moment that was copied.
+    // SAFETY: the child has one thread, this one, so nobody else can hold or take a lock.
+    unsafe {
+        if ATTACHING.is_locked() {
+            ATTACHING.force_unlock();
+        }
+        if ASIDE.is_locked() {
+            ASIDE.force_unlock();
+        }
     }
+    // They are the parent's, and in its child not whole.
+    core::mem::forget(core::mem::take(&mut *ASIDE.lock()));
 }
 
 /// Nothing is served any more, and nobody is inside: ends all sessions. The daemon brings what they have
@@ -182,6 +257,7 @@ pub fn drop_all(thread: &thread::Thread) {
             drop(unsafe { Box::from_raw(client) });
         }
     }
+    free_unused();
     thread.inside.store(0, Ordering::Relaxed);
 }
 
@@ -201,5 +277,20 @@ pub fn caller() -> Caller {
     Caller {
         uid,
         ..Caller::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_as_people_write_them() {
+        for (text, bytes) in [("67108864", 64 << 20), ("64M", 64 << 20), ("1gib", 1 << 30)] {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for text in ["", "M", "64X", "1.5G", "-1", "99999999T", "64 M"] {
+            assert_eq!(size(text), None, "{text}");
+        }
     }
 }

@@ -112,21 +112,25 @@ fn appended_bytes(number: u32, args: &Args, flags: u32) -> Option<usize> {
     appends.then(|| crate::calls::vectors::bytes(number, args))
 }
 
-/// One line for the user, if standard error is what it was.
+/// Tells the user, once.
 fn tell() {
     if TOLD.swap(true, Ordering::AcqRel) {
         return;
     }
     let said = SAID.lock().clone().unwrap_or_default();
     report::panicked(&said);
+    warn(&format!(
+        "internal error at {said}; its files are served by the mount from now on"
+    ));
+}
+
+/// A line on standard error, if that is the kernel's file that it was when the program began.
+pub fn warn(what: &str) {
     let before = [0, 1].map(|at| STDERR[at].load(Ordering::Relaxed));
-    if stderr() != Some(before) {
+    if stderr() != Some(before) || table::get(2) != Entry::Kernel {
         return;
     }
-    let line = format!(
-        "shale: process {}: internal error at {said}; its files are served by the mount from now on\n",
-        raw::getpid()
-    );
+    let line = format!("shale: process {}: {what}\n", raw::getpid());
     let args = [2, line.as_ptr() as u64, line.len() as u64, 0, 0, 0];
     // SAFETY: a string that lives through the call.
     unsafe { raw::syscall(nr::WRITE, &args) };

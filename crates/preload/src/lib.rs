@@ -10,7 +10,8 @@
 //! Settings, by the environment:
 //!
 //! * `SHALE_REPORT=FILE`: at exit, add a line of JSON to the file ([`report`]).
-//! * `SHALE_LOG_BYTES=N`: bytes of the update log of each process, default 16 MiB.
+//! * `SHALE_LOG_BYTES=N`: bytes of the update log of each process (`64M`), within the limits of the volume;
+//!   default: what its volume file says (`client_log_bytes`, else `log_bytes`).
 //! * `SHALE_WARM_CALLS=N`: calls that a process leaves to the kernel before it becomes a
 //!   client of the volume, default 256; 0: none.
 //! * `SHALE_BYPASS=PROGRAM:…`: programs in which nothing is served ([`bypass`]).

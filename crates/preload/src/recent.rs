@@ -1,14 +1,13 @@
 //! Inodes that a thread has used lately, each with its short way ([`Found`]).
 //!
 //! A list goes with the thread's slot, so nobody else touches it and it needs no lock; the
-//! next thread of the slot goes on with it. An entry is found by client and inode number.
-//! Clients are never freed, so none is taken for another one; and with a number that has
+//! next thread of the slot goes on with it. An entry is found by the numbers of client and inode.
+//! No client has the number of another one; and with an inode number that has
 //! become another inode's a [`Found`] finds that one. So nothing has to be taken out when a
-//! file is closed or a client is set aside: an entry stays until another one needs its place.
+//! file is closed or a client is freed: an entry stays until another one needs its place.
 
 use crate::client::Client;
 use crate::thread::Thread;
-use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use shale_libfs::Found;
 
@@ -16,8 +15,8 @@ use shale_libfs::Found;
 const ENTRIES: usize = 16;
 
 struct Entry {
-    /// Only compared.
-    client: *const Client,
+    /// Its number.
+    client: u64,
     found: Found,
 }
 
@@ -27,7 +26,7 @@ pub struct Recent([Entry; ENTRIES]);
 impl Recent {
     fn new() -> Self {
         Self(core::array::from_fn(|_| Entry {
-            client: ptr::null(),
+            client: 0,
             found: Found::default(),
         }))
     }
@@ -36,7 +35,7 @@ impl Recent {
     fn get(&mut self, client: &Client, ino: u64) -> &mut Found {
         let place = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         let entry = &mut self.0[place as usize % ENTRIES];
-        if entry.client != ptr::from_ref(client) || entry.found.ino() != ino {
+        if entry.client != client.number || entry.found.ino() != ino {
             entry.begin(client, ino);
         }
         &mut entry.found
@@ -46,7 +45,7 @@ impl Recent {
 impl Entry {
     #[cold]
     fn begin(&mut self, client: &Client, ino: u64) {
-        self.client = client;
+        self.client = client.number;
         self.found = Found::new(ino);
     }
 }

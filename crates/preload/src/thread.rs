@@ -2,10 +2,11 @@
 //!
 //! A thread's block lies in static thread-local storage of the initial-exec kind, which
 //! is reached without a call and without allocation. Threads that serve calls also
-//! have a slot each in a table that others can see: `busy` is set while the thread
-//! works on tables or in libfs. A fork raises a flag, has all processors see it
-//! (`membarrier`), and waits until no slot is busy: then no lock is held that the
-//! child would never see released. Being busy costs two plain stores and a load.
+//! have a slot each in a table that others can see: `turn` is odd while the thread
+//! works on tables or in libfs, and another number each time. A fork raises a flag, has all processors
+//! see it (`membarrier`), and waits until no slot is busy: then no lock is held that the
+//! child would never see released. What threads may have found before it was taken out of sight
+//! is freed when each was outside since ([`Busy`]). Being busy costs two plain stores and two loads.
 
 use crate::calls::vfork::Inherited;
 use crate::raw::{self, nr};
@@ -89,7 +90,8 @@ const SLOTS: usize = 1 << 14;
 #[repr(C, align(64))]
 struct Slot {
     owner: AtomicI32,
-    busy: AtomicU32,
+    /// Odd: the thread is busy. One more with each beginning and each end.
+    turn: AtomicU32,
     /// Upper end of a stack that goes with the slot; 0: none yet.
     stack: AtomicUsize,
     /// Inodes that its thread has used lately; null: none yet.
@@ -99,7 +101,7 @@ struct Slot {
 static SLOT: [Slot; SLOTS] = [const {
     Slot {
         owner: AtomicI32::new(0),
-        busy: AtomicU32::new(0),
+        turn: AtomicU32::new(0),
         stack: AtomicUsize::new(0),
         recent: AtomicPtr::new(core::ptr::null_mut()),
     }
@@ -165,13 +167,14 @@ impl Thread {
         }
         let slot = &SLOT[self.slot.load(Ordering::Relaxed) as usize - 1];
         loop {
-            slot.busy.store(1, Ordering::Relaxed);
+            slot.turn
+                .store(slot.turn.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
             // The barrier of the fork orders this store and the load below.
             compiler_fence(Ordering::SeqCst);
             if FORKING.load(Ordering::Acquire) == 0 {
                 return;
             }
-            slot.busy.store(0, Ordering::Release);
+            slot.end();
             while FORKING.load(Ordering::Acquire) != 0 {
                 raw::futex_wait(&FORKING, 1, 10);
             }
@@ -183,7 +186,52 @@ impl Thread {
     pub fn end(&self) {
         let slot = &SLOT[self.slot.load(Ordering::Relaxed) as usize - 1];
         compiler_fence(Ordering::SeqCst);
-        slot.busy.store(0, Ordering::Release);
+        slot.end();
+    }
+}
+
+impl Slot {
+    fn is_busy(&self) -> bool {
+        self.turn.load(Ordering::Acquire) & 1 != 0
+    }
+
+    #[inline(always)]
+    fn end(&self) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.turn
+            .store((turn | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Whether a busy slot's thread has ended: by a system call of its own, in the middle of a call.
+    fn is_deserted(&self) -> bool {
+        !lives(self.owner.load(Ordering::Relaxed))
+    }
+}
+
+/// The threads that were busy at some moment: slots and turns.
+pub struct Busy(Vec<(usize, u32)>);
+
+impl Busy {
+    /// Now. A thread that is not among them has nothing that was taken out of sight before.
+    pub fn now() -> Self {
+        // A thread's turn is seen here, or it sees what was taken out of sight.
+        plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+        let turns = slots().iter().map(|s| s.turn.load(Ordering::Acquire));
+        Self(
+            turns
+                .enumerate()
+                .filter(|(_, turn)| turn & 1 != 0)
+                .collect(),
+        )
+    }
+
+    /// Whether all of them have ended that call meanwhile.
+    pub fn have_ended(&mut self) -> bool {
+        self.0.retain(|&(slot, turn)| {
+            let slot = &SLOT[slot];
+            slot.turn.load(Ordering::Acquire) == turn && !slot.is_deserted()
+        });
+        self.0.is_empty()
     }
 }
 
@@ -253,10 +301,9 @@ pub fn alone() -> Alone {
     plain_membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
     for slot in slots() {
         let mut spins = 0u32;
-        while slot.busy.load(Ordering::Acquire) != 0 {
-            let owner = slot.owner.load(Ordering::Relaxed);
-            if spins > 10_000 && spins.is_multiple_of(1000) && !lives(owner) {
-                slot.busy.store(0, Ordering::Relaxed);
+        while slot.is_busy() {
+            if spins > 10_000 && spins.is_multiple_of(1000) && slot.is_deserted() {
+                slot.end();
             }
             spins += 1;
             if spins > 100 {
@@ -278,7 +325,7 @@ impl Drop for Alone {
 pub fn only_this_is_left() {
     for slot in slots() {
         slot.owner.store(0, Ordering::Relaxed);
-        slot.busy.store(0, Ordering::Relaxed);
+        slot.turn.store(0, Ordering::Relaxed);
         // Its thread may have been changing it in the moment that was copied.
         slot.recent.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
@@ -292,6 +339,43 @@ pub fn only_this_is_left() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Threads of other tests may be busy, too.
+    fn end_soon(busy: &mut Busy) -> bool {
+        let begun = std::time::Instant::now();
+        while !busy.have_ended() && begun.elapsed().as_secs() < 10 {
+            std::thread::yield_now();
+        }
+        busy.have_ended()
+    }
+
+    /// A thread that is busy again was outside meanwhile.
+    #[test]
+    fn the_busy_are_waited_for_once() {
+        register_barriers();
+        let (to, steps) = std::sync::mpsc::channel::<()>();
+        let (done, turns) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let me = this();
+            for _ in 0..2 {
+                me.begin();
+                done.send(()).unwrap();
+                steps.recv().unwrap();
+                me.end();
+            }
+        });
+        turns.recv().unwrap();
+        let mut busy = Busy::now();
+        assert!(!busy.have_ended() && !busy.have_ended());
+        to.send(()).unwrap();
+        turns.recv().unwrap();
+        assert!(end_soon(&mut busy));
+        let mut busy = Busy::now();
+        assert!(!busy.have_ended());
+        to.send(()).unwrap();
+        thread.join().unwrap();
+        assert!(end_soon(&mut busy));
+    }
 
     #[test]
     fn blocks_are_per_thread_and_alone_waits_for_the_busy() {

@@ -67,7 +67,7 @@ impl Run {
         let mut command = Command::new(program);
         command.env("LD_PRELOAD", library());
         command.env("SHALE_RUN_DIR", mount.states());
-        command.env("SHALE_LOG_BYTES", (4 << 20).to_string());
+        command.env("SHALE_LOG_BYTES", "16M");
         Self(command)
     }
 
