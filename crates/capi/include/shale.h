@@ -88,8 +88,8 @@ const char *shale_strerror(int error);
 /* ---- Attaching ---- */
 
 /* Attaches to the volume that is mounted at `mountpoint` (any path on the mount will do). `*volume`:
- * the handle, set only on success; end it with shale_detach(). Takes some milliseconds and 16 MiB of the
- * volume's NVM for this process's update log.
+ * the handle, set only on success; end it with shale_detach(). Takes some milliseconds and memory for
+ * this process's update log, as much as the volume's client_log_bytes or log_bytes say.
  * -ENODEV: nothing of Shale's is mounted there; -ECONNREFUSED: the daemon does not answer (it may be
  * starting again: try once more); -EPERM, -EACCES: the volume is another user's, and does not trust this
  * one; errors of stat(2). */

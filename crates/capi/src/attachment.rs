@@ -19,8 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of the update log to ask for: a process that writes for long has it digested meanwhile.
-const LOG_BYTES: u64 = 16 << 20;
+/// Bytes of the update log to ask for: what the volume has for a process.
+const LOG_BYTES: u64 = 0;
 /// What a process takes away from the modes of its files where the kernel does not say.
 const UMASK_DEFAULT: u32 = 0o022;
 

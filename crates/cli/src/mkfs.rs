@@ -55,7 +55,8 @@ pub struct Args {
     /// When a write is durable: strict (when the call returns)
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     durability: String,
-    /// Size of each client's update log [default: 256M, less on a small volume]
+    /// Size of each client's update log [default: 256M for the mount, 64M for each process under
+    /// shale run or with libshale, less on a small volume]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     log_bytes: Option<u64>,
     /// Name of the volume, for people [default: name of the volume file]
@@ -236,8 +237,7 @@ fn durability(word: &str) -> Result<Durability> {
     }
 }
 
-/// The log's bytes; on a small volume a log of the usual size would be larger than
-/// everything it could ever be digested into.
+/// The log's bytes; 0: as the size of the volume has it.
 fn log_bytes(args: &Args) -> Result<u64> {
     match args.log_bytes {
         Some(bytes) if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) => {
@@ -247,11 +247,7 @@ fn log_bytes(args: &Args) -> Result<u64> {
                 size::show(LOG_BYTES_MAX)
             )))
         }
-        Some(bytes) => Ok(bytes),
-        None if args.nvm.bytes >= 1 << 30 => Ok(0),
-        None => Ok((args.nvm.bytes / 4)
-            .next_power_of_two()
-            .clamp(LOG_BYTES_MIN, 256 << 20)),
+        said => Ok(said.unwrap_or(0)),
     }
 }
 
@@ -282,6 +278,7 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
         "ssd": made.file.ssd,
         "hdd": made.file.hdd,
         "log_bytes": made.file.log_bytes,
+        "client_log_bytes": made.file.client_log_bytes.unwrap_or(made.file.log_bytes),
         "trusted_uids": made.file.trusted_uids,
         "persistence": persistence(made),
         "huge_pages": made.huge_pages,
@@ -315,10 +312,15 @@ fn print(args: &Args, made: &Made) {
         }
     }
     say!("  nvm is      {}", explain(persistence(made)));
-    say!(
-        "  update log  {} for each client",
-        size::show(made.file.log_bytes)
-    );
+    let (mount, other) = (made.file.log_bytes, made.file.client_log_bytes);
+    match other.filter(|&other| other != mount) {
+        None => say!("  update log  {} for each client", size::show(mount)),
+        Some(other) => say!(
+            "  update log  {} for the mount, {} for each other client",
+            size::show(mount),
+            size::show(other)
+        ),
+    }
     for uid in &made.file.trusted_uids {
         say!("  trusted     user {uid}: may read every byte of the volume");
     }

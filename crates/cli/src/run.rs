@@ -5,6 +5,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::mounts;
+use crate::size;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -25,8 +26,8 @@ Examples:
 The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that
 is static, or whose calls do not go through libc, is served by the mount as without this, and
 so are users other than the volume's owner, root and those whom it trusts (shale mkfs --trust).
-Settings by the environment: SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=N the size of
-each process's update log, SHALE_WARM_CALLS=N how many calls a process leaves to the mount
+Settings by the environment: SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=64M the size of
+each process's update log, up to the log_bytes of its volume, SHALE_WARM_CALLS=N how many calls a process leaves to the mount
 before it becomes a client of the volume (256, since that takes some milliseconds),
 SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
 
@@ -63,9 +64,18 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// Refuses settings of the environment that the library could only ignore.
+fn check_settings() -> Result<()> {
+    if let Ok(text) = std::env::var("SHALE_LOG_BYTES") {
+        size::parse(&text).map_err(|why| Failure::usage(format!("SHALE_LOG_BYTES: {why}")))?;
+    }
+    Ok(())
+}
+
 /// Runs the command; returns only if that is not possible.
 pub fn run(args: &Args) -> Result<()> {
     let library = library()?;
+    check_settings()?;
     if !mounts::all()?.iter().any(|m| m.is_shale()) {
         eprintln!("shale run: no shale volume is mounted: nothing will be served in the process");
     }

@@ -173,16 +173,24 @@ impl Shared {
             .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })
     }
 
-    /// Bytes of the ring that `asker` gets who wants a log of `log_bytes` bytes.
+    /// Bytes of the ring that `asker` gets who wants a log of `log_bytes` bytes; 0: the usual.
     fn ring_bytes(&self, asker: &Asker, log_bytes: u64) -> u64 {
-        let usual = self.volume.superblock().log_bytes;
-        let wanted = match log_bytes {
-            0 => usual,
-            // Its log takes memory of the machine, whatever it writes into it.
-            n if asker.reach == Reach::Socket => n.min(usual),
-            n => n,
-        };
-        wanted.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+        match asker.reach {
+            Reach::Socket => self.client_ring_bytes(log_bytes),
+            Reach::InProcess if log_bytes == 0 => ring(self.volume.superblock().log_bytes),
+            Reach::InProcess => ring(log_bytes),
+        }
+    }
+
+    /// As [`Self::ring_bytes`], for another process. Its log takes memory of the machine, whatever it
+    /// writes into it: so there is a limit.
+    pub(crate) fn client_ring_bytes(&self, log_bytes: u64) -> u64 {
+        let mount = self.volume.superblock().log_bytes;
+        let usual = self.config.volume.client_log_bytes.unwrap_or(mount);
+        match log_bytes {
+            0 => ring(usual),
+            n => ring(n.min(mount.max(usual))),
+        }
     }
 
     fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
@@ -249,6 +257,11 @@ impl Shared {
         );
         Ok(client)
     }
+}
+
+/// Bytes of a ring within the limits.
+fn ring(bytes: u64) -> u64 {
+    bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
 }
 
 /// The file of a log, for its client, and how the daemon reads it.

@@ -132,9 +132,6 @@ impl DaemonConfig {
     }
 }
 
-/// Bytes of the log that a program under `shale run` asks for, unless told otherwise.
-const USUAL_LOG_BYTES: u64 = 16 << 20;
-
 /// A volume that was opened and recovered, and is served by nobody yet.
 struct Opened {
     map: Arc<Map>,
@@ -340,12 +337,7 @@ impl Daemon {
     /// No thread can be started.
     pub fn serve_listener(&self, listener: OwnedFd) -> Result<()> {
         let shared = self.shared.clone();
-        let usual = self
-            .shared
-            .volume
-            .superblock()
-            .log_bytes
-            .min(USUAL_LOG_BYTES);
+        let usual = self.shared.client_ring_bytes(0);
         self.shared.spare.expect(RING_AT + usual as usize);
         self.spawn("spare-log".to_owned(), move || {
             shared.spare.make_loop(&shared.nvm_dir);

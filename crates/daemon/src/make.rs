@@ -6,7 +6,9 @@ use crate::nvm_dir::{NvmLock, make_nvm, remove, volume_files};
 use crate::volume_file::{DeviceFile, FORMAT, NvmEntry, VolumeFile, uuid_text};
 use shale_device::{Clock, MapOptions, Persistence};
 use shale_format::Durability;
-use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_DEFAULT, NVM_BYTES_MIN};
+use shale_format::limits::{
+    BLOCK_BYTES, CLIENT_LOG_BYTES_DEFAULT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN, NVM_BYTES_MIN,
+};
 use shale_volume::{MkfsOptions, Volume};
 use std::io::Read;
 use std::path::PathBuf;
@@ -26,7 +28,8 @@ pub struct MakeOptions {
     pub nvm_bytes: u64,
     /// Tiers below NVM; empty: none.
     pub lower: LowerTiers,
-    /// Bytes of a client's log unless it asks otherwise; 0: the default.
+    /// Bytes of each client's log; 0: a size for the mount and a smaller one for other processes, by the size
+    /// of NVM.
     pub log_bytes: u64,
     /// Durability policy.
     pub durability: Durability,
@@ -101,6 +104,18 @@ pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
     made
 }
 
+/// Bytes of the logs of a volume for which none were said: of the mount, and of each other process. A process
+/// waits until its log is allocated (64 MiB: 12 ms), and there may be many.
+fn default_log_bytes(nvm_bytes: u64) -> (u64, Option<u64>) {
+    // A larger one on a small volume could never be digested into it.
+    let share = |parts: u64, most: u64| {
+        let bytes = (nvm_bytes / parts).next_power_of_two();
+        bytes.clamp(LOG_BYTES_MIN, most)
+    };
+    let mount = share(4, LOG_BYTES_DEFAULT);
+    (mount, Some(share(16, CLIENT_LOG_BYTES_DEFAULT)))
+}
+
 fn make_in(
     options: &MakeOptions,
     dir: &std::path::Path,
@@ -111,9 +126,9 @@ fn make_in(
     let map = make_nvm(dir, bytes, &MapOptions::new())?;
     let (persistence, huge_pages) = (map.persistence(), map.huge_pages());
     let segments = map.pieces().len();
-    let log_bytes = match options.log_bytes {
-        0 => LOG_BYTES_DEFAULT,
-        n => n,
+    let (log_bytes, client_log_bytes) = match options.log_bytes {
+        0 => default_log_bytes(bytes),
+        n => (n, None),
     };
     let uuid = random()?;
     let [ssd_files, hdd_files] = devices.files();
@@ -123,6 +138,7 @@ fn make_in(
         uuid: uuid_text(&uuid),
         durability: options.durability.name().to_owned(),
         log_bytes,
+        client_log_bytes,
         migrate_at_percent: None,
         trusted_uids: options.trusted_uids.clone(),
         nvm: vec![NvmEntry {

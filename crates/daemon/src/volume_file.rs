@@ -99,8 +99,13 @@ pub struct VolumeFile {
     pub uuid: String,
     /// `strict` or `buffered`.
     pub durability: String,
-    /// Bytes of a client's update log unless it asks otherwise.
+    /// Bytes of the update log of the mount, and of each other client unless `client_log_bytes` says
+    /// otherwise.
     pub log_bytes: u64,
+    /// Bytes of the update log of each process under `shale run` or with libshale; none: `log_bytes`. A
+    /// process may ask for another size, up to the larger of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_log_bytes: Option<u64>,
     /// Percentage of the NVM tier at which cold data begins to move below; none: 95.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_at_percent: Option<u32>,
@@ -257,6 +262,14 @@ impl VolumeFile {
                 ),
             );
         }
+        if let Some(bytes) = self.client_log_bytes
+            && !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes)
+        {
+            return wrong(
+                "client_log_bytes",
+                &format!("{bytes} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}"),
+            );
+        }
         if self.trusted_uids.contains(&NOBODY) {
             return wrong("trusted_uids", &format!("{NOBODY} is no user"));
         }
@@ -366,6 +379,7 @@ mod tests {
             uuid: uuid_text(&[7; 16]),
             durability: "strict".to_owned(),
             log_bytes: LOG_BYTES_MIN,
+            client_log_bytes: None,
             migrate_at_percent: None,
             trusted_uids: Vec::new(),
             nvm: vec![NvmEntry {
@@ -386,11 +400,14 @@ mod tests {
         let without = std::fs::read_to_string(&path).unwrap();
         assert!(!without.contains("trusted_uids"), "{without}");
         assert!(VolumeFile::load(&path).unwrap().trusted_uids.is_empty());
+        assert!(!without.contains("client_log_bytes"), "{without}");
         file.trusted_uids = vec![1000, 1001];
+        file.client_log_bytes = Some(64 << 20);
         file.save(&path).unwrap();
         VolumeFile::forget_device(&path, Path::new("/none")).unwrap();
         let loaded = VolumeFile::load(&path).unwrap();
         assert_eq!(loaded.trusted_uids, [1000, 1001]);
+        assert_eq!(loaded.client_log_bytes, Some(64 << 20));
         assert_eq!(loaded.nvm_dir(), dir.path().join("nvm"));
         assert_eq!(loaded.uuid_bytes(), [7; 16]);
         assert_eq!(loaded.name, "v");

@@ -16,6 +16,9 @@ pub const RECORD_BYTES_MAX: usize = 2 << 20;
 pub const LOG_BYTES_MIN: u64 = 16 << 20;
 /// Default ring of an update log, in bytes.
 pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
+/// Most bytes of the update log of a process other than the mount, unless the volume or the process says otherwise:
+/// a write of 8 MiB fits into a quarter of it.
+pub const CLIENT_LOG_BYTES_DEFAULT: u64 = 64 << 20;
 /// Largest ring of an update log, in bytes.
 pub const LOG_BYTES_MAX: u64 = 4 << 30;
 /// Number of update logs that can exist at once.

@@ -13,6 +13,7 @@ mod grow;
 mod history;
 mod in_use;
 mod inodes;
+mod lasting;
 mod messages;
 mod observe;
 mod past_pages;

@@ -410,6 +410,7 @@ impl Place {
             uuid: uuid_text(&UUID),
             durability: "strict".to_owned(),
             log_bytes: LOG_BYTES_MIN,
+            client_log_bytes: None,
             nvm: vec![NvmEntry {
                 dir: self.nvm_dir(),
                 size_bytes: NVM_BYTES_MIN,

@@ -418,6 +418,7 @@ fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
         uuid: uuid_text(uuid),
         durability: "strict".to_owned(),
         log_bytes: LOG_BYTES_MIN,
+        client_log_bytes: None,
         nvm: vec![NvmEntry {
             dir: nvm.to_path_buf(),
             size_bytes: bytes,
