@@ -31,7 +31,6 @@ static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 const PIECE_BYTES: usize = 512 << 10;
 
 /// Once, at the start of the program.
-#[cfg_attr(test, allow(dead_code))]
 pub fn configure() {
     if let Some(file) = stderr() {
         for (place, value) in STDERR.iter().zip(file) {
