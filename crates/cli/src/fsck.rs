@@ -9,6 +9,7 @@ use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir, repa
 use shale_daemon::{DaemonError, VolumeFile};
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,6 +22,9 @@ Exit code 0: the volume is as it should be, with --repair: now; 3: damage was fo
 missing, or something could not be repaired. A repair tells by path what it repaired and what is lost. What has lost its
 name is in /lost+found afterwards. Records that wait in update
 logs, and a batch that waits in the journal, are no damage: the next mount applies them.";
+
+/// How long the daemon of a mount that has gone is waited for.
+const END_WAIT: Duration = Duration::from_secs(30);
 
 /// Arguments of `fsck`.
 #[derive(Debug, clap::Args)]
@@ -55,6 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.without_missing {
         options.below = options.below.without_missing();
     }
+    wait_for_end(&file)?;
     let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
     if args.repair {
         return repair(args, &file, &options, bar.as_ref());
@@ -126,6 +131,25 @@ fn print(args: &Args, report: &Report) -> Result<()> {
         say!("{}", text.map_err(Failure::because("the report"))?);
     } else {
         say!("{report}");
+    }
+    Ok(())
+}
+
+/// After `umount(8)` the daemon of a mount brings its logs into the volume and ends: it is waited for.
+fn wait_for_end(file: &VolumeFile) -> Result<()> {
+    for dir in StateDir::all() {
+        let state = &dir.state;
+        let unmounted = state.device.is_some() && !state.is_mounted()?;
+        if state.nvm_dir != file.nvm_dir() || state.is_stale() || !unmounted {
+            continue;
+        }
+        let (place, pid) = (state.mountpoint.display(), state.supervisor.pid);
+        eprintln!("shale: {place}: unmounted; waiting until process {pid} has finished");
+        let deadline = Instant::now() + END_WAIT;
+        for process in [Some(state.supervisor), state.daemon].into_iter().flatten() {
+            // One that does not end is told of as what uses the volume.
+            process.wait(Some(deadline.saturating_duration_since(Instant::now())))?;
+        }
     }
     Ok(())
 }

@@ -48,6 +48,9 @@ pub struct Args {
     /// The process again has the limit of each client
     #[arg(long, requires = "client", conflicts_with = "rate")]
     default: bool,
+    /// The limits as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 fn rate(text: &str) -> std::result::Result<u64, String> {
@@ -78,7 +81,12 @@ pub fn run(args: &Args) -> Result<()> {
     } else if args.client.is_some() || args.mount {
         return Err(Failure::usage("--rate says how fast").advise("shale limit --help"));
     }
-    for line in lines(&ask::status(&dir)?) {
+    let status = ask::status(&dir)?;
+    if args.json {
+        say!("{:#}", status["limits"]);
+        return Ok(());
+    }
+    for line in lines(&status) {
         say!("{line}");
     }
     Ok(())

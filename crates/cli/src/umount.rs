@@ -102,10 +102,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Takes the mount's name away. One that is mounted elsewhere, too, stays as it is: its volume would go on
-/// being served there.
+/// Takes the mount's name away. One that is mounted at another place, too, stays as it is: its volume would go on
+/// being served there. Of other mount namespaces the kernel takes it away with ours, if they follow ours.
 fn unmount(place: &Path, mount: &Mount, dir: Option<&StateDir>, lazy: bool) -> Result<()> {
-    let elsewhere = holders::mounts_of(&mount.device, Some(place));
+    let mut elsewhere = holders::mounts_of(&mount.device, Some(place));
+    elsewhere.retain(|m| matches!(m, Holder::Mount { seen_by: None, .. }));
     if let Some(named) = holders::name(&elsewhere).filter(|_| !lazy) {
         let text = format!("{}: the volume is also in use by {named}", place.display());
         return Err(Failure::new(text).advise("unmount that first; --lazy does not wait for it"));
