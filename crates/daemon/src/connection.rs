@@ -13,7 +13,9 @@ use crate::space::Supply;
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Ino};
-use shale_proto::message::{Attached, BlockRun, DESCRIPTORS_MAX, Space};
+use shale_proto::message::{
+    Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX, Space,
+};
 use shale_proto::{Handler, Insist, LeaseMode, Reply, Request};
 use shale_volume::{Run, VolumeError};
 use std::os::fd::OwnedFd;
@@ -26,8 +28,6 @@ const INODE_RUNS_MAX: u32 = 64;
 const INODES_HELD_MAX: usize = 128 << 10;
 /// Part of the tier's blocks that one client of another process may hold likewise.
 const GRANTED_PART: u64 = 4;
-/// Most blocks in one grant.
-const GRANT_BLOCKS_MAX: u64 = 64 << 10;
 /// A grant below this many blocks is not worth its message.
 const GRANT_BLOCKS_MIN: u64 = 16;
 /// Most runs in one grant: what fits a message.
@@ -265,12 +265,12 @@ impl Connection {
             false => (volume.space().total / GRANTED_PART).saturating_sub(held),
         };
         let granted = self.shared.credits.with_available(supply, |bytes| {
-            let blocks = blocks
+            let wanted = blocks.min(GRANT_BLOCKS_MAX.into());
+            let blocks = wanted
                 .min(bytes / BLOCK / 4)
-                .min(GRANT_BLOCKS_MAX)
                 .min(client.grant_max())
                 .min(most);
-            let worth_it = client.may_steal && blocks >= GRANT_BLOCKS_MIN;
+            let worth_it = client.may_steal && blocks >= least_blocks(wanted);
             worth_it.then(|| volume.grant(blocks).ok()).flatten()
         });
         let Some(mut runs) = granted else {
@@ -448,6 +448,14 @@ impl Connection {
         let _reader = self.shared.readers.enter();
         let found = self.shared.volume.view().inode(Ino(ino));
         found.map_err(|e| failed(&e.into()))
+    }
+}
+
+/// Fewest blocks to grant to who asks for `wanted`: all that one call needs, else what is worth a message.
+fn least_blocks(wanted: u64) -> u64 {
+    match wanted > GRANT_AHEAD_BLOCKS.into() {
+        true => wanted,
+        false => GRANT_BLOCKS_MIN,
     }
 }
 

@@ -52,9 +52,6 @@ impl InodeNumbers {
     }
 }
 
-/// Blocks asked for at once.
-pub(crate) const GRANT_BLOCKS: u32 = 4096;
-
 /// A run of granted blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRun {

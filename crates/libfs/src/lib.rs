@@ -51,6 +51,7 @@ mod served;
 mod session;
 mod sync;
 mod walk;
+mod whole;
 mod write;
 mod xattrs;
 

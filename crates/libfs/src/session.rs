@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::flash::FlashDevices;
 use crate::gate::{self, Inside};
 use crate::gate_number;
-use crate::grants::{BlockRun, Blocks, GRANT_BLOCKS, InodeNumbers, Runs};
+use crate::grants::{BlockRun, Blocks, InodeNumbers, Runs};
 use crate::kept::Permits;
 use crate::kernel::Kernel;
 use crate::lease::Turns;
@@ -33,7 +33,9 @@ use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
-use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Space};
+use shale_proto::message::{
+    Attached, BlockRun as GrantedRun, GRANT_AHEAD_BLOCKS, PROTO_VERSION, Space,
+};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
 use std::os::fd::OwnedFd;
@@ -438,8 +440,10 @@ impl Session {
         if self.blocks.take(blocks, into) {
             return Ok(true);
         }
+        // What a large call lacks, so that nothing of it stays behind; for small ones ahead.
+        let lacking = blocks.saturating_sub(self.blocks.count());
         let ask = Request::GrantBlocks {
-            blocks: GRANT_BLOCKS,
+            blocks: lacking.max(GRANT_AHEAD_BLOCKS.into()) as u32,
         };
         let (reply, fds) = self.channel.call(ask).map_err(|e| proto(&e))?;
         let Reply::Blocks { runs, segments } = reply else {

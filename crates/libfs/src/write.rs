@@ -2,7 +2,8 @@
 //!
 //! Bytes that fill aligned blocks are stolen: written into granted free blocks of
 //! the volume, so that digest only links them. The rest goes into the log. All
-//! records of one piece of a call are one transaction.
+//! records of a call are one transaction, also above [`WRITE_PIECE_BYTES`]
+//! ([`crate::whole`]); a call that cannot be one is cut into pieces, and each piece is.
 
 use crate::attr::{Caller, without_set_id};
 use crate::errno::{Errno, Result, Stop};
@@ -31,18 +32,18 @@ pub struct WriteFlags {
 }
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// A call is cut into pieces of at most this many bytes; each is atomic.
-pub const WRITE_PIECE_BYTES: usize = 1 << 20;
-/// With more runs than this the grants are too scattered to be worth stealing.
-const RUNS_MAX: usize = 8;
+/// Bytes of a piece: the most data of one record, and of one transaction where a call cannot be one.
+pub(crate) const WRITE_PIECE_BYTES: usize = 1 << 20;
+/// With more runs than this in a piece the grants are too scattered to be worth stealing.
+pub(crate) const RUNS_MAX: usize = 8;
 
 /// Full blocks that are already in their place, and what the log has to say of them.
-struct Stolen {
+pub(crate) struct Stolen {
     /// First byte of the data that goes to blocks.
-    from: usize,
-    runs: Runs,
+    pub from: usize,
+    pub runs: Runs,
     /// They are written and durable; else the append writes them.
-    fenced: bool,
+    pub fenced: bool,
 }
 
 impl Session {
@@ -107,9 +108,19 @@ impl Session {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
+        if data.len() - done > first_piece(*at) {
+            match self.write_whole(caller, ino, known, *at, &data[done..], flags) {
+                Ok(Some(end)) => {
+                    *at = end;
+                    return Ok(data.len());
+                }
+                Ok(None) => {}
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => return Ok(done),
+            }
+        }
         loop {
-            let aligned = WRITE_PIECE_BYTES - (*at % BLOCK) as usize;
-            let piece = &data[done..data.len().min(done + aligned)];
+            let piece = &data[done..data.len().min(done + first_piece(*at))];
             let place = (*at, data.len() - done);
             match self.write_piece(caller, ino, known, place, piece, flags) {
                 Ok(end) => *at = end,
@@ -227,23 +238,7 @@ impl Session {
         self.still_served().map_err(final_errno)?;
         let fenced = blocks * BLOCK_BYTES > CHECKSUM_BYTES_MAX;
         if fenced {
-            let mut at = head;
-            for run in &runs {
-                let bytes = &data[at..at + run.bytes()];
-                self.nvm.copy_nt(run.addr.byte() as usize, bytes);
-                if self
-                    .nvm
-                    .lost(run.addr.byte() as usize, bytes.len())
-                    .is_some()
-                {
-                    // The blocks stay with this client: nobody uses them again.
-                    return Err(Errno::IO);
-                }
-                at += bytes.len();
-            }
-            if !mutants::is_on("steal-fence") {
-                self.nvm.fence();
-            }
+            self.fill_blocks(&data[head..], &runs)?;
         }
         Ok(Some(Stolen {
             from: head,
@@ -251,11 +246,36 @@ impl Session {
             fenced,
         }))
     }
+
+    /// Writes the first bytes of `data` into these blocks, durably. `EIO`: not all of them hold it. They
+    /// stay with this client then, and nobody uses them again.
+    pub(crate) fn fill_blocks(&self, data: &[u8], runs: &Runs) -> Result<()> {
+        let mut at = 0;
+        for run in runs {
+            let (to, bytes) = (run.addr.byte() as usize, &data[at..at + run.bytes()]);
+            self.nvm.copy_nt(to, bytes);
+            if self.nvm.lost(to, bytes.len()).is_some() {
+                return Err(Errno::IO);
+            }
+            at += bytes.len();
+        }
+        if !mutants::is_on("steal-fence") {
+            self.nvm.fence();
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the first piece of a call that writes from byte `at` on: the following ones begin where a
+/// block does.
+#[inline]
+pub(crate) fn first_piece(at: u64) -> usize {
+    WRITE_PIECE_BYTES - (at % BLOCK) as usize
 }
 
 /// Where `bytes` bytes at `offset` end. Errors: `EFBIG`.
 #[inline]
-fn end_of(offset: u64, bytes: usize) -> Result<u64> {
+pub(crate) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
     let end = offset.checked_add(bytes as u64);
     end.filter(|&e| e <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
 }
@@ -310,9 +330,9 @@ fn log_block(
     Ok(end)
 }
 
-/// Appends the records of one piece as one transaction: what is before the blocks, the
+/// Appends the records of one call or piece as one transaction: what is before the blocks, the
 /// blocks, and what is behind them. Returns the position behind the last.
-fn log_pieces(
+pub(crate) fn log_pieces(
     op: &mut Op<'_>,
     overlay: &mut Overlay,
     ino: u64,
@@ -323,10 +343,14 @@ fn log_pieces(
 ) -> std::result::Result<LogPos, Stop> {
     let mut parts: SmallVec<[Part<'_>; 3]> = SmallVec::new();
     let mut ranges: SmallVec<[(Range<u64>, Option<BlockAddr>); 3]> = SmallVec::new();
-    if s.from > 0 {
-        parts.push(encode::write(Ino(ino), offset, &data[..s.from]));
-        ranges.push((offset..offset + s.from as u64, None));
-    }
+    let logged = |parts: &mut SmallVec<_>, ranges: &mut SmallVec<_>, range: Range<usize>| {
+        for piece in pieces_of(offset, range) {
+            let at = offset + piece.start as u64;
+            ranges.push((at..offset + piece.end as u64, None));
+            parts.push(encode::write(Ino(ino), at, &data[piece]));
+        }
+    };
+    logged(&mut parts, &mut ranges, 0..s.from);
     let mut from = s.from;
     for run in &s.runs {
         let (at, bytes) = (offset + from as u64, run.bytes());
@@ -341,11 +365,7 @@ fn log_pieces(
         ranges.push((at..at + bytes as u64, Some(run.addr)));
         from += bytes;
     }
-    if from < data.len() {
-        let at = offset + from as u64;
-        parts.push(encode::write(Ino(ino), at, &data[from..]));
-        ranges.push((at..offset + data.len() as u64, None));
-    }
+    logged(&mut parts, &mut ranges, from..data.len());
     for part in &mut parts {
         part.header.flags |= kill;
     }
@@ -358,6 +378,17 @@ fn log_pieces(
         overlay.insert(range, source, LogPos(part.header.pos));
     }
     Ok(end)
+}
+
+/// Cuts bytes `range` of a call that begins at byte `offset` of the file into pieces.
+pub(crate) fn pieces_of(offset: u64, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let end = range.end.min(at + first_piece(offset + at as u64));
+        let piece = at..end;
+        at = end;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// The record of one stolen run. Data that is not durable yet is written by the append.
@@ -443,7 +474,7 @@ pub(crate) fn missing_blocks(
 }
 
 /// The inode after a write that ended at byte `end`.
-fn after_write(
+pub(crate) fn after_write(
     state: &mut NodeState,
     now_ns: i64,
     end: u64,

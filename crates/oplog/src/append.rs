@@ -247,7 +247,8 @@ impl Writer {
         let last = parts.len() - 1;
         let mut two_fences = false;
         for (n, part) in parts.iter_mut().enumerate() {
-            place(part, at, if n < last { flag::MORE } else { 0 });
+            let more = n < last && !mutants::is_on("chain-ends");
+            place(part, at, if more { flag::MORE } else { 0 });
             at += part.bytes();
             two_fences |= fill::needs_two_fences(part);
         }

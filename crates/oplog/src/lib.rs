@@ -30,7 +30,7 @@ pub mod scan;
 pub mod source;
 mod sync;
 
-pub use append::{Appended, CommittedWord, Writer};
+pub use append::{Appended, CHAIN_RECORDS_MAX, CommittedWord, Writer};
 pub use encode::{Part, WRITE_BYTES_MAX};
 pub use error::OplogError;
 pub use inflight::{Hold, InFlight};

@@ -30,6 +30,9 @@ pub(crate) fn in_ring(ring_bytes: u64, pos: u64) -> u64 {
     }
 }
 
+/// Part of the ring that one permit can be for at most, and so a chain of records.
+pub const PERMIT_PART: u64 = 4;
+
 /// Keeps words that different threads store to in different cache lines.
 #[repr(align(64))]
 struct Line<T>(T);
@@ -227,7 +230,7 @@ impl Ring {
     /// Most bytes that one permit can be for: with its pads a permit never asks for
     /// more than half of the ring.
     pub fn permit_bytes_max(&self) -> u64 {
-        self.bytes / 4
+        self.bytes / PERMIT_PART
     }
 
     /// Next position that will be given out.

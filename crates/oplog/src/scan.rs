@@ -6,11 +6,13 @@
 //! bytes that are the writer's own either way.
 //!
 //! The first record that is not valid ends the log: there is no other sign of the
-//! end. A chain whose last record is missing is not there at all.
+//! end. A chain whose last record is missing is not there at all, nor is one that no permit
+//! is for: whoever digests does a chain in one piece, so its length bounds that work.
 
 use crate::append::CHAIN_RECORDS_MAX;
 use crate::encode::payload_at;
 use crate::log::{Log, place};
+use crate::ring::PERMIT_PART;
 use crate::source::{LogBytes, Window};
 use shale_device::mutants;
 use shale_format::checksum::Crc32c;
@@ -150,6 +152,10 @@ impl<'a> Scan<'a> {
                 }
                 self.head = at;
                 continue;
+            }
+            let too_long = at - self.head > self.ring_bytes / PERMIT_PART;
+            if too_long && !mutants::is_on("chain-long") {
+                break;
             }
             let more = record.more();
             self.ready.push_back(record);

@@ -10,6 +10,10 @@ pub const PROTO_VERSION: u32 = 9;
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors that one reply carries.
 pub const DESCRIPTORS_MAX: usize = 128;
+/// Blocks that a client asks for ahead of use.
+pub const GRANT_AHEAD_BLOCKS: u32 = 4096;
+/// Most blocks of one grant: 256 MiB.
+pub const GRANT_BLOCKS_MAX: u32 = 64 << 10;
 
 /// A run of consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +76,8 @@ pub enum Request {
     /// Free blocks to write full blocks into; the segments they lie in come
     /// read-write with the reply.
     GrantBlocks {
-        /// Blocks wanted; fewer may be granted.
+        /// Blocks wanted; fewer may be granted. More than [`GRANT_AHEAD_BLOCKS`] are for one call:
+        /// all of them are granted (up to [`GRANT_BLOCKS_MAX`]), or none.
         blocks: u32,
     },
     /// Granted blocks that no record names and none will: when room is short, idle

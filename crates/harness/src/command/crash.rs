@@ -82,6 +82,8 @@ const WHOLE: Depth = Depth {
 
 /// Tiers below NVM need another volume, so they are never with the others either.
 const TIERS: (Kind, u64) = (Kind::Tiers, 1_000_000);
+/// States of writes above 1 MiB are large, so they are by themselves, too.
+const HUGE: (Kind, u64) = (Kind::Huge, 1_000_000);
 /// Arguments of `crash`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -90,7 +92,7 @@ pub struct Args {
     #[arg(long)]
     long: bool,
     /// Only these kinds: ones, pairs, triples, near, long, two, mkfs, requests, clients,
-    /// programs, runs; or threads or tiers alone
+    /// programs, runs; or threads, tiers or huge alone
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     kinds: Option<Vec<Kind>>,
     /// How many workloads of each kind at most
@@ -202,7 +204,7 @@ fn parse_kind(text: &str) -> std::result::Result<Kind, String> {
     kind.ok_or_else(|| {
         format!(
             "'{text}' is none of ones, pairs, triples, near, long, two, mkfs, threads, requests, \
-             clients, programs, runs, tiers"
+             clients, programs, runs, tiers, huge"
         )
     })
 }
@@ -232,7 +234,7 @@ impl Args {
         }
         let preset = if self.long { LONG } else { SHORT };
         let wanted = |kind: &Kind| self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
-        for (kind, count) in [THREADS, TIERS] {
+        for (kind, count) in [THREADS, TIERS, HUGE] {
             let tiers = self.tiers && kind == Kind::Tiers;
             if tiers || self.kinds.as_deref() == Some(&[kind]) {
                 return vec![(kind, self.count.unwrap_or(count))];
@@ -279,6 +281,7 @@ impl Args {
             Some(Set::Whole) => WHOLE,
             Some(Set::Triples | Set::Runs) => TRIPLES,
             None if self.has_tiers() => Depth::TIERS,
+            None if self.is_huge() => Depth::HUGE,
             None => Depth::default(),
         };
         Depth {
@@ -301,6 +304,11 @@ impl Args {
     fn has_tiers(&self) -> bool {
         let asked = self.kinds.as_deref() == Some(&[Kind::Tiers]);
         asked || self.tiers || self.workload.as_ref().is_some_and(|w| w.tiers)
+    }
+
+    fn is_huge(&self) -> bool {
+        let asked = self.kinds.as_deref() == Some(&[Kind::Huge]);
+        asked || self.workload.as_ref().is_some_and(|w| w.huge)
     }
 
     /// The command that shows a failure again.

@@ -47,6 +47,13 @@ pub struct Depth {
 }
 
 impl Depth {
+    /// How closely huge writes are looked at: there is more in each image.
+    pub const HUGE: Depth = Depth {
+        images_per_cut: 24,
+        flip_every: 0,
+        ..Depth::TIERS
+    };
+
     /// How closely runs with tiers below NVM are looked at: each step, with several states of the
     /// devices at each cut.
     pub const TIERS: Depth = Depth {

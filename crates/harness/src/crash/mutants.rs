@@ -30,6 +30,8 @@ pub enum Hunter {
     Full,
     /// The same, with tiers below NVM.
     Tiers,
+    /// The same, with writes above 1 MiB.
+    Huge,
     /// The row of faults whose name contains this.
     Faults(&'static str),
     /// The hostile case whose name contains this; all of them.
@@ -51,13 +53,18 @@ const fn of_tiers(name: &'static str, what: &'static str) -> Mutant {
     Mutant { name, what, hunter }
 }
 
+const fn of_huge(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Huge;
+    Mutant { name, what, hunter }
+}
+
 const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
     let hunter = Hunter::Hostile("");
     Mutant { name, what, hunter }
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 90] = [
+pub const MUTANTS: [Mutant; 93] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -74,6 +81,11 @@ pub const MUTANTS: [Mutant; 90] = [
     mutant(
         "call-in-pieces",
         "the records of one call are not one transaction",
+    ),
+    of_huge("call-cut", "a write above 1 MiB is several transactions"),
+    of_huge(
+        "chain-ends",
+        "each record of a large write ends a transaction",
     ),
     mutant("steal-fence", "stolen data is not fenced before its record"),
     mutant(
@@ -306,6 +318,10 @@ pub const MUTANTS: [Mutant; 90] = [
     of_hostile("grant-unchecked", "any block can be stolen"),
     of_hostile("ring-unchecked", "a directory may be moved below itself"),
     of_hostile(
+        "chain-long",
+        "a transaction above a quarter of the log counts",
+    ),
+    of_hostile(
         "growth-unchecked",
         "records may add more to the volume than they set aside",
     ),
@@ -387,7 +403,9 @@ fn kind_of(wrong: &str) -> &'static str {
 /// It could not be done. Without the feature `mutants` nothing is wrong, and all live.
 pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> {
     match mutant.hunter {
-        Hunter::Crash | Hunter::Full | Hunter::Tiers => by_crash(options, limit, mutant),
+        Hunter::Crash | Hunter::Full | Hunter::Tiers | Hunter::Huge => {
+            by_crash(options, limit, mutant)
+        }
         Hunter::Faults(row) => by_faults(options, limit, mutant, row),
         Hunter::Hostile(case) => Ok(by_hostile(limit, mutant, case)),
     }
@@ -480,17 +498,19 @@ fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         full: mutant.hunter == Hunter::Full,
         depth: match mutant.hunter {
             Hunter::Tiers => Depth::TIERS,
+            Hunter::Huge => Depth::HUGE,
             _ => options.depth,
         },
         kinds: match mutant.hunter {
             Hunter::Tiers => vec![(Kind::Tiers, 100_000)],
+            Hunter::Huge => vec![(Kind::Huge, 100_000)],
             _ if mutant.name.starts_with(OF_REQUESTS) => vec![(Kind::Requests, 10_000)],
             _ => options.kinds.clone(),
         },
         ..options.clone()
     };
     let mut summary = campaign::run(&options, &|_, _| ())?;
-    if summary.failures.is_empty() && mutant.hunter != Hunter::Tiers {
+    if summary.failures.is_empty() && !matches!(mutant.hunter, Hunter::Tiers | Hunter::Huge) {
         // What only several threads can show.
         let threads = Options {
             kinds: vec![(Kind::Threads, 100_000)],

@@ -6,6 +6,7 @@
 use crate::chance::Chance;
 use crate::model::{Act, FileAct, Memory, Side};
 use crate::workload::alphabet::{OPEN, alphabet, concerns, tree};
+use crate::workload::huge::is_huge;
 use crate::workload::programs::{PROGRAMS, Program};
 use crate::workload::words::{RANDOM_END, RANDOM_FROM, Step, Workload};
 
@@ -51,11 +52,13 @@ pub enum Kind {
     Runs,
     /// A run on a volume with tiers below NVM: large writes, moves out of NVM, cleaning, faults.
     Tiers,
+    /// Up to three writes above 1 MiB and what meets them, sampled.
+    Huge,
 }
 
 impl Kind {
     /// All kinds, the smallest first.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Ones,
         Kind::Pairs,
         Kind::Triples,
@@ -69,6 +72,7 @@ impl Kind {
         Kind::Programs,
         Kind::Runs,
         Kind::Tiers,
+        Kind::Huge,
     ];
 
     /// Its name in commands.
@@ -87,6 +91,7 @@ impl Kind {
             Kind::Programs => "programs",
             Kind::Runs => "runs",
             Kind::Tiers => "tiers",
+            Kind::Huge => "huge",
         }
     }
 
@@ -150,6 +155,7 @@ impl Kind {
             Kind::Threads => threads(&mut chance, number),
             Kind::Runs => long_run(&mut chance),
             Kind::Tiers => tiers(&mut chance),
+            Kind::Huge => huge(&mut chance),
             Kind::Programs => program(&mut chance, number as usize),
             Kind::Mkfs => Workload {
                 mkfs: true,
@@ -371,6 +377,35 @@ fn tiers(chance: &mut Chance) -> Workload {
         log_all: chance.below(3) == 0,
         wraps: chance.below(3) == 0,
         ..run.with(steps)
+    }
+}
+
+/// Steps with writes above 1 MiB: more would fill the log so far that it is digested by itself.
+const HUGE_STEPS: usize = 3;
+
+/// A few operations of [`workload::huge`](crate::workload::huge), the last of them a huge write.
+fn huge(chance: &mut Chance) -> Workload {
+    let length = 1 + chance.below(HUGE_STEPS as u64) as usize;
+    let kind = Workload {
+        huge: true,
+        ..Workload::default()
+    };
+    let mut steps = Vec::new();
+    for left in (0..length).rev() {
+        let item = loop {
+            let item = RANDOM_FROM + chance.below((RANDOM_END - RANDOM_FROM) as u64) as usize;
+            if left > 0 || is_huge(&kind.act(item, 0)) {
+                break item;
+            }
+        };
+        steps.push(Step::Item { client: 0, item });
+        if chance.below(4) == 0 {
+            steps.push(Step::Digest);
+        }
+    }
+    Workload {
+        huge: true,
+        ..sometimes(chance, steps)
     }
 }
 

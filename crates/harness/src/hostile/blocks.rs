@@ -166,8 +166,10 @@ fn tier_of_many(scene: &Scene<'_>) -> (Attacker, Reply) {
     let a = scene.stage.same_user();
     let total = scene.stage.daemon.volume().space().total;
     let mut held = 0;
-    for _ in 0..50 {
-        match a.ask(Request::GrantBlocks { blocks: 1 << 20 }) {
+    for round in 0..50 {
+        // For one call, which gets all of them or none, and ahead of use.
+        let blocks = if round % 2 == 0 { 1 << 20 } else { 4096 };
+        match a.ask(Request::GrantBlocks { blocks }) {
             Reply::Blocks { runs, .. } => {
                 held += runs.iter().map(|r| u64::from(r.blocks)).sum::<u64>();
             }

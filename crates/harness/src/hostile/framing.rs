@@ -4,8 +4,8 @@ use super::attacker::{Attacker, Raw, create, truncate, write};
 use super::{Case, Scene, either, harmless, refused};
 use shale_device::View;
 use shale_format::record::{Kind, RecordHeader, flag};
-use shale_proto::Reply;
 use shale_proto::control::client_page;
+use shale_proto::{Reply, Request};
 use zerocopy::IntoBytes;
 
 const NO_RECORD: &str = "no valid record";
@@ -69,6 +69,24 @@ fn chain(scene: &Scene<'_>, records: usize) -> (Attacker, Reply) {
     a.commit();
     let reply = a.digest();
     assert_eq!(scene.stage.content(ino).unwrap(), b"good");
+    (a, reply)
+}
+
+/// A chain of writes that has its end, of `records` times `bytes` bytes, with room for all of them.
+fn whole_chain(scene: &Scene<'_>, (records, bytes): (u64, usize)) -> (Attacker, Reply) {
+    let mut a = scene.attacker();
+    let ino = a.make(1, &scene.name("f"), b"good");
+    let room = records * bytes as u64 + (64 << 10);
+    a.ask(Request::Reserve {
+        wanted: room,
+        least: room,
+    });
+    for n in 0..records {
+        let part = write(ino, n * bytes as u64, &vec![1; bytes]).reserve(bytes as u64 + 8192);
+        a.put(part.flags(if n + 1 < records { flag::MORE } else { 0 }));
+    }
+    a.commit();
+    let reply = a.digest();
     (a, reply)
 }
 
@@ -248,6 +266,19 @@ pub const CASES: &[Case] = &[
     refused("another log's record", of_another_log, NO_RECORD),
     refused("chain without its end", |s| chain(s, 3), NO_RECORD),
     refused("chain without end", |s| chain(s, 5000), NO_RECORD),
+    refused(
+        "chain above a quarter of the log",
+        |s| whole_chain(s, (5, 1 << 20)),
+        NO_RECORD,
+    ),
+    refused(
+        "long chain of few bytes",
+        |s| whole_chain(s, (4097, 64)),
+        NO_RECORD,
+    ),
+    harmless("chain of a quarter of the log", |s| {
+        whole_chain(s, (3, 1 << 20))
+    }),
     refused("pad of nothing", |s| pads(s, 0, 0), NO_RECORD),
     refused(
         "pad beyond the ring",

@@ -42,7 +42,8 @@ pub struct Stat {
     pub size: u64,
 }
 
-/// Bytes to be written: `len` of them, none zero, another sequence for each `seed`.
+/// Bytes to be written: `len` of them, none zero, another sequence for each `seed`. Above 1 MiB most of
+/// them are zeros, so that millions of states can be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
     /// Chooses the bytes.
@@ -51,12 +52,20 @@ pub struct Fill {
     pub len: usize,
 }
 
+/// Most bytes without zeros among them.
+const FULL_BYTES: usize = 1 << 20;
+/// With zeros, there is a line without in so many bytes.
+const SPARSE_BYTES: usize = 4096;
+const LINE_BYTES: usize = 64;
+
 impl Fill {
     /// The bytes. Neighbours differ, and so do blocks, so that any shift is seen.
     pub fn bytes(self) -> Vec<u8> {
         let seed = usize::from(self.seed);
         let byte = |n: usize| (n.wrapping_mul(7) ^ (n >> 8).wrapping_mul(13) ^ (seed * 31)) % 251;
-        (0..self.len).map(|n| byte(n) as u8 + 1).collect()
+        let is_zero = |n: usize| self.len > FULL_BYTES && n % SPARSE_BYTES >= LINE_BYTES;
+        let filled = |n| if is_zero(n) { 0 } else { byte(n) as u8 + 1 };
+        (0..self.len).map(filled).collect()
     }
 }
 

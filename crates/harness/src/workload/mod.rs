@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`varmail`] | mail: small files made, appended to, synced, read and removed (MISSION D5, M8) |
 //! | [`alphabet`], [`words`] | operations on a small tree, and sequences of them |
+//! | [`huge`] | writes above 1 MiB |
 //! | [`programs`] | what real programs did, recorded |
 //! | [`million`] | one directory of very many names |
 //!
@@ -13,6 +14,7 @@ pub mod alphabet;
 mod direct;
 mod directory;
 mod files;
+pub mod huge;
 pub mod million;
 pub mod programs;
 pub mod tiered;

@@ -2,6 +2,7 @@
 //! command can be given.
 
 use super::alphabet::{act_at, alphabet};
+use super::huge;
 use super::programs::Program;
 use super::tiered;
 use crate::model::Act;
@@ -57,6 +58,8 @@ pub struct Workload {
     /// A run on a volume with tiers below NVM; items from [`RANDOM_FROM`] on are those of
     /// [`super::tiered`].
     pub tiers: bool,
+    /// Items from [`RANDOM_FROM`] on are those of [`super::huge`].
+    pub huge: bool,
 }
 
 /// Item `n` of a run, from this one on, is the operation that the number `n` makes.
@@ -74,6 +77,7 @@ const AT_ONCE: &str = "C";
 const PROGRAM: &str = "P=";
 const RUN: &str = "N";
 const TIERS: &str = "S";
+const HUGE: &str = "H";
 const MIGRATE: &str = "V";
 const MEANWHILE: &str = "v";
 const DIGEST: &str = "D";
@@ -100,6 +104,7 @@ impl Workload {
         match self.program {
             Some(program) => program.acts()[item].clone(),
             None if item >= RANDOM_FROM && self.tiers => tiered::act(item),
+            None if item >= RANDOM_FROM && self.huge => huge::act(item),
             None if item >= RANDOM_FROM => {
                 Acts::new(item as u64, Abilities { ranges: true }).next_act()
             }
@@ -131,7 +136,7 @@ impl Workload {
 /// `W`, `T`, `O`, `R` and `C` for [`Workload::log_all`], [`Workload::wraps`], [`Workload::threads`],
 /// [`Workload::turned`], [`Workload::requests`] and [`Workload::at_once`]; `M` alone for
 /// [`Workload::mkfs`], `N` in front for [`Workload::run`] (`K` [`Step::Cut`], `U` [`Step::Stop`], `Xb`
-/// [`Step::Kill`]), `S` for [`Workload::tiers`] (the same, `V` and `v12` [`Step::Migrate`]), and `P=` with the name of a program ([`Workload::program`]).
+/// [`Step::Kill`]), `H` for [`Workload::huge`], `S` for [`Workload::tiers`] (as `N`, `V` and `v12` [`Step::Migrate`]), and `P=` with the name of a program ([`Workload::program`]).
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags = [
@@ -144,6 +149,7 @@ impl std::fmt::Display for Workload {
             (self.at_once, AT_ONCE),
             (self.run && !self.tiers, RUN),
             (self.tiers, TIERS),
+            (self.huge, HUGE),
         ];
         let flags = flags.into_iter().filter(|flag| flag.0);
         let mut words: Vec<String> = flags.map(|flag| flag.1.to_owned()).collect();
@@ -185,6 +191,7 @@ impl std::str::FromStr for Workload {
                 REQUESTS => workload.requests = true,
                 AT_ONCE => workload.at_once = true,
                 RUN => (workload.run, items) = (true, RANDOM_END),
+                HUGE => (workload.huge, items) = (true, RANDOM_END),
                 TIERS => {
                     (workload.run, workload.tiers) = (true, true);
                     items = RANDOM_END;
@@ -245,6 +252,9 @@ mod tests {
             (workload.to_string().as_str(), workload.clients()),
             (text, 3)
         );
+        let text = "L H 1017 D 3";
+        let workload: Workload = text.parse().unwrap();
+        assert_eq!(workload.to_string(), text);
         let text = "S 3 D 1017 V v1018 v5 K U";
         let workload: Workload = text.parse().unwrap();
         assert_eq!(workload.to_string(), text);

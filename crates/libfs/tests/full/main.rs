@@ -1,6 +1,7 @@
 //! What was acknowledged on a full volume can always be digested: by a daemon that runs
 //! and by one that recovers what a killed one left (DESIGN §16).
 
+mod calls;
 mod directories;
 mod extents;
 mod inodes;

@@ -131,13 +131,15 @@ impl Place {
 
     /// A client as the kernel's front end is one, or as a program is one.
     pub fn attach(&self, kernel_references: bool) -> Arc<Session> {
-        // As a client of another process is: each record must keep to what it set aside.
-        let channel = Arc::new(InProcess(self.daemon().attach_as(0, &[0])));
-        let options = SessionOptions {
-            log_bytes: 0,
+        self.attach_with(SessionOptions {
             kernel_references,
             ..SessionOptions::default()
-        };
+        })
+    }
+
+    pub fn attach_with(&self, options: SessionOptions) -> Arc<Session> {
+        // As a client of another process is: each record must keep to what it set aside.
+        let channel = Arc::new(InProcess(self.daemon().attach_as(0, &[0])));
         Session::attach(channel, self.clock.clone(), Default::default(), options)
             .expect("a session")
     }

@@ -3,6 +3,7 @@
 mod life;
 mod mount;
 mod tools;
+mod whole;
 
 use mount::Mounted;
 use std::fs;
