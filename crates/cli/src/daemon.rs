@@ -108,7 +108,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     fs.drop_misplaced(mount.notifier())
         .map_err(Failure::because("cannot start a thread"))?;
     // Before anybody else can become a client.
-    daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), mount.notifier())));
+    daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), &mount)));
     daemon
         .serve_listener(listener)
         .map_err(|e| Failure::new(e.to_string()))?;

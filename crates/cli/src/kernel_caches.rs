@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Result};
 use shale_daemon::LeaseHook;
-use shale_fuse::{Notifier, ShaleFs};
+use shale_fuse::{Notifier, RequestCounts, ShaleFs};
 use shale_libfs::Session;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,12 +14,17 @@ use std::time::Duration;
 pub struct KernelCaches {
     fs: Arc<ShaleFs>,
     notifier: Notifier,
+    requests: Arc<RequestCounts>,
 }
 
 impl KernelCaches {
-    /// For the mount that `notifier` reaches and `fs` serves.
-    pub fn new(fs: Arc<ShaleFs>, notifier: Notifier) -> Self {
-        Self { fs, notifier }
+    /// For `mount`, which `fs` serves.
+    pub fn new(fs: Arc<ShaleFs>, mount: &shale_fuse::Session) -> Self {
+        Self {
+            fs,
+            notifier: mount.notifier(),
+            requests: mount.requests(),
+        }
     }
 }
 
@@ -50,6 +55,10 @@ impl LeaseHook for KernelCaches {
 
     fn in_use(&self, ino: u64) -> bool {
         self.fs.in_use(ino)
+    }
+
+    fn requests(&self) -> Vec<(&'static str, u64)> {
+        self.requests.snapshot()
     }
 
     fn others(&self, count: usize) {

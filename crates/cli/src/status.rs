@@ -108,8 +108,8 @@ fn table(status: &Value) -> String {
     for bad in status["bad_blocks"].as_array().into_iter().flatten() {
         line("bad block", word(bad, "why").to_owned());
     }
-    if number(status, "bad_block_count") > 0 {
-        let all = number(status, "bad_block_count");
+    let all = number(status, "bad_block_count");
+    if all > 0 {
         line("bad blocks", format!("{all}; shale scrub names the files"));
     }
     line("nvm is", explain(word(status, "persistence")).to_owned());
@@ -120,15 +120,13 @@ fn table(status: &Value) -> String {
         line("metrics", metrics.to_owned());
     }
     line("log", word(status, "log").to_owned());
+    line("requests", requests(&status["mount_requests"]));
     line("digested", digest(&status["digest"]));
     if let Some(error) = status["digest"]["last_error"].as_str() {
         line("error", error.to_owned());
     }
-    for problem in status["recovery"]["problems"]
-        .as_array()
-        .into_iter()
-        .flatten()
-    {
+    let problems = status["recovery"]["problems"].as_array();
+    for problem in problems.into_iter().flatten() {
         line("recovery", problem.as_str().unwrap_or("?").to_owned());
     }
     for client in status["clients"].as_array().into_iter().flatten() {
@@ -141,6 +139,25 @@ fn table(status: &Value) -> String {
         );
     }
     lines.join("\n") + "\n"
+}
+
+/// What the kernel asked the mount for, the most frequent kinds first.
+fn requests(counts: &Value) -> String {
+    const SHOWN: usize = 6;
+    let mut kinds: Vec<(&str, u64)> = counts
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(kind, count)| (kind.as_str(), count.as_u64().unwrap_or(0)))
+        .collect();
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let sum: u64 = kinds.iter().map(|(_, count)| count).sum();
+    let shown: Vec<String> = kinds
+        .iter()
+        .take(SHOWN)
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    format!("{sum} from the kernel: {}", shown.join(", "))
 }
 
 fn tier(tier: &Value) -> String {

@@ -64,6 +64,10 @@ pub trait LeaseHook: Send + Sync {
     fn in_use(&self, _ino: u64) -> bool {
         false
     }
+    /// Requests of the kernel since this process began to serve, by kind, for `status`.
+    fn requests(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// So many clients are attached besides the front end.
     fn others(&self, _count: usize) {}
 }

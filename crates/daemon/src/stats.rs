@@ -15,6 +15,7 @@ use serde::Serialize;
 use shale_device::{Path, PathCounts, Persistence};
 use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Inodes whose leases move most that are shown.
@@ -76,6 +77,9 @@ pub struct Status {
     pub rates: RateStatus,
     /// What went to the NVM tier through the daemon, by path.
     pub device: Vec<PathStatus>,
+    /// Requests that the kernel has sent to the mount since the daemon started, by kind. Those
+    /// that it answers from its caches are not counted.
+    pub mount_requests: BTreeMap<&'static str, u64>,
     /// What the last start recovered.
     pub recovery: RecoveryReport,
 }
@@ -299,11 +303,18 @@ impl Shared {
             device: Path::ALL
                 .map(|path| PathStatus::new(path, counts.path(path)))
                 .to_vec(),
+            mount_requests: self.mount_requests(),
             recovery: self.recovery.clone(),
         }
     }
 
     /// The state as JSON.
+    fn mount_requests(&self) -> BTreeMap<&'static str, u64> {
+        let hook = self.hook.read().clone();
+        hook.map(|hook| hook.requests().into_iter().collect())
+            .unwrap_or_default()
+    }
+
     pub(crate) fn status_text(&self) -> String {
         let mut status = self.status();
         loop {

@@ -400,6 +400,12 @@ pub trait NodeFs: Send + Sync {
         sink: &mut EntrySink<'_>,
     ) -> Result<()>;
 
+    /// Whether every call is durable when it returns, for as long as the mount lives. Then the
+    /// kernel is told that it need not ask for [`Self::fsync`] and [`Self::fsyncdir`].
+    fn is_durable_at_return(&self) -> bool {
+        false
+    }
+
     /// Makes a file durable: data, size, and without `datasync` all attributes.
     fn fsync(&self, request: &Request, ino: u64, datasync: bool) -> Result<()>;
 

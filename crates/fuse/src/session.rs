@@ -35,6 +35,7 @@ use crate::mount::{MountOptions, mount};
 use crate::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::node::NodeFs;
 use crate::notify::{self, Inval, Notifier};
+use crate::requests::RequestCounts;
 use crate::settle::Settler;
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
 use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, opcode};
@@ -197,6 +198,7 @@ pub struct Session {
     device: Arc<Device>,
     info: Mutex<MountInfo>,
     stop: Arc<StopState>,
+    requests: Arc<RequestCounts>,
 }
 
 impl fmt::Debug for Session {
@@ -214,6 +216,7 @@ impl Session {
             device: Arc::new(Device::new(device)),
             info: Mutex::new(info),
             stop: Arc::default(),
+            requests: Arc::default(),
         }
     }
 
@@ -255,6 +258,12 @@ impl Session {
     #[must_use]
     pub fn notifier(&self) -> Notifier {
         Notifier::new(Arc::clone(&self.device))
+    }
+
+    /// Requests of the kernel since this process began to serve.
+    #[must_use]
+    pub fn requests(&self) -> Arc<RequestCounts> {
+        Arc::clone(&self.requests)
     }
 
     /// For ending [`serve`](Self::serve).
@@ -390,6 +399,7 @@ impl Session {
             if self.stop.stopping.load(Ordering::SeqCst) && !is_forget(header.opcode) {
                 break;
             }
+            self.requests.note(header.opcode);
             let old_size =
                 header.opcode == opcode::GETATTR && adapter.fs().size_is_old(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);

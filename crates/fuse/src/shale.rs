@@ -490,7 +490,10 @@ impl NodeFs for ShaleFs {
             .map_err(errno)
     }
 
-    /// With the strict policy everything is durable already.
+    fn is_durable_at_return(&self) -> bool {
+        self.session.is_durable_at_return()
+    }
+
     fn fsync(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
         self.session
             .fsync(&caller(request), ino, datasync)

@@ -26,45 +26,56 @@ macro_rules! message {
 
 /// Kinds of requests.
 pub mod opcode {
-    pub const LOOKUP: u32 = 1;
-    pub const FORGET: u32 = 2;
-    pub const GETATTR: u32 = 3;
-    pub const SETATTR: u32 = 4;
-    pub const READLINK: u32 = 5;
-    pub const SYMLINK: u32 = 6;
-    pub const MKNOD: u32 = 8;
-    pub const MKDIR: u32 = 9;
-    pub const UNLINK: u32 = 10;
-    pub const RMDIR: u32 = 11;
-    pub const RENAME: u32 = 12;
-    pub const LINK: u32 = 13;
-    pub const READ: u32 = 15;
-    pub const WRITE: u32 = 16;
-    pub const STATFS: u32 = 17;
-    pub const RELEASE: u32 = 18;
-    pub const FSYNC: u32 = 20;
-    pub const SETXATTR: u32 = 21;
-    pub const GETXATTR: u32 = 22;
-    pub const LISTXATTR: u32 = 23;
-    pub const REMOVEXATTR: u32 = 24;
-    pub const INIT: u32 = 26;
-    pub const OPENDIR: u32 = 27;
-    pub const READDIR: u32 = 28;
-    pub const RELEASEDIR: u32 = 29;
-    pub const FSYNCDIR: u32 = 30;
-    pub const CREATE: u32 = 35;
-    pub const DESTROY: u32 = 38;
-    pub const IOCTL: u32 = 39;
-    pub const BATCH_FORGET: u32 = 42;
-    pub const FALLOCATE: u32 = 43;
-    pub const READDIRPLUS: u32 = 44;
-    pub const RENAME2: u32 = 45;
-    pub const LSEEK: u32 = 46;
-    pub const COPY_FILE_RANGE: u32 = 47;
-    pub const SYNCFS: u32 = 50;
-    pub const TMPFILE: u32 = 51;
-    pub const STATX: u32 = 52;
-    pub const COPY_FILE_RANGE_64: u32 = 53;
+    /// Defines each code, and the table that names them.
+    macro_rules! opcodes {
+        ($($name:ident = $number:literal,)*) => {
+            $(pub const $name: u32 = $number;)*
+            /// Every kind of request that is served or answered by name, with its name.
+            pub const NAMED: &[(u32, &str)] = &[$(($name, stringify!($name)),)*];
+        };
+    }
+
+    opcodes! {
+        LOOKUP = 1,
+        FORGET = 2,
+        GETATTR = 3,
+        SETATTR = 4,
+        READLINK = 5,
+        SYMLINK = 6,
+        MKNOD = 8,
+        MKDIR = 9,
+        UNLINK = 10,
+        RMDIR = 11,
+        RENAME = 12,
+        LINK = 13,
+        READ = 15,
+        WRITE = 16,
+        STATFS = 17,
+        RELEASE = 18,
+        FSYNC = 20,
+        SETXATTR = 21,
+        GETXATTR = 22,
+        LISTXATTR = 23,
+        REMOVEXATTR = 24,
+        INIT = 26,
+        OPENDIR = 27,
+        READDIR = 28,
+        RELEASEDIR = 29,
+        FSYNCDIR = 30,
+        CREATE = 35,
+        DESTROY = 38,
+        IOCTL = 39,
+        BATCH_FORGET = 42,
+        FALLOCATE = 43,
+        READDIRPLUS = 44,
+        RENAME2 = 45,
+        LSEEK = 46,
+        COPY_FILE_RANGE = 47,
+        SYNCFS = 50,
+        TMPFILE = 51,
+        STATX = 52,
+        COPY_FILE_RANGE_64 = 53,
+    }
 }
 
 /// Codes of notifications.

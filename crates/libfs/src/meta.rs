@@ -5,10 +5,10 @@ use crate::errno::{Errno, Result, Stop};
 use crate::op::Op;
 use crate::read::read_target;
 use crate::session::{Need, Session};
-use shale_format::Ino;
 use shale_format::inode::{Inode, time};
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
 use shale_format::record::{Kind, SetAttrBody, attr, record_bytes};
+use shale_format::{Durability, Ino};
 use shale_oplog::encode;
 
 const SECOND_NS: u32 = 1_000_000_000;
@@ -111,6 +111,11 @@ impl Session {
             }
             read_target(op, &node, &state)
         })
+    }
+
+    /// Whether every call is durable when it returns, so that fsync(2) has nothing to do.
+    pub fn is_durable_at_return(&self) -> bool {
+        self.durability() == Durability::Strict
     }
 
     /// Makes an inode durable: a file's content, a directory's entries. A call that has

@@ -17,6 +17,7 @@ mod lasting;
 mod messages;
 mod observe;
 mod past_pages;
+mod requests;
 mod restart;
 mod run;
 mod sizes;

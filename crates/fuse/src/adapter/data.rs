@@ -179,7 +179,13 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         Ok(self.out.used())
     }
 
+    /// Where every call is durable when it returns there is nothing to do, and `ENOSYS` has the
+    /// kernel answer fsync(2) by itself from now on: it still sends what was stored through
+    /// mappings, and still reports errors of that, before it asks.
     pub(super) fn fsync(&mut self, directory: bool) -> Result<usize> {
+        if self.fs.is_durable_at_return() {
+            return Err(Errno(libc::ENOSYS));
+        }
         let FsyncIn { fsync_flags, .. } = self.body.take()?;
         let datasync = fsync_flags & FSYNC_FDATASYNC != 0;
         if directory {
