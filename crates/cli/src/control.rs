@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use shale_daemon::scrub::Damage;
 use shale_daemon::volume_file::DeviceFile;
 use shale_daemon::{Daemon, MigrateProgress, ScrubProgress, ScrubReport, Status, Whose};
+use shale_device::private;
 use shale_format::TierId;
 use shale_proto::SocketPeer;
 use std::ops::ControlFlow;
@@ -145,6 +146,8 @@ pub struct Digested {
 pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
     let path = start.state_dir.join(SOCKET);
     let listener = SocketPeer::listen(&path).map_err(Failure::because(path.display()))?;
+    // Whoever gets through before this is asked who it is.
+    rustix::fs::chmod(&path, private::MODE.into()).map_err(Failure::because(path.display()))?;
     let daemon = Arc::downgrade(daemon);
     let state_dir = start.state_dir.clone();
     thread::spawn(move || {

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Keeps a setting for the next daemon of the mount.
@@ -11,8 +13,17 @@ use std::path::Path;
 /// The file cannot be written.
 pub fn keep<T: Serialize>(state_dir: &Path, file: &str, value: &T) -> std::io::Result<()> {
     let (new, path) = (state_dir.join(format!("{file}.new")), state_dir.join(file));
-    fs::write(&new, serde_json::to_vec(value)?)?;
+    write(&new, &serde_json::to_vec(value)?, 0o600)?;
     fs::rename(new, path)
+}
+
+/// Writes a file beside the state of a mount. Nobody but its owner may ever write to it, whatever the umask says.
+pub fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
+    // Its mode is that of the file before otherwise.
+    let _ = fs::remove_file(path);
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    options.open(path)?.write_all(bytes)
 }
 
 /// What was kept; as at first if nothing was.

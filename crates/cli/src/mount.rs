@@ -187,6 +187,10 @@ fn start(wanted: &Wanted) -> Result<OwnedFd> {
 fn wait_for(supervisor: &OwnedFd, expected: &Report) -> Result<()> {
     match packet::receive::<Report>(supervisor)? {
         Some((report, _)) if report == *expected => Ok(()),
+        Some((Report::Waiting(what), _)) => {
+            eprintln!("shale: {what}");
+            wait_for(supervisor, expected)
+        }
         Some((Report::Failed { text, advice }, _)) => {
             let failure = Failure::new(text);
             Err(match advice {

@@ -74,6 +74,8 @@ pub enum FromDaemon {
 /// What the supervisor tells the `mount` that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
+    /// Something is waited for; one of the others follows.
+    Waiting(String),
     /// The mount is there, and answers soon.
     Mounted,
     /// There is no mount, or no more.

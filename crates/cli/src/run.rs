@@ -6,7 +6,9 @@
 use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::size;
+use crate::supervise;
 use serde_json::Value;
+use shale_device::private;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -107,13 +109,10 @@ pub fn run(args: &Args) -> Result<()> {
 /// Runs the command as a child and prints what its processes report.
 fn reported(mut command: Command) -> Result<()> {
     let failed = |e: std::io::Error| Failure::new(format!("cannot keep a report: {e}"));
-    let place = std::env::temp_dir().join(format!("shale-report-{}", std::process::id()));
-    let mut file = fs::OpenOptions::new()
-        .create_new(true)
-        .read(true)
-        .append(true)
-        .open(&place)
-        .map_err(failed)?;
+    // A name that nobody can take before; made by nobody else, and followed nowhere.
+    let number = supervise::random()?;
+    let place = std::env::temp_dir().join(format!("shale-report-{number:016x}"));
+    let mut file = private::create_new(&place).map_err(failed)?;
     let done = command.env("SHALE_REPORT", &place).status();
     let mut text = String::new();
     let read = file.rewind().and_then(|()| file.read_to_string(&mut text));

@@ -5,12 +5,15 @@
 //! were killed is taken away by whoever finds it.
 
 use crate::failure::{Failure, Result};
+use crate::kept;
 use crate::mounts;
 use crate::process::Process;
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use shale_device::private;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,9 @@ const SYSTEM: &str = "/run/shale";
 const STATE: &str = "state.json";
 /// How long the daemon of a mount that has gone is waited for.
 const ENDING_MAX: Duration = Duration::from_secs(30);
+/// How long another mount that begins at this moment is waited for, and without a word.
+const LOCK_MAX: Duration = Duration::from_secs(30);
+const LOCK_QUIET: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const ENDING_LOOK: Duration = Duration::from_millis(20);
 
@@ -88,11 +94,11 @@ pub struct StateDir {
 
 impl StateDir {
     /// Takes the mount point and the volume for a new mount. Waits for a mount of them that
-    /// has gone while its daemon is still busy, or being ended by the system.
+    /// has gone while its daemon is still busy, or being ended by the system. `tell`: hears what is waited for.
     ///
     /// # Errors
     /// One of them is taken already, or the directory cannot be made.
-    pub fn claim(state: State) -> Result<Self> {
+    pub fn claim(state: State, tell: &dyn Fn(&str)) -> Result<Self> {
         let base = own_base()?;
         let made = fs::DirBuilder::new()
             .recursive(true)
@@ -102,9 +108,10 @@ impl StateDir {
             "{}: cannot make it",
             base.display()
         )))?;
+        check_base(&base)?;
         let begun = Instant::now();
         let _lock = loop {
-            let lock = lock(&base)?;
+            let lock = lock(&base, tell)?;
             match Self::clear(&state)? {
                 None => break lock,
                 Some(failure) if begun.elapsed() > ENDING_MAX => return Err(failure),
@@ -171,6 +178,10 @@ impl StateDir {
         let bases = [Some(PathBuf::from(SYSTEM)), own_base().ok()];
         let mut found: Vec<Self> = Vec::new();
         for base in bases.into_iter().flatten() {
+            // What somebody else could have put there is not believed.
+            if check_base(&base).is_err() {
+                continue;
+            }
             for entry in fs::read_dir(base).into_iter().flatten().flatten() {
                 match Self::load(entry.path()) {
                     Some(dir) if found.iter().all(|f| f.path != dir.path) => found.push(dir),
@@ -205,7 +216,8 @@ impl StateDir {
         let beside = self.path.join("state.new");
         let text = serde_json::to_vec_pretty(&self.state)
             .map_err(Failure::because("cannot write the state of the mount"))?;
-        fs::write(&beside, text)
+        // Whoever uses the mount finds it by this.
+        kept::write(&beside, &text, 0o644)
             .and_then(|()| fs::rename(&beside, &path))
             .map_err(Failure::because(format!(
                 "{}: cannot write it",
@@ -237,7 +249,7 @@ impl StateDir {
         OpenOptions::new()
             .create(true)
             .append(true)
-            .mode(0o644)
+            .mode(private::MODE)
             .open(&path)
             .map_err(Failure::because(format!(
                 "{}: cannot open it",
@@ -270,18 +282,64 @@ fn own_base() -> Result<PathBuf> {
     }
 }
 
-fn lock(base: &Path) -> Result<File> {
+/// Refuses a directory that another user may have made, or may write to: he could take names in it before we do.
+fn check_base(base: &Path) -> Result<()> {
+    let shown = base.display();
+    let found = base
+        .symlink_metadata()
+        .map_err(Failure::because(format!("{shown}: cannot look at it")))?;
+    let own = rustix::process::geteuid().as_raw();
+    let why = match found {
+        ref f if !f.is_dir() => "it is not a directory".to_owned(),
+        ref f if f.uid() != own && f.uid() != 0 => format!("it belongs to user {}", f.uid()),
+        ref f if f.mode() & 0o022 != 0 => {
+            format!(
+                "users other than its owner may write to it (mode {:04o})",
+                f.mode() & 0o7777
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::new(format!("{shown}: {why}")).advise(format!(
+        "remove it, or set XDG_RUNTIME_DIR to another directory: what is known of mounts is kept in {shown}"
+    )))
+}
+
+/// Waits for the lock of a directory of states.
+fn lock(base: &Path, tell: &dyn Fn(&str)) -> Result<File> {
     let path = base.join("lock");
-    let failed = format!("{}: cannot lock it", path.display());
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(Failure::because(&failed))?;
-    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
-        .map_err(Failure::because(&failed))?;
-    Ok(file)
+    let shown = path.display();
+    let failed = format!("{shown}: cannot lock it");
+    let file = private::open_lock(&path).map_err(Failure::because(&failed))?;
+    let (begun, mut told) = (Instant::now(), false);
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(error) => return Err(Failure::because(&failed)(error)),
+        }
+        let holder = || match private::lock_holder(&file) {
+            Some(pid) => format!("process {pid}"),
+            None => "another process".to_owned(),
+        };
+        if begun.elapsed() > LOCK_MAX {
+            let text = format!(
+                "{shown}: {} has kept it locked for {} s",
+                holder(),
+                LOCK_MAX.as_secs()
+            );
+            return Err(Failure::new(text)
+                .advise("only another shale mount should, for a moment: end that process"));
+        }
+        if begun.elapsed() > LOCK_QUIET && !told {
+            tell(&format!(
+                "{shown}: waiting for {}, which has locked it",
+                holder()
+            ));
+            told = true;
+        }
+        std::thread::sleep(ENDING_LOOK);
+    }
 }
 
 #[cfg(test)]

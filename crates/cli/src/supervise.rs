@@ -198,7 +198,7 @@ struct Supervisor {
 impl Supervisor {
     fn new(wanted: &Wanted, front: &Front) -> Result<Self> {
         let foreground = matches!(front, Front::Foreground);
-        let dir = StateDir::claim(State {
+        let state = State {
             mountpoint: wanted.mountpoint.clone(),
             volume: wanted.volume.clone(),
             nvm_dir: wanted.nvm_dir.clone(),
@@ -208,6 +208,10 @@ impl Supervisor {
             daemon: None,
             restarts: 0,
             failure: None,
+        };
+        let dir = StateDir::claim(state, &|what| match front {
+            Front::Foreground => eprintln!("shale: {what}"),
+            Front::Mount(_) => front.tell(&Report::Waiting(what.to_owned())),
         })?;
         let listener = dir.open_log().and_then(|log| {
             tracing_to((!foreground).then_some(log));
@@ -496,7 +500,10 @@ fn listen(socket: &OwnedFd, mut child: Child, events: &Sender<Event>) {
 }
 
 /// A number that no other mount has.
-fn random() -> Result<u64> {
+///
+/// # Errors
+/// `/dev/urandom` cannot be read.
+pub fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     let path = "/dev/urandom";
     std::fs::File::open(path)

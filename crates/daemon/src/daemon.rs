@@ -18,7 +18,7 @@ use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::mappings::Mappings;
 use crate::migrate::{MigrateProgress, Migration, PinReport, STRAIGHT_BYTES, Speed};
-use crate::nvm_dir::{NvmLock, open_nvm};
+use crate::nvm_dir::{self, NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
 use crate::scrub::{ScrubProgress, ScrubReport};
@@ -153,6 +153,7 @@ impl Opened {
             None => Arc::new(open_nvm(dir, config.volume.nvm_bytes(), &config.map)?),
         };
         let lock = NvmLock::take(dir)?;
+        nvm_dir::close_to_others(dir)?;
         let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
         let starts = labels::check(dir, &uuid, segments)?;
         let superblock = *View::open_head(map.clone())?.0.superblock();

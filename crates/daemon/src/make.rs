@@ -11,6 +11,7 @@ use shale_format::limits::{
 };
 use shale_volume::{MkfsOptions, Volume};
 use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,7 +81,11 @@ pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
             found: "a volume file".to_owned(),
         });
     }
-    std::fs::create_dir_all(&dir).map_err(|e| DaemonError::file(&dir, "make it", e))?;
+    if !dir.is_dir() {
+        // Nobody else has any business there: files have names, times and sizes.
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
+        made.map_err(|e| DaemonError::file(&dir, "make the NVM directory", e))?;
+    }
     let lock = NvmLock::take(&dir)?;
     let there = volume_files(&dir)?;
     if let (Some(first), false) = (there.first(), options.force) {

@@ -13,7 +13,7 @@ use shale_device::{
 use shale_format::device_table::device_kind;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, ZONE_BLOCKS};
 use shale_format::superblock::DeviceEntry;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -103,6 +103,54 @@ pub(crate) fn wrong(path: &Path, why: impl Into<String>) -> DaemonError {
     }
 }
 
+/// Refuses what other users can read or change, whatever its mode will be, and what would be made where nobody looks for
+/// files.
+fn check_place(path: &Path) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let found = match path.symlink_metadata() {
+        Ok(found) => found,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return check_parent(path),
+        Err(e) => return Err(DaemonError::file(path, "look at it", e)),
+    };
+    let uid = found.uid();
+    if found.is_symlink() && uid != own && uid != 0 {
+        let why = format!(
+            "it is a symbolic link of user {uid}, who can have it lead anywhere: name what is meant"
+        );
+        return Err(wrong(path, why));
+    }
+    match std::fs::metadata(path) {
+        Ok(file) if file.is_file() && file.uid() != own => {
+            let why = format!(
+                "it belongs to user {}, who could read and change all that it will hold: chown {own} {}",
+                file.uid(),
+                path.display()
+            );
+            Err(wrong(path, why))
+        }
+        Ok(_) => Ok(()),
+        Err(e) => Err(wrong(
+            path,
+            format!("it is a symbolic link that leads nowhere: {e}"),
+        )),
+    }
+}
+
+/// Where an image is to be made.
+fn check_parent(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let parent = parent.canonicalize().map_err(|e| {
+        let why = format!("an image cannot be made in {}: {e}", parent.display());
+        wrong(path, why)
+    })?;
+    if parent.starts_with("/dev") && !parent.starts_with("/dev/shm") {
+        let why = "there is no such device, and no image is made below /dev";
+        return Err(wrong(path, why));
+    }
+    Ok(())
+}
+
 /// What is at a path, in words; bytes of its zones, if it is host-managed.
 fn look(path: &Path) -> Result<(String, Option<u64>)> {
     let zone_bytes = host_managed::zone_bytes_at(path)?;
@@ -120,7 +168,11 @@ fn look(path: &Path) -> Result<(String, Option<u64>)> {
 }
 
 /// A device as it is found where it is to be: one that is host-managed need not be called so.
+///
+/// # Errors
+/// It is not what it is said to be, it is another user's, or it would be made below `/dev`.
 pub(crate) fn as_found(file: &DeviceFile) -> Result<DeviceFile> {
+    check_place(&file.path)?;
     let (found, zone_bytes) = look(&file.path)?;
     let kind = match (file.kind, zone_bytes) {
         (DeviceKind::Conventional, Some(_)) => DeviceKind::HostManaged,

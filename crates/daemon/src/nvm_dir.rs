@@ -6,9 +6,9 @@
 
 use crate::error::{DaemonError, Result};
 use rustix::fs::FlockOperation;
-use shale_device::{Access, Map, MapOptions, failpoints};
+use shale_device::{Access, Map, MapOptions, failpoints, private};
 use shale_format::limits::SEGMENT_BYTES;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
@@ -71,6 +71,18 @@ pub fn open_nvm(dir: &Path, bytes: u64, options: &MapOptions) -> Result<Map> {
     Ok(options.open_files(&paths, Access::ReadWrite)?)
 }
 
+/// Closes the files of the volume in `dir` to users other than their owner, as they were made: a copy that was put back may
+/// be more open.
+///
+/// # Errors
+/// One is another user's and more open; it is named.
+pub(crate) fn close_to_others(dir: &Path) -> Result<()> {
+    let paths = volume_files(dir)?.into_iter().map(|name| dir.join(name));
+    Ok(paths
+        .into_iter()
+        .try_for_each(|path| private::close_name_to_others(&path))?)
+}
+
 /// Makes the segments of a new NVM tier, with all their space.
 ///
 /// # Errors
@@ -129,6 +141,17 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
+/// Who has locked this file, for a message: as the kernel says, or as it wrote into the file.
+pub(crate) fn holder_of(file: &mut File) -> String {
+    let mut written = String::new();
+    let _ = file.read_to_string(&mut written);
+    let written = written.trim().parse().ok();
+    match private::lock_holder(&*file).or(written) {
+        Some(pid) => format!("process {pid}"),
+        None => "its process is unknown".to_owned(),
+    }
+}
+
 /// The right to serve the volume in a directory. Goes with the process that holds it.
 #[derive(Debug)]
 pub struct NvmLock {
@@ -142,24 +165,16 @@ impl NvmLock {
     /// Another daemon has it, or the directory cannot be written.
     pub fn take(dir: &Path) -> Result<NvmLock> {
         let path = dir.join(LOCK);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
         let mut file = failpoints::io()
             .map_err(std::io::Error::from)
-            .and_then(|()| options.open(&path))
+            .and_then(|()| private::open_lock(&path))
             .map_err(|e| DaemonError::file(&path, "open the lock", e))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut holder = String::new();
-                // Only a hint for the message.
-                let _ = file.read_to_string(&mut holder);
                 return Err(DaemonError::InUse {
                     dir: dir.to_path_buf(),
-                    holder: match holder.trim() {
-                        "" => "its process is unknown".to_owned(),
-                        pid => format!("process {pid}"),
-                    },
+                    holder: holder_of(&mut file),
                 });
             }
             Err(e) => return Err(DaemonError::file(&path, "lock it", e)),

@@ -12,6 +12,7 @@ use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
 use shale_format::{Durability, TierId};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ pub const FORMAT: u32 = 1;
 
 /// Most of a device that can be kept out of use, in percent.
 pub const SPARE_PERCENT_MAX: u32 = 50;
+
+/// Everybody may read a volume file, whatever the umask, and nobody but its owner may write it: it says whom the volume trusts.
+const FILE_MODE: u32 = 0o644;
 
 /// What the kernel takes for no user.
 const NOBODY: u32 = u32::MAX;
@@ -229,7 +233,12 @@ impl VolumeFile {
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
         let beside = PathBuf::from(beside);
-        std::fs::File::create(&beside)
+        let mut options = std::fs::OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(FILE_MODE);
+        // What a crash has left of an earlier time, or somebody's link.
+        let _ = std::fs::remove_file(&beside);
+        let written = options
+            .open(&beside)
             .and_then(|mut f| {
                 f.write_all(text.as_bytes())?;
                 f.sync_all()
@@ -238,8 +247,11 @@ impl VolumeFile {
             .and_then(|()| match path.parent() {
                 Some(dir) if !dir.as_os_str().is_empty() => std::fs::File::open(dir)?.sync_all(),
                 _ => std::fs::File::open(".")?.sync_all(),
-            })
-            .map_err(|e| failed("write it", e))
+            });
+        written.map_err(|e| {
+            let _ = std::fs::remove_file(&beside);
+            failed("write it", e)
+        })
     }
 
     fn check(&self) -> std::result::Result<(), (String, String)> {

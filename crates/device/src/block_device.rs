@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
-use crate::block::{lock, trouble_of};
+use crate::block::{in_use, lock, trouble_of};
 use crate::error::DeviceError;
+use crate::private;
 
 /// A block device, an image file, or a model of one. Calls come from several threads at once.
 ///
@@ -57,7 +58,7 @@ pub struct FileDevice {
 const MEMORY: &str = "memory";
 
 fn locked(file: &File, path: &Path) -> Result<(), DeviceError> {
-    lock(file).map_err(|e| DeviceError::os(path, "lock it: another process uses it", e))
+    lock(file).map_err(|e| DeviceError::os(path, in_use(file), e))
 }
 
 impl FileDevice {
@@ -78,13 +79,13 @@ impl FileDevice {
     /// # Errors
     /// The operating system refuses, or another process uses it.
     pub fn create(path: &Path, bytes: u64) -> Result<Self, DeviceError> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|e| DeviceError::os(path, "create it", e))?;
+        // What is there need not be a file of ours, but a link that leads nowhere is not followed.
+        let file = match path.exists() {
+            true => File::options().read(true).write(true).open(path),
+            false => private::create_new(path),
+        };
+        let file = file.map_err(|e| DeviceError::os(path, "create it", e))?;
+        private::close_to_others(&file, path)?;
         locked(&file, path)?;
         Self::sized(file, path.to_owned(), bytes)
     }
@@ -96,6 +97,7 @@ impl FileDevice {
     pub fn open(path: &Path) -> Result<Self, DeviceError> {
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(|e| DeviceError::os(path, "open it", e))?;
+        private::close_to_others(&file, path)?;
         locked(&file, path)?;
         let found = file.metadata();
         let found = found.map_err(|e| DeviceError::os(path, "find its length", e))?;

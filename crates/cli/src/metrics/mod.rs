@@ -10,6 +10,7 @@ mod http;
 mod sheet;
 
 use crate::failure::{Failure, Result};
+use crate::kept;
 use shale_daemon::Daemon;
 use std::fs;
 use std::net::SocketAddr;
@@ -80,7 +81,9 @@ pub fn serve(wanted: &str, state_dir: &Path, daemon: &Arc<Daemon>) -> Result<()>
     let here = listener
         .address(&address)
         .map_err(Failure::because(&failed))?;
-    fs::write(state_dir.join(FILE), format!("{here}\n")).map_err(Failure::because(&failed))?;
+    let text = format!("{here}\n");
+    kept::write(&state_dir.join(FILE), text.as_bytes(), 0o644)
+        .map_err(Failure::because(&failed))?;
     let daemon = Arc::downgrade(daemon);
     http::serve(listener, move || {
         let daemon = daemon.upgrade()?;

@@ -14,6 +14,7 @@ mod history;
 mod in_use;
 mod inodes;
 mod lasting;
+mod local_user;
 mod messages;
 mod observe;
 mod past_pages;

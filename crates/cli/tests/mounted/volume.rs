@@ -169,7 +169,31 @@ impl Volume {
         Self::made(name, nvm, Some(below), &args)
     }
 
+    /// Makes a volume with these images (flash tier, disk tier, raw flash), under a umask.
+    pub fn with_umask(name: &str, umask: &str, below: TempDir, images: &[PathBuf; 3]) -> Self {
+        let [ssd, hdd, flash] = images.each_ref().map(|image| image.display());
+        let devices =
+            format!("--ssd {ssd}:64M --hdd {hdd}:64M --ssd {flash}:64M,kind=open-channel");
+        let umask = umask.to_owned();
+        Self::made_by(name, "96M", Some(below), |mkfs| {
+            let script = format!("umask {umask}; exec {SHALE} {} {devices}", mkfs.join(" "));
+            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        })
+    }
+
     fn made(name: &str, nvm_bytes: &str, below: Option<TempDir>, more: &[&str]) -> Self {
+        Self::made_by(name, nvm_bytes, below, |mkfs| {
+            shale(&[mkfs, more].concat()).ok();
+        })
+    }
+
+    fn made_by(
+        name: &str,
+        nvm_bytes: &str,
+        below: Option<TempDir>,
+        make: impl FnOnce(&[&str]),
+    ) -> Self {
         let dir = tempfile::Builder::new()
             .prefix(&format!("shale-cli-{name}-"))
             .tempdir_in("/dev/shm")
@@ -178,8 +202,7 @@ impl Volume {
         let (file, place, nvm) = (path("VOLUME.toml"), path("mount"), path("nvm"));
         fs::create_dir(&place).unwrap();
         let nvm = format!("{nvm}:{nvm_bytes}");
-        let mkfs = ["mkfs", &file, "--nvm", &nvm, "--log-bytes", "16M"];
-        shale(&[&mkfs[..], more].concat()).ok();
+        make(&["mkfs", &file, "--nvm", &nvm, "--log-bytes", "16M"]);
         Self {
             dir,
             below,

@@ -7,13 +7,13 @@ use super::{
     CheckOptions, Finding, LogFile, Progress, RepairReport, Report, Severity, check, repair,
 };
 use crate::error::DaemonError;
-use crate::nvm_dir::{NvmLock, segment_name, volume_files};
+use crate::nvm_dir::{NvmLock, holder_of, segment_name, volume_files};
 use rustix::fs::FlockOperation;
 use shale_device::{Access, Map, MapOptions};
 use shale_format::limits::{LOG_SLOTS, SEGMENT_BYTES};
 use shale_format::log::file_name;
 use std::fs::File;
-use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -120,25 +120,22 @@ fn wrong(dir: &Path, why: String) -> CheckError {
 /// Keeps daemons away. `None`: no daemon ever served this directory.
 fn hold(dir: &Path) -> Result<Option<File>, CheckError> {
     let path = dir.join(LOCK);
-    let mut file = match File::open(&path) {
+    // Never through a link, and without waiting for whoever writes to a FIFO in its place.
+    let mut options = File::options();
+    let options = options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut file = match options.open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(DaemonError::file(&path, "open the lock", e)),
     };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut holder = String::new();
-            // Only a hint for the message.
-            let _ = file.read_to_string(&mut holder);
-            Err(DaemonError::InUse {
-                dir: dir.to_path_buf(),
-                holder: match holder.trim() {
-                    "" => "its process is unknown".to_owned(),
-                    pid => format!("process {pid}"),
-                },
-            })
-        }
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(DaemonError::InUse {
+            dir: dir.to_path_buf(),
+            holder: holder_of(&mut file),
+        }),
         Err(e) => Err(DaemonError::file(&path, "lock it", e)),
     }
 }

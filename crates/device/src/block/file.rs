@@ -5,6 +5,7 @@ use super::{BlockCounts, Counters, Did, TierDevice, check_range};
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
 use crate::failpoints;
+use crate::private;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fdatasync, flock};
 use rustix::io::Errno;
@@ -49,7 +50,7 @@ impl BlockFile {
         if path.exists() {
             return Ok(());
         }
-        let file = std::fs::File::create(path).map_err(|e| failed("make it", e))?;
+        let file = private::create_new(path).map_err(|e| failed("make it", e))?;
         file.set_len(bytes)
             .and_then(|()| file.sync_all())
             .map_err(|e| failed("set its length", e))?;
@@ -59,10 +60,10 @@ impl BlockFile {
             .map_err(|e| failed("make its name durable", e))
     }
 
-    /// Opens and locks a file or device of at least `bytes` bytes.
+    /// Opens and locks a file or device of at least `bytes` bytes. A file that other users may open is closed to them.
     ///
     /// # Errors
-    /// It is missing, too short, or in use.
+    /// It is missing, too short, in use, or another user's and open to others.
     pub fn open(path: &Path, bytes: u64) -> Result<BlockFile, DeviceError> {
         let failed = |tried: &str, e: Errno| DeviceError::os(path, tried, e);
         failpoints::io().map_err(|e| failed("open it", e))?;
@@ -85,7 +86,8 @@ impl BlockFile {
                 found,
             });
         }
-        lock(&fd).map_err(|e| failed("lock it: another process uses it", e))?;
+        private::close_to_others(&fd, path)?;
+        lock(&fd).map_err(|e| failed(&in_use(&fd), e))?;
         let mut file = BlockFile {
             path: path.to_path_buf(),
             fd,
@@ -271,6 +273,13 @@ fn device_bytes(fd: &OwnedFd) -> Result<u64, Errno> {
         0 => Ok(bytes),
         _ => Err(last_error()),
     }
+}
+
+/// What was tried of a file that is locked: names who has it, where that can be told.
+pub(crate) fn in_use(fd: impl AsFd) -> String {
+    let holder = private::lock_holder(fd);
+    let holder = holder.map_or("another process".to_owned(), |pid| format!("process {pid}"));
+    format!("lock it: {holder} uses it")
 }
 
 /// Takes the lock; requests of a process that died are waited for.

@@ -22,7 +22,7 @@ mod zones;
 pub use absent::AbsentBlocks;
 pub use buffer::Buffer;
 pub use file::BlockFile;
-pub(crate) use file::{lock, trouble_of};
+pub(crate) use file::{in_use, lock, trouble_of};
 pub use flash::FlashBlocks;
 pub use managed::{ManagedBlocks, ManagedShape};
 pub(crate) use memory::DISCARDED;
