@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take, a restart included.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same of one that waits for a lock, which is told then.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The mount on the path that a user wrote.
@@ -65,7 +67,16 @@ pub fn status(dir: &StateDir) -> Result<serde_json::Value> {
             thread::sleep(PAUSE);
         }
     });
-    let answered = answer.recv_timeout(PATIENCE).map_err(|_| {
+    let mut answered = answer.recv_timeout(LOCK_PATIENCE);
+    if answered.is_err() {
+        // Of one that waits for a lock nobody knows how long it will.
+        if let Some(why) = StateDir::load(dir.path().to_owned()).and_then(|dir| dir.state.waiting) {
+            let text = format!("{place}: the next daemon waits, and programs with it: {why}");
+            return Err(Failure::new(text));
+        }
+        answered = answer.recv_timeout(PATIENCE.saturating_sub(LOCK_PATIENCE));
+    }
+    let answered = answered.map_err(|_| {
         let seconds = PATIENCE.as_secs();
         Failure::new(format!(
             "{place}: the daemon has not answered for {seconds} s"

@@ -9,6 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::kept::kept;
 use crate::kernel_caches::{KernelCaches, Sweeper};
 use crate::limit;
+use crate::log_file::LogFile;
 use crate::metrics;
 use crate::migrate;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
@@ -20,6 +21,7 @@ use shale_fuse::{Ended, MountInfo, ServeOptions, ShaleFs};
 use shale_libfs::SessionOptions;
 use shale_proto::InProcess;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -30,7 +32,6 @@ const ALONE: Duration = Duration::from_secs(1);
 
 /// Serves until the mount is gone.
 pub fn run() -> Result<()> {
-    tracing_to(None);
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         default(panic);
@@ -41,15 +42,23 @@ pub fn run() -> Result<()> {
     let Some((ToDaemon::Start(start), fds)) = packet::receive(&*supervisor)? else {
         return Err(Failure::usage("the daemon is started by shale mount only"));
     };
+    tracing_to(log_of(&start));
     let served = serve(&start, fds, &supervisor);
     if let Err(failure) = &served {
-        tracing::error!("{failure}");
+        // The supervisor says once what is waited for.
+        if !failure.busy {
+            tracing::error!("{failure}");
+        }
         let failed = FromDaemon::Failed {
             text: failure.text.clone(),
             advice: failure.advice.clone(),
+            busy: failure.busy,
         };
         // A supervisor that is gone cannot be told.
-        let _ = packet::send(&*supervisor, &failed, &[]);
+        let told = packet::send(&*supervisor, &failed, &[]);
+        if failure.busy && told.is_ok() {
+            std::process::exit(failure.code as i32);
+        }
     }
     if let Some(dir) = StateDir::load(start.state_dir)
         && served.is_ok()
@@ -58,6 +67,18 @@ pub fn run() -> Result<()> {
         dir.remove();
     }
     served
+}
+
+/// The log of the mount, if standard error is it: else the mount is in the foreground.
+fn log_of(start: &Start) -> Option<LogFile> {
+    let dir = StateDir::load(start.state_dir.clone())?;
+    let (log, error) = (
+        dir.open_log().ok()?,
+        rustix::fs::fstat(std::io::stderr()).ok()?,
+    );
+    let found = log.metadata().ok()?;
+    let is_it = (found.dev(), found.ino()) == (error.st_dev, error.st_ino);
+    is_it.then(|| LogFile::new(log, dir.log()))
 }
 
 fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<()> {
@@ -138,6 +159,11 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
     Daemon::start(config, clock.clone()).map_err(|e| {
         let failure = Failure::new(e.to_string());
         match e {
+            // The volume's lock, or that of one of its devices.
+            _ if e.is_busy() => Failure {
+                busy: true,
+                ..failure
+            },
             DaemonError::WrongDevice { .. } => failure.advise(format!(
                 "put it back; or do without what it holds: shale mount --degraded {} {}",
                 start.volume.display(),

@@ -25,6 +25,8 @@ pub struct Failure {
     pub text: String,
     /// What to do about it.
     pub advice: Option<String>,
+    /// Another process has locked what is needed: it may be free a moment later.
+    pub busy: bool,
 }
 
 /// Result with [`Failure`].
@@ -37,6 +39,7 @@ impl Failure {
             code: Code::Failed,
             text: text.into(),
             advice: None,
+            busy: false,
         }
     }
 

@@ -19,6 +19,7 @@ mod kept;
 mod kernel_caches;
 mod limit;
 mod log;
+mod log_file;
 mod metrics;
 mod migrate;
 mod mkfs;
@@ -39,7 +40,6 @@ mod umount;
 mod whereis;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::fs::File;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -156,7 +156,7 @@ fn main() -> ExitCode {
 
 /// Has log messages go to a file, or to standard error. `SHALE_LOG` says how many:
 /// a level or a filter of the tracing crate, usually `info`.
-fn tracing_to(file: Option<File>) {
+fn tracing_to(file: Option<log_file::LogFile>) {
     let filter = EnvFilter::try_from_env("SHALE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)

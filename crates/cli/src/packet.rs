@@ -68,6 +68,8 @@ pub enum FromDaemon {
         text: String,
         /// What to do.
         advice: Option<String>,
+        /// The volume is locked by another process, which will end: worth another try.
+        busy: bool,
     },
 }
 

@@ -48,6 +48,9 @@ pub struct State {
     pub restarts: u32,
     /// Why the mount ended, if not because it was unmounted.
     pub failure: Option<String>,
+    /// What the next daemon waits for, if it does.
+    #[serde(default)]
+    pub waiting: Option<String>,
 }
 
 impl State {
@@ -357,6 +360,7 @@ mod tests {
             daemon: None,
             restarts: 0,
             failure: None,
+            waiting: None,
         }
     }
 

@@ -14,6 +14,7 @@
 //! mount, and unmounts it.
 
 use crate::failure::{Failure, Result};
+use crate::log_file::LogFile;
 use crate::mounts;
 use crate::packet::{self, FromDaemon, Report, Start, ToDaemon};
 use crate::process::Process;
@@ -42,6 +43,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const FAILED_STARTS_MAX: u32 = 11;
 /// Daemons in a row that served less than [`SHORT`]: about 3 minutes.
 const SHORT_LIVES_MAX: u32 = 50;
+/// Between two tries to lock the volume for the next daemon.
+const LOCK_PAUSE: Duration = Duration::from_millis(250);
+/// How long the lock of an unmounted volume is waited for: nobody uses it any more, and the next mount recovers it.
+const SETTLE_LOCK_WAIT: Duration = Duration::from_secs(60);
 /// How often an unmounted volume's logs are tried.
 const SETTLE_TRIES: u32 = 3;
 
@@ -208,13 +213,14 @@ impl Supervisor {
             daemon: None,
             restarts: 0,
             failure: None,
+            waiting: None,
         };
         let dir = StateDir::claim(state, &|what| match front {
             Front::Foreground => eprintln!("shale: {what}"),
             Front::Mount(_) => front.tell(&Report::Waiting(what.to_owned())),
         })?;
         let listener = dir.open_log().and_then(|log| {
-            tracing_to((!foreground).then_some(log));
+            tracing_to((!foreground).then(|| LogFile::new(log, dir.log())));
             let socket = dir.socket();
             let listener =
                 SocketPeer::listen(&socket).map_err(Failure::because(socket.display()))?;
@@ -313,14 +319,19 @@ impl Supervisor {
                 };
             }
             let reason = self.died(&status);
-            match deaths.add(lived.as_ref()) {
-                None => return self.give_up(&reason),
-                Some(pause) => {
-                    tracing::warn!(?pause, "{reason}; the next one starts");
-                    thread::sleep(pause);
+            if reason.busy {
+                // Somebody checks the volume, or keeps its lock for nothing: programs wait, and lose nothing.
+                self.wait_for_lock(&reason);
+            } else {
+                match deaths.add(lived.as_ref()) {
+                    None => return self.give_up(&reason),
+                    Some(pause) => {
+                        tracing::warn!(?pause, "{reason}; the next one starts");
+                        thread::sleep(pause);
+                    }
                 }
+                self.dir.state.restarts += 1;
             }
-            self.dir.state.restarts += 1;
             if let Err(failure) = self.start(false) {
                 // No memory, no process: it may pass.
                 self.reason = Some(failure);
@@ -330,6 +341,19 @@ impl Supervisor {
                 );
             }
         }
+    }
+
+    /// Another process has locked the volume: says so once, and waits a moment.
+    fn wait_for_lock(&mut self, reason: &Failure) {
+        let text = reason.to_string();
+        if self.dir.state.waiting.as_ref() != Some(&text) {
+            tracing::warn!("{text}; it is tried again until the lock is free");
+            self.dir.state.waiting = Some(text);
+            if let Err(failure) = self.dir.save() {
+                tracing::warn!("{failure}");
+            }
+        }
+        thread::sleep(LOCK_PAUSE);
     }
 
     /// Listens to the daemon until it has ended.
@@ -350,10 +374,15 @@ impl Supervisor {
                 if let Some(daemon) = &mut self.daemon {
                     daemon.serving = true;
                 }
+                self.dir.state.waiting = None;
+                if let Err(failure) = self.dir.save() {
+                    tracing::warn!("{failure}");
+                }
             }
-            FromDaemon::Failed { text, advice } => {
+            FromDaemon::Failed { text, advice, busy } => {
                 self.reason = Some(Failure {
                     advice,
+                    busy,
                     ..Failure::new(text)
                 });
             }
@@ -444,7 +473,8 @@ impl Supervisor {
     fn settle(&mut self) -> Result<()> {
         self.mount = None;
         let mut reason = Failure::new("the daemon died while the volume was being unmounted");
-        for _ in 0..SETTLE_TRIES {
+        let (begun, mut tries) = (Instant::now(), 0);
+        while tries < SETTLE_TRIES {
             self.start(true)?;
             let status = self.wait_for_end()?;
             self.daemon = None;
@@ -452,6 +482,10 @@ impl Supervisor {
                 return self.end();
             }
             reason = self.died(&status);
+            match reason.busy && begun.elapsed() < SETTLE_LOCK_WAIT {
+                true => self.wait_for_lock(&reason),
+                false => tries += 1,
+            }
         }
         self.fail(&reason)
     }

@@ -93,6 +93,15 @@ pub enum DaemonError {
 }
 
 impl DaemonError {
+    /// Whether another process has locked the volume or one of its devices: it may be free a moment later.
+    pub fn is_busy(&self) -> bool {
+        match self {
+            DaemonError::InUse { .. } => true,
+            DaemonError::Device(error) => error.raw_os_error() == Some(libc::EWOULDBLOCK),
+            _ => false,
+        }
+    }
+
     pub(crate) fn file(
         path: &Path,
         tried: impl Into<String>,

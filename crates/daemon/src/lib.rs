@@ -51,6 +51,7 @@ mod lower_read;
 pub mod make;
 mod mappings;
 pub mod medium;
+mod message_rate;
 pub mod migrate;
 pub mod nvm_dir;
 mod orphans;

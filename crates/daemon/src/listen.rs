@@ -3,6 +3,7 @@
 
 use crate::attach::Asker;
 use crate::connection::Connection;
+use crate::message_rate::MessageRate;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,6 +36,7 @@ struct Open {
 #[derive(Default)]
 pub(crate) struct Connections {
     open: Mutex<(u64, HashMap<u64, Open>)>,
+    messages: MessageRate,
 }
 
 impl Connections {
@@ -51,7 +53,7 @@ impl Connections {
                 }
             }
             if let Err(e) = self.accept_one(shared, listener) {
-                tracing::warn!("a client could not connect: {e}");
+                self.warn(shared, format_args!("a client could not connect: {e}"));
                 // Descriptors or memory are short: give others time to end.
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
@@ -69,14 +71,18 @@ impl Connections {
         let groups = shale_device::peer_groups(wake.as_fd());
         let groups = groups.map_err(std::io::Error::from)?;
         let mut open = self.open.lock();
-        if open.1.len() >= CONNECTIONS_MAX {
-            let many = format!("{CONNECTIONS_MAX} connections are open");
-            return Err(ProtoError::Io(std::io::Error::other(many)));
-        }
         let same = open.1.values().filter(|o| o.uid == who.uid).count();
-        if who.uid != 0 && same >= CONNECTIONS_EACH_MAX {
-            let many = format!("user {} has {same} connections open", who.uid);
-            return Err(ProtoError::Io(std::io::Error::other(many)));
+        let many = match who.uid {
+            _ if open.1.len() >= CONNECTIONS_MAX => format!("{CONNECTIONS_MAX} are open"),
+            uid if uid != 0 && same >= CONNECTIONS_EACH_MAX => {
+                format!("user {uid} has {same} open")
+            }
+            _ => String::new(),
+        };
+        if !many.is_empty() {
+            // Closed at once: others who connect do not wait for it.
+            self.warn(shared, format_args!("a connection was refused: {many}"));
+            return Ok(());
         }
         let number = open.0;
         open.0 += 1;
@@ -86,7 +92,12 @@ impl Connections {
             .spawn(move || {
                 let asker = Asker::peer(who, groups);
                 let allowed = shared.may_attach(&asker).is_ok();
-                serve(&Connection::new(shared, asker), &peer, allowed);
+                let (pid, uid) = (asker.pid, asker.person.uid);
+                let ended = serve(&Connection::new(shared.clone(), asker), &peer, allowed);
+                if let Err(e) = ended {
+                    let who = format_args!("process {pid} (user {uid})");
+                    all.warn(&shared, format_args!("connection of {who} ends: {e}"));
+                }
                 // Dropping the connection above has digested the client's log.
                 all.open.lock().1.remove(&number);
             })?;
@@ -99,6 +110,11 @@ impl Connections {
             },
         );
         Ok(())
+    }
+
+    /// Tells the log what a user may cause as often as he likes.
+    fn warn(&self, shared: &Shared, message: std::fmt::Arguments<'_>) {
+        self.messages.warn(shared.clock.monotonic_ns(), message);
     }
 
     /// Ends all connections, as if every client had gone, and waits for their threads.
@@ -123,23 +139,23 @@ impl Connections {
 }
 
 /// Who is not `allowed` anything hears so once, and takes no connection from others.
-fn serve(connection: &Connection, peer: &SocketPeer, allowed: bool) {
+///
+/// # Errors
+/// What came is no request.
+fn serve(connection: &Connection, peer: &SocketPeer, allowed: bool) -> Result<(), ProtoError> {
     loop {
         let request = match peer.next() {
             Ok(request) => request,
-            Err(ProtoError::Closed) => return,
-            Err(e) => {
-                tracing::warn!("connection ends: {e}");
-                return;
-            }
+            Err(ProtoError::Closed) => return Ok(()),
+            Err(e) => return Err(e),
         };
         let (reply, fds) = connection.handle(request);
         if let Err(e) = peer.answer(&reply, &fds) {
             tracing::debug!("connection ends: {e}");
-            return;
+            return Ok(());
         }
         if !allowed {
-            return;
+            return Ok(());
         }
     }
 }

@@ -31,7 +31,7 @@ fn as_nobody(program: &str, args: &[&str]) -> Command {
 
 /// The program where nobody finds it, too.
 fn program(dir: &Path) -> String {
-    let place = dir.join("shale");
+    let place = dir.join("program");
     if fs::hard_link(SHALE, &place).is_err() {
         fs::copy(SHALE, &place).unwrap();
     }
@@ -242,4 +242,276 @@ fn what_is_more_open_is_closed_by_the_next_mount_or_refused() {
         refused.contains("open.img") && refused.contains("belongs to user 65534"),
         "{refused}"
     );
+}
+
+#[test]
+fn nobody_holds_a_lock() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::tiered("locks", "64M", "64M", "64M");
+    open_way(&v);
+    // Not the directory keeps him out, but the files.
+    set_mode(&v.dir().join("nvm"), 0o755);
+    v.mount();
+    let locks = [
+        v.dir().join("nvm/lock"),
+        v.dir().join("nvm/seg-0000"),
+        v.below().join("ssd.img"),
+        v.below().join("hdd.img"),
+        PathBuf::from("/run/shale/lock"),
+        state_dir(&v).join("log"),
+    ];
+    for how in ["-x", "-s"] {
+        for lock in &locks {
+            let lock = lock.to_str().unwrap();
+            let tried = said(as_nobody("flock", &[how, "-n", lock, "true"]));
+            assert!(
+                tried.code != 0 && tried.text.contains("Permission denied"),
+                "{lock}: {}",
+                tried.text
+            );
+        }
+    }
+    // As for orders and the state that others would believe.
+    let state = state_dir(&v);
+    for file in ["control", "state.json", "limits.json", "log", "socket"] {
+        let place = state.join(file).display().to_string();
+        let script = format!("echo x > {place} || rm -f {place}");
+        said(as_nobody("sh", &["-c", &script]));
+        assert!(
+            file == "limits.json" || Path::new(&place).exists(),
+            "{place}"
+        );
+    }
+    v.kill_daemon();
+    v.umount();
+    v.fsck();
+}
+
+/// A lock that this process holds.
+fn hold(path: &Path) -> fs::File {
+    let file = fs::File::open(path).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    file
+}
+
+#[test]
+fn a_lock_that_is_busy_while_a_daemon_is_started_again_ends_no_mount() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("busy-lock");
+    v.mount();
+    let file = v.mountpoint().join("file");
+    fs::write(&file, b"before").unwrap();
+    let daemon = v.status()["daemon_pid"].as_u64().unwrap();
+    thread::scope(|scope| {
+        let nvm = v.dir().join("nvm/lock");
+        let taken = scope.spawn(move || hold(&nvm));
+        // It waits in flock(2), and is woken as the daemon ends.
+        thread::sleep(Duration::from_millis(300));
+        signal(daemon, Signal::KILL);
+        let held = taken.join().unwrap();
+        let writer = scope.spawn(|| fs::write(&file, b"after"));
+        let begun = Instant::now();
+        let status = v.shale(&["status", v.place()]).failed(1);
+        let pid = format!("process {}", std::process::id());
+        assert!(
+            status.contains("in use") && status.contains(&pid),
+            "{status}"
+        );
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "{:?}",
+            begun.elapsed()
+        );
+        // A daemon that fails in other ways is given up after some 5 s.
+        thread::sleep(Duration::from_secs(10).saturating_sub(begun.elapsed()));
+        assert!(!writer.is_finished(), "it waits");
+        drop(held);
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!(fs::read(&file).unwrap(), b"after");
+    assert!(
+        v.status()["restarts"].as_u64().unwrap() < 5,
+        "tries are no deaths"
+    );
+    v.umount();
+    v.fsck();
+}
+
+#[test]
+fn a_mount_says_which_process_it_waits_for() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("waits");
+    v.mount();
+    v.umount();
+    let said = thread::scope(|scope| {
+        let held = hold(Path::new("/run/shale/lock"));
+        let mount = scope.spawn(|| v.shale(&["mount", v.file(), v.place()]));
+        thread::sleep(Duration::from_millis(2500));
+        assert!(!mount.is_finished());
+        drop(held);
+        mount.join().unwrap().ok()
+    });
+    let waits = format!(
+        "/run/shale/lock: waiting for process {}",
+        std::process::id()
+    );
+    assert!(said.contains(&waits) && said.contains("mounted"), "{said}");
+    v.umount();
+}
+
+#[test]
+fn a_mount_ends_when_a_lock_stays_busy() {
+    if !can_mount() {
+        return;
+    }
+    // With a directory of states of its own, since others mount beside this test.
+    let own = tempfile::tempdir_in("/dev/shm").unwrap();
+    set_mode(own.path(), 0o700);
+    let at = |name: &str| own.path().join(name).to_str().unwrap().to_owned();
+    let program = program(own.path());
+    fs::create_dir(at("mount")).unwrap();
+    fs::create_dir(at("shale")).unwrap();
+    fs::write(at("shale/lock"), b"").unwrap();
+    for path in [at(""), at("mount"), at("shale"), at("shale/lock")] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let (file, nvm) = (at("V.toml"), format!("{}:32M", at("nvm")));
+    said(as_nobody(&program, &["mkfs", &file, "--nvm", &nvm])).ok();
+    let _held = hold(Path::new(&at("shale/lock")));
+    let mut mount = as_nobody(&program, &["mount", &file, &at("mount")]);
+    mount.env("XDG_RUNTIME_DIR", own.path());
+    let text = said(mount).failed(1);
+    let pid = format!("process {}", std::process::id());
+    for part in ["waiting for", &pid, "kept it locked for 30 s"] {
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
+    }
+}
+
+#[test]
+fn names_taken_beforehand_and_links_lead_nowhere() {
+    if !can_mount() {
+        return;
+    }
+    let shared = tempfile::tempdir_in("/var/tmp").unwrap();
+    set_mode(shared.path(), 0o1777);
+    let at = |name: &str| shared.path().join(name).to_str().unwrap().to_owned();
+    let victim = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    let content = vec![b'v'; 65 << 20];
+    fs::write(victim.path(), &content).unwrap();
+    let victim_name = victim.path().to_str().unwrap();
+    let plant = |name: &str| {
+        said(as_nobody("ln", &["-s", victim_name, &at(name)])).ok();
+    };
+    let own = tempfile::tempdir_in("/dev/shm").unwrap();
+    let nvm = format!("{}:32M", own.path().join("nvm").display());
+    // An image whose name is a link of somebody else's.
+    plant("hdd.img");
+    let (file, image) = (at("V.toml"), format!("{}:64M", at("hdd.img")));
+    let text = shale(&["mkfs", &file, "--nvm", &nvm, "--hdd", &image]).failed(1);
+    assert!(text.contains("symbolic link of user 65534"), "{text}");
+    // What is written beside the volume file before it gets its name.
+    plant("V.toml.new");
+    shale(&["mkfs", &file, "--nvm", &nvm]).ok();
+    // The lock of the NVM directory.
+    let lock = own.path().join("nvm/lock");
+    fs::remove_file(&lock).unwrap();
+    symlink(victim_name, &lock).unwrap();
+    fs::create_dir(own.path().join("mount")).unwrap();
+    let place = own.path().join("mount");
+    let mount = ["mount", &file, place.to_str().unwrap()];
+    let text = shale(&mount).failed(1);
+    assert!(
+        text.contains("nvm/lock") && text.contains("symbolic link"),
+        "{text}"
+    );
+    let text = shale(&["fsck", &file]).failed(1);
+    assert!(text.contains("nvm/lock"), "{text}");
+    fs::remove_file(&lock).unwrap();
+    fs::write(&lock, b"").unwrap();
+    std::os::unix::fs::chown(&lock, Some(NOBODY), None).unwrap();
+    let text = shale(&mount).failed(1);
+    assert!(
+        text.contains("nvm/lock") && text.contains("belongs to user 65534"),
+        "{text}"
+    );
+    fs::remove_file(&lock).unwrap();
+    // The place for the states of a user's mounts.
+    let run = at("shale");
+    fs::create_dir(&run).unwrap();
+    set_mode(Path::new(&run), 0o777);
+    let program = program(shared.path());
+    let theirs = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::os::unix::fs::chown(theirs.path(), Some(1), Some(1)).unwrap();
+    let of = |name: &str| theirs.path().join(name).to_str().unwrap().to_owned();
+    let as_daemon = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=1", "--regid=1", "--clear-groups", &program])
+            .args(args)
+            .env("XDG_RUNTIME_DIR", shared.path());
+        said(command)
+    };
+    let nvm = format!("{}:32M", of("nvm"));
+    as_daemon(&["mkfs", &of("V.toml"), "--nvm", &nvm]).ok();
+    fs::create_dir(of("mount")).unwrap();
+    for (owner, why) in [(0, "may write to it"), (NOBODY, "belongs to user 65534")] {
+        std::os::unix::fs::chown(&run, Some(owner), None).unwrap();
+        let text = as_daemon(&["mount", &of("V.toml"), &of("mount")]).failed(1);
+        assert!(text.contains(&run) && text.contains(why), "{text}");
+    }
+    assert!(
+        fs::read(victim.path()).unwrap() == content,
+        "nothing was written through a link"
+    );
+}
+
+#[test]
+fn garbage_on_the_socket_fills_no_log() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("flood");
+    open_way_to_the_mount(&v);
+    v.mount();
+    let log = state_dir(&v).join("log");
+    let before = fs::metadata(&log).unwrap().len();
+    let script = format!(
+        "import socket\n\
+         for n in range(20000):\n\
+         \x20   s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+         \x20   try:\n\
+         \x20       s.connect('{}'); s.send(b'garbage' * 20)\n\
+         \x20   except OSError: pass\n\
+         \x20   s.close()\n",
+        v.socket().display()
+    );
+    let flood = as_nobody("python3", &["-c", &script]);
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| said(flood).ok());
+        // Everybody else is served meanwhile.
+        while !flood.is_finished() {
+            v.status();
+            fs::write(v.mountpoint().join("f"), b"served").unwrap();
+        }
+        flood.join().unwrap();
+    });
+    wait_until("the last connections have ended", || {
+        v.status()["clients"].as_array().unwrap().len() == 1
+    });
+    let after = fs::metadata(&log).unwrap().len();
+    assert!(after - before < 64 << 10, "{before} {after}");
+    let told = fs::read_to_string(&log).unwrap();
+    assert!(told.contains("(user 65534) ends"), "{told}");
+    v.umount();
+}
+
+/// Has everybody come as far as the mount.
+fn open_way_to_the_mount(v: &Volume) {
+    set_mode(v.dir(), 0o755);
 }
