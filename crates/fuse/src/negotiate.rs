@@ -16,6 +16,7 @@ use crate::wire::{InitIn, InitOut, PROTOCOL_MAJOR, PROTOCOL_MINOR, PROTOCOL_MINO
 /// Flags of INIT by their bit, as in `linux/fuse.h`.
 mod flag {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
@@ -40,6 +41,7 @@ mod flag {
 /// (speaks of ACLs only), `CREATE_SUPP_GROUP` (the kernel clears set-group-ID itself),
 /// `OVER_IO_URING` (does not survive a crash of the daemon).
 const ASK: u64 = flag::ASYNC_READ
+    | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
     | flag::DONT_MASK
     | flag::DO_READDIRPLUS

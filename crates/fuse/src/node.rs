@@ -275,6 +275,11 @@ pub trait NodeFs: Send + Sync {
     }
 
     /// Finds a name. `ENOENT` is remembered by the caller like any other answer.
+    ///
+    /// `.` and `..` are asked for to open an inode by a file handle: `parent` is then any number,
+    /// taken from outside, which need not name an inode, and for `.` need not name a directory.
+    /// `ENOENT` says that there is no such inode, or that it has no name any more. Whether it is
+    /// the one that the handle was made for the caller tells by its generation.
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr>;
 
     /// Gives back `count` references on an inode.

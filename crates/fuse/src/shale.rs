@@ -241,7 +241,10 @@ impl NodeFs for ShaleFs {
     }
 
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.told.name(parent, name);
+        // By number, for a file handle: the kernel keeps no name of it.
+        if !matches!(name, b"." | b"..") {
+            self.told.name(parent, name);
+        }
         let found = self.session.lookup(&caller(request), parent, name);
         let found = found.map_err(errno)?;
         Ok(attr(self.noted(request, found)))

@@ -98,16 +98,22 @@ impl<'a> Fresh<'a> {
 }
 
 impl Session {
-    /// Attributes of what `name` in directory `parent` names. `.` and `..` are known.
+    /// Attributes of what `name` in directory `parent` names. `.` and `..` are known; they find
+    /// inodes by number, for file handles: `parent` may be any number, and for `.` need not be a
+    /// directory's. An inode without a name is not found so, as on ext4.
     /// Errors: `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
     pub fn lookup(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<Attr> {
         check_length(name)?;
+        if !Ino(parent).is_user() {
+            return Err(Errno::NOENT);
+        }
         self.run(caller, Need::default(), |op| {
             let dir = op.node(parent)?;
             let state = op.read(&dir)?;
             let ino = match name {
-                b"." | b".." if !state.inode.is_dir() => return Err(Errno::NOTDIR.into()),
+                b"." | b".." if state.orphan => return Err(Errno::NOENT.into()),
                 b"." => parent,
+                b".." if !state.inode.is_dir() => return Err(Errno::NOTDIR.into()),
                 b".." => state.inode.parent.max(Ino::ROOT.0),
                 _ => {
                     op.live_dir(&state)?;

@@ -10,6 +10,7 @@ mod devices;
 mod direct_reads;
 mod flash;
 mod grow;
+mod handles;
 mod history;
 mod in_use;
 mod inodes;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Call, Validity};
-use crate::node::{Attr, Errno, NodeFs, Result, SetAttr, SetTime, Timestamp};
+use crate::node::{Attr, Errno, NodeFs, ROOT_INO, Result, SetAttr, SetTime, Timestamp};
 use crate::wire::{
     AttrOut, AttrWire, EntryOut, GetattrIn, SetattrIn, StatfsOut, Statx, StatxOut, SxTime,
 };
@@ -47,11 +47,12 @@ pub fn attr_wire(attr: &Attr) -> AttrWire {
     }
 }
 
-/// A name's answer on the wire.
+/// A name's answer on the wire. The kernel made the root by itself, with generation 0.
 pub fn entry_out(attr: &Attr, validity: &Validity) -> EntryOut {
+    let is_root = attr.ino == ROOT_INO;
     EntryOut {
         nodeid: attr.ino,
-        generation: attr.generation,
+        generation: if is_root { 0 } else { attr.generation },
         entry_valid: validity.entry.as_secs(),
         entry_valid_nsec: validity.entry.subsec_nanos(),
         attr_valid: validity.attr.as_secs(),
