@@ -12,7 +12,7 @@ use crate::adapter::{Adapter, Answer};
 use crate::fills::Fills;
 use crate::node::NodeFs;
 use crate::notify::{Inval, Notifier, keeps_nothing};
-use crate::wire::InHeader;
+use crate::wire::{InHeader, opcode};
 
 /// Threads that do writes.
 pub(crate) const LATE_THREADS: usize = 2;
@@ -81,7 +81,9 @@ impl Write {
             }
         };
         let answer = adapter.handle(&self.header, &self.message, out);
-        if fills.let_go(ino, last) {
+        // What else changes past the kernel's pages it asks about by itself.
+        let attributes = self.header.opcode == opcode::SETXATTR;
+        if fills.let_go(ino, last) || attributes {
             self.drop_pages(notifier);
         }
         answer

@@ -27,7 +27,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use crate::adapter::{Adapter, Answer, Pages, Validity, is_forget};
+use crate::adapter::{Adapter, Answer, Pages, Validity, is_forget, to_the_end};
 use crate::error::FuseError;
 use crate::fills::Fills;
 use crate::late::{LATE_THREADS, Late, Queue};
@@ -410,6 +410,13 @@ impl Session {
                     held = fills.hold_dropped(ino).map(|last| (ino, last));
                     let what = Inval::Range { offset, bytes };
                     if held.is_none() && aside.late.write(&header, message, ino, what) {
+                        continue;
+                    }
+                }
+                Pages::Shifts { ino, offset } => {
+                    let bytes = to_the_end(offset);
+                    let what = Inval::Range { offset, bytes };
+                    if aside.late.write(&header, message, ino, what) {
                         continue;
                     }
                 }

@@ -56,7 +56,6 @@ impl RangeChange {
             ZERO_RANGE => Self::Zero,
             COLLAPSE_RANGE if !keep => Self::Collapse,
             INSERT_RANGE if !keep => Self::Insert,
-            COLLAPSE_RANGE | INSERT_RANGE => return Err(Errno::INVAL),
             _ => return Err(Errno::OPNOTSUPP),
         };
         Ok((change, keep))

@@ -17,6 +17,7 @@ use crate::table::{self, Entry};
 use crate::thread::{self, Thread};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use shale_proto::mounts::RangeCall;
 
 /// Set at the end of the constructor; unset when nothing is served any more ([`process::retire`]).
 pub static READY: AtomicBool = AtomicBool::new(false);
@@ -170,6 +171,9 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
             return PASS;
         }
         nr::UNSHARE => return PASS,
+        nr::FALLOCATE if RangeCall::is_needed(args[1] as u32) => {
+            return attributes::shift(thread, args[0] as i32, args);
+        }
         nr::IO_URING_SETUP => {
             crate::report::passed(number, "io_uring");
             return PASS;
@@ -245,7 +249,7 @@ pub fn guarded_raw(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
 }
 
 /// Numbers of [`class::DESCRIPTOR`].
-pub const BY_DESCRIPTOR: [u32; 23] = [
+pub const BY_DESCRIPTOR: [u32; 22] = [
     nr::READ,
     nr::WRITE,
     nr::CLOSE,
@@ -263,7 +267,6 @@ pub const BY_DESCRIPTOR: [u32; 23] = [
     nr::FTRUNCATE,
     nr::NEWFSTATAT,
     nr::SYNC_FILE_RANGE,
-    nr::FALLOCATE,
     nr::PREADV,
     nr::PWRITEV,
     nr::PREADV2,
@@ -272,7 +275,8 @@ pub const BY_DESCRIPTOR: [u32; 23] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 29] = [
+pub const ALWAYS: [u32; 30] = [
+    nr::FALLOCATE,
     nr::MMAP,
     nr::MUNMAP,
     nr::MPROTECT,

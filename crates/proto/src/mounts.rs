@@ -19,8 +19,62 @@ pub const NUMBER: &str = "system.shale.mount";
 /// Who reads this extended attribute of a file, which is never there, is about to map it shared, to
 /// store to it: from then on the mount takes its pages for changed at any time. The kernel does not tell.
 pub const MAPPED: &str = "system.shale.mapped";
+/// Who sets this extended attribute of a file, with `XATTR_REPLACE`, has the mount do one of the modes
+/// of `fallocate` that the kernel refuses for FUSE: it checks what it checks before any change (right to
+/// write, read-only mounts), and holds the lock of the file. The value is a [`RangeCall`]. Nothing is stored.
+pub const RANGE: &str = "user.shale.fallocate";
 /// Bytes of a mount's name.
 const NAME_BYTES: usize = 16;
+
+/// A `fallocate` of the modes that only [`RANGE`] leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeCall {
+    /// As in `fallocate(2)`: collapse, insert or unshare, the latter also with keep size.
+    pub mode: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
+impl RangeCall {
+    /// Length of the value.
+    pub const BYTES: usize = 20;
+
+    /// Whether the kernel refuses the mode for FUSE, and a Shale mount has it.
+    #[must_use]
+    pub fn is_needed(mode: u32) -> bool {
+        const KEEP_SIZE: u32 = 1;
+        const COLLAPSE: u32 = 8;
+        const INSERT: u32 = 32;
+        const UNSHARE: u32 = 64;
+        matches!(mode & !KEEP_SIZE, COLLAPSE | INSERT | UNSHARE)
+    }
+
+    /// The value to set.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.mode.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes
+    }
+
+    /// What was set; `None`: no such call.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes = <&[u8; Self::BYTES]>::try_from(bytes).ok()?;
+        let (mode, rest) = bytes.split_first_chunk()?;
+        let (offset, rest) = rest.split_first_chunk()?;
+        let call = Self {
+            mode: u32::from_le_bytes(*mode),
+            offset: u64::from_le_bytes(*offset),
+            bytes: u64::from_le_bytes(rest.try_into().ok()?),
+        };
+        Self::is_needed(call.mode).then_some(call)
+    }
+}
 
 /// The name of a mount's directory.
 pub fn name_of(number: u64) -> String {
@@ -74,6 +128,25 @@ fn search(bases: &[PathBuf], name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_about_ranges_are_told_as_bytes() {
+        for mode in [8, 32, 64, 65] {
+            let call = RangeCall {
+                mode,
+                offset: 1 << 40,
+                bytes: 4096,
+            };
+            assert_eq!(RangeCall::from_bytes(&call.to_bytes()), Some(call));
+        }
+        let punch = RangeCall {
+            mode: 3,
+            offset: 0,
+            bytes: 1,
+        };
+        assert_eq!(RangeCall::from_bytes(&punch.to_bytes()), None);
+        assert_eq!(RangeCall::from_bytes(b"short"), None);
+    }
 
     #[test]
     fn sockets_are_found_by_the_number_of_the_mount() {

@@ -9,8 +9,9 @@ use super::message::{Body, Payload};
 use crate::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
 use crate::wire::{
     CopyFileRangeIn, CopyFileRangeOut, Dirent, EntryOut, FallocateIn, FsyncIn, InHeader, LseekIn,
-    LseekOut, ReadIn, WriteIn, WriteOut, opcode,
+    LseekOut, ReadIn, SetxattrIn, WriteIn, WriteOut, opcode,
 };
+use shale_proto::mounts::{self, RangeCall};
 
 /// Bits of `WriteIn::write_flags`.
 mod write_flag {
@@ -63,6 +64,18 @@ pub enum Pages {
         /// Number of bytes.
         bytes: u64,
     },
+    /// The same, up to the end, and the kernel does not know that attributes change.
+    Shifts {
+        /// The file.
+        ino: u64,
+        /// First byte.
+        offset: u64,
+    },
+}
+
+/// Bytes from `offset` on.
+pub fn to_the_end(offset: u64) -> u64 {
+    i64::MAX as u64 - offset.min(i64::MAX as u64)
 }
 
 impl Pages {
@@ -90,11 +103,20 @@ impl Pages {
             // What is behind the range may move.
             opcode::FALLOCATE => {
                 let offset = body.take::<FallocateIn>()?.offset;
-                passes(
-                    header.nodeid,
-                    offset,
-                    i64::MAX as u64 - offset.min(i64::MAX as u64),
-                )
+                passes(header.nodeid, offset, to_the_end(offset))
+            }
+            opcode::SETXATTR => {
+                let SetxattrIn { size, .. } = body.take()?;
+                match body.name()? == mounts::RANGE.as_bytes() {
+                    true => match RangeCall::from_bytes(body.bytes(size as usize)?) {
+                        Some(call) => Self::Shifts {
+                            ino: header.nodeid,
+                            offset: call.offset,
+                        },
+                        None => Self::Leaves,
+                    },
+                    false => Self::Leaves,
+                }
             }
             opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
                 let range: CopyFileRangeIn = body.take()?;

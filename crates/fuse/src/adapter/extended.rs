@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 
 use super::Call;
 use crate::node::{Errno, Ioctl, NodeFs, Result};
+use shale_proto::mounts::{self, RangeCall};
+
 use crate::wire::{GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SetxattrIn};
 
 /// `XFS_IOC_GOINGDOWN`, which ext4 and others share: `_IOR('X', 125, u32)`.
@@ -45,6 +47,13 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         let value = self.body.bytes(size as usize)?;
         if is_acl(name) {
             return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if name == mounts::RANGE.as_bytes() {
+            let call = RangeCall::from_bytes(value).ok_or(Errno(libc::EINVAL))?;
+            return self
+                .fs
+                .fallocate(&self.request, self.ino, call.mode, call.offset, call.bytes)
+                .map(|()| 0);
         }
         self.fs
             .setxattr(&self.request, self.ino, name, value, flags)

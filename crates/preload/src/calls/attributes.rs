@@ -8,9 +8,12 @@ use crate::mounts;
 use crate::raw::{self, Args, nr};
 use crate::report;
 use crate::stubs::PASS;
+use crate::table::{self, Entry};
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
 use shale_libfs::{Attr, Timestamp};
+use shale_proto::mounts::{RANGE, RangeCall};
+use std::os::fd::BorrowedFd;
 
 /// Preferred size of input and output, as the mount says.
 const IO_BYTES: u32 = 4096;
@@ -75,12 +78,72 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
     };
     if result == Err(shale_libfs::KERNEL_CUTS) {
         report::passed(number, "cut below what the kernel knows");
-        return call.in_kernel();
+        return match number == nr::FALLOCATE && RangeCall::is_needed(args[1] as u32) {
+            true => by_mount(fd, args),
+            false => call.in_kernel(),
+        };
     }
     report::fast(number);
     match result {
         Ok(()) => 0,
         Err(e) => call.failed(client, None, e),
+    }
+}
+
+/// `fallocate` of a mode that the kernel refuses for FUSE: for a file that is not served here now, but lies
+/// on a mount, the mount does it. So a program gets one answer whether or not its file is mapped,
+/// shared with programs on the mount, or not served yet.
+pub fn shift(thread: &Thread, fd: i32, args: &Args) -> i64 {
+    let result = match table::get(fd) {
+        Entry::File(index) => {
+            let call = Call::new(thread, fd, index, nr::FALLOCATE, args);
+            match call.way(false) {
+                Way::Here(_, held) => {
+                    drop(held);
+                    return resize(thread, fd, index, nr::FALLOCATE, args);
+                }
+                Way::Kernel(_held) => by_mount(fd, args),
+                Way::Pass => by_mount(fd, args),
+            }
+        }
+        Entry::Own => return raw::fail(libc::EBADF),
+        Entry::Kernel => match mounts::place(fd) {
+            Some(_) => by_mount(fd, args),
+            None => return PASS,
+        },
+    };
+    report::passed(nr::FALLOCATE, "done by the mount");
+    result
+}
+
+/// See [`shift`].
+fn by_mount(fd: i32, args: &Args) -> i64 {
+    let (mode, offset, bytes) = (args[1] as u32, args[2] as i64, args[3] as i64);
+    if offset < 0 || bytes <= 0 {
+        return raw::fail(libc::EINVAL);
+    }
+    // SAFETY: asks for the flags of a descriptor.
+    let flags = unsafe { raw::syscall(nr::FCNTL, &[fd as u64, libc::F_GETFL as u64, 0, 0, 0, 0]) };
+    if flags < 0 || flags as i32 & libc::O_ACCMODE == libc::O_RDONLY {
+        return raw::fail(libc::EBADF);
+    }
+    let call = RangeCall {
+        mode,
+        offset: offset as u64,
+        bytes: bytes as u64,
+    };
+    // SAFETY: the program's descriptor, in a call about it.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    // The attribute is never there: a mount of a version that does not know it changes nothing.
+    let flags = rustix::fs::XattrFlags::REPLACE;
+    let done = rustix::fs::fsetxattr(file, RANGE, &call.to_bytes(), flags);
+    // The kernel keeps the size that it knows, until it is asked for.
+    mounts::settle_size(fd);
+    match done {
+        Ok(()) => 0,
+        // Opened for writing by a user who may not write it any more.
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::NODATA) => raw::fail(libc::EOPNOTSUPP),
+        Err(e) => raw::fail(e.raw_os_error()),
     }
 }
 

@@ -486,3 +486,74 @@ fn databases_and_repositories_are_whole() {
         assert_eq!(run.env("SHALE_WARM_CALLS", "0").output(), "3\n");
     }
 }
+
+/// Modes of `fallocate` that the kernel refuses for FUSE: the same answer whether the file is served, mapped, or
+/// handed over, and the same bytes by the file, by its mapping, and for a program on the mount.
+#[test]
+fn ranges_are_collapsed_and_inserted_whoever_has_the_file() {
+    let Some(m) = Mounted::new() else { return };
+    if !has("python3") {
+        eprintln!("SKIPPED: needs python3");
+        return;
+    }
+    let script = "import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+B = 4096
+def fallocate(fd, mode, at, n):
+    done = libc.fallocate(fd, mode, ctypes.c_long(at), ctypes.c_long(n))
+    return os.strerror(ctypes.get_errno()) if done else 'done'
+COLLAPSE, INSERT, UNSHARE, KEEP = 8, 32, 64, 1
+path, how = sys.argv[1:]
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+blocks = [bytes([65 + n]) * B for n in range(8)]
+os.write(fd, b''.join(blocks))
+over = None
+if how == 'mapped':
+    over = mmap.mmap(fd, 8 * B)
+    over[:B] = blocks[0] = b'!' * B
+elif how == 'private':
+    over = mmap.mmap(fd, 8 * B, mmap.MAP_PRIVATE, mmap.PROT_READ)
+elif how == 'handed':
+    # The child gets it with its offset, and is another program.
+    os.set_inheritable(fd, True)
+    os.spawnlp(os.P_WAIT, 'sh', 'sh', '-c', f'read -r line <&{fd} && :')
+    os.lseek(fd, 0, 0)
+def check(what):
+    expected = b''.join(blocks)
+    n = len(expected)
+    assert os.fstat(fd).st_size == n, (what, os.fstat(fd).st_size, n)
+    assert os.pread(fd, 2 * n, 0) == expected, what
+    assert os.path.getsize(path) == n and open(path, 'rb').read() == expected, what
+    if how == 'mapped': assert over[:n] == expected[:8 * B], what + ' by the mapping'
+check('before')
+assert fallocate(fd, COLLAPSE, 2 * B, 3 * B) == 'done'
+del blocks[2:5]
+check('collapse')
+if how == 'mapped':
+    over[B:2 * B] = blocks[1] = b'?' * B
+assert fallocate(fd, INSERT, B, 2 * B) == 'done'
+blocks[1:1] = [bytes(B)] * 2
+check('insert')
+assert fallocate(fd, UNSHARE, 0, 5 * B) == 'done'
+assert fallocate(fd, UNSHARE | KEEP, 6 * B, 5 * B) == 'done'
+check('unshare')
+# Refused alike.
+assert fallocate(fd, COLLAPSE, 1, B) == os.strerror(22)
+assert fallocate(fd, COLLAPSE, 0, 99 * B) == os.strerror(22)
+assert fallocate(fd, INSERT, 99 * B, B) == os.strerror(22)
+assert fallocate(fd, COLLAPSE | KEEP, 0, B) == os.strerror(95)
+assert fallocate(os.open(path, os.O_RDONLY), INSERT, 0, B) == os.strerror(9)
+check('refused')
+assert os.listxattr(path) == []
+";
+    for calls in WARM_CALLS {
+        for how in ["plain", "mapped", "private", "handed"] {
+            let file = m.path().join(format!("{how}-{calls}"));
+            let run = Run::of(&m, "python3").args(["-c", script]).arg(&file);
+            let run = run.arg(how).env("SHALE_WARM_CALLS", calls);
+            assert_eq!(run.output(), "", "{how} {calls}");
+            let outside = fs::read(&file).unwrap();
+            assert_eq!(outside.len(), 7 * 4096, "{how} {calls}");
+        }
+    }
+}
