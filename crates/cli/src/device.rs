@@ -8,8 +8,8 @@ use crate::size;
 use crate::state::StateDir;
 use crate::terminal::say;
 use indicatif::{ProgressBar, ProgressStyle};
-use shale_daemon::DeviceReport;
 use shale_daemon::volume_file::{DeviceFile, parse_uuid};
+use shale_daemon::{DeviceReport, Divided};
 use shale_format::TierId;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -94,10 +94,10 @@ struct Add {
     mountpoint: PathBuf,
     /// To the flash tier: a block device or an image file, its size, and the size of its zones if
     /// they are known
-    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device, required_unless_present = "hdd")]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device, required_unless_present = "hdd")]
     ssd: Option<DeviceFile>,
     /// To the disk tier, likewise
-    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device, conflicts_with = "ssd")]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device, conflicts_with = "ssd")]
     hdd: Option<DeviceFile>,
     /// Make it as slow as a model of a medium: flash or disk
     #[arg(long, value_name = "MODEL", value_parser = known_model)]
@@ -198,12 +198,13 @@ fn list(args: &List) -> Result<()> {
             size::show(d.size_bytes),
             size::show(d.used_bytes),
             size::show(d.live_bytes),
-            format!("{} of {}", d.empty_zones, d.zones),
+            format!("{} of {}", d.empty_zones, d.divided.zones),
             d.errors,
             d.state,
             d.path,
             d.uuid
         );
+        say!("      {}", divided(&d.divided));
         if let Some(why) = &d.trouble {
             say!("      {why}");
         }
@@ -242,11 +243,29 @@ fn add(args: &Add) -> Result<()> {
             d.path,
             size::show(d.size_bytes),
             d.tier,
-            d.zones,
-            size::show(d.zone_bytes)
+            d.divided.zones,
+            size::show(d.divided.zone_bytes)
         );
+        say!("  {}", divided(&d.divided));
     }
     Ok(())
+}
+
+/// How a device is divided, and why so, in words.
+pub fn divided(d: &Divided) -> String {
+    let mut words = format!(
+        "zones of {} from byte {} on",
+        size::show(d.zone_bytes),
+        d.zones_at_byte
+    );
+    if d.unit_bytes > 0 {
+        let unit = size::show(d.unit_bytes);
+        words += &format!("; unit {unit} ({})", d.unit_from);
+    }
+    if !d.aligned {
+        words += "; zones are NOT aligned to it";
+    }
+    words
 }
 
 /// Finding a device among those that the daemon tells of.

@@ -1,5 +1,6 @@
 //! `shale mkfs`: makes a volume.
 
+use crate::device::divided;
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::say;
@@ -39,15 +40,15 @@ pub struct Args {
     /// NVM tier: a directory and its size in bytes (K, M, G, T: powers of 1024)
     #[arg(long, value_name = "DIR:SIZE", value_parser = parse_nvm)]
     nvm: Nvm,
-    /// Flash tier: a block device or an image file, its size, and the size of its zones if
-    /// they are known; may be given several times: the devices are joined. Kinds: conventional,
+    /// Flash tier: a block device or an image file, its size, and the size of its zones where the erase block
+    /// is known better than the device tells (a multiple of it); may be given several times: the devices are joined. Kinds: conventional,
     /// host-managed (zoned block devices, SMR or ZNS; found without being said, and so are their zones),
     /// open-channel (emulated raw flash in a file, which the volume erases itself). Of the part
     /// to spare nothing comes into use, so that zones are emptier when they are cleaned: 10 of raw flash, else 0
-    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
     ssd: Vec<DeviceFile>,
     /// Disk tier, likewise
-    #[arg(long, value_name = "PATH:SIZE[:ZONE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
     hdd: Vec<DeviceFile>,
     /// Make the devices of a tier as slow as a model of a medium: ssd or hdd, and flash or disk
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
@@ -95,14 +96,18 @@ fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
     }
 }
 
-/// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",kind=KIND" and ",spare=PERCENT".
+/// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",zone=SIZE", ",kind=KIND" and ",spare=PERCENT".
 pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
     let wrong = || {
-        format!("'{text}' is not PATH:SIZE or PATH:SIZE:ZONE; write for example /dev/nvme0n1:512G")
+        format!(
+            "'{text}' is not PATH:SIZE or PATH:SIZE,zone=SIZE; write for example /dev/nvme0n1:512G"
+        )
     };
-    let (mut text, mut kind, mut spare_percent) = (text, DeviceKind::Conventional, None);
+    let (mut text, mut kind) = (text, DeviceKind::Conventional);
+    let (mut spare_percent, mut zone) = (None, None);
     while let Some((before, option)) = text.rsplit_once(',') {
         match option.split_once('=') {
+            Some(("zone", bytes)) => zone = Some(size::parse(bytes)?),
             Some(("kind", name)) => kind = name.parse()?,
             Some(("spare", percent)) => spare_percent = Some(parse_spare(percent)?),
             _ => break,
@@ -117,13 +122,13 @@ pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
         Some((path, bytes)) => (path, bytes, Some(last)),
         None => (head, last, None),
     };
-    if path.is_empty() {
+    if path.is_empty() || zone.is_some() && zone_bytes.is_some() {
         return Err(wrong());
     }
     Ok(DeviceFile {
         path: path.into(),
         size_bytes,
-        zone_bytes,
+        zone_bytes: zone.or(zone_bytes),
         model: None,
         kind,
         spare_percent,
@@ -277,6 +282,7 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
         "segments": made.segments,
         "ssd": made.file.ssd,
         "hdd": made.file.hdd,
+        "divided": {"ssd": made.divided[0], "hdd": made.divided[1]},
         "log_bytes": made.file.log_bytes,
         "client_log_bytes": made.file.client_log_bytes.unwrap_or(made.file.log_bytes),
         "trusted_uids": made.file.trusted_uids,
@@ -299,8 +305,9 @@ fn print(args: &Args, made: &Made) {
         made.file.nvm_dir().display(),
         made.segments
     );
-    for (tier, devices) in [("ssd", &made.file.ssd), ("hdd", &made.file.hdd)] {
-        for device in devices {
+    let tiers = [("ssd", &made.file.ssd), ("hdd", &made.file.hdd)];
+    for ((tier, devices), how) in tiers.into_iter().zip(&made.divided) {
+        for (device, how) in devices.iter().zip(how) {
             let model = device.model.as_ref();
             say!(
                 "  {tier}         {} in {} ({}{})",
@@ -309,6 +316,7 @@ fn print(args: &Args, made: &Made) {
                 device.kind.name(),
                 model.map_or(String::new(), |name| format!(", as slow as model '{name}'"))
             );
+            say!("              {}", divided(how));
         }
     }
     say!("  nvm is      {}", explain(persistence(made)));
@@ -361,6 +369,11 @@ mod tests {
         );
         let device = parse_device("/dev/z:4G,kind=host-managed").unwrap();
         assert_eq!(device.kind, DeviceKind::HostManaged);
+        let device = parse_device("/a:4G,zone=3M,spare=7").unwrap();
+        assert_eq!(
+            (device.path, device.zone_bytes, device.spare_percent),
+            ("/a".into(), Some(3 << 20), Some(7))
+        );
         for text in [
             "/a:4G:1M,kind=open-channel,spare=7",
             "/a:4G:1M,spare=7,kind=open-channel",
@@ -380,6 +393,8 @@ mod tests {
             "/a:",
             "/a:x",
             "/a:1G,kind=x",
+            "/a:1G:1M,zone=1M",
+            "/a:1G,zone=x",
             "/a:1G,",
             "/a:1G,spare=51",
             "/a:1G,spare=x",

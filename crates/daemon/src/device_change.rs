@@ -8,7 +8,7 @@
 //! A device is emptied by the thread that migrates (`migrate::empty`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
-use crate::devices::{LOWER, NAMES, NewDevice, check_zones, wipe_label};
+use crate::devices::{Divided, LOWER, NAMES, NewDevice, check_zones, wipe_label};
 use crate::error::Result;
 use crate::halt::Halt;
 use crate::medium::{self, DeviceKind, wrong};
@@ -43,12 +43,11 @@ pub struct DeviceReport {
     pub used_bytes: u64,
     /// Of these, bytes in use.
     pub live_bytes: u64,
-    /// Zones.
-    pub zones: u64,
-    /// Of these, empty.
+    /// Zones that are empty.
     pub empty_zones: u64,
-    /// Bytes of a zone.
-    pub zone_bytes: u64,
+    /// How it is divided, and why so.
+    #[serde(flatten)]
+    pub divided: Divided,
     /// `in use`, `emptying`, `empty` (may be removed), `failing` (nothing new goes to it), `missing` (it was not
     /// there when the volume was mounted).
     pub state: String,
@@ -111,9 +110,8 @@ impl Shared {
                     size_bytes: info.place.blocks * BLOCK,
                     used_bytes: written * BLOCK,
                     live_bytes: info.live * BLOCK,
-                    zones: info.place.zones(),
                     empty_zones: mine.filter(|z| z.written == 0).count() as u64,
-                    zone_bytes: u64::from(info.place.zone_blocks) * BLOCK,
+                    divided: Divided::of(&info.place, info.device.as_deref()),
                     state: state.to_owned(),
                     trouble: info.failing.clone().or(stuck),
                     errors: info.device.as_ref().map_or(0, |d| d.counts().errors),
@@ -193,7 +191,7 @@ impl Shared {
             ..file.clone()
         })?;
         let zones: u64 = there.iter().map(|info| info.place.zones()).sum();
-        let zones = zones + medium::divide(&file)?.zones();
+        let zones = zones + medium::divide(&file)?.entry.zones();
         check_zones(&file.path, tier as usize - 1, zones)?;
         let there = file.path.exists();
         let new = NewDevice::open(&file, force, Some(sb.uuid))?;
@@ -333,7 +331,7 @@ impl Shared {
         }
         shale_device::failpoints::reach("device-named");
         let volume = &self.volume;
-        let done = volume.add_device_at(tier, &new.entry, &new.device, run)?;
+        let done = volume.add_device_at(tier, (&new.entry, new.start), &new.device, run)?;
         volume.set_spare(tier, place, file.spare())?;
         self.publish(done.txid);
         shale_device::failpoints::reach("device-added");

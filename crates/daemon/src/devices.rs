@@ -7,8 +7,10 @@ use crate::error::{DaemonError, Result};
 use crate::make::random;
 use crate::medium::{self, wrong};
 use crate::volume_file::{DeviceFile, uuid_text};
+use serde::{Deserialize, Serialize};
 use shale_device::TierDevice;
 use shale_format::TierId;
+use shale_format::device_table::{DevicePlace, device_kind};
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::version::VERSION;
@@ -20,7 +22,7 @@ use zerocopy::FromZeros;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
-const ZONES_MIN: u64 = 4;
+pub(crate) const ZONES_MIN: u64 = 4;
 /// Tiers below NVM as people call them.
 pub(crate) const NAMES: [&str; 2] = ["ssd", "hdd"];
 /// They.
@@ -41,10 +43,48 @@ impl LowerTiers {
     }
 }
 
+/// How a device is divided into zones, and why so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Divided {
+    /// Zones.
+    pub zones: u64,
+    /// Bytes of a zone.
+    pub zone_bytes: u64,
+    /// Byte of the device at which the first zone begins. Of raw flash and host-managed devices, behind the area of their labels.
+    pub zones_at_byte: u64,
+    /// Bytes that the medium is best written or erased in; 0: not known.
+    pub unit_bytes: u64,
+    /// Who said so.
+    pub unit_from: String,
+    /// Whether zones begin and end where such units do, counted from the beginning of the disk.
+    pub aligned: bool,
+}
+
+impl Divided {
+    pub(crate) fn of(place: &DevicePlace, device: Option<&dyn TierDevice>) -> Divided {
+        let unit = device.and_then(|d| d.unit());
+        let (at, zone_bytes) = (place.zones_byte(), u64::from(place.zone_blocks) * BLOCK);
+        let aligned = unit.as_ref().is_none_or(|unit| {
+            let begins = (unit.before + at).is_multiple_of(unit.bytes);
+            let written_anywhere = place.kind == device_kind::CONVENTIONAL;
+            !written_anywhere || begins && zone_bytes.is_multiple_of(unit.bytes)
+        });
+        Divided {
+            zones: place.zones(),
+            zone_bytes,
+            zones_at_byte: at,
+            unit_bytes: unit.as_ref().map_or(0, |unit| unit.bytes),
+            unit_from: unit.map_or(String::new(), |unit| unit.from),
+            aligned,
+        }
+    }
+}
+
 /// Devices that are to become a volume's, open and without labels yet.
 pub(crate) struct NewDevices {
     files: [Vec<DeviceFile>; 2],
     tables: [TierTable; 2],
+    starts: [[u32; DEVICES_MAX]; 2],
     devices: [Vec<Arc<dyn TierDevice>>; 2],
 }
 
@@ -82,6 +122,8 @@ pub(crate) fn write_label(device: &dyn TierDevice, label: &DeviceLabel) -> Resul
 /// A device that is to become a volume's: open, without a label.
 pub(crate) struct NewDevice {
     pub(crate) entry: DeviceEntry,
+    /// As [`medium::Division::start`].
+    pub(crate) start: u32,
     pub(crate) device: Arc<dyn TierDevice>,
 }
 
@@ -89,7 +131,7 @@ impl NewDevice {
     /// Opens, or makes, what is to be divided. What holds a volume is refused without `force`;
     /// `mine`: labels of this volume are left of devices that it does not have any more.
     pub(crate) fn open(file: &DeviceFile, force: bool, mine: Option<[u8; 16]>) -> Result<Self> {
-        let mut entry = medium::divide(file)?;
+        let medium::Division { mut entry, start } = medium::divide(file)?;
         entry.uuid = random()?;
         let device = medium::make(file, &entry, force)?;
         let label = label_of(&*device)?.filter(|l| Some(l.volume) != mine);
@@ -99,7 +141,11 @@ impl NewDevice {
                 found: format!("the label of volume {}", uuid_text(&label.volume)),
             });
         }
-        Ok(NewDevice { entry, device })
+        Ok(NewDevice {
+            entry,
+            start,
+            device,
+        })
     }
 
     /// Writes its label, durably.
@@ -122,6 +168,7 @@ impl NewDevices {
         let mut new = NewDevices {
             files: Default::default(),
             tables: [TierTable::new_zeroed(); 2],
+            starts: [[0; DEVICES_MAX]; 2],
             devices: Default::default(),
         };
         for (n, files) in lower.tiers().into_iter().enumerate() {
@@ -134,7 +181,7 @@ impl NewDevices {
             for file in files {
                 let file = medium::as_found(file)?;
                 let one = NewDevice::open(&file, force, None)?;
-                new.add(n, one.entry, one.device);
+                new.add(n, one);
                 new.files[n].push(file);
             }
             let zones: u64 = new.tables[n].device.iter().map(DeviceEntry::zones).sum();
@@ -145,9 +192,15 @@ impl NewDevices {
         Ok(new)
     }
 
-    fn add(&mut self, tier: usize, entry: DeviceEntry, device: Arc<dyn TierDevice>) {
+    fn add(&mut self, tier: usize, new: NewDevice) {
+        let NewDevice {
+            entry,
+            start,
+            device,
+        } = new;
         let table = &mut self.tables[tier];
         table.device[table.devices as usize] = entry;
+        self.starts[tier][table.devices as usize] = start;
         table.devices += 1;
         table.blocks += entry.blocks;
         self.devices[tier].push(device);
@@ -160,6 +213,27 @@ impl NewDevices {
 
     pub(crate) fn tables(&self) -> [TierTable; 2] {
         self.tables
+    }
+
+    /// Where their zones begin, by tier.
+    pub(crate) fn starts(&self) -> [[u32; DEVICES_MAX]; 2] {
+        self.starts
+    }
+
+    /// How they are divided, by tier.
+    pub(crate) fn divided(&self) -> [Vec<Divided>; 2] {
+        [0, 1].map(|n| {
+            let all = self.devices[n].iter().zip(&self.tables[n].device);
+            let all = all.zip(&self.starts[n]);
+            all.map(|((device, entry), &start)| {
+                let place = DevicePlace {
+                    start,
+                    ..DevicePlace::new(entry, 0, 0)
+                };
+                Divided::of(&place, Some(&**device))
+            })
+            .collect()
+        })
     }
 
     /// Writes the labels, durably.

@@ -19,7 +19,6 @@ use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use rustix::io::Errno;
 use shale_device::{AbsentBlocks, DeviceError, Map, TierDevice};
 use shale_format::device_table::{DevicePlace, DeviceTable};
-use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::superblock::Superblock;
 use shale_volume::{LowerDevices, View, Volume};
 use std::path::{Path, PathBuf};
@@ -255,7 +254,7 @@ impl Placed {
             let path = PathBuf::from(uuid_text(&place.uuid));
             return Err(wrong(&path, "the volume file does not name it"));
         };
-        let opened = medium::open(file, &place.entry());
+        let opened = medium::open(file, place);
         let device = opened.map_err(|e| as_wrong(&file.path, e))?;
         let count = check(&file.path, &*device, (sb, place), at);
         let count = count.map_err(|e| as_wrong(&file.path, e))?;
@@ -270,7 +269,7 @@ impl Placed {
     }
 
     fn absent(path: PathBuf, place: &DevicePlace, at: (u32, u32), why: String) -> Placed {
-        let bytes = LABEL_AREA_BYTES + place.blocks * BLOCK_BYTES as u64;
+        let bytes = place.device_bytes();
         Placed {
             at,
             place: *place,

@@ -76,7 +76,7 @@ mod whereis;
 pub use accounts::Written;
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use device_change::DeviceReport;
-pub use devices::LowerTiers;
+pub use devices::{Divided, LowerTiers};
 pub use error::{DaemonError, Result};
 pub use holdings::Holding;
 pub use lease::LeaseHook;

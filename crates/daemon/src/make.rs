@@ -1,6 +1,6 @@
 //! Making a volume: directory, segments, superblock, volume file.
 
-use crate::devices::{LowerTiers, NewDevices};
+use crate::devices::{Divided, LowerTiers, NewDevices};
 use crate::error::{DaemonError, Result};
 use crate::nvm_dir::{NvmLock, make_nvm, remove, volume_files};
 use crate::volume_file::{DeviceFile, FORMAT, NvmEntry, VolumeFile, uuid_text};
@@ -57,6 +57,8 @@ pub struct Made {
     pub huge_pages: bool,
     /// Number of segment files.
     pub segments: usize,
+    /// How the devices of ssd and hdd are divided.
+    pub divided: [Vec<Divided>; 2],
 }
 
 /// Makes a volume (mkfs). Everything that was in it is lost.
@@ -171,6 +173,7 @@ fn make_in(
             log_bytes,
             ssd,
             hdd,
+            starts: devices.starts(),
         },
         &devices.devices(),
     )?;
@@ -180,6 +183,7 @@ fn make_in(
         persistence,
         huge_pages,
         segments,
+        divided: devices.divided(),
     })
 }
 

@@ -2,15 +2,16 @@
 //! host-managed one or flash, which are written in order and erased; made, divided into zones and opened by
 //! its kind.
 
+use crate::devices::ZONES_MIN;
 use crate::error::{DaemonError, Result};
 use crate::volume_file::DeviceFile;
 use serde::{Deserialize, Serialize};
 use shale_device::zoned::{Behaviour, Geometry};
 use shale_device::{
-    BlockFile, DeviceError, FlashBlocks, ManagedBlocks, ManagedShape, TierDevice, Zoned,
-    host_managed,
+    BlockFile, DeviceError, FlashBlocks, ManagedBlocks, ManagedShape, TierDevice, Unit, Zoned,
+    host_managed, lcm,
 };
-use shale_format::device_table::device_kind;
+use shale_format::device_table::{DevicePlace, device_kind};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, ZONE_BLOCKS};
 use shale_format::superblock::DeviceEntry;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -230,8 +231,57 @@ fn geometry(file: &DeviceFile) -> Result<Geometry> {
     }
 }
 
-/// How a device is divided. Without identity.
-pub(crate) fn divide(file: &DeviceFile) -> Result<DeviceEntry> {
+/// How a device is divided: its entry, without identity, and the block where its zones begin, as in
+/// [`shale_format::device_table::DevicePlace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Division {
+    pub(crate) entry: DeviceEntry,
+    pub(crate) start: u32,
+}
+
+/// Zones of a device that can be written anywhere.
+struct Zones {
+    start: u64,
+    each: u64,
+    bytes: u64,
+}
+
+/// Divides a device that can be written anywhere: its zones begin where multiples of their size begin on the disk, and
+/// are multiples of what the medium is best written in, so that no two of them share an erase block. A device too small
+/// for that has zones of the usual size that begin as well as they can. `usual`: bytes of a zone, unless the unit asks for more.
+fn conventional(file: &DeviceFile, unit: &Unit, usual: u64) -> Zones {
+    let whole = match file.zone_bytes {
+        Some(bytes) => bytes,
+        None => usual.next_multiple_of(lcm(unit.bytes, ZONE_UNIT)),
+    };
+    let tries = [
+        (whole, whole),
+        (whole, unit.bytes),
+        (usual, unit.bytes),
+        (usual, BLOCK),
+    ];
+    let tries = tries.map(|(each, multiple)| {
+        let start = unit.first_multiple(multiple, LABEL_AREA_BYTES);
+        let bytes = file.size_bytes.saturating_sub(start) / each * each;
+        Zones { start, each, bytes }
+    });
+    // The earlier the better, where that costs no zone that is needed.
+    let worth = |zones: &Zones| (zones.bytes / zones.each).min(ZONES_MIN);
+    let mut best = None;
+    for zones in tries {
+        if best.as_ref().is_none_or(|b| worth(b) < worth(&zones)) {
+            best = Some(zones);
+        }
+    }
+    best.unwrap_or(Zones {
+        start: LABEL_AREA_BYTES,
+        each: usual,
+        bytes: 0,
+    })
+}
+
+/// How a device is divided.
+pub(crate) fn divide(file: &DeviceFile) -> Result<Division> {
     let (bytes, least, range) = match file.kind {
         DeviceKind::Conventional => {
             let bytes = file.size_bytes.saturating_sub(LABEL_AREA_BYTES);
@@ -252,26 +302,41 @@ pub(crate) fn divide(file: &DeviceFile) -> Result<DeviceEntry> {
     let usual = (bytes / ZONES_WANTED).max(1).next_power_of_two();
     let usual = usual.clamp(*range.start(), *range.end());
     let zone_bytes = file.zone_bytes.unwrap_or(usual);
-    let zone_blocks = u32::try_from(zone_bytes / BLOCK).unwrap_or(u32::MAX);
-    if !zone_bytes.is_multiple_of(least) || !ZONE_BLOCKS.contains(&zone_blocks) {
+    let blocks_of = |bytes| u32::try_from(bytes / BLOCK).unwrap_or(u32::MAX);
+    if !zone_bytes.is_multiple_of(least) || !ZONE_BLOCKS.contains(&blocks_of(zone_bytes)) {
         let why =
             format!("zones of {zone_bytes} bytes: a multiple of {least} up to 4 GiB is expected");
         return Err(wrong(&file.path, why));
     }
-    let bytes = match file.kind {
-        DeviceKind::Conventional | DeviceKind::HostManaged => bytes / zone_bytes * zone_bytes,
-        DeviceKind::OpenChannel => FlashBlocks::zoned_bytes(geometry(file)?, zone_bytes),
+    let behind_labels = |bytes| Zones {
+        start: LABEL_AREA_BYTES,
+        each: zone_bytes,
+        bytes,
     };
-    if bytes == 0 {
-        let size = file.size_bytes;
-        let why = format!("{size} bytes hold no zone of {zone_bytes} bytes");
+    let zones = match file.kind {
+        DeviceKind::Conventional => conventional(file, &file.unit(), zone_bytes),
+        DeviceKind::HostManaged => behind_labels(bytes / zone_bytes * zone_bytes),
+        DeviceKind::OpenChannel => {
+            behind_labels(FlashBlocks::zoned_bytes(geometry(file)?, zone_bytes))
+        }
+    };
+    if zones.bytes == 0 {
+        let (size, each) = (file.size_bytes, zones.each);
+        let why = format!("{size} bytes hold no zone of {each} bytes");
         return Err(wrong(&file.path, why));
     }
-    Ok(DeviceEntry {
-        uuid: [0; 16],
-        blocks: bytes / BLOCK,
-        zone_blocks,
-        kind: file.kind.number(),
+    Ok(Division {
+        entry: DeviceEntry {
+            uuid: [0; 16],
+            blocks: zones.bytes / BLOCK,
+            zone_blocks: blocks_of(zones.each),
+            kind: file.kind.number(),
+        },
+        // As older programs have it, where they can work with it.
+        start: match zones.start {
+            LABEL_AREA_BYTES => 0,
+            start => blocks_of(start),
+        },
     })
 }
 
@@ -324,13 +389,13 @@ pub(crate) fn make(
     }
 }
 
-/// Opens a device of a volume, which has it as `entry`.
-pub(crate) fn open(file: &DeviceFile, entry: &DeviceEntry) -> Result<Arc<dyn TierDevice>> {
+/// Opens a device of a volume, which has it at `place`.
+pub(crate) fn open(file: &DeviceFile, place: &DevicePlace) -> Result<Arc<dyn TierDevice>> {
     let path = &file.path;
-    let Some(kind) = DeviceKind::of(entry.kind) else {
+    let Some(kind) = DeviceKind::of(place.kind) else {
         let why = format!(
             "devices of kind {} are not served by this shale",
-            entry.kind
+            place.kind
         );
         return Err(wrong(path, why));
     };
@@ -345,13 +410,13 @@ pub(crate) fn open(file: &DeviceFile, entry: &DeviceEntry) -> Result<Arc<dyn Tie
         let why = format!("{found}, and was {was} when it came to the volume: another device?");
         return Err(wrong(path, why));
     }
-    let (bytes, zone_bytes) = (entry.blocks * BLOCK, u64::from(entry.zone_blocks) * BLOCK);
+    let (bytes, zone_bytes) = (place.blocks * BLOCK, u64::from(place.zone_blocks) * BLOCK);
     let short = |found| {
         let why = format!("it has {found} bytes in zones of {zone_bytes}, expected {bytes}");
         wrong(path, why)
     };
     match kind {
-        DeviceKind::Conventional => file.open_conventional(LABEL_AREA_BYTES + bytes),
+        DeviceKind::Conventional => file.open_conventional(place.device_bytes()),
         DeviceKind::HostManaged => {
             let blocks = managed_blocks(path, zone_bytes)?;
             match blocks.bytes() - LABEL_AREA_BYTES {

@@ -7,7 +7,7 @@
 use crate::error::{DaemonError, Result};
 use crate::medium::DeviceKind;
 use serde::{Deserialize, Serialize};
-use shale_device::{BlockFile, BlockModel, Pace, SystemClock, TierDevice, Timed};
+use shale_device::{BlockFile, BlockModel, Pace, SystemClock, TierDevice, Timed, Unit};
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
 use shale_format::{Durability, TierId};
@@ -68,12 +68,25 @@ impl DeviceFile {
         self.spare_percent.unwrap_or(self.kind.spare_percent())
     }
 
+    /// What its medium is best written or erased in, of a conventional device: what was said of its zones, or what is found.
+    pub(crate) fn unit(&self) -> Unit {
+        let found = Unit::of(&self.path);
+        match self.zone_bytes {
+            Some(bytes) => Unit {
+                bytes,
+                from: "the zones asked for".to_owned(),
+                ..found
+            },
+            None => found,
+        }
+    }
+
     /// Opens a conventional device, for at least `bytes` bytes, with its model in front.
     ///
     /// # Errors
     /// As [`BlockFile::open`]; the model is none that is known.
     pub(crate) fn open_conventional(&self, bytes: u64) -> Result<Arc<dyn TierDevice>> {
-        let file = BlockFile::open(&self.path, bytes)?;
+        let file = BlockFile::open(&self.path, bytes)?.with_unit(self.unit());
         let Some(name) = &self.model else {
             return Ok(Arc::new(file));
         };

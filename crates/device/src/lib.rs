@@ -65,7 +65,7 @@ pub mod zoned;
 
 pub use block::{
     AbsentBlocks, BlockCounts, BlockFile, BlockReader, Buffer, FlashBlocks, ManagedBlocks,
-    ManagedShape, MemoryBlocks, ModelCounts, TierDevice,
+    ManagedShape, MemoryBlocks, ModelCounts, TierDevice, UNIT_DEFAULT, Unit, lcm,
 };
 pub use block_device::{BlockDevice, FileDevice};
 pub use clock::{Clock, ManualClock, SystemClock};

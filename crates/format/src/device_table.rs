@@ -10,7 +10,10 @@
 use crate::FormatError;
 use crate::bitmap::{self, BITS_PER_BLOCK};
 use crate::layout::layout;
-use crate::limits::{DEVICE_KIND_MAX, DEVICES_MAX, TIER_BLOCKS_MAX, TIERS_MAX, ZONE_BLOCKS};
+use crate::limits::{
+    BLOCK_BYTES, DEVICE_KIND_MAX, DEVICES_MAX, LABEL_AREA_BYTES, TIER_BLOCKS_MAX, TIERS_MAX,
+    ZONE_BLOCKS,
+};
 use crate::sealed::{self, seal, sealed};
 use crate::superblock::{DeviceEntry, LowerTables, Superblock};
 use crate::version;
@@ -57,8 +60,8 @@ layout! {
         pub zone_block: u64,
         /// 0 in use, 1 being emptied
         pub state: u32,
-        /// 0
-        pub reserved: u32,
+        /// block of the device where its zones begin; 0: behind 1 MiB
+        pub start: u32,
         /// 0: there at the last start; else starts when it was there last: its label has that or one less
         pub absent: u64,
     }
@@ -99,6 +102,24 @@ impl DevicePlace {
         self.first.saturating_add(self.blocks)
     }
 
+    /// Byte of the device where its zones begin.
+    pub fn zones_byte(&self) -> u64 {
+        match self.start {
+            0 => LABEL_AREA_BYTES,
+            start => u64::from(start) * BLOCK_BYTES as u64,
+        }
+    }
+
+    /// Byte of the device where block `index` of the tier is, which is one of its blocks.
+    pub fn byte_of(&self, index: u64) -> u64 {
+        self.zones_byte() + (index - self.first) * BLOCK_BYTES as u64
+    }
+
+    /// Bytes that the device has at least.
+    pub fn device_bytes(&self) -> u64 {
+        self.zones_byte() + self.blocks * BLOCK_BYTES as u64
+    }
+
     /// Where its tables lie.
     pub fn tables(&self) -> LowerTables {
         let bitmap_block = self.zone_block + zone::blocks_for(self.zones());
@@ -131,7 +152,7 @@ impl DevicePlace {
             first,
             zone_block,
             state: device_state::IN_USE,
-            reserved: 0,
+            start: 0,
             absent: 0,
         }
     }
@@ -143,6 +164,8 @@ impl DevicePlace {
             && self.first.is_multiple_of(BITS_PER_BLOCK)
             && self.kind <= DEVICE_KIND_MAX
             && self.state <= device_state::EMPTYING
+            && self.zones_byte() >= LABEL_AREA_BYTES
+            && (self.start == 0 || self.kind == device_kind::CONVENTIONAL)
             && ZONE_BLOCKS.contains(&self.zone_blocks)
             && self.zone_blocks.is_multiple_of(64)
             && self.blocks.is_multiple_of(self.zone_blocks.into())
@@ -208,11 +231,25 @@ impl DeviceTable {
         &self.device[n][..count.min(DEVICES_MAX)]
     }
 
-    /// Adds a device behind all blocks that the tier ever had. Gives its place; `None`: there are
-    /// as many as there can be.
-    pub fn add(&mut self, n: usize, entry: &DeviceEntry, zone_block: u64) -> Option<DevicePlace> {
+    /// Whether zones of a device begin elsewhere than at 1 MiB: the superblock says so, too.
+    pub fn has_starts(&self) -> bool {
+        let mut all = self.of(0).iter().chain(self.of(1));
+        all.any(|d| d.start != 0)
+    }
+
+    /// Adds a device behind all blocks that the tier ever had. `start`, `zone_block`: as in [`DevicePlace`]. Gives its
+    /// place; `None`: there are as many as there can be.
+    pub fn add(
+        &mut self,
+        n: usize,
+        entry: &DeviceEntry,
+        (start, zone_block): (u32, u64),
+    ) -> Option<DevicePlace> {
         let first = self.end[n].next_multiple_of(BITS_PER_BLOCK);
-        let place = DevicePlace::new(entry, first, zone_block);
+        let place = DevicePlace {
+            start,
+            ..DevicePlace::new(entry, first, zone_block)
+        };
         let slot = self.device[n].get_mut(self.devices[n] as usize)?;
         if place.end() > TIER_BLOCKS_MAX {
             return None;
@@ -257,7 +294,7 @@ impl Superblock {
         let mut table = DeviceTable::empty();
         for (n, (tier, lower)) in self.tier[1..].iter().zip(&self.lower).enumerate() {
             if tier.blocks > 0 {
-                table.add(n, &tier.device[0], lower.zone_block);
+                table.add(n, &tier.device[0], (0, lower.zone_block));
             }
         }
         table
@@ -280,17 +317,33 @@ mod tests {
     #[test]
     fn a_device_gets_blocks_that_nobody_had() {
         let mut table = DeviceTable::empty();
-        let first = table.add(0, &entry(1, 640), 100).unwrap();
-        let second = table.add(0, &entry(2, 64), 200).unwrap();
+        let first = table.add(0, &entry(1, 640), (0, 100)).unwrap();
+        let second = table.add(0, &entry(2, 64), (0, 200)).unwrap();
         assert_eq!((first.first, second.first), (0, BITS_PER_BLOCK));
         assert!(table.remove(0, &[1; 16]) && !table.remove(0, &[1; 16]));
         assert_eq!(table.of(0), &[second]);
-        let third = table.add(0, &entry(3, 64), 100).unwrap();
+        let third = table.add(0, &entry(3, 64), (0, 100)).unwrap();
         assert_eq!(third.first, 2 * BITS_PER_BLOCK);
         for n in 4..10 {
-            table.add(0, &entry(n, 64), 100).unwrap();
+            table.add(0, &entry(n, 64), (0, 100)).unwrap();
         }
-        assert!(table.add(0, &entry(10, 64), 100).is_none());
+        assert!(table.add(0, &entry(10, 64), (0, 100)).is_none());
+    }
+
+    #[test]
+    fn zones_begin_where_the_table_says() {
+        let old = DevicePlace::new(&entry(1, 640), BITS_PER_BLOCK, 1);
+        assert_eq!(old.zones_byte(), 1 << 20, "as older programs wrote it");
+        assert_eq!(old.byte_of(BITS_PER_BLOCK + 2), (1 << 20) + 8192);
+        let new = DevicePlace { start: 512, ..old };
+        assert_eq!(new.byte_of(BITS_PER_BLOCK + 2), (2 << 20) + 8192);
+        assert_eq!(new.device_bytes(), (2 << 20) + 640 * 4096);
+        let nvm = 0..1 << 20;
+        assert!(old.is_sound(&nvm) && new.is_sound(&nvm));
+        let within_labels = DevicePlace { start: 255, ..old };
+        assert!(!within_labels.is_sound(&nvm));
+        let kind = device_kind::OPEN_CHANNEL;
+        assert!(!DevicePlace { kind, ..new }.is_sound(&nvm));
     }
 
     #[test]

@@ -243,6 +243,11 @@ impl Superblock {
         self.incompatible & version::EXTENTS_BELOW != 0
     }
 
+    /// Whether zones of a device may begin elsewhere than at 1 MiB.
+    pub fn has_zones_start(&self) -> bool {
+        self.incompatible & version::ZONES_START != 0
+    }
+
     /// The volume's policy.
     pub fn policy(&self) -> Durability {
         Durability::from_number(self.durability).unwrap_or_default()

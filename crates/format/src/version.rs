@@ -7,8 +7,13 @@ pub const COMPATIBLE: u64 = 0;
 /// Read-only-compatible features known here: with an unknown bit the volume may be read, not written.
 pub const RO_COMPATIBLE: u64 = 0;
 /// Incompatible features known here: with an unknown bit the volume may not be opened.
-pub const INCOMPATIBLE: u64 =
-    LOWER_TIERS | DEVICE_TABLE | TIERS_LATER | INODES_BELOW | DIRECTORIES_BELOW | EXTENTS_BELOW;
+pub const INCOMPATIBLE: u64 = LOWER_TIERS
+    | DEVICE_TABLE
+    | TIERS_LATER
+    | INODES_BELOW
+    | DIRECTORIES_BELOW
+    | EXTENTS_BELOW
+    | ZONES_START;
 /// Incompatible feature: the volume has tiers below NVM.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the tiers below NVM stand in a device table.
@@ -22,6 +27,9 @@ pub const INODES_BELOW: u64 = 8;
 pub const DIRECTORIES_BELOW: u64 = 16;
 /// Incompatible feature: leaves of files' extents may lie below NVM. Set before the first one does.
 pub const EXTENTS_BELOW: u64 = 32;
+/// Incompatible feature: zones of a device may begin elsewhere than at 1 MiB. Set before the first such device is
+/// part of the volume.
+pub const ZONES_START: u64 = 64;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

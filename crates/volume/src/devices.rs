@@ -122,7 +122,7 @@ impl Volume {
         self.space.allocate_whole(wanted)
     }
 
-    /// Makes a device part of the volume: empty, behind all others of its tier.
+    /// Makes a device part of the volume: empty, behind all others of its tier, its zones behind the label area.
     ///
     /// # Errors
     /// As [`Volume::take_tables`] and [`Volume::add_device_at`].
@@ -133,14 +133,15 @@ impl Volume {
         device: &Arc<dyn TierDevice>,
     ) -> Result<Committed> {
         let run = self.take_tables(entry)?;
-        let added = self.add_device_at(tier, entry, device, run);
+        let added = self.add_device_at(tier, (entry, 0), device, run);
         if added.is_err() && !self.may_have_device(&entry.uuid) {
             self.space.give_back(run);
         }
         added
     }
 
-    /// As [`Volume::add_device`], with its tables in `run`, which stays the caller's after an error.
+    /// As [`Volume::add_device`], with the block of the device where its zones begin (as in [`DevicePlace`]), and with its
+    /// tables in `run`, which stays the caller's after an error.
     ///
     /// # Errors
     /// There are as many devices as there can be, or the commit fails: it is not part of the volume
@@ -148,14 +149,14 @@ impl Volume {
     pub fn add_device_at(
         &self,
         tier: TierId,
-        entry: &DeviceEntry,
+        (entry, start): (&DeviceEntry, u32),
         device: &Arc<dyn TierDevice>,
         run: Run,
     ) -> Result<Committed> {
         let (n, lower) = (below_of(tier)?, self.below()?);
         let media = self.reader().media();
         let mut table = self.changeable()?;
-        let place = table.add(n, entry, run.addr.index());
+        let place = table.add(n, entry, (start, run.addr.index()));
         let place = place
             .ok_or_else(|| VolumeError::Lower(format!("{tier:?} has as many devices as it can")))?;
         let mut layout = Layout::clone(&lower.layout());
@@ -165,6 +166,10 @@ impl Volume {
         write_tables(media, &place)?;
         // Before the commit: nothing may fail after it.
         let loaded = LoadedDevice::load(media, lower, &layout.tiers[n], last)?;
+        if start != 0 {
+            // An older program would look for its zones elsewhere.
+            self.let_zones_start()?;
+        }
         let mut txn = self.begin();
         txn.mark_used(run.addr, run.len)?;
         txn.set_devices(table);

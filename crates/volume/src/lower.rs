@@ -1,6 +1,6 @@
 //! Tiers below NVM: where their blocks lie, and reading them.
 //!
-//! A device is a row of zones behind its label, and has a range of its tier's blocks. Its tables
+//! A device is a row of zones behind its label and where its place in the device table says, and has a range of its tier's blocks. Its tables
 //! (zones, bitmap, checksums of blocks) lie in NVM, wherever there was room when it was added.
 //!
 //! A block is read with its checksum, which covers its address and how often its zone was
@@ -13,7 +13,7 @@ use crate::media::{Block, Media};
 use parking_lot::RwLock;
 use shale_device::{TierDevice, mutants};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
-use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::{LowerTables, Superblock};
 use shale_format::zone::{ZoneEntry, block_sum};
 use shale_format::{BlockAddr, FormatError, TierId};
@@ -91,7 +91,7 @@ impl LowerDevice {
         device: Option<&Arc<dyn TierDevice>>,
     ) -> Result<LowerDevice> {
         if let Some(device) = device {
-            let expected = LABEL_AREA_BYTES + place.blocks * BLOCK;
+            let expected = place.device_bytes();
             if device.bytes() < expected {
                 return Err(VolumeError::TierSize {
                     expected,
@@ -113,7 +113,7 @@ impl LowerDevice {
 
     /// Byte of the device at which block `index` of the tier is.
     fn byte(&self, index: u64) -> u64 {
-        LABEL_AREA_BYTES + (index - self.place.first) * BLOCK
+        self.place.byte_of(index)
     }
 
     /// Blocks of a zone that are written as the medium has it, where it is only written in order.

@@ -13,7 +13,7 @@ use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::{Inode, slot_of, time};
-use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, NVM_BYTES_MIN};
+use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX, INODE_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{
     DeviceEntry, LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, LowerTables, ROOT_BLOCK, ROOT_MAGIC, RootBlock,
     SUPER_BLOCK, SUPER_MAGIC, Superblock, TierTable,
@@ -55,6 +55,8 @@ pub struct MkfsOptions {
     pub ssd: TierTable,
     /// Disk tier; all zeros: none.
     pub hdd: TierTable,
+    /// Blocks of the devices of ssd and hdd where their zones begin; 0: behind the label area.
+    pub starts: [[u32; DEVICES_MAX]; 2],
 }
 
 impl Default for MkfsOptions {
@@ -71,6 +73,7 @@ impl Default for MkfsOptions {
             log_bytes: shale_format::limits::LOG_BYTES_DEFAULT,
             ssd: TierTable::new_zeroed(),
             hdd: TierTable::new_zeroed(),
+            starts: [[0; DEVICES_MAX]; 2],
         }
     }
 }
@@ -94,11 +97,20 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Result<(Superblock, DeviceT
         kind: 0,
     };
     let tier = [nvm, options.ssd, options.hdd];
-    let (table, data_block) = new_table(bitmap_block + bitmap_blocks, &tier)?;
+    let (table, data_block) = new_table(bitmap_block + bitmap_blocks, &tier, &options.starts)?;
     let in_use = tier.iter().rposition(|t| t.blocks > 0).map_or(1, |n| n + 1);
     let tiers = match table.devices {
         [0, 0] => version::TIERS_LATER,
         _ => version::LOWER_TIERS,
+    };
+    let starts = match options
+        .starts
+        .as_flattened()
+        .iter()
+        .all(|&start| start == 0)
+    {
+        true => 0,
+        false => version::ZONES_START,
     };
     let sb = Superblock {
         magic: SUPER_MAGIC,
@@ -106,7 +118,7 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Result<(Superblock, DeviceT
         version: version::VERSION,
         compatible: 0,
         ro_compatible: 0,
-        incompatible: version::DEVICE_TABLE | tiers,
+        incompatible: version::DEVICE_TABLE | tiers | starts,
         generation: 1,
         uuid: options.uuid,
         created_ns: options.created_ns,
@@ -128,12 +140,17 @@ fn superblock(blocks: u64, options: &MkfsOptions) -> Result<(Superblock, DeviceT
 }
 
 /// The devices of a new volume, with their tables one behind the other, and the block behind them.
-fn new_table(at: u64, tier: &[TierTable]) -> Result<(DeviceTable, u64)> {
+fn new_table(
+    at: u64,
+    tier: &[TierTable],
+    starts: &[[u32; DEVICES_MAX]; 2],
+) -> Result<(DeviceTable, u64)> {
     let mut table = DeviceTable::empty();
     let mut end = at + DEVICE_TABLE_COPIES;
     for (n, tier) in tier[1..].iter().enumerate() {
-        for entry in &tier.device[..tier.devices as usize] {
-            let place = table.add(n, entry, end);
+        let devices = &tier.device[..tier.devices as usize];
+        for (entry, &start) in devices.iter().zip(&starts[n]) {
+            let place = table.add(n, entry, (start, end));
             let place =
                 place.ok_or_else(|| VolumeError::Lower("more than a tier can have".to_owned()))?;
             end = place.tables().end_block;

@@ -25,7 +25,7 @@ use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
 use shale_format::tree::{CHILDREN_MAX, ChildEntry, NODE_BODY_BYTES};
 use shale_format::zone::ZoneEntry;
-use shale_format::{BlockAddr, Ino, TxId};
+use shale_format::{BlockAddr, Ino, TxId, version};
 use std::sync::Arc;
 
 /// Gives a block that nothing refers to; `None`: there is none left.
@@ -61,10 +61,14 @@ impl Rebuild {
             true => Some(device_table(&media, sb)?),
             false => None,
         };
+        let mut sb = *sb;
+        if devices.as_ref().is_some_and(DeviceTable::has_starts) {
+            sb.incompatible |= version::ZONES_START;
+        }
         Ok(Rebuild {
             media,
             devices,
-            sb: *sb,
+            sb,
             txid: TxId(0),
         })
     }

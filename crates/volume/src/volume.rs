@@ -19,7 +19,7 @@ use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
-use shale_format::version::{Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODES_BELOW};
+use shale_format::version::{Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODES_BELOW, ZONES_START};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -235,6 +235,17 @@ impl Volume {
         match mutants::is_on("extents-feature") {
             true => Ok(()),
             false => self.use_feature(EXTENTS_BELOW),
+        }
+    }
+
+    /// The same of zones of a device that do not begin at 1 MiB.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn let_zones_start(&self) -> Result<()> {
+        match mutants::is_on("zones-start-feature") {
+            true => Ok(()),
+            false => self.use_feature(ZONES_START),
         }
     }
 

@@ -13,7 +13,7 @@ use shale_device::TierDevice;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::root_kind;
-use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LABEL_AREA_BYTES};
+use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK};
 use shale_format::superblock::RootBlock;
 use shale_format::zone::{ZoneEntry, block_sum};
 use shale_format::{BlockAddr, TierId};
@@ -97,7 +97,7 @@ impl Below {
                 named.join(", ")
             ));
         };
-        medium::open(file, &place.entry()).map_err(|e| e.to_string())
+        medium::open(file, place).map_err(|e| e.to_string())
     }
 }
 
@@ -205,7 +205,7 @@ impl Devices {
 
 /// Where on its device block `at` of the tier lies.
 fn byte_of(place: &DevicePlace, at: u64) -> u64 {
-    LABEL_AREA_BYTES + (at - place.first) * BLOCK_BYTES as u64
+    place.byte_of(at)
 }
 
 /// Whether a block is what its checksum says.

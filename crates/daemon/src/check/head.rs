@@ -86,7 +86,8 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
         } else {
             (a, b)
         };
-        // One copy after the other says so before the first block of inodes, directories or extents goes down.
+        // One copy after the other says so before the first block of inodes, directories or extents goes down,
+        // or a device is added whose zones do not begin at 1 MiB.
         let begins = |feature| {
             let mut begun = *older;
             begun.incompatible |= feature;
@@ -97,6 +98,7 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             version::INODES_BELOW,
             version::DIRECTORIES_BELOW,
             version::EXTENTS_BELOW,
+            version::ZONES_START,
         ];
         let (severity, what) = match begun.into_iter().any(begins) {
             true => (Severity::Info, "a feature was about to come into use"),

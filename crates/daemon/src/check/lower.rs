@@ -46,6 +46,10 @@ pub(super) fn devices(
             Err(e) => findings.undecodable(TABLE, Some(block), &e),
         }
     }
+    if found.as_ref().is_some_and(DeviceTable::has_starts) && !sb.has_zones_start() {
+        let what = "zones of a device do not begin at 1 MiB, and the superblock does not say so";
+        findings.error(TABLE, None, what, ("", ""));
+    }
     found
 }
 

@@ -12,13 +12,17 @@ fn flash(dir: &Path, size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
     }
 }
 
+fn at(entry: &DeviceEntry) -> DevicePlace {
+    DevicePlace::new(entry, 0, 0)
+}
+
 #[test]
 fn flash_is_divided_into_zones_of_whole_erase_blocks() {
     let dir = Path::new("/none");
-    let entry = divide(&flash(dir, 1 << 30, None)).unwrap();
+    let entry = divide(&flash(dir, 1 << 30, None)).unwrap().entry;
     assert_eq!(entry.zone_blocks, 8192, "an erase block of each unit");
     assert_eq!(entry.blocks, 31 * 8192, "two erase blocks are for labels");
-    let entry = divide(&flash(dir, 64 << 20, None)).unwrap();
+    let entry = divide(&flash(dir, 64 << 20, None)).unwrap().entry;
     assert_eq!((entry.zone_blocks, entry.blocks), (512, 30 * 512));
     for (size, zone) in [(40 << 20, None), (64 << 20, Some(1 << 20))] {
         let said = divide(&flash(dir, size, zone)).unwrap_err().to_string();
@@ -33,7 +37,7 @@ fn flash_is_divided_into_zones_of_whole_erase_blocks() {
 fn what_is_no_flash_is_not_made_one_unasked() {
     let dir = tempfile::tempdir().unwrap();
     let file = flash(dir.path(), 64 << 20, None);
-    let entry = divide(&file).unwrap();
+    let entry = divide(&file).unwrap().entry;
     std::fs::write(&file.path, "a letter").unwrap();
     let said = make(&file, &entry, false).err().unwrap().to_string();
     assert!(said.contains("no image of flash"), "{said}");
@@ -41,15 +45,15 @@ fn what_is_no_flash_is_not_made_one_unasked() {
     drop(make(&file, &entry, true).unwrap());
     drop(make(&file, &entry, false).unwrap());
     let other = flash(dir.path(), 96 << 20, None);
-    assert!(make(&other, &divide(&other).unwrap(), false).is_err());
-    let opened = open(&file, &entry).unwrap();
+    assert!(make(&other, &divide(&other).unwrap().entry, false).is_err());
+    let opened = open(&file, &at(&entry)).unwrap();
     assert_eq!(opened.write_unit(), 8192);
     let larger = DeviceEntry {
         blocks: entry.blocks * 2,
         ..entry
     };
     drop(opened);
-    assert!(open(&file, &larger).is_err());
+    assert!(open(&file, &at(&larger)).is_err());
 }
 
 /// Two conventional zones, two for labels, eight more; 768 KiB of a zone can be used, and of each a piece
@@ -81,14 +85,14 @@ fn a_host_managed_device_is_found_to_be_one_and_divided_as_it_is() {
     for kind in [DeviceKind::Conventional, DeviceKind::HostManaged] {
         let found = as_found(&device(&path, kind)).unwrap();
         assert_eq!(found.kind, DeviceKind::HostManaged);
-        let entry = divide(&found).unwrap();
+        let entry = divide(&found).unwrap().entry;
         assert_eq!((entry.zone_blocks, entry.blocks), (192, 10 * 192));
         assert_eq!(entry.kind, device_kind::HOST_MANAGED);
         let made = make(&found, &entry, false).unwrap();
         assert_eq!(made.bytes(), LABEL_AREA_BYTES + 10 * 192 * BLOCK);
         assert_eq!(made.access(), "emulated zones");
         drop(made);
-        assert!(open(&found, &entry).is_ok() && open_label(&found).is_some());
+        assert!(open(&found, &at(&entry)).is_ok() && open_label(&found).is_some());
     }
     let said = |file: &DeviceFile| {
         as_found(file)
@@ -148,8 +152,8 @@ fn a_device_that_was_host_managed_and_is_not_any_more_is_named() {
     let path = dir.path().join("zones.img");
     drop(EmulatedZones::create(&path, SHAPE).unwrap());
     let file = as_found(&device(&path, DeviceKind::Conventional)).unwrap();
-    let entry = divide(&file).unwrap();
-    let said = |file: &DeviceFile, entry| open(file, entry).err().unwrap().to_string();
+    let entry = divide(&file).unwrap().entry;
+    let said = |file: &DeviceFile, entry| open(file, &at(entry)).err().unwrap().to_string();
     let usual = device(&path, DeviceKind::Conventional);
     let conventional = DeviceEntry { kind: 0, ..entry };
     let text = said(&usual, &conventional);
@@ -180,4 +184,99 @@ fn a_device_that_was_host_managed_and_is_not_any_more_is_named() {
     );
     std::fs::remove_file(&path).unwrap();
     assert!(said(&file, &entry).contains("No such file"));
+}
+
+fn plain(size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
+    DeviceFile {
+        size_bytes,
+        zone_bytes,
+        kind: DeviceKind::Conventional,
+        ..flash(Path::new("/none"), 0, None)
+    }
+}
+
+fn unit(bytes: u64, before: u64) -> Unit {
+    Unit {
+        before,
+        ..Unit::said(bytes, "a test")
+    }
+}
+
+/// Bytes where the zones begin, bytes of each, and their number.
+fn zones(size_bytes: u64, zone_bytes: Option<u64>, usual: u64, unit: &Unit) -> (u64, u64, u64) {
+    let zones = conventional(&plain(size_bytes, zone_bytes), unit, usual);
+    (zones.start, zones.each, zones.bytes / zones.each)
+}
+
+#[test]
+fn zones_begin_where_their_multiples_begin_on_the_medium() {
+    const MIB: u64 = 1 << 20;
+    let none = unit(MIB, 0);
+    // A device of a round size loses no zone: what lay before the first one lay behind the last one.
+    assert_eq!(
+        zones(4096 * MIB, None, 64 * MIB, &none),
+        (64 * MIB, 64 * MIB, 63)
+    );
+    assert_eq!(
+        zones(64 * MIB, None, 2 * MIB, &none),
+        (2 * MIB, 2 * MIB, 31)
+    );
+    assert_eq!(zones(32 * MIB, None, MIB, &none), (MIB, MIB, 31));
+    // Of an array with stripes of 1.5 MiB.
+    let stripes = unit(3 * MIB / 2, 0);
+    let (start, each, _) = zones(4096 * MIB, None, 64 * MIB, &stripes);
+    assert_eq!((start, each), (129 * MIB / 2, 129 * MIB / 2));
+    assert_eq!(each % stripes.bytes, 0);
+    // Of a partition that begins at 1 MiB, and of one that begins within a unit.
+    for before in [MIB, 3 * MIB + 4096] {
+        let (start, each, n) = zones(4096 * MIB, None, 64 * MIB, &unit(MIB, before));
+        assert_eq!((start + before) % each, 0, "{before}");
+        assert!(start >= LABEL_AREA_BYTES && n == 63, "{before}: {start}");
+    }
+    // What was said counts.
+    assert_eq!(
+        zones(4096 * MIB, Some(24 * MIB), 24 * MIB, &unit(24 * MIB, 0)),
+        (24 * MIB, 24 * MIB, 169)
+    );
+    // Too small for that: as well as it can be.
+    assert_eq!(
+        zones(17 * MIB, Some(4 * MIB), 4 * MIB, &none),
+        (MIB, 4 * MIB, 4)
+    );
+    assert_eq!(
+        zones(16 * MIB, None, MIB, &unit(8 * MIB, 0)),
+        (8 * MIB, MIB, 8)
+    );
+    assert_eq!(zones(8 * MIB, None, MIB, &unit(8 * MIB, 0)), (MIB, MIB, 7));
+}
+
+#[test]
+fn a_device_is_divided_and_opened_where_its_zones_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plain.img");
+    let file = DeviceFile {
+        path: path.clone(),
+        ..plain(256 << 20, None)
+    };
+    let Division { entry, start } = divide(&file).unwrap();
+    let zone_bytes = u64::from(entry.zone_blocks) * BLOCK;
+    assert_eq!((zone_bytes, entry.zones()), (8 << 20, 31));
+    let place = DevicePlace {
+        start,
+        ..at(&entry)
+    };
+    assert!(place.zones_byte().is_multiple_of(zone_bytes));
+    drop(make(&file, &entry, false).unwrap());
+    let opened = open(&file, &place).unwrap();
+    assert_eq!(opened.bytes(), place.device_bytes());
+    assert!(opened.unit().unwrap().bytes > 0);
+    // As older versions divided it: zones behind the label.
+    drop(opened);
+    let old = at(&entry);
+    assert_eq!(open(&file, &old).unwrap().bytes(), 256 << 20);
+    let short = DevicePlace {
+        start: start + 1,
+        ..place
+    };
+    assert!(open(&file, &short).is_err(), "one block less than it needs");
 }

@@ -63,8 +63,15 @@ fn table(n: usize) -> TierTable {
     table
 }
 
+/// Block of the device that is added where its zones begin.
+const START: u32 = 256 + ZONE as u32;
+
 fn device_bytes(n: usize) -> u64 {
-    LABEL_AREA_BYTES + ZONES[n] * ZONE * BLOCK_BYTES as u64
+    let labels = match n {
+        2 => u64::from(START) * BLOCK_BYTES as u64,
+        _ => LABEL_AREA_BYTES,
+    };
+    labels + ZONES[n] * ZONE * BLOCK_BYTES as u64
 }
 
 fn volume_file(dir: &Path) -> VolumeFile {
@@ -266,7 +273,9 @@ fn devices_change(s: &mut Stage) {
     s.daemon.migrate(None).unwrap();
     let volume = s.daemon.volume().clone();
     let spare: Arc<dyn TierDevice> = s.memory[2].clone();
-    let done = volume.add_device(TierId::Ssd, &entry(2), &spare).unwrap();
+    let run = volume.take_tables(&entry(2)).unwrap();
+    let new = (&entry(2), START);
+    let done = volume.add_device_at(TierId::Ssd, new, &spare, run).unwrap();
     s.daemon.shared().publish(done.txid);
     s.write(21, 0, 70, 21);
     s.daemon.migrate(None).unwrap();
@@ -546,6 +555,12 @@ fn a_device_that_fails_gets_nothing_more_and_the_rest_goes_on() {
         assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
     }
     assert_eq!(contents(volume).unwrap(), s.content);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn mistakes_in_changing_devices_are_found() {
+    are_found(&["zones-start-feature"], devices_change);
 }
 
 #[cfg(feature = "mutants")]

@@ -1,7 +1,7 @@
 //! A file or a block device.
 
 use super::ring::{RING_BYTES, Ring, Way};
-use super::{BlockCounts, Counters, Did, TierDevice, check_range};
+use super::{BlockCounts, Counters, Did, TierDevice, Unit, check_range};
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
 use crate::failpoints;
@@ -37,6 +37,7 @@ pub struct BlockFile {
     counters: Counters,
     /// A flush failed: nothing that was written before it can be believed, ever.
     poisoned: AtomicBool,
+    unit: Option<Unit>,
 }
 
 impl BlockFile {
@@ -99,6 +100,7 @@ impl BlockFile {
             rings: Mutex::default(),
             counters: Counters::default(),
             poisoned: AtomicBool::new(false),
+            unit: None,
         };
         match Ring::new() {
             Ok(ring) => {
@@ -114,6 +116,15 @@ impl BlockFile {
             );
         }
         Ok(file)
+    }
+
+    /// The same file, of which is known what its medium is best written in.
+    #[must_use]
+    pub fn with_unit(self, unit: Unit) -> BlockFile {
+        BlockFile {
+            unit: Some(unit),
+            ..self
+        }
     }
 
     /// Opens and locks a device whose zones are written in order: one write is one call, past the
@@ -372,6 +383,10 @@ impl TierDevice for BlockFile {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
         let opened = rustix::fs::open(link, flags, Mode::empty());
         Some(opened.map_err(|e| self.failed("open it for reading", e)))
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        self.unit.clone()
     }
 
     fn trouble(&self) -> Option<String> {

@@ -20,9 +20,9 @@
 //!
 //! Lock order: `state`, then the flash's own.
 
-use super::IO_BYTES;
 use super::labels::{LABEL_ROWS, LabelRows, Tag, Version};
 use super::zones::{ZoneMedium, ZonedBlocks};
+use super::{IO_BYTES, Unit};
 use crate::error::DeviceError;
 use crate::zoned::{EraseBlock, Geometry, OOB_BYTES, PageAt, Purpose, Zoned};
 use parking_lot::Mutex;
@@ -315,6 +315,11 @@ impl ZoneMedium for FlashZones {
 
     fn write_unit(&self) -> u64 {
         self.page_bytes()
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        let bytes = self.flash.geometry().block_bytes();
+        Some(Unit::said(bytes, "the erase blocks of the flash"))
     }
 
     fn flash(&self) -> Option<&Zoned> {

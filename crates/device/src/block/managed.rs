@@ -18,9 +18,9 @@
 //!
 //! Lock: `state`, held while a zone is written, so that writes to it follow one another.
 
-use super::IO_BYTES;
 use super::labels::{LABEL_ROWS, LabelRows, Tag, Version};
 use super::zones::{ZoneMedium, ZonedBlocks};
+use super::{IO_BYTES, Unit};
 use crate::crc32c;
 use crate::error::DeviceError;
 use crate::host_managed::{HostManaged, Zone, ZoneState, zones_of};
@@ -374,6 +374,11 @@ impl ZoneMedium for ManagedZones {
 
     fn write_unit(&self) -> u64 {
         BLOCK
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        let bytes = self.device.zone_bytes();
+        Some(Unit::said(bytes, "the zones of the device"))
     }
 }
 

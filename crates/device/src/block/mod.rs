@@ -17,6 +17,7 @@ mod managed;
 mod memory;
 mod reader;
 mod ring;
+mod unit;
 mod zones;
 
 pub use absent::AbsentBlocks;
@@ -28,6 +29,7 @@ pub use managed::{ManagedBlocks, ManagedShape};
 pub(crate) use memory::DISCARDED;
 pub use memory::{Ask, MemoryBlocks, Step};
 pub use reader::BlockReader;
+pub use unit::{UNIT_DEFAULT, Unit, lcm};
 
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
@@ -64,6 +66,11 @@ pub trait TierDevice: BlockDevice {
     /// at the next one, and what lies between holds nothing.
     fn write_unit(&self) -> u64 {
         IO_BYTES as u64
+    }
+
+    /// What its medium is best written or erased in, where it is known.
+    fn unit(&self) -> Option<Unit> {
+        None
     }
 
     /// How far the zone of `bytes` bytes at `at` is written as the medium has it, in bytes: it can

@@ -2,7 +2,7 @@
 //! labels: what raw flash and host-managed devices have in common.
 
 use super::labels::{LabelRows, Labels};
-use super::{BlockCounts, Counters, Did, IO_BYTES, TierDevice, check_range};
+use super::{BlockCounts, Counters, Did, IO_BYTES, TierDevice, Unit, check_range};
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
 use crate::zoned::Zoned;
@@ -56,6 +56,9 @@ pub trait ZoneMedium: LabelRows + Send + Sync {
 
     /// As [`TierDevice::write_unit`].
     fn write_unit(&self) -> u64;
+
+    /// As [`TierDevice::unit`].
+    fn unit(&self) -> Option<Unit>;
 
     /// As [`TierDevice::flash`].
     fn flash(&self) -> Option<&Zoned> {
@@ -190,6 +193,10 @@ impl<M: ZoneMedium> TierDevice for ZonedBlocks<M> {
 
     fn write_unit(&self) -> u64 {
         self.medium.write_unit()
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        self.medium.unit()
     }
 
     fn zone_written(&self, at: u64, bytes: u64) -> Option<u64> {

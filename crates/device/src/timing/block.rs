@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::nvm::{Model, Timing};
 use super::pace::Pace;
-use crate::block::{BlockCounts, ModelCounts, TierDevice};
+use crate::block::{BlockCounts, ModelCounts, TierDevice, Unit};
 use crate::block_device::BlockDevice;
 use crate::error::DeviceError;
 use crate::isa::LINE_BYTES;
@@ -248,6 +248,10 @@ impl<M: TierDevice> TierDevice for Timed<M> {
 
     fn trouble(&self) -> Option<String> {
         self.medium.trouble()
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        self.medium.unit()
     }
 
     fn model(&self) -> Option<ModelCounts> {

@@ -152,7 +152,7 @@ fn below_nvm() -> [(u8, Vec<u8>); 3] {
     let mut table = DeviceTable::empty();
     for tier in [0, 1, 1] {
         let block = 20 + 10 * u64::from(table.devices[1]);
-        table.add(tier, &entry, block).unwrap();
+        table.add(tier, &entry, (0, block)).unwrap();
     }
     let label = DeviceLabel {
         magic: LABEL_MAGIC,

@@ -271,6 +271,57 @@ fn spare(n: u8) -> (DeviceEntry, Arc<dyn TierDevice>) {
     (entry, Arc::new(MemoryBlocks::new("spare", bytes)))
 }
 
+/// Zones begin where mkfs and add say, which no program can miss that does not know of it.
+#[test]
+fn zones_begin_where_their_device_has_them() {
+    const START: u32 = 256 + 32;
+    let start = u64::from(START) * BLOCK_BYTES as u64;
+    let map = Arc::new(Map::anonymous(33 * MIB).unwrap());
+    let bytes = start + ZONE * ZONES * BLOCK_BYTES as u64;
+    let ssd = Arc::new(MemoryBlocks::new("ssd", bytes));
+    let mut options = MkfsOptions {
+        ssd: table(ZONE * ZONES),
+        ..options()
+    };
+    options.starts[0][0] = START;
+    let volume = Volume::create_with(map.clone(), &options, &devices(&ssd)).unwrap();
+    let t = Tiered { volume, ssd };
+    assert!(t.volume.superblock().has_zones_start());
+    t.make(16, 5);
+    t.lower(16, 5);
+    let at = |n: u64| start + t.at(16, n).index() * BLOCK_BYTES as u64;
+    for n in 0..5 {
+        let mut block = [0; BLOCK_BYTES];
+        t.ssd.read(at(n), &mut block).unwrap();
+        assert_eq!(block, [n as u8; BLOCK_BYTES]);
+    }
+    let t = t.reopen();
+    assert_eq!(t.read(16, 4).unwrap(), 4);
+    // A device that is a block too short, and one that came to a volume without such devices.
+    let old = tiered();
+    assert!(!old.volume.superblock().has_zones_start());
+    let (entry, _) = spare(4);
+    let add = |bytes| {
+        let device: Arc<dyn TierDevice> = Arc::new(MemoryBlocks::new("new", bytes));
+        let run = old.volume.take_tables(&entry).unwrap();
+        old.volume
+            .add_device_at(TierId::Ssd, (&entry, START), &device, run)
+            .map(drop)
+    };
+    add(bytes - BLOCK_BYTES as u64).unwrap_err();
+    let feature = |volume: &Volume| {
+        let head = View::open(Arc::clone(volume.view().map())).unwrap().0;
+        head.superblock().has_zones_start()
+    };
+    assert!(!feature(&old.volume), "nothing is left of what was refused");
+    add(bytes).unwrap();
+    assert!(feature(&old.volume));
+    assert_eq!(
+        old.volume.lower_device_infos(TierId::Ssd)[1].place.start,
+        START
+    );
+}
+
 #[test]
 fn an_add_that_fails_is_undone_only_if_it_cannot_count() {
     let t = tiered();
