@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use shale_device::mutants;
 use shale_format::Ino;
 use shale_format::dirent::kind_of_mode;
+use shale_format::inode::flag::{APPEND_ONLY, IMMUTABLE};
 use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr};
 use shale_proto::LeaseMode;
@@ -73,9 +74,12 @@ impl Person {
         opened: impl FnOnce() -> bool,
     ) -> Result<(), &'static str> {
         let inode = change.inode;
+        if !mutants::is_on("flags-unchecked") {
+            flags_allow(change)?;
+        }
         let need = |holds: bool, why| if holds { Ok(()) } else { Err(why) };
         match change.act {
-            Act::Content => need(
+            Act::Content { .. } => need(
                 self.may_write(inode)
                     || self.owns(inode)
                     || opened()
@@ -194,6 +198,54 @@ impl Person {
             false => Err("no permission to change its attributes"),
         }
     }
+}
+
+/// What the flags of the inodes say to a change (ioctl_iflags(2)): to everybody, root too.
+fn flags_allow(change: &Change<'_>) -> Result<(), &'static str> {
+    const FIXED: u32 = IMMUTABLE | APPEND_ONLY;
+    let inode = change.inode;
+    let without = |inode: &Inode, flags: u32| match inode.flags & flags {
+        0 => Ok(()),
+        _ => Err("an immutable or append-only inode"),
+    };
+    match change.act {
+        // Appending, and names that are added.
+        Act::Content { adds: true } | Act::AddEntry { fresh: true, .. } => {
+            without(inode, IMMUTABLE)
+        }
+        Act::AddEntry { child, .. } => {
+            without(inode, IMMUTABLE)?;
+            without(child, FIXED)
+        }
+        Act::Content { adds: false } | Act::Xattr(_) => without(inode, FIXED),
+        Act::RemoveEntry { child } => {
+            without(inode, FIXED)?;
+            without(child, FIXED)
+        }
+        Act::Attributes(body) => {
+            // The kernel knows who may; a client changes them by way of the mount.
+            if body.valid & attr::FLAGS != 0 {
+                return Err("flags set by another client than the mount");
+            }
+            match body.valid & !(attr::ATIME | attr::MTIME | attr::CTIME) {
+                // Whoever may read it may have that noted.
+                0 if is_access(inode, body) => Ok(()),
+                0 => without(inode, IMMUTABLE),
+                _ => without(inode, FIXED),
+            }
+        }
+        Act::Name { .. } => without(inode, FIXED),
+        // A removed one had no name to lose any more.
+        Act::Make { .. } | Act::Free => Ok(()),
+    }
+}
+
+/// Whether a record notes an access and nothing else.
+fn is_access(inode: &Inode, body: &SetAttrBody) -> bool {
+    let which = time::CHANGE;
+    body.valid == attr::ATIME | attr::CTIME
+        && body.time_s[which] == inode.time_s[which]
+        && body.time_ns[which] == inode.time_ns[which]
 }
 
 /// Rights of one client during one call of the digester.

@@ -26,8 +26,20 @@ pub mod flag {
     /// Two bits: the tier that the inode is pinned to, and 1; 0: it is not. New files of a
     /// directory inherit them.
     pub const PIN: u32 = 0b110;
+    /// Nothing of it changes: content, attributes, names of it, names in it.
+    pub const IMMUTABLE: u32 = 1 << 3;
+    /// Content is added at its end, names to a directory; nothing else changes.
+    pub const APPEND_ONLY: u32 = 1 << 4;
+    /// Backup programs leave it out.
+    pub const NO_DUMP: u32 = 1 << 5;
+    /// Reading notes no access time.
+    pub const NO_ATIME: u32 = 1 << 6;
+    /// Those that users change, with chattr(1). A volume with one of them has the feature `INODE_FLAGS`.
+    pub const CHANGEABLE: u32 = IMMUTABLE | APPEND_ONLY | NO_DUMP | NO_ATIME;
+    /// Those that what gets its first name in a directory has from it.
+    pub const INHERITED: u32 = PIN | NO_DUMP | NO_ATIME;
     /// Everything known.
-    pub const ALL: u32 = ORPHAN | PIN;
+    pub const ALL: u32 = ORPHAN | PIN | CHANGEABLE;
 }
 
 /// Bit of [`Inode::xattr_bytes`]: the extended attributes lie in single blocks which a
@@ -65,7 +77,7 @@ layout! {
         pub xattr_bytes: u32,
         /// differs between uses of the same number
         pub generation: u32,
-        /// bit 0: orphan; bits 1 and 2: pinned to 1 nvm, 2 ssd, 3 hdd
+        /// bit 0: orphan; bits 1 and 2: pinned to 1 nvm, 2 ssd, 3 hdd; bit 3: immutable; 4: append-only; 5: no dump; 6: no access time
         pub flags: u32,
         /// measure of use, fed by digest
         pub heat: u32,

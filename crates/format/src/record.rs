@@ -197,7 +197,7 @@ layout! {
 layout! {
     /// Body of `SetAttr`
     pub struct SetAttrBody: 56 {
-        /// which: 1 mode, 2 uid, 4 gid, 8 access time, 16 modify time, 32 change time
+        /// which: 1 mode, 2 uid, 4 gid, 8 access time, 16 modify time, 32 change time, 64 flags
         pub valid: u32,
         /// permission bits
         pub mode: u32,
@@ -209,8 +209,8 @@ layout! {
         pub time_s: [i64; 3],
         /// access, modify, change: nanoseconds
         pub time_ns: [u32; 3],
-        /// 0
-        pub reserved: u32,
+        /// flags of the inode that users change: bits 3 to 6, as there
+        pub flags: u32,
     }
 }
 
@@ -228,6 +228,10 @@ pub mod attr {
     pub const MTIME: u32 = 16;
     /// Change time; without it the change time is the record's.
     pub const CTIME: u32 = 32;
+    /// Flags of the inode that users change.
+    pub const FLAGS: u32 = 64;
+    /// All of them.
+    pub const ALL: u32 = MODE | UID | GID | ATIME | MTIME | CTIME | FLAGS;
 }
 
 layout! {

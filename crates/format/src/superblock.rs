@@ -248,6 +248,11 @@ impl Superblock {
         self.incompatible & version::ZONES_START != 0
     }
 
+    /// Whether inodes may have flags that users change.
+    pub fn has_inode_flags(&self) -> bool {
+        self.incompatible & version::INODE_FLAGS != 0
+    }
+
     /// The volume's policy.
     pub fn policy(&self) -> Durability {
         Durability::from_number(self.durability).unwrap_or_default()

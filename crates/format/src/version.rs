@@ -13,7 +13,8 @@ pub const INCOMPATIBLE: u64 = LOWER_TIERS
     | INODES_BELOW
     | DIRECTORIES_BELOW
     | EXTENTS_BELOW
-    | ZONES_START;
+    | ZONES_START
+    | INODE_FLAGS;
 /// Incompatible feature: the volume has tiers below NVM.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the tiers below NVM stand in a device table.
@@ -30,6 +31,8 @@ pub const EXTENTS_BELOW: u64 = 32;
 /// Incompatible feature: zones of a device may begin elsewhere than at 1 MiB. Set before the first such device is
 /// part of the volume.
 pub const ZONES_START: u64 = 64;
+/// Incompatible feature: inodes may be immutable, append-only, without dump or without access time. Set before the first one is.
+pub const INODE_FLAGS: u64 = 128;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -82,7 +82,7 @@ impl Write {
         };
         let answer = adapter.handle(&self.header, &self.message, out);
         // What else changes past the kernel's pages it asks about by itself.
-        let attributes = self.header.opcode == opcode::SETXATTR;
+        let attributes = matches!(self.header.opcode, opcode::SETXATTR | opcode::IOCTL);
         if fills.let_go(ino, last) || attributes {
             self.drop_pages(notifier);
         }

@@ -9,6 +9,7 @@
 use zerocopy::FromBytes;
 
 use crate::error::FuseError;
+use crate::inode_flags;
 use crate::node::Errno;
 use crate::transport::{REQUEST_DATA_BYTES_MAX, REQUEST_PAGES_MAX};
 use crate::wire::{InitIn, InitOut, PROTOCOL_MAJOR, PROTOCOL_MINOR, PROTOCOL_MINOR_MIN};
@@ -112,6 +113,11 @@ impl MountInfo {
     #[must_use]
     pub fn can_inc_epoch(&self) -> bool {
         self.kernel_minor >= 44
+    }
+
+    /// Whether the kernel checks who changes the flags of inodes.
+    pub(crate) fn checks_inode_flags(&self) -> bool {
+        self.kernel_minor >= inode_flags::MINOR_CHECKED
     }
 
     /// For the supervisor to keep.

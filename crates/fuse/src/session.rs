@@ -27,7 +27,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use crate::adapter::{Adapter, Answer, Pages, Validity, is_forget, to_the_end};
+use crate::adapter::{Adapter, Answer, Pages, Validity, is_forget};
 use crate::error::FuseError;
 use crate::fills::Fills;
 use crate::late::{LATE_THREADS, Late, Queue};
@@ -403,20 +403,23 @@ impl Session {
             let old_size =
                 header.opcode == opcode::GETATTR && adapter.fs().size_is_old(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);
+            if header.opcode == opcode::IOCTL && self.is_unchecked(&header, message) {
+                self.reply(reply, &header, Err(libc::ENOTTY));
+                continue;
+            }
             let mut held = None;
             match Pages::of(&header, message) {
                 Pages::Fills => fills.fill(header.nodeid),
-                Pages::Passes { ino, offset, bytes } => {
-                    held = fills.hold_dropped(ino).map(|last| (ino, last));
+                Pages::Passes {
+                    ino,
+                    offset,
+                    bytes,
+                    tells,
+                } => {
+                    let dropped = if tells { None } else { fills.hold_dropped(ino) };
+                    held = dropped.map(|last| (ino, last));
                     let what = Inval::Range { offset, bytes };
                     if held.is_none() && aside.late.write(&header, message, ino, what) {
-                        continue;
-                    }
-                }
-                Pages::Shifts { ino, offset } => {
-                    let bytes = to_the_end(offset);
-                    let what = Inval::Range { offset, bytes };
-                    if aside.late.write(&header, message, ino, what) {
                         continue;
                     }
                 }
@@ -444,6 +447,12 @@ impl Session {
             }
         }
         Ok(Ended::Stopped)
+    }
+
+    /// Whether it changes flags of an inode, and nobody has asked who may.
+    fn is_unchecked(&self, header: &InHeader, message: &[u8]) -> bool {
+        let changes = matches!(Pages::of(header, message), Pages::Passes { .. });
+        changes && !self.info.lock().checks_inode_flags()
     }
 
     /// See [`Task::Writes`].

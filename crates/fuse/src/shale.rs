@@ -12,9 +12,10 @@ use std::time::Duration;
 use shale_libfs::{Caller, LeaseMode, Session};
 use shale_proto::mounts;
 
+use crate::inode_flags::Wish;
 use crate::node::{
-    Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, NodeFs, Request, Result, SetAttr,
-    SetTime, StatFs, Timestamp, WriteFlags,
+    Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, Ioctl, NodeFs, Request, Result,
+    SetAttr, SetTime, StatFs, Timestamp, WriteFlags,
 };
 use crate::notify::{Inval, Notifier, keeps_nothing};
 use crate::sizes::Sizes;
@@ -504,9 +505,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn fsyncdir(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
-        self.session
-            .fsync(&caller(request), ino, datasync)
-            .map_err(errno)
+        self.fsync(request, ino, datasync)
     }
 
     fn syncfs(&self, _request: &Request) -> Result<()> {
@@ -563,6 +562,19 @@ impl NodeFs for ShaleFs {
         self.session
             .removexattr(&caller(request), ino, name)
             .map_err(errno)
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        ino: u64,
+        ioctl: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<(i32, usize)> {
+        let wish = Wish::of(ioctl)?;
+        self.note(request, ino, false);
+        let filled = wish.serve(&self.session, &caller(request), ino, output)?;
+        Ok((0, filled))
     }
 
     fn size_is_old(&self, ino: u64) -> bool {

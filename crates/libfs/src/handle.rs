@@ -4,6 +4,7 @@ use crate::access::{EXECUTE, READ, WRITE, may};
 use crate::attr::{Attr, Caller};
 use crate::entries::{KIND_DIR, KIND_SYMLINK};
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::may_write;
 use crate::names::{Fresh, make_at};
 use crate::node::Node;
 use crate::op::Op;
@@ -211,6 +212,10 @@ fn may_open(
     }
     let want = if reads(flags) { READ } else { 0 } | if write { WRITE } else { 0 };
     may(op.caller, inode, want)?;
+    if write {
+        let append = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
+        may_write(inode, append)?;
+    }
     if inode.is_dir() || inode.is_file() {
         Ok(())
     } else {

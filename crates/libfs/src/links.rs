@@ -10,6 +10,7 @@
 use crate::attr::{Attr, Caller};
 use crate::entries::{Found, Slot, check_length, check_new, find, slot};
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::{may_add_to, may_change, may_take_from};
 use crate::locked::Locked;
 use crate::names::{add_entry, take_entry};
 use crate::node::{Node, NodeState};
@@ -66,6 +67,8 @@ impl Session {
             let Slot::Vacant(key) = slot(self, &locked[parent], name)? else {
                 return Err(Errno::EXIST.into());
             };
+            may_add_to(&locked[parent].inode)?;
+            may_change(&locked[ino].inode)?;
             op.may_link(&locked[ino])?;
             op.need_room(TREE_BYTES)?;
             let kind = kind_of_mode(locked[ino].inode.mode);
@@ -140,6 +143,7 @@ impl Session {
             let child = op.node_to_change(found.ino)?;
             let mut locked = Locked::take(op, &[&dir, &child])?;
             op.unchanged(&locked[parent], name, Some(found))?;
+            may_take_from(&locked[parent].inode, &locked[found.ino].inode)?;
             may_remove(&locked[found.ino], want_dir)?;
             let freed = op.frees(&child, &locked[found.ino]);
             let mut part = encode::unlink(

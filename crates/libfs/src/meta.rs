@@ -2,6 +2,7 @@
 
 use crate::attr::{Attr, Caller, SetAttr, SetTime, Timestamp, without_set_id};
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::may_set;
 use crate::op::Op;
 use crate::read::read_target;
 use crate::session::{Need, Session};
@@ -79,6 +80,7 @@ impl Session {
             check_times(&set)?;
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
+            may_set(&state.inode, &set)?;
             let (new, body) = changed(&state.inode, &set, op.now_ns);
             if body.valid != 0 {
                 let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
@@ -201,7 +203,7 @@ fn changed(old: &Inode, set: &SetAttr, now_ns: i64) -> (Inode, SetAttrBody) {
         gid: new.gid,
         time_s: [new.time_s[0], new.time_s[1], new.time_s[2]],
         time_ns: [new.time_ns[0], new.time_ns[1], new.time_ns[2]],
-        reserved: 0,
+        flags: 0,
     };
     (new, body)
 }

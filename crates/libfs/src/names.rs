@@ -8,6 +8,7 @@ use crate::attr::{Attr, Caller};
 use crate::dir::Entry;
 use crate::entries::{Found, Slot, check_length, check_new, find, slot};
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::may_add_to;
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::room::{INODE_BYTES, TREE_BYTES, blocks_bytes};
@@ -216,6 +217,7 @@ impl Session {
             let dir = op.node(parent)?;
             let dir = op.read(&dir)?;
             op.live_dir(&dir)?;
+            may_add_to(&dir.inode)?;
             op.need_room(INODE_BYTES)?;
             let ino = self.numbers.take(parent).ok_or(Stop::Inodes(parent))?;
             let mut inode = new_inode(op, &dir.inode, ino, fresh);
@@ -276,6 +278,7 @@ pub(crate) fn make_at(
     op.live_dir(&state)?;
     match slot(op.session, &state, name)? {
         Slot::Taken(_) => Err(Errno::EXIST.into()),
+        Slot::Vacant(_) if may_add_to(&state.inode).is_err() => Err(Errno::PERM.into()),
         Slot::Vacant(key) => make_in(op, &mut state, key, name, fresh),
     }
 }
@@ -344,6 +347,7 @@ fn new_inode(op: &Op<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> Inode {
         inode.target_checksum = target_checksum(Ino(ino), fresh.target);
     }
     inode.rdev = fresh.rdev;
+    inode.flags = dir.flags & flag::INHERITED;
     inode.generation = (op.now_ns as u32 ^ (ino as u32).wrapping_mul(0x9e37_79b9)).max(1);
     for which in [time::ACCESS, time::MODIFY, time::CHANGE, time::BIRTH] {
         inode.set_time_ns(which, op.now_ns);

@@ -309,7 +309,12 @@ impl Tree {
         }
         self.look(|op| {
             let node = op.node(walk(op, path, true)?.ino()?)?;
-            Ok(may(op.caller, &op.read(&node)?.inode, want)?)
+            let inode = op.read(&node)?.inode;
+            may(op.caller, &inode, want)?;
+            if want & WRITE != 0 {
+                crate::flags::may_write(&inode, true)?;
+            }
+            Ok(())
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::attr::{Caller, without_set_id};
 use crate::errno::{Errno, KERNEL_CUTS, Result, Stop};
+use crate::flags::{may_change, may_write};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::wrong_type;
@@ -110,6 +111,7 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
+            may_change(&state.inode)?;
             let old = state.inode.size;
             if size < old && self.is_watched(&node) && kept() > size {
                 return Err(KERNEL_CUTS.into());
@@ -238,6 +240,10 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
+            match change {
+                RangeChange::Allocate => may_write(&state.inode, true)?,
+                _ => may_change(&state.inode)?,
+            }
             if !keep {
                 op.may_end_at(&node, &state, range.end)?;
             }
@@ -301,6 +307,7 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
+            may_change(&state.inode)?;
             let size = state.inode.size;
             let legal = match change {
                 RangeChange::Collapse => offset + bytes < size,
@@ -409,7 +416,7 @@ impl Session {
                 gid: 0,
                 time_s: [state.inode.time_s[0], 0, old.time_s[time::CHANGE]],
                 time_ns: [state.inode.time_ns[0], 0, old.time_ns[time::CHANGE]],
-                reserved: 0,
+                flags: 0,
             };
             let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
             state.touched(end);

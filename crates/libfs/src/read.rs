@@ -9,7 +9,7 @@ use crate::lower::RUN_BYTES;
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::session::{Need, Session};
-use shale_format::inode::time;
+use shale_format::inode::{flag, time};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, TierId};
 use shale_oplog::Source;
@@ -165,6 +165,9 @@ pub(crate) fn wrong_type(state: &NodeState) -> Errno {
 #[inline]
 pub(crate) fn wants_atime(state: &NodeState, now_ns: i64) -> bool {
     let i = &state.inode;
+    if i.flags & flag::NO_ATIME != 0 {
+        return false;
+    }
     let at = |which: usize| (i.time_s[which], i.time_ns[which]);
     let old = at(time::ACCESS) <= at(time::MODIFY)
         || at(time::ACCESS) <= at(time::CHANGE)

@@ -7,6 +7,7 @@
 use crate::attr::Caller;
 use crate::entries::{Found, KIND_DIR, Slot, check_length, check_new, slot};
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::{may_add_to, may_take_from};
 use crate::links::{lose_name, may_remove};
 use crate::locked::Locked;
 use crate::names::{add_entry, take_entry};
@@ -236,6 +237,11 @@ fn replace(
     let (from, to) = (ask.from.0, ask.to.0);
     let source = ends.source;
     let mut freed = false;
+    may_take_from(&locked[from].inode, &locked[source.ino].inode)?;
+    match &ends.target {
+        Some((target, _)) => may_take_from(&locked[to].inode, &locked[target.ino].inode)?,
+        None => may_add_to(&locked[to].inode)?,
+    }
     let new_key = match &ends.target {
         Some((target, node)) => {
             may_remove(&locked[target.ino], source.is_dir())?;
@@ -287,6 +293,8 @@ fn exchange(
     let (from, to) = (ask.from.0, ask.to.0);
     let source = ends.source;
     let target = ends.target.as_ref().ok_or(Errno::NOENT)?.0;
+    may_take_from(&locked[from].inode, &locked[source.ino].inode)?;
+    may_take_from(&locked[to].inode, &locked[target.ino].inode)?;
     if from != to {
         let grows = |dir: u64, comes: &Found, goes: &Found| {
             comes.is_dir() && !goes.is_dir() && locked[dir].inode.nlink >= LINKS_MAX

@@ -16,6 +16,7 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::may_write;
 use crate::grants::{BlockRun, Runs};
 use crate::node::Node;
 use crate::op::Op;
@@ -82,6 +83,7 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
+            may_write(&state.inode, flags.append)?;
             let offset = match flags.append {
                 true => state.inode.size,
                 false => offset,

@@ -7,6 +7,7 @@
 
 use crate::attr::{Caller, without_set_id};
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::may_write;
 use crate::grants::{BlockRun, Runs};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
@@ -166,6 +167,7 @@ impl Session {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
+            may_write(&state.inode, flags.append)?;
             let offset = if flags.append {
                 state.inode.size
             } else {

@@ -2,6 +2,7 @@
 
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop};
+use crate::flags::may_change;
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::room::blocks_bytes;
@@ -63,6 +64,7 @@ impl Session {
             if name.starts_with(b"user.") && !has_user_attributes(&state) {
                 return Err(Errno::PERM.into());
             }
+            may_change(&state.inode)?;
             let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
             let old = attrs.get(name);
             if old.is_some() && flags & XATTR_CREATE != 0 {
@@ -160,6 +162,7 @@ impl Session {
             if name.starts_with(b"user.") && !has_user_attributes(&state) {
                 return Err(Errno::PERM.into());
             }
+            may_change(&state.inode)?;
             let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
             let value = attrs.get(name).ok_or(Errno::NODATA)?;
             let now = encoded_bytes(attrs);

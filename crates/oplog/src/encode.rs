@@ -204,13 +204,9 @@ pub fn truncate(ino: Ino, size: u64) -> Part<'static> {
     Part::new(Kind::Truncate, ino.0, size, &[0u8; 0], [&[], &[]])
 }
 
-/// Sets owner, mode or times.
+/// Sets owner, mode, times or flags.
 #[inline]
 pub fn set_attr(ino: Ino, body: SetAttrBody) -> Part<'static> {
-    let body = SetAttrBody {
-        reserved: 0,
-        ..body
-    };
     Part::new(Kind::SetAttr, ino.0, 0, &body, [&[], &[]])
 }
 

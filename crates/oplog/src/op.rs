@@ -14,7 +14,7 @@ use shale_format::record::{
     CreateBody, FallocateBody, Kind, LinkBody, RecordHeader, RenameBody, SetAttrBody, StealBody,
     XattrBody, attr, flag,
 };
-use shale_format::{BlockAddr, Ino, LogPos};
+use shale_format::{BlockAddr, Ino, LogPos, inode};
 use zerocopy::FromBytes;
 
 /// An owned name, value or link target.
@@ -379,16 +379,17 @@ impl Decoder<'_> {
     }
 
     fn set_attr(&self) -> Result<Op, OplogError> {
-        const VALID: u32 =
-            attr::MODE | attr::UID | attr::GID | attr::ATIME | attr::MTIME | attr::CTIME;
         const NS_PER_S: u32 = 1_000_000_000;
         let body: SetAttrBody = self.body()?;
         self.split(0, 0)?;
-        if body.valid & !VALID != 0 {
+        if body.valid & !attr::ALL != 0 {
             return Err(self.field("valid", body.valid.into()));
         }
         if let Some(&ns) = body.time_ns.iter().find(|&&ns| ns >= NS_PER_S) {
             return Err(self.field("time_ns", ns.into()));
+        }
+        if body.flags & !inode::flag::CHANGEABLE != 0 {
+            return Err(self.field("flags", body.flags.into()));
         }
         Ok(Op::SetAttr {
             ino: self.user("ino", self.header.ino)?,

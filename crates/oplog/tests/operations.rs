@@ -51,7 +51,7 @@ fn attr_body() -> SetAttrBody {
         gid: 2,
         time_s: [3, -4, 5],
         time_ns: [6, 7, 999_999_999],
-        reserved: 0,
+        flags: 0,
     }
 }
 

@@ -19,7 +19,9 @@ use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
-use shale_format::version::{Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODES_BELOW, ZONES_START};
+use shale_format::version::{
+    Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODE_FLAGS, INODES_BELOW, ZONES_START,
+};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -247,6 +249,14 @@ impl Volume {
             true => Ok(()),
             false => self.use_feature(ZONES_START),
         }
+    }
+
+    /// Says likewise that inodes may have flags that users change. Has to be durable before the first one has.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn let_inodes_have_flags(&self) -> Result<()> {
+        self.use_feature(INODE_FLAGS)
     }
 
     fn use_feature(&self, feature: u64) -> Result<()> {

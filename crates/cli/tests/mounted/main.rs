@@ -8,6 +8,7 @@ mod damaged;
 mod degraded;
 mod devices;
 mod direct_reads;
+mod flags;
 mod flash;
 mod grow;
 mod handles;

@@ -87,7 +87,7 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             (a, b)
         };
         // One copy after the other says so before the first block of inodes, directories or extents goes down,
-        // or a device is added whose zones do not begin at 1 MiB.
+        // a device is added whose zones do not begin at 1 MiB, or the first inode has flags.
         let begins = |feature| {
             let mut begun = *older;
             begun.incompatible |= feature;
@@ -99,6 +99,7 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             version::DIRECTORIES_BELOW,
             version::EXTENTS_BELOW,
             version::ZONES_START,
+            version::INODE_FLAGS,
         ];
         let (severity, what) = match begun.into_iter().any(begins) {
             true => (Severity::Info, "a feature was about to come into use"),

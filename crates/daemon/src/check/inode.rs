@@ -389,8 +389,12 @@ impl Checker<'_> {
                 object,
                 None,
                 "unknown flags of an inode",
-                ("0 to 7", inode.flags),
+                ("0 to 127", inode.flags),
             );
+        }
+        if inode.flags & flag::CHANGEABLE != 0 && !self.sb.has_inode_flags() {
+            let what = "inode with flags in a volume that has none";
+            f.error(object, None, what, (0, inode.flags & flag::CHANGEABLE));
         }
         let sizes = match kind_of_mode(inode.mode) {
             kind::FILE => 0..=FILE_BYTES_MAX,

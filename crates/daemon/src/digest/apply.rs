@@ -8,7 +8,7 @@ use super::layout::{FilePlan, Link};
 use super::plan::{EntryChange, InodePlan, Orphan, Plan};
 use shale_device::mutants;
 use shale_format::extent::{Extent, UNWRITTEN, root_kind};
-use shale_format::inode::Inode;
+use shale_format::inode::{Inode, flag};
 use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, LogPos, TierId, TxId};
@@ -35,6 +35,14 @@ pub(crate) fn commit(
         slot.digested = upto.0;
         early.set_log_slot(log.slot, &slot)?;
         early.commit()?;
+    }
+    let flagged = |i: &Inode| i.flags & flag::CHANGEABLE != 0;
+    if plan
+        .inodes
+        .iter()
+        .any(|p| p.inode.as_ref().is_some_and(flagged))
+    {
+        volume.let_inodes_have_flags()?;
     }
     let mut txn = volume.begin();
     txn.limit_growth(growth);

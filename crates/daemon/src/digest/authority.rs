@@ -10,7 +10,10 @@ use shale_volume::Run;
 #[derive(Clone, Copy, Debug)]
 pub enum Act<'a> {
     /// Change the content or size of a file.
-    Content,
+    Content {
+        /// No byte that is there changes.
+        adds: bool,
+    },
     /// Change owner, mode or times.
     Attributes(&'a SetAttrBody),
     /// Change the extended attribute of this name.

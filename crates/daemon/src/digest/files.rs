@@ -6,6 +6,7 @@ use super::content::{BLOCK, Content, Shift};
 use super::net::{At, NOBODY, Net, Step, XattrNet, bad, need};
 use shale_device::mutants;
 use shale_format::inode::Inode;
+use shale_format::inode::flag::CHANGEABLE;
 use shale_format::limits::{
     FILE_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
@@ -36,14 +37,30 @@ fn range_end(offset: u64, bytes: u64) -> Step<u64> {
     }
 }
 
+/// What of a file's content a record changes.
+#[derive(Clone, Copy)]
+enum ContentChange {
+    /// Blocks come, no byte changes.
+    Adds,
+    /// Bytes from this one on.
+    From(u64),
+    /// Anything.
+    Any,
+}
+
 impl Net<'_> {
     /// A regular file whose content the record may change.
-    fn file(&mut self, at: &At) -> Step<Inode> {
+    fn file(&mut self, at: &At, change: ContentChange) -> Step<Inode> {
         let i = self.inode(Ino(at.header.ino))?;
         need(i.is_file(), "not a regular file")?;
         let shifted = self.slot(Ino(i.ino))?.content.shift.is_some();
         need(!shifted, "a shift of a file's range stands alone")?;
-        self.may(at, &i, Act::Content)?;
+        let adds = match change {
+            ContentChange::Adds => true,
+            ContentChange::From(offset) => offset >= i.size,
+            ContentChange::Any => false,
+        };
+        self.may(at, &i, Act::Content { adds })?;
         Ok(i)
     }
 
@@ -64,7 +81,7 @@ impl Net<'_> {
     pub(crate) fn write(&mut self, at: &At, from: LogPos) -> Step<()> {
         let (offset, bytes) = (at.header.offset, u64::from(at.header.payload_bytes));
         let end = range_end(offset, bytes)?;
-        let size = self.file(at)?.size;
+        let size = self.file(at, ContentChange::From(offset))?.size;
         need(bytes > 0, "a write of nothing")?;
         let size = size.max(end);
         self.content(at, size)?.write(offset, bytes, from, at.index);
@@ -98,7 +115,7 @@ impl Net<'_> {
                     .is_some_and(|e| e < 1 << 52),
             "no such blocks",
         )?;
-        let size = self.file(at)?.size;
+        let size = self.file(at, ContentChange::From(offset))?.size;
         need(
             self.authority.granted_blocks(Run { addr, len: blocks })
                 || mutants::is_on("grant-unchecked"),
@@ -120,7 +137,7 @@ impl Net<'_> {
     /// `Truncate`.
     pub(crate) fn truncate(&mut self, at: &At) -> Step<()> {
         let mut size = range_end(at.header.offset, 0)?;
-        let old = self.file(at)?.size;
+        let old = self.file(at, ContentChange::Any)?.size;
         if mutants::is_on("truncate-longer") {
             size = size.min(old);
         }
@@ -137,8 +154,12 @@ impl Net<'_> {
         if shifts(how) {
             return self.shift(at, bytes, how);
         }
-        let old = self.file(at)?.size;
         let keep = how & mode::KEEP_SIZE != 0;
+        let change = match how & !mode::KEEP_SIZE {
+            0 => ContentChange::Adds,
+            _ => ContentChange::Any,
+        };
+        let old = self.file(at, change)?.size;
         let size = if keep { old } else { old.max(end) };
         let range = offset..end;
         match how & !mode::KEEP_SIZE {
@@ -161,7 +182,7 @@ impl Net<'_> {
             offset.is_multiple_of(BLOCK) && bytes.is_multiple_of(BLOCK),
             "a shift of parts of blocks",
         )?;
-        let old = self.file(at)?.size;
+        let old = self.file(at, ContentChange::Any)?.size;
         let size = match how {
             mode::COLLAPSE => {
                 need(offset + bytes < old, "a range up to the end of the file")?;
@@ -189,8 +210,14 @@ impl Net<'_> {
     pub(crate) fn set_attr(&mut self, at: &At, body: &SetAttrBody) -> Step<()> {
         let ino = Ino(at.header.ino);
         let inode = self.inode(ino)?;
-        let known = attr::MODE | attr::UID | attr::GID | attr::ATIME | attr::MTIME | attr::CTIME;
-        need(body.valid & !known == 0, "an attribute that does not exist")?;
+        need(
+            body.valid & !attr::ALL == 0 && body.flags & !CHANGEABLE == 0,
+            "an attribute that does not exist",
+        )?;
+        need(
+            body.valid & attr::FLAGS == 0 || inode.is_file() || inode.is_dir(),
+            "flags of what is neither file nor directory",
+        )?;
         let times = [attr::ATIME, attr::MTIME, attr::CTIME];
         for (which, bit) in times.into_iter().enumerate() {
             need(
@@ -212,6 +239,10 @@ impl Net<'_> {
         if body.valid & attr::GID != 0 {
             now.gid = body.gid;
             marks.gid = at.index;
+        }
+        if body.valid & attr::FLAGS != 0 {
+            now.flags = now.flags & !CHANGEABLE | body.flags;
+            marks.flags = at.index;
         }
         for (which, bit) in times.into_iter().enumerate() {
             if body.valid & bit != 0 {

@@ -9,7 +9,7 @@ use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, target_checksum, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, RenameBody, flag};
-use shale_format::{DirKey, Ino, TierId};
+use shale_format::{DirKey, Ino};
 
 /// `RENAME_EXCHANGE`.
 const EXCHANGE: u32 = 2;
@@ -27,7 +27,7 @@ fn legal(name: &[u8]) -> Step<()> {
 }
 
 /// An inode as a `Create` record describes it.
-fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, pin: Option<TierId>) -> Inode {
+fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, inherited: u32) -> Inode {
     let mut i = Inode::free();
     let dir = body.mode & S_IFMT == S_IFDIR;
     i.ino = ino.0;
@@ -44,7 +44,7 @@ fn made(ino: Ino, body: &CreateBody, parent: Ino, at: &At, pin: Option<TierId>) 
     if parent == Ino::NONE {
         i.flags = inode::flag::ORPHAN;
     }
-    i.set_pin(pin);
+    i.flags |= inherited;
     if dir {
         i.parent = parent.0;
     }
@@ -100,7 +100,7 @@ impl Net<'_> {
             link != target.is_empty() && target.len() <= SYMLINK_BYTES_MAX,
             "a link target of this length does not go with the type",
         )?;
-        let mut inode = made(ino, body, dir, at, self.pin_for(dir)?);
+        let mut inode = made(ino, body, dir, at, self.inherited_in(dir)?);
         leads_to(&mut inode, target);
         if dir == Ino::NONE {
             need(
@@ -144,11 +144,11 @@ impl Net<'_> {
         Ok(())
     }
 
-    /// The tier that what is made in a directory is pinned to.
-    fn pin_for(&mut self, dir: Ino) -> Step<Option<TierId>> {
+    /// The flags of what is made in a directory.
+    fn inherited_in(&mut self, dir: Ino) -> Step<u32> {
         match dir {
-            Ino::NONE => Ok(None),
-            dir => Ok(self.inode(dir)?.pin()),
+            Ino::NONE => Ok(0),
+            dir => Ok(self.inode(dir)?.flags & inode::flag::INHERITED),
         }
     }
 

@@ -113,6 +113,8 @@ pub struct Marks {
     pub time: [u32; 3],
     /// Count of names.
     pub links: u32,
+    /// Flags that users change.
+    pub flags: u32,
     /// The directory it is in.
     pub parent: u32,
     /// The record that freed what had the number in the volume.
@@ -128,12 +130,13 @@ impl Marks {
         size: NOBODY,
         time: [NOBODY; 3],
         links: NOBODY,
+        flags: NOBODY,
         parent: NOBODY,
         freed: NOBODY,
     };
 
     /// All of them.
-    pub fn all(&self) -> [u32; 11] {
+    pub fn all(&self) -> [u32; 12] {
         let [a, m, c] = self.time;
         [
             self.create,
@@ -145,6 +148,7 @@ impl Marks {
             m,
             c,
             self.links,
+            self.flags,
             self.parent,
             self.freed,
         ]

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::Call;
 use super::attributes::entry_out;
 use super::message::{Body, Payload};
+use crate::inode_flags;
 use crate::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
 use crate::wire::{
-    CopyFileRangeIn, CopyFileRangeOut, Dirent, EntryOut, FallocateIn, FsyncIn, InHeader, LseekIn,
-    LseekOut, ReadIn, SetxattrIn, WriteIn, WriteOut, opcode,
+    CopyFileRangeIn, CopyFileRangeOut, Dirent, EntryOut, FallocateIn, FsyncIn, InHeader, IoctlIn,
+    LseekIn, LseekOut, ReadIn, SetxattrIn, WriteIn, WriteOut, opcode,
 };
 use shale_proto::mounts::{self, RangeCall};
 
@@ -63,18 +64,13 @@ pub enum Pages {
         offset: u64,
         /// Number of bytes.
         bytes: u64,
-    },
-    /// The same, up to the end, and the kernel does not know that attributes change.
-    Shifts {
-        /// The file.
-        ino: u64,
-        /// First byte.
-        offset: u64,
+        /// The kernel does not know that attributes change: it has to be told after it.
+        tells: bool,
     },
 }
 
 /// Bytes from `offset` on.
-pub fn to_the_end(offset: u64) -> u64 {
+fn to_the_end(offset: u64) -> u64 {
     i64::MAX as u64 - offset.min(i64::MAX as u64)
 }
 
@@ -87,7 +83,18 @@ impl Pages {
 
     fn of_kind(header: &InHeader, body: &mut Body<'_>) -> Result<Self> {
         let direct = |flags: u32| flags.cast_signed() & libc::O_DIRECT != 0;
-        let passes = |ino, offset, bytes| Self::Passes { ino, offset, bytes };
+        let passes = |ino, offset, bytes| Self::Passes {
+            ino,
+            offset,
+            bytes,
+            tells: false,
+        };
+        let tells = |ino, offset| Self::Passes {
+            ino,
+            offset,
+            bytes: to_the_end(offset),
+            tells: true,
+        };
         Ok(match header.opcode {
             opcode::READ => match direct(body.take::<ReadIn>()?.flags) {
                 true => Self::Leaves,
@@ -105,14 +112,16 @@ impl Pages {
                 let offset = body.take::<FallocateIn>()?.offset;
                 passes(header.nodeid, offset, to_the_end(offset))
             }
+            // What programs have stored in mappings is written before the file is made immutable.
+            opcode::IOCTL => match inode_flags::changes(body.take::<IoctlIn>()?.cmd) {
+                true => tells(header.nodeid, 0),
+                false => Self::Leaves,
+            },
             opcode::SETXATTR => {
                 let SetxattrIn { size, .. } = body.take()?;
                 match body.name()? == mounts::RANGE.as_bytes() {
                     true => match RangeCall::from_bytes(body.bytes(size as usize)?) {
-                        Some(call) => Self::Shifts {
-                            ino: header.nodeid,
-                            offset: call.offset,
-                        },
+                        Some(call) => tells(header.nodeid, call.offset),
                         None => Self::Leaves,
                     },
                     false => Self::Leaves,

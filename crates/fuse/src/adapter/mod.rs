@@ -14,7 +14,7 @@ mod names;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::data::{Pages, to_the_end};
+pub use self::data::Pages;
 use self::message::{Body, Payload};
 use crate::node::{Errno, NodeFs, Request, Result};
 use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, OpenOut, UNIQUE_RESENT, opcode};

@@ -393,7 +393,12 @@ fn pages_are_filled_left_or_passed() {
         let (header, message) = message(kind, head, b"");
         Pages::of(&header, &message)
     }
-    let passes = |ino, offset, bytes| Pages::Passes { ino, offset, bytes };
+    let passes = |ino, offset, bytes| Pages::Passes {
+        ino,
+        offset,
+        bytes,
+        tells: false,
+    };
     let read = |flags: i32| ReadIn {
         flags: flags as u32,
         ..ReadIn::default()

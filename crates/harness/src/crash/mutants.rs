@@ -319,6 +319,7 @@ pub const MUTANTS: [Mutant; 94] = [
     of_hostile("lease-unchecked", "records need no lease"),
     of_hostile("permission-unchecked", "anybody may write any file"),
     of_hostile("sticky-unchecked", "sticky directories are not"),
+    of_hostile("flags-unchecked", "immutable files and directories are not"),
     of_hostile("grant-unchecked", "any block can be stolen"),
     of_hostile("ring-unchecked", "a directory may be moved below itself"),
     of_hostile(

@@ -233,6 +233,7 @@ fn over_sticky(scene: &Scene<'_>) -> (Attacker, Reply) {
 }
 
 const LEASE: &str = "no lease";
+const FLAGS: &str = "an immutable or append-only inode";
 const FILE_PERMISSION: &str = "no permission to write the file";
 const DIR_PERMISSION: &str = "no permission to write the directory";
 
@@ -466,6 +467,106 @@ pub const CASES: &[Case] = &[
             })
         },
         LEASE,
+    ),
+    refused(
+        "write to an immutable file",
+        |s| {
+            one(
+                s,
+                &[s.stage.things.fixed],
+                write(s.stage.things.fixed, 99, b"x"),
+            )
+        },
+        FLAGS,
+    ),
+    refused(
+        "write over what is appended only",
+        |s| {
+            one(
+                s,
+                &[s.stage.things.grows],
+                write(s.stage.things.grows, 0, b"x"),
+            )
+        },
+        FLAGS,
+    ),
+    refused(
+        "truncate of what is appended only",
+        |s| {
+            one(
+                s,
+                &[s.stage.things.grows],
+                truncate(s.stage.things.grows, 0),
+            )
+        },
+        FLAGS,
+    ),
+    refused(
+        "attribute of an immutable file",
+        |s| {
+            let ino = s.stage.things.fixed;
+            one(s, &[ino], set_xattr(ino, b"user.x", b"1"))
+        },
+        FLAGS,
+    ),
+    refused(
+        "times of an immutable file",
+        |s| {
+            let ino = s.stage.things.fixed;
+            one(s, &[ino], attrs(attr::MTIME, |b| b.time_s[1] = 5)(ino))
+        },
+        FLAGS,
+    ),
+    refused(
+        "link to an immutable file",
+        |s| {
+            let ino = s.stage.things.fixed;
+            one(s, &[1, ino], link(1, ino, FILE, s.name("l").as_bytes()))
+        },
+        FLAGS,
+    ),
+    refused(
+        "unlink of what is appended only",
+        |s| {
+            let ino = s.stage.things.grows;
+            one(s, &[1, ino], unlink(1, ino, FILE, b"grows"))
+        },
+        FLAGS,
+    ),
+    refused(
+        "made in an immutable directory",
+        |s| in_dir(s, s.stage.things.fixed_dir, 0o100_644, (MALLORY, MALLORY)),
+        FLAGS,
+    ),
+    refused(
+        "unlink in an immutable directory",
+        |s| {
+            let (dir, ino) = (s.stage.things.fixed_dir, s.stage.things.fixed_in);
+            one(s, &[dir, ino], unlink(dir, ino, FILE, b"in"))
+        },
+        FLAGS,
+    ),
+    refused(
+        "rename in a directory that names are only added to",
+        |s| {
+            let (dir, ino) = (s.stage.things.grows_dir, s.stage.things.grows_in);
+            let raw = rename((dir, b"in"), (ino, FILE), (dir, b"out"), (0, 0), 0);
+            one(s, &[dir, ino], raw)
+        },
+        FLAGS,
+    ),
+    refused(
+        "flags taken away",
+        |s| {
+            let ino = s.stage.things.fixed;
+            one(s, &[ino], attrs(attr::FLAGS, |b| b.flags = 0)(ino))
+        },
+        "flags set by",
+    ),
+    refused(
+        "flags of the own file",
+        |s| own_file(s, attrs(attr::FLAGS, |b| b.flags = 32)),
+        "flags set by",
     ),
     harmless("freed while in use", freed_in_use),
     harmless("blocks of another returned", returned_for_another),

@@ -35,12 +35,11 @@ fn place() -> (Place, Arc<Daemon>, u64) {
     let mut root = Hand::in_process(&daemon);
     let ino = root.make_file("root's", b"root's");
     root.lease(ino);
-    let mut body = shale_format::record::SetAttrBody {
+    let body = shale_format::record::SetAttrBody {
         valid: attr::MODE,
         mode: 0o400,
         ..zerocopy::FromZeros::new_zeroed()
     };
-    body.reserved = 0;
     root.append(encode::set_attr(ino, body));
     assert!(matches!(root.digest(), Reply::Digested { .. }));
     assert_eq!(root.ask(shale_proto::Request::Detach), Reply::Done);

@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use shale_daemon::Daemon;
 use shale_daemon::check::{CheckOptions, check_volume_dir};
 use shale_format::checksum::crc32c;
+use shale_format::inode::flag as inode_flag;
 use shale_format::limits::LOG_BYTES_MIN;
-use shale_format::record::CreateBody;
+use shale_format::record::{CreateBody, SetAttrBody, attr};
 use shale_format::{DirKey, FileBlock, Ino};
 use shale_oplog::encode;
 use shale_proto::{Reply, Request};
@@ -33,6 +34,14 @@ pub struct Things {
     /// A sticky directory of root, with a file of root.
     pub sticky: u64,
     pub stuck: u64,
+    /// Root's files and directories that all may write, but for their flags: an immutable file, one that is
+    /// appended only, an immutable directory with a file, one that names are added to only, with a file.
+    pub fixed: u64,
+    pub grows: u64,
+    pub fixed_dir: u64,
+    pub fixed_in: u64,
+    pub grows_dir: u64,
+    pub grows_in: u64,
     /// Mallory's directory.
     pub mine: u64,
     /// Where the honest client works.
@@ -114,7 +123,27 @@ impl Stage {
             ..Things::default()
         };
         things.inside = make(things.closed, "inside", 0o100_644, 0, &[7; 10_000]);
+        things.fixed = make(1, "fixed", 0o100_666, 0, b"as it is");
+        things.grows = make(1, "grows", 0o100_666, 0, b"a line\n");
+        things.fixed_dir = make(1, "fixed-dir", 0o040_777, 0, b"");
+        things.fixed_in = make(things.fixed_dir, "in", 0o100_666, 0, b"in it");
+        things.grows_dir = make(1, "grows-dir", 0o040_777, 0, b"");
+        things.grows_in = make(things.grows_dir, "in", 0o100_666, 0, b"in it");
         things.stuck = make(things.sticky, "stuck", 0o100_666, 0, b"stays");
+        let (fixed, grows) = (inode_flag::IMMUTABLE, inode_flag::APPEND_ONLY);
+        for (ino, flags) in [
+            (things.fixed, fixed),
+            (things.fixed_dir, fixed),
+            (things.grows, grows),
+            (things.grows_dir, grows),
+        ] {
+            let body = SetAttrBody {
+                valid: attr::FLAGS,
+                flags,
+                ..zerocopy::FromZeros::new_zeroed()
+            };
+            root.append(encode::set_attr(Ino(ino), body));
+        }
         assert!(matches!(root.digest(), Reply::Digested { .. }));
         let before = Snapshot::of(&daemon.volume().view());
         let mut stage = Self {

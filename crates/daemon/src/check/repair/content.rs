@@ -81,10 +81,12 @@ impl Repair {
                 i.time_ns = i.time_ns.map(|ns| ns.min(NS_MAX));
             });
         }
-        if inode.flags & !flag::ALL != 0 {
-            self.mend(ino, "unknown flags taken away", false, |i| {
-                i.flags &= flag::ALL
-            });
+        let known = match self.sb.has_inode_flags() {
+            true => flag::ALL,
+            false => flag::ALL & !flag::CHANGEABLE,
+        };
+        if inode.flags & !known != 0 {
+            self.mend(ino, "unknown flags taken away", false, |i| i.flags &= known);
         }
         let Some(inode) = self.inode_of(ino) else {
             return;

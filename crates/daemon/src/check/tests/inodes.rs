@@ -49,7 +49,7 @@ const FIELDS: &[Damage] = &[
         "99",
     ),
     damage(
-        |s| s.edit(DIRECT, |i| i.flags = 8),
+        |s| s.edit(DIRECT, |i| i.flags = 128),
         "unknown flags of an inode",
         "direct",
     ),

@@ -235,7 +235,7 @@ impl World {
                 gid: 0,
                 time_s: [0; 3],
                 time_ns: [0; 3],
-                reserved: 0,
+                flags: 0,
             },
         ));
     }
