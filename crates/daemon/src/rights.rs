@@ -17,6 +17,7 @@ use shale_format::dirent::kind_of_mode;
 use shale_format::inode::flag::{APPEND_ONLY, IMMUTABLE};
 use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr};
+use shale_format::xattr::CAPABILITY;
 use shale_proto::LeaseMode;
 use shale_volume::Run;
 use std::collections::HashSet;
@@ -79,7 +80,8 @@ impl Person {
         }
         let need = |holds: bool, why| if holds { Ok(()) } else { Err(why) };
         match change.act {
-            Act::Content { .. } => need(
+            // A change of content takes the capabilities away.
+            Act::Content { .. } | Act::RemoveXattr(CAPABILITY) => need(
                 self.may_write(inode)
                     || self.owns(inode)
                     || opened()
@@ -87,7 +89,7 @@ impl Person {
                 "no permission to write the file",
             ),
             Act::Attributes(body) => self.may_set(inode, body),
-            Act::Xattr(name) => self.may_set_xattr(inode, name),
+            Act::Xattr(name) | Act::RemoveXattr(name) => self.may_set_xattr(inode, name),
             Act::AddEntry { .. } => need(
                 self.has(inode, ENTRIES),
                 "no permission to write the directory",
@@ -217,7 +219,9 @@ fn flags_allow(change: &Change<'_>) -> Result<(), &'static str> {
             without(inode, IMMUTABLE)?;
             without(child, FIXED)
         }
-        Act::Content { adds: false } | Act::Xattr(_) => without(inode, FIXED),
+        // Appending takes the capabilities away, too.
+        Act::RemoveXattr(CAPABILITY) => without(inode, IMMUTABLE),
+        Act::Content { adds: false } | Act::Xattr(_) | Act::RemoveXattr(_) => without(inode, FIXED),
         Act::RemoveEntry { child } => {
             without(inode, FIXED)?;
             without(child, FIXED)
@@ -300,6 +304,10 @@ impl Authority for Rights<'_> {
         self.client.trusted() || self.client.person.is_root()
     }
 
+    fn is_in_group(&self, gid: u32) -> bool {
+        self.client.person.is_in(gid)
+    }
+
     fn unused_by_others(&self, ino: Ino) -> bool {
         self.client.trusted() || !self.shared.used_by_others(self.client, ino.0)
     }
@@ -348,6 +356,10 @@ impl Authority for LeftRights {
 
     fn keeps_set_id(&self) -> bool {
         self.person.is_root()
+    }
+
+    fn is_in_group(&self, gid: u32) -> bool {
+        self.person.is_in(gid)
     }
 
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {

@@ -26,6 +26,10 @@ const _: () = assert!(
     "a list fits one block"
 );
 
+/// Attribute that says what a program may do beyond its user's rights. It does not outlive a change
+/// of the program's content or owner.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
 /// The attributes of an inode by name.
 pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 

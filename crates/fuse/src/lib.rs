@@ -26,6 +26,7 @@
 mod adapter;
 mod error;
 mod fills;
+mod groups;
 mod inode_flags;
 mod late;
 mod mount;

@@ -114,8 +114,8 @@ pub enum SetTime {
 
 /// Attributes to change; `None` leaves one as it is.
 ///
-/// All may be `None`: Linux sends that before `fallocate` by a user without privilege.
-/// It is no error and changes nothing.
+/// All may be `None`, with `kill_suidgid`: Linux sends that before a user without privilege
+/// changes the content of a file that has one of these bits, and goes by the mode in the answer.
 ///
 /// A change of `uid` or `gid` clears set-user-ID, and set-group-ID of a group-executable
 /// file, unless `mode` is set too.
@@ -135,7 +135,8 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Last change of the inode.
     pub ctime: Option<Timestamp>,
-    /// Clear set-user-ID, and set-group-ID of a group-executable file.
+    /// Clear set-user-ID, and set-group-ID of a group-executable file, or if the caller is not in its
+    /// group.
     pub kill_suidgid: bool,
 }
 

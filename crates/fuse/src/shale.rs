@@ -12,6 +12,7 @@ use std::time::Duration;
 use shale_libfs::{Caller, LeaseMode, Session};
 use shale_proto::mounts;
 
+use crate::groups;
 use crate::inode_flags::Wish;
 use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, Ioctl, NodeFs, Request, Result,
@@ -276,10 +277,20 @@ impl NodeFs for ShaleFs {
 
     fn setattr(&self, request: &Request, ino: u64, set: &SetAttr) -> Result<Attr> {
         self.note(request, ino, false);
-        self.session
-            .setattr(&caller(request), ino, &set_attr(set))
-            .map(attr)
-            .map_err(errno)
+        let caller = caller(request);
+        let old = || self.session.getattr(&caller, ino).map_err(errno);
+        let (before, set) = groups::changes(request, set, old)?;
+        if let Some(before) = before {
+            // Not a part of the request: done once more after a crash it changes nothing.
+            let caller = Caller {
+                request: 0,
+                ..caller
+            };
+            let set = set_attr(&before);
+            self.session.setattr(&caller, ino, &set).map_err(errno)?;
+        }
+        let new = self.session.setattr(&caller, ino, &set_attr(&set));
+        new.map(attr).map_err(errno)
     }
 
     fn readlink(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {

@@ -121,7 +121,7 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
-/// The mode that is left after a write by somebody without privilege.
+/// The mode that is left after a write by somebody without privilege who is in the file's group.
 pub(crate) fn without_set_id(mode: u32) -> u32 {
     let mode = mode & !0o4000;
     if mode & 0o010 != 0 {

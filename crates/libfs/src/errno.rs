@@ -12,10 +12,11 @@ use shale_volume::VolumeError;
 /// ([`crate::SessionOptions::yields`]). No other call fails with it.
 pub const ELSEWHERE: Errno = Errno::REMOTE;
 
-/// What a call is told that would make a file shorter than the kernel takes it for, while others
-/// use it by way of the mount: the kernel has to do it, this once. Of calls of sessions with
-/// [`crate::SessionOptions::yields`] only.
-pub const KERNEL_CUTS: Errno = Errno::REMOTEIO;
+/// What a call is told that the kernel has to do, this once: it would make a file shorter than the
+/// kernel takes it for, while others use it by way of the mount; or it would take set-user-ID,
+/// set-group-ID or a capability from a program, which the kernel must know before the content
+/// changes. Of calls of sessions with [`crate::SessionOptions::yields`] only.
+pub const BY_KERNEL: Errno = Errno::REMOTEIO;
 
 /// Result of a file system call.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -36,6 +37,9 @@ pub(crate) enum Stop {
     Inodes(u64),
     /// Blocks below NVM are needed first.
     Blocks(Lacking),
+    /// The change takes rights from this file that a record of content cannot take away: these
+    /// mode bits, and a capability if it has one. They have to go before.
+    Rights(u64, u32),
     /// What was looked up has changed meanwhile.
     Again,
 }

@@ -4,7 +4,8 @@ use crate::errno::{Errno, Result};
 use crate::session::Session;
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
-use shale_format::limits::BLOCK_BYTES;
+use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
+use shale_proto::message::BlockRun as GrantedRun;
 use shale_proto::{Reply, Request};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -225,6 +226,19 @@ impl Session {
             _ => Err(Errno::PROTO),
         }
     }
+}
+
+/// The parts of a run by segments: index, bytes of the tier.
+pub(crate) fn within_segments(
+    run: &GrantedRun,
+) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
+    const SEGMENT: usize = SEGMENT_BYTES as usize;
+    let first = BlockAddr::from_raw(run.addr).byte() as usize;
+    let end = first + run.blocks as usize * BLOCK_BYTES;
+    (first / SEGMENT..end.div_ceil(SEGMENT)).map(move |n| {
+        let segment = n * SEGMENT..(n + 1) * SEGMENT;
+        (n, first.max(segment.start)..end.min(segment.end))
+    })
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ mod read;
 mod rename;
 mod reports;
 mod requests;
+mod rights;
 mod room;
 mod search;
 mod served;
@@ -58,7 +59,7 @@ mod xattrs;
 
 pub use attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
 pub use direct::{DirectMap, Piece};
-pub use errno::{ELSEWHERE, Errno, KERNEL_CUTS, Result};
+pub use errno::{BY_KERNEL, ELSEWHERE, Errno, Result};
 pub use found::Found;
 pub use gate_number::{begin_anew_in_child, prepare_thread};
 pub use handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};

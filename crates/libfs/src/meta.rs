@@ -5,6 +5,7 @@ use crate::errno::{Errno, Result, Stop};
 use crate::flags::may_set;
 use crate::op::Op;
 use crate::read::read_target;
+use crate::rights::has_capability;
 use crate::session::{Need, Session};
 use shale_format::inode::{Inode, time};
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
@@ -81,6 +82,10 @@ impl Session {
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             may_set(&state.inode, &set)?;
+            let owned = set.uid.is_some() || set.gid.is_some();
+            if owned && !state.inode.is_dir() && has_capability(op, &mut state)? {
+                return Err(Stop::Rights(ino, 0));
+            }
             let (new, body) = changed(&state.inode, &set, op.now_ns);
             if body.valid != 0 {
                 let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
@@ -161,7 +166,7 @@ fn check_times(set: &SetAttr) -> Result<()> {
 }
 
 /// The inode after `set`, and the record that says so; `valid` 0: nothing changes.
-fn changed(old: &Inode, set: &SetAttr, now_ns: i64) -> (Inode, SetAttrBody) {
+pub(crate) fn changed(old: &Inode, set: &SetAttr, now_ns: i64) -> (Inode, SetAttrBody) {
     let mut new = *old;
     let mut valid = 0;
     let (uid, gid) = (

@@ -1,7 +1,7 @@
 //! Sizes and ranges: truncate, fallocate, seek, copy.
 
 use crate::attr::{Caller, without_set_id};
-use crate::errno::{Errno, KERNEL_CUTS, Result, Stop};
+use crate::errno::{BY_KERNEL, Errno, Result, Stop};
 use crate::flags::{may_change, may_write};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// As [`Self::truncate`]. `kept` tells what the kernel takes for the size; it may be asked under
-    /// the lease, so it must not wait. Errors: [`KERNEL_CUTS`] if that is too large then, for others.
+    /// the lease, so it must not wait. Errors: [`BY_KERNEL`] if that is too large then, for others.
     pub fn truncate_beside_kernel(
         &self,
         caller: &Caller,
@@ -112,9 +112,10 @@ impl Session {
                 return Err(wrong_type(&state).into());
             }
             may_change(&state.inode)?;
+            op.takes_rights(ino, &mut state, kill_suidgid)?;
             let old = state.inode.size;
             if size < old && self.is_watched(&node) && kept() > size {
-                return Err(KERNEL_CUTS.into());
+                return Err(BY_KERNEL.into());
             }
             op.may_end_at(&node, &state, size)?;
             let gone = match size < old {
@@ -244,6 +245,7 @@ impl Session {
                 RangeChange::Allocate => may_write(&state.inode, true)?,
                 _ => may_change(&state.inode)?,
             }
+            op.takes_rights(ino, &mut state, kills_set_id(caller))?;
             if !keep {
                 op.may_end_at(&node, &state, range.end)?;
             }
@@ -316,8 +318,9 @@ impl Session {
             if !legal {
                 return Err(Errno::INVAL.into());
             }
+            op.takes_rights(ino, &mut state, kills_set_id(caller))?;
             if change == RangeChange::Collapse && self.is_watched(&node) {
-                return Err(KERNEL_CUTS.into());
+                return Err(BY_KERNEL.into());
             }
             let new_size = match change {
                 RangeChange::Collapse => size - bytes,

@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::flash::FlashDevices;
 use crate::gate::{self, Inside};
 use crate::gate_number;
-use crate::grants::{BlockRun, Blocks, InodeNumbers, Runs};
+use crate::grants::{BlockRun, Blocks, InodeNumbers, Runs, within_segments};
 use crate::kept::Permits;
 use crate::kernel::Kernel;
 use crate::lease::Turns;
@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use shale_device::Memory;
 use shale_device::clock::Clock;
 use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
-use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
@@ -242,10 +242,13 @@ impl Session {
             return Err(Errno::NOMEM);
         }
         let thread = gate_number::number();
-        let permit = match need.log {
-            0 => None,
-            bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
+        let admitted = || {
+            Ok(match need.log {
+                0 => None,
+                bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
+            })
         };
+        let permit = admitted()?;
         if permit.is_some() && caller.request != 0 {
             self.requests.begin(caller.request, || self.log.reserved());
         }
@@ -267,6 +270,12 @@ impl Session {
                     }
                     return Ok(value);
                 }
+                Err(Stop::Rights(ino, bits)) => {
+                    // Gives its space in the log back: whoever takes the rights away waits for some.
+                    drop(op);
+                    self.take_rights(caller, ino, bits)?;
+                    op = Op::new(self, caller, thread, admitted()?);
+                }
                 Err(stop) => self.settle(stop, &mut search)?,
             }
         }
@@ -277,6 +286,8 @@ impl Session {
     fn settle(&self, stop: Stop, search: &mut Search) -> Result<()> {
         match stop {
             Stop::Errno(e) => Err(e),
+            // Settled where the call's space in the log can be given back.
+            Stop::Rights(..) => Err(Errno::IO),
             Stop::Again => search.once_more(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Grow(ino) => self
@@ -551,17 +562,6 @@ fn new_writer(
     let log = Log::open(log.clone())?;
     let start = LogPos(log.tail_word());
     Writer::new(Arc::new(log), start, word)
-}
-
-/// The parts of a run by segments: index, bytes of the tier.
-fn within_segments(run: &GrantedRun) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
-    const SEGMENT: usize = SEGMENT_BYTES as usize;
-    let first = BlockAddr::from_raw(run.addr).byte() as usize;
-    let end = first + run.blocks as usize * BLOCK_BYTES;
-    (first / SEGMENT..end.div_ceil(SEGMENT)).map(move |n| {
-        let segment = n * SEGMENT..(n + 1) * SEGMENT;
-        (n, first.max(segment.start)..end.min(segment.end))
-    })
 }
 
 pub(crate) fn final_errno(stop: Stop) -> Errno {

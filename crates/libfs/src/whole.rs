@@ -89,6 +89,7 @@ impl Session {
                 false => offset,
             };
             let end = end_of(offset, data.len())?;
+            op.takes_rights(ino, &mut state, flags.kill_suidgid)?;
             op.may_end_at(node, &state, end)?;
             let new_blocks = missing_blocks(op, node, &state, offset, end)?;
             let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;

@@ -177,6 +177,7 @@ impl Session {
             if data.is_empty() {
                 return Ok((end, true));
             }
+            op.takes_rights(ino, &mut state, flags.kill_suidgid)?;
             // Asked for all of it, so that it is not done by halves.
             op.may_end_at(node, &state, offset.saturating_add(whole as u64))?;
             let fits = stolen

@@ -163,18 +163,7 @@ impl Session {
                 return Err(Errno::PERM.into());
             }
             may_change(&state.inode)?;
-            let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
-            let value = attrs.get(name).ok_or(Errno::NODATA)?;
-            let now = encoded_bytes(attrs);
-            let then = now - XattrEntry::BYTES - name.len() - value.len();
-            op.need_room(blocks_bytes(most_blocks(then).saturating_sub(blocks(now))))?;
-            let end = op.append(&mut encode::remove_xattr(Ino(ino), name))?;
-            if let Some(attrs) = &mut state.xattrs {
-                attrs.remove(name);
-            }
-            state.inode.set_time_ns(time::CHANGE, op.now_ns);
-            state.touched(end);
-            Ok(())
+            remove_xattr(op, ino, &mut state, name)
         })
     }
 
@@ -195,8 +184,29 @@ impl Session {
     }
 }
 
+/// Removes an attribute of an inode whose attributes are loaded.
+pub(crate) fn remove_xattr(
+    op: &mut Op<'_>,
+    ino: u64,
+    state: &mut NodeState,
+    name: &[u8],
+) -> std::result::Result<(), Stop> {
+    let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
+    let value = attrs.get(name).ok_or(Errno::NODATA)?;
+    let now = encoded_bytes(attrs);
+    let then = now - XattrEntry::BYTES - name.len() - value.len();
+    op.need_room(blocks_bytes(most_blocks(then).saturating_sub(blocks(now))))?;
+    let end = op.append(&mut encode::remove_xattr(Ino(ino), name))?;
+    if let Some(attrs) = &mut state.xattrs {
+        attrs.remove(name);
+    }
+    state.inode.set_time_ns(time::CHANGE, op.now_ns);
+    state.touched(end);
+    Ok(())
+}
+
 /// The state of a node with its extended attributes loaded.
-fn with_xattrs<'n>(
+pub(crate) fn with_xattrs<'n>(
     op: &Op<'_>,
     node: &'n Node,
 ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {

@@ -22,6 +22,7 @@ mod observe;
 mod past_pages;
 mod requests;
 mod restart;
+mod rights;
 mod run;
 mod sizes;
 mod tiers;

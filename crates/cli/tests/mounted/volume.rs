@@ -138,8 +138,13 @@ impl Volume {
 
     /// Makes a volume that trusts users with mapping it. Everybody may go to its mount point.
     pub fn trusting(name: &str, users: &[&str]) -> Self {
+        Self::trusting_with(name, "96M", users)
+    }
+
+    /// As [`Self::trusting`], of this size.
+    pub fn trusting_with(name: &str, nvm_bytes: &str, users: &[&str]) -> Self {
         let trust: Vec<&str> = users.iter().flat_map(|user| ["--trust", user]).collect();
-        let volume = Self::made(name, "96M", None, &trust);
+        let volume = Self::made(name, nvm_bytes, None, &trust);
         let all = fs::Permissions::from_mode(0o755);
         fs::set_permissions(volume.dir(), all).unwrap();
         volume

@@ -16,8 +16,10 @@ pub enum Act<'a> {
     },
     /// Change owner, mode or times.
     Attributes(&'a SetAttrBody),
-    /// Change the extended attribute of this name.
+    /// Set the extended attribute of this name.
     Xattr(&'a [u8]),
+    /// Remove the extended attribute of this name.
+    RemoveXattr(&'a [u8]),
     /// Add a name for `child` to a directory; `fresh`: `child` is made by the same record.
     AddEntry {
         /// The inode that gets the name.
@@ -87,9 +89,14 @@ pub trait Authority {
     fn room(&self) -> Option<u64> {
         None
     }
-    /// Whether set-user-id and set-group-id outlive a change of content even though the
-    /// record does not take them away.
+    /// Whether set-user-id, set-group-id and capabilities outlive a change of content even though
+    /// no record takes them away.
     fn keeps_set_id(&self) -> bool {
+        true
+    }
+    /// Whether the client is in a group: if not, a change of content takes set-group-id also from
+    /// what the group may not execute. Asked where [`Self::keeps_set_id`] is not so.
+    fn is_in_group(&self, _: u32) -> bool {
         true
     }
     /// Whether nobody but the client itself may have the inode open, so that it can be

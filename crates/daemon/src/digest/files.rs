@@ -11,7 +11,7 @@ use shale_format::limits::{
     FILE_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use shale_format::record::{SetAttrBody, attr, flag};
-use shale_format::xattr::encoded_bytes;
+use shale_format::xattr::{CAPABILITY, encoded_bytes};
 use shale_format::{BlockAddr, Ino, LogPos};
 use shale_volume::Run;
 
@@ -74,7 +74,40 @@ impl Net<'_> {
         now.size = size;
         self.modified(ino, at);
         self.kill_set_id(ino, at);
+        self.kill_capability(ino, at)?;
         Ok(&mut self.slot(ino)?.content)
+    }
+
+    /// Takes the capability from a file whose content is changed by a client that cannot be trusted to
+    /// have taken it away.
+    fn kill_capability(&mut self, ino: Ino, at: &At) -> Step<()> {
+        let net = self.slot(ino)?;
+        let none = net.xattrs.is_none() && net.continued().is_none_or(|b| b.xattr_addr == 0);
+        if none || self.authority.keeps_set_id() {
+            return Ok(());
+        }
+        self.load_xattrs(ino)?;
+        if let Some(x) = self.slot(ino)?.xattrs.as_mut()
+            && x.now.remove(CAPABILITY).is_some()
+        {
+            x.by.insert(CAPABILITY.to_vec(), at.index);
+        }
+        Ok(())
+    }
+
+    /// Has the extended attributes of an inode where changes of them are noted.
+    fn load_xattrs(&mut self, ino: Ino) -> Step<()> {
+        let image = self.image;
+        let net = self.slot(ino)?;
+        if net.xattrs.is_none() {
+            let now = match net.continued() {
+                Some(base) if !mutants::is_on("xattrs-lost") => image.xattrs(base)?,
+                _ => Default::default(),
+            };
+            let by = Default::default();
+            net.xattrs = Some(XattrNet { now, by });
+        }
+        Ok(())
     }
 
     /// `Write`: the payload, which begins at `from` in the log.
@@ -269,18 +302,13 @@ impl Net<'_> {
             value.is_none_or(|v| v.len() <= XATTR_VALUE_BYTES_MAX),
             "the value is too long",
         )?;
-        self.may(at, &inode, Act::Xattr(name))?;
-        let image = self.image;
-        let net = self.slot(ino)?;
-        if net.xattrs.is_none() {
-            let now = match net.continued() {
-                Some(base) if !mutants::is_on("xattrs-lost") => image.xattrs(base)?,
-                _ => Default::default(),
-            };
-            let by = Default::default();
-            net.xattrs = Some(XattrNet { now, by });
-        }
-        if let Some(x) = net.xattrs.as_mut() {
+        let act = match value {
+            Some(_) => Act::Xattr(name),
+            None => Act::RemoveXattr(name),
+        };
+        self.may(at, &inode, act)?;
+        self.load_xattrs(ino)?;
+        if let Some(x) = self.slot(ino)?.xattrs.as_mut() {
             match value {
                 Some(v) => drop(x.now.insert(name.to_vec(), v.to_vec())),
                 None => need(x.now.remove(name).is_some(), "there is no such attribute")?,

@@ -309,11 +309,15 @@ impl<'a> Net<'a> {
     }
 
     /// Takes set-user-id, and set-group-id of what the group may execute, if the
-    /// record says so.
+    /// record says so. From a client that must not keep them, set-group-id goes also if it is not in
+    /// the group.
     pub(crate) fn kill_set_id(&mut self, ino: Ino, at: &At) {
-        if at.has(flag::KILL_SUID) || !self.authority.keeps_set_id() {
+        let keeps = self.authority.keeps_set_id();
+        if at.has(flag::KILL_SUID) || !keeps {
+            let authority = self.authority;
             let (now, marks) = self.now(ino);
-            let gone = 0o4000 | if now.mode & 0o010 != 0 { 0o2000 } else { 0 };
+            let group = now.mode & 0o010 != 0 || !keeps && !authority.is_in_group(now.gid);
+            let gone = 0o4000 | if group { 0o2000 } else { 0 };
             if now.mode & gone != 0 {
                 now.mode &= !gone;
                 marks.mode = at.index;

@@ -23,6 +23,8 @@ mod valid {
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
+    /// Whatever is set; the other bits say how.
+    pub const SETS: u32 = MODE | UID | GID | SIZE | ATIME | MTIME | ATIME_NOW | MTIME_NOW | CTIME;
 }
 
 /// Attributes on the wire.
@@ -50,13 +52,14 @@ pub fn attr_wire(attr: &Attr) -> AttrWire {
 /// A name's answer on the wire. The kernel made the root by itself, with generation 0.
 pub fn entry_out(attr: &Attr, validity: &Validity) -> EntryOut {
     let is_root = attr.ino == ROOT_INO;
+    let attr_valid = attr_validity(attr, validity.attr);
     EntryOut {
         nodeid: attr.ino,
         generation: if is_root { 0 } else { attr.generation },
         entry_valid: validity.entry.as_secs(),
         entry_valid_nsec: validity.entry.subsec_nanos(),
-        attr_valid: validity.attr.as_secs(),
-        attr_valid_nsec: validity.attr.subsec_nanos(),
+        attr_valid: attr_valid.as_secs(),
+        attr_valid_nsec: attr_valid.subsec_nanos(),
         attr: attr_wire(attr),
     }
 }
@@ -95,12 +98,26 @@ fn set_attr(set: &SetattrIn) -> SetAttr {
             sec: set.ctime,
             nsec: set.ctimensec,
         }),
-        kill_suidgid: has(valid::KILL_SUIDGID),
+        // The kernel asks for nothing at all before somebody without privilege changes the content
+        // of a file that has such a bit as far as it knows, and takes its mode from the answer: an
+        // answer that still has the bit would leave it to work with the new content. (Also for
+        // `chown` that leaves owner and group, which takes them away too.)
+        kill_suidgid: has(valid::KILL_SUIDGID) || set.valid & valid::SETS == 0,
     }
+}
+
+/// How long attributes are valid. Those of a program with set-user-ID or set-group-ID are asked for
+/// anew at each use: should the bit go by another way than by a request of this kernel, the kernel
+/// must not give its rights to whoever runs the new content.
+fn attr_validity(attr: &Attr, usual: Duration) -> Duration {
+    const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+    let program = attr.mode & libc::S_IFMT == libc::S_IFREG && attr.mode & SET_ID != 0;
+    if program { Duration::ZERO } else { usual }
 }
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {
     fn put_attr(&mut self, attr: &Attr, validity: Duration) -> Result<usize> {
+        let validity = attr_validity(attr, validity);
         self.out.put(&AttrOut {
             attr_valid: validity.as_secs(),
             attr_valid_nsec: validity.subsec_nanos(),
@@ -153,9 +170,10 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
             rdev_minor,
             ..Statx::default()
         };
+        let validity = attr_validity(&attr, self.validity.attr);
         self.out.put(&StatxOut {
-            attr_valid: self.validity.attr.as_secs(),
-            attr_valid_nsec: self.validity.attr.subsec_nanos(),
+            attr_valid: validity.as_secs(),
+            attr_valid_nsec: validity.subsec_nanos(),
             stat,
             ..StatxOut::default()
         })?;

@@ -64,7 +64,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 94] = [
+pub const MUTANTS: [Mutant; 95] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",

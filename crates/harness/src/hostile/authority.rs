@@ -4,6 +4,7 @@ use super::attacker::*;
 use super::{Case, Scene, harmless, refused};
 use shale_format::Ino;
 use shale_format::record::{attr, flag};
+use shale_format::xattr::CAPABILITY;
 use shale_proto::control::client_page;
 use shale_proto::{LeaseMode, Reply, Request};
 
@@ -80,6 +81,20 @@ fn set_id_after_write(scene: &Scene<'_>) -> (Attacker, Reply) {
     let (a, reply) = one(scene, &[ino], write(ino, 0, b"evil"));
     let inode = scene.stage.inode(ino).unwrap();
     assert_eq!(inode.mode & 0o7777, 0o777, "no set-id outlives the write");
+    (a, reply)
+}
+
+/// Nor a capability, nor set-group-id of what the group, in which the writer is not, may not execute.
+fn capability_after_write(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let (mut root, ino) = of_root(scene, "capable", 0o2767);
+    root.append(set_xattr(ino, CAPABILITY, b"all"));
+    root.append(set_xattr(ino, b"user.other", b"stays"));
+    assert!(matches!(root.digest(), Reply::Digested { .. }));
+    let (a, reply) = one(scene, &[ino], write(ino, 0, b"evil"));
+    let inode = scene.stage.inode(ino).unwrap();
+    let left = scene.stage.daemon.volume().view().xattrs(&inode).unwrap();
+    assert_eq!(left.keys().collect::<Vec<_>>(), [b"user.other"]);
+    assert_eq!(inode.mode & 0o7777, 0o767);
     (a, reply)
 }
 
@@ -388,6 +403,7 @@ pub const CASES: &[Case] = &[
         "change time",
     ),
     harmless("set-user-id outlives no write", set_id_after_write),
+    harmless("a capability outlives no write", capability_after_write),
     refused(
         "made for root",
         |s| in_dir(s, 1, 0o104_755, (0, MALLORY)),

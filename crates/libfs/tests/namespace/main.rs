@@ -9,6 +9,7 @@ mod place;
 mod races;
 mod reference;
 mod requests;
+mod rights;
 mod script;
 
 use place::{Place, caller, own, tree};

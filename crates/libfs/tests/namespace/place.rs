@@ -8,6 +8,9 @@ use shale_proto::InProcess;
 use std::sync::Arc;
 use tempfile::TempDir;
 
+/// A user that may be a client too.
+pub const TRUSTED: u32 = 1000;
+
 /// A volume in memory that goes when it is dropped.
 pub struct Place {
     daemon: Option<Arc<Daemon>>,
@@ -34,7 +37,7 @@ impl Place {
             owner_uid: rustix::process::geteuid().as_raw(),
             owner_gid: rustix::process::getegid().as_raw(),
             root_mode: 0o755,
-            trusted_uids: Vec::new(),
+            trusted_uids: vec![TRUSTED],
             force: false,
         };
         let volume = make_volume(&options, &*clock).expect("a volume").file;
@@ -80,6 +83,15 @@ impl Place {
         }
         drop(daemon);
         self.start(true);
+    }
+
+    /// A client of [`TRUSTED`], whose rights the daemon judges.
+    pub fn attach_trusted(&self) -> Arc<Session> {
+        let judged = self.daemon().attach_as(TRUSTED, &[TRUSTED]);
+        let channel = Arc::new(InProcess(judged));
+        let options = SessionOptions::default();
+        let none = shale_oplog::Recent::default();
+        Session::attach(channel, self.clock.clone(), none, options).expect("a session")
     }
 
     pub fn attach(&self, kernel_references: bool) -> Arc<Session> {

@@ -76,8 +76,8 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
             .session
             .fallocate(&caller, call.ino(), mode, offset as u64, bytes as u64)
     };
-    if result == Err(shale_libfs::KERNEL_CUTS) {
-        report::passed(number, "cut below what the kernel knows");
+    if result == Err(shale_libfs::BY_KERNEL) {
+        report::passed(number, "left to the kernel");
         return match number == nr::FALLOCATE && RangeCall::is_needed(args[1] as u32) {
             true => by_mount(fd, args),
             false => call.in_kernel(),

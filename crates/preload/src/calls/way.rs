@@ -252,6 +252,9 @@ impl<'a> Call<'a> {
         if e == shale_libfs::ELSEWHERE {
             return self.elsewhere(client, held);
         }
+        if e == shale_libfs::BY_KERNEL {
+            return self.once_by_kernel(held);
+        }
         let d = self.description();
         let mount = d.mount.load(Ordering::Relaxed);
         if (e != Errno::IO && !client.link.is_broken()) || !client::set_aside_if_lost(mount, client)
@@ -282,6 +285,23 @@ impl<'a> Call<'a> {
         }
         if d.mode.load(Ordering::Relaxed) == mode::FAST {
             d.to_mediated(self.fd, client.link.mediated_until(self.ino()));
+        }
+        self.place();
+        let result = self.in_kernel();
+        drop(held);
+        result
+    }
+
+    /// The result of a call that the kernel has to do; the next one is served here again.
+    #[cold]
+    fn once_by_kernel(&self, held: Option<Held>) -> i64 {
+        report::passed(self.number, "left to the kernel");
+        let d = self.description();
+        let held = held.unwrap_or_else(|| d.lock(self.thread.tid.load(Ordering::Relaxed)));
+        if table::get(self.fd) == Entry::File(self.index)
+            && d.mode.load(Ordering::Relaxed) == mode::FAST
+        {
+            d.to_kernel(self.fd, mode::KERNEL);
         }
         self.place();
         let result = self.in_kernel();

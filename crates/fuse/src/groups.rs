@@ -1,0 +1,183 @@
+//! What a caller may do with a file, where the kernel does not say. A request names one group of its caller;
+//! the others, and what the caller may do beyond its user's rights, are asked of the kernel. The
+//! caller waits for the answer meanwhile, so they are its own.
+
+use crate::node::{Request, Result, SetAttr};
+use shale_libfs::Attr;
+use std::fs;
+
+/// Bit of `CapEff` in `/proc/PID/status`: may write any file.
+const CAP_DAC_OVERRIDE: u32 = 1;
+/// Likewise: may keep set-user-ID and set-group-ID.
+const CAP_FSETID: u32 = 4;
+
+/// A change as libfs has to make it, which knows one group of the caller only, and what comes before
+/// it: set-group-ID goes also from a file that the group may not execute, if the caller is not in it.
+pub(crate) fn changes(
+    request: &Request,
+    set: &SetAttr,
+    old: impl FnOnce() -> Result<Attr>,
+) -> Result<(Option<SetAttr>, SetAttr)> {
+    if !set.kill_suidgid || set.mode.is_some() {
+        return Ok((None, *set));
+    }
+    let old = old()?;
+    let set_id = old.mode & (libc::S_ISUID | libc::S_ISGID);
+    if set_id == 0 || old.mode & libc::S_IFMT == libc::S_IFDIR {
+        return Ok((None, *set));
+    }
+    let only = SetAttr {
+        kill_suidgid: true,
+        ..SetAttr::default()
+    };
+    if *set == only && !may_write(request, &old) {
+        // Also a `chown` by anybody that changes neither owner nor group, with which nobody may take
+        // these bits from programs that they may not write. A write to a file that was opened when it
+        // was permitted says so itself.
+        return Ok((None, SetAttr::default()));
+    }
+    let runs_as_group = old.mode & libc::S_IXGRP != 0;
+    let stays = set_id & libc::S_ISGID == 0 || runs_as_group;
+    if stays || keeps_set_gid(request, old.gid) {
+        return Ok((None, *set));
+    }
+    let mode = Some(old.mode & !(libc::S_ISUID | libc::S_ISGID));
+    let taken = SetAttr {
+        mode,
+        ..SetAttr::default()
+    };
+    // Before the content changes, not after it.
+    Ok(match set.size {
+        Some(_) => (Some(taken), *set),
+        None => (None, SetAttr { mode, ..*set }),
+    })
+}
+
+/// Whether the caller is in group `gid`, or may keep set-group-ID on its files anyway. `false` if that cannot be
+/// known, as for a process that this one does not see.
+fn keeps_set_gid(request: &Request, gid: u32) -> bool {
+    request.gid == gid || More::of(request).is_some_and(|m| m.is_in(gid) || m.has(CAP_FSETID))
+}
+
+/// Whether the caller owns the file or may write it, as its mode says now.
+fn may_write(request: &Request, file: &Attr) -> bool {
+    let may = |class: u32| file.mode >> class & 0o2 != 0;
+    if request.uid == 0 || request.uid == file.uid {
+        return true;
+    }
+    if request.gid == file.gid {
+        return may(3);
+    }
+    match (may(3), may(0)) {
+        // It is the same whether the caller is in the group.
+        (true, true) => true,
+        (group, other) => More::of(request).is_some_and(|more| {
+            let mode = if more.is_in(file.gid) { group } else { other };
+            mode || more.has(CAP_DAC_OVERRIDE)
+        }),
+    }
+}
+
+/// What a request does not tell of its caller.
+struct More {
+    status: String,
+}
+
+impl More {
+    fn of(request: &Request) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{}/status", request.pid)).ok()?;
+        Some(Self { status })
+    }
+
+    fn field(&self, name: &str) -> &str {
+        let mut lines = self.status.lines();
+        lines
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap_or_default()
+    }
+
+    fn is_in(&self, gid: u32) -> bool {
+        let mut groups = self.field("Groups:").split_whitespace();
+        groups.any(|group| group.parse() == Ok(gid))
+    }
+
+    fn has(&self, capability: u32) -> bool {
+        let all = u64::from_str_radix(self.field("CapEff:").trim(), 16);
+        all.is_ok_and(|all| all & (1 << capability) != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_and_capabilities_of_a_process() {
+        let of = |status: &str| More {
+            status: status.to_owned(),
+        };
+        let member = of("Name:\tx\nGroups:\t4 24 1000 \nCapEff:\t0000000000000000\n");
+        assert!(member.is_in(24) && !member.is_in(2) && !member.has(CAP_FSETID));
+        let capable = of("Groups:\t \nCapEff:\t0000000000000012\n");
+        assert!(!capable.is_in(0) && capable.has(CAP_FSETID) && capable.has(CAP_DAC_OVERRIDE));
+        assert!(!of("").is_in(0) && !of("").has(CAP_FSETID));
+    }
+
+    #[test]
+    fn a_caller_that_cannot_be_asked_has_no_more_than_its_request_says() {
+        let request = by(5, 7);
+        assert!(keeps_set_gid(&request, 7) && !keeps_set_gid(&request, 8));
+        let may = |mode, uid, gid| {
+            may_write(
+                &request,
+                &Attr {
+                    mode,
+                    uid,
+                    gid,
+                    ..ATTR
+                },
+            )
+        };
+        assert!(may(0o400, 5, 1) && may(0o020, 1, 7) && may(0o022, 1, 1));
+        assert!(!may(0o702, 1, 7) && !may(0o720, 1, 1) && !may(0o702, 1, 1));
+        let root = by(0, 0);
+        assert!(may_write(
+            &root,
+            &Attr {
+                mode: 0,
+                uid: 1,
+                ..ATTR
+            }
+        ));
+    }
+
+    /// A request of a process that there is not.
+    fn by(uid: u32, gid: u32) -> Request {
+        Request {
+            unique: 0,
+            uid,
+            gid,
+            pid: 0,
+            umask: 0,
+            direct: false,
+            opened: false,
+        }
+    }
+
+    const TIME: shale_libfs::Timestamp = shale_libfs::Timestamp { sec: 0, nsec: 0 };
+    const ATTR: Attr = Attr {
+        ino: 20,
+        generation: 0,
+        size: 0,
+        blocks: 0,
+        mode: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        atime: TIME,
+        mtime: TIME,
+        ctime: TIME,
+        btime: TIME,
+    };
+}
