@@ -3,8 +3,9 @@
 use super::Finding;
 use super::lexer::{Lexed, line_of, word_offsets};
 
-/// Lines from `fn` to the closing brace, both included.
-const FUNCTION_LINES_MAX: usize = 70;
+/// Lines from `fn` to the closing brace, both included. About 70 is the habit; a lower bound than this
+/// was obeyed with tuples as parameters and methods spread over files, which reads worse.
+const FUNCTION_LINES_MAX: usize = 100;
 
 /// Functions allowed to be longer, each with its reason.
 #[derive(Debug, Default)]
@@ -166,7 +167,7 @@ mod tests {
         let findings = check("a.rs", &Lexed::new(&text), &mut Allowed::default());
         assert_eq!(findings[0].place, "a.rs:2");
         assert!(
-            findings[0].what.contains("long has 71 lines"),
+            findings[0].what.contains("long has 101 lines"),
             "{findings:?}"
         );
     }

@@ -4,8 +4,8 @@ use super::Finding;
 use super::edges::Graph;
 use super::lexer::{Lexed, line_of, word_offsets};
 
-/// Lines of one source file.
-const FILE_LINES_MAX: usize = 600;
+/// Lines of one source file. About 600 is the habit.
+const FILE_LINES_MAX: usize = 800;
 
 /// Macros that mark unfinished work.
 const UNFINISHED_MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
