@@ -12,6 +12,7 @@ use crate::limit;
 use crate::log_file::LogFile;
 use crate::metrics;
 use crate::migrate;
+use crate::mount_options;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
@@ -130,6 +131,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
         .map_err(Failure::because("cannot start a thread"))?;
     // Before anybody else can become a client.
     daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), &mount)));
+    mount_options::watch(&daemon, &start.mountpoint)?;
     daemon
         .serve_listener(listener)
         .map_err(|e| Failure::new(e.to_string()))?;

@@ -24,6 +24,7 @@ mod metrics;
 mod migrate;
 mod mkfs;
 mod mount;
+mod mount_options;
 mod mounts;
 mod packet;
 mod pin;
@@ -109,6 +110,8 @@ enum Verb {
     /// Write a completion script for a shell
     Completions(completions::Args),
     #[command(hide = true)]
+    Shale(mount_options::Args),
+    #[command(hide = true)]
     Supervise(supervise::Args),
     #[command(hide = true)]
     Daemon,
@@ -138,6 +141,7 @@ impl Verb {
                 completions::run(&args, Cli::command());
                 ("completions", Ok(()))
             }
+            Verb::Shale(args) => ("mount", mount_options::verb(&args)),
             Verb::Supervise(args) => ("supervise", supervise::verb(&args)),
             Verb::Daemon => ("daemon", daemon::run()),
         }

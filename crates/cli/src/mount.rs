@@ -11,6 +11,7 @@ use crate::ask;
 use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::metrics;
+use crate::mount_options::{self, Given};
 use crate::mounts;
 use crate::packet::{self, Report};
 use crate::size;
@@ -18,6 +19,7 @@ use crate::state::StateDir;
 use crate::supervise::{self, Front, Wanted};
 use crate::terminal::say;
 use shale_daemon::{DeviceReport, VolumeFile};
+use shale_fuse::MountOptions;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,6 +29,8 @@ Examples:
   shale mount VOLUME.toml /mnt/shale
   shale mount VOLUME.toml /mnt/shale --metrics 127.0.0.1:9180
   shale mount VOLUME.toml /mnt/shale --degraded     a device has failed
+  shale mount VOLUME.toml /mnt/shale -o ro,noatime
+  shale mount -o remount,rw /mnt/shale
 
 With --degraded a volume is mounted without devices that are missing, blank, cut, or older than the rest. Nothing
 is written to them, reading what they hold is EIO, and all else is used as ever. A device may come back at any later
@@ -45,7 +49,11 @@ pub struct Args {
     volume: PathBuf,
     /// A directory; what is in it is hidden meanwhile
     #[arg(value_name = "MOUNTPOINT")]
-    mountpoint: PathBuf,
+    mountpoint: Option<PathBuf>,
+    /// Options, separated by commas: ro, noatime, nosuid, nodev, noexec and their opposites; with remount
+    /// they change a mount that is there, which is then the only argument
+    #[arg(short = 'o', long = "options", value_name = "LIST")]
+    options: Vec<String>,
     /// Stay in the foreground and log to the terminal
     #[arg(long)]
     foreground: bool,
@@ -59,6 +67,11 @@ pub struct Args {
 
 /// Mounts.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(mountpoint) = remounted(args)? {
+        mount_options::change(&mountpoint, &args.options, false)?;
+        say!("{}: remounted", mountpoint.display());
+        return Ok(());
+    }
     let wanted = check(args)?;
     if args.foreground {
         return supervise::run(&wanted, Front::Foreground);
@@ -106,7 +119,21 @@ fn missing_devices(mountpoint: &Path) -> Vec<String> {
     .collect()
 }
 
+/// The mount point, if a mount is to be changed.
+fn remounted(args: &Args) -> Result<Option<PathBuf>> {
+    let given = Given::parse(MountOptions::default(), &args.options)?;
+    match (given.remount, &args.mountpoint) {
+        (false, None) => Err(Failure::usage("where is it to be mounted?")
+            .advise("shale mount VOLUME.toml MOUNTPOINT")),
+        (false, Some(_)) => Ok(None),
+        (true, place) => Ok(Some(place.as_ref().unwrap_or(&args.volume).clone())),
+    }
+}
+
 fn check(args: &Args) -> Result<Wanted> {
+    let Some(mountpoint) = &args.mountpoint else {
+        unreachable!("without one nothing is mounted");
+    };
     let volume =
         std::path::absolute(&args.volume).map_err(Failure::because(args.volume.display()))?;
     let file = VolumeFile::load(&volume).map_err(|e| {
@@ -116,7 +143,7 @@ fn check(args: &Args) -> Result<Wanted> {
             false => failure.advise("shale mkfs makes a volume"),
         }
     })?;
-    let mountpoint = check_mountpoint(&args.mountpoint)?;
+    let mountpoint = check_mountpoint(mountpoint)?;
     for path in [&volume, &mountpoint] {
         if path.to_str().is_none() {
             return Err(Failure::usage(format!(
@@ -135,6 +162,7 @@ fn check(args: &Args) -> Result<Wanted> {
         nvm_dir: file.nvm_dir().to_owned(),
         metrics: args.metrics.as_ref().map(ToString::to_string),
         degraded: args.degraded,
+        options: Given::parse(MountOptions::default(), &args.options)?.options,
     })
 }
 
@@ -175,6 +203,7 @@ fn start(wanted: &Wanted) -> Result<OwnedFd> {
         .arg(&wanted.mountpoint)
         .args(wanted.metrics.iter().flat_map(|m| ["--metrics", m]))
         .args(wanted.degraded.then_some("--degraded"))
+        .args(["-o", &mount_options::list(&wanted.options)])
         .current_dir("/")
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())

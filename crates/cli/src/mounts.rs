@@ -19,6 +19,8 @@ pub struct Mount {
     pub mountpoint: PathBuf,
     /// Type of file system.
     pub kind: String,
+    /// Options of this mount, then those of the file system, separated by commas.
+    pub options: String,
 }
 
 impl Mount {
@@ -90,11 +92,16 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
     let mountpoint = unescape(fields.nth(1)?);
-    let kind = fields.skip_while(|&field| field != b"-").nth(1)?;
+    let own = fields.next()?;
+    let mut fields = fields.skip_while(|&field| field != b"-");
+    let kind = fields.nth(1)?;
+    let of_all = fields.nth(1).unwrap_or_default();
+    let options = [own, of_all].map(String::from_utf8_lossy).join(",");
     Some(Mount {
         device,
         mountpoint,
         kind: String::from_utf8_lossy(kind).into_owned(),
+        options,
     })
 }
 

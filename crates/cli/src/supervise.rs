@@ -15,6 +15,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::log_file::LogFile;
+use crate::mount_options::Given;
 use crate::mounts;
 use crate::packet::{self, FromDaemon, Report, Start, ToDaemon};
 use crate::process::Process;
@@ -63,6 +64,8 @@ pub struct Wanted {
     pub metrics: Option<String>,
     /// Without devices that are not there.
     pub degraded: bool,
+    /// How it is mounted.
+    pub options: MountOptions,
 }
 
 /// Who waits for the mount.
@@ -93,6 +96,8 @@ pub struct Args {
     metrics: Option<String>,
     #[arg(long)]
     degraded: bool,
+    #[arg(short = 'o')]
+    options: Vec<String>,
 }
 
 /// What `mount` starts: its socket is standard input.
@@ -108,6 +113,7 @@ pub fn verb(args: &Args) -> Result<()> {
         nvm_dir: file.nvm_dir().to_owned(),
         metrics: args.metrics.clone(),
         degraded: args.degraded,
+        options: Given::parse(MountOptions::default(), &args.options)?.options,
     };
     run(&wanted, Front::Mount(front))
 }
@@ -248,8 +254,8 @@ impl Supervisor {
     /// Opens the volume, then mounts it.
     fn mount(&mut self, wanted: &Wanted) -> Result<()> {
         let mounted = self.open().and_then(|()| {
-            let options = MountOptions::default();
-            Session::mount(&wanted.mountpoint, &options).map_err(|e| Failure::new(e.to_string()))
+            Session::mount(&wanted.mountpoint, &wanted.options)
+                .map_err(|e| Failure::new(e.to_string()))
         });
         let mounted = match mounted {
             Ok(mounted) => mounted,

@@ -356,6 +356,12 @@ impl Daemon {
         self.shared.tell_others();
     }
 
+    /// Tells clients how the volume is mounted (bits of [`shale_proto::control::mount_flag`]); they go
+    /// by it from their next call on. The kernel sees to it for who comes by way of the mount.
+    pub fn set_mount_flags(&self, flags: u64) {
+        self.shared.tell_mount(flags);
+    }
+
     /// Requests of the surviving mount that the last daemon did, with their results.
     /// Empty after a fresh mount.
     pub fn recent_requests(&self) -> Recent {

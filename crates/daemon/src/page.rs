@@ -65,6 +65,11 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::TIERS, tiers.into());
     }
 
+    /// How the volume is mounted: bits of [`shale_proto::control::mount_flag`].
+    pub(crate) fn set_mount(&self, flags: u64) {
+        self.map.store_u64(daemon_page::MOUNT, flags);
+    }
+
     pub(crate) fn set_epoch(&self, epoch: u64) {
         self.map.store_u64(daemon_page::EPOCH, epoch);
     }

@@ -48,6 +48,8 @@ pub(crate) struct Departed {
 pub(crate) struct Epoch {
     number: u64,
     txid: TxId,
+    /// How the volume is mounted, as every client has been told.
+    mount: u64,
 }
 
 /// State of a running daemon.
@@ -109,6 +111,7 @@ impl Shared {
         let epoch = self.epoch.lock();
         client.daemon_page.set_epoch(epoch.number);
         client.daemon_page.set_tiers(self.is_tiered());
+        client.daemon_page.set_mount(epoch.mount);
         self.clients.write().insert(client.id, client.clone());
     }
 
@@ -129,6 +132,15 @@ impl Shared {
         let tiers = self.is_tiered();
         for client in self.clients.read().values() {
             client.daemon_page.set_tiers(tiers);
+        }
+    }
+
+    /// Tells all clients how the volume is mounted.
+    pub(crate) fn tell_mount(&self, flags: u64) {
+        let mut epoch = self.epoch.lock();
+        epoch.mount = flags;
+        for client in self.clients.read().values() {
+            client.daemon_page.set_mount(flags);
         }
     }
 

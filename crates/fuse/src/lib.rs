@@ -45,7 +45,7 @@ pub mod node;
 pub mod session;
 
 pub use error::FuseError;
-pub use mount::{MountOptions, unmount};
+pub use mount::{MountOptions, remount, unmount};
 pub use negotiate::MountInfo;
 pub use node::{Errno, NodeFs, ROOT_INO};
 pub use notify::{Inval, Notifier};

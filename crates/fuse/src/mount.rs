@@ -40,6 +40,9 @@ pub struct MountOptions {
     pub nodev: bool,
     /// Do not run programs. Default `false`.
     pub noexec: bool,
+    /// Do not note that files are read: shown in `/proc/mounts`; it is the file system that has to
+    /// go by it. Default `false`: as `relatime` has it.
+    pub noatime: bool,
 }
 
 impl Default for MountOptions {
@@ -50,6 +53,7 @@ impl Default for MountOptions {
             nosuid: false,
             nodev: false,
             noexec: false,
+            noatime: false,
         }
     }
 }
@@ -61,6 +65,7 @@ impl MountOptions {
         flags.set(MountFlags::NOSUID, self.nosuid);
         flags.set(MountFlags::NODEV, self.nodev);
         flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::NOATIME, self.noatime);
         flags
     }
 }
@@ -129,6 +134,7 @@ fn mount_with_helper(mountpoint: &Path, options: &MountOptions) -> io::Result<Ow
         (options.nosuid, ",nosuid"),
         (options.nodev, ",nodev"),
         (options.noexec, ",noexec"),
+        (options.noatime, ",noatime"),
     ] {
         words.push_str(if set { word } else { "" });
     }
@@ -160,6 +166,18 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
             _ => None,
         })
         .ok_or_else(|| io::Error::other(format!("{HELPER} sent no descriptor")))
+}
+
+/// Changes how a mount is mounted, to these options; its name stays.
+///
+/// # Errors
+/// `EPERM` for users other than root; `EBUSY` for `read_only` while files are open for writing.
+pub fn remount(mountpoint: &Path, options: &MountOptions) -> io::Result<()> {
+    let mut flags = options.flags();
+    // Without a word about it, noatime would stay.
+    flags.set(MountFlags::RELATIME, !options.noatime);
+    rustix::mount::mount_remount(mountpoint, flags, c"")?;
+    Ok(())
 }
 
 /// Unmounts. With `lazy` the name goes at once and the rest once the last open

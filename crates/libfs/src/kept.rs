@@ -7,6 +7,7 @@
 use crate::gate_number::SHARED;
 use crate::present::Present;
 use shale_oplog::{Kept, Permit, Writer};
+use shale_proto::control::{daemon_page, mount_flag};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Asked for at once, in bytes of records; twice as much of the ring is held. With all
@@ -98,6 +99,24 @@ impl Permits {
 }
 
 impl crate::session::Session {
+    /// Whether a call may append to the log at all. Errors: `EROFS` while the volume is mounted
+    /// read-only, but for what the kernel asks for, which refuses calls by itself and only ends what
+    /// was begun before; `EIO`, see [`Self::log_is_whole`].
+    #[inline(always)]
+    pub(crate) fn may_append(&self) -> crate::errno::Result<()> {
+        let mount = self.daemon_words.load_u64(daemon_page::MOUNT);
+        if mount & mount_flag::READ_ONLY != 0 && self.kernel.get().is_none() {
+            return Err(crate::errno::Errno::ROFS);
+        }
+        self.log_is_whole()
+    }
+
+    /// Whether it is to be noted that a file was read.
+    pub(crate) fn notes_access(&self) -> bool {
+        const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME;
+        self.daemon_words.load_u64(daemon_page::MOUNT) & NOT == 0
+    }
+
     /// Nothing is appended to a log with a memory error in it: whether its last record is there
     /// nobody knows.
     #[inline(always)]

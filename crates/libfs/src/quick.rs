@@ -59,7 +59,7 @@ impl Session {
         offset: u64,
         into: &mut [u8],
     ) -> bool {
-        if wants_atime(state, self.clock.realtime_ns()) {
+        if wants_atime(state, self.clock.realtime_ns()) && self.notes_access() {
             return false;
         }
         let end = offset + into.len() as u64;

@@ -310,7 +310,7 @@ impl Session {
     /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed.
     #[inline(always)]
     fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
-        self.log_is_whole()?;
+        self.may_append()?;
         self.reclaim();
         let committed = self.log.committed().0;
         if committed >= self.daemon_words.load_u64(daemon_page::ALLOWED) {

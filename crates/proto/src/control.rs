@@ -24,6 +24,8 @@ pub mod daemon_page {
     /// there. Nothing does before every thread has passed the gate since, and what was logged until
     /// then is digested. On the cache line of [`RECLAIM`].
     pub const TIERS: usize = RECLAIM + 16;
+    /// u64: bits of [`super::mount_flag`], as the mount has them now. On the cache line of [`RECLAIM`].
+    pub const MOUNT: usize = RECLAIM + 24;
     /// First of [`BUCKETS`] u32 words: lease generations, by [`bucket`].
     pub const LEASES: usize = 4096;
     /// Number of lease generation words.
@@ -46,6 +48,14 @@ pub mod state {
     pub const EVICTED: u32 = 2;
     /// The volume is being unmounted.
     pub const CLOSING: u32 = 3;
+}
+
+/// Bits of [`daemon_page::MOUNT`].
+pub mod mount_flag {
+    /// Nothing is changed (`ro`).
+    pub const READ_ONLY: u64 = 1;
+    /// That a file was read is not noted (`noatime`).
+    pub const NO_ATIME: u64 = 2;
 }
 
 /// Words of the client page (byte offsets).

@@ -19,6 +19,7 @@ mod lasting;
 mod local_user;
 mod messages;
 mod observe;
+mod options;
 mod past_pages;
 mod requests;
 mod restart;
