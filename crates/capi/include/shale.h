@@ -71,6 +71,7 @@ struct shale_dirent {
 /* For shale_rename(), the same numbers as of renameat2(2). */
 #define SHALE_RENAME_NOREPLACE 1u
 #define SHALE_RENAME_EXCHANGE 2u
+#define SHALE_RENAME_WHITEOUT 4u
 
 /* Modes of leases. */
 #define SHALE_LEASE_SHARED 1    /* to read; several clients at once */

@@ -30,7 +30,8 @@ const S_IXGRP: u32 = 0o010;
 const ENTRIES: u32 = 3;
 const WRITE: u32 = 2;
 /// Types that only root makes: character and block devices.
-const DEVICES: [u8; 2] = [2, 6];
+const DEVICES: [u8; 2] = [CHARACTER_DEVICE, 6];
+const CHARACTER_DEVICE: u8 = 2;
 
 /// Who a process is, for POSIX permission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,7 +135,9 @@ impl Person {
         if runs_as_group && !inode.is_dir() && !self.is_in(inode.gid) {
             return Err("set-group-id of a group that the user is not in");
         }
-        if DEVICES.contains(&kind_of_mode(inode.mode)) {
+        // A whiteout is nobody's device.
+        let whiteout = kind_of_mode(inode.mode) == CHARACTER_DEVICE && inode.rdev == 0;
+        if DEVICES.contains(&kind_of_mode(inode.mode)) && !whiteout {
             return Err("a device made by another user than root");
         }
         Ok(())
@@ -488,7 +491,12 @@ mod tests {
         assert!(may(0o042_755, 1000, 7, Some(&setgid)));
         assert!(!may(0o102_755, 1000, 7, Some(&setgid)));
         assert!(!may(0o100_644, 0, 50, None));
-        assert!(!may(0o020_644, 1000, 50, Some(&plain)), "a device");
+        let device = |rdev| Inode {
+            rdev,
+            ..inode(0o020_644, 1000, 50)
+        };
+        assert!(ann.may_make(&device(0x103), None).is_err(), "a device");
+        assert!(ann.may_make(&device(0), None).is_ok(), "a whiteout");
         assert!(
             Person::default()
                 .may_make(&inode(0o060_644, 5, 5), None)

@@ -68,7 +68,7 @@ pub use meta::StatFs;
 pub use op::panicked_after_append;
 pub use path::{ListedEntry, ReadDir, Tree};
 pub use ranges::{SEEK_DATA, SEEK_HOLE};
-pub use rename::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+pub use rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 pub use rustix::fs::OFlags;
 pub use session::{Session, SessionMaps, SessionOptions};
 pub use shale_format::inode::flag as inode_flag;

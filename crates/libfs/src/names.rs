@@ -77,6 +77,11 @@ impl<'a> Fresh<'a> {
         })
     }
 
+    /// What a rename leaves under the old name.
+    pub(crate) fn whiteout() -> Self {
+        Self::of_mode(libc::S_IFCHR)
+    }
+
     /// What making it with a name of at most `name_bytes` bytes needs.
     pub(crate) fn need(&self, name_bytes: usize) -> Need {
         let bytes = record_bytes(CreateBody::BYTES, name_bytes + self.target.len());
@@ -229,7 +234,8 @@ impl Session {
             state.orphan = true;
             state.no_link = flags & libc::O_EXCL as u32 != 0;
             state.touched(end);
-            let node = op.add_new(state, fresh);
+            let node = op.add_new(state, fresh.opened);
+            op.refer(ino);
             Ok((Attr::of(&inode, 0), node))
         })
     }
@@ -297,12 +303,8 @@ fn make_in(
     }
     let blocks = u64::from(!fresh.target.is_empty());
     op.need_room(TREE_BYTES + INODE_BYTES + blocks_bytes(blocks))?;
-    let ino = op
-        .session
-        .numbers
-        .take(parent)
-        .ok_or(Stop::Inodes(parent))?;
-    let inode = new_inode(op, &dir.inode, ino, fresh);
+    let inode = new_numbered(op, &dir.inode, fresh)?;
+    let ino = inode.ino;
     let body = create_body(&inode, key.twin());
     let mut part = encode::create(Ino(parent), Ino(ino), body, name, fresh.target);
     let end = op.append(&mut part)?;
@@ -317,7 +319,8 @@ fn make_in(
     }
     state.touched(end);
     // Before the directory's lock is given up: who finds the name finds the inode.
-    let node = op.add_new(state, fresh);
+    let node = op.add_new(state, fresh.opened);
+    op.refer(ino);
     let found = Found {
         key,
         ino,
@@ -325,6 +328,17 @@ fn make_in(
     };
     add_entry(dir, &found, name, op.now_ns, end);
     Ok((Attr::of(&inode, blocks), node))
+}
+
+/// As [`new_inode`], with a number of its own.
+pub(crate) fn new_numbered(
+    op: &Op<'_>,
+    dir: &Inode,
+    fresh: &Fresh<'_>,
+) -> std::result::Result<Inode, Stop> {
+    let ino = op.session.numbers.take(dir.ino);
+    let ino = ino.ok_or(Stop::Inodes(dir.ino))?;
+    Ok(new_inode(op, dir, ino, fresh))
 }
 
 /// The inode that a call makes in directory `dir`: its group, and for directories the
@@ -368,7 +382,7 @@ fn inherited_mode(op: &Op<'_>, gid: u32, mode: u32) -> u32 {
     }
 }
 
-fn create_body(inode: &Inode, twin: u8) -> CreateBody {
+pub(crate) fn create_body(inode: &Inode, twin: u8) -> CreateBody {
     CreateBody {
         mode: inode.mode,
         uid: inode.uid,
@@ -410,12 +424,12 @@ fn dir_changed(dir: &mut NodeState, now_ns: i64, end: LogPos) {
 }
 
 impl Op<'_> {
-    /// Puts an inode that was just made into memory. Its number was granted to this
-    /// client, and with it the lease.
-    fn add_new(&self, state: NodeState, fresh: &Fresh<'_>) -> Arc<Node> {
+    /// Puts an inode that was just made, and is open from then on or not, into memory. Its number was
+    /// granted to this client, and with it the lease.
+    pub(crate) fn add_new(&self, state: NodeState, opened: bool) -> Arc<Node> {
         let ino = state.inode.ino;
         let node: Arc<Node> = Node::new(ino, state);
-        if fresh.opened {
+        if opened {
             self.open(&node);
         }
         if let Some(kernel) = self.session.kernel.get() {
@@ -426,7 +440,6 @@ impl Op<'_> {
         self.session
             .nodes
             .replace(node.clone(), self.session.digested());
-        self.refer(ino);
         node
     }
 }

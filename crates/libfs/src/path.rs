@@ -13,7 +13,7 @@ use crate::meta::StatFs;
 use crate::names::Fresh;
 use crate::op::Op;
 use crate::read::wrong_type;
-use crate::rename::{Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, no_cycle};
+use crate::rename::{Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, is_kind, no_cycle};
 use crate::session::{Need, Session};
 use crate::walk::{Last, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
@@ -99,7 +99,9 @@ impl Tree {
 
     /// Makes a file, FIFO, socket or (superuser only, `EPERM`) device node.
     pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
-        let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK);
+        // A whiteout may be made by everybody, as Linux has it since 5.8.
+        let whiteout = mode & libc::S_IFMT == libc::S_IFCHR && rdev == 0;
+        let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) && !whiteout;
         if device && self.caller.uid != 0 {
             // Only where nothing is missing to it but the right.
             self.look(|op| vacant(op, path, false))?;
@@ -194,13 +196,13 @@ impl Tree {
 
     /// Moves a name; `flags` as [`Session::rename`], which tells the errors too.
     pub fn rename(&self, old: &[u8], new: &[u8], flags: u32) -> Result<()> {
-        if !matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE) {
+        if !is_kind(flags) {
             return Err(Errno::INVAL);
         }
         let place = |op: &Op<'_>| {
             let old = walk_bare(op, old)?;
             let new = walk_bare(op, new)?;
-            let dots = if flags == RENAME_NOREPLACE {
+            let dots = if flags & RENAME_NOREPLACE != 0 {
                 Errno::EXIST
             } else {
                 Errno::BUSY
@@ -404,7 +406,7 @@ fn may_rename(
 ) -> std::result::Result<(), Stop> {
     let exchange = flags == RENAME_EXCHANGE;
     match new.found {
-        Some(_) if flags == RENAME_NOREPLACE => return Err(Errno::EXIST.into()),
+        Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EXIST.into()),
         None if exchange => return Err(Errno::NOENT.into()),
         _ => {}
     }

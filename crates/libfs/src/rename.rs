@@ -10,22 +10,31 @@ use crate::errno::{Errno, Result, Stop};
 use crate::flags::{may_add_to, may_take_from};
 use crate::links::{lose_name, may_remove};
 use crate::locked::Locked;
-use crate::names::{add_entry, take_entry};
-use crate::node::Node;
+use crate::names::{Fresh, add_entry, create_body, new_numbered, take_entry};
+use crate::node::{Node, NodeState};
 use crate::op::Op;
-use crate::room::TREE_BYTES;
+use crate::room::{INODE_BYTES, TREE_BYTES};
 use crate::session::{Need, Session};
-use shale_format::inode::time;
+use shale_format::dirent::kind_of_mode;
+use shale_format::inode::{Inode, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX};
 use shale_format::record::{RenameBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
-use shale_oplog::encode;
+use shale_oplog::{Part, encode};
 use std::sync::Arc;
 
 /// `RENAME_NOREPLACE`: an existing new name is `EEXIST`.
 pub const RENAME_NOREPLACE: u32 = 1;
 /// `RENAME_EXCHANGE`: both names exist and change places.
 pub const RENAME_EXCHANGE: u32 = 2;
+
+/// `RENAME_WHITEOUT`: the old name stands for a whiteout then, as overlay file systems know them.
+pub const RENAME_WHITEOUT: u32 = 4;
+
+/// Whether there is such a rename.
+pub(crate) fn is_kind(flags: u32) -> bool {
+    matches!(flags & !RENAME_WHITEOUT, 0 | RENAME_NOREPLACE) || flags == RENAME_EXCHANGE
+}
 
 /// A rename as it was asked for.
 #[derive(Clone, Copy)]
@@ -61,6 +70,10 @@ impl<N: AsRef<[u8]>> Ask<N> {
         self.flags == RENAME_EXCHANGE
     }
 
+    fn whiteout(&self) -> bool {
+        self.flags & RENAME_WHITEOUT != 0
+    }
+
     fn moves_across(&self) -> bool {
         self.from.0 != self.to.0
     }
@@ -69,7 +82,8 @@ impl<N: AsRef<[u8]>> Ask<N> {
 impl Session {
     /// Moves the name `from.1` of directory `from.0` to the name `to.1` of directory
     /// `to.0`, in one atomic step. What had the new name is removed, or with
-    /// [`RENAME_EXCHANGE`] gets the old one. Two names of one inode stay as they are.
+    /// [`RENAME_EXCHANGE`] gets the old one. With [`RENAME_WHITEOUT`] a character device with number 0 is
+    /// made that has the old name, in the same step. Two names of one inode stay as they are.
     ///
     /// Errors: `ENOENT`, `EEXIST` ([`RENAME_NOREPLACE`]), `EISDIR`, `ENOTDIR`,
     /// `ENOTEMPTY`, `EINVAL` (a directory would be below itself; other flags),
@@ -82,7 +96,7 @@ impl Session {
         to: (u64, &[u8]),
         flags: u32,
     ) -> Result<()> {
-        if !matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE) {
+        if !is_kind(flags) {
             return Err(Errno::INVAL);
         }
         check_length(from.1)?;
@@ -110,8 +124,9 @@ impl Session {
         name_bytes: usize,
         place: impl Fn(&Op<'_>) -> std::result::Result<Ask<N>, Stop>,
     ) -> Result<()> {
-        let bytes = record_bytes(RenameBody::BYTES, name_bytes);
-        self.run(caller, Need { log: bytes as u64 }, |op| {
+        let whiteout = Fresh::whiteout().need(name_bytes).log;
+        let bytes = record_bytes(RenameBody::BYTES, name_bytes) as u64 + whiteout;
+        self.run(caller, Need { log: bytes }, |op| {
             let ask = place(op)?;
             rename_in(op, &ask.borrowed())
         })
@@ -164,7 +179,7 @@ fn ends(
         return Err(Stop::Again);
     }
     match target {
-        Some(_) if ask.flags == RENAME_NOREPLACE => return Err(Errno::EXIST.into()),
+        Some(_) if ask.flags & RENAME_NOREPLACE != 0 => return Err(Errno::EXIST.into()),
         None if ask.exchange() => return Err(Errno::NOENT.into()),
         Some(t) if t.ino == source.ino => return Ok(None),
         _ => {}
@@ -257,8 +272,7 @@ fn replace(
     {
         return Err(Errno::MLINK.into());
     }
-    op.need_room(if ends.target.is_none() { TREE_BYTES } else { 0 })?;
-    let end = append(op, ask, ends, new_key, freed)?;
+    let (whiteout, end) = append(op, &locked[from].inode, ask, ends, new_key, freed)?;
 
     let now = op.now_ns;
     take_entry(&mut locked[from], &source, now, end);
@@ -277,6 +291,17 @@ fn replace(
         end,
     );
     arrived(locked, &source, to, now, end);
+    if let Some(inode) = whiteout {
+        let found = Found {
+            key: source.key,
+            ino: inode.ino,
+            kind: kind_of_mode(inode.mode),
+        };
+        let mut state = NodeState::fresh(inode, op.epoch);
+        state.touched(end);
+        op.add_new(state, false);
+        add_entry(&mut locked[from], &found, ask.from.1, now, end);
+    }
     op.session.paths.entry_gone(source.kind);
     if let Some((target, _)) = &ends.target {
         op.session.paths.entry_gone(target.kind);
@@ -303,7 +328,7 @@ fn exchange(
             return Err(Errno::MLINK.into());
         }
     }
-    let end = append(op, ask, ends, target.key, false)?;
+    let end = op.append(&mut record(ask, ends, target.key, false))?;
 
     let now = op.now_ns;
     take_entry(&mut locked[from], &source, now, end);
@@ -335,13 +360,32 @@ fn exchange(
     Ok(())
 }
 
+/// Appends what the log has to say of a rename that is no exchange; with a whiteout, which is returned then, as
+/// one transaction. `dir`: where the old name is.
 fn append(
     op: &mut Op<'_>,
+    dir: &Inode,
     ask: &Ask<&[u8]>,
     ends: &Ends,
     new_key: DirKey,
     freed: bool,
-) -> std::result::Result<LogPos, Stop> {
+) -> std::result::Result<(Option<Inode>, LogPos), Stop> {
+    let name = if ends.target.is_none() { TREE_BYTES } else { 0 };
+    let mut part = record(ask, ends, new_key, freed);
+    if !ask.whiteout() {
+        op.need_room(name)?;
+        return Ok((None, op.append(&mut part)?));
+    }
+    op.need_room(name + TREE_BYTES + INODE_BYTES)?;
+    let inode = new_numbered(op, dir, &Fresh::whiteout())?;
+    let body = create_body(&inode, ends.source.key.twin());
+    let made = encode::create(Ino(dir.ino), Ino(inode.ino), body, ask.from.1, b"");
+    let end = op.append_chain(&mut [part, made])?;
+    Ok((Some(inode), end))
+}
+
+/// What the log has to say of a rename, but for a whiteout.
+fn record<'a>(ask: &Ask<&'a [u8]>, ends: &Ends, new_key: DirKey, freed: bool) -> Part<'a> {
     let target = ends.target.as_ref().map(|t| t.0);
     let body = RenameBody {
         new_parent: ask.to.0,
@@ -355,7 +399,7 @@ fn append(
         replaced_kind: target.map_or(0, |t| t.kind),
         reserved: [0; 4],
     };
-    let mut part = encode::rename(
+    encode::rename(
         Ino(ask.from.0),
         Ino(ends.source.ino),
         body,
@@ -367,8 +411,7 @@ fn append(
         flag::DIRECTORY
     } else {
         0
-    });
-    op.append(&mut part)
+    })
 }
 
 /// An inode in memory that a rename has brought to directory `dir`.

@@ -30,6 +30,7 @@ mod tiers;
 mod trusted;
 mod volume;
 mod watch;
+mod whiteout;
 
 use std::fs;
 use std::io::Write;

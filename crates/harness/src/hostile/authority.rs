@@ -419,6 +419,9 @@ pub const CASES: &[Case] = &[
         |s| in_dir(s, 1, 0o060_666, (MALLORY, MALLORY)),
         "device",
     ),
+    harmless("a whiteout", |s| {
+        in_dir(s, 1, 0o020_000, (MALLORY, MALLORY))
+    }),
     refused(
         "made for root, without a name",
         |s| {

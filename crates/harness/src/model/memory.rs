@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use rustix::io::Errno;
-use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE};
+use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 
 use super::act::{FileAct, Outcome, SLOTS, Said, Stat};
 
@@ -17,6 +17,8 @@ const FILE: u32 = 0o100_000;
 const SOCKET: u32 = 0o140_000;
 const LINK: u32 = 0o120_000;
 const KIND: u32 = 0o170_000;
+/// A character device, whose number is 0.
+const WHITEOUT: u32 = 0o020_000;
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const NAME_MAX: usize = 255;
@@ -265,7 +267,7 @@ impl Memory {
         let (old, new) = (self.walk(old, false)?, self.walk(new, false)?);
         let source = old.ino()?;
         match new.found {
-            Some(_) if flags == RENAME_NOREPLACE => return Err(Errno::EXIST),
+            Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EXIST),
             None if exchange => return Err(Errno::NOENT),
             _ => {}
         }
@@ -275,6 +277,7 @@ impl Memory {
         let Some(target) = new.found else {
             self.leave(&old, source);
             self.enter(&new, source);
+            self.white_out(&old, flags);
             return Ok(());
         };
         if target == old.dir || self.is_above(target, old.dir) {
@@ -305,7 +308,16 @@ impl Memory {
         } else {
             self.drop_name(target);
         }
+        self.white_out(&old, flags);
         Ok(())
+    }
+
+    /// What a rename leaves under the old name.
+    fn white_out(&mut self, old: &Place, flags: u32) {
+        if flags & RENAME_WHITEOUT != 0 {
+            let ino = self.make(old.dir, WHITEOUT);
+            self.enter(old, ino);
+        }
     }
 
     fn chown(

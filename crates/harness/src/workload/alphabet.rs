@@ -7,7 +7,7 @@
 
 use std::sync::LazyLock;
 
-use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE};
+use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 
 use crate::model::{Act, FileAct, Fill};
 
@@ -146,6 +146,7 @@ pub fn alphabet() -> Vec<Act> {
     attributes(&mut acts);
     opens(&mut acts);
     large(&mut acts);
+    whiteouts(&mut acts);
     acts
 }
 
@@ -406,6 +407,19 @@ fn large(acts: &mut Vec<Act>) {
         Act::Rename(path("d/f"), old(20), RENAME_EXCHANGE),
         Act::Rename(path("m"), path("x"), 0),
     ]);
+}
+
+/// Renames that leave a whiteout under the old name: in one directory, over a file, to another directory
+/// where nothing may be, of a directory.
+fn whiteouts(acts: &mut Vec<Act>) {
+    for (old, new, flags) in [
+        ("d/f", "d/w", RENAME_WHITEOUT),
+        ("d/g", "d/f", RENAME_WHITEOUT),
+        ("big", "x/v", RENAME_WHITEOUT | RENAME_NOREPLACE),
+        ("y", "x/y", RENAME_WHITEOUT),
+    ] {
+        acts.push(Act::Rename(path(old), path(new), flags));
+    }
 }
 
 /// Whether an operation is about the file `name`, by name or by one of the slots of [`OPEN`].

@@ -3,7 +3,7 @@
 //! kernel forgets them.
 
 use crate::place::{Place, me};
-use shale_libfs::{Attr, Caller, Errno, RENAME_EXCHANGE, Session, SetAttr};
+use shale_libfs::{Attr, Caller, Errno, RENAME_EXCHANGE, RENAME_WHITEOUT, Session, SetAttr};
 use std::sync::Arc;
 
 const ROOT: u64 = 1;
@@ -44,6 +44,7 @@ fn requests(s: &Session, only: Option<u64>, known: &[u64]) -> Vec<Answer> {
             ))
         }),
         Box::new(|c| attr(s.create(c, dir, b"file", 0o644, libc::O_TRUNC as u32))),
+        Box::new(|c| done(s.rename(c, (dir, b"new"), (dir, b"away"), RENAME_WHITEOUT))),
     ];
     let picked = |n: u64| only.is_none_or(|o| o == n);
     let numbered = all.iter().zip(1u64..).filter(|(_, n)| picked(*n));
