@@ -16,6 +16,7 @@ use crate::mount_options;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
+use shale_daemon::host_space::shown;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError, VolumeFile};
 use shale_device::{Clock, SystemClock};
 use shale_fuse::{Ended, MountInfo, ServeOptions, ShaleFs};
@@ -108,9 +109,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
             ..SessionOptions::default()
         },
     )
-    .map_err(Failure::because(
-        "the mount cannot become a client of its volume",
-    ))?;
+    .map_err(|errno| no_client(&daemon, errno.raw_os_error()))?;
     let told = packet::send(&**supervisor, &FromDaemon::Opened, &[]);
     let mount = match mount {
         Some(mount) => mount,
@@ -144,6 +143,24 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
         "what was written last is not in the volume yet",
     ))?;
     shutdown(&daemon)
+}
+
+/// Why the mount cannot become a client of its volume.
+fn no_client(daemon: &Daemon, errno: i32) -> Failure {
+    let why = std::io::Error::from_raw_os_error(errno);
+    if errno != libc::ENOSPC {
+        return Failure::new(format!(
+            "the mount cannot become a client of its volume: {why}"
+        ));
+    }
+    let (dir, needed, free) = daemon.room_for_log();
+    Failure::new(format!(
+        "{}: the log of the mount takes {}, and {} are free there: {why}",
+        dir.display(),
+        shown(needed),
+        shown(free)
+    ))
+    .advise("make room there, or make the volume anew with a smaller --nvm or --log-bytes")
 }
 
 /// Opens and recovers the volume.

@@ -69,7 +69,7 @@ pub struct Args {
     /// given several times [default: nobody]. Later: trusted_uids in VOLUME.toml, for the next mount
     #[arg(long, value_name = "USER", value_parser = parse_user)]
     trust: Vec<u32>,
-    /// Destroy a volume that is there
+    /// Destroy a volume that is there, and make one that takes more than there is of memory or of a file system
     #[arg(long)]
     force: bool,
     /// Say what was made as JSON
@@ -228,6 +228,12 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         print(args, &made);
     }
+    if persistence(&made) != "dax" && !made.host.is_memory {
+        let (dir, kind) = (made.file.nvm_dir().display(), &made.host.kind);
+        eprintln!(
+            "shale: {dir}: it lies on {kind} without DAX, which is no NVM: a power cut loses the volume, or leaves it damaged"
+        );
+    }
     Ok(())
 }
 
@@ -263,11 +269,14 @@ fn persistence(made: &Made) -> &'static str {
     }
 }
 
-/// What a fence is worth there, in words.
-pub fn explain(persistence: &str) -> &'static str {
-    match persistence {
-        "dax" => "DAX: survives a power cut",
-        _ => "emulated by memory: survives every process, not a power cut",
+/// What a fence is worth there, in words. `kind`: the file system of the NVM directory.
+pub fn explain(persistence: &str, kind: &str, is_memory: bool) -> String {
+    match (persistence, is_memory) {
+        ("dax", _) => "DAX: survives a power cut".to_owned(),
+        (_, true) => "emulated by memory: survives every process, not a power cut".to_owned(),
+        _ => format!(
+            "NOT NVM: files of {kind} without DAX survive every process, and a power cut LOSES the volume"
+        ),
     }
 }
 
@@ -287,6 +296,9 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
         "client_log_bytes": made.file.client_log_bytes.unwrap_or(made.file.log_bytes),
         "trusted_uids": made.file.trusted_uids,
         "persistence": persistence(made),
+        "nvm_host": made.host,
+        "needs": made.need,
+        "needs_bytes": made.need.bytes(),
         "huge_pages": made.huge_pages,
     })
 }
@@ -319,12 +331,17 @@ fn print(args: &Args, made: &Made) {
             say!("              {}", divided(how));
         }
     }
-    say!("  nvm is      {}", explain(persistence(made)));
+    say!("  takes       {}", made.need.text());
+    let (kind, is_memory) = (&made.host.kind, made.host.is_memory);
+    say!(
+        "  nvm is      {}",
+        explain(persistence(made), kind, is_memory)
+    );
     let (mount, other) = (made.file.log_bytes, made.file.client_log_bytes);
     match other.filter(|&other| other != mount) {
         None => say!("  update log  {} for each client", size::show(mount)),
         Some(other) => say!(
-            "  update log  {} for the mount, {} for each other client",
+            "  update log  {} for the mount, {} for each program under shale run",
             size::show(mount),
             size::show(other)
         ),

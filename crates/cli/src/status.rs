@@ -112,7 +112,15 @@ fn table(status: &Value) -> String {
     if all > 0 {
         line("bad blocks", format!("{all}; shale scrub names the files"));
     }
-    line("nvm is", explain(word(status, "persistence")).to_owned());
+    let host = &status["nvm_host"];
+    let is_memory = host["is_memory"] != false;
+    line(
+        "nvm is",
+        explain(word(status, "persistence"), word(host, "kind"), is_memory),
+    );
+    if let Some(short) = host["short"].as_str() {
+        line("NO ROOM", short.to_owned());
+    }
     line("inodes", number(space, "inodes").to_string());
     line("daemon", daemon(status));
     line("supervisor", supervisor(status));
@@ -299,6 +307,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_directory_of_a_disk_is_no_nvm() {
+        let said = explain("emulated", "ext4", false);
+        assert!(said.contains("NOT NVM") && said.contains("ext4"), "{said}");
+        assert!(explain("dax", "ext4", false).contains("survives a power cut"));
+    }
+
+    #[test]
     fn the_table_says_what_matters() {
         let status = serde_json::json!({
             "mountpoint": "/m", "name": "v", "durability": "strict", "volume": "/v.toml",
@@ -312,12 +327,14 @@ mod tests {
                 "written": {"nvm_bytes": 2048, "hdd_bytes": 1 << 20}}],
             "departed": [{"pid": 99, "why": "slept inside a call"}],
             "recovery": {"problems": ["log-003: short"]},
+            "nvm_host": {"kind": "tmpfs", "is_memory": true, "short": "1 GiB of the volume"},
         });
         let text = table(&status);
         for part in [
             "/m: volume 'v', strict",
             "1 MiB used of 1 GiB, 5 MiB available, 72 B logged",
             "not a power cut",
+            "NO ROOM    1 GiB of the volume",
             "process 12, for 3 s, started again 2 times",
             "gone (was process 11)",
             "9 records",

@@ -13,6 +13,7 @@ use crate::devices_there;
 use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
+use crate::host_space::{self, HostSpace};
 use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
@@ -300,6 +301,14 @@ impl Daemon {
             .map_err(|e| DaemonError::file(Path::new(&name), "start a thread", e))?;
         self.threads.lock().push(thread);
         Ok(())
+    }
+
+    /// What the log of the mount takes, and what there is for it: for a mount that found none.
+    pub fn room_for_log(&self) -> (std::path::PathBuf, u64, u64) {
+        let dir = self.shared.nvm_dir.clone();
+        let needed = host_space::log_file_bytes(self.shared.volume.superblock().log_bytes);
+        let free = HostSpace::of(&dir).map_or(0, |space| space.free_bytes);
+        (dir, needed, free)
     }
 
     /// A connection for a client in this process, e.g. the FUSE front end. Its first

@@ -11,6 +11,7 @@
 use crate::devices::{Divided, LOWER, NAMES, NewDevice, check_zones, wipe_label};
 use crate::error::Result;
 use crate::halt::Halt;
+use crate::host_space::check_new_image;
 use crate::medium::{self, DeviceKind, wrong};
 use crate::shared::Shared;
 use crate::space::Supply;
@@ -193,6 +194,9 @@ impl Shared {
         let zones: u64 = there.iter().map(|info| info.place.zones()).sum();
         let zones = zones + medium::divide(&file)?.entry.zones();
         check_zones(&file.path, tier as usize - 1, zones)?;
+        if !force {
+            check_new_image(tier, &file)?;
+        }
         let there = file.path.exists();
         let new = NewDevice::open(&file, force, Some(sb.uuid))?;
         let added = match self.is_tiered() {

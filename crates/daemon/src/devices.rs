@@ -16,6 +16,7 @@ use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::version::VERSION;
 use shale_format::zone::{DeviceLabel, LABEL_MAGIC};
 use shale_volume::LowerDevices;
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use zerocopy::FromZeros;
@@ -86,6 +87,8 @@ pub(crate) struct NewDevices {
     tables: [TierTable; 2],
     starts: [[u32; DEVICES_MAX]; 2],
     devices: [Vec<Arc<dyn TierDevice>>; 2],
+    /// Labels were written, or begun to be: what was there before is gone.
+    labelled: Cell<bool>,
 }
 
 /// The label of a device, if it has one: the newer one of its copies.
@@ -163,14 +166,12 @@ pub(crate) fn wipe_label(device: &dyn TierDevice) -> Result<()> {
 }
 
 impl NewDevices {
-    /// Opens, or makes, what is to be divided. What holds a volume is refused without `force`.
-    pub(crate) fn open(lower: &LowerTiers, force: bool) -> Result<NewDevices> {
-        let mut new = NewDevices {
-            files: Default::default(),
-            tables: [TierTable::new_zeroed(); 2],
-            starts: [[0; DEVICES_MAX]; 2],
-            devices: Default::default(),
-        };
+    /// The tiers that these devices would make. Makes nothing.
+    ///
+    /// # Errors
+    /// One cannot be used, as [`NewDevices::open`].
+    pub(crate) fn plan(lower: &LowerTiers) -> Result<[TierTable; 2]> {
+        let mut tables = [TierTable::new_zeroed(); 2];
         for (n, files) in lower.tiers().into_iter().enumerate() {
             if let Some(extra) = files.get(DEVICES_MAX) {
                 return Err(wrong(
@@ -179,14 +180,48 @@ impl NewDevices {
                 ));
             }
             for file in files {
+                let medium::Division { entry, .. } = medium::divide(&medium::as_found(file)?)?;
+                let table = &mut tables[n];
+                table.device[table.devices as usize] = entry;
+                table.devices += 1;
+                table.blocks += entry.blocks;
+            }
+            if let Some(first) = files.first() {
+                let zones = tables[n].device.iter().map(DeviceEntry::zones).sum();
+                check_zones(&first.path, n, zones)?;
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Takes the labels off again that were written.
+    pub(crate) fn wipe(&self) {
+        for device in self
+            .devices
+            .iter()
+            .flatten()
+            .filter(|_| self.labelled.get())
+        {
+            // The first failure is the one to report.
+            let _ = wipe_label(&**device);
+        }
+    }
+
+    /// Opens, or makes, what [`NewDevices::plan`] has looked at. What holds a volume is refused without `force`.
+    pub(crate) fn open(lower: &LowerTiers, force: bool) -> Result<NewDevices> {
+        let mut new = NewDevices {
+            files: Default::default(),
+            tables: [TierTable::new_zeroed(); 2],
+            starts: [[0; DEVICES_MAX]; 2],
+            devices: Default::default(),
+            labelled: Cell::new(false),
+        };
+        for (n, files) in lower.tiers().into_iter().enumerate() {
+            for file in files {
                 let file = medium::as_found(file)?;
                 let one = NewDevice::open(&file, force, None)?;
                 new.add(n, one);
                 new.files[n].push(file);
-            }
-            let zones: u64 = new.tables[n].device.iter().map(DeviceEntry::zones).sum();
-            if let Some(first) = files.first() {
-                check_zones(&first.path, n, zones)?;
             }
         }
         Ok(new)
@@ -238,6 +273,7 @@ impl NewDevices {
 
     /// Writes the labels, durably.
     pub(crate) fn label(&self, volume: [u8; 16]) -> Result<()> {
+        self.labelled.set(true);
         for (tier, table) in (1..).zip(&self.tables) {
             for (place, device) in (0..).zip(&self.devices[tier as usize - 1]) {
                 let entry = &table.device[place as usize];

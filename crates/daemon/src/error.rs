@@ -58,6 +58,22 @@ pub enum DaemonError {
         /// What was found.
         found: String,
     },
+    /// It takes more than there is.
+    #[error("{}: {why}; make it smaller, or use --force to have it made all the same", path.display())]
+    NoRoom {
+        /// The NVM directory, or the image.
+        path: PathBuf,
+        /// What it takes, and what there is.
+        why: String,
+    },
+    /// Something cannot be made as it was asked for.
+    #[error("{}: {why}", path.display())]
+    Refused {
+        /// What was to be made, or where.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// Another daemon serves the volume.
     #[error("{} is in use by another daemon ({holder}); unmount it first", dir.display())]
     InUse {

@@ -38,6 +38,7 @@ mod gate_tests;
 mod grants;
 mod halt;
 mod holdings;
+pub mod host_space;
 mod labels;
 mod last_blocks;
 pub mod lease;

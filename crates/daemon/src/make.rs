@@ -1,18 +1,20 @@
 //! Making a volume: directory, segments, superblock, volume file.
 
-use crate::devices::{Divided, LowerTiers, NewDevices};
+use crate::devices::{Divided, LowerTiers, NAMES, NewDevices};
 use crate::error::{DaemonError, Result};
-use crate::nvm_dir::{NvmLock, make_nvm, remove, volume_files};
+use crate::host_space::{HostSpace, NvmNeed, check_room, shown};
+use crate::nvm_dir::{NvmLock, lock_path, make_nvm, remove, strangers, volume_files};
 use crate::volume_file::{DeviceFile, FORMAT, NvmEntry, VolumeFile, uuid_text};
-use shale_device::{Clock, MapOptions, Persistence};
+use shale_device::{Clock, Map, MapOptions, Persistence};
 use shale_format::Durability;
 use shale_format::limits::{
     BLOCK_BYTES, CLIENT_LOG_BYTES_DEFAULT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN, NVM_BYTES_MIN,
 };
-use shale_volume::{MkfsOptions, Volume};
+use shale_format::superblock::TierTable;
+use shale_volume::{MkfsOptions, Volume, VolumeError};
 use std::io::Read;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What to make.
@@ -22,7 +24,7 @@ pub struct MakeOptions {
     pub file: PathBuf,
     /// Name for people.
     pub name: String,
-    /// Directory for the NVM tier; made if missing. On a DAX file system, or on
+    /// Directory for the NVM tier; made if missing, but not the one above it. On a DAX file system, or on
     /// tmpfs, which survives processes but no power cut.
     pub nvm_dir: PathBuf,
     /// Bytes of the NVM tier, rounded down to whole blocks.
@@ -42,7 +44,7 @@ pub struct MakeOptions {
     pub root_mode: u32,
     /// Users beside the owner and root whose processes may map the volume; see [`VolumeFile::trusted_uids`].
     pub trusted_uids: Vec<u32>,
-    /// Destroy a volume that is there.
+    /// Destroy a volume that is there; make one that takes more than there is of memory or of a file system.
     pub force: bool,
 }
 
@@ -59,13 +61,46 @@ pub struct Made {
     pub segments: usize,
     /// How the devices of ssd and hdd are divided.
     pub divided: [Vec<Divided>; 2],
+    /// The file system of the NVM directory.
+    pub host: HostSpace,
+    /// What the NVM directory takes, with logs.
+    pub need: NvmNeed,
+}
+
+/// What was made so far for a volume: taken away again unless it is kept.
+#[derive(Debug, Default)]
+struct Begun {
+    /// In the order in which they were made.
+    made: Vec<PathBuf>,
+    kept: bool,
+}
+
+impl Begun {
+    /// Notes a path before it is made, if nothing is there.
+    fn expect(&mut self, path: &Path) {
+        if path.symlink_metadata().is_err() {
+            self.made.push(path.to_path_buf());
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // The first failure is the one to report.
+        for path in self.made.iter().rev().filter(|_| !self.kept) {
+            match path.is_dir() {
+                true => drop(std::fs::remove_dir(path)),
+                false => drop(std::fs::remove_file(path)),
+            }
+        }
+    }
 }
 
 /// Makes a volume (mkfs). Everything that was in it is lost.
 ///
 /// # Errors
 /// A volume is there and `force` is not given, a daemon serves it, there is no
-/// space. A volume half made is removed again.
+/// space; a name, a directory or a device cannot be used. Nothing is left of a volume that is refused or half made.
 pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
     let dir = std::path::absolute(&options.nvm_dir)
         .map_err(|e| DaemonError::file(&options.nvm_dir, "resolve it", e))?;
@@ -77,38 +112,180 @@ pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
             why: format!("{bytes} is below the least of {NVM_BYTES_MIN}"),
         });
     }
-    if !options.force && options.file.exists() {
-        return Err(DaemonError::Exists {
-            path: options.file.clone(),
-            found: "a volume file".to_owned(),
-        });
+    check_name(options)?;
+    check_file(options)?;
+    let there = check_dir(&dir, options)?;
+    // Everything that could be refused is refused before anything is made, or lost.
+    let tables = NewDevices::plan(&options.lower)?;
+    check_tables(bytes, tables, options)?;
+    let logs = log_bytes(options, bytes);
+    let need = NvmNeed::new(bytes, logs.0, logs.1.unwrap_or(logs.0));
+    if !options.force {
+        let parent = dir.parent().unwrap_or(Path::new("/"));
+        let at = if dir.exists() { &*dir } else { parent };
+        check_room((&dir, at), &need, options.lower.tiers())?;
     }
+    let mut begun = Begun::default();
+    begun.expect(&dir);
     if !dir.is_dir() {
         // Nobody else has any business there: files have names, times and sizes.
         let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
         made.map_err(|e| DaemonError::file(&dir, "make the NVM directory", e))?;
     }
+    begun.expect(&lock_path(&dir));
     let lock = NvmLock::take(&dir)?;
-    let there = volume_files(&dir)?;
-    if let (Some(first), false) = (there.first(), options.force) {
-        return Err(DaemonError::Exists {
-            path: dir,
-            found: format!("{first} and {} more files", there.len() - 1),
-        });
+    for device in options.lower.tiers().into_iter().flatten() {
+        begun.expect(&device.path);
     }
-    // Everything that could be refused is refused before anything is lost.
     let devices = NewDevices::open(&options.lower, options.force)?;
     for name in &there {
         remove(&dir.join(name))?;
     }
-    let made = make_in(options, &dir, bytes, &devices, clock);
+    let made = make_in(options, (&dir, bytes), logs, &devices, clock);
     if made.is_err() {
+        devices.wipe();
         for name in volume_files(&dir)? {
             remove(&dir.join(name))?;
         }
     }
     drop(lock);
-    made
+    let (map, file) = made?;
+    begun.kept = true;
+    Ok(Made {
+        host: HostSpace::of(&dir)?,
+        need,
+        file,
+        persistence: map.persistence(),
+        huge_pages: map.huge_pages(),
+        segments: map.pieces().len(),
+        divided: devices.divided(),
+    })
+}
+
+fn refused(path: &Path, why: impl Into<String>) -> DaemonError {
+    DaemonError::Refused {
+        path: path.to_path_buf(),
+        why: why.into(),
+    }
+}
+
+/// Names go to terminals.
+fn check_name(options: &MakeOptions) -> Result<()> {
+    match options.name.chars().find(|c| c.is_control()) {
+        None => Ok(()),
+        Some(c) => {
+            let why = format!(
+                "the volume's name has a control character (U+{:04X}): give it another one with --label",
+                u32::from(c)
+            );
+            Err(refused(&options.file, why))
+        }
+    }
+}
+
+/// Whether the volume file can be written where it is to be.
+fn check_file(options: &MakeOptions) -> Result<()> {
+    let file = &options.file;
+    let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        let why = format!(
+            "there is no directory {} for the volume file",
+            parent.display()
+        );
+        return Err(refused(file, why));
+    }
+    match file.symlink_metadata() {
+        Ok(found) if found.is_dir() => Err(refused(
+            file,
+            "it is a directory: name the volume file, as in VOLUME.toml",
+        )),
+        Ok(_) if !options.force => Err(DaemonError::Exists {
+            path: file.clone(),
+            found: "a volume file".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The files of a volume that are in the NVM directory. One that is missing can be made; in one that is there nothing else is.
+fn check_dir(dir: &Path, options: &MakeOptions) -> Result<Vec<String>> {
+    let parent = dir.parent().unwrap_or(Path::new("/"));
+    let found = match dir.metadata() {
+        Ok(found) => found,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && dir.symlink_metadata().is_err() => {
+            return match parent.is_dir() {
+                true => Ok(Vec::new()),
+                false => {
+                    let why = format!(
+                        "{} is missing: only the last directory is made (is a file system not mounted?)",
+                        parent.display()
+                    );
+                    Err(refused(dir, why))
+                }
+            };
+        }
+        Err(e) => return Err(DaemonError::file(dir, "look at it", e)),
+    };
+    if !found.is_dir() {
+        return Err(refused(dir, "it is not a directory"));
+    }
+    if found.mode() & 0o002 != 0 {
+        let why = format!(
+            "every user may write to it (mode {:04o}), and take names in it: give a directory in it, or chmod 700 it",
+            found.mode() & 0o7777
+        );
+        return Err(refused(dir, why));
+    }
+    let there = volume_files(dir)?;
+    let strangers = strangers(dir)?;
+    if let (Some(first), true) = (strangers.first(), there.is_empty()) {
+        let why = format!(
+            "it holds other files ({first} and {} more): give an empty directory, or one that is to be made",
+            strangers.len() - 1
+        );
+        return Err(refused(dir, why));
+    }
+    match (there.first(), options.force) {
+        (Some(first), false) => Err(DaemonError::Exists {
+            path: dir.to_path_buf(),
+            found: format!("{first} and {} more files", there.len() - 1),
+        }),
+        _ => Ok(there),
+    }
+}
+
+/// Names the tier whose tables take too much of NVM.
+fn check_tables(bytes: u64, tables: [TierTable; 2], options: &MakeOptions) -> Result<()> {
+    let [ssd, hdd] = tables;
+    let wanted = MkfsOptions {
+        ssd,
+        hdd,
+        ..MkfsOptions::default()
+    };
+    let Err(VolumeError::TierSize { expected, .. }) = Volume::check_new(bytes, &wanted) else {
+        return Ok(());
+    };
+    let tiers = NAMES.into_iter().zip(&tables).zip(options.lower.tiers());
+    let largest = tiers.max_by_key(|((_, table), _)| table.blocks);
+    let Some(((name, table), [first, ..])) = largest.map(|(t, files)| (t, files.as_slice())) else {
+        return Ok(());
+    };
+    let why = format!(
+        "{name}: the tables of {} of {name} need more of NVM than there is: NVM has {}, with these tiers it must have {}; \
+         give more NVM, or smaller devices",
+        shown(table.blocks * BLOCK_BYTES as u64),
+        shown(bytes),
+        shown(expected)
+    );
+    Err(refused(&first.path, why))
+}
+
+fn log_bytes(options: &MakeOptions, nvm_bytes: u64) -> (u64, Option<u64>) {
+    match options.log_bytes {
+        0 => default_log_bytes(nvm_bytes),
+        n => (n, None),
+    }
 }
 
 /// Bytes of the logs of a volume for which none were said: of the mount, and of each other process. A process
@@ -125,18 +302,12 @@ fn default_log_bytes(nvm_bytes: u64) -> (u64, Option<u64>) {
 
 fn make_in(
     options: &MakeOptions,
-    dir: &std::path::Path,
-    bytes: u64,
+    (dir, bytes): (&Path, u64),
+    (log_bytes, client_log_bytes): (u64, Option<u64>),
     devices: &NewDevices,
     clock: &dyn Clock,
-) -> Result<Made> {
-    let map = make_nvm(dir, bytes, &MapOptions::new())?;
-    let (persistence, huge_pages) = (map.persistence(), map.huge_pages());
-    let segments = map.pieces().len();
-    let (log_bytes, client_log_bytes) = match options.log_bytes {
-        0 => default_log_bytes(bytes),
-        n => (n, None),
-    };
+) -> Result<(Arc<Map>, VolumeFile)> {
+    let map = Arc::new(make_nvm(dir, bytes, &MapOptions::new())?);
     let uuid = random()?;
     let [ssd_files, hdd_files] = devices.files();
     let file = VolumeFile {
@@ -161,7 +332,7 @@ fn make_in(
     let [ssd, hdd] = devices.tables();
     devices.label(uuid)?;
     Volume::create_with(
-        Arc::new(map),
+        map.clone(),
         &MkfsOptions {
             uuid,
             hash_seed: [word(low), word(high)],
@@ -178,13 +349,7 @@ fn make_in(
         &devices.devices(),
     )?;
     file.save(&options.file)?;
-    Ok(Made {
-        file,
-        persistence,
-        huge_pages,
-        segments,
-        divided: devices.divided(),
-    })
+    Ok((map, file))
 }
 
 /// The same devices, wherever the volume file is.

@@ -98,6 +98,35 @@ pub fn make_nvm(dir: &Path, bytes: u64, options: &MapOptions) -> Result<Map> {
     Ok(map)
 }
 
+/// The lock of an NVM directory.
+pub(crate) fn lock_path(dir: &Path) -> PathBuf {
+    dir.join(LOCK)
+}
+
+/// What is in `dir` and is none of a volume's, by name; the directory that file systems have for what is lost is
+/// everybody's.
+pub(crate) fn strangers(dir: &Path) -> Result<Vec<String>> {
+    let entries = std::fs::read_dir(dir).map_err(|e| DaemonError::file(dir, "list it", e))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| DaemonError::file(dir, "list it", e))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !is_volume_file(&name) && name != LOCK && name != "lost+found" {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn is_volume_file(name: &str) -> bool {
+    let prefixes = ["seg-", "log-", crate::mappings::PREFIX];
+    let rest = prefixes
+        .into_iter()
+        .find_map(|prefix| name.strip_prefix(prefix));
+    rest.is_some_and(|rest| rest.bytes().next().is_some_and(|b| b.is_ascii_digit()))
+}
+
 /// The files of a volume in `dir`: segments, logs and mappings, by name.
 ///
 /// # Errors
@@ -112,11 +141,7 @@ pub fn volume_files(dir: &Path) -> Result<Vec<String>> {
     for entry in entries {
         let entry = entry.map_err(|e| DaemonError::file(dir, "list it", e))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let numbered = |prefix: &str| {
-            name.strip_prefix(prefix)
-                .is_some_and(|rest| rest.bytes().next().is_some_and(|b| b.is_ascii_digit()))
-        };
-        if numbered("seg-") || numbered("log-") || numbered(crate::mappings::PREFIX) {
+        if is_volume_file(&name) {
             names.push(name);
         }
     }

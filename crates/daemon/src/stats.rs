@@ -3,6 +3,7 @@
 use crate::accounts::Written;
 use crate::client::{Fate, Reach};
 use crate::digest::DigestStats;
+use crate::host_space::NvmHost;
 use crate::limits::Limits;
 use crate::lower_read::BadBlock;
 use crate::rates::RateStatus;
@@ -42,6 +43,8 @@ pub struct Status {
     pub nvm_dir: String,
     /// `dax`: survives a power cut; `emulated`: survives processes only.
     pub persistence: &'static str,
+    /// The file system of the NVM directory, and what is to be had of it yet; none where it cannot be looked at.
+    pub nvm_host: Option<NvmHost>,
     /// Whether the kernel took the advice to use huge pages.
     pub huge_pages: bool,
     /// Instructions used to write NVM.
@@ -245,6 +248,15 @@ pub fn persistence_word(persistence: Persistence) -> &'static str {
 }
 
 impl Shared {
+    /// Where the NVM lies. Real NVM is not looked at: it may have many files, and is nothing but itself.
+    fn nvm_host(&self) -> Option<NvmHost> {
+        let emulated = self.map.persistence() == Persistence::Emulated;
+        let log = self.client_ring_bytes(0);
+        emulated
+            .then(|| NvmHost::look(&self.nvm_dir, log).ok())
+            .flatten()
+    }
+
     /// The state now.
     pub(crate) fn status(&self) -> Status {
         let superblock = self.volume.superblock();
@@ -266,6 +278,7 @@ impl Shared {
             uptime_s: (self.clock.monotonic_ns() - self.started_ns) / 1_000_000_000,
             nvm_dir: self.nvm_dir.display().to_string(),
             persistence: persistence_word(self.map.persistence()),
+            nvm_host: self.nvm_host(),
             huge_pages: self.map.huge_pages(),
             instructions: self.map.instructions(),
             space: self.space_status(),

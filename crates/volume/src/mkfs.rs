@@ -192,9 +192,8 @@ fn inode_file(block: u64) -> Inode {
     file
 }
 
-/// Writes an empty volume to the whole mapping.
-pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
-    let bytes = map.bytes() as u64;
+/// How a tier of `bytes` bytes is divided. What could not be opened again is refused.
+pub(crate) fn plan(bytes: u64, options: &MkfsOptions) -> Result<(Superblock, DeviceTable)> {
     if bytes < NVM_BYTES_MIN {
         return Err(VolumeError::TierSize {
             expected: NVM_BYTES_MIN,
@@ -209,8 +208,16 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
             found: bytes,
         });
     }
-    // What could not be opened again is refused before anything is lost.
-    shale_format::superblock::Superblock::decode(&sb.encode(), SUPER_BLOCK)?;
+    Superblock::decode(&sb.encode(), SUPER_BLOCK)?;
+    Ok((sb, table))
+}
+
+/// Writes an empty volume to the whole mapping.
+pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
+    let bytes = map.bytes() as u64;
+    // Before anything is lost.
+    let (sb, table) = plan(bytes, options)?;
+    let blocks = bytes / BLOCK_BYTES as u64;
     let media = Media::new(Arc::clone(map), blocks);
     let zeros = [0; BLOCK_BYTES];
     let supers = [SUPER_BLOCK, sb.second_block()];

@@ -82,6 +82,14 @@ impl Volume {
         Self::open_with(map, devices)
     }
 
+    /// Whether [`Volume::create_with`] can make such a volume of `bytes` bytes of NVM. Writes nothing.
+    ///
+    /// # Errors
+    /// NVM is too small for a volume, or for the tables of its tiers.
+    pub fn check_new(bytes: u64, options: &MkfsOptions) -> Result<()> {
+        mkfs::plan(bytes, options).map(drop)
+    }
+
     /// Opens a volume: superblock, journal replay, bitmaps, root.
     ///
     /// # Errors
