@@ -26,8 +26,6 @@ use crate::users::Users;
 
 /// Preferred size of input and output, in bytes.
 const IO_BYTES: u32 = 4096;
-/// Longest name, in bytes.
-const NAME_BYTES_MAX: u32 = 255;
 
 /// A libfs session, served by FUSE.
 pub struct ShaleFs {
@@ -524,15 +522,15 @@ impl NodeFs for ShaleFs {
     }
 
     fn statfs(&self, _request: &Request) -> Result<StatFs> {
-        let s = self.session.space().map_err(errno)?;
+        let s = self.session.statfs().map_err(errno)?;
         Ok(StatFs {
-            blocks: s.total,
-            bfree: s.free,
-            bavail: s.free,
-            files: s.inodes_used + s.inodes_free,
-            ffree: s.inodes_free,
+            blocks: s.blocks,
+            bfree: s.blocks_free,
+            bavail: s.blocks_free,
+            files: s.files,
+            ffree: s.files_free,
             bsize: IO_BYTES,
-            namelen: NAME_BYTES_MAX,
+            namelen: s.name_bytes_max,
             frsize: IO_BYTES,
         })
     }

@@ -6,6 +6,7 @@ use crate::flags::may_set;
 use crate::op::Op;
 use crate::read::read_target;
 use crate::rights::has_capability;
+use crate::room::UNTOLD_BLOCKS;
 use crate::session::{Need, Session};
 use shale_format::inode::{Inode, time};
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
@@ -145,10 +146,11 @@ impl Session {
     /// Sizes of the file system. Brings what is logged into the volume first.
     pub fn statfs(&self) -> Result<StatFs> {
         let space = self.space()?;
+        let told = |blocks: u64| blocks.saturating_sub(UNTOLD_BLOCKS);
         Ok(StatFs {
             block_bytes: BLOCK_BYTES as u32,
-            blocks: space.total,
-            blocks_free: space.free,
+            blocks: told(space.total),
+            blocks_free: told(space.free),
             files: space.inodes_used + space.inodes_free,
             files_free: space.inodes_free,
             name_bytes_max: NAME_BYTES_MAX as u32,

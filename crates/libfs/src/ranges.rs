@@ -6,6 +6,7 @@ use crate::flags::{may_change, may_write};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::wrong_type;
+use crate::room::content_blocks;
 use crate::session::{Need, Session};
 use crate::write::{WriteFlags, missing_blocks};
 use shale_format::inode::time;
@@ -15,6 +16,9 @@ use shale_format::{FileBlock, Ino, LogPos};
 use shale_oplog::encode;
 use shale_proto::{Insist, LeaseMode};
 use std::sync::atomic::Ordering;
+
+/// Parts in which a range is set aside at most where room is short: each leaves a 65th of what was free.
+const ROOM_TRIES: u32 = 16;
 
 /// `SEEK_DATA` of `lseek`.
 pub const SEEK_DATA: u32 = 3;
@@ -188,7 +192,10 @@ impl Session {
         range: std::ops::Range<u64>,
     ) -> Result<()> {
         let (mut start, end) = (range.start, range.end);
-        if !self.is_tiered() || end - start <= PIECE_BYTES {
+        if !self.is_tiered() {
+            return self.change_as_room_comes(caller, ino, change, keep, range);
+        }
+        if end - start <= PIECE_BYTES {
             return self.change_range(caller, ino, change, keep, range);
         }
         self.look_for_room(caller, ino, range)?;
@@ -202,6 +209,44 @@ impl Session {
             start = to;
         }
         self.change_range(caller, ino, change, keep, start..end)
+    }
+
+    /// Sets blocks aside in NVM alone. What a record sets aside beyond its blocks, in case each becomes an
+    /// extent of its own, is free again when it is digested: so a range that does not find room at once
+    /// is set aside as far as it does, then the rest, until all that is free is the file's.
+    fn change_as_room_comes(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        change: RangeChange,
+        keep: bool,
+        range: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let (mut start, end) = (range.start, range.end);
+        let mut tries = 0;
+        loop {
+            match self.change_range(caller, ino, change, keep, start..end) {
+                Err(Errno::NOSPC) if tries < ROOM_TRIES => {}
+                done => return done,
+            }
+            if tries == 0 {
+                self.look_for_room(caller, ino, start..end)?;
+            }
+            tries += 1;
+            let to = start / BLOCK * BLOCK + content_blocks(self.space()?.free) * BLOCK;
+            if to <= start {
+                return Err(Errno::NOSPC);
+            }
+            // All of it, if there is room by now.
+            if to < end {
+                let unnamed = Caller {
+                    request: 0,
+                    ..*caller
+                };
+                self.change_range(&unnamed, ino, change, true, start..to)?;
+                start = to;
+            }
+        }
     }
 
     /// ENOSPC if all tiers together lack room for the blocks that a range has not got yet.

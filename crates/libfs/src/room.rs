@@ -32,6 +32,15 @@ pub(crate) fn content_bytes(new: u64, blocks: u64) -> u64 {
     blocks_bytes(new) + TREE_BYTES + EXTENT_BYTES * blocks
 }
 
+/// Blocks that a change of content can bring if `free` blocks are.
+pub(crate) fn content_blocks(free: u64) -> u64 {
+    blocks_bytes(free).saturating_sub(TREE_BYTES) / (BLOCK_BYTES as u64 + EXTENT_BYTES)
+}
+
+/// Blocks that are not told as free: a new file, its name, and its last block need so much room beyond
+/// what they fill.
+pub(crate) const UNTOLD_BLOCKS: u64 = 8;
+
 /// What a change may add that cuts a file's extents and gives back `freed` blocks for
 /// certain: nothing from two on.
 pub(crate) fn cut_bytes(freed: u64) -> u64 {
@@ -127,6 +136,15 @@ mod tests {
         assert_eq!(cut_bytes(1), 4096);
         assert_eq!((cut_bytes(2), cut_bytes(u64::MAX)), (0, 0));
         assert_eq!(content_bytes(1, 2), 4096 + 8192 + 128);
+        for free in 3..10_000 {
+            let fit = content_blocks(free);
+            assert!(content_bytes(fit, fit) <= blocks_bytes(free), "{free}");
+            assert!(
+                content_bytes(fit + 1, fit + 1) > blocks_bytes(free),
+                "{free}"
+            );
+        }
+        assert!(content_bytes(1, 1) + INODE_BYTES + TREE_BYTES < blocks_bytes(UNTOLD_BLOCKS));
     }
 
     #[test]

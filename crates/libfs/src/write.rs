@@ -12,6 +12,7 @@ use crate::grants::{BlockRun, Runs};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::read::{Piece, pieces, wrong_type};
+use crate::room::content_blocks;
 use crate::session::{Need, Session, final_errno};
 use shale_device::mutants;
 use shale_format::inode::time;
@@ -121,9 +122,19 @@ impl Session {
             }
         }
         loop {
-            let piece = &data[done..data.len().min(done + first_piece(*at))];
-            let place = (*at, data.len() - done);
-            match self.write_piece(caller, ino, known, place, piece, flags) {
+            let mut piece = &data[done..data.len().min(done + first_piece(*at))];
+            let whole = data.len() - done;
+            let place = (*at, whole, true);
+            let mut written = self.write_piece(caller, ino, known, place, piece, flags);
+            if written == Err(Errno::NOSPC)
+                && let Some(fits) = self.part_that_fits(*at, piece)?
+            {
+                piece = fits;
+                // Blocks to steal would have to be free besides the room.
+                let place = (*at, whole, false);
+                written = self.write_piece(caller, ino, known, place, piece, flags);
+            }
+            match written {
                 Ok(end) => *at = end,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
@@ -135,17 +146,30 @@ impl Session {
         }
     }
 
-    /// Writes one piece of the `whole` bytes that a call has yet to write; returns the offset behind it.
+    /// Of a piece that found no room, to be written from byte `at` on, what does by now; `None`: less than a
+    /// block.
+    #[cold]
+    fn part_that_fits<'d>(&self, at: u64, piece: &'d [u8]) -> Result<Option<&'d [u8]>> {
+        if self.is_tiered() {
+            return Ok(None);
+        }
+        let blocks = content_blocks(self.space()?.free);
+        let bytes = (blocks * BLOCK).saturating_sub(at % BLOCK);
+        Ok((bytes > 0).then(|| &piece[..piece.len().min(bytes as usize)]))
+    }
+
+    /// Writes one piece of the `whole` bytes that a call has yet to write, into granted blocks if it `steals`;
+    /// returns the offset behind it.
     fn write_piece(
         &self,
         caller: &Caller,
         ino: u64,
         mut known: Option<&Node>,
-        (offset, whole): (u64, usize),
+        (offset, whole, steals): (u64, usize, bool),
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<u64> {
-        let mut stolen = match (data.len() < BLOCK_BYTES, flags.append) {
+        let mut stolen = match (data.len() < BLOCK_BYTES || !steals, flags.append) {
             (true, _) => None,
             (false, true) => self.steal_at_end(ino, known, data)?,
             (false, false) => self.steal(offset, data)?,

@@ -4,6 +4,7 @@
 mod calls;
 mod directories;
 mod extents;
+mod free;
 mod inodes;
 mod last_blocks;
 mod load;
