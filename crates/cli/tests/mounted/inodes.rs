@@ -4,7 +4,6 @@ use crate::volume::{Volume, can_mount, wait_until};
 use shale_device::{Access, Map};
 use shale_format::Ino;
 use shale_format::inode::slot_of;
-use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_volume::{FoundInode, View};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -94,8 +93,7 @@ impl Full {
         };
         let found = numbers.keys().find_map(lies);
         let (ino, addr) = found.expect("an inode on flash");
-        let byte = LABEL_AREA_BYTES + (addr.index() - place.first) * BLOCK_BYTES as u64;
-        (ino, byte + slot_of(Ino(ino)).1 as u64)
+        (ino, place.byte_of(addr.index()) + slot_of(Ino(ino)).1 as u64)
     }
 
     /// Names and what `stat` says are right on the mount, and for a program past it.
