@@ -8,12 +8,24 @@
 use crate::errno::Stop;
 use crate::op::Op;
 use shale_format::limits::BLOCK_BYTES;
+use shale_proto::message::GRANT_AHEAD_BLOCKS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Room is counted in this many bytes, as in a record's header.
 pub(crate) const UNIT: u64 = 64;
-/// Asked for at once when the piece at hand is used up.
+/// Asked for at once when the piece at hand is used up, at most: of room and of blocks alike.
 pub(crate) const PIECE_BYTES: u64 = 16 << 20;
+
+const _: () = assert!(PIECE_BYTES == GRANT_AHEAD_BLOCKS as u64 * BLOCK_BYTES as u64);
+
+/// Part of NVM that a client asks for ahead of use at most, of room and of blocks each: it keeps what it does
+/// not use for as long as it does nothing, and nobody else can have it.
+const AHEAD_PART: u64 = 128;
+
+/// Bytes to ask for ahead of use, of NVM that is so large; at least what one small call needs.
+pub(crate) fn ahead_bytes(nvm_bytes: u64) -> u64 {
+    (nvm_bytes / AHEAD_PART).clamp(16 * BLOCK_BYTES as u64, PIECE_BYTES)
+}
 
 /// What a change of one tree may add to it: a full leaf that splits, and a root above the
 /// two; or the first node of a file that had a single extent. (Inner nodes that split are

@@ -23,7 +23,7 @@ pub use crate::options::{SessionMaps, SessionOptions};
 use crate::path_cache::PathCache;
 use crate::present::Present;
 use crate::requests::Requests;
-use crate::room::{PIECE_BYTES, Room, UNIT};
+use crate::room::{Room, UNIT, ahead_bytes};
 use crate::search::Search;
 use parking_lot::Mutex;
 use shale_device::Memory;
@@ -33,9 +33,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
-use shale_proto::message::{
-    Attached, BlockRun as GrantedRun, GRANT_AHEAD_BLOCKS, PROTO_VERSION, Space,
-};
+use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_volume::View;
 use std::os::fd::OwnedFd;
@@ -410,7 +408,7 @@ impl Session {
             Reply::NoSpace => Ok(false),
             _ => Err(Errno::PROTO),
         };
-        if ask(bytes.max(PIECE_BYTES))? {
+        if ask(bytes.max(ahead_bytes(self.nvm.bytes() as u64)))? {
             return Ok(());
         }
         self.return_grants()?;
@@ -453,8 +451,9 @@ impl Session {
         }
         // What a large call lacks, so that nothing of it stays behind; for small ones ahead.
         let lacking = blocks.saturating_sub(self.blocks.count());
+        let ahead = ahead_bytes(self.nvm.bytes() as u64) / BLOCK_BYTES as u64;
         let ask = Request::GrantBlocks {
-            blocks: lacking.max(GRANT_AHEAD_BLOCKS.into()) as u32,
+            blocks: lacking.max(ahead) as u32,
         };
         let (reply, fds) = self.channel.call(ask).map_err(|e| proto(&e))?;
         let Reply::Blocks { runs, segments } = reply else {

@@ -93,7 +93,10 @@ impl Full {
         };
         let found = numbers.keys().find_map(lies);
         let (ino, addr) = found.expect("an inode on flash");
-        (ino, place.byte_of(addr.index()) + slot_of(Ino(ino)).1 as u64)
+        (
+            ino,
+            place.byte_of(addr.index()) + slot_of(Ino(ino)).1 as u64,
+        )
     }
 
     /// Names and what `stat` says are right on the mount, and for a program past it.

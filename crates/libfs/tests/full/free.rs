@@ -86,3 +86,28 @@ fn what_is_free_can_be_written() {
     place.stop();
     place.check();
 }
+
+/// What clients were given ahead of use and do not use is little beside what there is.
+#[test]
+fn clients_that_do_nothing_keep_little_from_others() {
+    let place = Place::new(96);
+    let idle: Vec<_> = (0..4).map(|_| place.attach(false)).collect();
+    let begun = free(&idle[0]);
+    for (n, session) in idle.iter().enumerate() {
+        let ino = file(session, &format!("idle{n}"));
+        let data = vec![7; 100_000];
+        session
+            .write(&ME, ino, 0, &data, WriteFlags::default())
+            .unwrap();
+        session.digest().unwrap();
+    }
+    let session = place.attach(false);
+    let all = free(&session);
+    let ino = file(&session, "f");
+    let size = fill(&session, ino, 100_000);
+    let (had, left) = (size / BLOCK, free(&session));
+    assert!(
+        had > begun / 100 * 90,
+        "{had} of {begun} blocks had, {all} told, then {left}"
+    );
+}
