@@ -1,7 +1,6 @@
 //! Fragmented files until NVM is full of nodes of extents: their leaves go below, and every byte is found right.
 
 use crate::place::{ME, Place};
-use shale_format::limits::LABEL_AREA_BYTES;
 use shale_format::{Ino, TierId};
 use shale_libfs::{Errno, SEEK_DATA, SEEK_HOLE, Session, WriteFlags};
 use shale_volume::leaves_below;
@@ -163,9 +162,10 @@ fn a_leaf_of_extents_that_cannot_be_read_is_an_error_for_its_part() {
     let view = place.daemon().volume().view();
     let file = view.inode(Ino(ino)).unwrap().unwrap();
     let bad = view.leaves(&file).unwrap()[0].index();
+    let byte = place.flash_byte(bad);
     drop(view);
     place.stop();
-    place.flip(LABEL_AREA_BYTES + bad * BLOCK as u64 + 100);
+    place.flip(byte + 100);
     place.start();
     let session = place.attach(false);
     let read = |part: u64| {

@@ -2,7 +2,7 @@
 
 use crate::pieces::pinned;
 use crate::place::{ME, Place};
-use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::{FileBlock, Ino};
 use shale_libfs::{Errno, Session, WriteFlags};
 use shale_volume::Mapping;
@@ -33,7 +33,7 @@ fn image_byte(place: &Place, ino: u64, fb: u64) -> u64 {
     let view = place.daemon().volume().view();
     let inode = view.inode(Ino(ino)).unwrap().unwrap();
     match view.map_block(&inode, FileBlock(fb)).unwrap() {
-        Mapping::Data { addr, .. } => LABEL_AREA_BYTES + addr.index() * BLOCK,
+        Mapping::Data { addr, .. } => place.flash_byte(addr.index()),
         other => panic!("{other:?}"),
     }
 }

@@ -97,6 +97,13 @@ impl Place {
         }
     }
 
+    /// Where a block of the only flash device is in its image.
+    pub fn flash_byte(&self, block: u64) -> u64 {
+        let view = self.daemon().volume().view();
+        let devices = view.device_table().expect("a device table");
+        devices.of(0)[0].byte_of(block)
+    }
+
     /// Changes a bit of the flash; no daemon may run.
     pub fn flip(&self, byte: u64) {
         let path = self.dir.path().join("flash.img");
