@@ -69,9 +69,12 @@ impl Left {
     }
 }
 
-/// Gives back the space of a log that is in the volume, but for its header: its client may have it mapped for
-/// long, and looks there for where it ends.
+/// Gives back the space of a log that was removed, but for its header: its client may have it mapped for
+/// long, and looks there for where it ends. A file that has another name is somebody's copy, and keeps its bytes.
 pub(crate) fn empty(file: BorrowedFd<'_>, ring_bytes: u64) {
+    if rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0) {
+        return;
+    }
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     // It only saves memory; a file system that cannot do it keeps the bytes.
     let _ = rustix::fs::fallocate(file, mode, RING_AT as u64, ring_bytes);

@@ -526,11 +526,6 @@ impl Recovery<'_> {
                 tracing::error!("recovery: {}: cannot put it aside: {e}", log.path.display());
             }
         }
-        for log in gone.iter().filter(|l| !l.outcome.refused) {
-            if let Some(file) = &log.map {
-                empty(file.fd(), log.slot.ring_bytes);
-            }
-        }
         let slots = self.volume.log_slots();
         for name in volume_files(self.nvm_dir)? {
             let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
@@ -540,6 +535,11 @@ impl Recovery<'_> {
             {
                 // Nothing of it counts any more, so it keeps nobody from starting.
                 tracing::error!("recovery: {e}");
+            }
+        }
+        for log in gone {
+            if let Some(file) = &log.map {
+                empty(file.fd(), log.slot.ring_bytes);
             }
         }
         Ok(())

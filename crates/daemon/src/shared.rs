@@ -187,12 +187,13 @@ impl Shared {
         if client.reach == Reach::Socket {
             tracing::info!(client = client.id, pid = client.pid, "client left");
         }
-        if client.reach == Reach::Socket {
-            crate::left_log::empty(client.log_fd.as_fd(), client.ring_bytes);
-        }
-        if let Err(e) = self.free_log(client.slot, &client.log_path) {
+        match self.free_log(client.slot, &client.log_path) {
+            Ok(()) if client.reach == Reach::Socket => {
+                crate::left_log::empty(client.log_fd.as_fd(), client.ring_bytes);
+            }
+            Ok(()) => {}
             // Everything is in the volume; the next start frees the slot.
-            tracing::error!(client = client.id, "cannot free its log: {e}");
+            Err(e) => tracing::error!(client = client.id, "cannot free its log: {e}"),
         }
         digested
     }
