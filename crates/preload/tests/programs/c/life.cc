@@ -126,9 +126,8 @@ static void *exits(void *) {
 }
 
 // Outlives the main thread; then the process ends as by `exit`.
-static void *is_last(void *) {
-    struct timespec moment = {0, 30000000};
-    nanosleep(&moment, nullptr);
+static void *is_last(void *main_thread) {
+    if (pthread_join(*(pthread_t *)main_thread, nullptr)) abort();
     local.who = "local of the last";
     late("last thread");
     return nullptr;
@@ -147,7 +146,8 @@ static void end(char **argv) {
     if (!strcmp(how, "term")) raise(SIGTERM);
     if (!strcmp(how, "kill")) raise(SIGKILL);
     if (!strcmp(how, "last")) {
-        if (pthread_create(&thread, nullptr, is_last, nullptr)) abort();
+        static pthread_t main_thread = pthread_self();
+        if (pthread_create(&thread, nullptr, is_last, &main_thread)) abort();
         pthread_exit(nullptr);
     }
     if (!strcmp(how, "exec")) execl("/bin/true", "true", (char *)nullptr);
