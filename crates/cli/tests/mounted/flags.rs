@@ -2,7 +2,7 @@
 //! (Linux 6.18) told the same program; and that flags outlive daemon and mount.
 
 use crate::run::with_library;
-use crate::volume::Volume;
+use crate::volume::{SHALE, Volume, library};
 use std::fs;
 use std::io::ErrorKind;
 use std::process::Command;
@@ -59,8 +59,9 @@ fn flags_forbid_what_they_forbid_on_ext4() {
         let mut command = match served {
             false => Command::new("python3"),
             true => {
-                let mut command = Command::new(crate::volume::SHALE);
+                let mut command = Command::new(SHALE);
                 command.args(["run", "--", "python3"]);
+                command.env("SHALE_PRELOAD", library());
                 command.env("SHALE_WARM_CALLS", "0");
                 command
             }

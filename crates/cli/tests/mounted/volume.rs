@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,10 +48,27 @@ impl Said {
 }
 
 /// The library of `shale run`, which cargo builds beside this test when it builds the
-/// workspace.
+/// workspace, but not with this test alone.
 pub fn library() -> PathBuf {
+    static NEWER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let test = std::env::current_exe().unwrap();
-    test.with_file_name("libshale_preload.so")
+    let library = test.with_file_name("libshale_preload.so");
+    if let Some(newer) = NEWER.get_or_init(|| newer_source(&library)) {
+        let (library, newer) = (library.display(), newer.display());
+        panic!("{library} is older than {newer}: cargo build -p shale-preload");
+    }
+    library
+}
+
+/// A source file of the library that has changed since it was built.
+fn newer_source(library: &Path) -> Option<PathBuf> {
+    let changed = |path: &Path| fs::metadata(path)?.modified();
+    let built = changed(library).ok()?;
+    // Cargo's list of what it read.
+    let list = library.parent()?.with_file_name("libshale_preload.d");
+    let list = fs::read_to_string(list).ok()?;
+    let mut sources = list.split_whitespace().skip(1).map(PathBuf::from);
+    sources.find(|path| changed(path).is_ok_and(|then| then > built))
 }
 
 /// Runs the program; a run that hangs is killed. Commands of `shale run` become clients
