@@ -23,7 +23,8 @@ impl Session {
 
     /// Sets the flags of a file or directory, in one transaction. Who may do that has been decided before: the
     /// owner, and for immutable and append-only whoever has `CAP_LINUX_IMMUTABLE`. Errors: `ENOTTY` for
-    /// anything else, `EOPNOTSUPP` for flags that are not of [`CHANGEABLE`].
+    /// anything else, `EOPNOTSUPP` for flags that are not of [`CHANGEABLE`], `EPERM` for others of what is and stays
+    /// immutable.
     pub fn set_inode_flags(&self, caller: &Caller, ino: u64, flags: u32) -> Result<()> {
         if flags & !CHANGEABLE != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -38,6 +39,11 @@ impl Session {
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
             has_flags(&state.inode)?;
+            let old = state.inode.flags & CHANGEABLE;
+            // What stays immutable keeps its other flags, as on ext4.
+            if old & flags & IMMUTABLE != 0 && old != flags {
+                return Err(Errno::PERM.into());
+            }
             let body = SetAttrBody {
                 valid: attr::FLAGS,
                 flags,

@@ -190,6 +190,14 @@ def main(top):
     open(path, "w").close()
     ioctl(path, FSSET, [0x8 | 0x80, 0, 0, 0, 0, 0, 0])
     print("forms:", hex(get(path)), hex(ioctl(path, FSGET, [0] * 7)[0] & 0xF8))
+    # What stays immutable keeps its other flags.
+    for before, after in ((0x10, 0x10), (0x10, 0x50), (0x50, 0x10), (0x10, 0x30), (0x30, 0x10), (0x50, 0x80), (0x40, 0x50)):
+        put(path, 0)
+        put(path, before)
+        print(f"from {before:#x} to {after:#x}:", said(lambda: put(path, after)), hex(get(path)))
+    put(path, 0)
+    ioctl(path, FSSET, [0x8 | 0x80, 0, 0, 0, 0, 0, 0])
+    print("immutable, the other form:", said(lambda: ioctl(path, FSSET, [0x8, 0, 0, 0, 0, 0, 0]) and None))
     put(path, 0)
     print("project:", said(lambda: ioctl(path, FSSET, [0, 0, 0, 7, 0, 0, 0]) and None))
     print("compression:", said(lambda: put(path, 0) or ioctl(path, SET, [0x4 | 0x80000, 0]) and None))
