@@ -11,6 +11,8 @@ use crate::stubs::PASS;
 use crate::table::{self, Entry};
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
+use rustix::fs::FallocateFlags;
+use shale_format::limits::FILE_BYTES_MAX;
 use shale_libfs::{Attr, Timestamp};
 use shale_proto::mounts::{RANGE, RangeCall};
 use std::os::fd::BorrowedFd;
@@ -134,6 +136,13 @@ fn by_mount(fd: i32, args: &Args) -> i64 {
     };
     // SAFETY: the program's descriptor, in a call about it.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    // The kernel takes the rights of a program before it hands on a change of content, which this is not to it. So it
+    // is first asked for one that the mount refuses: there is no such place in a file.
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, punch, FILE_BYTES_MAX, 1) {
+        Ok(()) | Err(rustix::io::Errno::FBIG) => {}
+        Err(e) => return raw::fail(e.raw_os_error()),
+    }
     // The attribute is never there: a mount of a version that does not know it changes nothing.
     let flags = rustix::fs::XattrFlags::REPLACE;
     let done = rustix::fs::fsetxattr(file, RANGE, &call.to_bytes(), flags);
