@@ -131,6 +131,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     // Before anybody else can become a client.
     daemon.set_lease_hook(Arc::new(KernelCaches::new(fs.clone(), &mount)));
     mount_options::watch(&daemon, &start.mountpoint)?;
+    can_shut_down(&daemon, &mount, &fs);
     daemon
         .serve_listener(listener)
         .map_err(|e| Failure::new(e.to_string()))?;
@@ -161,6 +162,19 @@ fn no_client(daemon: &Daemon, errno: i32) -> Failure {
         shown(free)
     ))
     .advise("make room there, or make the volume anew with a smaller --nvm or --log-bytes")
+}
+
+/// A mount that is shut down serves no client, and one that is not can be.
+fn can_shut_down(daemon: &Arc<Daemon>, mount: &shale_fuse::Session, fs: &ShaleFs) {
+    if mount.info().is_shut_down() {
+        daemon.stop_clients();
+    }
+    let daemon = Arc::downgrade(daemon);
+    fs.can_shut_down(mount.notifier(), move || {
+        if let Some(daemon) = daemon.upgrade() {
+            daemon.stop_clients();
+        }
+    });
 }
 
 /// Opens and recovers the volume.

@@ -236,8 +236,12 @@ fn migration(m: &Value) -> String {
 }
 
 fn daemon(status: &Value) -> String {
+    let down = match status["shut_down"].as_bool() {
+        Some(true) => "; the volume was shut down: unmount it, and mount it again",
+        _ => "",
+    };
     format!(
-        "process {}, for {} s, started again {} times",
+        "process {}, for {} s, started again {} times{down}",
         number(status, "daemon_pid"),
         number(status, "uptime_s"),
         number(status, "restarts"),

@@ -196,6 +196,9 @@ impl Shared {
     fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
         let _one_at_a_time = self.attach.lock();
         self.check_open()?;
+        if asker.reach == Reach::Socket && self.down.load(Ordering::Acquire) {
+            return Err(DaemonError::Down);
+        }
         let slot = self.free_slot(asker)?;
         let ring_bytes = self.ring_bytes(asker, log_bytes);
         let (salt, start) = match self.config.fixed_logs {

@@ -268,6 +268,7 @@ impl Daemon {
             recovery: recovered.report,
             kept: Mutex::new(recovered.kept),
             closing: AtomicBool::new(false),
+            down: AtomicBool::new(false),
             config,
         });
         let daemon = Arc::new(Daemon {
@@ -504,6 +505,27 @@ impl Daemon {
         self.shared.digest_all();
         let limit = self.shared.config.gate_timeout * 2;
         self.shared.release.wait(self.shared.release.ask(), limit);
+    }
+
+    /// Has clients of other processes served no more: what their calls returned from is kept, the next call finds
+    /// out, and nobody attaches any more.
+    pub fn stop_clients(&self) {
+        {
+            // Whoever is attaching is a client, or will be refused.
+            let _no_attach = self.shared.attach.lock();
+            self.shared.down.store(true, Ordering::Release);
+        }
+        let clients = self.shared.clients();
+        let others: Vec<_> = clients
+            .into_iter()
+            .filter(|c| c.reach == Reach::Socket)
+            .collect();
+        for client in &others {
+            self.shared
+                .evict(client, "the volume was shut down".to_owned());
+        }
+        // Calls that did not see it are over.
+        self.shared.pass_gates(&others);
     }
 
     /// Stops cleanly: every client goes, its log digested; no log is left. Clients of

@@ -94,6 +94,9 @@ pub enum DaemonError {
     /// The daemon is being stopped.
     #[error("the volume is being unmounted")]
     Closing,
+    /// The volume was shut down, and is mounted still.
+    #[error("the volume was shut down: unmount it, and mount it again")]
+    Down,
     /// Media.
     #[error(transparent)]
     Device(#[from] DeviceError),

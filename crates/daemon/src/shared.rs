@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) recovery: RecoveryReport,
     pub(crate) kept: Mutex<Kept>,
     pub(crate) closing: AtomicBool,
+    /// No client but the front end is served, for good.
+    pub(crate) down: AtomicBool,
 }
 
 /// Departed clients that `status` remembers.

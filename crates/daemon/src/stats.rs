@@ -39,6 +39,8 @@ pub struct Status {
     pub supervisor_pid: Option<u32>,
     /// Seconds since the daemon started.
     pub uptime_s: u64,
+    /// It was shut down: it serves nobody until it is unmounted.
+    pub shut_down: bool,
     /// The NVM directory.
     pub nvm_dir: String,
     /// `dax`: survives a power cut; `emulated`: survives processes only.
@@ -317,6 +319,7 @@ impl Shared {
                 .map(|path| PathStatus::new(path, counts.path(path)))
                 .to_vec(),
             mount_requests: self.mount_requests(),
+            shut_down: self.down.load(Ordering::Acquire),
             recovery: self.recovery.clone(),
         }
     }

@@ -1,15 +1,9 @@
 //! What a caller may do with a file, where the kernel does not say. A request names one group of its caller;
-//! the others, and what the caller may do beyond its user's rights, are asked of the kernel. The
-//! caller waits for the answer meanwhile, so they are its own.
+//! the others, and what the caller may do beyond its user's rights, [`Privileges`] has.
 
+use crate::caller::{CAP_DAC_OVERRIDE, CAP_FSETID, Privileges};
 use crate::node::{Request, Result, SetAttr};
 use shale_libfs::Attr;
-use std::fs;
-
-/// Bit of `CapEff` in `/proc/PID/status`: may write any file.
-const CAP_DAC_OVERRIDE: u32 = 1;
-/// Likewise: may keep set-user-ID and set-group-ID.
-const CAP_FSETID: u32 = 4;
 
 /// A change as libfs has to make it, which knows one group of the caller only, and what comes before
 /// it: set-group-ID goes also from a file that the group may not execute, if the caller is not in it.
@@ -56,7 +50,8 @@ pub(crate) fn changes(
 /// Whether the caller is in group `gid`, or may keep set-group-ID on its files anyway. `false` if that cannot be
 /// known, as for a process that this one does not see.
 fn keeps_set_gid(request: &Request, gid: u32) -> bool {
-    request.gid == gid || More::of(request).is_some_and(|m| m.is_in(gid) || m.has(CAP_FSETID))
+    request.gid == gid
+        || Privileges::of(request.pid).is_some_and(|m| m.is_in(gid) || m.has(CAP_FSETID))
 }
 
 /// Whether the caller owns the file or may write it, as its mode says now.
@@ -71,57 +66,16 @@ fn may_write(request: &Request, file: &Attr) -> bool {
     match (may(3), may(0)) {
         // It is the same whether the caller is in the group.
         (true, true) => true,
-        (group, other) => More::of(request).is_some_and(|more| {
+        (group, other) => Privileges::of(request.pid).is_some_and(|more| {
             let mode = if more.is_in(file.gid) { group } else { other };
             mode || more.has(CAP_DAC_OVERRIDE)
         }),
     }
 }
 
-/// What a request does not tell of its caller.
-struct More {
-    status: String,
-}
-
-impl More {
-    fn of(request: &Request) -> Option<Self> {
-        let status = fs::read_to_string(format!("/proc/{}/status", request.pid)).ok()?;
-        Some(Self { status })
-    }
-
-    fn field(&self, name: &str) -> &str {
-        let mut lines = self.status.lines();
-        lines
-            .find_map(|line| line.strip_prefix(name))
-            .unwrap_or_default()
-    }
-
-    fn is_in(&self, gid: u32) -> bool {
-        let mut groups = self.field("Groups:").split_whitespace();
-        groups.any(|group| group.parse() == Ok(gid))
-    }
-
-    fn has(&self, capability: u32) -> bool {
-        let all = u64::from_str_radix(self.field("CapEff:").trim(), 16);
-        all.is_ok_and(|all| all & (1 << capability) != 0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_and_capabilities_of_a_process() {
-        let of = |status: &str| More {
-            status: status.to_owned(),
-        };
-        let member = of("Name:\tx\nGroups:\t4 24 1000 \nCapEff:\t0000000000000000\n");
-        assert!(member.is_in(24) && !member.is_in(2) && !member.has(CAP_FSETID));
-        let capable = of("Groups:\t \nCapEff:\t0000000000000012\n");
-        assert!(!capable.is_in(0) && capable.has(CAP_FSETID) && capable.has(CAP_DAC_OVERRIDE));
-        assert!(!of("").is_in(0) && !of("").has(CAP_FSETID));
-    }
 
     #[test]
     fn a_caller_that_cannot_be_asked_has_no_more_than_its_request_says() {

@@ -7,6 +7,7 @@
 use shale_libfs::inode_flag::{APPEND_ONLY, IMMUTABLE, NO_ATIME, NO_DUMP};
 use shale_libfs::{Caller, Session};
 
+use crate::convert::errno;
 use crate::node::{Errno, Ioctl, Result};
 
 /// `FS_IOC_GETFLAGS`.
@@ -86,7 +87,6 @@ impl Wish {
         ino: u64,
         output: &mut [u8],
     ) -> Result<usize> {
-        let errno = |e: shale_libfs::Errno| Errno(e.raw_os_error());
         match self {
             Self::Get(whole) => {
                 let flags = session.inode_flags(caller, ino).map_err(errno)?;

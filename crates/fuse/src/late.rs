@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use parking_lot::Mutex;
 
-use crate::adapter::{Adapter, Answer};
+use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, ioctl_of};
 use crate::fills::Fills;
 use crate::node::NodeFs;
 use crate::notify::{Inval, Notifier, keeps_nothing};
@@ -87,6 +87,11 @@ impl Write {
             self.drop_pages(notifier);
         }
         answer
+    }
+
+    /// Whether it shuts the file system down.
+    pub(crate) fn is_shutdown(&self) -> bool {
+        ioctl_of(&self.header, &self.message) == Some(IOC_SHUTDOWN)
     }
 
     fn drop_pages(&self, notifier: &Notifier) {

@@ -24,6 +24,8 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod caller;
+mod convert;
 mod error;
 mod fills;
 mod groups;

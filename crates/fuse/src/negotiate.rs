@@ -58,6 +58,9 @@ const ASK: u64 = flag::ASYNC_READ
     | flag::PASSTHROUGH
     | flag::HAS_RESEND;
 
+/// Bit of [`MountInfo`]'s flags that no kernel has: the file system was shut down.
+const IS_SHUT_DOWN: u64 = 1 << 63;
+
 /// Requests of the kernel's own (read-ahead) in flight at once.
 const BACKGROUND_MAX: u16 = 64;
 /// From this number on the kernel slows down read-ahead.
@@ -113,6 +116,20 @@ impl MountInfo {
     #[must_use]
     pub fn can_inc_epoch(&self) -> bool {
         self.kernel_minor >= 44
+    }
+
+    /// Whether the file system was shut down: nothing is served until the mount ends.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.flags & IS_SHUT_DOWN != 0
+    }
+
+    /// The same of a file system that is shut down.
+    pub(crate) fn shut_down(self) -> Self {
+        Self {
+            flags: self.flags | IS_SHUT_DOWN,
+            ..self
+        }
     }
 
     /// Whether the kernel checks who changes the flags of inodes.
@@ -313,6 +330,9 @@ mod tests {
             MountInfo::new()
         );
         assert!(MountInfo::from_bytes(&bytes[1..]).is_err());
+        let down = info.shut_down();
+        let kept = MountInfo::from_bytes(&down.to_bytes()).unwrap();
+        assert!(kept.is_shut_down() && !info.is_shut_down() && kept.can_resend());
         for (at, what) in [(0, "magic"), (4, "version"), (15, "largest write")] {
             let mut wrong = bytes;
             wrong[at] ^= 0x40;

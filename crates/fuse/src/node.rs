@@ -472,12 +472,15 @@ pub trait NodeFs: Send + Sync {
     }
 
     /// `XFS_IOC_GOINGDOWN`: behave from now on as if the power had been cut. Flags:
-    /// 0 write everything first, 1 write the log first, 2 write nothing. The
-    /// permission to do this is not checked by anybody else.
+    /// 0 write everything first, 1 write the log first, 2 write nothing. The caller has `CAP_SYS_ADMIN`. What
+    /// it is asked afterwards it need not answer: whoever serves it gives `EIO` to everybody from then on, until the mount ends.
     fn shutdown(&self, request: &Request, flags: u32) -> Result<()> {
         let _ = (request, flags);
         Err(Errno(libc::ENOTTY))
     }
+
+    /// After [`shutdown`](Self::shutdown), when nothing is served any more: has the caller drop what it keeps.
+    fn drop_all_cached(&self) {}
 
     /// Before attributes of `ino` are asked for: whether the kernel may know its size too
     /// small, so that it has to be told another way before it gets the answer

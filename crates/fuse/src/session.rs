@@ -27,20 +27,22 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use crate::adapter::{Adapter, Answer, Pages, Validity, is_forget};
+use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, Pages, Validity, ioctl_of, is_forget};
 use crate::error::FuseError;
 use crate::fills::Fills;
+use crate::inode_flags;
 use crate::late::{LATE_THREADS, Late, Queue};
 use crate::mount::{MountOptions, mount};
 use crate::negotiate::{MountInfo, Negotiated, negotiate};
-use crate::node::NodeFs;
+use crate::node::{Errno, NodeFs, ROOT_INO};
 use crate::notify::{self, Inval, Notifier};
 use crate::requests::RequestCounts;
 use crate::settle::Settler;
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
 use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, opcode};
 
-/// Called with what kernel and server agreed on, before the kernel is told. Must
+/// Called with what kernel and server agreed on, before the kernel is told; and once more when the file system is shut
+/// down, before who did it is told. Must
 /// return only when the supervisor has it.
 pub type OnInit = dyn Fn(&MountInfo) + Send + Sync;
 
@@ -197,6 +199,8 @@ enum Task {
 pub struct Session {
     device: Arc<Device>,
     info: Mutex<MountInfo>,
+    /// Nothing is served any more: [`NodeFs::shutdown`].
+    is_down: AtomicBool,
     stop: Arc<StopState>,
     requests: Arc<RequestCounts>,
 }
@@ -214,6 +218,7 @@ impl Session {
     fn new(device: OwnedFd, info: MountInfo) -> Self {
         Self {
             device: Arc::new(Device::new(device)),
+            is_down: AtomicBool::new(info.is_shut_down()),
             info: Mutex::new(info),
             stop: Arc::default(),
             requests: Arc::default(),
@@ -365,7 +370,7 @@ impl Session {
                 self.serve_until_end(adapter, on_init, (&aside, fills), &enlisted, &mut buf)
             }
             Task::Writes(writes) => {
-                self.write_late(adapter, &writes, fills, &mut buf);
+                self.write_late(adapter, on_init, &writes, fills, &mut buf);
                 Ok(Ended::Stopped)
             }
         };
@@ -403,8 +408,8 @@ impl Session {
             let old_size =
                 header.opcode == opcode::GETATTR && adapter.fs().size_is_old(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);
-            if header.opcode == opcode::IOCTL && self.is_unchecked(&header, message) {
-                self.reply(reply, &header, Err(libc::ENOTTY));
+            if let Some(errno) = self.refuses(&header, message) {
+                self.reply(reply, &header, Err(errno));
                 continue;
             }
             let mut held = None;
@@ -435,7 +440,11 @@ impl Session {
                 // A page that was filled all the same is dropped by the kernel after the answer.
                 fills.let_go(ino, last);
             }
-            if let Answer::Reply(result) = answer {
+            if let Answer::Reply(mut result) = answer {
+                // Shut down meanwhile: what the kernel is given now is not dropped again.
+                if let Some(errno) = self.refuses(&header, message) {
+                    result = Err(Errno(errno));
+                }
                 if old_size {
                     match result {
                         Ok(bytes) if aside.settler.hold(&header, &payload[..bytes]) => continue,
@@ -449,16 +458,42 @@ impl Session {
         Ok(Ended::Stopped)
     }
 
-    /// Whether it changes flags of an inode, and nobody has asked who may.
-    fn is_unchecked(&self, header: &InHeader, message: &[u8]) -> bool {
-        let changes = matches!(Pages::of(header, message), Pages::Passes { .. });
-        changes && !self.info.lock().checks_inode_flags()
+    /// What a request is told that is not served: after a shutdown all but what unmounting needs; and changes of the
+    /// flags of inodes, if nobody has asked who may.
+    fn refuses(&self, header: &InHeader, message: &[u8]) -> Option<i32> {
+        if self.is_down.load(Ordering::Acquire) {
+            let served = match header.opcode {
+                opcode::STATFS | opcode::DESTROY => true,
+                opcode::GETATTR => header.nodeid == ROOT_INO,
+                opcode::IOCTL => ioctl_of(header, message) == Some(IOC_SHUTDOWN),
+                kind => is_forget(kind),
+            };
+            return (!served).then_some(libc::EIO);
+        }
+        let changes = ioctl_of(header, message).is_some_and(inode_flags::changes);
+        (changes && !self.info.lock().checks_inode_flags()).then_some(libc::ENOTTY)
+    }
+
+    /// From now on nothing is served, by this process or the next one.
+    fn go_down<F: NodeFs + ?Sized>(&self, fs: &F, on_init: Option<&OnInit>) {
+        tracing::error!("the file system was shut down: unmount it");
+        let info = {
+            let mut info = self.info.lock();
+            *info = info.shut_down();
+            *info
+        };
+        if let Some(tell) = on_init {
+            tell(&info);
+        }
+        self.is_down.store(true, Ordering::Release);
+        fs.drop_all_cached();
     }
 
     /// See [`Task::Writes`].
     fn write_late<F: NodeFs + ?Sized>(
         &self,
         adapter: &Adapter<F>,
+        on_init: Option<&OnInit>,
         writes: &Queue,
         fills: &Fills,
         buf: &mut LockedBuf,
@@ -467,6 +502,9 @@ impl Session {
         while let Some(write) = writes.next() {
             let payload = &mut buf[size_of::<OutHeader>()..];
             if let Answer::Reply(result) = write.serve(adapter, fills, &notifier, payload) {
+                if write.is_shutdown() && result.is_ok() {
+                    self.go_down(adapter.fs(), on_init);
+                }
                 self.reply(buf, &write.header, result.map_err(|errno| errno.0));
                 adapter.fs().answered(write.header.unique & !UNIQUE_RESENT);
             }

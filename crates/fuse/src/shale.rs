@@ -12,20 +12,18 @@ use std::time::Duration;
 use shale_libfs::{Caller, LeaseMode, Session};
 use shale_proto::mounts;
 
+use crate::convert::{IO_BYTES, attr, caller, errno, set_attr};
 use crate::groups;
 use crate::inode_flags::Wish;
 use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, Ioctl, NodeFs, Request, Result,
-    SetAttr, SetTime, StatFs, Timestamp, WriteFlags,
+    SetAttr, StatFs, WriteFlags,
 };
 use crate::notify::{Inval, Notifier, keeps_nothing};
 use crate::sizes::Sizes;
 use crate::told::Told;
 use crate::transport;
 use crate::users::Users;
-
-/// Preferred size of input and output, in bytes.
-const IO_BYTES: u32 = 4096;
 
 /// A libfs session, served by FUSE.
 pub struct ShaleFs {
@@ -37,6 +35,13 @@ pub struct ShaleFs {
     name: String,
     /// To who drops pages that the kernel filled in the wrong place.
     misplaced: OnceLock<Sender<u64>>,
+    stop: OnceLock<Stop>,
+}
+
+/// What a shutdown needs.
+struct Stop {
+    notifier: Notifier,
+    others: Box<dyn Fn() + Send + Sync>,
 }
 
 impl ShaleFs {
@@ -52,6 +57,7 @@ impl ShaleFs {
             sizes: Sizes::new(continues),
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
+            stop: OnceLock::new(),
         }
     }
 
@@ -67,6 +73,19 @@ impl ShaleFs {
             .spawn(move || drop_pages(&notifier, &found))?;
         let _ = self.misplaced.set(misplaced);
         Ok(())
+    }
+
+    /// From now on the volume can be shut down: `stop_others` has all other clients served no more, for good, and
+    /// returns when they are. Call it once.
+    pub fn can_shut_down(
+        &self,
+        notifier: Notifier,
+        stop_others: impl Fn() + Send + Sync + 'static,
+    ) {
+        let _ = self.stop.set(Stop {
+            notifier,
+            others: Box::new(stop_others),
+        });
     }
 
     /// Has the kernel drop everything that it keeps of `ino`. Gives what
@@ -161,73 +180,6 @@ fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
             Err(error) => tracing::error!(ino, %error, "the kernel keeps misplaced pages"),
             Ok(()) => {}
         }
-    }
-}
-
-fn caller(request: &Request) -> Caller {
-    Caller {
-        uid: request.uid,
-        gid: request.gid,
-        pid: request.pid,
-        umask: request.umask,
-        request: request.unique,
-    }
-}
-
-fn errno(error: shale_libfs::Errno) -> Errno {
-    Errno(error.raw_os_error())
-}
-
-fn timestamp(t: shale_libfs::Timestamp) -> Timestamp {
-    Timestamp {
-        sec: t.sec,
-        nsec: t.nsec,
-    }
-}
-
-fn time(t: SetTime) -> shale_libfs::SetTime {
-    match t {
-        SetTime::Now => shale_libfs::SetTime::Now,
-        SetTime::Set(t) => shale_libfs::SetTime::At(shale_libfs::Timestamp {
-            sec: t.sec,
-            nsec: t.nsec,
-        }),
-    }
-}
-
-/// Device numbers are kept as the kernel encodes them in 32 bits.
-fn attr(a: shale_libfs::Attr) -> Attr {
-    Attr {
-        ino: a.ino,
-        generation: a.generation.into(),
-        size: a.size,
-        blocks: a.blocks,
-        mode: a.mode,
-        nlink: a.nlink,
-        uid: a.uid,
-        gid: a.gid,
-        rdev: a.rdev as u32,
-        atime: timestamp(a.atime),
-        mtime: timestamp(a.mtime),
-        ctime: timestamp(a.ctime),
-        btime: Some(timestamp(a.btime)),
-        blksize: IO_BYTES,
-    }
-}
-
-fn set_attr(set: &SetAttr) -> shale_libfs::SetAttr {
-    shale_libfs::SetAttr {
-        mode: set.mode,
-        uid: set.uid,
-        gid: set.gid,
-        size: set.size,
-        atime: set.atime.map(time),
-        mtime: set.mtime.map(time),
-        ctime: set.ctime.map(|t| shale_libfs::Timestamp {
-            sec: t.sec,
-            nsec: t.nsec,
-        }),
-        kill_suidgid: set.kill_suidgid,
     }
 }
 
@@ -584,6 +536,23 @@ impl NodeFs for ShaleFs {
         self.note(request, ino, false);
         let filled = wish.serve(&self.session, &caller(request), ino, output)?;
         Ok((0, filled))
+    }
+
+    fn shutdown(&self, _request: &Request, flags: u32) -> Result<()> {
+        let stop = self.stop.get().ok_or(Errno(libc::ENOTTY))?;
+        if flags == 0 {
+            // What programs have stored in mappings is written.
+            self.drop_all_cached();
+        }
+        (stop.others)();
+        Ok(())
+    }
+
+    fn drop_all_cached(&self) {
+        if let Some(stop) = self.stop.get() {
+            let all = self.session.kernel_references();
+            self.told.drop_whole(&stop.notifier, &all);
+        }
     }
 
     fn size_is_old(&self, ino: u64) -> bool {

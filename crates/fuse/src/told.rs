@@ -15,7 +15,7 @@
 //!
 //! Lock order: the shards are leaves.
 
-use crate::notify::{Inval, Notifier};
+use crate::notify::{Inval, Notifier, keeps_nothing};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -145,6 +145,21 @@ impl Told {
             self.drop_names(notifier, ino)?;
         }
         notifier.inval_inode(ino, Inval::All)
+    }
+
+    /// Has all names asked for again, and all that is kept about these inodes dropped. Waits for requests.
+    pub(crate) fn drop_whole(&self, notifier: &Notifier, inos: &[u64]) {
+        let names = notifier.inc_epoch();
+        let kept = |done: &io::Result<()>| done.as_ref().is_err_and(|e| !keeps_nothing(e));
+        if kept(&names) {
+            tracing::error!(?names, "the kernel keeps names");
+        }
+        for &ino in inos {
+            let done = notifier.inval_inode(ino, Inval::All);
+            if kept(&done) {
+                tracing::error!(ino, ?done, "the kernel keeps what it has");
+            }
+        }
     }
 
     fn drop_names(&self, notifier: &Notifier, dir: u64) -> io::Result<()> {

@@ -99,6 +99,14 @@ impl Session {
         self.kernel.get().is_some_and(known)
     }
 
+    /// The inodes that the kernel is known to have references to, and the root.
+    pub fn kernel_references(&self) -> Vec<u64> {
+        let shards = self.kernel.get().map(|k| &k.references);
+        let known = shards.into_iter().flatten();
+        let all = known.flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>());
+        all.chain([shale_format::Ino::ROOT.0]).collect()
+    }
+
     /// How often calls have used an inode, or others that are counted together with it.
     pub fn uses_of(&self, ino: u64) -> u64 {
         let uses = self.kernel.get();

@@ -26,6 +26,7 @@ mod restart;
 mod rights;
 mod run;
 mod sizes;
+mod stopped;
 mod tiers;
 mod trusted;
 mod volume;

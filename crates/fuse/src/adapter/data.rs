@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Call;
 use super::attributes::entry_out;
+use super::extended::IOC_SHUTDOWN;
 use super::message::{Body, Payload};
 use crate::inode_flags;
 use crate::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
@@ -113,9 +114,10 @@ impl Pages {
                 passes(header.nodeid, offset, to_the_end(offset))
             }
             // What programs have stored in mappings is written before the file is made immutable.
-            opcode::IOCTL => match inode_flags::changes(body.take::<IoctlIn>()?.cmd) {
-                true => tells(header.nodeid, 0),
-                false => Self::Leaves,
+            opcode::IOCTL => match body.take::<IoctlIn>()?.cmd {
+                IOC_SHUTDOWN => tells(header.nodeid, 0),
+                cmd if inode_flags::changes(cmd) => tells(header.nodeid, 0),
+                _ => Self::Leaves,
             },
             opcode::SETXATTR => {
                 let SetxattrIn { size, .. } = body.take()?;
@@ -134,6 +136,13 @@ impl Pages {
             _ => Self::Leaves,
         })
     }
+}
+
+/// The command, if it is an ioctl.
+pub fn ioctl_of(header: &InHeader, message: &[u8]) -> Option<u32> {
+    let is_one = header.opcode == opcode::IOCTL;
+    let ioctl = is_one.then(|| Body::of(header, message).take::<IoctlIn>().ok());
+    Some(ioctl??.cmd)
 }
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {

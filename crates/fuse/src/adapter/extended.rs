@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::Call;
+use crate::caller::{CAP_SYS_ADMIN, Privileges};
 use crate::node::{Errno, Ioctl, NodeFs, Result};
 use shale_proto::mounts::{self, RangeCall};
 
@@ -111,6 +112,10 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         } = self.body.take()?;
         let input = self.body.bytes(in_size as usize)?;
         if cmd == IOC_SHUTDOWN {
+            let caller = Privileges::of(self.request.pid);
+            if !caller.is_some_and(|caller| caller.has(CAP_SYS_ADMIN)) {
+                return Err(Errno(libc::EPERM));
+            }
             let flags = shutdown_flags(self.request.pid, arg)?;
             self.fs.shutdown(&self.request, flags)?;
             self.out.put(&IoctlOut::default())?;

@@ -14,7 +14,8 @@ mod names;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::data::Pages;
+pub use self::data::{Pages, ioctl_of};
+pub use self::extended::IOC_SHUTDOWN;
 use self::message::{Body, Payload};
 use crate::node::{Errno, NodeFs, Request, Result};
 use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, OpenOut, UNIQUE_RESENT, opcode};

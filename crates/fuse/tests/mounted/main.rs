@@ -424,11 +424,6 @@ fn extended_attributes_without_acls() {
 fn shutdown_brings_its_flags() {
     let Some(m) = Mounted::new() else { return };
     let dir = File::open(m.path("")).unwrap();
-    let flags: u32 = 2;
-    // SAFETY: the command takes a pointer to an u32 that it only reads.
-    let done = unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_587d, &raw const flags) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    assert_eq!(m.fs.shutdown_flags.load(Ordering::Relaxed), 2);
     // SAFETY: TCGETS writes a termios, for which there is room; it is refused anyway.
     let refused = unsafe { libc::ioctl(dir.as_raw_fd(), libc::TCGETS, [0u8; 256].as_mut_ptr()) };
     assert_eq!(refused, -1);
@@ -436,6 +431,14 @@ fn shutdown_brings_its_flags() {
         std::io::Error::last_os_error().raw_os_error(),
         Some(libc::ENOTTY)
     );
+    let flags: u32 = 2;
+    // SAFETY: the command takes a pointer to an u32 that it only reads.
+    let done = unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_587d, &raw const flags) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(m.fs.shutdown_flags.load(Ordering::Relaxed), 2);
+    let refused = File::create(m.path("new")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EIO));
+    assert!(m.session.info().is_shut_down());
 }
 
 #[test]
