@@ -29,6 +29,7 @@ const S_IXGRP: u32 = 0o010;
 /// Right to change entries of a directory: write and search.
 const ENTRIES: u32 = 3;
 const WRITE: u32 = 2;
+const READ: u32 = 4;
 /// Types that only root makes: character and block devices.
 const DEVICES: [u8; 2] = [CHARACTER_DEVICE, 6];
 const CHARACTER_DEVICE: u8 = 2;
@@ -58,6 +59,10 @@ impl Person {
 
     pub(crate) fn may_write(&self, inode: &Inode) -> bool {
         self.has(inode, WRITE)
+    }
+
+    pub(crate) fn may_read(&self, inode: &Inode) -> bool {
+        self.has(inode, READ)
     }
 
     pub(crate) fn owns(&self, inode: &Inode) -> bool {
@@ -432,6 +437,10 @@ mod tests {
             "the owner's class alone counts"
         );
         assert!(ann.may_write(&inode(0o040_020, 1, 60)));
+        assert!(ann.may_read(&inode(0o100_004, 1, 1)) && ann.may_read(&inode(0o100_040, 1, 50)));
+        assert!(
+            !ann.may_read(&inode(0o100_044, 1000, 50)) && !ann.may_read(&inode(0o100_733, 1, 1))
+        );
         assert!(!ann.may_write(&inode(0o040_770, 1, 1)));
         let root = Person::default();
         assert!(root.may_write(&inode(0o040_000, 1, 1)));

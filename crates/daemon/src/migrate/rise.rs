@@ -18,6 +18,7 @@ use super::mover::{BATCH_BLOCKS, Wanted};
 use super::policy::PIECE_BLOCKS;
 use crate::client::Client;
 use crate::shared::Shared;
+use shale_device::mutants;
 use shale_format::{Ino, TierId};
 use shale_proto::control::client_page::Read;
 use shale_volume::Result;
@@ -153,25 +154,43 @@ impl Shared {
         }
     }
 
-    /// Takes from a client what it says that it has read. It only has to be harmless: who lies has
-    /// data moved in vain.
+    /// Takes from a client what it says that it has read. Of files that its user may not read it is not believed: it would
+    /// keep or bring them into NVM, or crowd others out, who are not asked. Who lies about what it may read has moved what
+    /// reading would move.
     pub(crate) fn take_report(&self, client: &Client) {
         if !self.is_tiered() {
             return;
         }
         self.migration
             .count_direct(client.client_page.take_direct());
+        let mut reads = client.client_page.take_reads();
+        let mut believed = HashMap::new();
+        reads.retain(|read| {
+            let ino = Ino(read.ino);
+            let asked = || ino == Ino::NONE || ino.is_user() && self.may_have_read(client, ino);
+            *believed.entry(read.ino).or_insert_with(asked)
+        });
         let mut rising = self.migration.rising.lock();
-        for Read { ino, piece, below } in client.client_page.take_reads() {
-            if !Ino(ino).is_user() && Ino(ino) != Ino::NONE {
-                continue;
-            }
+        for Read { ino, piece, below } in reads {
             self.migration.recency.touch_pieces(ino, piece..=piece);
             if below {
                 let now = self.migration.recency.uses();
                 rising.note((ino, piece), now);
             }
         }
+    }
+
+    /// Whether a client can have read an inode, as far as its mode and the leases say: a descriptor that was opened before a
+    /// `chmod` is no matter, since nothing but a hint is lost.
+    fn may_have_read(&self, client: &Client, ino: Ino) -> bool {
+        if client.trusted() || mutants::is_on("reads-unchecked") {
+            return true;
+        }
+        let _reader = self.readers.enter();
+        let found = self.volume.view().inode(ino);
+        found.is_ok_and(|inode| {
+            inode.is_some_and(|i| client.person.may_read(&i) || client.person.owns(&i))
+        })
     }
 
     /// Moves what is read often up, as far as NVM has room, or holds what is used less.

@@ -64,7 +64,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 95] = [
+pub const MUTANTS: [Mutant; 96] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -318,6 +318,10 @@ pub const MUTANTS: [Mutant; 95] = [
     of_hostile("record-salt", "all logs have the same salt"),
     of_hostile("lease-unchecked", "records need no lease"),
     of_hostile("permission-unchecked", "anybody may write any file"),
+    of_hostile(
+        "reads-unchecked",
+        "clients are believed about reads of files that they may not read",
+    ),
     of_hostile("sticky-unchecked", "sticky directories are not"),
     of_hostile("flags-unchecked", "immutable files and directories are not"),
     of_hostile("grant-unchecked", "any block can be stolen"),

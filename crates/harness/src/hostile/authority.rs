@@ -1,12 +1,18 @@
 //! Records of what their user may not do, or may not do any more.
 
 use super::attacker::*;
+use super::served::{Place, start};
 use super::{Case, Scene, harmless, refused};
-use shale_format::Ino;
+use shale_daemon::DeviceKind;
+use shale_daemon::volume_file::DeviceFile;
+use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::record::{attr, flag};
 use shale_format::xattr::CAPABILITY;
+use shale_format::{FileBlock, Ino, TierId};
 use shale_proto::control::client_page;
 use shale_proto::{LeaseMode, Reply, Request};
+use shale_volume::Mapping;
+use std::time::{Duration, Instant};
 
 /// Appends what `make` says, under a lease on what it names, and has it digested.
 fn one(scene: &Scene<'_>, leases: &[u64], raw: Raw) -> (Attacker, Reply) {
@@ -251,6 +257,74 @@ const LEASE: &str = "no lease";
 const FLAGS: &str = "an immutable or append-only inode";
 const FILE_PERMISSION: &str = "no permission to write the file";
 const DIR_PERMISSION: &str = "no permission to write the directory";
+
+/// What a client says that it has read is believed of files that its user may read, and of no others.
+fn told_of_reads(scene: &Scene<'_>) -> (Attacker, Reply) {
+    let a = scene.attacker();
+    if scene.alone {
+        reads_of_others();
+    }
+    let reply = a.digest();
+    (a, reply)
+}
+
+/// Two files of root's that lie on flash, one of which all may read: which of them is brought back.
+fn reads_of_others() {
+    let place = Place::with_owner(64, LOG_BYTES_MIN, MALLORY);
+    let daemon = start(place.config());
+    let flash = DeviceFile {
+        path: place.nvm().join("flash.img"),
+        size_bytes: 16 << 20,
+        zone_bytes: None,
+        model: None,
+        kind: DeviceKind::Conventional,
+        spare_percent: None,
+    };
+    daemon.add_device(TierId::Ssd, &flash, false).unwrap();
+    let mut root = Attacker::new(&daemon, &place, 0);
+    root.take(1);
+    let [open, secret] = [0o100_644, 0o100_600].map(|mode| {
+        let ino = root.number();
+        let name = format!("{mode:o}");
+        root.append(create_as(1, ino, mode, (0, 0), name.as_bytes(), b""));
+        root.append(write(ino, 0, &[7; 3 * 4096]));
+        ino
+    });
+    assert!(matches!(root.digest(), Reply::Digested { .. }));
+    drop(root);
+    daemon.migrate(None).unwrap();
+    let tier = |ino| {
+        let view = daemon.volume().view();
+        let inode = view.inode(Ino(ino)).unwrap().unwrap();
+        match view.map_block(&inode, FileBlock(0)).unwrap() {
+            Mapping::Data { addr, .. } => addr.tier(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!([open, secret].map(tier), [Some(TierId::Ssd); 2]);
+    let mallory = Attacker::new(&daemon, &place, MALLORY);
+    let begun = Instant::now();
+    while tier(open) != Some(TierId::Nvm) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing rises");
+        for ino in [secret, open] {
+            let read = client_page::Read {
+                ino,
+                piece: 0,
+                below: true,
+            };
+            let at = client_page::reads(ino, 0);
+            mallory.page.store_u64(at, read.word());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(
+        tier(secret),
+        Some(TierId::Ssd),
+        "moved for who may not read it"
+    );
+    drop(mallory);
+    daemon.shutdown().unwrap();
+}
 
 pub const CASES: &[Case] = &[
     refused(
@@ -587,6 +661,7 @@ pub const CASES: &[Case] = &[
         |s| own_file(s, attrs(attr::FLAGS, |b| b.flags = 32)),
         "flags set by",
     ),
+    harmless("reads of what may not be read", told_of_reads),
     harmless("freed while in use", freed_in_use),
     harmless("blocks of another returned", returned_for_another),
 ];
