@@ -80,7 +80,8 @@ pub struct Status {
     pub digest: DigestStatus,
     /// How fast it goes lately.
     pub rates: RateStatus,
-    /// What went to the NVM tier through the daemon, by path.
+    /// What went to the volume's blocks in NVM through the daemon, by path. Logs are other files, each with its own client's
+    /// mapping: what went there is in `written` of `clients`, and in `written_by_others`.
     pub device: Vec<PathStatus>,
     /// Requests that the kernel has sent to the mount since the daemon started, by kind. Those
     /// that it answers from its caches are not counted.
@@ -204,6 +205,9 @@ pub struct DigestStatus {
     pub last_error: Option<String>,
 }
 
+/// Paths of the daemon's mapping of the volume; the others are of mappings of logs and of pages.
+const VOLUME_PATHS: [Path; 3] = [Path::Data, Path::Structure, Path::Journal];
+
 /// Device counts of one path.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathStatus {
@@ -315,7 +319,7 @@ impl Shared {
                 last_error,
             },
             rates: self.rate_status(),
-            device: Path::ALL
+            device: VOLUME_PATHS
                 .map(|path| PathStatus::new(path, counts.path(path)))
                 .to_vec(),
             mount_requests: self.mount_requests(),

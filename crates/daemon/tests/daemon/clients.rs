@@ -53,6 +53,11 @@ fn the_end_of_a_connection_digests_the_log() {
     });
     let view = daemon.volume().view();
     assert_eq!(content(&view, "from a process that dies"), b"last words");
+    let status = daemon.status_values();
+    for row in &status.device {
+        assert!(row.bytes_stored > 0, "a row that says nothing: {row:?}");
+    }
+    assert!(status.written_by_others.log_bytes > 0);
     eventually("its log is gone", || place.logs().is_empty());
     assert_eq!(daemon.volume().space().taken, 0, "nothing stays granted");
     daemon.shutdown().unwrap();
