@@ -12,7 +12,6 @@ use shale_device::mutants;
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::limits::BLOCK_BYTES;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes of the journal that one changed word may need.
@@ -24,10 +23,80 @@ const HEADER_CHANGE: Range<usize> = 16..32;
 /// Words left unchanged between two changed ones which cost less than a new entry.
 const GAP_WORDS: usize = 2;
 
-#[derive(Clone, Copy)]
+/// Words of a page of [`Touched`]: four lines of the caches.
+const PAGE_WORDS: usize = 16;
+/// Pages whose memory is kept for the next transaction.
+const PAGES_KEPT: usize = 4096;
+
+#[derive(Clone, Copy, Default)]
 struct Word {
     now: u64,
     freed: u64,
+}
+
+/// Words that follow one another, some of them touched.
+struct Page {
+    number: usize,
+    /// Which, by bit.
+    touched: u16,
+    words: [Word; PAGE_WORDS],
+}
+
+/// The words that a transaction touches, in pages that are made when a word of them is first touched. To find a
+/// word takes two loads: a random overwrite touches two for each block.
+#[derive(Default)]
+struct Touched {
+    /// For each page of the bitmap its place in `pages`, plus 1; 0: no word of it is touched.
+    places: Vec<u32>,
+    pages: Vec<Page>,
+    count: usize,
+}
+
+impl Touched {
+    /// Word `w`, which is `base` as last committed.
+    fn word(&mut self, w: usize, base: u64) -> &mut Word {
+        let (number, bit) = (w / PAGE_WORDS, w % PAGE_WORDS);
+        if number >= self.places.len() {
+            self.places.resize(number + 1, 0);
+        }
+        let place = &mut self.places[number];
+        if *place == 0 {
+            self.pages.push(Page {
+                number,
+                touched: 0,
+                words: [Word::default(); PAGE_WORDS],
+            });
+            *place = self.pages.len() as u32;
+        }
+        let page = &mut self.pages[*place as usize - 1];
+        if page.touched >> bit & 1 == 0 {
+            page.touched |= 1 << bit;
+            page.words[bit] = Word {
+                now: base,
+                freed: 0,
+            };
+            self.count += 1;
+        }
+        &mut page.words[bit]
+    }
+
+    /// Number and value of each, ascending.
+    fn iter(&self) -> impl Iterator<Item = (usize, Word)> {
+        let mut pages: Vec<&Page> = self.pages.iter().collect();
+        pages.sort_unstable_by_key(|page| page.number);
+        pages.into_iter().flat_map(|page| {
+            let set = (0..PAGE_WORDS).filter(|bit| page.touched >> bit & 1 == 1);
+            set.map(|bit| (page.number * PAGE_WORDS + bit, page.words[bit]))
+        })
+    }
+
+    fn clear(&mut self) {
+        for page in self.pages.drain(..) {
+            self.places[page.number] = 0;
+        }
+        self.pages.shrink_to(PAGES_KEPT);
+        self.count = 0;
+    }
 }
 
 /// The bitmap as last committed, and the words that the transaction touches.
@@ -35,7 +104,7 @@ pub(crate) struct Bits {
     /// Where its blocks are in NVM; 0: there is none, all of its bits stay set.
     places: Vec<u64>,
     used: Vec<u64>,
-    touched: BTreeMap<usize, Word>,
+    touched: Touched,
 }
 
 impl Bits {
@@ -52,7 +121,7 @@ impl Bits {
         Bits {
             places: Vec::new(),
             used: Vec::new(),
-            touched: BTreeMap::new(),
+            touched: Touched::default(),
         }
     }
 
@@ -98,11 +167,7 @@ impl Bits {
 
     fn word(&mut self, w: usize) -> (u64, &mut Word) {
         let base = self.used[w];
-        let word = self.touched.entry(w).or_insert(Word {
-            now: base,
-            freed: 0,
-        });
-        (base, word)
+        (base, self.touched.word(w, base))
     }
 
     fn damaged(run: Run, expected: u64) -> VolumeError {
@@ -151,7 +216,7 @@ impl Bits {
     pub(crate) fn changes(&self) -> Vec<WordChange> {
         self.touched
             .iter()
-            .map(|(&word, t)| WordChange {
+            .map(|(word, t)| WordChange {
                 word,
                 base: self.used[word],
                 now: t.now,
@@ -162,25 +227,24 @@ impl Bits {
 
     /// Upper bound of what [`Bits::journal`] adds to a batch.
     pub(crate) fn journal_bytes(&self) -> u64 {
-        let words = self.touched.len() as u64;
+        let words = self.touched.count as u64;
         words * WORD_JOURNAL_BYTES + words.min(self.places.len() as u64) * HEADER_JOURNAL_BYTES
     }
 
     /// Adds the changed words to a batch, with the headers that check them.
     pub(crate) fn journal(&self, txid: u64, batch: &mut Batch) {
-        let mut changed: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (&w, word) in &self.touched {
-            if word.now != self.used[w] {
-                let in_block = changed.entry(w / WORDS_PER_BLOCK).or_default();
-                in_block.push(w % WORDS_PER_BLOCK);
-            }
-        }
-        for (n, words) in changed {
+        let touched = self.touched.iter();
+        let changed: Vec<(usize, u64)> = touched
+            .filter_map(|(w, word)| (word.now != self.used[w]).then_some((w, word.now)))
+            .collect();
+        for in_block in changed.chunk_by(|a, b| a.0 / WORDS_PER_BLOCK == b.0 / WORDS_PER_BLOCK) {
+            let n = in_block[0].0 / WORDS_PER_BLOCK;
             let mut bits = [0; WORDS_PER_BLOCK];
             let base = n * WORDS_PER_BLOCK;
             bits.copy_from_slice(&self.used[base..base + WORDS_PER_BLOCK]);
-            for &w in &words {
-                bits[w] = self.touched[&(base + w)].now;
+            let words: Vec<usize> = in_block.iter().map(|(w, _)| w - base).collect();
+            for &(w, now) in in_block {
+                bits[w - base] = now;
             }
             let addr = BlockAddr::nvm(self.places[n]);
             let block = bitmap::encode(addr, txid, &bits);
@@ -203,9 +267,10 @@ impl Bits {
 
     /// Makes the changes the bitmap as last committed.
     pub(crate) fn settle(&mut self) {
-        for (w, word) in std::mem::take(&mut self.touched) {
+        for (w, word) in self.touched.iter() {
             self.used[w] = word.now;
         }
+        self.touched.clear();
     }
 
     /// Forgets the changes.

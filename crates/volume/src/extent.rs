@@ -8,12 +8,16 @@
 use crate::error::{Result, VolumeError};
 use crate::node::is_legal;
 use crate::space::Run;
-use crate::tree::Draft;
+use crate::tree::{Draft, SPARSE_BYTES};
 use shale_device::mutants;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;
+use shale_format::tree::NODE_BODY_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use std::ops::Range;
+
+/// Extents that fit a leaf.
+const EXTENTS_MAX: usize = NODE_BODY_BYTES / Extent::BYTES;
 
 /// The extent in a direct root.
 pub(crate) fn direct(root: &ExtentRoot) -> Extent {
@@ -69,6 +73,79 @@ fn bad_range(range: &Range<u64>, why: &'static str) -> VolumeError {
         from: range.start,
         to: range.end,
         why,
+    }
+}
+
+/// A leaf's extents, and ascending ones that are put among them.
+struct Merge<'a> {
+    old: &'a [Extent],
+    /// What is left of the old one that was cut.
+    cut: Option<Extent>,
+    merged: Vec<Extent>,
+}
+
+impl<'a> Merge<'a> {
+    fn new(old: &'a [Extent]) -> Self {
+        Merge {
+            old,
+            cut: None,
+            merged: Vec::with_capacity(EXTENTS_MAX),
+        }
+    }
+
+    /// Whether one more fits the leaf, however it cuts what is there.
+    fn has_room(&self) -> bool {
+        self.merged.len() + self.old.len() + usize::from(self.cut.is_some()) + 2 <= EXTENTS_MAX
+    }
+
+    /// The next old one.
+    fn next(&mut self) -> Option<Extent> {
+        self.cut.take().or_else(|| {
+            let (first, rest) = self.old.split_first()?;
+            self.old = rest;
+            Some(*first)
+        })
+    }
+
+    /// Puts `e` in; it lies behind all those before it.
+    fn add(&mut self, e: &Extent) {
+        let range = e.file_block..e.end().0;
+        while let Some(old) = self.next() {
+            if old.file_block >= range.end {
+                self.cut = Some(old);
+                break;
+            }
+            if let Some(left) = clip(&old, &(0..range.start)) {
+                self.push(left);
+            }
+            self.cut = clip(&old, &(range.end..u64::MAX));
+            if self.cut.is_some() {
+                break;
+            }
+        }
+        self.push(*e);
+    }
+
+    fn push(&mut self, e: Extent) {
+        match self.merged.last_mut() {
+            Some(last) => match joined(last, &e) {
+                Some(both) => *last = both,
+                None => self.merged.push(e),
+            },
+            None => self.merged.push(e),
+        }
+    }
+
+    /// All of them.
+    fn finish(mut self) -> Vec<Extent> {
+        if let Some(cut) = self.cut.take() {
+            self.push(cut);
+        }
+        if let Some((first, rest)) = self.old.split_first() {
+            self.push(*first);
+            self.merged.extend_from_slice(rest);
+        }
+        self.merged
     }
 }
 
@@ -149,14 +226,8 @@ impl Draft {
         tier: TierId,
         e: Extent,
     ) -> Result<()> {
-        let range = e.file_block..e.file_block.saturating_add(e.len.into());
-        if !is_legal(&e) {
-            return Err(bad_range(&range, "not a legal extent"));
-        }
-        self.check(run(&e))?;
-        if BlockAddr::from_raw(e.addr).tier() != Some(tier) {
-            return Err(bad_range(&range, "its blocks are in another tier"));
-        }
+        self.check_new(tier, &e)?;
+        let range = e.file_block..e.end().0;
         let owner = Ino(inode.ino);
         let mut root = inode.root[tier as usize];
         let near = range.start.saturating_sub(1)..range.end.saturating_add(1);
@@ -193,6 +264,86 @@ impl Draft {
         }
         inode.root[tier as usize] = root;
         Ok(())
+    }
+
+    /// Whether an extent may be put into a file.
+    fn check_new(&mut self, tier: TierId, e: &Extent) -> Result<()> {
+        let range = e.file_block..e.file_block.saturating_add(e.len.into());
+        if !is_legal(e) {
+            return Err(bad_range(&range, "not a legal extent"));
+        }
+        self.check(run(e))?;
+        if BlockAddr::from_raw(e.addr).tier() != Some(tier) {
+            return Err(bad_range(&range, "its blocks are in another tier"));
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Txn::extent_insert_all`].
+    pub(crate) fn extent_insert_all(
+        &mut self,
+        inode: &mut Inode,
+        tier: TierId,
+        mut all: &[Extent],
+    ) -> Result<()> {
+        while let Some(&first) = all.first() {
+            let mut done = self.insert_into_leaf(inode, tier, all)?;
+            if done == 0 {
+                self.extent_insert(inode, tier, first)?;
+                done = 1;
+            }
+            all = &all[done..];
+        }
+        Ok(())
+    }
+
+    /// Puts the first extents of `all` into the leaf where the first one belongs, as far as they lie inside of
+    /// it, touch nothing beside it, and need no other node. Gives how many; what [`Self::extent_insert`] has to
+    /// do is left to it.
+    fn insert_into_leaf(
+        &mut self,
+        inode: &mut Inode,
+        tier: TierId,
+        all: &[Extent],
+    ) -> Result<usize> {
+        let owner = Ino(inode.ino);
+        let mut root = inode.root[tier as usize];
+        if root.kind != root_kind::TREE || all.len() < 2 {
+            return Ok(0);
+        }
+        let done =
+            self.change_leaf(&mut root, owner, all[0].file_block, |draft, items, keys| {
+                let mut merge = Merge::new(items);
+                let inside = |e: &Extent| {
+                    (keys.start == 0 || e.file_block > keys.start)
+                        && (keys.end == u64::MAX || e.end().0 < keys.end)
+                };
+                let mut done = 0;
+                for e in all.iter().take_while(|e| inside(e)) {
+                    draft.check_new(tier, e)?;
+                    if !merge.has_room() {
+                        break;
+                    }
+                    merge.add(e);
+                    done += 1;
+                }
+                let merged = merge.finish();
+                // Few are left where much was joined: then nodes go, or the tree.
+                let bytes = merged.len() * Extent::BYTES;
+                if merged.len() < 2 || (merged.len() < items.len() && bytes < SPARSE_BYTES) {
+                    return Ok(0);
+                }
+                let mut from = 0;
+                for e in &all[..done] {
+                    from += items[from..].partition_point(|old| old.end().0 <= e.file_block);
+                    let behind = items[from..].partition_point(|old| old.file_block < e.end().0);
+                    draft.exchange_blocks(inode, &items[from..from + behind], e)?;
+                }
+                *items = merged;
+                Ok(done)
+            })?;
+        inode.root[tier as usize] = root;
+        Ok(done)
     }
 
     /// Frees the blocks that `e` replaces and marks its own used, except where both

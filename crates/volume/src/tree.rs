@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A node with less than this is merged with a neighbour where they fit one node.
-const SPARSE_BYTES: usize = NODE_BODY_BYTES / 4;
+pub(crate) const SPARSE_BYTES: usize = NODE_BODY_BYTES / 4;
 /// The same for the directory of orphans, for which nobody sets room aside when a name
 /// goes: two neighbours hold at least this together, so it never has more than four times
 /// the leaves that its entries need.
@@ -394,6 +394,56 @@ impl Draft {
         };
         self.put(addr, owner, node);
         Ok(Grown { addr, split })
+    }
+
+    /// Has `change` change the items of the leaf that `key` belongs to, which it is given with the keys that the
+    /// leaf tells everything about. Afterwards the leaf is not empty, fits its block, and holds nothing
+    /// outside of these keys.
+    pub(crate) fn change_leaf<T: Kept, R>(
+        &mut self,
+        root: &mut ExtentRoot,
+        owner: Ino,
+        key: u64,
+        change: impl FnOnce(&mut Self, &mut Vec<T>, &Range<u64>) -> Result<R>,
+    ) -> Result<R> {
+        let (addr, level) = top(root, owner)?;
+        let (addr, done) = self.change_below((addr, level), owner, key, 0..u64::MAX, change)?;
+        root.addr = addr.raw();
+        self.count(root);
+        Ok(done)
+    }
+
+    fn change_below<T: Kept, R>(
+        &mut self,
+        (addr, level): (BlockAddr, u16),
+        owner: Ino,
+        key: u64,
+        mut keys: Range<u64>,
+        change: impl FnOnce(&mut Self, &mut Vec<T>, &Range<u64>) -> Result<R>,
+    ) -> Result<(BlockAddr, R)> {
+        let (addr, mut node) = self.open::<T>(addr, owner, level)?;
+        let done = match &mut node {
+            Node::Leaf(items) => {
+                check_bounds(items, &keys, addr)?;
+                change(self, items, &keys)?
+            }
+            Node::Inner(_, children) => {
+                let i = child_index(children, key);
+                if i > 0 {
+                    keys.start = children[i].key;
+                }
+                if let Some(next) = children.get(i + 1) {
+                    keys.end = next.key;
+                }
+                let below = (BlockAddr::from_raw(children[i].addr), level - 1);
+                let (below, done) = self.change_below(below, owner, key, keys, change)?;
+                children[i].addr = below.raw();
+                done
+            }
+        };
+        debug_assert!(!node.is_overfull() && node.bytes() > 0);
+        self.put(addr, owner, node);
+        Ok((addr, done))
     }
 
     /// Removes the item with this key, which has to be there.

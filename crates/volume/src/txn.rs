@@ -320,6 +320,23 @@ impl Txn<'_> {
         self.noted(result)
     }
 
+    /// As [`Txn::extent_insert`] for each of `all`, which ascend and do not overlap: those that lie in one leaf of
+    /// the tree are brought there together.
+    ///
+    /// # Errors
+    /// As [`Txn::extent_insert`].
+    pub fn extent_insert_all(
+        &mut self,
+        inode: &mut Inode,
+        tier: TierId,
+        all: &[Extent],
+    ) -> Result<()> {
+        let ascending = |pair: &[Extent]| pair[0].end().0 <= pair[1].file_block;
+        debug_assert!(all.windows(2).all(ascending));
+        let result = self.core.draft.extent_insert_all(inode, tier, all);
+        self.noted(result)
+    }
+
     /// Unmaps a range in `tier` and frees its blocks. `FileBlock(0)..FileBlock(u64::MAX)`
     /// is much cheaper than a part.
     ///

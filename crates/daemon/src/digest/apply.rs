@@ -145,12 +145,15 @@ fn apply_file(
     let zeroed = file.zeroed.iter().flat_map(|l| extents_of(l, unwritten));
     let mut all: Vec<Extent> = links.chain(zeroed).chain(extents.iter().copied()).collect();
     all.sort_by_key(|e| e.file_block);
-    for extent in all {
-        let mine = BlockAddr::from_raw(extent.addr).tier();
-        txn.extent_insert(inode, mine.unwrap_or(TierId::Nvm), extent)?;
-        for tier in TierId::ALL {
-            if mine != Some(tier) && inode.root[tier as usize].kind != root_kind::EMPTY {
-                txn.extent_remove(inode, tier, extent.start()..extent.end())?;
+    let tier_of = |e: &Extent| BlockAddr::from_raw(e.addr).tier().unwrap_or(TierId::Nvm);
+    for some in all.chunk_by(|a, b| tier_of(a) == tier_of(b)) {
+        let mine = tier_of(&some[0]);
+        txn.extent_insert_all(inode, mine, some)?;
+        for tier in TierId::ALL.into_iter().filter(|&tier| tier != mine) {
+            for extent in some {
+                if inode.root[tier as usize].kind != root_kind::EMPTY {
+                    txn.extent_remove(inode, tier, extent.start()..extent.end())?;
+                }
             }
         }
     }

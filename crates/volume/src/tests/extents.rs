@@ -64,8 +64,9 @@ pub(super) fn change(
     let at = r.below(FILE_BLOCKS);
     let most = 1 << r.below(7);
     let len = 1 + r.below(most);
-    match r.below(10) {
-        0..=5 => {
+    match r.below(11) {
+        0 => many(volume, txn, inode, model, at, r),
+        1..=5 => {
             let flags = if r.below(4) == 0 { UNWRITTEN } else { 0 };
             let mut fb = at;
             for run in volume.allocate(len, None).unwrap() {
@@ -101,6 +102,45 @@ pub(super) fn change(
             model.retain(|&fb, _| fb < at || fb >= at + len * 4);
         }
         _ => shift(txn, inode, model, at, len),
+    }
+}
+
+/// Short extents in ascending order from `at` on, put in at once: over what is there, between, beside, and the same
+/// blocks again.
+fn many(
+    volume: &Volume,
+    txn: &mut crate::Txn,
+    inode: &mut Inode,
+    model: &mut Model,
+    at: u64,
+    r: &mut Seeded,
+) {
+    let (mut fb, mut all, dense) = (at, Vec::new(), r.below(3));
+    for _ in 0..r.below(300) {
+        fb += r.below([1, 3, 20][dense as usize]);
+        if fb >= FILE_BLOCKS {
+            break;
+        }
+        let flags = if r.below(8) == 0 { UNWRITTEN } else { 0 };
+        let again = model.get(&fb).filter(|_| r.below(8) == 0);
+        let run = match again {
+            Some(&(addr, _)) => Run {
+                addr: BlockAddr::from_raw(addr),
+                len: 1,
+            },
+            None => volume.allocate(1 + r.below(3), None).unwrap()[0],
+        };
+        all.push(Extent {
+            flags,
+            ..extent(fb, run)
+        });
+        fb += run.len;
+    }
+    txn.extent_insert_all(inode, NVM, &all).unwrap();
+    for e in all {
+        for n in 0..u64::from(e.len) {
+            model.insert(e.file_block + n, (e.addr + n, e.is_unwritten()));
+        }
     }
 }
 
