@@ -281,9 +281,8 @@ impl Shared {
         for ino in made {
             grants.inos.remove(&ino);
         }
-        for &run in done.linked.iter().chain(&done.unused) {
-            grants.blocks.remove(run);
-        }
+        let used = done.linked.iter().chain(&done.unused);
+        grants.blocks.remove_all(used.copied().collect());
         drop(grants);
         // A thread of the client may still be reading them: they are free after the next pass.
         self.idle_blocks.lock().extend(done.unused.iter().copied());

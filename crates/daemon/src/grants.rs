@@ -57,6 +57,24 @@ impl RunSet {
         true
     }
 
+    /// Takes many runs out, as [`Self::remove`] does each. What is written block after block to a granted run goes
+    /// in few steps, in whatever order files have it.
+    pub(crate) fn remove_all(&mut self, mut runs: Vec<Run>) {
+        runs.sort_unstable();
+        for some in runs.chunk_by(|a, b| a.addr.plus(a.len) == b.addr) {
+            let len = some.iter().map(|run| run.len).sum();
+            let whole = Run {
+                addr: some[0].addr,
+                len,
+            };
+            if !self.remove(whole) {
+                for &run in some {
+                    self.remove(run);
+                }
+            }
+        }
+    }
+
     /// The run of the set that all of `run` lies in.
     fn around(&self, run: Run) -> Option<(BlockAddr, u64)> {
         let (&addr, &len) = self.runs.range(..=run.addr).next_back()?;
@@ -117,6 +135,28 @@ mod tests {
         assert!(!set.remove(run(11, 2)), "part of it has gone");
         assert_eq!(set.iter().collect::<Vec<_>>(), [run(10, 2), run(15, 10)]);
         assert_eq!(set.blocks(), 12);
+    }
+
+    #[test]
+    fn many_runs_go_as_each_does() {
+        let mut set = RunSet::default();
+        set.insert(run(10, 10));
+        set.insert(run(30, 10));
+        set.remove_all(vec![
+            run(14, 1),
+            run(12, 2),
+            run(38, 4),
+            run(17, 3),
+            run(36, 2),
+            run(15, 2),
+        ]);
+        // What reaches beyond the set stays, and keeps no other from going.
+        assert_eq!(
+            set.iter().collect::<Vec<_>>(),
+            [run(10, 2), run(30, 6), run(38, 2)]
+        );
+        set.remove_all(Vec::new());
+        assert_eq!(set.blocks(), 10);
     }
 
     #[test]

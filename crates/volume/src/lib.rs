@@ -57,7 +57,7 @@ pub use shale_format::version::Access;
 pub use shale_format::xattr::Xattrs;
 pub use space::{Run, Space};
 pub use txn::{Committed, Txn};
-pub use view::{LeafCover, Mapping, View};
+pub use view::{KeptLeaf, LeafCover, Mapping, View};
 pub use volume::Volume;
 pub use walk::NodeAt;
 pub use zones::{Heat, LowerSpace, ZoneInfo};

@@ -85,6 +85,11 @@ pub struct LeafCover {
     pub range: Range<FileBlock>,
 }
 
+/// The leaf of an NVM tree that was looked at last, kept by who looks up blocks of a file in order while nothing of
+/// the file can change: a look-up copies and checks each node on the way.
+#[derive(Default)]
+pub struct KeptLeaf(Option<(Ino, u64, Leaf)>);
+
 /// A reader of a volume. Clones are cheap.
 #[derive(Clone)]
 pub struct View {
@@ -295,6 +300,46 @@ impl View {
         let mut most = u64::MAX - fb.0;
         for root in &inode.root {
             let (before, next) = self.around(root, Ino(inode.ino), fb.0)?;
+            if let Some(e) = before.filter(|e| e.end() > fb) {
+                return Ok(Mapping::of(&e, fb, most));
+            }
+            most = most.min(next - fb.0);
+        }
+        Ok(Mapping::Hole { len: most })
+    }
+
+    /// As [`View::map_block`]; the leaf is kept for the next call, which is for the same file as it is now or for
+    /// another one.
+    ///
+    /// # Errors
+    /// Damaged tree.
+    pub fn map_block_near(
+        &self,
+        inode: &Inode,
+        fb: FileBlock,
+        kept: &mut KeptLeaf,
+    ) -> Result<Mapping> {
+        let (root, owner) = (&inode.root[0], Ino(inode.ino));
+        if root.kind != root_kind::TREE {
+            return self.map_block(inode, fb);
+        }
+        let known = kept.0.as_ref().is_some_and(|(ino, addr, leaf)| {
+            (*ino, *addr) == (owner, root.addr) && leaf.keys.contains(&fb.0)
+        });
+        if !known {
+            let leaf = Leaf::find(self, root, owner, TreeKind::Extents, fb.0)?;
+            kept.0 = Some((owner, root.addr, leaf));
+        }
+        let Some((_, _, leaf)) = &kept.0 else {
+            return self.map_block(inode, fb);
+        };
+        let (before, after) = leaf.extents_around(fb.0)?;
+        if let Some(e) = before.filter(|e| e.end() > fb) {
+            return Ok(Mapping::of(&e, fb, u64::MAX - fb.0));
+        }
+        let mut most = after.map_or(leaf.keys.end, |e| e.file_block) - fb.0;
+        for root in &inode.root[1..] {
+            let (before, next) = self.around(root, owner, fb.0)?;
             if let Some(e) = before.filter(|e| e.end() > fb) {
                 return Ok(Mapping::of(&e, fb, most));
             }

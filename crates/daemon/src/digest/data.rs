@@ -22,7 +22,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TierId};
 use shale_oplog::Op;
-use shale_volume::{Heat, Mapping, Run, View, Volume, VolumeError};
+use shale_volume::{Heat, KeptLeaf, Mapping, Run, View, Volume, VolumeError};
 
 /// Bytes that are put together before they are written: they stay in the caches.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -148,10 +148,12 @@ impl Carver {
     }
 }
 
-/// What of a run has no block yet: where that begins, and blocks.
-fn rest_of(copy: &CopyRun, extents: &[Extent]) -> (u64, u64) {
-    let range = copy.at..copy.at + copy.blocks;
-    let mine = extents.iter().filter(|e| range.contains(&e.file_block));
+/// What of a run has no block yet: where that begins, and blocks. `below`: the extents below NVM, ascending.
+fn rest_of(copy: &CopyRun, below: &[Extent]) -> (u64, u64) {
+    let first = below.partition_point(|e| e.file_block < copy.at);
+    let mine = below[first..]
+        .iter()
+        .take_while(|e| e.file_block < copy.at + copy.blocks);
     let done: u64 = mine.map(|e| u64::from(e.len)).sum();
     (copy.at + done, copy.blocks - done)
 }
@@ -173,10 +175,12 @@ pub(crate) fn allocate<'v>(
     if let Some(straight) = straight {
         placed.straight(plan, straight)?;
     }
+    let below: Vec<usize> = placed.extents.iter().map(Vec::len).collect();
     let mut together = 0;
-    for (inode, extents) in plan.inodes.iter().zip(&mut placed.extents) {
+    let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);
+    for ((inode, extents), &below) in all {
         for copy in &inode.file.copies {
-            let (at, blocks) = rest_of(copy, extents);
+            let (at, blocks) = rest_of(copy, &extents[..below]);
             if copy.hint.is_some() && blocks > 0 {
                 let runs = volume.allocate(blocks, copy.hint)?;
                 placed.runs.extend_from_slice(&runs);
@@ -193,9 +197,10 @@ pub(crate) fn allocate<'v>(
     };
     placed.runs.extend_from_slice(&runs);
     let mut carver = Carver::new(runs);
-    for (inode, extents) in plan.inodes.iter().zip(&mut placed.extents) {
+    let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);
+    for ((inode, extents), &below) in all {
         for copy in inode.file.copies.iter().filter(|c| c.hint.is_none()) {
-            let (at, blocks) = rest_of(copy, extents);
+            let (at, blocks) = rest_of(copy, &extents[..below]);
             carver.extents(at, blocks, 0, extents);
         }
         for range in &inode.file.unwritten {
@@ -227,6 +232,7 @@ pub(crate) fn write(
         items,
         buffer: vec![0; BUFFER_BYTES].into(),
         row: Row::default(),
+        leaf: KeptLeaf::default(),
         last: Vec::new(),
     };
     for (inode, extents) in plan.inodes.iter().zip(&placed.extents) {
@@ -297,6 +303,7 @@ struct Writer<'a> {
     items: &'a [Item],
     buffer: Box<[u8]>,
     row: Row,
+    leaf: KeptLeaf,
     /// Last blocks that lie below NVM.
     last: Vec<(Ino, BlockAddr, Vec<u8>)>,
 }
@@ -458,9 +465,13 @@ impl Writer<'_> {
             }
             (From::New(Source::Block { addr, byte }), _) => self.view.read_at(addr, byte, into)?,
             (From::Old(_), Some(_)) if mutants::is_on("old-bytes") => into.fill(0),
-            (From::Old(offset), Some(inode)) => {
-                read_old((self.view, self.last_blocks), inode, offset, into)?
-            }
+            (From::Old(offset), Some(inode)) => read_old(
+                (self.view, self.last_blocks),
+                &mut self.leaf,
+                inode,
+                offset,
+                into,
+            )?,
             (From::New(Source::Zero), _) if mutants::is_on("zeros-left-out") => {}
             (From::New(Source::Zero), _) | (From::Old(_), None) => into.fill(0),
         }
@@ -481,6 +492,7 @@ impl From {
 /// Reads a file as it is in the volume, holes as zeros.
 fn read_old(
     (view, last_blocks): (&View, &LastBlocks),
+    leaf: &mut KeptLeaf,
     inode: &Inode,
     offset: u64,
     into: &mut [u8],
@@ -489,7 +501,7 @@ fn read_old(
     while done < into.len() {
         let byte = offset + done as u64;
         let fb = FileBlock::containing(byte);
-        let mapping = view.map_block(inode, fb)?;
+        let mapping = view.map_block_near(inode, fb, leaf)?;
         let (Mapping::Data { len, .. } | Mapping::Unwritten { len, .. } | Mapping::Hole { len }) =
             mapping;
         let run_end = fb.0.saturating_add(len.max(1)).saturating_mul(BLOCK);

@@ -7,7 +7,7 @@ use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::INODE_BYTES;
 use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId};
-use shale_volume::{Dirent, Mapping, Result, View};
+use shale_volume::{Dirent, KeptLeaf, Mapping, Result, View};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 
@@ -65,6 +65,7 @@ pub(crate) struct ChunkImage {
     /// Runs of the inode file: end, and address of the first block or a hole.
     runs: RefCell<BTreeMap<u64, (u64, Option<BlockAddr>)>>,
     twins: RefCell<Twins>,
+    leaf: RefCell<KeptLeaf>,
 }
 
 impl ChunkImage {
@@ -75,6 +76,7 @@ impl ChunkImage {
             file: OnceCell::new(),
             runs: RefCell::default(),
             twins: RefCell::default(),
+            leaf: RefCell::default(),
         };
         // What cannot be read here is read again when a record asks for it: records
         // before that one can be digested.
@@ -143,7 +145,8 @@ impl Image for ChunkImage {
         self.view.xattrs(inode)
     }
     fn map_block(&self, inode: &Inode, fb: FileBlock) -> Result<Mapping> {
-        self.view.map_block(inode, fb)
+        self.view
+            .map_block_near(inode, fb, &mut self.leaf.borrow_mut())
     }
     fn has_slot(&self, ino: Ino) -> Result<bool> {
         Ok(self.block(slot_of(ino).0)?.is_some())

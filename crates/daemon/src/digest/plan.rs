@@ -6,6 +6,7 @@ use super::estimate::Estimate;
 use super::image::Image;
 use super::layout::{self, FilePlan};
 use super::net::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop, bad};
+use super::ranges::Ranges;
 use super::stats::DigestStats;
 use shale_format::inode::{self, Inode};
 use shale_format::limits::BLOCK_BYTES;
@@ -14,6 +15,7 @@ use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, Ino, LogPos, TxId};
 use shale_oplog::Op;
 use shale_volume::{Run, VolumeError};
+use std::ops::Range;
 
 /// Directories that one chunk looks at on the way up from others: about a tenth of a second.
 const STEPS_MAX: u64 = 1 << 19;
@@ -285,19 +287,36 @@ fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
         }
     }
     plan.journal_bytes = journal.bytes(image);
-    let mut rest = net.stolen;
-    for run in &plan.linked {
-        rest.remove(run.addr.raw()..run.addr.raw() + run.len);
-    }
-    plan.unused = rest
-        .iter()
-        .map(|(raw, _)| Run {
-            addr: BlockAddr::from_raw(raw.start),
-            len: raw.end - raw.start,
-        })
-        .collect();
+    plan.unused = unused(&net.stolen, &plan.linked);
     tally(&mut plan, items, &count);
     Ok(plan)
+}
+
+/// Stolen blocks that are not linked.
+fn unused(stolen: &Ranges<u32>, linked: &[Run]) -> Vec<Run> {
+    let raw = |run: &Run| run.addr.raw()..run.addr.raw() + run.len;
+    let mut linked: Vec<Range<u64>> = linked.iter().map(raw).collect();
+    linked.sort_unstable_by_key(|run| run.start);
+    let (mut linked, mut unused) = (linked.into_iter().peekable(), Vec::new());
+    let mut add = |raw: Range<u64>| {
+        if raw.start < raw.end {
+            unused.push(Run {
+                addr: BlockAddr::from_raw(raw.start),
+                len: raw.end - raw.start,
+            });
+        }
+    };
+    for (stolen, _) in stolen.iter() {
+        let mut at = stolen.start;
+        // One that is linked may go on in the blocks of the next record.
+        while let Some(run) = linked.next_if(|run| run.end <= stolen.end) {
+            add(at..run.start);
+            at = at.max(run.end);
+        }
+        let part = linked.peek().filter(|run| run.start < stolen.end);
+        add(at..part.map_or(stolen.end, |run| run.start));
+    }
+    unused
 }
 
 /// Counts of the records.
@@ -412,4 +431,35 @@ fn entries_of_wiped(dir: &DirNet, count: &mut Count) -> Vec<(DirKey, EntryChange
         }
     }
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_linked_is_unused() {
+        let run = |first, len| Run {
+            addr: BlockAddr::nvm(first),
+            len,
+        };
+        let mut stolen = Ranges::default();
+        for (first, len) in [(10, 5), (15, 5), (20, 5), (30, 1), (40, 10)] {
+            let raw = BlockAddr::nvm(first).raw();
+            stolen.insert(raw..raw + len, 0);
+        }
+        // One goes over the ends of three records.
+        let linked = [run(47, 1), run(12, 10), run(43, 2), run(49, 1)];
+        let rest = [
+            run(10, 2),
+            run(22, 3),
+            run(30, 1),
+            run(40, 3),
+            run(45, 2),
+            run(48, 1),
+        ];
+        assert_eq!(unused(&stolen, &linked), rest);
+        assert_eq!(unused(&stolen, &[run(10, 15), run(30, 1), run(40, 10)]), []);
+        assert_eq!(unused(&stolen, &[]).len(), 5);
+    }
 }

@@ -28,7 +28,10 @@ pub(super) fn compare(view: &View, inode: &Inode, model: &Model) {
     .unwrap();
     assert_eq!(&found, model);
     let mut fb = 0;
+    let mut kept = crate::KeptLeaf::default();
     while fb < FILE_BLOCKS {
+        let near = view.map_block_near(inode, FileBlock(fb), &mut kept);
+        assert_eq!(near.unwrap(), view.map_block(inode, FileBlock(fb)).unwrap());
         let cover = view.leaf_of(inode, FileBlock(fb)).unwrap();
         assert!(cover.range.contains(&FileBlock(fb)));
         let kept = cover
