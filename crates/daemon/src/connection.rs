@@ -502,8 +502,7 @@ impl Shared {
         bytes: u64,
         take: impl Fn() -> Option<T>,
     ) -> Option<T> {
-        self.digest_all();
-        if let Some(taken) = take() {
+        if let Some(taken) = self.digest_until(&take) {
             return Some(taken);
         }
         self.mappings.look(&self.volume);

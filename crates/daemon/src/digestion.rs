@@ -20,6 +20,7 @@ use crate::digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
 use crate::halt::Halt;
 use crate::rights::Rights;
 use crate::shared::Shared;
+use crate::space::Supply;
 use parking_lot::{Condvar, Mutex};
 use shale_device::failpoints;
 use shale_format::{Ino, LogPos};
@@ -35,6 +36,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) const TRIES: u32 = 8;
 /// Longest wait for one pass while a chunk lacks blocks.
 const PASS_WAIT: Duration = Duration::from_secs(10);
+
+/// Most room that the records of a chunk have set aside, as a part of all: it comes back with the chunk.
+const CHUNK_ROOM_PART: u64 = 4;
 
 /// Logs that wait for a digest thread.
 #[derive(Default)]
@@ -137,6 +141,20 @@ impl Shared {
         }
     }
 
+    /// Digests logs, as far as they are committed when this begins, chunk by chunk until `take` gives something.
+    pub(crate) fn digest_until<T>(self: &Arc<Self>, take: impl Fn() -> Option<T>) -> Option<T> {
+        let clients = self.clients();
+        let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
+        for (client, end) in clients.iter().zip(ends) {
+            while client.digested() < end && self.digest_to(client, client.digested() + 1).is_ok() {
+                if let Some(taken) = take() {
+                    return Some(taken);
+                }
+            }
+        }
+        take()
+    }
+
     /// Digests one chunk. What stops the log for good is noted in `work` or in the fate.
     pub(crate) fn chunk(
         self: &Arc<Self>,
@@ -152,6 +170,7 @@ impl Shared {
             slot: client.slot,
         };
         let digester = &self.digester;
+        let room = Supply::of(&self.volume).whole() / CHUNK_ROOM_PART;
         let (mut tries, mut alone) = (0, false);
         let mut straight = self.straight_turn(limit.0.saturating_sub(from.0));
         loop {
@@ -159,7 +178,7 @@ impl Shared {
             let rights = Rights::new(client, self, rule);
             let reader = self.readers.enter();
             let done = match alone {
-                false => digester.chunk(&source, from, limit, &rights, Mode::Live),
+                false => digester.chunk_of(room, &source, from, limit, &rights, Mode::Live),
                 true => digester.chunk_alone(&source, from, limit, &rights, Mode::Live),
             };
             drop(reader);

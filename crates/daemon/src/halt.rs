@@ -2,6 +2,7 @@
 
 use super::client::{Client, Fate};
 use super::shared::Shared;
+use super::sync::let_pass;
 use shale_format::LogPos;
 use std::sync::Arc;
 
@@ -27,7 +28,9 @@ impl std::fmt::Display for Halt {
 }
 
 impl Shared {
-    /// Digests a log up to `target`, or to what its client has committed if that is less.
+    /// Digests a log up to `target`, or to what its client has committed if that is less. After each chunk
+    /// those who wait to digest it look whether it has come as far as they need: a client that goes on
+    /// writing keeps nobody waiting here who needs no more than what is there.
     pub(crate) fn digest_to(
         self: &Arc<Self>,
         client: &Arc<Client>,
@@ -49,6 +52,7 @@ impl Shared {
                 return Ok(());
             }
             self.chunk(client, &mut work, LogPos(from), LogPos(limit))?;
+            let_pass(&mut work);
         }
     }
 }

@@ -68,6 +68,11 @@ impl Supply {
         fixed_reserve(&self.blocks) + self.inodes * ORPHAN_BYTES
     }
 
+    /// Bytes that could be given out if none were.
+    pub(crate) fn whole(&self) -> u64 {
+        self.available(0)
+    }
+
     /// Bytes that could be given out if `outstanding` are.
     fn available(&self, outstanding: u64) -> u64 {
         (self.blocks.free * BLOCK)

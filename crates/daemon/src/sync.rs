@@ -2,7 +2,7 @@
 //! (`crates/harness/tests/leases`) can compile its files against its own: the table of leases,
 //! taking them, passing gates, cutting off.
 
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use shale_device::{failpoints, mutants};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,4 +24,9 @@ pub(crate) fn nap(time: Duration) -> Duration {
     let begun = Instant::now();
     std::thread::sleep(time);
     begun.elapsed().clamp(time, NAP_COUNTED_MAX.max(time))
+}
+
+/// Lets whoever waits for a lock have it first, if somebody does; then it is held again.
+pub(crate) fn let_pass<T>(held: &mut MutexGuard<'_, T>) {
+    MutexGuard::bump(held);
 }

@@ -18,6 +18,8 @@ use shale_oplog::{LogBytes, Op, Record, Scan};
 use shale_volume::{Run, View};
 use std::collections::HashSet;
 
+/// Unit in which a record says what it has set aside.
+const RESERVE_BYTES: u64 = 64;
 const S_IFDIR: u32 = 0o040_000;
 
 /// A client's log file as the daemon reads it.
@@ -51,6 +53,9 @@ pub struct Bounds {
     pub records_max: usize,
     /// Most bytes of names and values held in memory, likewise.
     pub bytes_max: usize,
+    /// Of a client that is there, no more than a ring's bytes divided by this, likewise: log space comes back
+    /// with each chunk, and a client that is slowed from 60% on is not stopped meanwhile.
+    pub ring_parts: u64,
 }
 
 impl Default for Bounds {
@@ -58,6 +63,7 @@ impl Default for Bounds {
         Self {
             records_max: 64 << 10,
             bytes_max: 32 << 20,
+            ring_parts: 4,
         }
     }
 }
@@ -69,6 +75,10 @@ pub(crate) struct Most {
     pub records: usize,
     /// Bytes of names and values.
     pub bytes: usize,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Bytes of the volume that the records have set aside.
+    pub room: u64,
     /// Journal that the records need, as far as they tell by themselves.
     pub journal_bytes: u64,
 }
@@ -79,6 +89,8 @@ impl Most {
     pub const ANY: Most = Most {
         records: usize::MAX,
         bytes: usize::MAX,
+        log_bytes: u64::MAX,
+        room: u64::MAX,
         journal_bytes: u64::MAX,
     };
 }
@@ -87,6 +99,7 @@ impl Most {
 #[derive(Default)]
 struct Sum {
     bytes: usize,
+    room: u64,
     /// Inodes that change, with new ones.
     inodes: HashSet<u64>,
     /// Of these, new ones: most of them lie in new blocks, which need no journal.
@@ -97,6 +110,7 @@ impl Sum {
     fn add(&mut self, record: &Record, op: &Op) {
         self.bytes += record.payload().len();
         let header = &record.header;
+        self.room += u64::from(header.reserve) * RESERVE_BYTES;
         self.inodes.insert(header.ino);
         match op {
             Op::Create { .. } => {
@@ -115,6 +129,7 @@ impl Sum {
         let slots = self.inodes.len() as u64 - self.fresh;
         records >= most.records
             || self.bytes >= most.bytes
+            || self.room >= most.room
             || FIXED_BYTES + slots * SLOT_BYTES >= most.journal_bytes
     }
 }
@@ -219,7 +234,7 @@ pub(crate) fn gather(
     };
     let (mut sum, mut whole) = (Sum::default(), 0);
     loop {
-        let full = sum.is_full(batch.items.len(), most);
+        let full = sum.is_full(batch.items.len(), most) || batch.head.0 - from.0 >= most.log_bytes;
         if full && whole == batch.items.len() && whole > 0 {
             return batch;
         }
@@ -296,7 +311,7 @@ pub fn survey(log: &LogSource<'_>, view: &View, from: LogPos) -> Survey {
     let mut scan = scan(log, view, from, LogPos(u64::MAX), Mode::Recovery);
     for record in &mut scan {
         found.records += 1;
-        found.reserve_bytes += u64::from(record.header.reserve) * 64;
+        found.reserve_bytes += u64::from(record.header.reserve) * RESERVE_BYTES;
         found.named.insert(Ino(record.header.ino));
         let (second, third) = match Op::decode(&record) {
             Ok(Op::Steal { addr, blocks, .. }) => {

@@ -216,7 +216,23 @@ impl Digester {
         authority: &dyn Authority,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        let batch = self.gather(log, from, limit, mode);
+        self.chunk_of(u64::MAX, log, from, limit, authority, mode)
+    }
+
+    /// As [`Self::chunk`], with records that have set aside no more than `room` bytes, if they are in several transactions.
+    ///
+    /// # Errors
+    /// As for [`Self::chunk`].
+    pub fn chunk_of(
+        &self,
+        room: u64,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        authority: &dyn Authority,
+        mode: Mode,
+    ) -> Result<ChunkDone, DigestError> {
+        let batch = self.gather(room, log, from, limit, mode);
         failpoints::reach("digest-scan");
         if batch.moves_directories() {
             // Whether a directory would come to lie below itself is known only while
@@ -240,7 +256,7 @@ impl Digester {
         authority: &dyn Authority,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        let batch = self.gather(log, from, limit, mode);
+        let batch = self.gather(u64::MAX, log, from, limit, mode);
         let _alone = self.turns.write();
         self.any_chunk(log, &batch, from, authority)
     }
@@ -261,10 +277,22 @@ impl Digester {
         f()
     }
 
-    fn gather(&self, log: &LogSource<'_>, from: LogPos, limit: LogPos, mode: Mode) -> Batch {
+    fn gather(
+        &self,
+        room: u64,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        mode: Mode,
+    ) -> Batch {
         let most = Most {
             records: self.guess().min(self.bounds.records_max),
+            room,
             bytes: self.bounds.bytes_max,
+            log_bytes: match mode {
+                Mode::Live => log.ring_bytes / self.bounds.ring_parts,
+                Mode::Recovery => u64::MAX,
+            },
             journal_bytes: part_to_fill(self.volume.journal_room()),
         };
         gather::gather(log, &self.volume.view(), from, limit, mode, &most)

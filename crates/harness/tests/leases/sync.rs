@@ -85,6 +85,13 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
+pub(crate) fn let_pass<T>(held: &mut MutexGuard<'_, T>) {
+    memory::fence();
+    drop(held.guard.take());
+    shuttle::thread::yield_now();
+    held.guard = held.mutex.lock().guard.take();
+}
+
 /// A condition variable.
 #[derive(Default, Debug)]
 pub(crate) struct Condvar(shuttle::sync::Condvar);

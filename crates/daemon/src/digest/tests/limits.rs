@@ -3,7 +3,7 @@
 use super::world::{DIR, FILE, World};
 use crate::digest::{Bounds, DigestError, Mode, OwnLog, data, survey};
 use shale_format::LogPos;
-use shale_format::limits::NVM_BYTES_MIN;
+use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_oplog::encode;
 use shale_volume::{Run, VolumeError};
 
@@ -121,10 +121,64 @@ fn a_digest_that_was_cut_short_is_done_again() {
 }
 
 #[test]
+fn a_chunk_of_a_live_log_is_a_part_of_its_ring() {
+    let part = LOG_BYTES_MIN / Bounds::default().ring_parts;
+    let w = World::with(NVM_BYTES_MIN as usize, Bounds::default());
+    w.create(1, 100, "f", FILE);
+    let data = [7; 8192];
+    while w.writer.committed().0 < 2 * part + part / 2 {
+        w.write(100, 0, &data);
+    }
+    let end = w.writer.committed();
+    let from = w.at;
+    let whole = w
+        .digester
+        .chunk(&w.source(), from, end, &w.rules, Mode::Recovery);
+    assert_eq!(
+        whole.unwrap().upto,
+        end,
+        "nobody writes to one that was left"
+    );
+    let mut w = World::with(NVM_BYTES_MIN as usize, Bounds::default());
+    w.create(1, 100, "f", FILE);
+    while w.writer.committed().0 < 2 * part + part / 2 {
+        w.write(100, 0, &data);
+    }
+    let ends: Vec<u64> = w.digest().iter().map(|c| c.upto.0).collect();
+    assert_eq!(ends.len(), 3);
+    let fits = |upto: u64, n: u64| (n * part..n * (part + 10_000)).contains(&upto);
+    assert!(fits(ends[0], 1) && fits(ends[1], 2), "{ends:?} of {part}");
+    assert_eq!(w.content(100), data);
+}
+
+#[test]
+fn as_many_records_as_have_set_so_much_room_aside() {
+    let mut w = World::new();
+    w.reserve.set(3);
+    w.create(1, 100, "f", FILE);
+    for n in 0..9 {
+        w.write(100, n, b"x");
+    }
+    let (log, limit) = (w.source(), w.writer.committed());
+    let chunk = |from| {
+        w.digester
+            .chunk_of(4 * 3 * 64, &log, from, limit, &w.rules, Mode::Live)
+    };
+    let first = chunk(w.at).unwrap();
+    assert_eq!((first.stats.records, first.at_end), (4, false));
+    let second = chunk(first.upto).unwrap();
+    assert_eq!((second.stats.records, second.at_end), (4, false));
+    w.at = second.upto;
+    assert_eq!(w.digest_once().stats.records, 2);
+    assert_eq!(w.content(100), *b"xxxxxxxxx");
+}
+
+#[test]
 fn bounds_never_cut_a_transaction() {
     let bounds = Bounds {
         records_max: 2,
         bytes_max: 1 << 20,
+        ..Bounds::default()
     };
     let mut w = World::with(NVM_BYTES_MIN as usize, bounds);
     w.create(1, 100, "f", FILE);

@@ -56,6 +56,7 @@ impl Run {
         let single = Bounds {
             records_max: 1,
             bytes_max: 1 << 20,
+            ..Bounds::default()
         };
         let bytes = NVM_BYTES_MIN as usize;
         Run {

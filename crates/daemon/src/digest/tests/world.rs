@@ -111,7 +111,11 @@ pub fn volume(bytes: usize) -> Volume {
 
 impl World {
     pub fn new() -> World {
-        Self::with(NVM_BYTES_MIN as usize, Bounds::default())
+        let whole = Bounds {
+            ring_parts: 1,
+            ..Bounds::default()
+        };
+        Self::with(NVM_BYTES_MIN as usize, whole)
     }
 
     pub fn with(bytes: usize, bounds: Bounds) -> World {
