@@ -38,6 +38,7 @@ fn cuts_of_a_few_workloads() {
         "W 84 D 13",
         "b58 89 D b159 b117",
         "151 D 160",
+        "N 155 141 K 141",
     ] {
         let workload = words.parse().unwrap();
         let found = explorer.explore(&workload, 1, &|| false).unwrap();
