@@ -464,11 +464,6 @@ impl Session {
             // No descriptor, or no memory, for their segments: the bytes go through the log.
             self.ask(Request::ReturnBlocks { runs: closed })?;
         }
-        for run in &runs {
-            let at = BlockAddr::from_raw(run.addr).byte() as usize;
-            self.nvm
-                .expect_stores(at, run.blocks as usize * BLOCK_BYTES);
-        }
         self.blocks.add(runs.iter().map(|r| BlockRun {
             addr: BlockAddr::from_raw(r.addr),
             blocks: r.blocks.into(),
@@ -478,7 +473,8 @@ impl Session {
 
     /// Makes granted runs writable, as far as there are descriptors for them (the kernel leaves out
     /// those that this process has no numbers for) and memory. Gives those that are and those
-    /// that are not.
+    /// that are not. Blocks stay writable when their file gives them up, and are present then: a client that
+    /// overwrites in any order is granted the same blocks again and again, one by one, and pays for each once.
     fn open_runs(
         &self,
         runs: Vec<GrantedRun>,
@@ -487,13 +483,17 @@ impl Session {
     ) -> (Vec<GrantedRun>, Vec<GrantedRun>) {
         runs.into_iter().partition(|run| {
             within_segments(run).all(|(segment, range)| {
+                if self.nvm.is_writable(range.clone()) {
+                    return true;
+                }
                 let fd = segments.iter().position(|&s| s as usize == segment);
                 let opened = match fd.and_then(|at| fds.get(at)) {
-                    Some(fd) => self.nvm.remap_writable(range, fd),
+                    Some(fd) => self.nvm.remap_writable(range.clone(), fd),
                     None => return false,
                 };
-                if let Err(e) = &opened {
-                    tracing::warn!("granted blocks stay read-only: {e}");
+                match &opened {
+                    Ok(()) => self.nvm.expect_stores(range.start, range.len()),
+                    Err(e) => tracing::warn!("granted blocks stay read-only: {e}"),
                 }
                 opened.is_ok()
             })

@@ -274,6 +274,11 @@ impl Map {
             .replace(range, Some(fd.as_fd()), Access::ReadWrite)
     }
 
+    /// Whether every page that a range of bytes touches may be stored to.
+    pub fn is_writable(&self, range: Range<usize>) -> bool {
+        self.shared.mapping.is_writable(range.start, range.len())
+    }
+
     /// Takes back [`Map::remap_writable`]: the range is mapped read-only from the
     /// file the map was opened with. The caller has made sure that nobody is storing to it.
     ///
