@@ -485,6 +485,12 @@ impl Shared {
         };
         if let Some(room) = give() {
             self.digest_ahead();
+            if let Reply::Room { bytes } = room
+                && client.backlog() > 0
+            {
+                let pause_ns = self.credits.pause_ns(&Supply::of(&self.volume), bytes);
+                client.hold_back(self.clock.monotonic_ns(), pause_ns);
+            }
             return room;
         }
         let none = VolumeError::NoSpace {
@@ -528,11 +534,11 @@ impl Shared {
         take()
     }
 
-    /// Begins to digest when most of the room is given out: whoever asks next would have
-    /// to wait for it.
+    /// Begins to digest when a good part of the room is given out: whoever asks when it is gone would have to
+    /// wait. As early as for a log that fills.
     fn digest_ahead(&self) {
         let available = self.credits.available(&Supply::of(&self.volume));
-        if available < self.credits.outstanding() / 2 {
+        if available / 2 < self.credits.outstanding() {
             for client in self.clients() {
                 if client.backlog() > 0 && client.served() {
                     self.queue.push(&client);

@@ -12,6 +12,8 @@
 //!
 //! What it was granted before there was a limit it is asked to return then, since nobody counted it.
 //!
+//! The same word has a client pause that takes room faster than digest gives it back (see [`crate::space`]).
+//!
 //! A client that does not look at the word is limited by nothing but its log. It runs as a user
 //! who may attach, and hurts only that user's own limit.
 
@@ -34,6 +36,8 @@ const BURST_PART: u64 = 8;
 const BURST_MIN: u64 = 64 << 10;
 /// Parts of a second that a client is let go on for at least when it has waited.
 const SLICE_PART: u64 = 50;
+/// Shortest pause that a client is told of.
+const HOLD_MIN_NS: u64 = 50_000;
 /// Longest wait between two questions.
 const WAIT_MAX_NS: u64 = 100_000_000;
 
@@ -96,6 +100,8 @@ pub(crate) struct Bucket {
     uncounted: u64,
     /// The client has to hear that it is to return those.
     give_back: bool,
+    /// The client has to pause once until then, whatever its limit; 0: it has not.
+    hold_until_ns: u64,
 }
 
 impl Bucket {
@@ -114,6 +120,7 @@ impl Bucket {
     /// The log position up to which the client may go on.
     fn allowed(&self) -> u64 {
         match self.rate {
+            _ if self.hold_until_ns > 0 => 0,
             0 => u64::MAX,
             _ => self.seen + (self.tokens / PART).max(0) as u64,
         }
@@ -121,6 +128,10 @@ impl Bucket {
 
     /// How long the client has to wait before it asks again; 0: it may go on.
     fn wait_ns(&mut self) -> u64 {
+        let held = std::mem::take(&mut self.hold_until_ns);
+        if held > self.at_ns {
+            return held - self.at_ns;
+        }
         if self.rate == 0 || self.tokens >= PART {
             return 0;
         }
@@ -172,6 +183,14 @@ impl Client {
             b.fill(now_ns, committed);
             (b.wait_ns(), std::mem::take(&mut b.give_back))
         })
+    }
+
+    /// Has it pause before its next call that writes, if that comes within the pause. Shorter than it takes to ask: not
+    /// at all.
+    pub(crate) fn hold_back(&self, now_ns: u64, ns: u64) {
+        if ns >= HOLD_MIN_NS {
+            self.with_bucket(|b| b.hold_until_ns = now_ns + ns);
+        }
     }
 
     /// Most blocks that one grant may have.
@@ -304,6 +323,25 @@ mod tests {
         assert!(bucket.wait_ns() > 0, "a second's worth is owed");
         bucket.fill(1_001_100 * MS, bucket.seen);
         assert_eq!(bucket.wait_ns(), 0);
+    }
+
+    #[test]
+    fn who_is_held_back_pauses_once_and_goes_on() {
+        let client = crate::client::tests::lone(1, Reach::Socket);
+        client.hold_back(MS, HOLD_MIN_NS - 1);
+        assert_eq!(client.pace(MS), (0, false));
+        client.hold_back(MS, 300_000);
+        assert_eq!(client.bucket.lock().allowed(), 0, "the next call asks");
+        assert_eq!(client.pace(MS + 100_000), (200_000, false));
+        assert_eq!(client.bucket.lock().allowed(), u64::MAX);
+        assert_eq!(client.pace(MS + 100_000), (0, false));
+        client.hold_back(MS, 300_000);
+        assert_eq!(
+            client.pace(2 * MS),
+            (0, false),
+            "it did something else meanwhile"
+        );
+        assert_eq!(client.waited_ns(), 0, "that was no limit");
     }
 
     #[test]

@@ -30,6 +30,15 @@ const UNIT: u64 = 64;
 /// go on a full volume: an entry of 24 bytes in a tree whose leaves are at least a quarter
 /// full, and that tree's inner nodes. A client sets it aside with the inode.
 const ORPHAN_BYTES: u64 = 128;
+/// From here on, in thousandths of all room, whoever is given more is slowed.
+const PAUSE_FROM: u128 = 600;
+/// With so many more the pause is twice as long.
+const PAUSE_DOUBLE: u128 = 40;
+/// Pause at [`PAUSE_FROM`] for [`PAUSE_UNIT_BYTES`] of room: some 100 overwrites.
+const PAUSE_UNIT_NS: u128 = 20_000;
+const PAUSE_UNIT_BYTES: u128 = 1 << 20;
+/// Longest pause for one piece of room.
+const PAUSE_MAX_NS: u64 = 5_000_000;
 /// Credit under this number is for logs that recovery could not digest.
 pub(crate) const LEFT_LOGS: u32 = 0;
 
@@ -91,6 +100,24 @@ impl Credits {
     /// Bytes outstanding in all.
     pub(crate) fn outstanding(&self) -> u64 {
         self.book.lock().values().sum()
+    }
+
+    /// How long whoever was given `bytes` now has to pause, in nanoseconds, while logs wait that give room back when
+    /// they are digested; 0: not. As LibFS does where a log fills: from 60% in use on, and for twice as
+    /// long with each 4% more, so that a writer settles at the speed of digest before it is stopped.
+    pub(crate) fn pause_ns(&self, supply: &Supply, bytes: u64) -> u64 {
+        let (whole, outstanding) = (supply.whole().max(1), self.outstanding());
+        let used = u128::from(outstanding) * 1000 / u128::from(whole);
+        match used.min(1000).checked_sub(PAUSE_FROM) {
+            None | Some(0) => 0,
+            Some(more) => {
+                let (steps, rest) = (more / PAUSE_DOUBLE, more % PAUSE_DOUBLE);
+                let unit =
+                    (PAUSE_UNIT_NS << steps) + (PAUSE_UNIT_NS << steps) * rest / PAUSE_DOUBLE;
+                let ns = unit * u128::from(bytes) / PAUSE_UNIT_BYTES;
+                ns.min(PAUSE_MAX_NS.into()) as u64
+            }
+        }
     }
 
     /// Credit of one client.
@@ -195,6 +222,22 @@ mod tests {
         assert_eq!(credits.outstanding(), 0);
         credits.hold(5 * BLOCK);
         assert_eq!(credits.available(&supply(1256)), 995 * BLOCK);
+    }
+
+    #[test]
+    fn who_is_given_the_last_of_the_room_pauses() {
+        let credits = Credits::default();
+        let at = |percent: u64| {
+            credits.close(1);
+            let bytes = 1000 * BLOCK * percent / 100;
+            credits.give(1, 0, bytes, || supply(1256)).unwrap();
+            credits.pause_ns(&supply(1256), 1 << 20)
+        };
+        assert_eq!((at(0), at(60)), (0, 0));
+        assert!((61..=100).all(|p| at(p - 1) < at(p) || at(p) == PAUSE_MAX_NS));
+        assert!((20_000..40_000).contains(&at(63)));
+        assert_eq!(at(100), PAUSE_MAX_NS);
+        assert_eq!(credits.pause_ns(&supply(0), u64::MAX), PAUSE_MAX_NS);
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub use handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
 pub use list::DirEntry;
 pub use meta::StatFs;
 pub use op::panicked_after_append;
+pub use pace::Waits;
 pub use path::{ListedEntry, ReadDir, Tree};
 pub use ranges::{SEEK_DATA, SEEK_HOLE};
 pub use rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};

@@ -20,6 +20,7 @@ use crate::lower::LowerCache;
 use crate::node::Nodes;
 use crate::op::Op;
 pub use crate::options::{SessionMaps, SessionOptions};
+use crate::pace::Pauses;
 use crate::path_cache::PathCache;
 use crate::present::Present;
 use crate::requests::Requests;
@@ -68,6 +69,7 @@ pub struct Session {
     pub(crate) paths: PathCache,
     reclaimed: AtomicU64,
     belled: AtomicU64,
+    pub(crate) pauses: Pauses,
     /// A name was seen that does not lead to what it says ([`Search::once_more`]).
     damaged: AtomicBool,
     pub(crate) options: SessionOptions,
@@ -132,7 +134,8 @@ impl Session {
         let view = view.given_by(lower.clone());
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let absent = attached.ring_bytes * u64::from(!options.present);
-        let present = Present::new(log_map.clone(), log.reserved().0, absent);
+        let begin = log.reserved().0;
+        let present = Present::new(log_map.clone(), begin, absent);
         Ok(Arc::new(Self {
             channel,
             clock,
@@ -157,8 +160,9 @@ impl Session {
             lower,
             flash: FlashDevices::default(),
             paths: PathCache::new(),
-            reclaimed: AtomicU64::new(0),
+            reclaimed: AtomicU64::new(begin),
             belled: AtomicU64::new(0),
+            pauses: Pauses::default(),
             damaged: AtomicBool::new(false),
             options,
             attached,
@@ -317,6 +321,7 @@ impl Session {
         let behind = committed.saturating_sub(self.digested().0);
         if behind > self.attached.ring_bytes / 10 * 3 {
             self.ring_bell(committed)?;
+            self.slow_down(committed);
         }
         match self.permits.take(&self.log, thread, bytes) {
             Some(kept) => Ok(kept),
@@ -326,8 +331,10 @@ impl Session {
 
     #[cold]
     fn admit_later(&self, bytes: u64) -> Result<Permit<'_>> {
+        self.count_stop();
         loop {
-            let upto = self.digested().0 + self.attached.ring_bytes / 4;
+            // As little as helps: the answer comes when the chunk is digested in which that is.
+            let upto = self.digested().0 + bytes;
             self.ask(Request::Digest {
                 upto: upto.min(self.log.committed().0),
             })?;
@@ -363,6 +370,11 @@ impl Session {
         if free_below > self.reclaimed.load(Ordering::Relaxed) {
             self.reclaim_below(free_below);
         }
+    }
+
+    /// Records before this position have no space in the log any more, as far as was looked.
+    pub(crate) fn reclaimed(&self) -> u64 {
+        self.reclaimed.load(Ordering::Relaxed)
     }
 
     #[cold]
