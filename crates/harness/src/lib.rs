@@ -6,6 +6,7 @@
 //! | [`workload`] | programs' patterns of calls: a mail server, a directory of a million files |
 //! | [`model`] | what a file system should do: a model in memory, compared with kernel and volume |
 //! | [`crash`] | power cuts at every fence, recovered and compared with the model |
+//! | [`digest`] | how fast logs are digested, and how long writers wait for it |
 //! | [`faults`] | what is promised of every fault, and whether it is kept |
 //! | [`flash`] | other file systems on the emulated flash, with its counters |
 //! | [`fuzz`] | bytes that anybody could have written |
@@ -19,6 +20,7 @@
 
 pub mod chance;
 pub mod crash;
+pub mod digest;
 mod error;
 pub mod faults;
 pub mod flash;
