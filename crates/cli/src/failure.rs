@@ -1,5 +1,6 @@
 //! How a verb fails: what, why, what to do, and the exit code.
 
+use shale_device::printable;
 use std::fmt;
 
 /// Exit codes; the list is part of `shale --help`.
@@ -74,9 +75,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // On one line: logs and scripts read it.
-        f.write_str(&self.text.replace('\n', "; "))?;
+        f.write_str(&printable::name(&self.text.replace('\n', "; ")))?;
         match &self.advice {
-            Some(advice) => write!(f, " ({advice})"),
+            Some(advice) => write!(f, " ({})", printable::lines(advice)),
             None => Ok(()),
         }
     }

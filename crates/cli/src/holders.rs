@@ -7,6 +7,7 @@
 
 use crate::mounts;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use shale_device::printable;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -191,7 +192,7 @@ fn pids() -> impl Iterator<Item = u32> {
 
 fn name_of(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
-    name.unwrap_or_default().trim().to_owned()
+    printable::name(name.unwrap_or_default().trim()).into_owned()
 }
 
 #[cfg(test)]

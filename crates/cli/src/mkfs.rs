@@ -3,7 +3,7 @@
 use crate::device::divided;
 use crate::failure::{Failure, Result};
 use crate::size;
-use crate::terminal::say;
+use crate::terminal::{note, say};
 use shale_daemon::volume_file::{DeviceFile, SPARE_PERCENT_MAX};
 use shale_daemon::{DeviceKind, LowerTiers, Made, MakeOptions, make_volume};
 use shale_device::{BlockModel, Persistence, SystemClock};
@@ -230,8 +230,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if persistence(&made) != "dax" && !made.host.is_memory {
         let (dir, kind) = (made.file.nvm_dir().display(), &made.host.kind);
-        eprintln!(
-            "shale: {dir}: it lies on {kind} without DAX, which is no NVM: a power cut loses the volume, or leaves it damaged"
+        note!(
+            "{dir}: it lies on {kind} without DAX, which is no NVM: a power cut loses the volume, or leaves it damaged"
         );
     }
     Ok(())

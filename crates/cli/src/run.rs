@@ -8,7 +8,7 @@ use crate::mounts;
 use crate::size;
 use crate::supervise;
 use serde_json::Value;
-use shale_device::private;
+use shale_device::{printable, private};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -123,14 +123,14 @@ fn reported(mut command: Command) -> Result<()> {
         Err(error) => not_run(&command, &error),
     };
     read.map_err(failed)?;
-    eprint!("{}", Summary::of(&text).text());
+    eprint!("{}", printable::lines(&Summary::of(&text).text()));
     let killed = status.signal().map(|signal| 128 + signal);
     exit(status.code().or(killed).unwrap_or(1));
 }
 
 fn not_run(command: &Command, error: &std::io::Error) -> ! {
-    let name = Path::new(command.get_program()).display();
-    eprintln!("shale run: {name}: {error}");
+    let name = Path::new(command.get_program()).to_string_lossy();
+    eprintln!("shale run: {}: {error}", printable::name(&name));
     exit(match error.kind() {
         ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_RUNNABLE,

@@ -6,6 +6,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::terminal::say;
 use indicatif::ProgressBar;
 use shale_daemon::ScrubReport;
+use shale_device::printable;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -75,7 +76,7 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
         return Ok(());
     }
     for one in &report.damage {
-        say!("{}: {}", one.object, one.what);
+        say!("{}: {}", printable::name(&one.object), one.what);
     }
     say!(
         "{} inodes, {} tree nodes, {} inodes with attributes, {} bitmap blocks, {} data blocks below \

@@ -20,6 +20,7 @@ use crate::mounts;
 use crate::packet::{self, FromDaemon, Report, Start, ToDaemon};
 use crate::process::Process;
 use crate::state::{State, StateDir};
+use crate::terminal::note;
 use crate::tracing_to;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
@@ -222,7 +223,7 @@ impl Supervisor {
             waiting: None,
         };
         let dir = StateDir::claim(state, &|what| match front {
-            Front::Foreground => eprintln!("shale: {what}"),
+            Front::Foreground => note!("{what}"),
             Front::Mount(_) => front.tell(&Report::Waiting(what.to_owned())),
         })?;
         let listener = dir.open_log().and_then(|log| {

@@ -2,13 +2,15 @@
 //! waits, on a terminal only.
 
 use indicatif::ProgressBar;
+use shale_device::printable;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::exit;
 use std::time::Duration;
 
 /// Prints to standard output. A reader that has gone (`shale log show … | head`) ends
-/// the program without a word.
+/// the program without a word. Names are other users': no control character of theirs reaches a terminal.
 pub fn print(text: &str) {
+    let text = printable::lines(text);
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => {}
@@ -27,6 +29,14 @@ macro_rules! say {
     };
 }
 pub(crate) use say;
+
+/// Tells the user something on standard error, after the program's name; as [`print`](terminal::print).
+macro_rules! note {
+    ($($part:tt)*) => {
+        eprintln!("shale: {}", shale_device::printable::lines(&format!($($part)*)))
+    };
+}
+pub(crate) use note;
 
 /// Shows on standard error that something is being waited for, until it is dropped.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use crate::state::StateDir;
 use crate::terminal::say;
 use serde::Serialize;
 use shale_daemon::{PARTS_MAX, WherePart};
+use shale_device::printable;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -124,7 +125,8 @@ fn show_device(
         true => json(&there)?,
         false => {
             for file in &there {
-                say!("{:>10}  {}", size::show(file.bytes), file.path.display());
+                let path = file.path.to_string_lossy();
+                say!("{:>10}  {}", size::show(file.bytes), printable::name(&path));
             }
         }
     }

@@ -275,8 +275,16 @@ impl VolumeFile {
         if parse_uuid(&self.uuid).is_none() {
             return wrong("uuid", "expected 32 hexadecimal digits");
         }
-        if let Err(why) = self.durability.parse::<Durability>() {
-            return wrong("durability", &why);
+        match self.durability.parse::<Durability>() {
+            Ok(Durability::Strict) => {}
+            Ok(Durability::Buffered) => {
+                let why = "'buffered' is not implemented yet; accepted: \"strict\"";
+                return wrong("durability", why);
+            }
+            Err(why) => return wrong("durability", &why),
+        }
+        if self.name.chars().any(char::is_control) {
+            return wrong("name", "it has a control character: names go to terminals");
         }
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log_bytes) {
             return wrong(
@@ -468,6 +476,13 @@ mod tests {
         for (from, to, key, word) in [
             ("format = 1", "format = 2\nnew_key = 1", "format", "newer"),
             ("\"strict\"", "\"sloppy\"", "durability", "sloppy"),
+            (
+                "\"strict\"",
+                "\"buffered\"",
+                "durability",
+                "not implemented yet",
+            ),
+            ("\"v\"", "\"\\u001b[31mv\"", "name", "control character"),
             (
                 "log_bytes = 16777216",
                 "log_bytes = 5",

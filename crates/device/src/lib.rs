@@ -56,6 +56,7 @@ pub mod memory;
 pub mod mutants;
 pub mod nvm;
 mod peer;
+pub mod printable;
 pub mod private;
 pub mod protect;
 pub mod sim;

@@ -1,6 +1,7 @@
 //! What a check found: findings, counts, and how they are told.
 
 use serde::Serialize;
+use shale_device::printable;
 use shale_format::FormatError;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -139,7 +140,7 @@ impl fmt::Display for Severity {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.severity, self.object)?;
+        write!(f, "{}: {}", self.severity, printable::name(&self.object))?;
         if let Some(block) = self.block {
             write!(f, ", block {block}")?;
         }

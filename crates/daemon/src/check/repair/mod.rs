@@ -33,6 +33,7 @@ use super::{CheckOptions, LogFile, Progress, check_named, head, lower};
 use crate::error::{DaemonError, Result};
 use serde::Serialize;
 use shale_device::Map;
+use shale_device::printable;
 use shale_format::bitmap::{self, BitmapHeader};
 use shale_format::device_table::DeviceTable;
 use shale_format::extent::Extent;
@@ -83,7 +84,7 @@ impl RepairReport {
 impl fmt::Display for Mended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = if self.lost { "lost" } else { "repaired" };
-        write!(f, "{how}: {}: {}", self.object, self.what)
+        write!(f, "{how}: {}: {}", printable::name(&self.object), self.what)
     }
 }
 
