@@ -4,8 +4,10 @@ use crate::ask;
 use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::size;
-use crate::terminal::say;
+use crate::state::StateDir;
+use crate::terminal::{note, say};
 use indicatif::{ProgressBar, ProgressStyle};
+use shale_daemon::DeviceReport;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -78,5 +80,19 @@ pub fn run(args: &Args) -> Result<()> {
         true => say!("{}", serde_json::json!({ "moved_bytes": moved })),
         false => say!("{} moved", size::show(moved)),
     }
+    for failing in failing_devices(&dir) {
+        note!("{failing}");
+    }
     Ok(())
+}
+
+/// Devices that get nothing new, with the reason: why less moved than was asked for.
+fn failing_devices(dir: &StateDir) -> Vec<String> {
+    let all = control::look::<Vec<DeviceReport>>(dir, &Order::Devices).ok();
+    let all = all.into_iter().flatten().filter(|d| d.state == "failing");
+    all.map(|d| {
+        let why = d.trouble.unwrap_or_default();
+        format!("{}: nothing is moved to it: {why}", d.path)
+    })
+    .collect()
 }

@@ -196,7 +196,9 @@ impl Shared {
                     self.migration_failed(&e);
                 }
                 // A device that failed gets nothing more: it goes to NVM.
-                Err(e @ DigestError::Volume(VolumeError::Lower(_))) if straight.is_some() => {
+                Err(e @ DigestError::Volume(VolumeError::Lower(_) | VolumeError::LowerFull(_)))
+                    if straight.is_some() =>
+                {
                     self.migration_failed(&e);
                     straight = None;
                 }

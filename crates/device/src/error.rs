@@ -150,6 +150,11 @@ impl DeviceError {
         )
     }
 
+    /// Whether the file system that an image lies on has no room for it.
+    pub fn is_full(&self) -> bool {
+        matches!(self.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+    }
+
     pub(crate) fn os(
         path: impl Into<PathBuf>,
         tried: impl Into<String>,

@@ -127,6 +127,11 @@ pub enum VolumeError {
     /// A device of a lower tier fails or is not there.
     #[error("lower tier: {0}")]
     Lower(String),
+    /// The file system that a device's image lies on has no room: as if the device were full, until it has.
+    #[error(
+        "lower tier: {0}; the file system below it is full, and it gets nothing new until that has room"
+    )]
+    LowerFull(String),
     /// A zone of a lower tier was found to be worn out. Its device goes on without it: what was to be written
     /// finds another place when it is tried again.
     #[error("lower tier: {0}; its device goes on without that zone")]

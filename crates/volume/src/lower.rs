@@ -541,6 +541,7 @@ fn split(at: u64) -> (BlockAddr, u64) {
 pub(crate) fn from_device(e: shale_device::DeviceError) -> VolumeError {
     match e.is_worn_out() {
         true => VolumeError::WornZone(e.to_string()),
+        false if e.is_full() => VolumeError::LowerFull(e.to_string()),
         false => VolumeError::Lower(e.to_string()),
     }
 }

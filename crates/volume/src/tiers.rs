@@ -102,6 +102,9 @@ impl Volume {
                 (VolumeError::Lower(why), Ok(place)) => {
                     zones.set_failing(place.device, why.clone());
                 }
+                (VolumeError::LowerFull(_), Ok(place)) => {
+                    zones.set_full(place.device, e.to_string());
+                }
                 _ => {}
             }
         }
@@ -169,7 +172,9 @@ impl Volume {
                 && !mutants::is_on("lower-flush-error")
             {
                 match &e {
-                    VolumeError::Lower(why) => zones.set_failing(n, why.clone()),
+                    VolumeError::Lower(why) | VolumeError::LowerFull(why) => {
+                        zones.set_failing(n, why.clone());
+                    }
                     _ => layout
                         .tier(tier)?
                         .worn(n)
@@ -180,6 +185,25 @@ impl Volume {
             zones.flushed(n);
         }
         result
+    }
+
+    /// Uses devices again that had no room below them, where there is some now as `has_room` says of their names. Whether there
+    /// was such a device.
+    pub fn retry_full(&self, tier: TierId, has_room: impl Fn(&str) -> bool) -> bool {
+        let (Ok(zones), Ok(lower)) = (self.zones_of(tier), self.below()) else {
+            return false;
+        };
+        let layout = lower.layout();
+        let Ok(devices) = layout.tier(tier).map(|t| &t.devices) else {
+            return false;
+        };
+        let device = |n: usize| devices.get(n).and_then(|d| d.device.as_ref());
+        let full = zones.full().into_iter();
+        let has_room: Vec<usize> = full
+            .filter(|&n| device(n).is_some_and(|d| has_room(&d.name())))
+            .collect();
+        has_room.iter().for_each(|&n| zones.set_used_again(n));
+        !has_room.is_empty()
     }
 
     /// Erases zones of a tier that hold no live block which a reader could still look at, 64 at most.

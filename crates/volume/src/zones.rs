@@ -108,6 +108,8 @@ struct DeviceUse {
     emptying: bool,
     /// Nothing new goes to it until the next start: why.
     failing: Option<String>,
+    /// It only has no room below it, and is used again when it has.
+    full: bool,
     /// Written to since it was flushed.
     dirty: bool,
     /// Blocks that it writes at once.
@@ -214,6 +216,32 @@ impl Zones {
             one.dirty = false;
         }
         state.reopen();
+    }
+
+    /// The same, until [`Zones::set_used_again`].
+    pub(crate) fn set_full(&self, device: usize, why: String) {
+        self.set_failing(device, why.clone());
+        if let Some(one) = self.state.lock().devices.get_mut(device) {
+            one.full = one.failing.as_ref() == Some(&why);
+        }
+    }
+
+    /// Devices that get nothing new only because there is no room below them.
+    pub(crate) fn full(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        let devices = state.devices.iter().enumerate();
+        devices.filter(|(_, d)| d.full).map(|(n, _)| n).collect()
+    }
+
+    /// Has a device that had no room below it tried again.
+    pub(crate) fn set_used_again(&self, device: usize) {
+        let mut state = self.state.lock();
+        if let Some(one) = state.devices.get_mut(device)
+            && std::mem::take(&mut one.full)
+        {
+            one.failing = None;
+            state.reopen();
+        }
     }
 
     /// Why nothing new goes to a device, if it fails.
@@ -405,7 +433,11 @@ impl Zones {
         // An open zone that is not full goes on.
         let goes_on = |n: usize, z: &Zone| state.open.contains(&Some(n)) && z.left() > 0;
         // Nothing more is asked of a device that fails.
-        let fails = |z: &Zone| state.devices[z.place.device].failing.is_some();
+        let fails = |z: &Zone| {
+            let device = &state.devices[z.place.device];
+            // Erasing gives room back to what is full.
+            device.failing.is_some() && !device.full
+        };
         let zones = state.zones.iter().enumerate();
         zones
             .filter(|(n, z)| free(z) && !goes_on(*n, z) && !fails(z))

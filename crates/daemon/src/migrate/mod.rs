@@ -44,6 +44,8 @@ pub(crate) use policy::Recency;
 pub(crate) use raised::ROOM_WAIT;
 pub(crate) use straight::STRAIGHT_BYTES;
 
+use crate::devices::LOWER;
+use crate::host_space::HostSpace;
 use crate::shared::Shared;
 use empty::Stuck;
 use leaves::Of;
@@ -53,6 +55,7 @@ use serde::{Deserialize, Serialize};
 use shale_format::TierId;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -61,6 +64,10 @@ use std::time::Duration;
 pub const MIGRATE_AT_PERCENT: u32 = 95;
 /// Percentage points below the mark at which it ends.
 const DOWN_PERCENT: u32 = 5;
+/// How often the file systems of images that found no room are looked at, in nanoseconds.
+const FULL_RETRY_NS: u64 = 10_000_000_000;
+/// Bytes that such a file system has to have for its image to be used again.
+const FULL_RETRY_BYTES: u64 = 16 << 20;
 /// How often the mark is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The same while there is nowhere to move to: the first device below NVM rings.
@@ -304,7 +311,13 @@ impl Shared {
     /// The thread that moves data in the background.
     pub(crate) fn migrate_loop(self: &Arc<Self>) {
         let every = |tiered| if tiered { LOOK_EVERY } else { IDLE };
+        let mut retried_ns = self.clock.monotonic_ns();
         while self.migration.wait(every(self.is_tiered())) {
+            let now = self.clock.monotonic_ns();
+            if now.saturating_sub(retried_ns) >= FULL_RETRY_NS {
+                retried_ns = now;
+                self.retry_full();
+            }
             self.take_reports();
             // What waits for room has its turn in between.
             if self.may_move() && self.empty_devices() > 0 {
@@ -316,6 +329,19 @@ impl Shared {
             if let Err(e) = moved {
                 self.migration_failed(&e);
                 std::thread::sleep(ERROR_WAIT.min(LOOK_EVERY * 5));
+            }
+        }
+    }
+
+    /// Uses devices again whose images found no room, when their file system has some.
+    fn retry_full(&self) {
+        let has_room = |path: &str| {
+            let space = HostSpace::of(Path::new(path));
+            space.is_ok_and(|s| s.free_bytes >= FULL_RETRY_BYTES)
+        };
+        for tier in LOWER {
+            if self.volume.retry_full(tier, has_room) {
+                *self.migration.last_error.lock() = None;
             }
         }
     }

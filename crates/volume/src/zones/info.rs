@@ -35,7 +35,7 @@ pub struct ZoneInfo {
 /// How a tier below NVM is used, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerSpace {
-    /// All blocks in zones; of those that are worn out only what is in use.
+    /// All blocks in zones; of those that are worn out, or on devices that fail, only what is in use.
     pub total: u64,
     /// In use.
     pub live: u64,
@@ -79,7 +79,12 @@ impl Zones {
                 space.total += z.live;
                 continue;
             }
-            space.total += z.place.blocks;
+            if state.devices[z.place.device].failing.is_some() {
+                // Nobody can be promised more.
+                space.total += z.live;
+            } else {
+                space.total += z.place.blocks;
+            }
             space.dead += z.given - z.live.min(z.given);
             if state.is_closed(z) {
                 continue;
