@@ -197,6 +197,10 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
                 busy: true,
                 ..failure
             },
+            DaemonError::Volume(error) if error.is_damage() => failure.advise(format!(
+                "shale fsck {0} tells what is damaged, and with --repair mends what it can",
+                start.volume.display()
+            )),
             DaemonError::WrongDevice { .. } => failure.advise(format!(
                 "put it back; or do without what it holds: shale mount --degraded {} {}",
                 start.volume.display(),

@@ -149,6 +149,20 @@ pub enum VolumeError {
     ReadOnly,
 }
 
+impl VolumeError {
+    /// Whether what is on the medium is wrong: a check tells more of it.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            VolumeError::Format(FormatError::Version(_)) => false,
+            VolumeError::Format(_)
+            | VolumeError::Damaged { .. }
+            | VolumeError::Unreadable { .. }
+            | VolumeError::BadBlock { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 fn shown(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
