@@ -3,7 +3,7 @@
 
 use crate::failure::{Code, Failure, Result};
 use crate::state::StateDir;
-use crate::terminal::say;
+use crate::terminal::{note, say};
 use indicatif::ProgressBar;
 use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};
 use shale_daemon::{DaemonError, VolumeFile};
@@ -40,6 +40,10 @@ pub struct Args {
     /// there stays as it is: it cannot be read, unless the device comes back
     #[arg(long, requires = "repair")]
     without_missing: bool,
+    /// With --repair: all of the volume, NVM directory and devices, was put back from one backup: believe it, whatever the
+    /// labels of segments say
+    #[arg(long, requires = "repair")]
+    restored: bool,
     /// The whole report as JSON
     #[arg(long)]
     json: bool,
@@ -54,6 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
     let file = VolumeFile::load(&args.volume).map_err(|e| Failure::new(e.to_string()))?;
     let mut options = CheckOptions {
         findings_max: args.limit,
+        restored: args.restored,
         ..CheckOptions::of(&file)
     };
     if args.without_missing {
@@ -144,7 +149,7 @@ fn wait_for_end(file: &VolumeFile) -> Result<()> {
             continue;
         }
         let (place, pid) = (state.mountpoint.display(), state.supervisor.pid);
-        eprintln!("shale: {place}: unmounted; waiting until process {pid} has finished");
+        note!("{place}: unmounted; waiting until process {pid} has finished");
         let deadline = Instant::now() + END_WAIT;
         for process in [Some(state.supervisor), state.daemon].into_iter().flatten() {
             // One that does not end is told of as what uses the volume.

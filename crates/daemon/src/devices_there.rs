@@ -13,7 +13,7 @@
 use crate::daemon::DaemonConfig;
 use crate::devices::{LOWER, NAMES, label, label_of, write_label};
 use crate::error::{DaemonError, Result};
-use crate::labels;
+use crate::labels::{self, PUT_BACK};
 use crate::medium::{self, wrong};
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use rustix::io::Errno;
@@ -66,8 +66,9 @@ pub(crate) fn start(
         // The device table may be part of the batch that waits.
         Volume::replay(map.clone())?;
     }
-    let table = View::open(map.clone())?.0.device_table()?;
-    let file = &config.volume;
+    let (view, file) = (View::open(map.clone())?.0, &config.volume);
+    let table = view.device_table()?;
+    check_content(file, &table, map.pieces().len(), view.root()?.txid)?;
     let named = Named {
         file,
         sb: superblock,
@@ -79,12 +80,27 @@ pub(crate) fn start(
     let last = below.newest + 2;
     let segments = map.pieces().len();
     for count in [last - 1, last] {
-        labels::write(file.nvm_dir(), &superblock.uuid, segments, count);
+        labels::write(
+            file.nvm_dir(),
+            &superblock.uuid,
+            segments,
+            count,
+            volume.txid().0,
+        );
         below.count_start(count)?;
     }
     below.note_back(&volume)?;
     forget_strangers(config, &below.strangers);
     Ok((volume, last))
+}
+
+/// Checks that NVM is not older than devices below it, which have no part in a copy of its segments. NVM alone is of one time,
+/// whatever its labels say.
+fn check_content(file: &VolumeFile, table: &DeviceTable, segments: usize, txid: u64) -> Result<()> {
+    match [0, 1].iter().all(|&n| table.of(n).is_empty()) {
+        true => Ok(()),
+        false => labels::check_content(file.nvm_dir(), segments, txid),
+    }
 }
 
 /// Devices that the volume file names and the volume does not have go from the file.
@@ -159,6 +175,34 @@ impl Named<'_> {
         opened.compare_counts(nvm_dir, self.starts, degraded)?;
         Ok(opened)
     }
+}
+
+/// What of a volume is older than the rest, as its start would find it. Devices that are not there are passed over; nothing is
+/// written.
+pub(crate) fn what_is_old(
+    file: &VolumeFile,
+    sb: &Superblock,
+    table: &DeviceTable,
+    starts: u64,
+    (segments, txid): (usize, u64),
+) -> Option<DaemonError> {
+    if let Err(error) = check_content(file, table, segments, txid) {
+        return Some(error);
+    }
+    let mut opened = Opened {
+        volume: sb.uuid,
+        placed: Vec::new(),
+        newest: starts,
+        strangers: Vec::new(),
+    };
+    for (n, files) in [&file.ssd, &file.hdd].into_iter().enumerate() {
+        let places = table.of(n);
+        for ((place, file), nth) in places.iter().zip(by_label(files, places)).zip(0..) {
+            let placed = Placed::open(file, place, (n as u32 + 1, nth), sb);
+            opened.placed.extend(placed);
+        }
+    }
+    opened.compare_counts(file.nvm_dir(), starts, false).err()
 }
 
 /// Assigns devices in the order in which they are named. Where there are more than the volume has, those whose
@@ -294,7 +338,7 @@ impl Placed {
         let count = self.count.filter(|count| count + 1 < expected)?;
         Some(format!(
             "it is older than the rest of the volume (label {count}, expected {expected}): was it put \
-             back from a backup?"
+             back from a backup? {PUT_BACK}"
         ))
     }
 }
@@ -347,7 +391,7 @@ impl Opened {
                     dir: nvm_dir.to_path_buf(),
                     why: format!(
                         "it is older than {} (label {starts}, expected {count}): was it put back from a \
-                         backup?",
+                         backup? {PUT_BACK}",
                         one.path.display()
                     ),
                 });

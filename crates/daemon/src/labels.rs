@@ -13,10 +13,15 @@ use crate::error::{DaemonError, Result};
 use crate::nvm_dir::segment_name;
 use crate::volume_file::uuid_text;
 use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
 
 const NAME: &str = "user.shale.segment";
+
+/// What to do about a part of a volume that is older than the rest.
+pub(crate) const PUT_BACK: &str = "Put all of the volume back from one backup, NVM directory and devices; if all of it is: shale fsck \
+                                   VOLUME.toml --repair --restored";
 
 /// What a label says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +29,8 @@ struct Label {
     uuid: String,
     segment: usize,
     count: u64,
+    /// The volume's last batch at that start; 0 in labels of earlier versions.
+    txid: u64,
 }
 
 impl Label {
@@ -33,11 +40,15 @@ impl Label {
             uuid: words.next()?.to_owned(),
             segment: words.next()?.parse().ok()?,
             count: words.next()?.parse().ok()?,
+            txid: words.next().and_then(|w| w.parse().ok()).unwrap_or(0),
         })
     }
 
     fn text(&self) -> String {
-        format!("{} {} {}", self.uuid, self.segment, self.count)
+        format!(
+            "{} {} {} {}",
+            self.uuid, self.segment, self.count, self.txid
+        )
     }
 }
 
@@ -80,7 +91,7 @@ pub(crate) fn check(dir: &Path, uuid: &[u8; 16], segments: usize) -> Result<u64>
     for (n, count) in counts {
         if count + 1 < newest || count > last {
             let why = format!(
-                "it is older than the others (label {count}, expected {newest}): was it put back from a backup?"
+                "it is older than the others (label {count}, expected {newest}): was it put back from a backup? {PUT_BACK}"
             );
             return Err(wrong(n, why));
         }
@@ -89,13 +100,51 @@ pub(crate) fn check(dir: &Path, uuid: &[u8; 16], segments: usize) -> Result<u64>
     Ok(newest)
 }
 
+/// Checks that what segments hold is not older than their labels: a copy into a file that is there (`cp`) leaves the label, and
+/// the devices below NVM are newer then. `txid`: the volume's last batch.
+///
+/// # Errors
+/// It is older; the segment is named.
+pub(crate) fn check_content(dir: &Path, segments: usize, txid: u64) -> Result<()> {
+    let labels = (0..segments).filter_map(|n| Some((n, read(&dir.join(segment_name(n)))?)));
+    match labels.into_iter().find(|(_, label)| label.txid > txid) {
+        None => Ok(()),
+        Some((n, label)) => Err(DaemonError::NvmDir {
+            dir: dir.to_path_buf(),
+            why: format!(
+                "{}: its content is older than the rest of the volume (batch {txid}, expected {} or more): was it put back from a \
+                 backup? {PUT_BACK}",
+                segment_name(n),
+                label.txid
+            ),
+        }),
+    }
+}
+
+/// Takes the labels off the segments of `dir`: what they hold is believed.
+///
+/// # Errors
+/// One cannot be taken off.
+pub(crate) fn forget(dir: &Path, segments: usize) -> Result<()> {
+    for n in 0..segments {
+        let path = dir.join(segment_name(n));
+        match rustix::fs::removexattr(&path, NAME) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(DaemonError::file(&path, "take its label off", e)),
+        }
+    }
+    Ok(())
+}
+
 /// Notes one more start, once of the two times: a count one above what [`check`] gave, then two.
-pub(crate) fn write(dir: &Path, uuid: &[u8; 16], segments: usize, count: u64) {
+/// `txid`: the volume's last batch.
+pub(crate) fn write(dir: &Path, uuid: &[u8; 16], segments: usize, count: u64, txid: u64) {
     for segment in 0..segments {
         let label = Label {
             uuid: uuid_text(uuid),
             segment,
             count,
+            txid,
         };
         let (path, text) = (dir.join(segment_name(segment)), label.text());
         // Where there are no such attributes there are no labels.
@@ -137,13 +186,17 @@ mod tests {
                         uuid,
                         segment,
                         count,
+                        txid: 0,
                     },
                 );
             }
             check(dir.path(), &UUID, 3)
         };
         assert_eq!(check(dir.path(), &UUID, 3).unwrap(), 0, "no labels");
-        write(dir.path(), &UUID, 3, 2);
+        write(dir.path(), &UUID, 3, 2, 70);
+        assert!(check_content(dir.path(), 3, 70).is_ok());
+        let older = check_content(dir.path(), 3, 69).unwrap_err().to_string();
+        assert!(older.contains("seg-0000: its content is older"), "{older}");
         assert_eq!(check(dir.path(), &UUID, 3).unwrap(), 2);
         for whole in [[5, 5, 5], [6, 5, 5], [6, 6, 5]] {
             assert!(counts(whole).is_ok(), "{whole:?}");
@@ -167,6 +220,7 @@ mod tests {
                 uuid,
                 segment,
                 count: 5,
+                txid: 0,
             },
         );
         let text = check(dir.path(), &UUID, 3).unwrap_err().to_string();

@@ -78,6 +78,10 @@ pub struct CheckOptions {
     /// Devices below NVM, for inodes and leaves of trees that lie there. Default none: those are told of as
     /// not readable, with the devices that are missing.
     pub below: Below,
+    /// The volume file, to tell what is older than the rest. Default none: nothing is compared.
+    pub volume: Option<VolumeFile>,
+    /// A repair believes that all of the volume was put back from one backup.
+    pub restored: bool,
 }
 
 impl CheckOptions {
@@ -85,6 +89,7 @@ impl CheckOptions {
     pub fn of(file: &VolumeFile) -> Self {
         CheckOptions {
             below: Below::named(file),
+            volume: Some(file.clone()),
             ..CheckOptions::default()
         }
     }
@@ -95,6 +100,8 @@ impl Default for CheckOptions {
         CheckOptions {
             findings_max: 1000,
             below: Below::default(),
+            volume: None,
+            restored: false,
         }
     }
 }

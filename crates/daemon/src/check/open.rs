@@ -6,12 +6,16 @@
 use super::{
     CheckOptions, Finding, LogFile, Progress, RepairReport, Report, Severity, check, repair,
 };
+use crate::devices_there;
 use crate::error::DaemonError;
+use crate::labels;
 use crate::nvm_dir::{NvmLock, holder_of, segment_name, volume_files};
+use crate::volume_file::VolumeFile;
 use rustix::fs::FlockOperation;
 use shale_device::{Access, Map, MapOptions};
 use shale_format::limits::{LOG_SLOTS, SEGMENT_BYTES};
 use shale_format::log::file_name;
+use shale_volume::View;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +41,16 @@ pub fn check_volume_dir(
     let files = volume_files(nvm_dir)?;
     let map = segments(nvm_dir, &files, Access::ReadOnly)?;
     let logs = logs(nvm_dir, &files, Access::ReadOnly);
-    let mut report = check(Arc::new(map), &logs, options, progress);
+    let map = Arc::new(map);
+    // Before the check opens devices, and locks them.
+    let old = options
+        .volume
+        .as_ref()
+        .and_then(|file| what_is_old(file, &map));
+    let mut report = check(map, &logs, options, progress);
+    if let Some(error) = old {
+        report.push(too_old(error.to_string()), options.findings_max);
+    }
     for name in files.iter().filter(|name| name.starts_with("log-")) {
         if !(0..LOG_SLOTS).any(|slot| *name == file_name(slot)) {
             report.push(put_aside(name), options.findings_max);
@@ -79,9 +92,53 @@ pub fn repair_volume_dir(
         };
         return Err(wrong(nvm_dir, format!("{why}: nothing was changed")));
     }
-    let report = repair(&map, &logs, options, progress);
+    let mut report = repair(&map, &logs, options, progress)?;
+    let wrong = options
+        .volume
+        .as_ref()
+        .and_then(|file| what_is_old(file, &map));
+    if options.restored && wrong.is_some() {
+        labels::forget(nvm_dir, map.pieces().len())?;
+    }
+    // What is old still, with the segments believed.
+    let left = options
+        .volume
+        .as_ref()
+        .and_then(|file| what_is_old(file, &map));
+    if let Some(error) = left {
+        report
+            .after
+            .push(too_old(error.to_string()), options.findings_max);
+    }
     drop(lock);
-    report
+    Ok(report)
+}
+
+/// What a mount would refuse as older than the rest of the volume.
+fn what_is_old(file: &VolumeFile, map: &Arc<Map>) -> Option<DaemonError> {
+    let dir = file.nvm_dir();
+    let starts = match labels::check(dir, &file.uuid_bytes(), map.pieces().len()) {
+        Ok(starts) => starts,
+        Err(error) => return Some(error),
+    };
+    // What cannot be read is told by the check.
+    let superblock = *View::open_head(map.clone()).ok()?.0.superblock();
+    let view = View::open(map.clone()).ok()?.0;
+    let table = view.device_table().ok()?;
+    let content = (map.pieces().len(), view.root().ok()?.txid);
+    devices_there::what_is_old(file, &superblock, &table, starts, content)
+}
+
+fn too_old(why: String) -> Finding {
+    Finding {
+        severity: Severity::Error,
+        object: "labels".to_owned(),
+        ino: None,
+        block: None,
+        what: "the volume is not of one time, and is not mounted".into(),
+        expected: String::new(),
+        found: why,
+    }
 }
 
 fn logs(nvm_dir: &Path, files: &[String], access: Access) -> Vec<LogFile> {
