@@ -1,8 +1,9 @@
 //! Asking the daemon of a mount over its clients' socket, without becoming a client.
 
 use crate::failure::{Failure, Result};
-use crate::mounts;
+use crate::mounts::{self, Mount};
 use crate::state::StateDir;
+use rustix::io::Errno;
 use shale_proto::{Channel, Reply, Request, SocketChannel};
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -22,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub fn mount_at(path: &Path) -> Result<StateDir> {
     let place = mounts::resolve(path)?;
     let shown = place.display();
-    let mounted = mounts::at(&place)?.is_some_and(|m| m.is_shale());
+    let mount = mounts::at(&place)?.filter(mounts::Mount::is_shale);
     match StateDir::find(&place) {
         // Its supervisor may not have ended yet.
         Some(StateDir { state, .. }) if state.failure.is_some() => {
@@ -34,15 +35,58 @@ pub fn mount_at(path: &Path) -> Result<StateDir> {
             )
         }
         Some(dir) if !dir.state.is_stale() => Ok(dir),
-        _ if mounted => Err(Failure::not_mounted(format!(
-            "{shown}: a mount is left there whose daemon is gone"
-        ))
-        .advise(format!("shale umount {shown}"))),
+        _ if mount.is_some() => Err(unknown(&place, mount.as_ref())),
         _ => Err(
             Failure::not_mounted(format!("{shown}: no shale volume is mounted there"))
                 .advise("shale mount VOLUME.toml MOUNTPOINT"),
         ),
     }
+}
+
+/// What a Shale mount is of which nothing is known under the name of its place: another name of one that is, another
+/// user's, or one whose daemon is gone.
+pub fn unknown(place: &Path, mount: Option<&Mount>) -> Failure {
+    let shown = place.display();
+    let device = mount.map(|m| &m.device);
+    let mut known = StateDir::all().into_iter().map(|dir| dir.state);
+    let same = known.find(|state| state.device.as_ref() == device && !state.is_stale());
+    if let Some(state) = same {
+        let first = state.mountpoint.display();
+        let text = format!(
+            "{shown}: it is another name (a bind mount) of the volume that is mounted on {first}"
+        );
+        return Failure::not_mounted(text)
+            .advise(format!("give {first}; umount {shown} takes this name away"));
+    }
+    if !is_served(place) {
+        let text = format!("{shown}: a mount is left there whose daemon is gone");
+        return Failure::not_mounted(text).advise(format!("shale umount {shown}"));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    match mount.and_then(Mount::user).filter(|user| *user != own) {
+        Some(user) => Failure::not_mounted(format!(
+            "{shown}: user {user} has mounted it, and a daemon of that user serves it"
+        ))
+        .advise(format!("as that user: setpriv --reuid={user} --init-groups env XDG_RUNTIME_DIR=/run/user/{user} shale …")),
+        None => Failure::not_mounted(format!(
+            "{shown}: a daemon serves it, but its state is in another directory"
+        ))
+        .advise("set XDG_RUNTIME_DIR as it was for shale mount"),
+    }
+}
+
+/// Whether somebody answers for a mount. One that says nothing for a while is there.
+pub fn is_served(place: &Path) -> bool {
+    let (sender, answer) = channel();
+    let place = place.to_owned();
+    // In a thread, since a daemon that hangs would never answer.
+    thread::spawn(move || {
+        let _ = sender.send(rustix::fs::statvfs(&place).map(drop));
+    });
+    !matches!(
+        answer.recv_timeout(LOCK_PATIENCE),
+        Ok(Err(Errno::NOTCONN | Errno::CONNABORTED))
+    )
 }
 
 /// The state of the volume that a mount serves, as its daemon tells it.

@@ -17,7 +17,7 @@ use crate::packet::{self, Report};
 use crate::size;
 use crate::state::StateDir;
 use crate::supervise::{self, Front, Wanted};
-use crate::terminal::say;
+use crate::terminal::{note, say};
 use shale_daemon::{DeviceReport, VolumeFile};
 use shale_fuse::MountOptions;
 use std::os::fd::OwnedFd;
@@ -89,10 +89,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
     say!("{place}: {} mounted", wanted.volume.display());
     for problem in recovery_problems(&wanted.mountpoint) {
-        eprintln!("shale: {place}: recovery: {problem}");
+        note!("{place}: recovery: {problem}");
     }
     for missing in missing_devices(&wanted.mountpoint) {
-        eprintln!("shale: {place}: without {missing}");
+        note!("{place}: without {missing}");
     }
     Ok(())
 }
@@ -174,7 +174,7 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
             return Err(Failure::new(failure.text).advise(format!("mkdir {shown}")));
         }
     };
-    if mounts::at(&place)?.is_some_and(|m| m.is_shale()) {
+    if let Some(mount) = mounts::at(&place)?.filter(mounts::Mount::is_shale) {
         let state = StateDir::find(&place).map(|dir| dir.state);
         let text = match state {
             Some(state) if !state.is_stale() => {
@@ -183,7 +183,7 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
                     state.volume.display()
                 )
             }
-            _ => format!("{shown}: a mount is left there whose daemon is gone"),
+            _ => return Err(Failure::new(ask::unknown(&place, Some(&mount)).to_string())),
         };
         return Err(Failure::new(text).advise(format!("shale umount {shown}")));
     }
@@ -217,7 +217,7 @@ fn wait_for(supervisor: &OwnedFd, expected: &Report) -> Result<()> {
     match packet::receive::<Report>(supervisor)? {
         Some((report, _)) if report == *expected => Ok(()),
         Some((Report::Waiting(what), _)) => {
-            eprintln!("shale: {what}");
+            note!("{what}");
             wait_for(supervisor, expected)
         }
         Some((Report::Failed { text, advice }, _)) => {

@@ -28,6 +28,15 @@ impl Mount {
     pub fn is_shale(&self) -> bool {
         self.kind == KIND
     }
+
+    /// Who mounted it, if the table says so.
+    pub fn user(&self) -> Option<u32> {
+        let user = self
+            .options
+            .split(',')
+            .find_map(|o| o.strip_prefix("user_id="));
+        user.and_then(|uid| uid.parse().ok())
+    }
 }
 
 /// All mounts that this process sees, oldest first.
@@ -135,11 +144,12 @@ mod tests {
 
     #[test]
     fn lines_of_the_table() {
-        let line = br"36 35 0:98 / /a\040b\134 rw,noatime shared:1 master:2 - fuse.shale shale rw";
+        let line = br"36 35 0:98 / /a\040b\134 rw,noatime shared:1 master:2 - fuse.shale shale rw,user_id=7,x";
         let mount = parse(line).unwrap();
         assert_eq!(mount.device, "0:98");
         assert_eq!(mount.mountpoint, Path::new(r"/a b\"));
         assert!(mount.is_shale());
+        assert_eq!(mount.user(), Some(7));
         assert_eq!(parse(b""), None);
         assert!(
             !parse(b"1 2 0:3 / /x rw - tmpfs tmpfs rw")

@@ -1,10 +1,11 @@
 //! `shale umount`: takes a mount away and returns when everything is in the volume.
 
+use crate::ask;
 use crate::failure::{Failure, Result};
 use crate::holders::{self, Holder};
 use crate::mounts::{self, Mount};
 use crate::state::StateDir;
-use crate::terminal::{Waiting, say};
+use crate::terminal::{Waiting, note, say};
 use shale_fuse::FuseError;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -65,6 +66,17 @@ pub fn run(args: &Args) -> Result<()> {
     let was_stale = dir
         .as_ref()
         .is_none_or(|d| d.state.is_stale() || d.state.failure.is_some());
+    // Whoever serves a mount of which nothing is known here.
+    let served = dir.is_none() && is_ours && ask::is_served(&place);
+    if let (true, Some(mount)) = (served, &mount) {
+        let device = Some(&mount.device);
+        if StateDir::all()
+            .iter()
+            .any(|d| d.state.device.as_ref() == device)
+        {
+            return Err(ask::unknown(&place, Some(mount)));
+        }
+    }
     if let Some(mount) = mount.as_ref().filter(|m| m.is_shale()) {
         unmount(&place, mount, dir.as_ref(), args.lazy)?;
     }
@@ -75,6 +87,11 @@ pub fn run(args: &Args) -> Result<()> {
                 other.kind
             );
             Err(Failure::not_mounted(text).advise(format!("umount {shown}")))
+        }
+        (_, None) if served => {
+            let text = "unmounted; the daemon that served it brings what is logged into the volume and ends";
+            args.done(&place, text, false);
+            Ok(())
         }
         (_, None) if is_ours => {
             let text = "unmounted; its processes and their state were gone already";
@@ -146,7 +163,7 @@ fn wait_for_end(dir: &StateDir, lazy: bool) -> Result<std::result::Result<(), Ve
             if let Some(named) = now.as_ref().filter(|_| told != now) {
                 waiting.at(&format!("still in use by {named}"));
                 let shown = dir.state.mountpoint.display();
-                eprintln!("shale: {shown}: unmounted, but still in use by {named}; waiting");
+                note!("{shown}: unmounted, but still in use by {named}; waiting");
             }
             told = now;
         }
