@@ -76,8 +76,16 @@ fn modes(places: &[&Path]) -> BTreeMap<String, u32> {
                 .iter()
                 .find(|p| name.starts_with(**p));
             let name = numbered.map_or(name.clone(), |prefix| format!("{prefix}N"));
-            if !entry.path().is_dir() {
-                found.insert(name, mode(&entry.path()));
+            // Also one that is about to get its name, and may have it by now.
+            let name = match name.strip_suffix(".new") {
+                Some("state") => "state.json".to_owned(),
+                Some(name) => name.to_owned(),
+                None => name,
+            };
+            if let Ok(meta) = entry.path().symlink_metadata()
+                && !meta.is_dir()
+            {
+                found.insert(name, meta.mode() & 0o7777);
             }
         }
     }

@@ -18,6 +18,7 @@ mod inodes;
 mod lasting;
 mod local_user;
 mod messages;
+mod mistakes;
 mod observe;
 mod options;
 mod past_pages;

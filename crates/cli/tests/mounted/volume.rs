@@ -176,7 +176,7 @@ impl Volume {
         Self::made(name, nvm, Some(below), &["--ssd", &ssd, "--hdd", &hdd])
     }
 
-    /// Makes a volume with these devices: `--ssd` or `--hdd`, path in `below`, size.
+    /// Makes a volume with these devices: `--ssd` or `--hdd`, which other options may stand before; path in `below`, size.
     pub fn with_devices(
         name: &str,
         nvm: &str,
@@ -185,7 +185,7 @@ impl Volume {
     ) -> Self {
         let mut args = Vec::new();
         for (tier, path, size) in devices {
-            args.push((*tier).to_owned());
+            args.extend(tier.split(' ').map(str::to_owned));
             args.push(format!("{}:{size}", path.display()));
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
