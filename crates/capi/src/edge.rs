@@ -8,8 +8,8 @@ use shale_libfs::{Errno, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs one function of the header: a result as it is, an error as its negative number. A panic
-/// is a mistake of ours and becomes `EIO`; what it left behind is no worse than what a caller
-/// that stopped half-way leaves, since a call changes something in one step only.
+/// is a mistake of ours and becomes `EIO`. If it came when a record was in the log already, the process
+/// appends no other: its memory no longer knows what is in the log.
 pub(crate) fn answer(f: impl FnOnce() -> Result<i64>) -> i64 {
     let _inside = Inside::enter();
     match catch_unwind(AssertUnwindSafe(f)) {

@@ -65,7 +65,7 @@ pub use gate_number::{begin_anew_in_child, prepare_thread};
 pub use handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
 pub use list::DirEntry;
 pub use meta::StatFs;
-pub use op::panicked_after_append;
+pub use op::{panicked_after_append, stop_appending};
 pub use pace::Waits;
 pub use path::{ListedEntry, ReadDir, Tree};
 pub use ranges::{SEEK_DATA, SEEK_HOLE};

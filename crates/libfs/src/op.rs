@@ -12,7 +12,7 @@ use shale_oplog::{Done, Part, Permit};
 use shale_proto::LeaseMode;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a call works with. Its runs have it one after the other, each inside the gate;
 /// what one has been given and not used, the next one has.
@@ -44,6 +44,24 @@ thread_local! {
 /// progress, was in the log already. Asked once.
 pub fn panicked_after_append() -> bool {
     APPENDED.take()
+}
+
+/// A call of this process has panicked: its record may be in the log while what the process has of its inode is as
+/// it was before, and the locks that it held are free.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Ends appending in this process: each later record panics instead, before it is in a log. For the hook that is
+/// called at a panic, before locks are left: who waits for one would go by a size that is too small, and write over
+/// what the record holds.
+pub fn stop_appending() {
+    PANICKED.store(true, Ordering::Release);
+}
+
+fn may_append() {
+    assert!(
+        !PANICKED.load(Ordering::Acquire),
+        "another call of the process has panicked"
+    );
 }
 
 impl<'s> Op<'s> {
@@ -280,6 +298,7 @@ impl<'s> Op<'s> {
     /// position behind the record.
     #[inline]
     pub(crate) fn append(&mut self, part: &mut Part<'_>) -> std::result::Result<LogPos, Stop> {
+        may_append();
         self.sign(part);
         part.header.reserve = self.take_reserve();
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
@@ -302,6 +321,7 @@ impl<'s> Op<'s> {
         &mut self,
         parts: &mut [Part<'_>],
     ) -> std::result::Result<LogPos, Stop> {
+        may_append();
         let mut reserve = self.take_reserve();
         for part in parts.iter_mut() {
             self.sign(part);
@@ -332,6 +352,7 @@ impl Drop for Op<'_> {
         }
         if self.appended && std::thread::panicking() {
             APPENDED.set(true);
+            stop_appending();
         }
     }
 }

@@ -46,8 +46,10 @@ fn stderr() -> Option<[u64; 2]> {
     Some([device, file.stx_ino])
 }
 
-/// Notes what a panic says: it is printed when standard error is the kernel's.
+/// Notes what a panic says: it is printed when standard error is the kernel's. No other thread goes on from what the
+/// call that panicked has left.
 fn note(panic: &PanicHookInfo<'_>) {
+    shale_libfs::stop_appending();
     let place = panic.location().map(ToString::to_string);
     let why = panic.payload_as_str().unwrap_or("a panic");
     let place = place.unwrap_or_default();

@@ -81,6 +81,7 @@ int main(int argc, char **argv) {
     pthread_t all[16];
     for (int i = 0; i < threads; i++) CHECK(!pthread_create(&all[i], NULL, thread, (void *)(long)i));
     for (int i = 0; i < threads; i++) CHECK(!pthread_join(all[i], NULL));
+    if (size(shared) != (off_t)threads * ROUNDS * LINE) fprintf(stderr, "shared has %ld bytes, wanted %ld\n", (long)size(shared), (long)threads * ROUNDS * LINE);
     CHECK(size(shared) == (off_t)threads * ROUNDS * LINE);
     return failures != 0;
 }
