@@ -309,7 +309,7 @@ fn live(view: &View) -> Checked<Vec<Live>> {
     let mut all = Vec::new();
     for (ino, path) in names {
         let inode = view.inode(Ino(ino)).map_err(|e| e.to_string())?;
-        let Some(inode) = inode.filter(|inode| inode.is_file()) else {
+        let Some(inode) = inode.filter(|inode| inode.is_file() || inode.is_symlink()) else {
             continue;
         };
         view.extents(&inode, FileBlock(0), &mut |extent| {

@@ -40,7 +40,7 @@ use shale_format::extent::Extent;
 use shale_format::inode::Inode;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, RootBlock, Superblock};
-use shale_format::{BlockAddr, Ino};
+use shale_format::{BlockAddr, Ino, version};
 use shale_volume::{Dirent, Rebuild};
 use space::Space;
 use std::collections::BTreeMap;
@@ -156,8 +156,8 @@ struct Repair {
 /// Checks a volume and repairs what is wrong. `map` holds the NVM tier, mapped for writing.
 ///
 /// # Errors
-/// Both superblocks are damaged or from a newer program: nothing can be done then, and
-/// nothing is written. Also too few free blocks for what has to be written anew.
+/// Both superblocks are damaged or from a newer program, or the volume uses features that this program can only read:
+/// nothing can be done then, and nothing is written. Also too few free blocks for what has to be written anew.
 pub fn repair(
     map: &Arc<Map>,
     logs: &[LogFile],
@@ -165,6 +165,12 @@ pub fn repair(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<RepairReport> {
     let (before, _) = check_named(map.clone(), logs, options, progress, &[]);
+    let mut findings = Findings::new(0);
+    let mut media = Media::new(map.clone());
+    let newest = head::superblock(&media, &mut findings);
+    if newest.is_some_and(|sb| sb.ro_compatible & !version::RO_COMPATIBLE != 0) {
+        return Err(shale_volume::VolumeError::ReadOnly.into());
+    }
     if before.clean() {
         let (mended, after) = (Vec::new(), before.clone());
         return Ok(RepairReport {
@@ -173,9 +179,7 @@ pub fn repair(
             after,
         });
     }
-    let mut findings = Findings::new(0);
-    let mut media = Media::new(map.clone());
-    let Some(mut sb) = head::superblock(&media, &mut findings) else {
+    let Some(mut sb) = newest else {
         return Err(shale_volume::VolumeError::ReadOnly.into());
     };
     mend_tiers(&mut sb);

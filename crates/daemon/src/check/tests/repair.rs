@@ -124,6 +124,27 @@ fn a_whole_volume_is_left_alone() {
 }
 
 #[test]
+fn what_may_only_be_read_is_not_repaired() {
+    for damaged in [false, true] {
+        let s = Sample::new();
+        let last = s.sb().second_block();
+        for block in [0, last] {
+            s.edit_super(block, |sb| sb.ro_compatible = 1 << 40);
+        }
+        if damaged {
+            s.map.store(BLOCK_BYTES, &[0x55; 512]);
+        }
+        let mut before = vec![0; BYTES];
+        s.map.load(0, &mut before);
+        let error = mend(&s).unwrap_err().to_string();
+        assert!(error.contains("may only be read"), "{error}");
+        let mut after = vec![0; BYTES];
+        s.map.load(0, &mut after);
+        assert!(before == after, "nothing is written");
+    }
+}
+
+#[test]
 fn a_lost_root_block_loses_nothing() {
     let s = Sample::new();
     let before = tree(&s.view());
