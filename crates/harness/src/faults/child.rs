@@ -70,6 +70,11 @@ fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> HarnessError {
     HarnessError::file("a child process", what)
 }
 
+/// Closes what whoever started this program left open: it would take numbers from the child, or, where the number is
+/// above a limit on them, would not.
+const CLOSE_INHERITED: &str = "for n in /proc/$$/fd/*; do n=${n##*/}; \
+     [ $n -le 2 ] || [ $n = 255 ] || eval \"exec $n>&-\"; done; exec /bin/sh \"$@\"";
+
 impl Process {
     fn start(
         stage: &Stage,
@@ -80,9 +85,11 @@ impl Process {
         let program = std::env::current_exe().map_err(failed("find"))?;
         let errors = stage.dir().join("errors");
         let file = std::fs::File::create(&errors).map_err(HarnessError::file(&errors, "make"))?;
-        let mut command = Command::new("/bin/sh");
+        let mut command = Command::new("/bin/bash");
         let script = format!("{limits} exec \"$0\" \"$@\"");
-        command.arg("-c").arg(script).arg(program).args(words);
+        // The limits are those of a smaller shell: this one ends where there is little memory.
+        command.args(["-c", CLOSE_INHERITED, "bash", "-c", &script]);
+        command.arg(program).args(words);
         if let Some(point) = point {
             command.env("SHALE_FAILPOINT", point.to_string());
         }

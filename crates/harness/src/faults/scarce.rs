@@ -121,32 +121,28 @@ pub fn requests(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     Ok(Ok(()))
 }
 
-/// Descriptors beside the first three that a program started here gets: whoever started this one left them open.
-fn inherited() -> usize {
-    const CLOEXEC: u32 = 0o2_000_000;
-    let is_inherited = |number: &str| {
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-        let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
-        Some(number.parse::<u32>().ok()? > 2 && flags & CLOEXEC == 0)
-    };
-    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
-    let open = open.flatten().map(|entry| entry.file_name());
-    open.filter(|n| n.to_str().and_then(is_inherited) == Some(true))
-        .count()
+/// What this program takes of an address space before it does anything, in KiB: its files.
+fn loaded_kib() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let bytes = maps.lines().filter_map(|line| {
+        let range = line.split(' ').next().filter(|_| line.contains(" /"))?;
+        let (from, to) = range.split_once('-')?;
+        let at = |hex| u64::from_str_radix(hex, 16).ok();
+        at(to)?.checked_sub(at(from)?)
+    });
+    bytes.sum::<u64>() >> 10
 }
 
 /// Few descriptors, little memory.
 pub fn limits(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let empty = trial.stage()?.image()?;
     let stage = trial.stage()?;
-    // With fewer than four of its own the program is not even loaded.
-    let more = inherited();
-    let descriptors = (4..40)
-        .step_by(3)
-        .map(|n| format!("ulimit -n {};", n + more));
-    let memory = [20_000, 60_000, 90_000, 120_000, 200_000, 400_000];
-    let memory = memory.map(|kib| format!("ulimit -v {kib};"));
+    // With fewer than four the program is not even loaded.
+    let descriptors = (4..40).step_by(3).map(|n| format!("ulimit -n {n};"));
+    // With less than it is loaded into it is ended by the kernel before it begins.
+    let loaded = loaded_kib();
+    let memory = [10_000, 50_000, 80_000, 110_000, 190_000, 390_000];
+    let memory = memory.map(|kib| format!("ulimit -v {};", loaded + kib));
     let mut served = 0;
     for limit in descriptors.chain(memory) {
         if !trial.next_case() {
