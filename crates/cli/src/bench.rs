@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::size;
-use crate::terminal::{Waiting, say};
+use crate::terminal::{Waiting, count, say};
 use shale_harness::HarnessError;
 use shale_harness::micro::{self, MicroOptions, Op};
 use std::fs;
@@ -13,7 +13,8 @@ Examples:
   shale bench micro --quick
   shale bench micro --mount /mnt/shale --plots plots --json >micro.json
 
-Times compare within one run only, counts on every machine. Use a release build.";
+Times compare within one run only, counts on every machine. Use a release build: in another one, and with --quick, \
+budgets of times are not judged. Exit code 1: a budget was not kept.";
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
@@ -91,7 +92,13 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         say!("{report}");
     }
-    Ok(())
+    match report.budgets_broken() {
+        0 => Ok(()),
+        broken => Err(Failure::new(format!(
+            "{} not kept",
+            count(broken as u64, "budget")
+        ))),
+    }
 }
 
 fn options(micro: &Micro, mount: Option<PathBuf>) -> MicroOptions {

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::mkfs::{known_model, parse_device};
 use crate::size;
 use crate::state::StateDir;
-use crate::terminal::say;
+use crate::terminal::{count, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_daemon::volume_file::{DeviceFile, parse_uuid};
 use shale_daemon::{DeviceReport, Divided};
@@ -20,8 +20,8 @@ const EXAMPLES: &str = "\
 Examples:
   shale device list /mnt/shale
   shale device add /mnt/shale --hdd /dev/sdc:4T
-  shale device evacuate /mnt/shale /dev/sdb     what it holds moves to the others
-  shale device remove /mnt/shale /dev/sdb       when it is empty";
+  shale device evacuate /mnt/shale /dev/sdb    what it holds moves elsewhere
+  shale device remove /mnt/shale /dev/sdb      when it is empty";
 const LIST: &str = "\
 Example:
   shale device list /mnt/shale --json";
@@ -29,26 +29,27 @@ const ADD: &str = "\
 Example:
   shale device add /mnt/shale --ssd /dev/nvme1n1:512G
 
-It is used at once, also where it is the first one below NVM. Its tables take 0.1% of its size in NVM.
-The volume file is written anew.";
+It is used at once, also where it is the first one below NVM. Its tables take 0.1% of its size in NVM. The \
+volume file is written anew.";
 const EVACUATE: &str = "\
 Examples:
   shale device evacuate /mnt/shale /dev/sdb
   shale device evacuate /mnt/shale /dev/sdb --background
   shale device evacuate /mnt/shale /dev/sdb --cancel
 
-Nothing new is written to the device, and what it holds moves to other devices of its tier or, where
-those are full, to other tiers. Programs go on meanwhile. It goes on by itself when this command is
-ended, when the daemon is killed, and at the next mount. Without room elsewhere nothing is begun.";
+Nothing new is written to the device, and what it holds moves to other devices of its tier or, where those \
+are full, to other tiers. Programs go on meanwhile. It goes on by itself when this command is ended, when \
+the daemon is killed, and at the next mount. Without room elsewhere nothing is begun.";
 const REMOVE: &str = "\
 Example:
   shale device remove /mnt/shale /dev/sdb
 
 Only a device that holds nothing can be removed; shale device evacuate empties it.
 
-A device that is gone for good (missing, on a volume mounted with --degraded) can be removed when nothing refers to
-it any more: shale where MOUNTPOINT --device DEVICE names the files that lie there, which are removed, or written
-anew; shale fsck VOLUME.toml --repair --without-missing gives up directories and inodes that lie there.";
+A device that is gone for good (missing, on a volume mounted with --degraded) can be removed when nothing \
+refers to it any more: shale where MOUNTPOINT --device DEVICE names the files that lie there, which are \
+removed, or written anew; shale fsck VOLUME.toml --repair --without-missing gives up directories and inodes \
+that lie there.";
 
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -139,6 +140,18 @@ struct Remove {
     /// The device, or its identity
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
+    /// Say what was removed, and what is left, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `device remove --json` prints.
+#[derive(serde::Serialize)]
+struct Removed {
+    /// The device that the volume no longer has.
+    removed: PathBuf,
+    /// Those that it has.
+    devices: Vec<DeviceReport>,
 }
 
 /// Shows or changes.
@@ -209,8 +222,8 @@ fn list(args: &List) -> Result<()> {
             say!("      {why}");
         }
         if d.bad_blocks > 0 {
-            let n = d.bad_blocks;
-            say!("      {n} blocks cannot be read: shale status names them");
+            let blocks = count(d.bad_blocks, "block");
+            say!("      {blocks} unreadable: shale status names them");
         }
     }
     Ok(())
@@ -239,11 +252,11 @@ fn add(args: &Add) -> Result<()> {
     }
     if let Some(d) = added {
         say!(
-            "{}: {} added to {}, {} zones of {}",
+            "{}: {} added to {}, {} of {}",
             d.path,
             size::show(d.size_bytes),
             d.tier,
-            d.divided.zones,
+            count(d.divided.zones, "zone"),
             size::show(d.divided.zone_bytes)
         );
         say!("  {}", divided(&d.divided));
@@ -356,7 +369,11 @@ fn told(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<()
 
 fn remove(args: &Remove) -> Result<()> {
     let dir = ask::mount_at(&args.mountpoint)?;
-    change(&dir, DeviceOrder::Remove(named(&args.device)))?;
+    let removed = named(&args.device);
+    let devices = change(&dir, DeviceOrder::Remove(removed.clone()))?;
+    if args.json {
+        return json(&Removed { removed, devices });
+    }
     say!("{}: removed", args.device.display());
     Ok(())
 }

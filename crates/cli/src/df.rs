@@ -6,23 +6,22 @@ use crate::failure::Result;
 use crate::size;
 use crate::state::StateDir;
 use crate::status::{number, word};
-use crate::terminal::{self, say};
+use crate::terminal::{self, count, say};
 use serde_json::{Value, json};
 use shale_daemon::Holding;
 use std::path::PathBuf;
 
 const NOTES: &str = "\
-USED  taken from the tier; below NVM with what is dead until its zone is cleaned
-LIVE  what files and structure need: what would be lost with the tier or device
-DIRTY logged and not digested yet; logs lie beside the tier
-KEPT  set aside: on NVM for records to come, copy-on-write, and 128 bytes for each inode; below for cleaning
-FREE  could be given to files now
+USED  taken from the tier; below NVM with what is dead until its zone is cleaned LIVE  what files and \
+structure need: what would be lost with the tier or device DIRTY logged and not digested yet; logs lie \
+beside the tier KEPT  set aside: on NVM for records to come, copy-on-write, and 128 bytes for each inode; \
+below for cleaning FREE  could be given to files now
 
 All structure lies on NVM: without it nothing is found again.
 
 Examples:
   shale df /mnt/shale
-  shale df /mnt/shale --files      also how many files have blocks on each device";
+  shale df /mnt/shale --files      also how many files lie on each device";
 
 /// Arguments of `df`.
 #[derive(Debug, clap::Args)]
@@ -65,10 +64,10 @@ pub fn holdings(dir: &StateDir) -> Result<Value> {
 /// One device in words.
 pub fn holding(held: &Value) -> String {
     format!(
-        "device {}: {} of {} files",
+        "device {}: {} of {}",
         number(held, "device"),
         size::show(number(held, "bytes")),
-        number(held, "files"),
+        count(number(held, "files"), "file"),
     )
 }
 
@@ -156,10 +155,10 @@ fn table(rows: &[Value]) -> String {
             text += &format!("  {device}");
         }
         if let Some(files) = row["files"].as_u64() {
-            text += &format!("  {files} files");
+            text += &format!("  {}", count(files, "file"));
         }
         if row["errors"].as_u64().is_some_and(|n| n > 0) {
-            text += &format!("  {} errors", number(row, "errors"));
+            text += &format!("  {}", count(number(row, "errors"), "error"));
         }
         if let Some(state) = row["state"].as_str().filter(|s| *s != "in use") {
             text += &format!("  {state}");

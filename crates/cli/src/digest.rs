@@ -4,7 +4,7 @@ use crate::ask;
 use crate::control::{self, Digested};
 use crate::failure::{Failure, Result};
 use crate::size;
-use crate::terminal::{Waiting, say};
+use crate::terminal::{Waiting, count, say};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ const EXAMPLES: &str = "\
 Example:
   shale digest /mnt/shale
 
-Digest happens by itself when a log is 30% full, and at unmount. What is logged is as durable
-as what is digested; this is for looking at its effect and its speed.";
+Digest happens by itself when a log is 30% full, and at unmount. What is logged is as durable as what is \
+digested; this is for looking at its effect and its speed.";
 
 /// Arguments of `digest`.
 #[derive(Debug, clap::Args)]
@@ -62,14 +62,13 @@ fn sentence(done: &Digested, seconds: f64) -> String {
         return "nothing was waiting to be digested".to_owned();
     }
     format!(
-        "{} records ({} of log) digested in {seconds:.3} s: {} skipped, {} of data, \
-         {} blocks written, {} linked, {} commits",
-        done.records,
+        "{} ({} of log) digested in {seconds:.3} s: {} skipped, {} of data, {} written, {} linked, {}",
+        count(done.records, "record"),
         size::show(done.bytes_logged),
         done.skipped,
         size::show(done.bytes_digested),
-        done.blocks_written,
+        count(done.blocks_written, "block"),
         done.blocks_linked,
-        done.commits
+        count(done.commits, "commit"),
     )
 }

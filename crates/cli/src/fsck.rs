@@ -3,7 +3,7 @@
 
 use crate::failure::{Code, Failure, Result};
 use crate::state::StateDir;
-use crate::terminal::{note, say};
+use crate::terminal::{count, note, say};
 use indicatif::ProgressBar;
 use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};
 use shale_daemon::{DaemonError, VolumeFile};
@@ -16,12 +16,12 @@ Examples:
   shale fsck VOLUME.toml
   shale fsck VOLUME.toml --json
   shale fsck VOLUME.toml --repair
-  shale fsck VOLUME.toml --repair --without-missing     a device is gone for good
+  shale fsck VOLUME.toml --repair --without-missing   a device is gone
 
-Exit code 0: the volume is as it should be, with --repair: now; 3: damage was found, a device is
-missing, or something could not be repaired. A repair tells by path what it repaired and what is lost. What has lost its
-name is in /lost+found afterwards. Records that wait in update
-logs, and a batch that waits in the journal, are no damage: the next mount applies them.";
+Exit code 0: the volume is as it should be, with --repair: now; 3: damage was found, a device is missing, or \
+something could not be repaired. A repair tells by path what it repaired and what is lost. What has lost its \
+name is in /lost+found afterwards. Records that wait in update logs, and a batch that waits in the journal, \
+are no damage: the next mount applies them.";
 
 /// How long the daemon of a mount that has gone is waited for.
 const END_WAIT: Duration = Duration::from_secs(30);
@@ -85,8 +85,9 @@ pub fn run(args: &Args) -> Result<()> {
         _ => Err(Failure {
             code: Code::Damaged,
             ..Failure::new(format!(
-                "{shown}: {} errors, {} warnings",
-                report.errors, report.warnings
+                "{shown}: {}, {}",
+                count(report.errors, "error"),
+                count(report.warnings, "warning")
             ))
         }),
     }

@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 pub const FILE: &str = "limits.json";
 
 const EXAMPLES: &str = "\
-Counted are the bytes of a client's log and the blocks granted to it for full blocks, so what it
-writes; reading is not limited. A client that is ahead waits before its next call, outside of
-everything that others could need. All programs on the mount are one client.
+Counted are the bytes of a client's log and the blocks granted to it for full blocks, so what it writes; \
+reading is not limited. A client that is ahead waits before its next call, outside of everything that others \
+could need. All programs on the mount are one client.
 
 Examples:
-  shale limit /mnt/shale                             what is set, and who waits
-  shale limit /mnt/shale --rate 50M                  each client, now and later: 50 MiB a second
-  shale limit /mnt/shale --client 4711 --rate 10M    one process under shale run
-  shale limit /mnt/shale --client 4711 --rate 0      that one without a limit
-  shale limit /mnt/shale --client 4711 --default     that one as all others
-  shale limit /mnt/shale --mount --rate 100M         all programs on the mount together";
+  shale limit /mnt/shale                            what is set, and who waits
+  shale limit /mnt/shale --rate 50M                 each client: 50 MiB a second
+  shale limit /mnt/shale --client 4711 --rate 10M   one process under shale run
+  shale limit /mnt/shale --client 4711 --rate 0     that one without a limit
+  shale limit /mnt/shale --client 4711 --default    that one as all others
+  shale limit /mnt/shale --mount --rate 100M        all programs of the mount";
 
 /// Arguments of `limit`.
 #[derive(Debug, clap::Args)]

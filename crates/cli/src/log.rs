@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::size;
-use crate::terminal::say;
+use crate::terminal::{count, say};
 use serde_json::{Value, json};
 use shale_daemon::VolumeFile;
 use shale_daemon::nvm_dir::{segment_name, segment_sizes};
@@ -20,9 +20,9 @@ Examples:
   shale log show VOLUME.toml
   shale log show VOLUME.toml --slot 3 --limit 20 --json
 
-Shows the records that each log still keeps, oldest first. Those before 'digested' are in
-the volume already and are kept only to answer requests once. A mounted volume goes on
-while it is read: what is shown may be gone a moment later.";
+Shows the records that each log still keeps, oldest first. Those before 'digested' are in the volume already \
+and are kept only to answer requests once. A mounted volume goes on while it is read: what is shown may be \
+gone a moment later.";
 
 /// Arguments of `log`.
 #[derive(Debug, clap::Args)]
@@ -287,7 +287,10 @@ fn on_one_inode(op: &Op, ino: u64) -> String {
     match op {
         Op::Write { offset, len, .. } => format!("write inode {ino}: {len} bytes at {offset}"),
         Op::Steal { offset, blocks, .. } => {
-            format!("steal for inode {ino}: {blocks} blocks at {offset}")
+            format!(
+                "steal for inode {ino}: {} at {offset}",
+                count((*blocks).into(), "block")
+            )
         }
         Op::Truncate { size, .. } => format!("truncate inode {ino} to {size}"),
         Op::SetAttr { body, .. } => format!("set attributes of inode {ino}: {:#x}", body.valid),

@@ -186,4 +186,43 @@ mod tests {
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
+
+    /// Every verb, with its names in front.
+    fn verbs(command: &clap::Command, name: &str, all: &mut Vec<(String, clap::Command)>) {
+        for verb in command.get_subcommands() {
+            let name = format!("{name} {}", verb.get_name());
+            verbs(verb, &name, all);
+            all.push((name, verb.clone()));
+        }
+    }
+
+    /// clap breaks lines where the terminal ends: a paragraph that is broken by hand is broken twice. Examples are not
+    /// broken, so that they can be copied.
+    #[test]
+    fn help_fits_a_terminal_of_80_columns() {
+        let mut all = Vec::new();
+        verbs(&Cli::command(), "shale", &mut all);
+        let mut wrong = Vec::new();
+        for (name, verb) in &all {
+            let footer = verb.get_after_help().map(ToString::to_string);
+            let footer = footer.unwrap_or_default();
+            let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            let lines: Vec<&str> = footer.lines().collect();
+            for pair in lines.windows(2) {
+                if is_text(pair[0]) && is_text(pair[1]) {
+                    wrong.push(format!("{name}: broken by hand: {}", pair[1]));
+                }
+            }
+            for line in lines.iter().filter(|l| !is_text(l) && l.len() > 80) {
+                wrong.push(format!("{name}: {} columns: {line}", line.len()));
+            }
+            if !verb.is_hide_set() && verb.get_subcommands().next().is_none() {
+                let example = lines.iter().any(|l| l.starts_with(&format!("  {name}")));
+                if !example {
+                    wrong.push(format!("{name}: no example"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }

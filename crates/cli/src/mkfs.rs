@@ -13,22 +13,30 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G     NVM on a DAX file system
-  shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G       NVM emulated by memory
-  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --ssd /dev/nvme0n1:512G --hdd /srv/hdd.img:4T
-                                                       three tiers: devices or image files
-  shale mkfs V.toml --nvm /dev/shm/v:1G --ssd /tmp/s.img:4G --hdd /tmp/h.img:16G --model ssd=flash --model hdd=disk
-                                                       as slow as an SSD and a disk: for measurements
-  shale mkfs VOLUME.toml --nvm /dev/shm/shale:64M --ssd /srv/flash.img:1G,kind=open-channel
-                                                       emulated raw flash
-  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --ssd /dev/nvme1n1:2T --hdd /dev/sdb:8T
-                                                       ZNS and SMR: found to be host-managed by themselves
-  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --trust ann --trust 1001
-                                                       two users beside the owner whom shale run serves
+  NVM on a DAX file system, and emulated by memory:
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G
+  shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G
 
-Models: flash answers in 10 µs and reads 2.2, writes 0.9 GB/s; disk seeks for 10 ms where requests do
-not adjoin, and moves 0.1 GB/s (Strata, Table 1). They are in VOLUME.toml (model = \"disk\"), and can
-be changed there for the next mount.";
+  Three tiers, of devices or image files:
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G \\
+      --ssd /dev/nvme0n1:512G --hdd /srv/hdd.img:4T
+
+  As slow as an SSD and a disk, for measurements:
+  shale mkfs V.toml --nvm /dev/shm/v:1G --ssd /tmp/s.img:4G \\
+      --hdd /tmp/h.img:16G --model ssd=flash --model hdd=disk
+
+  Emulated raw flash; ZNS and SMR devices, which are found to be host-managed:
+  shale mkfs VOLUME.toml --nvm /dev/shm/shale:64M \\
+      --ssd /srv/flash.img:1G,kind=open-channel
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G \\
+      --ssd /dev/nvme1n1:2T --hdd /dev/sdb:8T
+
+  Two users beside the owner whom shale run serves:
+  shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --trust ann --trust 1001
+
+Models: flash answers in 10 µs and reads 2.2, writes 0.9 GB/s; disk seeks for 10 ms where requests do not \
+adjoin, and moves 0.1 GB/s (Strata, Table 1). They are in VOLUME.toml (model = \"disk\"), and can be changed \
+there for the next mount.";
 
 /// Arguments of `mkfs`.
 #[derive(Debug, clap::Args)]

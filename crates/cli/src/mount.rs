@@ -32,13 +32,13 @@ Examples:
   shale mount VOLUME.toml /mnt/shale -o ro,noatime
   shale mount -o remount,rw /mnt/shale
 
-With --degraded a volume is mounted without devices that are missing, blank, cut, or older than the rest. Nothing
-is written to them, reading what they hold is EIO, and all else is used as ever. A device may come back at any later
-mount. For one that is gone for good: shale device list, shale where --device, shale device remove.
-Whoever reaches the address of --metrics may read them: there is no login.
+With --degraded a volume is mounted without devices that are missing, blank, cut, or older than the rest. \
+Nothing is written to them, reading what they hold is EIO, and all else is used as ever. A device may come \
+back at any later mount. For one that is gone for good: shale device list, shale where --device, shale \
+device remove. Whoever reaches the address of --metrics may read them: there is no login.
 
-The mount is served in the background until `shale umount`; what its processes say is
-in the log that `shale status` names. SHALE_LOG=debug makes them say more.";
+The mount is served in the background until `shale umount`; what its processes say is in the log that `shale \
+status` names. SHALE_LOG=debug makes them say more.";
 
 /// Arguments of `mount`.
 #[derive(Debug, clap::Args)]
@@ -63,17 +63,39 @@ pub struct Args {
     /// Mount without devices that are not there
     #[arg(long)]
     degraded: bool,
+    /// What was mounted as JSON, with the daemon's pid, what could not be recovered, and devices that are missing
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `mount --json` prints.
+#[derive(serde::Serialize)]
+struct Mounted<'a> {
+    volume: &'a Path,
+    mountpoint: &'a Path,
+    /// As `status --json` has it; null: it was unmounted meanwhile.
+    daemon_pid: serde_json::Value,
+    recovery_problems: Vec<String>,
+    missing_devices: Vec<String>,
 }
 
 /// Mounts.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(mountpoint) = remounted(args)? {
         mount_options::change(&mountpoint, &args.options, false)?;
-        say!("{}: remounted", mountpoint.display());
+        match args.json {
+            true => say!("{}", serde_json::json!({ "remounted": mountpoint })),
+            false => say!("{}: remounted", mountpoint.display()),
+        }
         return Ok(());
     }
     let wanted = check(args)?;
     if args.foreground {
+        if args.json {
+            return Err(Failure::usage(
+                "--json says what is mounted, and --foreground stays until it is not",
+            ));
+        }
         return supervise::run(&wanted, Front::Foreground);
     }
     let supervisor = start(&wanted)?;
@@ -87,11 +109,26 @@ pub fn run(args: &Args) -> Result<()> {
             "{place}: mounted, but it does not answer: {error}"
         )));
     }
+    let status = StateDir::find(&wanted.mountpoint).and_then(|dir| ask::status(&dir).ok());
+    let mounted = Mounted {
+        volume: &wanted.volume,
+        mountpoint: &wanted.mountpoint,
+        daemon_pid: status
+            .as_ref()
+            .map_or(serde_json::Value::Null, |s| s["daemon_pid"].clone()),
+        recovery_problems: recovery_problems(status.as_ref()),
+        missing_devices: missing_devices(&wanted.mountpoint),
+    };
+    if args.json {
+        let text = serde_json::to_string_pretty(&mounted);
+        say!("{}", text.map_err(Failure::because("the answer"))?);
+        return Ok(());
+    }
     say!("{place}: {} mounted", wanted.volume.display());
-    for problem in recovery_problems(&wanted.mountpoint) {
+    for problem in mounted.recovery_problems {
         note!("{place}: recovery: {problem}");
     }
-    for missing in missing_devices(&wanted.mountpoint) {
+    for missing in mounted.missing_devices {
         note!("{place}: without {missing}");
     }
     Ok(())
@@ -99,8 +136,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// What of the logs that were left could not be recovered: the mount is there all the
 /// same, and whoever made it has to hear of it.
-fn recovery_problems(mountpoint: &Path) -> Vec<String> {
-    let status = StateDir::find(mountpoint).and_then(|dir| ask::status(&dir).ok());
+fn recovery_problems(status: Option<&serde_json::Value>) -> Vec<String> {
     let problems = status.map(|status| status["recovery"]["problems"].clone());
     let problems = problems.as_ref().and_then(|p| p.as_array());
     let text = |p: &serde_json::Value| p.as_str().map(str::to_owned);

@@ -5,7 +5,7 @@ use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::state::StateDir;
-use crate::terminal::{Waiting, say};
+use crate::terminal::{Waiting, count, say};
 use crate::whereis::{mount_of, tree};
 use clap::ValueEnum;
 use shale_daemon::PinReport;
@@ -14,13 +14,13 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  shale pin /mnt/shale/index.db                   in NVM, whatever else is there
-  shale pin /mnt/shale/films --tier hdd           a tree, and what is made in it later
+  shale pin /mnt/shale/index.db                   in NVM, always
+  shale pin /mnt/shale/films --tier hdd           a tree, and what comes later
   shale pin /mnt/shale/index.db --unpin
   shale where /mnt/shale/index.db                 says what is pinned
 
-What lies elsewhere is brought to the tier at once. What is written later to a file that is pinned to
-ssd or hdd goes there when NVM makes room. If the tier has not enough room, nothing is pinned.";
+What lies elsewhere is brought to the tier at once. What is written later to a file that is pinned to ssd or \
+hdd goes there when NVM makes room. If the tier has not enough room, nothing is pinned.";
 
 /// Inodes of one order.
 const AT_ONCE: usize = 1000;
@@ -96,10 +96,10 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     match args.unpin {
-        true => say!("{} files and directories may move again", done.inodes),
+        true => say!("{} may move again", count(done.inodes, "inode")),
         false => say!(
-            "{} files and directories pinned to {}, {} moved there",
-            done.inodes,
+            "{} pinned to {}, {} moved there",
+            count(done.inodes, "inode"),
             name(args.tier),
             size::show(done.moved_bytes)
         ),

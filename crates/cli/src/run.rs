@@ -7,6 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::size;
 use crate::supervise;
+use crate::terminal::count;
 use serde_json::Value;
 use shale_device::{printable, private};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,13 +26,13 @@ Examples:
   shale run --report=calls.json -- make -j2
   shale run --bypass git --bypass ./tool -- make
 
-The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that
-is static, or whose calls do not go through libc, is served by the mount as without this, and
-so are users other than the volume's owner, root and those whom it trusts (shale mkfs --trust).
-Settings by the environment: SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=64M the size of
-each process's update log, up to the log_bytes of its volume, SHALE_WARM_CALLS=N how many calls a process leaves to the mount
-before it becomes a client of the volume (256, since that takes some milliseconds),
-SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
+The exit code is the command's; 126: it cannot be run, 127: it is not found. A command that is static, or \
+whose calls do not go through libc, is served by the mount as without this, and so are users other than the \
+volume's owner, root and those whom it trusts (shale mkfs --trust). Settings by the environment: \
+SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=64M the size of each process's update log, up to the \
+log_bytes of its volume, SHALE_WARM_CALLS=N how many calls a process leaves to the mount before it becomes a \
+client of the volume (256, since that takes some milliseconds), SHALE_PROTECT=off is --protect off, \
+SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
 
 /// File name of the library.
 const LIBRARY: &str = "libshale_preload.so";
@@ -245,8 +246,10 @@ impl Summary {
     /// The table, for people.
     fn text(&self) -> String {
         let mut text = format!(
-            "shale run: {} program images, {} became clients, {} files of Shale opened\n",
-            self.processes, self.attached, self.opened
+            "shale run: {}, {} of them clients, {} of Shale opened\n",
+            count(self.processes, "program image"),
+            self.attached,
+            count(self.opened, "file")
         );
         for errno in &self.refused {
             let why = std::io::Error::from_raw_os_error(*errno as i32);
@@ -265,7 +268,10 @@ impl Summary {
             );
         }
         if self.lost > 0 {
-            text += &format!("shale run: {} times the daemon went away\n", self.lost);
+            text += &format!(
+                "shale run: the daemon went away {}\n",
+                count(self.lost, "time")
+            );
         }
         let calls: BTreeSet<&String> = self.fast.keys().chain(self.kernel.keys()).collect();
         if !calls.is_empty() {
@@ -303,14 +309,16 @@ not a report
         );
         let told = Summary::of(&text).text();
         assert!(
-            told.contains("2 program images, 1 became clients, 3 files"),
+            told.contains("2 program images, 1 of them clients, 3 files"),
             "{told}"
         );
         assert!(
             told.contains("in 1 of them libc's code may not be changed"),
             "{told}"
         );
-        assert!(told.contains("Permission denied") && told.contains("1 times the daemon"));
+        assert!(
+            told.contains("Permission denied") && told.contains("the daemon went away 1 time\n")
+        );
         let lines: Vec<Vec<&str>> = told
             .lines()
             .map(|l| l.split_whitespace().collect())

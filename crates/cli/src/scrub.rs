@@ -3,7 +3,7 @@
 use crate::ask;
 use crate::control::{self, Scrubbing};
 use crate::failure::{Code, Failure, Result};
-use crate::terminal::say;
+use crate::terminal::{count, say};
 use indicatif::ProgressBar;
 use shale_daemon::ScrubReport;
 use shale_device::printable;
@@ -15,9 +15,9 @@ Examples:
   shale scrub /mnt/shale
   shale scrub /mnt/shale --json
 
-Reads every structure of the NVM tier, and all data on tiers below, and compares checksums, while the
-volume is in use. Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damaged
-structure is repaired by shale fsck VOLUME.toml --repair when the volume is not mounted; data that is damaged is well
+Reads every structure of the NVM tier, and all data on tiers below, and compares checksums, while the volume \
+is in use. Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damaged structure is \
+repaired by shale fsck VOLUME.toml --repair when the volume is not mounted; data that is damaged is well \
 again when it is written anew, and what cannot be read of it is gone.";
 
 /// Arguments of `scrub`.
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<()> {
         ))),
         (errors, _) => Err(Failure {
             code: Code::Damaged,
-            ..Failure::new(format!("{shown}: {errors} checksums do not fit"))
+            ..Failure::new(format!("{shown}: {} in what was read", count(errors, "error")))
         }
         .advise(
             "structure: unmount it, then shale fsck VOLUME.toml --repair; data below NVM: write those blocks anew, \
@@ -76,21 +76,29 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
         return Ok(());
     }
     for one in &report.damage {
-        say!("{}: {}", printable::name(&one.object), one.what);
+        let object = printable::name(&one.object);
+        match &one.bytes {
+            Some(bytes) => say!(
+                "{object}: {} at byte {}: {}",
+                count(bytes.end - bytes.start, "byte"),
+                bytes.start,
+                one.what
+            ),
+            None => say!("{object}: {}", one.what),
+        }
     }
     say!(
-        "{} inodes, {} tree nodes, {} inodes with attributes, {} bitmap blocks, {} data blocks below \
-         NVM: {} errors",
-        report.inodes,
-        report.nodes,
-        report.attributes,
-        report.bitmap_blocks,
-        report.data_blocks,
-        report.errors
+        "{}, {}, {} with attributes, {}, {} below NVM: {}",
+        count(report.inodes, "inode"),
+        count(report.nodes, "tree node"),
+        count(report.attributes, "inode"),
+        count(report.bitmap_blocks, "bitmap block"),
+        count(report.data_blocks, "data block"),
+        count(report.errors, "error")
     );
     if report.repaired_blocks > 0 {
-        let n = report.repaired_blocks;
-        say!("{n} blocks did not fit and were written anew from copies in memory");
+        let blocks = count(report.repaired_blocks, "block");
+        say!("{blocks} did not fit, written anew from copies in memory");
     }
     Ok(())
 }

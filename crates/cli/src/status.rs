@@ -8,7 +8,7 @@ use crate::metrics;
 use crate::mkfs::explain;
 use crate::size;
 use crate::state::StateDir;
-use crate::terminal::{self, say};
+use crate::terminal::{self, count, say};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -222,12 +222,15 @@ fn migration(m: &Value) -> String {
         .as_str()
         .map_or(String::new(), |e| format!("; {e}"));
     format!(
-        "{pace}; {} down, {} up, {} cleaned in {} batches, {} a second lately, {} since the start; \
+        "{pace}; {} down, {} up, {} cleaned in {}, {} a second lately, {} since the start; \
          {} straight from logs; calls waited for room {} ms at most{error}",
         size::show(number(m, "down_bytes")),
         size::show(number(m, "up_bytes")),
         size::show(number(m, "cleaned_bytes")),
-        number(m, "batches"),
+        match number(m, "batches") {
+            1 => "1 batch".to_owned(),
+            many => format!("{many} batches"),
+        },
         size::show(number(m, "recent_bytes_per_s")),
         size::show(number(m, "rate_bytes_per_s")),
         size::show(number(m, "straight_bytes")),
@@ -241,10 +244,10 @@ fn daemon(status: &Value) -> String {
         _ => "",
     };
     format!(
-        "process {}, for {} s, started again {} times{down}",
+        "process {}, for {} s, started again {}{down}",
         number(status, "daemon_pid"),
         number(status, "uptime_s"),
-        number(status, "restarts"),
+        count(number(status, "restarts"), "time"),
     )
 }
 
@@ -258,13 +261,13 @@ fn supervisor(status: &Value) -> String {
 
 fn digest(digest: &Value) -> String {
     format!(
-        "{} records ({} of log), {} skipped; {} blocks written, {} linked; {} commits",
-        number(digest, "records"),
+        "{} ({} of log), {} skipped; {} written, {} linked; {}",
+        count(number(digest, "records"), "record"),
         size::show(number(digest, "bytes_logged")),
         number(digest, "skipped"),
-        number(digest, "blocks_written"),
+        count(number(digest, "blocks_written"), "block"),
         number(digest, "blocks_linked"),
-        number(digest, "commits"),
+        count(number(digest, "commits"), "commit"),
     )
 }
 

@@ -30,6 +30,12 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// A number of things, whose name in the singular it is: "1 file", "2 files".
+pub fn count(number: u64, name: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {name}{plural}")
+}
+
 /// Tells the user something on standard error, after the program's name; as [`print`](terminal::print).
 macro_rules! note {
     ($($part:tt)*) => {
@@ -65,5 +71,18 @@ impl Drop for Waiting {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn one_of_something_is_one() {
+        assert_eq!(
+            [0, 1, 2].map(|n| count(n, "file")),
+            ["0 files", "1 file", "2 files"]
+        );
     }
 }

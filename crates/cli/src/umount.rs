@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 Examples:
   shale umount /mnt/shale
-  shale umount --lazy /mnt/shale     the name goes now, the rest with the last open file";
+  shale umount --lazy /mnt/shale     the rest goes with the last open file";
 
 /// How long a lazy unmount waits for a mount that nobody uses.
 const LAZY_WAIT: Duration = Duration::from_secs(2);

@@ -21,7 +21,7 @@ Examples:
   shale where /mnt/shale/film.mkv
   shale where /mnt/shale/film.mkv --offset 1G --json
   shale where /mnt/shale/films
-  shale where /mnt/shale --device /dev/sdb     the files that have something there
+  shale where /mnt/shale --device /dev/sdb   files that have something there
 
 What is in update logs only is brought into the volume first.";
 

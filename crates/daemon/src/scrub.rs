@@ -18,7 +18,7 @@ use shale_format::superblock::{SUPER_BLOCK, Superblock};
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, bitmap};
 use shale_volume::{Run, View, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,6 +42,9 @@ pub struct Damage {
     pub ino: Option<u64>,
     /// What is wrong.
     pub what: String,
+    /// The bytes of the file that are damaged, from the first to behind the last, if it is data.
+    #[serde(default)]
+    pub bytes: Option<Range<u64>>,
 }
 
 /// What a scrub came to.
@@ -122,7 +125,20 @@ impl Scrub<'_> {
                 object: object.to_owned(),
                 ino,
                 what: what.to_string(),
+                bytes: None,
             });
+        }
+    }
+
+    /// Notes a block of a file's data, or of a link's target.
+    fn note_data(&mut self, inode: &Inode, block: u64, what: impl std::fmt::Display) {
+        let listed = self.report.damage.len();
+        self.note("", Some(inode.ino), what);
+        if let Some(one) = self.report.damage.get_mut(listed) {
+            let first = block * BLOCK_BYTES as u64;
+            // Behind the end of the file there is nothing that could be lost.
+            let end = (first + BLOCK_BYTES as u64).min(inode.size.max(first));
+            one.bytes = Some(first..end);
         }
     }
 
@@ -318,7 +334,7 @@ impl Scrub<'_> {
                 Some((inode, at)) if self.shared.mend_block(&inode, at, addr) => {
                     self.report.repaired_blocks += 1;
                 }
-                Some(_) => self.note("", Some(ino.0), e),
+                Some((inode, at)) => self.note_data(&inode, at, e),
                 // It has gone, or moved, meanwhile.
                 None => {}
             }

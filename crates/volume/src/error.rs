@@ -107,7 +107,7 @@ pub enum VolumeError {
         block: u64,
     },
     /// A block of a lower tier does not hold what was written to it.
-    #[error("checksum of block {addr:#x} (tier in the top byte) on {device} does not fit")]
+    #[error("the checksum of block {} of the tier, on {device}, does not fit", BlockAddr::from_raw(*addr).index())]
     BadBlock {
         /// The block, with its tier in the top byte.
         addr: u64,

@@ -99,7 +99,7 @@ fn title(screen: &Screen) -> String {
         _ => "",
     };
     format!(
-        "{}: volume '{}', {}, up {}:{:02}:{:02}, daemon {}, {} clients{state}",
+        "{}: volume '{}', {}, up {}:{:02}:{:02}, daemon {}, {}{state}",
         screen.place,
         word(s, "name"),
         word(s, "durability"),
@@ -107,7 +107,7 @@ fn title(screen: &Screen) -> String {
         up / 60 % 60,
         up % 60,
         number(s, "daemon_pid"),
-        number(s, "client_count"),
+        crate::terminal::count(number(s, "client_count"), "client"),
     )
 }
 

@@ -175,8 +175,16 @@ fn a_device_comes_and_another_is_emptied_and_goes() {
         (0, "empty".into())
     );
     compare(&v, 0..30);
-    v.shale(&["device", "remove", v.place(), old.to_str().unwrap()])
-        .ok();
+    let said = v.shale(&[
+        "device",
+        "remove",
+        v.place(),
+        old.to_str().unwrap(),
+        "--json",
+    ]);
+    let said: Value = serde_json::from_str(&said.ok()).unwrap();
+    assert_eq!(said["removed"], old.to_str().unwrap());
+    assert_eq!(said["devices"].as_array().unwrap().len(), 2);
     assert_eq!(devices(&v).len(), 2);
     let text = fs::read_to_string(v.file()).unwrap();
     assert!(

@@ -22,6 +22,28 @@ fn row<'r>(rows: &'r [Value], tier: &str, device: bool) -> &'r Value {
     found.unwrap_or_else(|| panic!("no {tier} in {rows:?}"))
 }
 
+/// What reports and changes has the same as JSON.
+#[test]
+fn mount_and_umount_say_as_json_what_they_did() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::new("json");
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&v.shale(args).ok()).unwrap() };
+    let mounted = json(&["mount", v.file(), v.place(), "--json"]);
+    assert_eq!(mounted["mountpoint"], v.place());
+    assert_eq!(mounted["volume"], v.file());
+    assert_eq!(mounted["daemon_pid"], v.status()["daemon_pid"]);
+    let none: [&str; 0] = [];
+    assert_eq!(mounted["recovery_problems"], serde_json::json!(none));
+    let again = json(&["mount", "-o", "remount,noatime", v.place(), "--json"]);
+    assert_eq!(again["remounted"], v.place());
+    assert_eq!(json(&["limit", v.place(), "--json"])["each"], 0);
+    let gone = json(&["umount", v.place(), "--json"]);
+    assert_eq!(gone["mountpoint"], v.place());
+    assert!(!v.is_mounted());
+}
+
 #[test]
 fn df_says_what_each_device_holds() {
     if !can_mount() {

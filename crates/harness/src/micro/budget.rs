@@ -19,7 +19,7 @@ pub enum Verdict {
     Pass,
     /// Not kept.
     Fail,
-    /// The rows it needs are not in the report.
+    /// The rows it needs are not in the report, or it is about times and those of this run mean nothing.
     NotMeasured,
 }
 
@@ -67,6 +67,8 @@ const READS: [Op; 2] = [Op::SequentialRead, Op::RandomRead];
 /// Fences of a small write. A hundredth above 1: giving digested space back to the log
 /// costs one fence, once for each digest.
 const FENCES_MAX: f64 = 1.01;
+/// Rounds of a run whose medians are compared.
+const ROUNDS_MIN: u32 = 5;
 /// Bytes of a 128 B write. Half a byte above 192 for the same reason: the position that
 /// is given back is 8 bytes, once for each digest.
 const SMALL_BYTES_MAX: f64 = 192.5;
@@ -115,10 +117,25 @@ impl MicroReport {
         budgets
     }
 
+    /// How many of them are not kept.
+    pub fn budgets_broken(&self) -> usize {
+        let budgets = self.budgets();
+        budgets
+            .iter()
+            .filter(|b| b.verdict == Verdict::Fail)
+            .count()
+    }
+
+    /// Whether times of the run mean anything: of an optimised build, over enough rounds.
+    fn has_times(&self) -> bool {
+        self.optimised && self.options.rounds >= ROUNDS_MIN
+    }
+
     /// LibFS's median over another target's.
     fn times(&self, op: Op, size: u64, name: &str, over: &str, limit: f64) -> Budget {
         let median = |target| self.row(op, size, target).map(|row| row.p50_ns);
         let measured = match (median(LIBFS), median(over)) {
+            _ if !self.has_times() => None,
             (Some(ours), Some(theirs)) if theirs > 0.0 => Some(ours / theirs),
             _ => None,
         };
@@ -179,6 +196,21 @@ mod tests {
             nvm_bytes_after_digest: after,
         });
         row
+    }
+
+    #[test]
+    fn times_of_a_short_run_are_not_judged() {
+        let rows = vec![
+            row(Op::Append, 4_096, FLOOR, 400),
+            row(Op::Append, 4_096, LIBFS, 900),
+        ];
+        let mut long = report(rows);
+        let verdict = |report: &MicroReport| verdicts(report, "4 KiB write over copy", Op::Append);
+        assert_eq!(verdict(&long), [Verdict::Fail]);
+        assert_eq!(long.budgets_broken(), 1);
+        long.options.rounds = 2;
+        assert_eq!(verdict(&long), [Verdict::NotMeasured]);
+        assert_eq!(long.budgets_broken(), 0);
     }
 
     #[test]

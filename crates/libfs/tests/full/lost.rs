@@ -231,6 +231,8 @@ fn a_bad_block_of_which_there_is_a_copy_is_repaired() {
         (1, 0),
         "{report:?}"
     );
+    let block = BLOCK_BYTES as u64;
+    assert_eq!(report.damage[0].bytes, Some(3 * block..3 * block + 100));
     session.detach().unwrap();
     drop(session);
     place.stop();
