@@ -19,6 +19,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Files that are known to have been told since a process before this one. When there are more, nothing
+/// is known of any: their next answers are held back once more.
+const TOLD_MAX: usize = 1 << 16;
 /// Whoever takes a file away waits so long at most for answers that are held back.
 const HELD_BACK_MAX: Duration = Duration::from_millis(200);
 
@@ -43,6 +46,14 @@ pub(crate) struct Sizes {
 }
 
 impl State {
+    /// The kernel has been told of a file since a process before this one.
+    fn note_told(&mut self, ino: u64) {
+        if self.told.len() >= TOLD_MAX {
+            self.told = HashSet::new();
+        }
+        self.told.insert(ino);
+    }
+
     /// The largest size that the kernel may know of a file that was away.
     fn away(&self, ino: u64, continues: bool) -> Option<u64> {
         let unknown = continues && !self.told.contains(&ino);
@@ -103,7 +114,7 @@ impl Sizes {
             _ => {
                 state.away.remove(&ino);
                 if self.continues {
-                    state.told.insert(ino);
+                    state.note_told(ino);
                 }
             }
         }
@@ -131,7 +142,7 @@ impl Sizes {
             let mut state = self.state.lock();
             state.away.remove(&ino);
             if self.continues {
-                state.told.insert(ino);
+                state.note_told(ino);
             }
         }
     }
@@ -181,6 +192,15 @@ mod tests {
         assert!(sizes.hold_back(5) && !sizes.may_be_small(5, 9));
         sizes.forget(6);
         assert!(!sizes.hold_back(6));
+    }
+
+    #[test]
+    fn not_all_files_that_were_told_are_remembered() {
+        let sizes = Sizes::new(true);
+        (0..3 * TOLD_MAX as u64).for_each(|ino| sizes.forget(ino));
+        assert!(sizes.state.lock().told.len() <= TOLD_MAX);
+        assert!(sizes.hold_back(1), "it is as if nothing were known");
+        assert!(!sizes.hold_back(3 * TOLD_MAX as u64 - 1));
     }
 
     #[test]

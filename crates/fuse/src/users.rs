@@ -12,6 +12,7 @@
 //! Lock order: the shards are leaves.
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,14 +38,16 @@ struct Use {
 }
 
 /// The last threads of a file.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Used {
-    threads: [Option<Use>; THREADS],
+    /// Mostly one; there are many files.
+    threads: SmallVec<[Use; 1]>,
     /// When one was left out for want of room: it may live.
     more: Option<Instant>,
     /// The file was made here: all is known.
     made: bool,
 }
+const _: () = assert!(size_of::<Used>() <= 88, "one for each file used lately");
 
 /// Files used lately, and those used before them.
 #[derive(Default)]
@@ -80,7 +83,7 @@ impl Users {
         let mut shard = self.shard(ino).lock();
         let used = shard.used(ino);
         let contents = contents.then_some(at);
-        if let Some(known) = used.threads.iter_mut().flatten().find(|u| u.tid == tid) {
+        if let Some(known) = used.threads.iter_mut().find(|u| u.tid == tid) {
             known.at = at;
             known.contents = contents.or(known.contents);
             return false;
@@ -108,13 +111,13 @@ impl Users {
             let of_client = clients.iter().any(|&pid| is_thread(u.tid, pid));
             (!of_client && lives(u.tid)).then_some(left)
         };
-        used.threads.iter().flatten().filter_map(left).max()
+        used.threads.iter().filter_map(left).max()
     }
 
     /// Thread `tid`, which was noted, appends to a file.
     pub(crate) fn appends(&self, ino: u64, tid: u32) {
         let mut shard = self.shard(ino).lock();
-        let threads = shard.used(ino).threads.iter_mut().flatten();
+        let threads = shard.used(ino).threads.iter_mut();
         threads
             .filter(|u| u.tid == tid)
             .for_each(|u| u.appends = true);
@@ -130,14 +133,14 @@ impl Users {
         };
         let unknown = self.continues && !used.made && self.began.elapsed() < SHARED;
         let more = used.more.is_some_and(|at| at.elapsed() < SHARED);
-        unknown || more || used.threads.iter().flatten().any(shares)
+        unknown || more || used.threads.iter().any(shares)
     }
 
     /// How long ago a process other than `pid` asked last for anything about a file; `None`: none
     /// that is known of has, or it has ended. Long, if there may be some that is not known of.
     pub(crate) fn others(&self, ino: u64, pid: i32) -> Option<Duration> {
         let used = self.shard(ino).lock().get(ino).unwrap_or_default();
-        let others = used.threads.iter().flatten();
+        let others = used.threads.iter();
         let others = others.filter(|u| !is_thread(u.tid, pid) && lives(u.tid));
         let last = others.map(|u| u.at).chain(used.more).max();
         let unknown = self.continues && !used.made;
@@ -155,7 +158,7 @@ impl Users {
 
 impl Shard {
     fn get(&self, ino: u64) -> Option<Used> {
-        self.young.get(&ino).or_else(|| self.old.get(&ino)).copied()
+        self.young.get(&ino).or_else(|| self.old.get(&ino)).cloned()
     }
 
     /// What is known of a file that is used now.
@@ -174,21 +177,16 @@ impl Shard {
 impl Used {
     fn add(&mut self, new: Use) {
         let looked = self.more.is_some_and(|at| at.elapsed() < IN_USE);
-        if !looked {
-            let ended = |u: &&mut Option<Use>| u.is_some_and(|u| !lives(u.tid));
-            let full = self.threads.iter().all(Option::is_some);
-            if full {
-                self.threads
-                    .iter_mut()
-                    .filter(ended)
-                    .for_each(|u| *u = None);
-            }
+        if self.threads.len() >= THREADS && !looked {
+            self.threads.retain(|u| lives(u.tid));
         }
-        if self.threads.iter().all(Option::is_some) {
-            self.more = Some(new.at);
+        if self.threads.len() < THREADS {
+            return self.threads.push(new);
         }
-        let oldest = self.threads.iter_mut().min_by_key(|u| u.map(|u| u.at));
-        *oldest.expect("there is room for some") = Some(new);
+        self.more = Some(new.at);
+        if let Some(oldest) = self.threads.iter_mut().min_by_key(|u| u.at) {
+            *oldest = new;
+        }
     }
 }
 
@@ -256,7 +254,7 @@ mod tests {
         assert!(users.shared(5, &[own]) && !users.shared(5, &[own, 1]));
         let long_ago = |users: &Users| {
             let mut shard = users.shard(5).lock();
-            for known in shard.used(5).threads.iter_mut().flatten() {
+            for known in shard.used(5).threads.iter_mut() {
                 known.at = known.at.checked_sub(SHARED).unwrap();
             }
         };

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most pieces in one chunk.
 const CHUNK: usize = 64;
+/// Of these there is memory for so many at first.
+const FEW: usize = 4;
 /// Chunks that are kept for use after a purge.
 const SPARE: usize = 256;
 
@@ -87,7 +89,9 @@ const NOTHING: Piece = Piece {
 };
 
 /// Up to [`CHUNK`] pieces. `slots[n]` is where the piece is that begins at `starts[n]`;
-/// behind the `len`-th come the free slots. There are [`CHUNK`] slots.
+/// behind the `len`-th come the free slots. There are [`CHUNK`] slots, in the end: most files have a piece or
+/// two, and there may be many files, so there is memory for a few at first. Slots that were never
+/// used are used in order.
 #[derive(Clone, Debug)]
 struct Chunk {
     len: usize,
@@ -102,8 +106,16 @@ impl Chunk {
             len: 0,
             starts: [0; CHUNK],
             slots: std::array::from_fn(|n| n as u8),
-            pieces: vec![NOTHING; CHUNK],
+            pieces: vec![NOTHING; FEW],
         })
+    }
+
+    /// Memory for all slots.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        self.pieces.reserve_exact(CHUNK - self.pieces.len());
+        self.pieces.resize(CHUNK, NOTHING);
     }
 
     fn is_full(&self) -> bool {
@@ -142,6 +154,9 @@ impl Chunk {
         self.starts[index] = piece.start;
         self.slots[index] = slot;
         self.len += 1;
+        if usize::from(slot) >= self.pieces.len() {
+            self.grow();
+        }
         self.pieces[usize::from(slot)] = piece;
     }
 
@@ -431,6 +446,7 @@ impl Pieces {
                 self.put_by(chunk);
             }
         }
+        self.forget_spare();
     }
 
     /// Takes everything away.
@@ -439,6 +455,23 @@ impl Pieces {
         for chunk in std::mem::take(&mut self.chunks) {
             self.put_by(chunk);
         }
+        self.forget_spare();
+    }
+
+    /// Of a file that had a chunk and has none now no memory is kept: there may be many such.
+    fn forget_spare(&mut self) {
+        if self.chunks.is_empty() && self.spare.len() <= 1 {
+            *self = Self::default();
+        }
+    }
+
+    /// Bytes of memory behind these pieces.
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
+        let of = |c: &Chunk| size_of::<Chunk>() + c.pieces.capacity() * size_of::<Piece>();
+        let chunks = self.chunks.iter().chain(&self.spare);
+        let lists = self.heads.capacity() + self.chunks.capacity() + self.spare.capacity();
+        chunks.map(|c| of(c)).sum::<usize>() + lists * size_of::<usize>()
     }
 }
 
@@ -453,6 +486,21 @@ mod tests {
             place: Place::of(Source::Zero),
             record: LogPos(start * 3),
         }
+    }
+
+    #[test]
+    fn a_file_of_a_piece_costs_little_and_nothing_when_that_is_digested() {
+        let mut pieces = Pieces::default();
+        pieces.push(piece(5));
+        assert!(pieces.memory_bytes() < 900, "{}", pieces.memory_bytes());
+        pieces.clear();
+        assert_eq!(pieces.memory_bytes(), 0);
+        pieces.push(piece(5));
+        pieces.retain(|_| false);
+        assert_eq!(pieces.memory_bytes(), 0);
+        (0..1000).for_each(|n| pieces.push(piece(n)));
+        pieces.clear();
+        assert!(pieces.memory_bytes() > 0, "a large file is written on");
     }
 
     /// Pieces against a sorted map, by a random walk of all changes.

@@ -179,7 +179,9 @@ impl<T: Advance> Ranges<T> {
             Some(last) if last.len() < CHUNK => last.push(entry),
             _ => {
                 self.firsts.push(entry.start);
-                let mut chunk = Vec::with_capacity(CHUNK);
+                // Most files of a chunk have one range, and there are many files.
+                let first = self.chunks.is_empty();
+                let mut chunk = Vec::with_capacity(if first { 1 } else { CHUNK });
                 chunk.push(entry);
                 self.chunks.push(chunk);
             }
