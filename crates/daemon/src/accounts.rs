@@ -90,6 +90,11 @@ impl Writers {
         self.young.insert(ino, client);
     }
 
+    fn forget(&mut self, ino: u64) {
+        self.young.remove(&ino);
+        self.old.remove(&ino);
+    }
+
     fn of(&self, ino: u64) -> Option<u32> {
         self.young.get(&ino).or_else(|| self.old.get(&ino)).copied()
     }
@@ -100,6 +105,14 @@ impl Writers {
 pub(crate) struct Accounts {
     others: Mutex<Tally>,
     writers: Mutex<Writers>,
+}
+
+impl Accounts {
+    /// Inodes that are no more have no writer.
+    pub(crate) fn forget(&self, inos: impl Iterator<Item = u64>) {
+        let mut writers = self.writers.lock();
+        inos.for_each(|ino| writers.forget(ino));
+    }
 }
 
 impl Shared {

@@ -58,6 +58,9 @@ pub struct DaemonConfig {
     pub straight_bytes: u64,
     /// How fast migration is at first.
     pub speed: Speed,
+    /// Inodes of which leases are known while nobody needs them: beyond that the ones go that were
+    /// asked for least lately.
+    pub leases_max: usize,
     /// How long a client may stay inside one call while others wait for it.
     pub gate_timeout: Duration,
     /// Number of the FUSE connection that this daemon serves: logs of the same
@@ -99,6 +102,9 @@ pub struct FixedLogs {
 /// How the log of a slot is mapped.
 pub type LogMap = Arc<dyn Fn(u32) -> MapOptions + Send + Sync>;
 
+/// About 100 bytes each.
+const LEASES_MAX: usize = 1 << 16;
+
 impl DaemonConfig {
     /// The defaults for a volume: a thread per processor, digest from 30%, 5 s.
     pub fn new(volume: VolumeFile) -> Self {
@@ -109,6 +115,7 @@ impl DaemonConfig {
             digest_at_percent: 30,
             straight_bytes: STRAIGHT_BYTES,
             speed: Speed::default(),
+            leases_max: LEASES_MAX,
             gate_timeout: Duration::from_secs(5),
             connection: None,
             connection_continues: false,
@@ -232,7 +239,10 @@ impl Daemon {
             starts,
         } = Opened::new(&config, &*clock, barrier)?;
         let dir = config.volume.nvm_dir().to_path_buf();
-        let (credits, leases) = (Credits::default(), Leases::new(clock.clone()));
+        let (credits, leases) = (
+            Credits::default(),
+            Leases::new(clock.clone(), config.leases_max),
+        );
         credits.hold(recovered.left.reserve_bytes);
         leases.give_new(LEFT_LOGS, &recovered.left.inos);
         let shared = Arc::new(Shared {
@@ -251,6 +261,7 @@ impl Daemon {
             spare: Default::default(),
             epoch: Mutex::default(),
             leases,
+            trim: Default::default(),
             clock,
             credits,
             queue: Default::default(),
@@ -291,6 +302,8 @@ impl Daemon {
             let shared = self.shared.clone();
             self.spawn("migrate".to_owned(), move || shared.migrate_loop())?;
         }
+        let shared = self.shared.clone();
+        self.spawn("trim".to_owned(), move || shared.trim_loop())?;
         let shared = self.shared.clone();
         self.spawn("release".to_owned(), move || shared.release_loop())
     }
@@ -594,6 +607,7 @@ impl Daemon {
         self.shared.migration.stop();
         self.shared.queue.stop();
         self.shared.release.stop();
+        self.shared.trim.stop();
         self.shared.spare.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {

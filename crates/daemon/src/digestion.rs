@@ -125,6 +125,9 @@ impl Shared {
                 self.queue.push(&client);
             }
         }
+        if self.leases.are_many() {
+            self.trim.ask();
+        }
         self.mappings.look(&self.volume);
         self.note_rates();
         self.forget_old_requests();
@@ -299,14 +302,37 @@ impl Shared {
         let made = |ino: &u64| matches!(view.inode(Ino(*ino)), Ok(Some(_)));
         let made: Vec<u64> = asked.into_iter().filter(made).collect();
         let mut grants = client.grants.lock();
-        for ino in made {
-            grants.inos.remove(&ino);
+        for ino in made.iter().chain(done.vanished.iter().map(|ino| &ino.0)) {
+            grants.inos.remove(ino);
         }
         let used = done.linked.iter().chain(&done.unused);
         grants.blocks.remove_all(used.copied().collect());
         drop(grants);
+        // Before this nobody else could be granted them.
+        self.volume.return_inodes(&done.vanished);
+        self.forget_inodes(done);
         // A thread of the client may still be reading them: they are free after the next pass.
         self.idle_blocks.lock().extend(done.unused.iter().copied());
+    }
+
+    /// Nothing is kept of inodes that are no more.
+    fn forget_inodes(&self, done: &ChunkDone) {
+        let gone = || done.vanished.iter().chain(&done.removed).map(|ino| ino.0);
+        if gone().next().is_none() {
+            return;
+        }
+        let is_free = |ino| self.volume.is_free_inode(Ino(ino));
+        self.leases.forget(gone(), is_free);
+        self.accounts.forget(gone());
+        self.migration.recency.forget(gone());
+        for client in self.clients() {
+            let mut opened = client.opened.lock();
+            if !opened.is_empty() {
+                for ino in gone() {
+                    opened.remove(&ino);
+                }
+            }
+        }
     }
 
     fn short(&self, client: &Client, error: &DigestError) -> Halt {

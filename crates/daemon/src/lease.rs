@@ -16,13 +16,20 @@
 //! moment. So that a size is the kernel's to keep or the clients', never both: what the kernel
 //! does of their calls when that moment has come has a little time to end.
 //!
-//! This file decides; [`crate::revoke`] does what it decided. Lock order: the table's lock is a leaf.
+//! An entry goes when its inode is freed, if its number is nobody's then. Of those that are left the ones
+//! that were asked for least lately go when there are too many ([`crate::idle`]): who held one has to ask
+//! again, and is told that what it knows may be old.
+//!
+//! This file decides; [`crate::revoke`] does what it decided. Lock order: the table's lock is a leaf, but
+//! for what tells whether a number is free.
 
 use super::space::LEFT_LOGS;
 use super::sync::{AtomicU64, Condvar, Mutex, Ordering, mutants};
 use shale_device::Clock;
 use shale_proto::{Insist, LeaseMode};
-use std::collections::HashMap;
+use smallvec::SmallVec;
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +92,10 @@ pub(crate) const BOUNCE_NS: u64 = 100_000_000;
 const ELSEWHERE_NS: u64 = 500_000_000;
 /// Who wanted to write within this time is a writer.
 const WRITES_NS: u64 = 2_000_000_000;
+/// Places of entries that have gone, and that are kept without looking.
+const ORDER_SPARE: usize = 1024;
+/// So many entries are told to go at a time.
+const LEAVING_MAX: usize = 1024;
 /// Calls that the kernel was doing when that time was over have ended after this.
 const ENDING_NS: u64 = 20_000_000;
 
@@ -104,14 +115,31 @@ pub(crate) struct Wish {
     pub(crate) insist: Insist,
 }
 
+/// Those that hold an inode: mostly one.
+pub(crate) type Holders = SmallVec<[Holder; 2]>;
+
+/// What is known of the lease on an inode. There is one for each inode that somebody uses: kept small.
 #[derive(Default)]
 struct Entry {
-    holders: Vec<Holder>,
+    holders: Holders,
     /// Of these, who is only taken for one ([`Leases::assume_reader`]): what it knows itself may be older.
     assumed: Option<u32>,
+    /// Its place in the order of use.
+    place: u32,
+    /// It was asked for since it was looked at last.
+    used: bool,
     busy: bool,
     /// While it was busy its number was granted for a new inode: there is nothing to be taken.
     renewed: bool,
+    /// It goes soon, unless somebody asks before.
+    leaving: bool,
+    contest: Option<Box<Contest>>,
+}
+const _: () = assert!(size_of::<Entry>() <= 56, "one for each file in use");
+
+/// What is known of an inode that several clients have wanted.
+#[derive(Default)]
+struct Contest {
     /// Times it was taken from somebody.
     moves: u32,
     /// Nobody takes it from this client before this time.
@@ -122,6 +150,76 @@ struct Entry {
     wanted: (u64, u32),
     /// The last two of them that wanted to write, and when.
     writers: [(u32, u64); 2],
+}
+
+impl Contest {
+    /// Whether it will make a difference to somebody who asks.
+    fn matters(&self, now_ns: u64) -> bool {
+        let times = [
+            self.hold.map_or(0, |(_, until)| until),
+            self.elsewhere_until,
+            self.wanted.0,
+            self.writers[0].1,
+            self.writers[1].1,
+        ];
+        times.iter().any(|&at| at != 0 && at + WRITES_NS > now_ns)
+    }
+}
+
+/// An entry that is to go: its inode, and who holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leaving {
+    pub(crate) ino: u64,
+    pub(crate) holders: Holders,
+}
+
+/// The entries, and in which order they are looked at when some have to go.
+#[derive(Default)]
+struct Table {
+    entries: HashMap<u64, Entry>,
+    /// Inodes with their places; those whose entry has another place, or none, have gone.
+    order: VecDeque<(u64, u32)>,
+    places: u32,
+}
+
+impl Table {
+    /// The entry of an inode, which is used now; `new` makes one.
+    fn used(&mut self, ino: u64, new: impl FnOnce() -> Entry) -> &mut Entry {
+        if self.order.len() > 2 * self.entries.len() + ORDER_SPARE {
+            let entries = &self.entries;
+            self.order
+                .retain(|(ino, place)| entries.get(ino).is_some_and(|e| e.place == *place));
+        }
+        let entry = match self.entries.entry(ino) {
+            Slot::Occupied(there) => there.into_mut(),
+            Slot::Vacant(free) => {
+                self.places = self.places.wrapping_add(1);
+                self.order.push_back((ino, self.places));
+                free.insert(Entry {
+                    place: self.places,
+                    ..new()
+                })
+            }
+        };
+        entry.used = true;
+        entry.leaving = false;
+        entry
+    }
+
+    fn get(&self, ino: u64) -> Option<&Entry> {
+        self.entries.get(&ino)
+    }
+
+    fn get_mut(&mut self, ino: u64) -> Option<&mut Entry> {
+        self.entries.get_mut(&ino)
+    }
+
+    /// Gives room back when few are left of many.
+    fn shrink(&mut self) {
+        if self.entries.capacity() > ORDER_SPARE.max(8 * self.entries.len()) {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+    }
 }
 
 /// A lease as its new holder hears of it; see [`shale_proto::Reply::Leased`].
@@ -168,7 +266,9 @@ pub(crate) enum Decision {
 
 /// All leases of a volume.
 pub(crate) struct Leases {
-    table: Mutex<HashMap<u64, Entry>>,
+    table: Mutex<Table>,
+    /// With more entries than this some have to go.
+    most: usize,
     freed: Condvar,
     clock: Arc<dyn Clock>,
     moves: AtomicU64,
@@ -177,9 +277,11 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+    /// `most`: entries that are kept while nobody needs them.
+    pub(crate) fn new(clock: Arc<dyn Clock>, most: usize) -> Self {
         Self {
             table: Mutex::default(),
+            most,
             freed: Condvar::new(),
             clock,
             moves: AtomicU64::new(0),
@@ -230,8 +332,8 @@ impl Leases {
         }
     }
 
-    fn entry<'t>(&self, table: &'t mut HashMap<u64, Entry>, ino: u64) -> &'t mut Entry {
-        table.entry(ino).or_insert_with(|| {
+    fn entry<'t>(&self, table: &'t mut Table, ino: u64) -> &'t mut Entry {
+        table.used(ino, || {
             let assumed = u32::try_from(self.assumed.load(Ordering::Acquire)).ok();
             let holder = |client| Holder {
                 client,
@@ -249,7 +351,7 @@ impl Leases {
         if wish.insist == Insist::Hold {
             let client = u64::from(wish.client);
             let until = self.clock.monotonic_ns() + HOLD_NS * (1 + client % HOLD_STEPS);
-            entry.hold = Some((wish.client, until));
+            entry.contest().hold = Some((wish.client, until));
         }
         let (fresh, mode) = entry.give(wish.client, wish.mode);
         Grant {
@@ -266,7 +368,7 @@ impl Leases {
         let mut table = self.table.lock();
         let mut before = Vec::new();
         for &ino in inos {
-            let entry = table.entry(ino).or_default();
+            let entry = table.used(ino, Entry::default);
             let others = entry.holders.iter().filter(|h| h.client != client);
             before.extend(others.map(|h| (h.client, ino)));
             entry.holders.clear();
@@ -279,8 +381,9 @@ impl Leases {
     /// Programs on the mount use an inode: for `ns` from now at least it is elsewhere.
     pub(crate) fn leave(&self, ino: u64, ns: u64) {
         let until = self.clock.monotonic_ns() + ns;
-        if let Some(entry) = self.table.lock().get_mut(&ino) {
-            entry.elsewhere_until = entry.elsewhere_until.max(until);
+        if let Some(entry) = self.table.lock().get_mut(ino) {
+            let contest = entry.contest();
+            contest.elsewhere_until = contest.elsewhere_until.max(until);
         }
     }
 
@@ -289,14 +392,15 @@ impl Leases {
         let now = self.clock.monotonic_ns();
         let mut table = self.table.lock();
         let entry = self.entry(&mut table, wish.ino);
-        entry.elsewhere_until = entry.elsewhere_until.max(now + ELSEWHERE_NS);
+        let contest = entry.contest();
+        contest.elsewhere_until = contest.elsewhere_until.max(now + ELSEWHERE_NS);
         entry.elsewhere(wish, now)
     }
 
     /// A client that yields takes the lease from others.
     pub(crate) fn bounces(&self, ino: u64) {
-        if let Some(entry) = self.table.lock().get_mut(&ino) {
-            entry.wanted.1 += 1;
+        if let Some(entry) = self.table.lock().get_mut(ino) {
+            entry.contest().wanted.1 += 1;
         }
     }
 
@@ -310,12 +414,13 @@ impl Leases {
         generation: impl FnOnce() -> u32,
     ) -> Option<Grant> {
         let mut table = self.table.lock();
-        let entry = table.entry(wish.ino).or_default();
+        let entry = table.used(wish.ino, Entry::default);
         self.freed.notify_all();
         if !entry.lose(from, wish.mode) {
             return None;
         }
-        entry.moves = entry.moves.saturating_add(1);
+        let contest = entry.contest();
+        contest.moves = contest.moves.saturating_add(1);
         self.moves.fetch_add(1, Ordering::Relaxed);
         Some(self.grant(entry, wish, generation()))
     }
@@ -323,7 +428,7 @@ impl Leases {
     /// Gives up what [`Decision::TakeFrom`] began; `lost` have lost the lease all the same.
     pub(crate) fn give_up(&self, wish: &Wish, lost: &[Holder]) {
         let mut table = self.table.lock();
-        if let Some(entry) = table.get_mut(&wish.ino) {
+        if let Some(entry) = table.get_mut(wish.ino) {
             entry.lose(lost, wish.mode);
         }
         self.freed.notify_all();
@@ -332,10 +437,10 @@ impl Leases {
     /// A client gives a lease back. Its log must have been digested if it could write.
     pub(crate) fn release(&self, client: u32, ino: u64) {
         let mut table = self.table.lock();
-        if let Some(entry) = table.get_mut(&ino) {
+        if let Some(entry) = table.get_mut(ino) {
             entry.holders.retain(|h| h.client != client);
             if entry.holders.is_empty() && !entry.busy {
-                table.remove(&ino);
+                table.entries.remove(&ino);
             }
         }
     }
@@ -348,23 +453,103 @@ impl Leases {
         let _ = self
             .assumed
             .compare_exchange(gone, u64::MAX, Ordering::AcqRel, Ordering::Relaxed);
-        table.retain(|_, entry| {
+        table.entries.retain(|_, entry| {
             entry.holders.retain(|h| h.client != client);
-            let of_gone = entry.writers.iter_mut().filter(|w| w.0 == client);
+            let writers = entry.contest.as_mut().map(|c| &mut c.writers);
+            let of_gone = writers.into_iter().flatten().filter(|w| w.0 == client);
             of_gone.for_each(|w| *w = (0, 0));
             !entry.holders.is_empty() || entry.busy
         });
+        table.shrink();
+    }
+
+    /// These inodes were freed. Their leases are nobody's, if `is_free`: a number that was granted
+    /// anew is its maker's. Who granted it before this looked has it noted here, or will.
+    pub(crate) fn forget(&self, inos: impl Iterator<Item = u64>, is_free: impl Fn(u64) -> bool) {
+        let mut table = self.table.lock();
+        for ino in inos {
+            let idle = table.get(ino).is_some_and(|entry| !entry.busy);
+            if idle && (is_free(ino) || mutants::is_on("lease-forget-granted")) {
+                table.entries.remove(&ino);
+            }
+        }
+        table.shrink();
+    }
+
+    /// If there are too many entries: those that go next, of the ones that nobody asked for lately. They stay
+    /// what they are until [`Leases::left`].
+    pub(crate) fn leaving(&self) -> Vec<Leaving> {
+        let now = self.clock.monotonic_ns();
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        let surplus = table.entries.len().saturating_sub(self.most);
+        let wanted = match surplus {
+            0 => 0,
+            // A few more, so that it is not for each.
+            _ => (surplus + self.most / 16).min(LEAVING_MAX),
+        };
+        let mut leaving = Vec::new();
+        for _ in 0..table.order.len() {
+            if leaving.len() == wanted {
+                break;
+            }
+            let Some((ino, place)) = table.order.pop_front() else {
+                break;
+            };
+            let entry = table.entries.get_mut(&ino);
+            let Some(entry) = entry.filter(|entry| entry.place == place) else {
+                continue;
+            };
+            table.order.push_back((ino, place));
+            if !std::mem::take(&mut entry.used) && entry.is_idle(now) {
+                entry.leaving = true;
+                leaving.push(Leaving {
+                    ino,
+                    holders: entry.holders.clone(),
+                });
+            }
+        }
+        leaving
+    }
+
+    /// Ends what [`Leases::leaving`] began: its holders know that they have to ask again, no call goes on under
+    /// the lease, and what was done under it is in the volume. Whoever has asked since keeps it.
+    pub(crate) fn left<'l>(&self, leaving: impl Iterator<Item = &'l Leaving>) {
+        let mut table = self.table.lock();
+        for Leaving { ino, .. } in leaving {
+            let leaves = |e: &&Entry| (e.leaving || mutants::is_on("lease-idle-asked")) && !e.busy;
+            if table.get(*ino).filter(leaves).is_some() {
+                table.entries.remove(ino);
+            }
+        }
+        table.shrink();
+    }
+
+    /// Places in the order of use.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> usize {
+        self.table.lock().order.len()
+    }
+
+    /// Whether some have to go.
+    pub(crate) fn are_many(&self) -> bool {
+        self.known() > self.most
+    }
+
+    /// Number of inodes that something is known of.
+    pub(crate) fn known(&self) -> usize {
+        self.table.lock().entries.len()
     }
 
     /// Whether anybody has a lease on an inode.
     pub(crate) fn knows(&self, ino: u64) -> bool {
-        self.table.lock().contains_key(&ino)
+        self.table.lock().get(ino).is_some()
     }
 
     /// What a client holds on an inode.
     pub(crate) fn mode(&self, client: u32, ino: u64) -> Option<LeaseMode> {
         let table = self.table.lock();
-        let holders = &table.get(&ino)?.holders;
+        let holders = &table.get(ino)?.holders;
         holders.iter().find(|h| h.client == client).map(|h| h.mode)
     }
 
@@ -375,7 +560,7 @@ impl Leases {
         let mut table = self.table.lock();
         let mut weak = Vec::new();
         for ino in inos {
-            let entry = table.get_mut(&ino).filter(|entry| !entry.busy);
+            let entry = table.get_mut(ino).filter(|entry| !entry.busy);
             let Some(entry) = entry else { continue };
             let holder = entry
                 .holders
@@ -393,7 +578,7 @@ impl Leases {
     pub(crate) fn weakened(&self, leases: &[(u64, Holder)], done: bool) {
         let mut table = self.table.lock();
         for (ino, holder) in leases {
-            if let Some(entry) = table.get_mut(ino) {
+            if let Some(entry) = table.get_mut(*ino) {
                 let from = if done {
                     std::slice::from_ref(holder)
                 } else {
@@ -408,14 +593,14 @@ impl Leases {
     /// Whether somebody may change one of these inodes.
     pub(crate) fn any_exclusive(&self, inos: Range<u64>) -> bool {
         let table = self.table.lock();
-        let mut entries = inos.filter_map(|ino| table.get(&ino));
+        let mut entries = inos.filter_map(|ino| table.get(ino));
         entries.any(|entry| entry.holders.iter().any(|h| h.mode == LeaseMode::Exclusive))
     }
 
     /// Number of leases of each client.
     pub(crate) fn counts(&self) -> HashMap<u32, u64> {
         let mut counts = HashMap::new();
-        for entry in self.table.lock().values() {
+        for entry in self.table.lock().entries.values() {
             for holder in &entry.holders {
                 *counts.entry(holder.client).or_default() += 1;
             }
@@ -427,8 +612,9 @@ impl Leases {
     /// leases were taken most often, at most `most`, with their times.
     pub(crate) fn moves(&self, most: usize) -> (u64, Vec<(u64, u32)>) {
         let table = self.table.lock();
-        let moved = table.iter().filter(|(_, entry)| entry.moves > 0);
-        let mut moved: Vec<(u64, u32)> = moved.map(|(&ino, entry)| (ino, entry.moves)).collect();
+        let entries = table.entries.iter();
+        let moves = entries.filter_map(|(&ino, e)| Some((ino, e.contest.as_ref()?.moves)));
+        let mut moved: Vec<(u64, u32)> = moves.filter(|&(_, moves)| moves > 0).collect();
         drop(table);
         moved.sort_unstable_by_key(|&(ino, moves)| (std::cmp::Reverse(moves), ino));
         moved.truncate(most);
@@ -437,6 +623,17 @@ impl Leases {
 }
 
 impl Entry {
+    fn contest(&mut self) -> &mut Contest {
+        self.contest.get_or_insert_default()
+    }
+
+    /// Whether nobody is about to do anything with it.
+    fn is_idle(&self, now_ns: u64) -> bool {
+        let left_logs = self.holders.iter().any(|h| h.client == LEFT_LOGS);
+        let contest = self.contest.as_ref();
+        !self.busy && !left_logs && !contest.is_some_and(|c| c.matters(now_ns))
+    }
+
     /// Those that a wish is not compatible with.
     fn conflicts(&self, wish: &Wish) -> Vec<Holder> {
         let others = self.holders.iter().filter(|h| h.client != wish.client);
@@ -448,39 +645,41 @@ impl Entry {
 
     /// How long one of `holders` may keep the lease yet, if at all.
     fn held_for(&self, holders: &[Holder], now_ns: u64) -> Option<Duration> {
-        let (client, until) = self.hold?;
+        let (client, until) = self.contest.as_ref()?.hold?;
         let holds = until > now_ns && holders.iter().any(|h| h.client == client);
         holds.then(|| Duration::from_nanos(until - now_ns))
     }
 
     /// How long it is elsewhere yet, if it is; somebody wants it who would yield.
     fn elsewhere(&mut self, wish: &Wish, now_ns: u64) -> Option<Elsewhere> {
+        let contest = self.contest();
         if wish.mode == LeaseMode::Exclusive {
-            if self.writers[0].0 != wish.client {
-                self.writers.swap(0, 1);
+            if contest.writers[0].0 != wish.client {
+                contest.writers.swap(0, 1);
             }
-            self.writers[0] = (wish.client, now_ns);
+            contest.writers[0] = (wish.client, now_ns);
         }
-        if now_ns - self.wanted.0.min(now_ns) > BOUNCE_NS {
-            self.wanted = (now_ns, 0);
+        if now_ns - contest.wanted.0.min(now_ns) > BOUNCE_NS {
+            contest.wanted = (now_ns, 0);
         }
-        if self.wanted.1 >= BOUNCES {
-            self.wanted.1 = 0;
-            self.elsewhere_until = self.elsewhere_until.max(now_ns + ELSEWHERE_NS);
+        if contest.wanted.1 >= BOUNCES {
+            contest.wanted.1 = 0;
+            contest.elsewhere_until = contest.elsewhere_until.max(now_ns + ELSEWHERE_NS);
         }
         let writes = |w: &(u32, u64)| w.1 != 0 && w.1 + WRITES_NS > now_ns;
-        let others = self.writers.iter().filter(|w| w.0 != wish.client);
+        let others = contest.writers.iter().filter(|w| w.0 != wish.client);
         let alone = others.filter(|w| writes(w)).count() == 0;
-        (self.elsewhere_until > now_ns).then(|| Elsewhere {
-            ns: self.elsewhere_until - now_ns,
+        (contest.elsewhere_until > now_ns).then(|| Elsewhere {
+            ns: contest.elsewhere_until - now_ns,
             alone,
         })
     }
 
     /// How long calls of the kernel may last yet, now that it is not elsewhere any more.
     fn ending(&self, now_ns: u64) -> Option<Duration> {
-        let end = self.elsewhere_until + ENDING_NS;
-        let ends = self.elsewhere_until != 0 && end > now_ns;
+        let elsewhere_until = self.contest.as_ref()?.elsewhere_until;
+        let end = elsewhere_until + ENDING_NS;
+        let ends = elsewhere_until != 0 && end > now_ns;
         ends.then(|| Duration::from_nanos(end - now_ns))
     }
 

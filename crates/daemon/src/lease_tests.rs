@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn leases() -> Leases {
-    Leases::new(Arc::new(SystemClock::new()))
+    Leases::new(Arc::new(SystemClock::new()), usize::MAX)
 }
 
 fn wish(client: u32, ino: u64, mode: LeaseMode) -> Wish {
@@ -260,4 +260,81 @@ fn what_the_kernel_is_doing_ends_before_clients_have_a_file_again() {
     let taking = leases.ask(&writer, || 7);
     assert!(matches!(taking, Decision::TakeFrom(_)));
     assert!(begun.elapsed() >= elsewhere + Duration::from_millis(20));
+}
+
+#[test]
+fn an_entry_goes_with_its_inode_unless_the_number_is_in_use_again() {
+    let leases = leases();
+    leases.ask(&wish(1, 5, Exclusive), || 7);
+    leases.ask(&wish(1, 6, Exclusive), || 7);
+    leases.forget([5, 6, 7].into_iter(), |ino| ino != 6);
+    assert_eq!((leases.mode(1, 5), leases.known()), (None, 1));
+    assert_eq!(leases.mode(1, 6), Some(Exclusive), "granted anew");
+    // One that is being taken stays until that has ended.
+    let late = wish(2, 6, Exclusive);
+    assert!(matches!(leases.ask(&late, || 7), Decision::TakeFrom(_)));
+    leases.forget([6].into_iter(), |_| true);
+    assert_eq!(leases.known(), 1);
+    let again = leases.ask(&wish(1, 5, Exclusive), || 8);
+    assert!(matches!(
+        again,
+        Decision::Granted(Grant {
+            fresh: true,
+            generation: 8,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn those_asked_for_least_lately_go_first() {
+    let leases = Leases::new(Arc::new(SystemClock::new()), 32);
+    (0..32).for_each(|ino| drop(leases.ask(&wish(1, ino, Exclusive), || 7)));
+    assert!(leases.leaving().is_empty(), "not too many");
+    assert!(leases.give_new(1, &[32, 33]).is_empty());
+    // The first look finds that all were used, and goes round.
+    leases.leaving();
+    (0..4).for_each(|ino| drop(leases.ask(&wish(1, ino, Exclusive), || 7)));
+    let leaving = leases.leaving();
+    let inos: Vec<u64> = leaving.iter().map(|l| l.ino).collect();
+    assert_eq!(inos, [4, 5, 6, 7], "two too many, and a sixteenth more");
+    assert_eq!(leases.known(), 34, "they are what they were");
+    assert_eq!(leases.mode(1, 5), Some(Exclusive));
+    // Whoever asks keeps it; whoever is granted the number has it.
+    let kept = leases.ask(&wish(1, 5, Exclusive), || 7);
+    assert_eq!(kept, granted(false, Exclusive));
+    leases.give_new(2, &[6]);
+    leases.left(leaving.iter());
+    let modes = [4, 5, 7].map(|ino| leases.mode(1, ino));
+    assert_eq!(modes, [None, Some(Exclusive), None]);
+    assert_eq!(leases.mode(2, 6), Some(Exclusive));
+    assert_eq!(leases.known(), 32);
+}
+
+#[test]
+fn what_is_wanted_by_several_or_changed_by_a_log_that_is_left_stays() {
+    let leases = Leases::new(Arc::new(SystemClock::new()), 0);
+    leases.give_new(crate::space::LEFT_LOGS, &[5]);
+    leases.ask(&wish(1, 6, Exclusive), || 7);
+    leases.leave(6, 1_000_000_000);
+    leases.ask(&wish(1, 7, Exclusive), || 7);
+    assert!(matches!(
+        leases.ask(&wish(2, 7, Exclusive), || 7),
+        Decision::TakeFrom(_)
+    ));
+    leases.leaving();
+    assert!(leases.leaving().is_empty());
+}
+
+/// Entries that come and go leave no places behind.
+#[test]
+fn the_order_of_use_does_not_grow() {
+    let leases = leases();
+    for n in 0..200_000_u64 {
+        let ino = 100 + n % 50;
+        leases.give_new(1, &[ino]);
+        leases.forget([ino].into_iter(), |_| true);
+    }
+    assert_eq!(leases.known(), 0);
+    assert!(leases.places() <= 2048, "{}", leases.places());
 }

@@ -9,7 +9,7 @@
 //! | `log_bytes` | reading the log of somebody who may cut it short |
 //! | `page`, `gate`, `release` | the two shared pages, and waiting until nobody uses what is freed |
 //! | [`digest`], `digestion` | digesting a log, and when that happens |
-//! | [`lease`], `revoke`, `rights`, `grants` | who may do what |
+//! | [`lease`], `revoke`, `idle`, `trim`, `rights`, `grants` | who may do what |
 //! | `space` | a full volume is found out at the call |
 //! | `accounts`, `limits` | who wrote what to which tier, and how fast a client may |
 //! | [`recover`], `orphans` | what a crash left |
@@ -39,6 +39,7 @@ mod grants;
 mod halt;
 mod holdings;
 pub mod host_space;
+mod idle;
 mod labels;
 mod last_blocks;
 pub mod lease;
@@ -71,6 +72,7 @@ mod spare;
 pub mod stats;
 mod sync;
 mod tier_stats;
+mod trim;
 pub mod volume_file;
 mod whereis;
 

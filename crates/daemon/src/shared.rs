@@ -24,6 +24,7 @@ use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
 use crate::space::Credits;
 use crate::spare::Spare;
+use crate::trim::Trim;
 use parking_lot::{Mutex, RwLock};
 use shale_device::{Clock, Map, failpoints, mutants};
 use shale_format::TxId;
@@ -73,6 +74,7 @@ pub(crate) struct Shared {
     pub(crate) spare: Spare,
     pub(crate) epoch: Mutex<Epoch>,
     pub(crate) leases: Leases,
+    pub(crate) trim: Trim,
     pub(crate) credits: Credits,
     pub(crate) queue: Queue,
     pub(crate) release: Release,

@@ -174,6 +174,10 @@ pub struct DepartedStatus {
 /// Leases that were taken from somebody.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeaseStatus {
+    /// Inodes of which something is known.
+    pub known: usize,
+    /// With more than this those go that were asked for least lately.
+    pub most: usize,
     /// Times since the start.
     pub moves: u64,
     /// Inodes whose leases were taken most often while somebody has one.
@@ -306,6 +310,8 @@ impl Shared {
                 })
                 .collect(),
             leases: LeaseStatus {
+                known: self.leases.known(),
+                most: self.config.leases_max,
                 moves,
                 bouncing: bouncing
                     .map(|(ino, moves)| BouncingStatus { ino, moves })

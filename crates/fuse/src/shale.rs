@@ -92,6 +92,11 @@ impl ShaleFs {
     /// [`Self::used_since`] is asked with. Waits for requests: not from a thread that serves
     /// them, nor with anything held that one could wait for.
     pub fn drop_cached(&self, notifier: &Notifier, ino: u64) -> u64 {
+        let seen = self.session.uses_of(ino);
+        // It keeps nothing, and a call that is about to tell it something is a use.
+        if !self.session.kernel_refers_to(ino) {
+            return seen;
+        }
         // The front end has the lease, or nearly: what is not there has no size.
         let size = self.session.getattr(&Caller::default(), ino);
         self.sizes.leaves(ino, size.map_or(0, |attr| attr.size));

@@ -48,9 +48,11 @@ impl Kernel {
         self.bucket(ino).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The kernel gets a reference.
+    /// The kernel gets a reference. Whoever finds none after it has read the count of uses finds that
+    /// count changed.
     pub(crate) fn refer(&self, ino: u64) {
         *self.shard(ino).lock().entry(ino).or_default() += 1;
+        self.note_use(ino);
     }
 
     /// The kernel gave references back; whether it has none left.
@@ -122,7 +124,10 @@ mod tests {
     fn references_are_counted_by_inode() {
         let kernel = Kernel::new(false);
         assert!(!kernel.in_use(5));
+        let used = || kernel.bucket(5).load(Ordering::Acquire);
+        let before = used();
         (0..3).for_each(|_| kernel.refer(5));
+        assert_ne!(used(), before, "who found no reference before finds out");
         assert!(!kernel.unrefer(5, 2) && kernel.in_use(5) && !kernel.in_use(6));
         assert!(kernel.unrefer(5, 1) && !kernel.in_use(5));
         assert!(kernel.unrefer(5, 1), "unknown: none left");

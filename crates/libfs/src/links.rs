@@ -158,6 +158,9 @@ impl Session {
             let end = op.append(&mut part)?;
             take_entry(&mut locked[parent], &found, op.now_ns, end);
             lose_name(&mut locked[found.ino], freed, op.now_ns, end);
+            if freed {
+                self.nodes.bury(&child, end, self.digested());
+            }
             self.paths.entry_gone(found.kind);
             Ok(())
         })
@@ -261,6 +264,7 @@ impl Session {
             let end = op.append(&mut encode::free(Ino(ino)))?;
             bury(&mut state);
             state.touched(end);
+            self.nodes.bury(&node, end, self.digested());
             Ok(true)
         });
         match freed {

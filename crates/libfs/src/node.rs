@@ -20,7 +20,7 @@ use shale_format::xattr::Xattrs;
 use shale_format::{FileBlock, LogPos};
 use shale_oplog::Overlay;
 use shale_volume::{LeafCover, Mapping, View};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -288,11 +288,14 @@ impl Node {
 
 const SHARDS: usize = 64;
 /// A shard above this many nodes drops those that the volume knows and nobody uses.
-const SHARD_NODES_MAX: usize = 4096;
+const SHARD_NODES_MAX: usize = 1024;
 
 /// Every inode in memory by number.
 pub(crate) struct Nodes {
     shards: [RwLock<Shard>; SHARDS],
+    /// Inodes that were freed here, about in the order of the log, with the ends of the records that did it:
+    /// once those are digested nothing is left that could take them for alive.
+    dead: Mutex<VecDeque<(LogPos, Arc<Node>)>>,
 }
 
 /// The inodes of which the number has one hash.
@@ -336,7 +339,29 @@ impl Nodes {
     pub(crate) fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| RwLock::default()),
+            dead: Mutex::default(),
         }
+    }
+
+    /// An inode was freed by a record that ends at `end`: it goes from memory when that is digested.
+    /// Removes those of which that is so.
+    pub(crate) fn bury(&self, node: &Arc<Node>, end: LogPos, digested: LogPos) {
+        let mut dead = self.dead.lock();
+        dead.push_back((end, node.clone()));
+        while dead.front().is_some_and(|(end, _)| *end <= digested) {
+            if let Some((_, node)) = dead.pop_front() {
+                self.remove(&node);
+                // Who still has the node looks the inode up anew.
+                node.lease.clear();
+            }
+        }
+    }
+
+    /// Number of inodes in memory.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        let nodes = |s: &RwLock<Shard>| s.read().nodes.len();
+        self.shards.iter().map(nodes).sum()
     }
 
     fn shard(&self, ino: u64) -> &RwLock<Shard> {
@@ -376,6 +401,29 @@ impl Nodes {
 mod tests {
     use super::*;
     use shale_format::extent::{Extent, UNWRITTEN};
+
+    /// What was freed goes when its record is digested, and not before; a new inode of its number stays.
+    #[test]
+    fn inodes_that_are_no_more_go_from_memory() {
+        let nodes = Nodes::new();
+        let made = |ino| {
+            let node = Node::new(ino, NodeState::fresh(Inode::free(), 0));
+            nodes.replace(node.clone(), LogPos(0));
+            node
+        };
+        for ino in 100..1100 {
+            let node = made(ino);
+            node.lease.set(7, shale_proto::LeaseMode::Exclusive);
+            nodes.bury(&node, LogPos(ino), LogPos(ino - 10));
+            assert!(nodes.get(ino).is_some(), "the volume may have it still");
+            assert_eq!(node.lease.was_set(), nodes.get(ino).is_some());
+        }
+        assert_eq!(nodes.count(), 10);
+        let again = made(1095);
+        nodes.bury(&made(5000), LogPos(5000), LogPos(4999));
+        assert!(nodes.get(1095).is_some_and(|n| Arc::ptr_eq(&n, &again)));
+        assert_eq!(nodes.count(), 2);
+    }
 
     #[test]
     fn a_leaf_answers_for_its_range() {

@@ -276,9 +276,12 @@ fn replace(
 
     let now = op.now_ns;
     take_entry(&mut locked[from], &source, now, end);
-    if let Some((target, _)) = &ends.target {
+    if let Some((target, node)) = &ends.target {
         take_entry(&mut locked[to], target, now, end);
         lose_name(&mut locked[target.ino], freed, now, end);
+        if freed {
+            op.session.nodes.bury(node, end, op.session.digested());
+        }
     }
     add_entry(
         &mut locked[to],

@@ -154,6 +154,14 @@ impl Numbers {
         }
     }
 
+    /// Whether this number is known to be free, and granted to nobody.
+    pub(crate) fn is_free(&self, ino: Ino) -> bool {
+        let (fb, bit) = (ino.0 / INODES_PER_BLOCK, 1 << (ino.0 % INODES_PER_BLOCK));
+        let state = self.0.lock();
+        let slots = state.slots.get(&fb).copied().unwrap_or(0);
+        slots & bit != 0 || state.is_hole(fb)
+    }
+
     /// Whether a number in this block is granted and not used yet.
     pub(crate) fn is_granted(&self, fb: FileBlock) -> bool {
         self.0.lock().granted.contains_key(&fb.0)

@@ -424,6 +424,11 @@ impl Volume {
         self.numbers.give_back(inos);
     }
 
+    /// Whether a number is known to be free, and granted to nobody.
+    pub fn is_free_inode(&self, ino: Ino) -> bool {
+        self.numbers.is_free(ino)
+    }
+
     /// Writes file data to blocks that the caller has allocated, past the
     /// processor's caches. Durable after [`Self::fence`] by the same thread;
     /// [`Txn::commit`] fences for the thread that calls it only.

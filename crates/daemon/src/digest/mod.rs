@@ -125,6 +125,11 @@ pub struct ChunkDone {
     /// gone again. Only what is told here and in `linked` and `unused` is used up: the
     /// authority may have been asked about records that are left for a later chunk.
     pub created: Vec<Ino>,
+    /// Of these, the numbers of inodes that are gone again and never reached the volume: they
+    /// stay granted until [`Volume::return_inodes`].
+    pub vanished: Vec<Ino>,
+    /// Numbers of inodes that the volume had and has no more. They may have been granted anew.
+    pub removed: Vec<Ino>,
     /// The record at `upto` or in the transaction there that must not be digested: the
     /// log stops here.
     pub refused: Option<Refused>,
@@ -149,6 +154,8 @@ impl ChunkDone {
             linked: Vec::new(),
             unused: Vec::new(),
             created: Vec::new(),
+            vanished: Vec::new(),
+            removed: Vec::new(),
             touched: Vec::new(),
             below: Vec::new(),
             refused: Some(Refused {
@@ -401,6 +408,8 @@ impl Digester {
             linked: plan.linked.clone(),
             unused: plan.unused.clone(),
             created: plan.created.clone(),
+            vanished: plan.vanished.clone(),
+            removed: plan.removed().collect(),
             touched: Vec::new(),
             below: Vec::new(),
             refused,

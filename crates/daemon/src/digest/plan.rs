@@ -146,11 +146,19 @@ pub struct Plan {
     pub unused: Vec<Run>,
     /// Granted inode numbers that the records used, also for inodes that are gone again.
     pub created: Vec<Ino>,
+    /// Of these, the numbers of inodes that are gone again and never reach the volume.
+    pub vanished: Vec<Ino>,
     /// Counts.
     pub stats: DigestStats,
 }
 
 impl Plan {
+    /// Numbers of inodes that go from the volume, and of which no new one comes.
+    pub fn removed(&self) -> impl Iterator<Item = Ino> + '_ {
+        let gone = |p: &&InodePlan| p.base.is_some() && p.inode.is_none();
+        self.inodes.iter().filter(gone).map(|p| p.ino)
+    }
+
     /// Blocks that files get where they had none, whatever else there is: a record of a few
     /// bytes can ask for any number of them.
     pub fn unwritten_blocks(&self) -> u64 {
@@ -256,6 +264,10 @@ impl Count {
 
 fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
     let mut count = Count(vec![false; items.len()]);
+    let gone = |ino: &&Ino| net.inodes.get(ino).is_some_and(InodeNet::vanished);
+    let mut vanished: Vec<Ino> = net.created.iter().filter(gone).copied().collect();
+    vanished.sort_unstable();
+    vanished.dedup();
     let mut plan = Plan {
         inodes: Vec::new(),
         new_blocks: 0,
@@ -263,6 +275,7 @@ fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
         reserve_bytes: 0,
         linked: Vec::new(),
         unused: Vec::new(),
+        vanished,
         created: net.created,
         stats: DigestStats::default(),
     };

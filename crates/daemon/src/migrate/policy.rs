@@ -91,6 +91,14 @@ impl Recency {
         self.state.lock().note(ino, pieces, true);
     }
 
+    /// Files are no more. Of a large one the pieces behind the first are forgotten with time.
+    pub(crate) fn forget(&self, inos: impl Iterator<Item = u64>) {
+        let mut state = self.state.lock();
+        for ino in inos {
+            state.pieces.remove(&(ino, 0));
+        }
+    }
+
     /// Pieces of a file are read.
     pub(crate) fn touch_pieces(&self, ino: u64, used: RangeInclusive<u64>) {
         self.state.lock().note(ino, used, false);

@@ -3,5 +3,6 @@
 mod below;
 mod clients;
 mod full;
+mod leases;
 mod mapped;
 mod served;

@@ -7,6 +7,8 @@ mod evict;
 mod gate;
 #[path = "../../../daemon/src/halt.rs"]
 pub(crate) mod halt;
+#[path = "../../../daemon/src/idle.rs"]
+mod idle;
 #[path = "../../../daemon/src/lease.rs"]
 pub(crate) mod lease;
 #[path = "../../../daemon/src/pass.rs"]

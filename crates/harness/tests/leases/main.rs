@@ -1,6 +1,6 @@
 //! The lease protocol under a model checker: the very sources of daemon and LibFS that
 //! decide and act (the table of leases, taking them, passing gates, cutting off, how far a log
-//! goes; gate, lease words, getting leases, whether a client is still served), with locks,
+//! goes, which entries go that nobody needs; gate, lease words, getting leases, whether a client is still served), with locks,
 //! atomics and shared memory that explore interleavings. What stands for the rest is a
 //! volume of one number per inode and calls that add one or look.
 //!
@@ -21,10 +21,12 @@ mod world;
 
 use client_side::session::Session;
 use daemon_side::client::Client;
+use daemon_side::lease::{Decision, Wish};
 use daemon_side::shared::Shared;
-use shale_proto::LeaseMode;
 use shale_proto::control::daemon_page::bucket;
+use shale_proto::{Insist, LeaseMode};
 use shuttle::rand::{Rng, thread_rng};
+use std::sync::Arc;
 use std::time::Duration;
 use world::World;
 
@@ -35,6 +37,8 @@ const SCHEDULES_MUTANT: usize = 20_000;
 /// Threads of each client.
 const CLIENTS: [usize; 3] = [2, 1, 1];
 const CALLS: usize = 3;
+/// How often entries of leases are looked through for some that may go.
+const TRIMS: usize = 8;
 
 fn schedules(short: usize) -> usize {
     let asked = std::env::var("SHALE_SCHEDULES").ok();
@@ -81,7 +85,7 @@ fn calls(world: &World, session: &Session, inos: [u64; 2]) {
 /// A client writes while the daemon cuts it off and while its log is digested.
 fn cut_meanwhile() {
     memory::reset();
-    let shared = Shared::new(Duration::ZERO);
+    let shared = Shared::new(Duration::ZERO, usize::MAX);
     let world = World::new(shared.clone(), 0);
     let client = Client::new(1);
     shared.register(&client);
@@ -120,6 +124,76 @@ fn cut_meanwhile() {
     world.check_end(&[100]);
 }
 
+/// An inode is freed while its number is asked for, taken and granted anew: whoever has been granted it
+/// holds the lease on it, and nobody else.
+fn forget_meanwhile() {
+    const INO: u64 = 100;
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Number {
+        Used,
+        Free,
+        Granted,
+    }
+    memory::reset();
+    let shared = Shared::new(Duration::ZERO, usize::MAX);
+    let number = Arc::new(sync::Mutex::new(Number::Used));
+    let wish = |client| Wish {
+        client,
+        ino: INO,
+        mode: LeaseMode::Exclusive,
+        insist: Insist::Yes,
+    };
+    assert!(matches!(
+        shared.leases.ask(&wish(1), || 0),
+        Decision::Granted(_)
+    ));
+    let digest = {
+        let (shared, number) = (shared.clone(), number.clone());
+        shuttle::thread::spawn(move || {
+            *number.lock() = Number::Free;
+            let is_free = |_| *number.lock() == Number::Free;
+            shared.leases.forget([INO].into_iter(), is_free);
+        })
+    };
+    let maker = {
+        let (shared, number) = (shared.clone(), number.clone());
+        shuttle::thread::spawn(move || {
+            while *number.lock() != Number::Free {
+                shuttle::thread::yield_now();
+            }
+            *number.lock() = Number::Granted;
+            let told = shared.leases.give_new(2, &[INO]);
+            assert!(told.iter().all(|&(client, _)| client != 2));
+        })
+    };
+    let late = {
+        let shared = shared.clone();
+        shuttle::thread::spawn(move || {
+            let wish = wish(3);
+            let Decision::TakeFrom(from) = shared.leases.ask(&wish, || 0) else {
+                return false;
+            };
+            match thread_rng().gen_bool(0.5) {
+                true => drop(shared.leases.taken(&wish, &from, || 0)),
+                false => shared.leases.give_up(&wish, &from),
+            }
+            from.iter().any(|holder| holder.client == 2)
+        })
+    };
+    for thread in [digest, maker] {
+        thread.join().expect("its own words say what is wrong");
+    }
+    let taken = late.join().expect("its own words say what is wrong");
+    assert_eq!(*number.lock(), Number::Granted);
+    let held = [1, 2, 3].map(|client| shared.leases.mode(client, INO));
+    let maker_has_it = held == [None, Some(LeaseMode::Exclusive), None];
+    // Or it was taken from the maker, which had it first.
+    assert!(
+        maker_has_it || taken,
+        "violation: a number that was granted is not its maker's: {held:?}"
+    );
+}
+
 fn run() {
     memory::reset();
     let limits = [
@@ -127,7 +201,9 @@ fn run() {
         Duration::from_millis(1),
         Duration::from_millis(40),
     ];
-    let shared = Shared::new(limits[thread_rng().gen_range(0..limits.len())]);
+    // Leases of inodes that nobody asks for come and go, or stay.
+    let most = [usize::MAX, 1, 0][thread_rng().gen_range(0..3)];
+    let shared = Shared::new(limits[thread_rng().gen_range(0..limits.len())], most);
     if thread_rng().gen_bool(0.5) {
         // The kernel's references are older than this daemon.
         shared.leases.assume_reader(1);
@@ -155,9 +231,23 @@ fn run() {
         let shared = shared.clone();
         shuttle::thread::spawn(move || shared.digest_loop())
     };
+    let trimmer = {
+        let shared = shared.clone();
+        let times = if most == usize::MAX { 0 } else { TRIMS };
+        shuttle::thread::spawn(move || {
+            for _ in 0..times {
+                shared.trim_leases();
+                memory::fence();
+                for _ in 0..thread_rng().gen_range(0..30) {
+                    shuttle::thread::yield_now();
+                }
+            }
+        })
+    };
     for thread in threads {
         thread.join().expect("its own words say what is wrong");
     }
+    trimmer.join().expect("its own words say what is wrong");
     shared.queue.stop();
     digester.join().expect("its own words say what is wrong");
     for client in shared.clients() {
@@ -188,6 +278,11 @@ fn random_schedules() {
 #[test]
 fn a_cut_is_exact() {
     explore(schedules(SCHEDULES), cut_meanwhile);
+}
+
+#[test]
+fn a_number_that_is_free_is_forgotten_once() {
+    explore(schedules(SCHEDULES), forget_meanwhile);
 }
 
 #[test]
@@ -222,6 +317,31 @@ const MISTAKES: &[(&str, &str, fn())] = &[
         run,
     ),
     ("lease-fresh", "who had lost a lease is not told", run),
+    (
+        "lease-idle-generation",
+        "who loses a lease that it does not use is not told",
+        run,
+    ),
+    (
+        "lease-idle-gate",
+        "calls go on under a lease that has gone because nobody uses it",
+        run,
+    ),
+    (
+        "lease-idle-digest",
+        "a lease goes before what was written under it is in the volume",
+        run,
+    ),
+    (
+        "lease-idle-asked",
+        "a lease goes although its holder has asked for it again",
+        run,
+    ),
+    (
+        "lease-forget-granted",
+        "a freed inode's lease goes although its number was granted anew",
+        forget_meanwhile,
+    ),
     (
         "cut-early",
         "the log's end is found before the client can know",

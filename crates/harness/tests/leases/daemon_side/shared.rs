@@ -83,12 +83,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(gate_timeout: Duration) -> Arc<Self> {
+    /// `leases_max`: entries of leases that stay while nobody needs them.
+    pub(crate) fn new(gate_timeout: Duration, leases_max: usize) -> Arc<Self> {
         Arc::new(Self {
             config: Config { gate_timeout },
             barrier: Barrier,
             clients: Mutex::default(),
-            leases: Leases::new(Arc::new(Time::default())),
+            leases: Leases::new(Arc::new(Time::default()), leases_max),
             credits: Credits,
             queue: Queue::default(),
             hook: Mutex::default(),
