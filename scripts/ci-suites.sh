@@ -26,7 +26,7 @@ for argument in "$@"; do
     esac
 done
 if [ ${#names[@]} = 0 ]; then
-    names=(pjdfstest fsx sqlite git tar make leveldb stress capi kill-daemon kill-supervisor fill pingpong locks
+    names=(pjdfstest fsx sqlite git tar make leveldb stress capi kill-daemon kill-supervisor fill pingpong locks memory
         run-programs run-pjdfstest run-fsx run-sqlite run-git run-tar run-make run-kill-daemon)
     [ $full = yes ] && names+=(coherence coherence-disturb run-python run-leveldb run-databases run-kill-supervisor)
 fi
@@ -35,10 +35,12 @@ if [ $full = yes ]; then
     export OPS=${OPS:-1000000} SEEDS=${SEEDS:-10} STRESS_SECONDS=${STRESS_SECONDS:-60} EROFS=${EROFS:-1}
     export ROWS=${ROWS:-20000} COMMITS=${COMMITS:-500} FILES=${FILES:-20000} LIMIT_SECONDS=${LIMIT_SECONDS:-3600}
     limit=14400 kills=${ROUNDS:-100} outages=${ROUNDS:-20} fills=${ROUNDS:-10} turns=1000000 counts=100000
+    gone=2000000 live=200000
 else
     export OPS=${OPS:-20000} SEEDS=${SEEDS:-2} STRESS_SECONDS=${STRESS_SECONDS:-1}
     export ROWS=${ROWS:-1000} COMMITS=${COMMITS:-20} FILES=${FILES:-2000}
     limit=420 kills=${ROUNDS:-5} outages=${ROUNDS:-2} fills=${ROUNDS:-2} turns=20000 counts=8000
+    gone=60000 live=20000
 fi
 
 record() { # record NAME PASSED FAILED SECONDS
@@ -97,6 +99,7 @@ for name in "${names[@]}"; do
         kill-supervisor) ROUNDS=$outages run "$name" "$here/crash/kill-daemon.sh" --supervisor ;;
         pingpong) ROUNDS=${ROUNDS:-$turns} run "$name" "$here/crash/coherence.sh" --pingpong ;;
         locks) ROUNDS=${ROUNDS:-$counts} run "$name" "$here/crash/locks.sh" ;;
+        memory) LIVE=$live run "$name" python3 "$here/crash/memory.py" "$gone" ;;
         coherence) run "$name" "$here/crash/coherence.sh" ;;
         coherence-disturb) run "$name" "$here/crash/coherence.sh" --disturb ;;
         fill) ROUNDS=$fills run "$name" "$here/crash/fill.sh" ;;
