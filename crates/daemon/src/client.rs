@@ -3,6 +3,7 @@
 //! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
 
 use crate::accounts::{Tally, process_name};
+use crate::asked::Asked;
 use crate::grants::Grants;
 use crate::limits::Bucket;
 use crate::log_bytes::word;
@@ -74,6 +75,8 @@ pub(crate) struct Client {
     pub(crate) leaving: AtomicBool,
     /// It has asked for a lease that it need not get: its calls may go by way of the mount.
     pub(crate) yields: AtomicBool,
+    /// For which files.
+    pub(crate) asked: Mutex<Asked>,
     /// Records digested.
     pub(crate) records: AtomicU64,
     /// Records before this are in the volume.
@@ -133,6 +136,7 @@ impl Client {
             queued: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             yields: AtomicBool::new(false),
+            asked: Mutex::default(),
             records: AtomicU64::new(0),
             digested: AtomicU64::new(0),
             reached: Mutex::default(),

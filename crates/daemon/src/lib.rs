@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
+mod asked;
 mod attach;
 mod barrier;
 pub mod check;

@@ -148,16 +148,16 @@ impl Shared {
         }
     }
 
-    /// The processes that can go by way of the mount.
-    fn yielding(&self) -> Vec<i32> {
-        let yields = |c: &Arc<Client>| c.yields.load(Ordering::Acquire).then_some(c.pid);
+    /// The processes that leave an inode to the kernel when they are told to, and use it there no other way.
+    fn yielding(&self, ino: u64) -> Vec<i32> {
+        let yields = |c: &Arc<Client>| c.asked.lock().has(ino).then_some(c.pid);
         self.clients().iter().filter_map(yields).collect()
     }
 
     /// Whether an inode belongs to programs on the mount, too: the kernel makes it longer.
     fn is_shared(&self, ino: u64) -> bool {
         let hook = self.hook.read().clone();
-        hook.is_some_and(|hook| hook.shared_with(ino, &self.yielding()))
+        hook.is_some_and(|hook| hook.shared_with(ino, &self.yielding(ino)))
     }
 
     /// A client that yields leaves the kernel what programs on the mount use.
@@ -166,9 +166,10 @@ impl Shared {
             return;
         }
         client.yields.store(true, Ordering::Release);
+        client.asked.lock().note(wish.ino);
         let hook = self.hook.read().clone();
         if let Some(hook) = hook.filter(|_| wish.mode == LeaseMode::Exclusive)
-            && let Some(left) = hook.used_for(wish.ino, &self.yielding())
+            && let Some(left) = hook.used_for(wish.ino, &self.yielding(wish.ino))
         {
             self.leases.leave(wish.ino, left.as_nanos() as u64);
         }
@@ -313,6 +314,7 @@ impl Shared {
             self.digest_to(client, u64::MAX)?;
         }
         self.leases.release(client.id, ino);
+        client.asked.lock().forget(ino);
         Ok(())
     }
 }

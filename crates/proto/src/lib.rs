@@ -14,6 +14,6 @@ pub mod mounts;
 pub mod transport;
 
 pub use error::ProtoError;
-pub use lease::LeaseMode;
+pub use lease::{ASKED_FILES, LeaseMode};
 pub use message::{Insist, Reply, Request};
 pub use transport::{Channel, Handler, InProcess, PeerIdentity, SocketChannel, SocketPeer};

@@ -1,6 +1,8 @@
 //! The daemon: its own files as they are, and what stands for the rest of it.
 #![allow(dead_code, reason = "the model needs only a part of those files")]
 
+#[path = "../../../daemon/src/asked.rs"]
+mod asked;
 #[path = "../../../daemon/src/evict.rs"]
 mod evict;
 #[path = "../../../daemon/src/gate.rs"]

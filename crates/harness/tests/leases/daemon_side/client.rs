@@ -1,5 +1,6 @@
 //! A client as the daemon has it.
 
+use super::asked::Asked;
 use super::progress::Reached;
 use super::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::memory::{self, Words};
@@ -122,6 +123,8 @@ pub(crate) struct Client {
     pub(crate) leaving: AtomicBool,
     /// It has asked for a lease that it need not get: its calls may go by way of the mount.
     pub(crate) yields: AtomicBool,
+    /// For which files.
+    pub(crate) asked: Mutex<Asked>,
     pub(crate) digested: AtomicU64,
     pub(crate) reached: Mutex<Reached>,
 }
@@ -147,6 +150,7 @@ impl Client {
             fate: Mutex::default(),
             leaving: AtomicBool::new(false),
             yields: AtomicBool::new(false),
+            asked: Mutex::default(),
             digested: AtomicU64::new(0),
             reached: Mutex::default(),
         })
