@@ -30,9 +30,10 @@ The exit code is the command's; 126: it cannot be run, 127: it is not found. A c
 whose calls do not go through libc, is served by the mount as without this, and so are users other than the \
 volume's owner, root and those whom it trusts (shale mkfs --trust). Settings by the environment: \
 SHALE_PRELOAD=FILE is the library, SHALE_LOG_BYTES=64M the size of each process's update log, up to the \
-log_bytes of its volume, SHALE_WARM_CALLS=N how many calls a process leaves to the mount before it becomes a \
-client of the volume (256, since that takes some milliseconds), SHALE_PROTECT=off is --protect off, \
-SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
+log_bytes of its volume, SHALE_WARM_US=N how many microseconds a file's calls take on the mount before it is \
+served in the process (5000; four times that before a process becomes a client, since that takes some \
+milliseconds), SHALE_WARM_CALLS=N instead of it how many calls a process leaves to the mount before all its \
+files are served (0: none), SHALE_PROTECT=off is --protect off, SHALE_BYPASS=PROGRAM:PROGRAM is --bypass of each.";
 
 /// File name of the library.
 const LIBRARY: &str = "libshale_preload.so";

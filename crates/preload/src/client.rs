@@ -1,12 +1,13 @@
 //! This process as a client of the volumes behind the mounts.
 //!
-//! A process becomes a client at its first call for a file of a mount. A session whose daemon is gone
+//! A process becomes a client when its use of a file pays for that ([`crate::pays`]). A session whose daemon is gone
 //! is set aside: other threads may be using it. When each of them has ended the call that it was in, it
 //! is freed, with its memory and descriptors. A child never uses its parent's sessions.
 
 use crate::clock;
 use crate::link::Link;
 use crate::mounts::{self, MOUNTS};
+use crate::pays;
 use crate::protect;
 use crate::thread;
 use core::ptr;
@@ -34,6 +35,8 @@ static NUMBER: AtomicU64 = AtomicU64::new(1);
 static ATTACHING: Mutex<()> = Mutex::new(());
 /// Clients that nobody finds any more. A leaf among the locks.
 static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
+/// Whether there are any.
+static ANY_ASIDE: AtomicBool = AtomicBool::new(false);
 
 /// A client that some threads may be using still.
 struct Aside {
@@ -44,13 +47,6 @@ struct Aside {
 }
 /// Bytes of the update log to ask for; 0: what the volume has for a process.
 static LOG_BYTES: AtomicU64 = AtomicU64::new(0);
-/// Calls that a process leaves to the kernel before it becomes a client.
-static WARM_CALLS: AtomicU32 = AtomicU32::new(WARM_CALLS_DEFAULT);
-/// To become a client takes as long as some hundred calls by way of the kernel: whoever waits
-/// as long as it would take never does worse than twice what is best.
-const WARM_CALLS_DEFAULT: u32 = 256;
-/// Such calls so far.
-static EARLY_CALLS: AtomicU32 = AtomicU32::new(0);
 /// Effective user, and whether it has to be asked for again.
 static EUID: AtomicU32 = AtomicU32::new(NOT_KNOWN);
 const NOT_KNOWN: u32 = u32::MAX - 1;
@@ -62,11 +58,6 @@ const REFUSED_RETRY_NS: i64 = 3600 * 1_000_000_000;
 
 /// Takes settings from the environment.
 pub fn configure() {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|v: String| v.parse::<u64>().ok())
-    };
     if let Ok(text) = std::env::var("SHALE_LOG_BYTES") {
         match size(&text) {
             Some(bytes) => LOG_BYTES.store(bytes, Ordering::Relaxed),
@@ -74,9 +65,6 @@ pub fn configure() {
                 "SHALE_LOG_BYTES={text} is no size; write for example 64M: the volume's is used"
             )),
         }
-    }
-    if let Some(calls) = number("SHALE_WARM_CALLS") {
-        WARM_CALLS.store(calls.min(1 << 30) as u32, Ordering::Relaxed);
     }
 }
 
@@ -106,44 +94,43 @@ fn check_log_bytes(session: &Session) {
     }
 }
 
-/// Whether the process is not a client yet and has made few calls: one that only reads a
-/// few lines is done before it would have become one.
-pub fn is_early(mount: u32) -> bool {
-    !is_attached(mount)
-        && EARLY_CALLS.fetch_add(1, Ordering::Relaxed) < WARM_CALLS.load(Ordering::Relaxed)
-}
-
-/// Whether a file that is opened now is served here from its first call on.
-pub fn serves_at_once(mount: u32) -> bool {
-    WARM_CALLS.load(Ordering::Relaxed) == 0 || is_attached(mount)
-}
-
 /// Whether this process is a client of the mount already.
 pub fn is_attached(mount: u32) -> bool {
     !CLIENT[mount as usize].load(Ordering::Acquire).is_null()
 }
 
-/// The client of a mount; attaches if that was not done. `None`: not possible now.
+/// The client of a mount, if this process is one.
 #[inline]
-pub fn get(mount: u32) -> Option<&'static Client> {
+pub fn current(mount: u32) -> Option<&'static Client> {
     let client = CLIENT[mount as usize].load(Ordering::Acquire);
     // SAFETY: the pointer came from a box. The calling thread is busy, so the box is not freed before
     // its call has ended, and the reference is not used longer.
-    unsafe { client.as_ref() }.or_else(|| attach(mount))
+    unsafe { client.as_ref() }
+}
+
+/// The client of a mount; attaches if that was not done and pays. `None`: not possible now.
+#[inline]
+pub fn get(mount: u32) -> Option<&'static Client> {
+    current(mount).or_else(|| pays::may_attach().then(|| attach(mount)).flatten())
+}
+
+/// Whether it is not too early to try anew to become a client, after the daemon was not there or has refused.
+pub fn can_attach(mount: u32) -> bool {
+    let again = AGAIN_NS[mount as usize].load(Ordering::Relaxed);
+    again == 0 || clock::now_ns() >= again
 }
 
 #[cold]
 fn attach(mount: u32) -> Option<&'static Client> {
     let slot = &CLIENT[mount as usize];
-    let again = &AGAIN_NS[mount as usize];
-    if clock::now_ns() < again.load(Ordering::Relaxed) {
+    if !can_attach(mount) {
         return None;
     }
     let _one = ATTACHING.lock();
     free_unused();
     let there = slot.load(Ordering::Acquire);
     if !there.is_null() {
-        // SAFETY: as in `get`.
+        // SAFETY: as in `current`.
         return unsafe { there.as_ref() };
     }
     match connect(mount) {
@@ -155,7 +142,7 @@ fn attach(mount: u32) -> Option<&'static Client> {
         Err(e) => {
             let refused = matches!(e, Errno::PERM | Errno::ACCESS);
             let wait = if refused { REFUSED_RETRY_NS } else { RETRY_NS };
-            again.store(clock::now_ns() + wait, Ordering::Relaxed);
+            AGAIN_NS[mount as usize].store(clock::now_ns() + wait, Ordering::Relaxed);
             crate::report::attach_failed(e.raw_os_error());
             None
         }
@@ -195,7 +182,9 @@ fn connect(mount: u32) -> Result<Client, Errno> {
 fn free_unused() {
     let unused: Vec<Aside> = {
         let mut aside = ASIDE.lock();
-        aside.extract_if(.., |a| a.busy.have_ended()).collect()
+        let unused = aside.extract_if(.., |a| a.busy.have_ended()).collect();
+        ANY_ASIDE.store(!aside.is_empty(), Ordering::Relaxed);
+        unused
     };
     for mut unused in unused {
         // SAFETY: from a box, taken out of sight once, and whoever had found it before is done with it.
@@ -207,20 +196,44 @@ fn free_unused() {
 /// Sets a client aside whose daemon is gone or has cut it off. `false`: it is all right.
 pub fn set_aside_if_lost(mount: u32, client: &'static Client) -> bool {
     let lost = client.link.is_broken() || client.session.sync_all().is_err();
-    if lost {
-        let slot = &CLIENT[mount as usize];
-        let client = ptr::from_ref(client).cast_mut();
-        let was_there = slot
-            .compare_exchange(client, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
-        if was_there {
-            crate::report::lost();
-            let busy = thread::Busy::now();
-            let client = AtomicPtr::new(client);
-            ASIDE.lock().push(Aside { client, busy });
-        }
+    if lost && is_taken_away(mount, client) {
+        crate::report::lost();
     }
     lost
+}
+
+/// Takes a client out of sight, to be freed when nobody can be using it.
+fn is_taken_away(mount: u32, client: &'static Client) -> bool {
+    let slot = &CLIENT[mount as usize];
+    let client = ptr::from_ref(client).cast_mut();
+    let was_there = slot
+        .compare_exchange(client, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok();
+    if was_there {
+        let busy = thread::Busy::now();
+        let client = AtomicPtr::new(client);
+        ASIDE.lock().push(Aside { client, busy });
+        ANY_ASIDE.store(true, Ordering::Release);
+    }
+    was_there
+}
+
+/// Ends the session with a mount of which no file is served any more: as long as there are clients the
+/// kernel may not keep attributes of any file.
+pub fn part(mount: u32, client: &'static Client) {
+    if is_taken_away(mount, client) {
+        pays::parted();
+    }
+}
+
+/// Frees what was set aside, if that can be done now. For calls that go by way of the mount.
+#[inline]
+pub fn tidy() {
+    if ANY_ASIDE.load(Ordering::Relaxed)
+        && let Some(_one) = ATTACHING.try_lock()
+    {
+        free_unused();
+    }
 }
 
 /// In a child: no client of anything.
@@ -228,7 +241,7 @@ pub fn forget_all() {
     for slot in &CLIENT {
         slot.store(ptr::null_mut(), Ordering::Release);
     }
-    EARLY_CALLS.store(0, Ordering::Relaxed);
+    pays::begin_anew();
     for again in &AGAIN_NS {
         again.store(0, Ordering::Relaxed);
     }
@@ -244,6 +257,7 @@ pub fn forget_all() {
     }
     // They are the parent's, and in its child not whole.
     core::mem::forget(core::mem::take(&mut *ASIDE.lock()));
+    ANY_ASIDE.store(false, Ordering::Relaxed);
 }
 
 /// Nothing is served any more, and nobody is inside: ends all sessions. The daemon brings what they have

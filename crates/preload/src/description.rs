@@ -58,6 +58,8 @@ pub struct Description {
     users: AtomicU64,
     /// A value of [`pages`].
     pub past_pages: AtomicU32,
+    /// What its calls took by way of the mount, ns; with [`SERVED`].
+    spent: AtomicU32,
     /// In [`mode::KERNEL`]: not before this time does it become fast (ns, monotonic).
     pub not_before_ns: AtomicI64,
     /// During a write of the lock's holder, if others share the description: where it will end. 0: there
@@ -66,6 +68,12 @@ pub struct Description {
 }
 
 const _: () = assert!(size_of::<Description>() == 64);
+/// What a call counts for that is not measured, ns. A description is young until it has had
+/// some of these.
+const CALL_NS: u32 = 1_000;
+const YOUNG_NS: u32 = 16 * CALL_NS;
+/// The library has served the description, or another one of the file: the kernel may know an old size.
+const SERVED: u32 = 1 << 31;
 const DIRECT: i64 = libc::O_DIRECT as i64;
 const BYTES: usize = DESCRIPTIONS * size_of::<Description>();
 
@@ -339,9 +347,72 @@ impl Description {
             return false;
         }
         self.use_pages(fd);
+        self.spent.fetch_or(SERVED, Ordering::Relaxed);
         self.offset.store(offset as u64, Ordering::Relaxed);
         self.mode.store(mode::FAST, Ordering::Release);
         true
+    }
+}
+
+impl Description {
+    /// Begins what is counted of a description, when it is taken. `served`: its file was served before.
+    pub fn begin_counting(&self, served: bool) {
+        self.spent
+            .store(u32::from(served) * SERVED, Ordering::Relaxed);
+    }
+
+    /// What its calls took by way of the mount, ns.
+    pub fn spent_ns(&self) -> u32 {
+        self.spent.load(Ordering::Relaxed) & !SERVED
+    }
+
+    /// Whether the kernel may know an old size of the file, since the library has served it.
+    pub fn was_served(&self) -> bool {
+        self.spent.load(Ordering::Relaxed) & SERVED != 0
+    }
+
+    /// Whether the file is with the mount, and has been used so little that nothing has to be known of it.
+    #[inline]
+    pub fn is_young(&self) -> bool {
+        self.spent.load(Ordering::Relaxed) < YOUNG_NS
+            && self.mode.load(Ordering::Acquire) == mode::KERNEL
+    }
+
+    /// A call on a young description.
+    #[inline]
+    pub fn used_once(&self) {
+        self.spend(CALL_NS);
+    }
+
+    /// The library serves the file, by another description.
+    pub fn note_served(&self) {
+        self.spent.fetch_or(SERVED, Ordering::AcqRel);
+    }
+
+    /// A call took so long.
+    pub fn spend(&self, ns: u32) {
+        if self.spent_ns() < SERVED / 2 {
+            self.spent.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes something away from what was counted.
+    pub fn unspend(&self, ns: u32) {
+        let less = |spent: u32| Some((spent & SERVED) | (spent & !SERVED).saturating_sub(ns));
+        // It always gives something.
+        let _ = self
+            .spent
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Has the file be the mount's until it pays anew. The lock is held.
+    pub fn to_mount(&self, fd: i32) {
+        self.begin_counting(true);
+        match self.mode.load(Ordering::Relaxed) {
+            mode::FAST => self.to_kernel(fd, mode::KERNEL),
+            // A call that found the file away has left it to the kernel already.
+            _ => self.use_pages(fd),
+        }
     }
 }
 

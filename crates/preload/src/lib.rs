@@ -12,8 +12,10 @@
 //! * `SHALE_REPORT=FILE`: at exit, add a line of JSON to the file ([`report`]).
 //! * `SHALE_LOG_BYTES=N`: bytes of the update log of each process (`64M`), within the limits of the volume;
 //!   default: what its volume file says (`client_log_bytes`, else `log_bytes`).
-//! * `SHALE_WARM_CALLS=N`: calls that a process leaves to the kernel before it becomes a
-//!   client of the volume, default 256; 0: none.
+//! * `SHALE_WARM_US=N`: microseconds that a file's calls take on the mount before the file is served here, default
+//!   5000 ([`pays`]).
+//! * `SHALE_WARM_CALLS=N`: instead of that, calls that a process leaves to the kernel before it becomes a
+//!   client of the volume and serves every file; 0: none.
 //! * `SHALE_BYPASS=PROGRAM:…`: programs in which nothing is served ([`bypass`]).
 //! * `SHALE_RUN_DIR=DIR`: one more directory with the states of mounts.
 //!
@@ -31,12 +33,14 @@ pub mod failure;
 pub mod link;
 pub mod mounts;
 pub mod own;
+pub mod pays;
 mod protect;
 pub mod raw;
 pub mod recent;
 pub mod report;
 pub mod rewrite;
 pub mod serve;
+pub mod short;
 pub mod signals;
 pub mod stack;
 pub mod stubs;

@@ -1,11 +1,13 @@
 //! The connection to a daemon: a socket that the program does not see.
 //!
-//! As the channel of `proto`, with three additions: every descriptor that comes is moved
-//! out of the program's way; a connection that broke is remembered; and so are files that
-//! the daemon says are to be left to the kernel for a while.
+//! As the channel of `proto`, with four additions: every descriptor that comes is moved
+//! out of the program's way; a connection that broke is remembered; so are files that
+//! the daemon says are to be left to the kernel for a while; and for those that went back to the
+//! mount of our own accord ([`crate::pays`]) no lease is asked for.
 
 use crate::clock;
 use crate::own;
+use crate::pays::Leases;
 use parking_lot::Mutex;
 use shale_proto::{Channel, ProtoError, Reply, Request, SocketChannel};
 use std::os::fd::OwnedFd;
@@ -29,6 +31,8 @@ pub struct Link {
     broken: AtomicBool,
     elsewhere: Mutex<[Elsewhere; REMEMBERED]>,
     any: AtomicU32,
+    /// Files that leases were asked for.
+    pub leases: Leases,
 }
 
 impl Link {
@@ -42,6 +46,7 @@ impl Link {
             broken: AtomicBool::new(false),
             elsewhere: Mutex::new([Elsewhere::default(); REMEMBERED]),
             any: AtomicU32::new(0),
+            leases: Leases::default(),
         })
     }
 
@@ -96,13 +101,23 @@ impl Link {
 impl Channel for Link {
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
         let lease = match &request {
-            Request::Lease { ino, .. } => Some(*ino),
+            Request::Lease { ino, insist, .. } => Some((*ino, insist.yields())),
             _ => None,
         };
+        if let Some((ino, yields)) = lease {
+            // A call that had begun before the file went back.
+            if !self.leases.ask(ino) && yields {
+                let (ns, alone) = (0, false);
+                return Ok((Reply::Elsewhere { ns, alone }, Vec::new()));
+            }
+            crate::thread::this().asked.store(ino, Ordering::Relaxed);
+        }
         let answer = self.channel.call(request);
         match (lease, &answer) {
             (_, Err(_)) => self.broken.store(true, Ordering::Release),
-            (Some(ino), Ok((Reply::Elsewhere { ns, alone }, _))) => self.leave(ino, *ns, *alone),
+            (Some((ino, _)), Ok((Reply::Elsewhere { ns, alone }, _))) => {
+                self.leave(ino, *ns, *alone)
+            }
             _ => {}
         }
         let (reply, fds) = answer?;

@@ -8,6 +8,7 @@
 //! parent's numbers, so a description that both have means the same mount to both.
 
 use crate::raw::{self, nr};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -31,6 +32,24 @@ struct Known {
     mount: Option<u32>,
 }
 
+/// The first of them, to be found without a lock: what is there once stays.
+static FIRST: [First; 4] = [const { First::new() }; 4];
+
+/// A mount number of the kernel's, and 0 or the number of the mount plus 1.
+struct First {
+    id: AtomicU64,
+    mount: AtomicU32,
+}
+
+impl First {
+    const fn new() -> Self {
+        Self {
+            id: AtomicU64::new(0),
+            mount: AtomicU32::new(0),
+        }
+    }
+}
+
 static KNOWN: RwLock<Vec<Known>> = RwLock::new(Vec::new());
 static MOUNT: Mutex<Vec<Mount>> = Mutex::new(Vec::new());
 
@@ -45,28 +64,54 @@ pub struct Place {
 
 /// Where the file of a descriptor lies, if that is a regular file on a Shale mount.
 pub fn place(fd: i32) -> Option<Place> {
-    /// Unique mount number (Linux 6.8); an older kernel gives the plain one.
-    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
-    const STATX_MNT_ID: u32 = 0x1000;
-    let mask = libc::STATX_TYPE | libc::STATX_INO | STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
-    let status = statx(fd, libc::AT_STATX_DONT_SYNC, mask)?;
-    if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG {
-        return None;
-    }
+    let status = status_of(fd)?;
     let id = status.stx_mnt_id;
-    let known = KNOWN.read().iter().find(|k| k.id == id).map(|k| k.mount);
-    let mount = known.unwrap_or_else(|| {
+    let known = || KNOWN.read().iter().find(|k| k.id == id).map(|k| k.mount);
+    let mount = known_first(id).or_else(known).unwrap_or_else(|| {
         let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
         // SAFETY: the caller's descriptor, in a call about it.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let mount = look_for(device, file);
-        KNOWN.write().push(Known { id, mount });
+        let mut known = KNOWN.write();
+        if let Some(first) = FIRST.get(known.len()) {
+            let mount = mount.map_or(0, |mount| mount + 1);
+            first.mount.store(mount, Ordering::Relaxed);
+            first.id.store(id, Ordering::Release);
+        }
+        known.push(Known { id, mount });
         mount
     })?;
     Some(Place {
         mount,
         ino: status.stx_ino,
     })
+}
+
+/// What is known of a mount number, if it is one of the first.
+fn known_first(id: u64) -> Option<Option<u32>> {
+    let same = |f: &&First| id != 0 && f.id.load(Ordering::Acquire) == id;
+    let found = FIRST.iter().find(same)?;
+    Some(found.mount.load(Ordering::Relaxed).checked_sub(1))
+}
+
+/// As [`place`], if that takes neither lock nor memory; `None`: it does.
+pub fn place_quickly(fd: i32) -> Option<Option<Place>> {
+    let Some(status) = status_of(fd) else {
+        return Some(None);
+    };
+    let mount = known_first(status.stx_mnt_id)?;
+    let ino = status.stx_ino;
+    Some(mount.map(|mount| Place { mount, ino }))
+}
+
+/// Status of a regular file, with its mount number.
+fn status_of(fd: i32) -> Option<libc::statx> {
+    /// Unique mount number (Linux 6.8); an older kernel gives the plain one.
+    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+    const STATX_MNT_ID: u32 = 0x1000;
+    let mask = libc::STATX_TYPE | libc::STATX_INO | STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
+    let status = statx(fd, libc::AT_STATX_DONT_SYNC, mask)?;
+    (u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFREG).then_some(status)
 }
 
 /// `statx` of a descriptor; `None`: the kernel refuses.

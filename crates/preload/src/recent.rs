@@ -7,6 +7,7 @@
 //! file is closed or a client is freed: an entry stays until another one needs its place.
 
 use crate::client::Client;
+use crate::pays;
 use crate::thread::Thread;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use shale_libfs::Found;
@@ -18,6 +19,8 @@ struct Entry {
     /// Its number.
     client: u64,
     found: Found,
+    /// Calls since the last lease.
+    calls: u32,
 }
 
 /// The list of one thread.
@@ -28,17 +31,18 @@ impl Recent {
         Self(core::array::from_fn(|_| Entry {
             client: 0,
             found: Found::default(),
+            calls: 0,
         }))
     }
 
     #[inline]
-    fn get(&mut self, client: &Client, ino: u64) -> &mut Found {
+    fn get(&mut self, client: &Client, ino: u64) -> &mut Entry {
         let place = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         let entry = &mut self.0[place as usize % ENTRIES];
         if entry.client != client.number || entry.found.ino() != ino {
             entry.begin(client, ino);
         }
-        &mut entry.found
+        entry
     }
 }
 
@@ -47,6 +51,7 @@ impl Entry {
     fn begin(&mut self, client: &Client, ino: u64) {
         self.client = client.number;
         self.found = Found::new(ino);
+        self.calls = 0;
     }
 }
 
@@ -68,7 +73,15 @@ pub fn with<T>(thread: &Thread, client: &Client, ino: u64, f: impl FnOnce(&mut F
     // SAFETY: the list came from a box that is never freed and goes with the slot, which only
     // this thread has. Calls from inside of a call pass, so this is the only reference.
     match unsafe { thread.recent.load(Ordering::Relaxed).as_mut() } {
-        Some(recent) => f(recent.get(client, ino)),
+        Some(recent) => {
+            let entry = recent.get(client, ino);
+            entry.calls = entry.calls.saturating_add(1);
+            let result = f(&mut entry.found);
+            if thread.asked.load(Ordering::Relaxed) == ino {
+                pays::leased(thread, client, ino, core::mem::take(&mut entry.calls));
+            }
+            result
+        }
         None => f(&mut Found::new(ino)),
     }
 }

@@ -6,11 +6,12 @@
 //! were not there.
 
 use crate::calls::{
-    attributes, data, descriptors, direct, mapping, names, process, transfer, vfork,
+    attributes, data, descriptors, direct, mapping, names, process, transfer, vfork, way,
 };
 use crate::failure;
 use crate::protect;
 use crate::raw::{self, Args, nr};
+use crate::short;
 use crate::stack;
 use crate::stubs::{CLASS, PANICKED, PASS, class};
 use crate::table::{self, Entry};
@@ -80,12 +81,20 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
         }
         nr::MMAP if !is_ours(number, args) && !shares_ours(thread, args) => PASS,
         nr::MUNMAP | nr::MPROTECT if !direct::any() => PASS,
+        number if short::is_between(number, args) => PASS,
+        number if let Some(result) = short::call(thread, number, args) => result,
         _ => {
             // `malloc`, under its locks, maps memory and reads files of the kernel's.
             if !thread.is_prepared() && (number == nr::MMAP || is_ours(number, args)) {
                 thread.prepare();
             }
-            guarded(thread, || dispatch(thread, number, args))
+            guarded(thread, || {
+                let result = dispatch(thread, number, args);
+                if thread.leaves.load(Ordering::Relaxed) != 0 {
+                    way::leave(thread);
+                }
+                result
+            })
         }
     }
 }
@@ -93,6 +102,16 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
 /// Enters a file that was just opened, if it is ours.
 #[inline]
 fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
+    if thread.is_prepared() && thread.tid.load(Ordering::Relaxed) != 0 {
+        let mut done = false;
+        guarded_raw(thread, || {
+            done = names::opened_quickly(fd, number, args);
+            0
+        });
+        if done {
+            return 0;
+        }
+    }
     let mut place = None;
     let looked = guarded(thread, || {
         place = names::opened(fd, number, args);

@@ -2,8 +2,8 @@
 
 use crate::stubs::{REAL, SITES_LEAD_HERE};
 use crate::{
-    bypass, calls, client, description, environment, exports, failure, protect, report, rewrite,
-    serve, thread,
+    bypass, calls, client, description, environment, exports, failure, pays, protect, report,
+    rewrite, serve, thread,
 };
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
@@ -52,6 +52,7 @@ fn set_up() {
             bypass::set_classes();
         } else {
             client::configure();
+            pays::configure();
             protect::configure();
             serve::set_classes();
         }

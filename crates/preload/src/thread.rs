@@ -12,7 +12,9 @@ use crate::calls::vfork::Inherited;
 use crate::raw::{self, nr};
 use crate::recent::{self, Recent};
 use core::arch::asm;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+};
 
 /// Bytes of a `siginfo_t`.
 pub const SIGINFO_BYTES: usize = 128;
@@ -39,6 +41,10 @@ pub struct Thread {
     pub stack: AtomicUsize,
     /// The slot's list of inodes used lately ([`crate::recent`]); null: none yet.
     pub recent: AtomicPtr<Recent>,
+    /// File for which the thread has asked for a lease in the call that it is in, or one before; 0: none.
+    pub asked: AtomicU64,
+    /// File that goes back to the mount after the call; 0: none.
+    pub leaves: AtomicU64,
     /// Not 0: what the thread's end runs is there ([`Self::prepare`]).
     prepared: AtomicU32,
     /// Signals to block again when the waiting one has been sent.

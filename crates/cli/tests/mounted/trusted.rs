@@ -1,7 +1,7 @@
 //! Users beside the owner and root: those whom the volume trusts are served under `shale run`
 //! with their own rights, others by the mount alone.
 
-use crate::volume::{SHALE, Volume, can_mount, library};
+use crate::volume::{SHALE, Volume, can_mount, library, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -31,6 +31,11 @@ impl Ran {
 
 /// Runs commands as a user, under `shale run`, in the mount.
 fn run_as(v: &Volume, uid: u32, script: &str) -> Ran {
+    run_with(v, uid, script, ("SHALE_WARM_CALLS", "0"))
+}
+
+/// As [`run_as`], with this setting of when files are served.
+fn run_with(v: &Volume, uid: u32, script: &str, setting: (&str, &str)) -> Ran {
     let (report, preload) = (v.dir().join("report"), v.dir().join("preload.so"));
     // The user may not reach what was built, nor write a file of root's.
     if !preload.exists() {
@@ -45,7 +50,7 @@ fn run_as(v: &Volume, uid: u32, script: &str) -> Ran {
         .args(["--", "setpriv", "--reuid", &id, "--regid", &id])
         .args(["--clear-groups", "sh", "-c", script])
         .env("SHALE_PRELOAD", &preload)
-        .env("SHALE_WARM_CALLS", "0")
+        .env(setting.0, setting.1)
         .env("LC_ALL", "C")
         .current_dir(v.mountpoint())
         .output()
@@ -85,6 +90,46 @@ fn mounted() -> Option<Volume> {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
     }
     Some(v)
+}
+
+/// Who may not write a file any more writes on by the descriptor that he has. The daemon, which sees a lease asked for only
+/// later, would refuse his records: such a file stays with the mount.
+#[test]
+fn what_was_open_before_a_chmod_is_written_after_it() {
+    let Some(v) = mounted() else { return };
+    let shared = v.mountpoint().join("shared");
+    for (mode, served) in [(0o600, false), (0o666, true)] {
+        fs::write(&shared, "").unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o666)).unwrap();
+        let script = format!(
+            "cd {TRUSTED}; exec 5>>../shared; : >ready; while [ ! -e go ]; do :; done; \
+             i=0; while [ $i -lt 5000 ]; do echo $i >&5 || exit 1; i=$((i+1)); done; rm ready"
+        );
+        let at = |name: &str| v.mountpoint().join(TRUSTED.to_string()).join(name);
+        let ran = std::thread::scope(|scope| {
+            let run = || run_with(&v, TRUSTED, &script, ("SHALE_WARM_US", "300"));
+            let user = scope.spawn(run);
+            wait_until("it has opened the file", || at("ready").exists());
+            fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+            fs::write(at("go"), "").unwrap();
+            user.join().unwrap()
+        });
+        fs::remove_file(at("go")).unwrap();
+        assert_eq!(ran.said, "");
+        let lines = fs::read_to_string(&shared).unwrap();
+        assert_eq!(lines.lines().count(), 5000, "{mode:o}: {:#}", ran.report);
+        assert_eq!(ran.report["sessions_lost"], 0, "{:#}", ran.report);
+        // Root, who looks at it, keeps it from growing in the process.
+        let attached = ran.report["attached"] == 1;
+        assert!(attached || !served, "{mode:o}: {:#}", ran.report);
+        assert!(
+            served || ran.fast("write") == 0,
+            "{mode:o}: {:#}",
+            ran.report
+        );
+    }
+    v.umount();
+    v.fsck();
 }
 
 const WRITES: &str =

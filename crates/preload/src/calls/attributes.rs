@@ -105,7 +105,7 @@ pub fn shift(thread: &Thread, fd: i32, args: &Args) -> i64 {
                     return resize(thread, fd, index, nr::FALLOCATE, args);
                 }
                 Way::Kernel(_held) => by_mount(fd, args),
-                Way::Pass => by_mount(fd, args),
+                Way::Pass | Way::Beside => by_mount(fd, args),
             }
         }
         Entry::Own => return raw::fail(libc::EBADF),

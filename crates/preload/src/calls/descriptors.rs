@@ -2,6 +2,7 @@
 
 use crate::calls::vectors::Buffer;
 use crate::description;
+use crate::pays;
 use crate::raw::{self, Args, nr};
 use crate::report;
 use crate::stubs::PASS;
@@ -108,7 +109,7 @@ fn settle_origin(fd: i32, index: u32, at: u64) {
             }
             drop(held);
         }
-        libc::SEEK_END => {
+        libc::SEEK_END if description::get(index).was_served() => {
             crate::mounts::settle_size(fd);
         }
         _ => {}
@@ -141,6 +142,7 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
         libc::F_GETFD | libc::F_SETFD | libc::F_GETFL => PASS,
         command => {
             if LOCKS.contains(&command) {
+                pays::locked(description::get(index));
                 settle_origin(args[0] as i32, index, args[2]);
             }
             report::passed(nr::FCNTL, "locks and the like are the kernel's");

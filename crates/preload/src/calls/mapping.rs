@@ -19,6 +19,7 @@ use crate::stubs::PASS;
 use crate::table::{self, Entry};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 /// Ranges that are noted apart; beyond that every buffer counts as mapped.
@@ -31,8 +32,16 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static NOTING: Mutex<()> = Mutex::new(());
 
 /// Files that were mapped: mount and inode number.
-static MAPPED: Mutex<Vec<(u32, u64)>> = Mutex::new(Vec::new());
+static MAPPED: Mutex<BTreeSet<(u32, u64)>> = Mutex::new(BTreeSet::new());
 static ANY: AtomicBool = AtomicBool::new(false);
+
+/// As [`is_mapped`], without waiting for anybody; `None`: one would have to. For threads that no fork waits for.
+pub fn is_mapped_quickly(mount: u32, ino: u64) -> Option<bool> {
+    if !ANY.load(Ordering::Relaxed) {
+        return Some(false);
+    }
+    Some(MAPPED.try_lock()?.contains(&(mount, ino)))
+}
 
 /// Whether a file was mapped by this process.
 pub fn is_mapped(mount: u32, ino: u64) -> bool {
@@ -155,15 +164,18 @@ pub fn map(args: &Args) -> i64 {
     let Some(file) = file_of(fd) else {
         return PASS;
     };
-    let mut mapped = MAPPED.lock();
-    if !mapped.contains(&file) {
-        mapped.push(file);
+    if MAPPED.lock().insert(file) {
         ANY.store(true, Ordering::Relaxed);
     }
-    drop(mapped);
     report::passed(nr::MMAP, "mapped through the mount");
-    // Another process may have changed the size.
-    crate::mounts::settle_size(fd);
+    // It may have been made longer here. What others do to a file that is with the mount, the mount knows.
+    let served = match table::get(fd) {
+        Entry::File(index) => description::get(index).was_served(),
+        _ => false,
+    };
+    if served || crate::client::is_attached(file.0) {
+        crate::mounts::settle_size(fd);
+    }
     let tid = crate::thread::this().tid.load(Ordering::Relaxed);
     table::for_each(0, u32::MAX, |fd, entry| {
         let Entry::File(index) = entry else { return };

@@ -4,6 +4,7 @@ use crate::calls::mapping;
 use crate::client;
 use crate::description::{self, mode};
 use crate::mounts;
+use crate::pays;
 use crate::raw::{Args, nr};
 use crate::serve::READY;
 use crate::table;
@@ -33,8 +34,34 @@ pub fn opened(fd: i32, number: u32, args: &Args) -> Option<Opened> {
     mounts::place(fd).map(|place| Opened { place, flags })
 }
 
+/// As [`opened`] and [`enter`], if that takes neither lock of this process nor memory; `false`: it does.
+pub fn opened_quickly(fd: i32, number: u32, args: &Args) -> bool {
+    table::remove(fd);
+    // SAFETY: as in `opened`.
+    let (path, flags) = unsafe { what(number, args) };
+    if flags & libc::O_PATH != 0 || path.is_some_and(mounts::surely_elsewhere) {
+        return true;
+    }
+    match mounts::place_quickly(fd) {
+        Some(Some(place)) if client::is_attached(place.mount) => false,
+        Some(Some(place)) => {
+            let mapped = mapping::is_mapped_quickly(place.mount, place.ino);
+            mapped.is_some_and(|mapped| enter_as(fd, &Opened { place, flags }, mapped) == 0)
+        }
+        Some(None) => true,
+        None => false,
+    }
+}
+
 /// Enters a descriptor of ours that the kernel has opened. Gives 0.
-pub fn enter(fd: i32, Opened { place, flags }: Opened) -> i64 {
+pub fn enter(fd: i32, opened: Opened) -> i64 {
+    let place = opened.place;
+    enter_as(fd, &opened, mapping::is_mapped(place.mount, place.ino))
+}
+
+/// As [`enter`]; `mapped`: this process has mapped the file.
+fn enter_as(fd: i32, opened: &Opened, mapped: bool) -> i64 {
+    let &Opened { place, flags } = opened;
     if !READY.load(Ordering::Acquire) {
         return 0;
     }
@@ -48,15 +75,22 @@ pub fn enter(fd: i32, Opened { place, flags }: Opened) -> i64 {
     d.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
     d.offset.store(0, Ordering::Relaxed);
     d.past_pages.store(0, Ordering::Relaxed);
-    let mapped = mapping::is_mapped(place.mount, place.ino);
     d.not_before_ns
         .store(if mapped { i64::MAX } else { 0 }, Ordering::Relaxed);
-    let fast = !mapped && client::serves_at_once(place.mount);
+    let fast = !mapped && pays::serves_at_once(place.mount, place.ino);
+    let client = client::current(place.mount);
+    let was_away = client.is_some_and(|c| c.link.leases.was_away(place.ino));
+    let served = fast || was_away || (mapped && client.is_some());
+    d.begin_counting(served || !pays::by_time());
     let mode = if fast { mode::FAST } else { mode::KERNEL };
     d.mode.store(mode, Ordering::Release);
     drop(held);
     if table::enter(fd, index) {
         crate::report::opened();
+        // Another thread may have begun to serve the file meanwhile.
+        if pays::by_time() && pays::serves_at_once(place.mount, place.ino) {
+            d.note_served();
+        }
     } else {
         description::drop_user(index);
     }

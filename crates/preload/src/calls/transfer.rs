@@ -45,7 +45,9 @@ pub fn is_inherited(fd: i32) -> bool {
 /// Has the kernel ask for the size of a file of ours: it does not by itself before it reads
 /// pages of it.
 fn refresh(fd: i32) {
-    if matches!(table::get(fd), Entry::File(_)) {
+    if let Entry::File(index) = table::get(fd)
+        && description::get(index).was_served()
+    {
         mounts::settle_size(fd);
     }
 }

@@ -1,11 +1,14 @@
 //! Which way a call goes: served here, or by the kernel.
 
+use crate::calls::direct;
 use crate::client::{self, Client};
 use crate::clock;
 use crate::description::{self, Description, Held, mode, pages};
 use crate::mounts;
+use crate::pays;
 use crate::raw::{self, Args, nr};
 use crate::report;
+use crate::short::STAYS;
 use crate::stubs::PASS;
 use crate::table::{self, Entry};
 use crate::thread::Thread;
@@ -21,8 +24,49 @@ pub enum Way {
     Here(&'static Client, Option<Held>),
     /// The kernel's, under the lock, so that the offset stays where it is known to be.
     Kernel(Held),
+    /// The kernel's, beside other calls on the description: the file is with the mount, and the call is
+    /// not about the offset. Leases put it in order with those that are served meanwhile.
+    Beside,
     /// The kernel's for good: as if we were not there.
     Pass,
+}
+
+/// Whether a description is not to become fast yet.
+fn is_early(d: &Description) -> bool {
+    let from = d.not_before_ns.load(Ordering::Relaxed);
+    from != 0 && clock::now_ns() < from
+}
+
+/// After a call: the file that the thread has found not to pay goes back to the mount, with all descriptors
+/// of this process. No lock is held.
+#[cold]
+pub fn leave(thread: &Thread) {
+    let ino = thread.leaves.swap(0, Ordering::Relaxed);
+    let tid = thread.tid.load(Ordering::Relaxed);
+    let mut given_back = None;
+    table::for_each_file(|fd, index| {
+        let d = description::get(index);
+        let mount = d.mount.load(Ordering::Relaxed);
+        let client =
+            client::current(mount).filter(|c| c.link.leases.place(ino) == pays::Place::Away);
+        if d.ino.load(Ordering::Relaxed) != ino || client.is_none() {
+            return;
+        }
+        let held = d.lock(tid);
+        if table::get(fd) == Entry::File(index) {
+            d.to_mount(fd);
+            given_back = client.map(|client| (mount, client));
+        }
+        drop(held);
+    });
+    // From now on the daemon takes this process for one that uses the file on the mount. If it does not
+    // answer, the session is lost, and with it the lease.
+    if let Some((mount, client)) = given_back {
+        let _ = client.session.give_back(ino);
+        if !client.link.leases.any_here() && !direct::any() {
+            client::part(mount, client);
+        }
+    }
 }
 
 /// One call on one descriptor.
@@ -94,6 +138,9 @@ impl<'a> Call<'a> {
         {
             return Way::Here(client, None);
         }
+        if !offset && self.stays_with_mount(d) {
+            return Way::Beside;
+        }
         let held = d.lock(self.thread.tid.load(Ordering::Relaxed));
         if table::get(self.fd) != Entry::File(self.index) {
             return Way::Pass;
@@ -104,6 +151,17 @@ impl<'a> Call<'a> {
             return Way::Here(client, offset.then_some(held));
         }
         self.slow_way(d, held, offset)
+    }
+
+    /// Whether a call that is not about the offset is the kernel's, and nothing has to be known of the description
+    /// for it. An append has to be in one order with those that are served.
+    #[cold]
+    fn stays_with_mount(&self, d: &Description) -> bool {
+        pays::by_time()
+            && d.mode.load(Ordering::Relaxed) == mode::KERNEL
+            && d.past_pages.load(Ordering::Relaxed) == pages::OWN
+            && self.flags() & libc::O_APPEND == 0
+            && (is_early(d) || !pays::pays(d))
     }
 
     /// The way of a call at the description's offset that only the kernel understands.
@@ -144,14 +202,17 @@ impl<'a> Call<'a> {
                     .then(|| client::get(mount))
                     .flatten();
                 let mediated = client.map_or(0, |c| c.link.mediated_until(self.ino()));
-                let reason = if mediated != 0 {
-                    "mediated"
-                } else {
-                    "no session"
+                let stays = client.is_none() && !pays::may_attach();
+                let reason = match (mediated, stays) {
+                    (0, true) => STAYS,
+                    (0, false) => "no session",
+                    _ => "mediated",
                 };
                 report::passed(self.number, reason);
                 if mediated != 0 {
                     d.to_mediated(self.fd, mediated);
+                } else if stays {
+                    d.to_kernel(self.fd, mode::KERNEL);
                 } else {
                     let until = clock::now_ns() + AFTER_FAILURE_NS;
                     d.not_before_ns.store(until, Ordering::Relaxed);
@@ -161,24 +222,53 @@ impl<'a> Call<'a> {
             }
             _ => {}
         }
-        let early = client::is_early(mount);
-        let waits = clock::now_ns() < d.not_before_ns.load(Ordering::Relaxed);
-        if !early
+        let waits = is_early(d);
+        let pays = pays::pays(d);
+        if pays
             && !waits
             && let Some(client) = self.client(d)
+            && self.may_still_write()
             && d.to_fast(self.fd)
         {
             return Way::Here(client, offset.then_some(held));
         }
+        if !waits && !pays {
+            // It was mediated, and has to pay anew.
+            d.use_pages(self.fd);
+        }
         report::passed(
             self.number,
-            if early {
-                "few calls so far"
-            } else {
+            if waits || pays {
                 "kernel for a while"
+            } else {
+                STAYS
             },
         );
         Way::Kernel(held)
+    }
+
+    /// Whether the daemon will believe this user's records about the file. Who may not write it any more has it open
+    /// legally and could have been able to when he opened it, which the mount knows and the daemon does not.
+    fn may_still_write(&self) -> bool {
+        const FACCESSAT2: u32 = 439;
+        if !self.writable() || client::caller().uid == 0 {
+            return true;
+        }
+        let (path, flags) = (c"".as_ptr() as u64, libc::AT_EMPTY_PATH | libc::AT_EACCESS);
+        let args = [self.fd as u64, path, libc::W_OK as u64, flags as u64, 0, 0];
+        // SAFETY: an empty path, which ends with a zero byte.
+        if unsafe { raw::syscall(FACCESSAT2, &args) } == 0 {
+            return true;
+        }
+        let status = mounts::statx(self.fd, libc::AT_STATX_DONT_SYNC, libc::STATX_UID);
+        let owns = status.is_some_and(|s| s.stx_uid == client::caller().uid);
+        if !owns {
+            let never = i64::MAX;
+            self.description()
+                .not_before_ns
+                .store(never, Ordering::Relaxed);
+        }
+        owns
     }
 
     /// Lets the kernel do the call past its pages, or through them, where it goes past them for
@@ -209,11 +299,31 @@ impl<'a> Call<'a> {
         // SAFETY: the program's own call, made for it.
         let result = unsafe { raw::syscall(self.number, self.args) };
         let short = matches!(self.number, nr::READ | nr::PREAD)
+            && self.description().was_served()
             && (0..self.args[2] as i64).contains(&result);
         match short {
             true => result + self.rest(result as u64),
             false => result,
         }
+    }
+
+    /// Whether more has to be done about a call on a file that is with the mount than to let it pass.
+    fn needs_care(&self) -> bool {
+        let d = self.description();
+        d.was_served() || pays::is_measured(self.number, d)
+    }
+
+    /// Lets the kernel do the call on a file that is with the mount, and counts what it takes.
+    fn on_mount(&self) -> i64 {
+        let d = self.description();
+        client::tidy();
+        if !pays::is_measured(self.number, d) {
+            return self.in_kernel();
+        }
+        let begin = clock::exact_ns();
+        let result = self.in_kernel();
+        pays::spent(d, clock::exact_ns() - begin);
+        result
     }
 
     /// What a read that ended early gets when it goes on: it came to the end of the file, or
@@ -314,7 +424,15 @@ impl<'a> Call<'a> {
         match way {
             Way::Kernel(_held) => {
                 self.place();
-                self.in_kernel()
+                self.on_mount()
+            }
+            Way::Beside if !self.needs_care() => {
+                report::passed(self.number, STAYS);
+                PASS
+            }
+            Way::Beside => {
+                report::passed(self.number, STAYS);
+                self.on_mount()
             }
             Way::Pass | Way::Here(..) => PASS,
         }

@@ -91,6 +91,11 @@ impl Run {
         self
     }
 
+    pub fn stdin(mut self, from: Stdio) -> Self {
+        self.0.stdin(from);
+        self
+    }
+
     pub fn stdout(mut self, to: Stdio) -> Self {
         self.0.stdout(to);
         self

@@ -1,0 +1,89 @@
+//! The short way of files that have hardly been used yet: most files that a program opens never get beyond it.
+//!
+//! What is left to the mount anyway need not cost more than there. A call that is not about the offset is
+//! made at once. One that is holds the description's lock, as on the long way: whoever takes the offset from the kernel
+//! finds no call under way. No session is used here, nothing is allocated, and of the library's own
+//! only what children share is locked, so a thread here is not busy and a fork does not wait for it.
+
+use crate::description::{self, Description};
+use crate::raw::{self, Args, nr};
+use crate::report;
+use crate::serve::guarded_raw;
+use crate::stubs::PASS;
+use crate::table::{self, Entry};
+use crate::thread::Thread;
+use core::sync::atomic::Ordering;
+
+/// Why a call is left to the mount whose file is not served, as the report says it.
+pub const STAYS: &str = "stays with the mount";
+
+/// Does a call whose first argument is a descriptor, if its file is new to us; `None`: the long way.
+#[inline]
+pub fn call(thread: &Thread, number: u32, args: &Args) -> Option<i64> {
+    let fd = args[0] as i32;
+    let Entry::File(index) = table::get(fd) else {
+        return None;
+    };
+    let d = description::get(index);
+    if !d.is_young() {
+        return None;
+    }
+    match number {
+        nr::CLOSE => table::remove(fd),
+        nr::FSTAT | nr::NEWFSTATAT | nr::STATX | nr::IOCTL => {}
+        nr::PREAD | nr::PWRITE | nr::PREADV | nr::PWRITEV | nr::FSYNC | nr::FDATASYNC => {
+            report::passed(number, STAYS);
+            d.used_once();
+            // SAFETY: the program's own call, made for it. Not passed: by way of the exported symbol it would
+            // come by here once more.
+            return Some(unsafe { raw::syscall(number, args) });
+        }
+        nr::READ | nr::WRITE | nr::READV | nr::WRITEV | nr::LSEEK => {
+            return at_offset(thread, fd, index, d, number, args);
+        }
+        _ => return None,
+    }
+    Some(PASS)
+}
+
+/// Whether both files of a call between two descriptors are such ones, so that it can pass.
+#[inline]
+pub fn is_between(number: u32, args: &Args) -> bool {
+    let young = |fd: u64| match table::get(fd as i32) {
+        Entry::File(index) => description::get(index).is_young(),
+        _ => false,
+    };
+    let other = match number {
+        nr::SENDFILE => args[1],
+        nr::SPLICE | nr::COPY_FILE_RANGE => args[2],
+        _ => return false,
+    };
+    young(args[0]) && young(other)
+}
+
+fn at_offset(
+    thread: &Thread,
+    fd: i32,
+    index: u32,
+    d: &'static Description,
+    number: u32,
+    args: &Args,
+) -> Option<i64> {
+    let tid = thread.tid.load(Ordering::Relaxed);
+    if tid == 0 {
+        return None;
+    }
+    let mut result = None;
+    guarded_raw(thread, || {
+        let held = d.lock(tid);
+        if d.is_young() && table::get(fd) == Entry::File(index) {
+            report::passed(number, STAYS);
+            d.used_once();
+            // SAFETY: the program's own call, made for it.
+            result = Some(unsafe { raw::syscall(number, args) });
+        }
+        drop(held);
+        0
+    });
+    result
+}
