@@ -412,7 +412,7 @@ impl Session {
     }
 
     /// Gets room so that `bytes` are free for the caller.
-    fn get_room(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn get_room(&self, bytes: u64) -> Result<()> {
         let ask = |wanted| match self.ask(Request::Reserve {
             wanted,
             least: bytes,
@@ -449,6 +449,11 @@ impl Session {
             self.close_runs(&runs);
             self.ask(Request::ReturnBlocks { runs })?;
         }
+        self.return_room()
+    }
+
+    /// Gives room that no record uses back to the daemon.
+    pub(crate) fn return_room(&self) -> Result<()> {
         let bytes = self.room.drain();
         if bytes > 0 {
             self.ask(Request::ReturnRoom { bytes })?;
@@ -456,10 +461,15 @@ impl Session {
         Ok(())
     }
 
+    /// Whether this client writes into granted blocks at all.
+    pub(crate) fn may_steal(&self) -> bool {
+        self.attached.may_steal && !self.options.log_all
+    }
+
     /// Takes `blocks` granted blocks, asking for more if needed; `false`: there are
     /// none to be had, so the bytes go through the log.
     pub(crate) fn take_blocks(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
-        if !self.attached.may_steal || self.options.log_all {
+        if !self.may_steal() {
             return Ok(false);
         }
         if self.blocks.take(blocks, into) {

@@ -44,6 +44,11 @@ const RECORD_OVERHEAD_MAX: usize = 2 * RECORD_ALIGN;
 /// longer since its end was looked up.
 const EDGE_BYTES_MAX: usize = 3 * BLOCK_BYTES;
 
+/// The daemon grants this part of what is free at most (docs/SPEC.md, *What is atomic*).
+const GRANT_PART: u64 = 4;
+/// Times that blocks are asked for: others may have taken them, and of space in many pieces not all is granted at once.
+const GRANT_TRIES: u32 = 4;
+
 /// Most pieces of a call that is one transaction: all of them fit one chain.
 const _: () = assert!(WHOLE_BYTES_MAX / WRITE_PIECE_BYTES + EDGES < CHAIN_RECORDS_MAX);
 
@@ -133,7 +138,9 @@ impl Session {
         let logged = data.len() + pieces * RECORD_OVERHEAD_MAX;
         let may_log = logged as u64 <= self.log.permit_bytes_max();
         let mut runs = Runs::new();
-        if self.take_blocks(blocks as u64, &mut runs)? {
+        let taken = self.take_blocks(blocks as u64, &mut runs)?
+            || !may_log && self.take_blocks_later(blocks as u64, &mut runs)?;
+        if taken {
             let edges = EDGE_BYTES_MAX + EDGES * RECORD_OVERHEAD_MAX;
             let log = (edges + runs.len() * record_bytes(StealBody::BYTES, 0)) as u64;
             let few = runs.len() <= RUNS_MAX * data.len().div_ceil(WRITE_PIECE_BYTES);
@@ -148,6 +155,33 @@ impl Session {
             self.blocks.put(&mut runs);
         }
         Ok(may_log.then(|| (Places::logged(data.len()), logged as u64)))
+    }
+
+    /// Takes blocks for a call that can go nowhere else as a whole, once what earlier calls have replaced is
+    /// free: a program that overwrites a file faster than its log is digested finds little room otherwise, however
+    /// large the volume. `false`: the volume lacks room.
+    #[cold]
+    fn take_blocks_later(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
+        if !self.may_steal() {
+            return Ok(false);
+        }
+        let needed = blocks * GRANT_PART;
+        // This has the log digested. Blocks that a reader may still look at count as free here.
+        if self.space()?.free < needed {
+            return Ok(false);
+        }
+        for _ in 0..GRANT_TRIES {
+            // The answer comes when they are free.
+            match self.get_room(needed * BLOCK) {
+                Ok(()) => self.return_room()?,
+                Err(Errno::NOSPC) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+            if self.take_blocks(blocks, into)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

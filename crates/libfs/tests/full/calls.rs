@@ -103,6 +103,30 @@ fn a_call_is_one_chain_as_far_as_the_log_goes() {
     }
 }
 
+/// Blocks that earlier calls have replaced are free a moment later: a call that is too long for the log waits for them.
+#[test]
+fn a_call_stays_one_where_its_writer_overtakes_the_digest() {
+    let place = Place::new(96);
+    let session = place.attach(false);
+    let ino = file(&session, "overwritten");
+    let data = [bytes(1, 8 * MIB), bytes(2, 8 * MIB)];
+    let mut cut = Vec::new();
+    for n in 0..60 {
+        let found = fences(&session, || {
+            let done = session.write(&ME, ino, 0, &data[n % 2], PLAIN);
+            assert_eq!(done, Ok(8 * MIB));
+        });
+        if found.0 > 2 || found.1 != 1 {
+            cut.push((n, found));
+        }
+    }
+    assert!(cut.is_empty(), "{cut:?}");
+    let mut read = vec![0; 8 * MIB + 1];
+    assert_eq!(session.read(&ME, ino, 0, &mut read), Ok(8 * MIB));
+    assert!(read[..8 * MIB] == data[1][..]);
+    session.detach().unwrap();
+}
+
 /// The end of the file moves between the look at it and the lock.
 #[test]
 fn large_appends_stay_together_among_small_ones() {
