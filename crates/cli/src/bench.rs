@@ -13,8 +13,8 @@ Examples:
   shale bench micro --quick
   shale bench micro --mount /mnt/shale --plots plots --json >micro.json
 
-Times compare within one run only, counts on every machine. Use a release build: in another one, and with --quick, \
-budgets of times are not judged. Exit code 1: a budget was not kept.";
+Times compare within one run only, counts on every machine. Use a release build: in another one \
+budgets of times are not judged, with --quick none is. Exit code 1: a budget was not kept.";
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]

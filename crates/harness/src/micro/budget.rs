@@ -19,7 +19,7 @@ pub enum Verdict {
     Pass,
     /// Not kept.
     Fail,
-    /// The rows it needs are not in the report, or it is about times and those of this run mean nothing.
+    /// The rows it needs are not in the report, or mean nothing: times of a short run or of a debug build, counts of a short run.
     NotMeasured,
 }
 
@@ -67,6 +67,9 @@ const READS: [Op; 2] = [Op::SequentialRead, Op::RandomRead];
 /// Fences of a small write. A hundredth above 1: giving digested space back to the log
 /// costs one fence, once for each digest.
 const FENCES_MAX: f64 = 1.01;
+/// Operations before a digest from which on counts are judged that hold what it costs once: a fence, and the blocks of a
+/// few nodes.
+const DIGEST_OPS_MIN: usize = 1_000;
 /// Rounds of a run whose medians are compared.
 const ROUNDS_MIN: u32 = 5;
 /// Bytes of a 128 B write. Half a byte above 192 for the same reason: the position that
@@ -131,6 +134,12 @@ impl MicroReport {
         self.optimised && self.options.rounds >= ROUNDS_MIN
     }
 
+    /// Whether what a digest costs once is little beside the operations that it was for.
+    fn has_long_digests(&self) -> bool {
+        let rounds = self.options.digest_rounds as usize;
+        rounds * self.options.round_ops_max >= DIGEST_OPS_MIN
+    }
+
     /// LibFS's median over another target's.
     fn times(&self, op: Op, size: u64, name: &str, over: &str, limit: f64) -> Budget {
         let median = |target| self.row(op, size, target).map(|row| row.p50_ns);
@@ -152,7 +161,8 @@ impl MicroReport {
         count: fn(&Counts) -> f64,
     ) -> Budget {
         let row = self.row(op, size, LIBFS);
-        let measured = row.and_then(|row| row.counts.as_ref()).map(count);
+        let counts = row.and_then(|row| row.counts.as_ref());
+        let measured = counts.filter(|_| self.has_long_digests()).map(count);
         budget(op, size, name, unit, limit, measured)
     }
 }
@@ -239,6 +249,17 @@ mod tests {
             verdicts(&rows(130), "memcpy", Op::RandomRead),
             [Verdict::Pass]
         );
+    }
+
+    #[test]
+    fn counts_of_few_operations_are_not_judged() {
+        let mut short = report(vec![counted(Op::Append, 4_096, 1.02, 4_224.0, 4_345.0)]);
+        let verdict = |report: &MicroReport| verdicts(report, "with digest", Op::Append);
+        assert_eq!(verdict(&short), [Verdict::Fail]);
+        short.options.round_ops_max = 50;
+        short.options.digest_rounds = 1;
+        assert_eq!(verdict(&short), [Verdict::NotMeasured]);
+        assert_eq!(short.budgets_broken(), 0);
     }
 
     #[test]
