@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, Mount};
-use crate::state::StateDir;
+use crate::state::{State, StateDir};
 use rustix::io::Errno;
 use shale_proto::{Channel, Reply, Request, SocketChannel};
 use std::path::Path;
@@ -49,7 +49,13 @@ pub fn unknown(place: &Path, mount: Option<&Mount>) -> Failure {
     let shown = place.display();
     let device = mount.map(|m| &m.device);
     let mut known = StateDir::all().into_iter().map(|dir| dir.state);
-    let same = known.find(|state| state.device.as_ref() == device && !state.is_stale());
+    // The number of a mount that has just ended may be another one's by now.
+    let is_there = |state: &State| {
+        let there = mounts::at(&state.mountpoint).ok().flatten();
+        there.is_some_and(|mount| Some(&mount.device) == device)
+    };
+    let same =
+        known.find(|state| state.device.as_ref() == device && !state.is_stale() && is_there(state));
     if let Some(state) = same {
         let first = state.mountpoint.display();
         let text = format!(

@@ -74,7 +74,7 @@ fn bypassed_programs_run_on_the_mount_and_what_they_start_is_served() {
     let run = ["run", "--report", "--bypass", name, "--", "sh", "-c"];
     let told = v.shale(&[&run[..], &[&script("name")]].concat()).ok();
     assert_eq!(fast(&told), 7, "{told}");
-    let images = "2 program images, 1 became clients, 1 files";
+    let images = "2 program images, 1 of them clients, 1 file of";
     assert!(told.contains(images), "{told}");
     assert!(told.contains("1 of them are of bypassed"), "{told}");
     let lines = fs::read_to_string(at("name/f")).unwrap();

@@ -51,9 +51,11 @@ fn a_scrub_reads_in_runs_and_names_damaged_blocks() {
     // The first one fails, then each block is read.
     let (report, requests) = scrub(&s);
     assert_eq!((report.errors, requests), (2, 1 + BLOCKS), "{report:?}");
-    for (one, addr) in report.damage.iter().zip(bad) {
-        let named = format!("{:#x}", addr.raw());
+    for (one, (fb, addr)) in report.damage.iter().zip([10, 70].into_iter().zip(bad)) {
+        let named = format!("block {} of the tier", addr.index());
         assert!(one.what.contains(&named), "{one:?}");
+        let at = fb * BLOCK_BYTES as u64;
+        assert_eq!(one.bytes, Some(at..at + BLOCK_BYTES as u64), "{one:?}");
         assert_eq!(one.object, "/file 16 (inode 16)");
     }
 }
