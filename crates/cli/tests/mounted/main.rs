@@ -3,7 +3,6 @@
 //! Each test has a volume in memory and a mount point of its own, and takes both away
 //! whatever happens.
 
-mod acls;
 mod coherence;
 mod damaged;
 mod degraded;
