@@ -1,12 +1,12 @@
 //! Open files: the handle of the path API.
 
-use crate::access::{EXECUTE, READ, WRITE};
+use crate::access::{EXECUTE, READ, WRITE, may};
 use crate::attr::{Attr, Caller};
 use crate::entries::{KIND_DIR, KIND_SYMLINK};
 use crate::errno::{Errno, Result, Stop};
 use crate::flags::may_write;
 use crate::names::{Fresh, make_at};
-use crate::node::{Node, NodeState};
+use crate::node::Node;
 use crate::op::Op;
 use crate::ranges::{SEEK_DATA, SEEK_HOLE};
 use crate::session::{Need, Session};
@@ -104,7 +104,7 @@ impl Session {
             if !state.inode.is_dir() {
                 return Err(Errno::NOTDIR.into());
             }
-            op.may(&state, WRITE | EXECUTE)?;
+            may(op.caller, &state.inode, WRITE | EXECUTE)?;
             Ok(dir)
         };
         let fresh = Fresh::file(caller, mode).opened();
@@ -186,7 +186,7 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<N
             return Err(Stop::Again);
         }
         if !flags.contains(OFlags::PATH) {
-            may_open(op, &state, flags)?;
+            may_open(op, &state.inode, flags)?;
         }
         op.open(&node);
     }
@@ -197,18 +197,21 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<N
 fn vacant(op: &Op<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let name = target.name(Errno::ISDIR)?.to_vec();
     let node = op.node(target.dir)?;
-    op.may(&*op.read(&node)?, WRITE | EXECUTE)?;
+    may(op.caller, &op.read(&node)?.inode, WRITE | EXECUTE)?;
     Ok((target.dir, name))
 }
 
-fn may_open(op: &Op<'_>, state: &NodeState, flags: OFlags) -> std::result::Result<(), Stop> {
-    let inode = &state.inode;
+fn may_open(
+    op: &Op<'_>,
+    inode: &shale_format::inode::Inode,
+    flags: OFlags,
+) -> std::result::Result<(), Errno> {
     let write = writes(flags) || flags.contains(OFlags::TRUNC);
     if inode.is_dir() && write {
-        return Err(Errno::ISDIR.into());
+        return Err(Errno::ISDIR);
     }
     let want = if reads(flags) { READ } else { 0 } | if write { WRITE } else { 0 };
-    op.may(state, want)?;
+    may(op.caller, inode, want)?;
     if write {
         let append = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
         may_write(inode, append)?;
@@ -216,7 +219,7 @@ fn may_open(op: &Op<'_>, state: &NodeState, flags: OFlags) -> std::result::Resul
     if inode.is_dir() || inode.is_file() {
         Ok(())
     } else {
-        Err(Errno::NXIO.into())
+        Err(Errno::NXIO)
     }
 }
 

@@ -244,13 +244,13 @@ impl Session {
             return Err(Errno::NOMEM);
         }
         let thread = gate_number::number();
-        let admitted = |bytes| {
-            Ok(match bytes {
+        let admitted = || {
+            Ok(match need.log {
                 0 => None,
                 bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
             })
         };
-        let permit = admitted(need.log)?;
+        let permit = admitted()?;
         if permit.is_some() && caller.request != 0 {
             self.requests.begin(caller.request, || self.log.reserved());
         }
@@ -276,11 +276,7 @@ impl Session {
                     // Gives its space in the log back: whoever takes the rights away waits for some.
                     drop(op);
                     self.take_rights(caller, ino, bits)?;
-                    op = Op::new(self, caller, thread, admitted(need.log)?);
-                }
-                Err(Stop::Log(bytes)) => {
-                    drop(op);
-                    op = Op::new(self, caller, thread, admitted(need.log.max(bytes))?);
+                    op = Op::new(self, caller, thread, admitted()?);
                 }
                 Err(stop) => self.settle(stop, &mut search)?,
             }
@@ -293,7 +289,7 @@ impl Session {
         match stop {
             Stop::Errno(e) => Err(e),
             // Settled where the call's space in the log can be given back.
-            Stop::Rights(..) | Stop::Log(_) => Err(Errno::IO),
+            Stop::Rights(..) => Err(Errno::IO),
             Stop::Again => search.once_more(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Grow(ino) => self

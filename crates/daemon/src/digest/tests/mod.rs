@@ -1,6 +1,5 @@
 //! Tests of digest: by hand, against a model, refused records, crashes in between.
 
-mod acls;
 mod content;
 mod limits;
 mod model;
