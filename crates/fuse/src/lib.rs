@@ -34,6 +34,7 @@ mod late;
 mod mount;
 mod negotiate;
 mod notify;
+mod overtaken;
 mod requests;
 mod settle;
 mod shale;

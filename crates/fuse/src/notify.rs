@@ -4,7 +4,7 @@
 //! changes and listings of the same directory, one about data for reads of the
 //! file and writes to its pages. So it has to come from a thread that serves no
 //! request and holds no lock a request needs, and no answer may wait for a
-//! notification. The first half is asserted here.
+//! notification without an end. The first half is asserted here.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
+use crate::overtaken::Overtaken;
 use crate::transport::Device;
 use crate::wire::{InvalEntryOut, InvalInodeOut, OutHeader, StoreOut, notification};
 
@@ -58,6 +59,7 @@ pub enum Inval {
 #[derive(Clone)]
 pub struct Notifier {
     device: Arc<Device>,
+    overtaken: Arc<Overtaken>,
 }
 
 impl fmt::Debug for Notifier {
@@ -67,8 +69,8 @@ impl fmt::Debug for Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(device: Arc<Device>) -> Self {
-        Self { device }
+    pub(crate) fn new(device: Arc<Device>, overtaken: Arc<Overtaken>) -> Self {
+        Self { device, overtaken }
     }
 
     /// Drops attributes, and data as told, of an inode that was changed by
@@ -90,10 +92,16 @@ impl Notifier {
                 i64::try_from(bytes).unwrap_or(0),
             ),
         };
-        self.send(
-            notification::INVAL_INODE,
-            InvalInodeOut { ino, off, len }.as_bytes(),
-        )
+        let pages = off >= 0;
+        if pages {
+            self.overtaken.dropping(ino, what == Inval::All);
+        }
+        let body = InvalInodeOut { ino, off, len };
+        let done = self.send(notification::INVAL_INODE, body.as_bytes());
+        if pages {
+            self.overtaken.dropped(ino);
+        }
+        done
     }
 
     /// Has the kernel know that a file is at least so long that `last` is the byte at `size` − 1.

@@ -36,6 +36,7 @@ use crate::mount::{MountOptions, mount};
 use crate::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::node::{Errno, NodeFs, ROOT_INO};
 use crate::notify::{self, Inval, Notifier};
+use crate::overtaken::{DROP_THREADS, Dropper, Overtaken};
 use crate::requests::RequestCounts;
 use crate::settle::Settler;
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
@@ -185,6 +186,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 struct Aside {
     settler: Settler,
     late: Late,
+    dropper: Dropper,
 }
 
 /// What a thread does.
@@ -203,6 +205,7 @@ pub struct Session {
     is_down: AtomicBool,
     stop: Arc<StopState>,
     requests: Arc<RequestCounts>,
+    overtaken: Arc<Overtaken>,
 }
 
 impl fmt::Debug for Session {
@@ -215,13 +218,14 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    fn new(device: OwnedFd, info: MountInfo) -> Self {
+    fn new(device: OwnedFd, info: MountInfo, continues: bool) -> Self {
         Self {
             device: Arc::new(Device::new(device)),
             is_down: AtomicBool::new(info.is_shut_down()),
             info: Mutex::new(info),
             stop: Arc::default(),
             requests: Arc::default(),
+            overtaken: Arc::new(Overtaken::new(continues)),
         }
     }
 
@@ -231,7 +235,8 @@ impl Session {
     /// # Errors
     /// [`FuseError::OpenDevice`], [`FuseError::Mount`], [`FuseError::Option`].
     pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Self, FuseError> {
-        Ok(Self::new(mount(mountpoint, options)?, MountInfo::new()))
+        let device = mount(mountpoint, options)?;
+        Ok(Self::new(device, MountInfo::new(), false))
     }
 
     /// Takes over a mount whose server is gone: asks at once for all unanswered
@@ -241,7 +246,7 @@ impl Session {
     /// # Errors
     /// [`FuseError::Resend`] if the kernel cannot, or the mount is gone.
     pub fn adopt(device: OwnedFd, info: MountInfo) -> Result<Self, FuseError> {
-        let session = Self::new(device, info);
+        let session = Self::new(device, info, true);
         session.notifier().resend().map_err(FuseError::Resend)?;
         Ok(session)
     }
@@ -262,7 +267,7 @@ impl Session {
     /// For telling the kernel what changed.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(Arc::clone(&self.device))
+        Notifier::new(Arc::clone(&self.device), Arc::clone(&self.overtaken))
     }
 
     /// Requests of the kernel since this process began to serve.
@@ -303,7 +308,12 @@ impl Session {
         let fills = &Fills::default();
         let (settler, queue) = Settler::new();
         let (late, writes) = Late::new();
-        let aside = Aside { settler, late };
+        let (dropper, wishes) = Dropper::new();
+        let aside = Aside {
+            settler,
+            late,
+            dropper,
+        };
         let ended = thread::scope(|scope| {
             let notifier = self.notifier();
             let (fs, device) = (adapter.fs(), &*self.device);
@@ -313,6 +323,13 @@ impl Session {
                     queue.run(fs, device, &notifier, |unique| unique & !UNIQUE_RESENT)
                 })
                 .map_err(FuseError::Spawn)?;
+            for _ in 0..DROP_THREADS {
+                let (notifier, wishes) = (self.notifier(), wishes.clone());
+                thread::Builder::new()
+                    .name("drop-pages".to_owned())
+                    .spawn_scoped(scope, move || wishes.run(&notifier))
+                    .map_err(FuseError::Spawn)?;
+            }
             let mut workers = Vec::new();
             let mut first_error = None;
             for (number, buf) in buffers.into_iter().enumerate() {
@@ -413,8 +430,12 @@ impl Session {
                 continue;
             }
             let mut held = None;
-            match Pages::of(&header, message) {
-                Pages::Fills => fills.fill(header.nodeid),
+            let pages = Pages::of(&header, message);
+            match pages {
+                Pages::Fills { offset, bytes } => {
+                    fills.fill(header.nodeid);
+                    self.overtaken.fills(header.nodeid, offset, bytes);
+                }
                 Pages::Passes {
                     ino,
                     offset,
@@ -428,7 +449,7 @@ impl Session {
                         continue;
                     }
                 }
-                Pages::Leaves => {}
+                Pages::Leaves | Pages::Stored { .. } => {}
             }
             let payload = &mut reply[size_of::<OutHeader>()..];
             let answer = if header.opcode == opcode::INIT {
@@ -441,6 +462,11 @@ impl Session {
                 fills.let_go(ino, last);
             }
             if let Answer::Reply(mut result) = answer {
+                if let Pages::Stored { offset, bytes } = pages
+                    && self.overtaken.overtakes(header.nodeid, offset, bytes)
+                {
+                    aside.dropper.drop_pages(header.nodeid, offset, bytes);
+                }
                 // Shut down meanwhile: what the kernel is given now is not dropped again.
                 if let Some(errno) = self.refuses(&header, message) {
                     result = Err(Errno(errno));

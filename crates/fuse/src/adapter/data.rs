@@ -56,7 +56,19 @@ pub enum Pages {
     /// Nothing that matters here.
     Leaves,
     /// The kernel puts what is read there.
-    Fills,
+    Fills {
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: u64,
+    },
+    /// The kernel has put there what is to be written, and may have let go of the pages.
+    Stored {
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: u64,
+    },
     /// The file changes past them: they must be gone before.
     Passes {
         /// The file.
@@ -97,15 +109,24 @@ impl Pages {
             tells: true,
         };
         Ok(match header.opcode {
-            opcode::READ => match direct(body.take::<ReadIn>()?.flags) {
-                true => Self::Leaves,
-                false => Self::Fills,
-            },
+            opcode::READ => {
+                let read: ReadIn = body.take()?;
+                match direct(read.flags) {
+                    true => Self::Leaves,
+                    false => Self::Fills {
+                        offset: read.offset,
+                        bytes: read.size.into(),
+                    },
+                }
+            }
             opcode::WRITE => {
                 let write: WriteIn = body.take()?;
-                match direct(write.flags) && write.write_flags & write_flag::CACHE == 0 {
-                    true => passes(header.nodeid, write.offset, write.size.into()),
-                    false => Self::Leaves,
+                let (offset, bytes) = (write.offset, write.size.into());
+                // From a mapping: its pages are not dropped before the answer.
+                match write.write_flags & write_flag::CACHE != 0 {
+                    true => Self::Leaves,
+                    false if direct(write.flags) => passes(header.nodeid, offset, bytes),
+                    false => Self::Stored { offset, bytes },
                 }
             }
             // What is behind the range may move.

@@ -400,6 +400,8 @@ fn pages_are_filled_left_or_passed() {
         tells: false,
     };
     let read = |flags: i32| ReadIn {
+        offset: 100,
+        size: 7,
         flags: flags as u32,
         ..ReadIn::default()
     };
@@ -411,15 +413,19 @@ fn pages_are_filled_left_or_passed() {
         ..WriteIn::default()
     };
     let of_read = |flags| pages(opcode::READ, &read(flags));
-    assert_eq!(of_read(libc::O_RDWR), Pages::Fills);
+    let (offset, bytes) = (100, 7);
+    let fills = Pages::Fills { offset, bytes };
+    assert_eq!(of_read(libc::O_RDWR), fills);
     assert_eq!(of_read(libc::O_DIRECT), Pages::Leaves);
     let of_write = |flags, how| pages(opcode::WRITE, &write(flags, how));
-    assert_eq!(of_write(libc::O_APPEND, 0), Pages::Leaves);
+    let stored = Pages::Stored { offset, bytes };
+    assert_eq!(of_write(libc::O_APPEND, 0), stored);
+    assert_eq!(of_write(libc::O_APPEND, 1), Pages::Leaves, "from a mapping");
     assert_eq!(
         of_write(libc::O_DIRECT | libc::O_RDWR, 0),
         passes(9, 100, 7)
     );
-    assert_eq!(of_write(libc::O_DIRECT, 1), Pages::Leaves, "from the cache");
+    assert_eq!(of_write(libc::O_DIRECT, 1), Pages::Leaves);
     let hole = FallocateIn {
         offset: 100,
         length: 7,

@@ -381,6 +381,54 @@ fn cached_until_told() {
     }
 }
 
+/// The page of a write is dropped on the write's way, and filled anew before it is done.
+#[test]
+fn a_write_that_a_read_overtakes_is_seen_when_it_has_returned() {
+    let Some(m) = Mounted::new() else { return };
+    fs::write(m.path("f"), [b'a'; 8192]).unwrap();
+    let options = || OpenOptions::new().read(true).write(true).clone();
+    let (file, other) = (
+        options().open(m.path("f")).unwrap(),
+        options().open(m.path("f")).unwrap(),
+    );
+    let ino = file.metadata().unwrap().ino();
+    let read = |offset| {
+        let mut byte = [0];
+        other.read_exact_at(&mut byte, offset).unwrap();
+        byte[0]
+    };
+    let overtaken = |offset, new: &[u8]| {
+        let (written, last) = (new[0], offset + new.len() as u64 - 1);
+        assert_eq!((read(offset), read(last)), (b'a', b'a'), "in pages now");
+        let writes = m.fs.writes.load(Ordering::Relaxed);
+        let gate = m.fs.gate.lock();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| file.write_all_at(new, offset).unwrap());
+            eventually("the write comes", || {
+                m.fs.writes.load(Ordering::Relaxed) > writes
+            });
+            m.notifier().inval_inode(ino, Inval::All).unwrap();
+            assert_eq!(read(offset), b'a', "not written yet");
+            drop(gate);
+            writer.join().unwrap();
+        });
+        assert_eq!((read(offset), read(last)), (written, written));
+    };
+    overtaken(1000, &[b'b'; 3000]);
+    overtaken(4096, &[b'c'; 4096]);
+
+    // The last page is locked until the answer, which does not wait for it.
+    m.notifier().inval_inode(ino, Inval::All).unwrap();
+    let begun = Instant::now();
+    for n in 0..200 {
+        file.write_all_at(b"d", 100 + n).unwrap();
+        m.notifier().inval_inode(ino, Inval::All).unwrap();
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?} for 200 writes");
+    assert_eq!((read(99), read(100), read(299)), (b'a', b'd', b'd'));
+}
+
 #[test]
 fn nothing_is_cached_with_zero_timeouts() {
     let options = ServeOptions {

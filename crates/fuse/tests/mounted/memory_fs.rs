@@ -48,6 +48,10 @@ pub struct MemoryFs {
     pub copies: AtomicU64,
     pub shutdown_flags: AtomicU32,
     pub destroyed: AtomicU64,
+    /// Writes wait while it is held.
+    pub gate: Mutex<()>,
+    /// Writes that came.
+    pub writes: AtomicU64,
 }
 
 fn now() -> Timestamp {
@@ -413,6 +417,8 @@ impl NodeFs for MemoryFs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        drop(self.gate.lock());
         let mut tree = self.tree.lock();
         let end = offset + data.len() as u64;
         let size = tree.node(ino)?.attr.size;
