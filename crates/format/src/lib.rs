@@ -9,6 +9,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("the media format is little-endian and is read in place");
 
+pub mod acl;
 pub mod address;
 pub mod bitmap;
 pub mod checksum;

@@ -35,6 +35,8 @@ pub const XATTR_VALUE_BYTES_MAX: usize = 65536;
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Most bytes that the extended attributes of one inode fill together, encoded.
 pub const XATTR_TOTAL_BYTES_MAX: usize = 128 << 10;
+/// Longest access control list in bytes, as the kernel hands it to a mount: 511 entries.
+pub const ACL_BYTES_MAX: usize = 4096;
 /// Largest file in bytes (16 TiB).
 pub const FILE_BYTES_MAX: u64 = 16 << 40;
 /// Most hard links to one inode.

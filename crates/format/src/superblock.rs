@@ -253,6 +253,11 @@ impl Superblock {
         self.incompatible & version::INODE_FLAGS != 0
     }
 
+    /// Whether inodes may have access control lists.
+    pub fn has_posix_acls(&self) -> bool {
+        self.incompatible & version::POSIX_ACLS != 0
+    }
+
     /// The volume's policy.
     pub fn policy(&self) -> Durability {
         Durability::from_number(self.durability).unwrap_or_default()

@@ -14,7 +14,8 @@ pub const INCOMPATIBLE: u64 = LOWER_TIERS
     | DIRECTORIES_BELOW
     | EXTENTS_BELOW
     | ZONES_START
-    | INODE_FLAGS;
+    | INODE_FLAGS
+    | POSIX_ACLS;
 /// Incompatible feature: the volume has tiers below NVM.
 pub const LOWER_TIERS: u64 = 1;
 /// Incompatible feature: the devices of the tiers below NVM stand in a device table.
@@ -33,6 +34,8 @@ pub const EXTENTS_BELOW: u64 = 32;
 pub const ZONES_START: u64 = 64;
 /// Incompatible feature: inodes may be immutable, append-only, without dump or without access time. Set before the first one is.
 pub const INODE_FLAGS: u64 = 128;
+/// Incompatible feature: inodes may have access control lists, which decide who may do what. Set before the first one has.
+pub const POSIX_ACLS: u64 = 256;
 
 /// What may be done with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::version::{
-    Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODE_FLAGS, INODES_BELOW, ZONES_START,
+    Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODE_FLAGS, INODES_BELOW, POSIX_ACLS, ZONES_START,
 };
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
 use std::ops::ControlFlow;
@@ -265,6 +265,17 @@ impl Volume {
     /// As there.
     pub fn let_inodes_have_flags(&self) -> Result<()> {
         self.use_feature(INODE_FLAGS)
+    }
+
+    /// Says likewise that inodes may have access control lists.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn let_inodes_have_acls(&self) -> Result<()> {
+        match mutants::is_on("acls-feature") {
+            true => Ok(()),
+            false => self.use_feature(POSIX_ACLS),
+        }
     }
 
     fn use_feature(&self, feature: u64) -> Result<()> {
