@@ -434,11 +434,14 @@ impl Connection {
         if client.trusted() || client.person.is_root() {
             return Ok(());
         }
-        let Some(inode) = self.inode(ino)? else {
+        // The list that decides is read with the inode that leads to it.
+        let _reader = self.shared.readers.enter();
+        let view = self.shared.volume.view();
+        let found = view.inode(Ino(ino)).map_err(|e| failed(&e.into()))?;
+        let (person, Some(inode)) = (&client.person, found) else {
             return Ok(());
         };
-        let person = &client.person;
-        if inode.is_file() && !person.owns(&inode) && person.may_write(&inode) {
+        if inode.is_file() && !person.owns(&inode) && person.may_write(&view, &inode) {
             client.opened.lock().insert(ino, inode.generation);
         }
         Ok(())

@@ -13,13 +13,14 @@ use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_device::mutants;
 use shale_format::Ino;
+use shale_format::acl::{Acl, AclKind, matters, permits};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::flag::{APPEND_ONLY, IMMUTABLE};
 use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr};
 use shale_format::xattr::CAPABILITY;
 use shale_proto::LeaseMode;
-use shale_volume::Run;
+use shale_volume::{Run, View};
 use std::collections::HashSet;
 
 const ROOT_UID: u32 = 0;
@@ -46,23 +47,40 @@ impl Person {
         self.uid == ROOT_UID
     }
 
-    fn has(&self, inode: &Inode, rights: u32) -> bool {
-        let class = if self.uid == inode.uid {
-            6
-        } else if self.groups.contains(&inode.gid) {
-            3
-        } else {
-            0
-        };
-        self.is_root() || inode.mode >> class & rights == rights
+    fn has(&self, inode: &Inode, acl: Option<&Acl>, rights: u32) -> bool {
+        let is_in = |gid| self.groups.contains(&gid);
+        self.is_root() || permits(inode, acl, self.uid, &is_in, rights)
     }
 
-    pub(crate) fn may_write(&self, inode: &Inode) -> bool {
-        self.has(inode, WRITE)
+    /// Whether the access control list of an inode matters to what it may do.
+    pub(crate) fn asks_acl(&self, inode: &Inode) -> bool {
+        !self.is_root() && matters(inode, self.uid)
     }
 
-    pub(crate) fn may_read(&self, inode: &Inode) -> bool {
-        self.has(inode, READ)
+    /// The access control list of an inode, if it matters. Error: there is none to be had.
+    fn acl_of(&self, view: &View, inode: &Inode) -> Result<Option<Acl>, ()> {
+        if !self.asks_acl(inode) || inode.xattr_addr == 0 {
+            return Ok(None);
+        }
+        let attrs = view.xattrs(inode).map_err(|e| tracing::error!("{e}"))?;
+        let acl = Acl::among(&attrs, AclKind::Access);
+        acl.map_err(|e| tracing::error!(ino = inode.ino, "{e}"))
+    }
+
+    /// Whether it may do so with an inode of the volume. Not, if what decides cannot be read.
+    fn has_of(&self, view: &View, inode: &Inode, rights: u32) -> bool {
+        let acl = self.acl_of(view, inode);
+        acl.is_ok_and(|acl| self.has(inode, acl.as_ref(), rights))
+    }
+
+    /// As the volume has the inode.
+    pub(crate) fn may_write(&self, view: &View, inode: &Inode) -> bool {
+        self.has_of(view, inode, WRITE)
+    }
+
+    /// As the volume has the inode.
+    pub(crate) fn may_read(&self, view: &View, inode: &Inode) -> bool {
+        self.has_of(view, inode, READ)
     }
 
     pub(crate) fn owns(&self, inode: &Inode) -> bool {
@@ -80,7 +98,7 @@ impl Person {
         change: &Change<'_>,
         opened: impl FnOnce() -> bool,
     ) -> Result<(), &'static str> {
-        let inode = change.inode;
+        let (inode, acl) = (change.inode, change.acl);
         if !mutants::is_on("flags-unchecked") {
             flags_allow(change)?;
         }
@@ -88,21 +106,21 @@ impl Person {
         match change.act {
             // A change of content takes the capabilities away.
             Act::Content { .. } | Act::RemoveXattr(CAPABILITY) => need(
-                self.may_write(inode)
+                self.has(inode, acl, WRITE)
                     || self.owns(inode)
                     || opened()
                     || mutants::is_on("permission-unchecked"),
                 "no permission to write the file",
             ),
-            Act::Attributes(body) => self.may_set(inode, body),
-            Act::Xattr(name) | Act::RemoveXattr(name) => self.may_set_xattr(inode, name),
+            Act::Attributes(body) => self.may_set(inode, acl, body),
+            Act::Xattr(name) | Act::RemoveXattr(name) => self.may_set_xattr(inode, acl, name),
             Act::AddEntry { .. } => need(
-                self.has(inode, ENTRIES),
+                self.has(inode, acl, ENTRIES),
                 "no permission to write the directory",
             ),
             Act::RemoveEntry { child } => {
                 need(
-                    self.has(inode, ENTRIES),
+                    self.has(inode, acl, ENTRIES),
                     "no permission to write the directory",
                 )?;
                 let sticky = inode.mode & S_ISVTX != 0;
@@ -116,7 +134,7 @@ impl Person {
             }
             // Its entry for the parent changes.
             Act::Name { moves: true } => need(
-                self.may_write(inode),
+                self.has(inode, acl, WRITE),
                 "no permission to write the directory that moves",
             ),
             Act::Make { parent } => self.may_make(inode, parent),
@@ -149,7 +167,12 @@ impl Person {
     }
 
     /// Whether it may change what `body` says.
-    fn may_set(&self, inode: &Inode, body: &SetAttrBody) -> Result<(), &'static str> {
+    fn may_set(
+        &self,
+        inode: &Inode,
+        acl: Option<&Acl>,
+        body: &SetAttrBody,
+    ) -> Result<(), &'static str> {
         if self.is_root() {
             return Ok(());
         }
@@ -177,7 +200,8 @@ impl Person {
         // That somebody has read it is noted for whoever may read it, and changes nothing else.
         let read = body.valid & !(attr::ATIME | attr::CTIME) == 0;
         let times = attr::ATIME | attr::MTIME;
-        if body.valid & times != 0 && !read && !self.owns(inode) && !self.may_write(inode) {
+        let may_write = || self.has(inode, acl, WRITE);
+        if body.valid & times != 0 && !read && !self.owns(inode) && !may_write() {
             return Err("times changed without permission");
         }
         Ok(())
@@ -198,12 +222,24 @@ impl Person {
         Ok(())
     }
 
-    fn may_set_xattr(&self, inode: &Inode, name: &[u8]) -> Result<(), &'static str> {
+    fn may_set_xattr(
+        &self,
+        inode: &Inode,
+        acl: Option<&Acl>,
+        name: &[u8],
+    ) -> Result<(), &'static str> {
+        if AclKind::of(name).is_some() {
+            let owns = self.owns(inode) || mutants::is_on("acl-of-others");
+            return match owns {
+                true => Ok(()),
+                false => Err("an access control list set by another user than the owner"),
+            };
+        }
         let own = |prefix: &[u8]| name.starts_with(prefix) && !self.is_root();
         if own(b"trusted.") || own(b"security.") || own(b"system.") {
             return Err("an attribute that only root sets");
         }
-        match self.owns(inode) || self.may_write(inode) {
+        match self.owns(inode) || self.has(inode, acl, WRITE) {
             true => Ok(()),
             false => Err("no permission to change its attributes"),
         }
@@ -320,6 +356,10 @@ impl Authority for Rights<'_> {
         self.client.trusted() || !self.shared.used_by_others(self.client, ino.0)
     }
 
+    fn asks_acl(&self, inode: &Inode) -> bool {
+        !self.client.trusted() && self.client.person.asks_acl(inode)
+    }
+
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
         if self.client.trusted() {
             return Ok(());
@@ -370,6 +410,10 @@ impl Authority for LeftRights {
         self.person.is_in(gid)
     }
 
+    fn asks_acl(&self, inode: &Inode) -> bool {
+        self.person.asks_acl(inode)
+    }
+
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
         self.person.may_change(change, || false)
     }
@@ -408,6 +452,7 @@ fn groups_in(passwd: &str, group: &str, uid: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shale_format::acl::{AclEntry, Who};
 
     fn inode(mode: u32, uid: u32, gid: u32) -> Inode {
         Inode {
@@ -431,19 +476,103 @@ mod tests {
             uid: 1000,
             groups: vec![50, 60],
         };
-        assert!(ann.may_write(&inode(0o040_200, 1000, 1)));
+        assert!(ann.has(&inode(0o040_200, 1000, 1), None, WRITE));
         assert!(
-            !ann.may_write(&inode(0o040_022, 1000, 50)),
+            !ann.has(&inode(0o040_022, 1000, 50), None, WRITE),
             "the owner's class alone counts"
         );
-        assert!(ann.may_write(&inode(0o040_020, 1, 60)));
-        assert!(ann.may_read(&inode(0o100_004, 1, 1)) && ann.may_read(&inode(0o100_040, 1, 50)));
+        assert!(ann.has(&inode(0o040_020, 1, 60), None, WRITE));
         assert!(
-            !ann.may_read(&inode(0o100_044, 1000, 50)) && !ann.may_read(&inode(0o100_733, 1, 1))
+            ann.has(&inode(0o100_004, 1, 1), None, READ)
+                && ann.has(&inode(0o100_040, 1, 50), None, READ)
         );
-        assert!(!ann.may_write(&inode(0o040_770, 1, 1)));
+        assert!(
+            !ann.has(&inode(0o100_044, 1000, 50), None, READ)
+                && !ann.has(&inode(0o100_733, 1, 1), None, READ)
+        );
+        assert!(!ann.has(&inode(0o040_770, 1, 1), None, WRITE));
         let root = Person::default();
-        assert!(root.may_write(&inode(0o040_000, 1, 1)));
+        assert!(root.has(&inode(0o040_000, 1, 1), None, WRITE));
+    }
+
+    #[test]
+    fn a_list_decides_before_the_mode() {
+        let entry = |(who, may)| AclEntry { who, may };
+        let list = |user, mask| {
+            let all = [
+                (Who::Owner, 6),
+                (Who::User(1000), user),
+                (Who::OwningGroup, 6),
+                (Who::Group(60), 6),
+                (Who::Mask, mask),
+                (Who::Other, 6),
+            ];
+            Acl::new(all.map(entry).to_vec())
+        };
+        let person = |uid, groups: &[u32]| Person {
+            uid,
+            groups: groups.to_vec(),
+        };
+        let (ann, bob) = (person(1000, &[50]), person(1001, &[60]));
+        let file = inode(0o100_666, 1, 50);
+        let may = |p: &Person, acl: &Acl| p.has(&file, Some(acl), WRITE);
+        assert!(may(&ann, &list(6, 6)) && may(&bob, &list(6, 6)));
+        assert!(!may(&ann, &list(4, 6)), "her group and others may");
+        assert!(!may(&ann, &list(6, 4)) && !may(&bob, &list(6, 4)), "masked");
+        assert!(may(&person(0, &[]), &list(0, 4)));
+        assert!(!ann.asks_acl(&inode(0o100_606, 1, 50)) && ann.asks_acl(&file));
+        assert!(!ann.asks_acl(&inode(0o100_666, 1000, 50)));
+        // Everything that needs a right asks so.
+        let forbids = list(4, 6);
+        let refused = |inode: &Inode, act| {
+            let change = Change {
+                act,
+                inode,
+                acl: Some(&forbids),
+                lease: 1,
+            };
+            ann.may_change(&change, || false).is_err()
+        };
+        let mut times = set(attr::MTIME);
+        times.time_s[time::MODIFY] = 5;
+        let (dir, child) = (inode(0o040_777, 1, 50), inode(0o100_644, 1, 1));
+        for act in [
+            Act::Content { adds: true },
+            Act::Attributes(&times),
+            Act::Xattr(b"user.a"),
+        ] {
+            assert!(refused(&file, act), "{act:?}");
+        }
+        for act in [
+            Act::AddEntry {
+                child: &child,
+                fresh: true,
+            },
+            Act::RemoveEntry { child: &child },
+            Act::Name { moves: true },
+        ] {
+            assert!(refused(&dir, act), "{act:?}");
+        }
+    }
+
+    #[test]
+    fn lists_are_set_by_owners() {
+        let ann = Person {
+            uid: 1000,
+            groups: vec![50],
+        };
+        for kind in AclKind::BOTH {
+            let may = |p: &Person, uid| {
+                p.may_set_xattr(&inode(0o040_777, uid, 50), None, kind.name())
+                    .is_ok()
+            };
+            assert!(may(&ann, 1000) && !may(&ann, 1) && may(&Person::default(), 1));
+        }
+        let other = b"system.posix_acl_other";
+        assert!(
+            ann.may_set_xattr(&inode(0o040_777, 1000, 50), None, other)
+                .is_err()
+        );
     }
 
     #[test]
@@ -455,31 +584,37 @@ mod tests {
         let own = inode(0o100_644, 1000, 9);
         let mut chown = set(attr::UID);
         chown.uid = 0;
-        assert!(ann.may_set(&own, &chown).is_err(), "chown to root");
+        assert!(ann.may_set(&own, None, &chown).is_err(), "chown to root");
         let mut chgrp = set(attr::GID);
         chgrp.gid = 50;
-        assert!(ann.may_set(&own, &chgrp).is_ok());
+        assert!(ann.may_set(&own, None, &chgrp).is_ok());
         chgrp.gid = 51;
-        assert!(ann.may_set(&own, &chgrp).is_err());
+        assert!(ann.may_set(&own, None, &chgrp).is_err());
         let mut setgid = set(attr::MODE);
         setgid.mode = 0o2755;
-        assert!(ann.may_set(&own, &setgid).is_err(), "group 9 is not his");
+        assert!(
+            ann.may_set(&own, None, &setgid).is_err(),
+            "group 9 is not his"
+        );
         let mut read = set(attr::ATIME | attr::CTIME);
-        assert!(ann.may_set(&inode(0o100_444, 0, 0), &read).is_ok());
+        assert!(ann.may_set(&inode(0o100_444, 0, 0), None, &read).is_ok());
         read.time_s[time::CHANGE] = 5;
-        assert!(ann.may_set(&inode(0o100_444, 0, 0), &read).is_err());
+        assert!(ann.may_set(&inode(0o100_444, 0, 0), None, &read).is_err());
         let other = inode(0o104_777, 1, 1);
         let mut chmod = set(attr::MODE);
         chmod.mode = 0o777;
         assert!(
-            ann.may_set(&other, &chmod).is_ok(),
+            ann.may_set(&other, None, &chmod).is_ok(),
             "set-id goes with a write"
         );
         chmod.mode = 0o6777;
-        assert!(ann.may_set(&other, &chmod).is_err(), "set-id never comes");
+        assert!(
+            ann.may_set(&other, None, &chmod).is_err(),
+            "set-id never comes"
+        );
         chmod.mode = 0o700;
-        assert!(ann.may_set(&other, &chmod).is_err());
-        assert!(Person::default().may_set(&other, &chmod).is_ok());
+        assert!(ann.may_set(&other, None, &chmod).is_err());
+        assert!(Person::default().may_set(&other, None, &chmod).is_ok());
     }
 
     #[test]

@@ -24,10 +24,12 @@ mod flag {
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const PASSTHROUGH: u64 = 1 << 37;
@@ -38,9 +40,8 @@ mod flag {
 /// `ATOMIC_O_TRUNC` (with no OPEN message nothing would be truncated),
 /// `AUTO_INVAL_DATA` (re-reads pages after our own writes), `WRITEBACK_CACHE` (the
 /// kernel would own sizes and times), `POSIX_LOCKS` and `FLOCK_LOCKS` (the kernel's
-/// own are right for one mount, and 30 times faster), `POSIX_ACL`, `SETXATTR_EXT`
-/// (speaks of ACLs only), `CREATE_SUPP_GROUP` (the kernel clears set-group-ID itself),
-/// `OVER_IO_URING` (does not survive a crash of the daemon).
+/// own are right for one mount, and 30 times faster), `CREATE_SUPP_GROUP` (the kernel clears
+/// set-group-ID itself), `OVER_IO_URING` (does not survive a crash of the daemon).
 const ASK: u64 = flag::ASYNC_READ
     | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
@@ -49,14 +50,20 @@ const ASK: u64 = flag::ASYNC_READ
     | flag::ASYNC_DIO
     | flag::NO_OPEN_SUPPORT
     | flag::PARALLEL_DIROPS
+    | flag::POSIX_ACL
     | flag::MAX_PAGES
     | flag::CACHE_SYMLINKS
     | flag::EXPLICIT_INVAL_DATA
     | flag::HANDLE_KILLPRIV_V2
+    | flag::SETXATTR_EXT
     | flag::INIT_EXT
     | flag::HAS_EXPIRE_ONLY
     | flag::PASSTHROUGH
     | flag::HAS_RESEND;
+
+/// Access control lists, which the kernel asks for, keeps and obeys then; and whether who sets one keeps set-group-ID, which
+/// only the kernel knows. The one without the other (before Linux 5.13) is not asked for.
+const ACLS: u64 = flag::POSIX_ACL | flag::SETXATTR_EXT;
 
 /// Bit of [`MountInfo`]'s flags that no kernel has: the file system was shut down.
 const IS_SHUT_DOWN: u64 = 1 << 63;
@@ -85,6 +92,15 @@ impl MountInfo {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A mount with these flags.
+    #[cfg(test)]
+    pub(crate) fn agreed(flags: u64) -> Self {
+        Self {
+            flags,
+            ..Self::default()
+        }
     }
 
     /// Whether the first request has an answer (or is about to get one).
@@ -130,6 +146,12 @@ impl MountInfo {
             flags: self.flags | IS_SHUT_DOWN,
             ..self
         }
+    }
+
+    /// Whether the kernel obeys access control lists, and says more with a request that sets an attribute. A mount that a
+    /// version without them made has none.
+    pub(crate) fn has_acls(&self) -> bool {
+        self.flags & ACLS == ACLS
     }
 
     /// Whether the kernel checks who changes the flags of inodes.
@@ -224,7 +246,8 @@ pub fn negotiate(body: &[u8]) -> Result<Negotiated, Errno> {
     if offered & flag::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let flags = offered & ASK;
+    let acls = if offered & ACLS == ACLS { ACLS } else { 0 };
+    let flags = offered & ASK & !ACLS | acls;
     if flags & flag::HAS_RESEND == 0 {
         tracing::warn!("kernel without RESEND: programs will see it when the daemon dies");
     }
@@ -274,12 +297,12 @@ mod tests {
         };
         let got = u64::from(out.flags) | u64::from(out.flags2) << 32;
         assert_eq!(got, ASK);
-        // ATOMIC_O_TRUNC, AUTO_INVAL_DATA, WRITEBACK_CACHE, POSIX_LOCKS, FLOCK_LOCKS, POSIX_ACL,
-        // OVER_IO_URING.
-        for bit in [3, 12, 16, 1, 10, 20, 41] {
+        // ATOMIC_O_TRUNC, AUTO_INVAL_DATA, WRITEBACK_CACHE, POSIX_LOCKS, FLOCK_LOCKS, OVER_IO_URING.
+        for bit in [3, 12, 16, 1, 10, 41] {
             assert_eq!(got & (1 << bit), 0, "bit {bit}");
         }
         assert!(info.can_resend() && info.is_negotiated() && info.can_inc_epoch());
+        assert!(info.has_acls());
         assert_eq!(out.max_stack_depth, 1);
 
         let Ok(Negotiated::Agreed(out, info)) = negotiate(&offer(7, 36, flag::INIT_EXT)) else {
@@ -298,6 +321,21 @@ mod tests {
             panic!()
         };
         assert_eq!((out.flags, out.flags2), (0, 0));
+    }
+
+    #[test]
+    fn lists_need_both_flags() {
+        for (offered, has) in [
+            (flag::POSIX_ACL, false),
+            (flag::SETXATTR_EXT, false),
+            (ACLS, true),
+        ] {
+            let Ok(Negotiated::Agreed(out, info)) = negotiate(&offer(7, 45, offered)) else {
+                panic!()
+            };
+            let expected = if has { ACLS as u32 } else { 0 };
+            assert_eq!((out.flags, info.has_acls()), (expected, has));
+        }
     }
 
     #[test]

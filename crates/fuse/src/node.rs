@@ -426,7 +426,7 @@ pub trait NodeFs: Send + Sync {
     fn statfs(&self, request: &Request) -> Result<StatFs>;
 
     /// Sets an extended attribute; `flags` are `XATTR_CREATE`, `XATTR_REPLACE` or 0.
-    /// ACL names never get here: the caller was told that there are none.
+    /// ACL names go to [`Self::set_acl`].
     fn setxattr(
         &self,
         request: &Request,
@@ -439,7 +439,22 @@ pub trait NodeFs: Send + Sync {
         Err(Errno(libc::EOPNOTSUPP))
     }
 
-    /// Value of an extended attribute, `ENODATA` if there is none.
+    /// Sets the access control list that the attribute `name` holds (`system.posix_acl_access` or
+    /// `system.posix_acl_default`); the kernel has decided that the caller may, and that it is one. The mode
+    /// follows. `kill_sgid`: set-group-ID goes, too.
+    fn set_acl(
+        &self,
+        request: &Request,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        kill_sgid: bool,
+    ) -> Result<()> {
+        let _ = (request, ino, name, value, kill_sgid);
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    /// Value of an extended attribute, `ENODATA` if there is none. Also of ACLs.
     fn getxattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         let _ = (request, ino, name);
         Err(Errno(libc::EOPNOTSUPP))

@@ -301,6 +301,7 @@ impl Session {
             attr: options.attr_timeout,
         };
         let adapter = Adapter::new(fs, validity);
+        adapter.agree(&self.info());
         let mut buffers = Vec::new();
         for _ in 0..LATE_THREADS + options.threads.max(1) {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
@@ -453,7 +454,7 @@ impl Session {
             }
             let payload = &mut reply[size_of::<OutHeader>()..];
             let answer = if header.opcode == opcode::INIT {
-                self.answer_init(on_init, message, payload)
+                self.answer_init(adapter, on_init, message, payload)
             } else {
                 adapter.handle(&header, message, payload)
             };
@@ -537,13 +538,20 @@ impl Session {
         }
     }
 
-    fn answer_init(&self, on_init: Option<&OnInit>, message: &[u8], out: &mut [u8]) -> Answer {
+    fn answer_init<F: NodeFs + ?Sized>(
+        &self,
+        adapter: &Adapter<F>,
+        on_init: Option<&OnInit>,
+        message: &[u8],
+        out: &mut [u8],
+    ) -> Answer {
         let answer = negotiate(&message[size_of::<InHeader>()..]).map(|negotiated| {
             let answer = match negotiated {
                 Negotiated::AskAgain(answer) => answer,
                 Negotiated::Agreed(answer, info) => {
                     tracing::info!(?info, "mount negotiated");
                     *self.info.lock() = info;
+                    adapter.agree(&info);
                     if let Some(tell) = on_init {
                         tell(&info);
                     }

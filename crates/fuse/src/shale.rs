@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use shale_libfs::{Caller, LeaseMode, Session};
+use shale_libfs::{AclKind, Caller, LeaseMode, Session};
 use shale_proto::mounts;
 
 use crate::convert::{IO_BYTES, attr, caller, errno, set_attr};
@@ -234,7 +234,11 @@ impl NodeFs for ShaleFs {
         self.note(request, ino, false);
         let caller = caller(request);
         let old = || self.session.getattr(&caller, ino).map_err(errno);
-        let (before, set) = groups::changes(request, set, old)?;
+        let lets = |is_in: &dyn Fn(u32) -> bool| {
+            let lets = self.session.acl_lets_write(&caller, ino, is_in);
+            lets.map_err(errno)
+        };
+        let (before, set) = groups::changes(request, set, old, lets)?;
         if let Some(before) = before {
             // Not a part of the request: done once more after a crash it changes nothing.
             let caller = Caller {
@@ -502,6 +506,20 @@ impl NodeFs for ShaleFs {
     ) -> Result<()> {
         self.session
             .setxattr(&caller(request), ino, name, value, flags)
+            .map_err(errno)
+    }
+
+    fn set_acl(
+        &self,
+        request: &Request,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        kill_sgid: bool,
+    ) -> Result<()> {
+        let kind = AclKind::of(name).ok_or(Errno(libc::EOPNOTSUPP))?;
+        self.session
+            .set_acl(&caller(request), ino, kind, value, Some(kill_sgid))
             .map_err(errno)
     }
 

@@ -222,6 +222,10 @@ message! {
     SetxattrIn, 8 { size: u32, flags: u32 }
 }
 message! {
+    /// Behind it, if that was negotiated.
+    SetxattrExt, 8 { setxattr_flags: u32, padding: u32 }
+}
+message! {
     /// Room for the value; of LISTXATTR too.
     GetxattrIn, 8 { size: u32, padding: u32 }
 }

@@ -5,6 +5,7 @@
 
 use crate::attr::{Caller, SetAttr, SetTime, without_set_id};
 use crate::errno::{Errno, Result};
+use shale_format::acl::{Acl, permits};
 use shale_format::inode::Inode;
 
 /// May read.
@@ -14,23 +15,16 @@ pub(crate) const WRITE: u32 = 2;
 /// May execute; in a directory: look names up.
 pub(crate) const EXECUTE: u32 = 1;
 
-/// Refuses with `EACCES` unless the caller has all the rights `want` on an inode.
-pub(crate) fn may(caller: &Caller, inode: &Inode, want: u32) -> Result<()> {
+/// Refuses with `EACCES` unless the caller has all the rights `want` on an inode with this list, which need not be
+/// had where it does not matter ([`crate::op::Op::may`]).
+pub(crate) fn may(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: u32) -> Result<()> {
     let allowed = if caller.uid == 0 {
         let executable = inode.is_dir() || inode.mode & 0o111 != 0;
-        READ | WRITE | if executable { EXECUTE } else { 0 }
-    } else if caller.uid == inode.uid {
-        inode.mode >> 6
-    } else if caller.gid == inode.gid {
-        inode.mode >> 3
+        want & EXECUTE == 0 || executable
     } else {
-        inode.mode
+        permits(inode, acl, caller.uid, &|gid| gid == caller.gid, want)
     };
-    if want & !allowed & 7 == 0 {
-        Ok(())
-    } else {
-        Err(Errno::ACCESS)
-    }
+    if allowed { Ok(()) } else { Err(Errno::ACCESS) }
 }
 
 /// Whether the caller is the owner or the superuser.
@@ -38,17 +32,21 @@ pub(crate) fn owns(caller: &Caller, inode: &Inode) -> bool {
     caller.uid == 0 || caller.uid == inode.uid
 }
 
-/// Refuses to take the name of `child` out of `dir`: `EACCES`, and `EPERM` where the
+/// Refuses with `EPERM` to take the name of `child` out of `dir`, whose entries the caller may change, where the
 /// sticky bit keeps it.
-pub(crate) fn may_remove_from(caller: &Caller, dir: &Inode, child: &Inode) -> Result<()> {
-    may(caller, dir, WRITE | EXECUTE)?;
+pub(crate) fn may_take_from(caller: &Caller, dir: &Inode, child: &Inode) -> Result<()> {
     let kept = dir.mode & libc::S_ISVTX != 0 && !owns(caller, dir) && !owns(caller, child);
     if kept { Err(Errno::PERM) } else { Ok(()) }
 }
 
 /// What may be set of what the caller asks for: errors as chmod(2), chown(2) and
 /// utimensat(2) have them; set-group-id of a foreign group is left out.
-pub(crate) fn may_set(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<SetAttr> {
+pub(crate) fn may_set(
+    caller: &Caller,
+    inode: &Inode,
+    acl: Option<&Acl>,
+    set: &SetAttr,
+) -> Result<SetAttr> {
     let mut set = *set;
     if caller.uid == 0 {
         return Ok(set);
@@ -76,7 +74,7 @@ pub(crate) fn may_set(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<S
         if times != [Some(SetTime::Now); 2] {
             return Err(Errno::PERM);
         }
-        may(caller, inode, WRITE)?;
+        may(caller, inode, acl, WRITE)?;
     }
     Ok(set)
 }
@@ -107,33 +105,25 @@ mod tests {
     fn the_first_class_that_fits_decides() {
         let file = inode(0o100_074, 5, 6);
         assert!(
-            may(&caller(5, 6), &file, READ).is_err(),
+            may(&caller(5, 6), &file, None, READ).is_err(),
             "the owner has no right at all"
         );
-        assert!(may(&caller(7, 6), &file, READ | WRITE | EXECUTE).is_ok());
-        assert!(may(&caller(7, 7), &file, READ).is_ok());
-        assert!(may(&caller(7, 7), &file, WRITE).is_err());
-        assert!(may(&caller(0, 0), &file, READ | WRITE | EXECUTE).is_ok());
-        assert!(may(&caller(0, 0), &inode(0o100_666, 5, 6), EXECUTE).is_err());
-        assert!(may(&caller(0, 0), &inode(0o040_000, 5, 6), EXECUTE).is_ok());
+        assert!(may(&caller(7, 6), &file, None, READ | WRITE | EXECUTE).is_ok());
+        assert!(may(&caller(7, 7), &file, None, READ).is_ok());
+        assert!(may(&caller(7, 7), &file, None, WRITE).is_err());
+        assert!(may(&caller(0, 0), &file, None, READ | WRITE | EXECUTE).is_ok());
+        assert!(may(&caller(0, 0), &inode(0o100_666, 5, 6), None, EXECUTE).is_err());
+        assert!(may(&caller(0, 0), &inode(0o040_000, 5, 6), None, EXECUTE).is_ok());
     }
 
     #[test]
     fn sticky_directories_keep_foreign_files() {
         let dir = inode(0o041_777, 1, 1);
         let file = inode(0o100_644, 5, 5);
-        assert_eq!(
-            may_remove_from(&caller(6, 6), &dir, &file),
-            Err(Errno::PERM)
-        );
+        assert_eq!(may_take_from(&caller(6, 6), &dir, &file), Err(Errno::PERM));
         for uid in [0, 1, 5] {
-            assert_eq!(may_remove_from(&caller(uid, 9), &dir, &file), Ok(()));
+            assert_eq!(may_take_from(&caller(uid, 9), &dir, &file), Ok(()));
         }
-        let closed = inode(0o040_755, 1, 1);
-        assert_eq!(
-            may_remove_from(&caller(5, 5), &closed, &file),
-            Err(Errno::ACCESS)
-        );
     }
 
     #[test]
@@ -143,31 +133,34 @@ mod tests {
             mode: Some(0o2755),
             ..SetAttr::default()
         };
-        assert_eq!(may_set(&caller(7, 6), &file, &mode), Err(Errno::PERM));
-        assert_eq!(may_set(&caller(5, 6), &file, &mode), Ok(mode));
+        assert_eq!(may_set(&caller(7, 6), &file, None, &mode), Err(Errno::PERM));
+        assert_eq!(may_set(&caller(5, 6), &file, None, &mode), Ok(mode));
         assert_eq!(
-            may_set(&caller(5, 9), &file, &mode).unwrap().mode,
+            may_set(&caller(5, 9), &file, None, &mode).unwrap().mode,
             Some(0o755)
         );
         let gid = SetAttr {
             gid: Some(9),
             ..SetAttr::default()
         };
-        assert!(may_set(&caller(5, 9), &file, &gid).is_ok());
-        assert!(may_set(&caller(5, 6), &file, &gid).is_err());
+        assert!(may_set(&caller(5, 9), &file, None, &gid).is_ok());
+        assert!(may_set(&caller(5, 6), &file, None, &gid).is_err());
         let now = SetAttr {
             atime: Some(SetTime::Now),
             mtime: Some(SetTime::Now),
             ..SetAttr::default()
         };
-        assert_eq!(may_set(&caller(7, 7), &file, &now), Err(Errno::ACCESS));
-        assert!(may_set(&caller(7, 7), &inode(0o100_666, 5, 6), &now).is_ok());
+        assert_eq!(
+            may_set(&caller(7, 7), &file, None, &now),
+            Err(Errno::ACCESS)
+        );
+        assert!(may_set(&caller(7, 7), &inode(0o100_666, 5, 6), None, &now).is_ok());
         let at = SetAttr {
             atime: Some(SetTime::At(Timestamp::default())),
             ..now
         };
         assert_eq!(
-            may_set(&caller(7, 7), &inode(0o100_666, 5, 6), &at),
+            may_set(&caller(7, 7), &inode(0o100_666, 5, 6), None, &at),
             Err(Errno::PERM)
         );
     }

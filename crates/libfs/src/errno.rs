@@ -33,6 +33,8 @@ pub(crate) enum Stop {
     Grow(u64),
     /// This many bytes of room in the volume are needed first.
     Room(u64),
+    /// So many bytes of the log are needed, more than the call was given space for.
+    Log(u64),
     /// Inode numbers for this directory are needed first.
     Inodes(u64),
     /// Blocks below NVM are needed first.

@@ -1,12 +1,12 @@
 //! Open files: the handle of the path API.
 
-use crate::access::{EXECUTE, READ, WRITE, may};
+use crate::access::{EXECUTE, READ, WRITE};
 use crate::attr::{Attr, Caller};
 use crate::entries::{KIND_DIR, KIND_SYMLINK};
 use crate::errno::{Errno, Result, Stop};
 use crate::flags::may_write;
 use crate::names::{Fresh, make_at};
-use crate::node::Node;
+use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::ranges::{SEEK_DATA, SEEK_HOLE};
 use crate::session::{Need, Session};
@@ -104,7 +104,7 @@ impl Session {
             if !state.inode.is_dir() {
                 return Err(Errno::NOTDIR.into());
             }
-            may(op.caller, &state.inode, WRITE | EXECUTE)?;
+            op.may(&state, WRITE | EXECUTE)?;
             Ok(dir)
         };
         let fresh = Fresh::file(caller, mode).opened();
@@ -186,7 +186,7 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<N
             return Err(Stop::Again);
         }
         if !flags.contains(OFlags::PATH) {
-            may_open(op, &state.inode, flags)?;
+            may_open(op, &state, flags)?;
         }
         op.open(&node);
     }
@@ -197,21 +197,18 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<N
 fn vacant(op: &Op<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let name = target.name(Errno::ISDIR)?.to_vec();
     let node = op.node(target.dir)?;
-    may(op.caller, &op.read(&node)?.inode, WRITE | EXECUTE)?;
+    op.may(&*op.read(&node)?, WRITE | EXECUTE)?;
     Ok((target.dir, name))
 }
 
-fn may_open(
-    op: &Op<'_>,
-    inode: &shale_format::inode::Inode,
-    flags: OFlags,
-) -> std::result::Result<(), Errno> {
+fn may_open(op: &Op<'_>, state: &NodeState, flags: OFlags) -> std::result::Result<(), Stop> {
+    let inode = &state.inode;
     let write = writes(flags) || flags.contains(OFlags::TRUNC);
     if inode.is_dir() && write {
-        return Err(Errno::ISDIR);
+        return Err(Errno::ISDIR.into());
     }
     let want = if reads(flags) { READ } else { 0 } | if write { WRITE } else { 0 };
-    may(op.caller, inode, want)?;
+    op.may(state, want)?;
     if write {
         let append = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
         may_write(inode, append)?;
@@ -219,7 +216,7 @@ fn may_open(
     if inode.is_dir() || inode.is_file() {
         Ok(())
     } else {
-        Err(Errno::NXIO)
+        Err(Errno::NXIO.into())
     }
 }
 

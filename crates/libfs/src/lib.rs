@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod acl;
 mod allocated;
 mod attr;
 mod dir;
@@ -72,6 +73,7 @@ pub use ranges::{SEEK_DATA, SEEK_HOLE};
 pub use rename::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 pub use rustix::fs::OFlags;
 pub use session::{Session, SessionMaps, SessionOptions};
+pub use shale_format::acl::AclKind;
 pub use shale_format::inode::flag as inode_flag;
 pub use shale_oplog::Recent;
 pub use shale_proto::LeaseMode;

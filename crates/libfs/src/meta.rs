@@ -88,9 +88,14 @@ impl Session {
                 return Err(Stop::Rights(ino, 0));
             }
             let (new, body) = changed(&state.inode, &set, op.now_ns);
+            let acl = match body.valid & attr::MODE {
+                0 => None,
+                _ => op.acl_with_mode(&mut state, new.mode)?,
+            };
             if body.valid != 0 {
                 let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
                 state.inode = new;
+                state.note_acl(acl);
                 state.touched(end);
                 if new.is_dir() && body.valid & (attr::MODE | attr::UID | attr::GID) != 0 {
                     self.paths.permissions_changed();

@@ -4,6 +4,7 @@
 //! everything that could refuse it has been checked under the directory's lock;
 //! after it only memory changes.
 
+use crate::acl::Inherited;
 use crate::attr::{Attr, Caller};
 use crate::dir::Entry;
 use crate::entries::{Found, Slot, check_length, check_new, find, slot};
@@ -13,12 +14,15 @@ use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::room::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use crate::session::{Need, Session};
+use crate::xattrs::most_blocks;
+use shale_format::acl::{Acl, AclKind};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{Inode, flag, target_checksum, time};
 use shale_format::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
-use shale_format::record::{CreateBody, record_bytes};
+use shale_format::record::{CreateBody, XattrBody, record_bytes};
+use shale_format::xattr::{Xattrs, encoded_bytes};
 use shale_format::{DirKey, Ino, LogPos};
-use shale_oplog::{Source, encode};
+use shale_oplog::{Part, Source, encode};
 use shale_proto::LeaseMode;
 use std::sync::Arc;
 
@@ -28,7 +32,9 @@ const S_ISGID: u32 = libc::S_ISGID;
 /// What is made.
 #[derive(Clone, Copy)]
 pub(crate) struct Fresh<'a> {
+    /// With the bits that a umask takes away, which a default list has stay.
     mode: u32,
+    umask: u32,
     rdev: u64,
     target: &'a [u8],
     /// The call that makes it opens it.
@@ -36,9 +42,10 @@ pub(crate) struct Fresh<'a> {
 }
 
 impl<'a> Fresh<'a> {
-    fn of_mode(mode: u32) -> Self {
+    fn of_mode(mode: u32, umask: u32) -> Self {
         Self {
             mode,
+            umask: umask & 0o777,
             rdev: 0,
             target: &[],
             opened: false,
@@ -54,11 +61,11 @@ impl<'a> Fresh<'a> {
     }
 
     pub(crate) fn file(caller: &Caller, mode: u32) -> Self {
-        Self::of_mode(libc::S_IFREG | mode & 0o7777 & !caller.umask)
+        Self::of_mode(libc::S_IFREG | mode & 0o7777, caller.umask)
     }
 
     pub(crate) fn directory(caller: &Caller, mode: u32) -> Self {
-        Self::of_mode(libc::S_IFDIR | mode & 0o1777 & !caller.umask)
+        Self::of_mode(libc::S_IFDIR | mode & 0o1777, caller.umask)
     }
 
     /// Of the type in `mode`; 0 is a regular file.
@@ -73,19 +80,24 @@ impl<'a> Fresh<'a> {
         let device = matches!(kind, libc::S_IFCHR | libc::S_IFBLK);
         Ok(Self {
             rdev: if device { rdev } else { 0 },
-            ..Self::of_mode(kind | mode & 0o7777 & !caller.umask)
+            ..Self::of_mode(kind | mode & 0o7777, caller.umask)
         })
     }
 
-    /// What a rename leaves under the old name.
+    /// What a rename leaves under the old name. It has no list: nobody may do anything with it anyway.
     pub(crate) fn whiteout() -> Self {
-        Self::of_mode(libc::S_IFCHR)
+        Self::of_mode(libc::S_IFCHR, 0)
     }
 
     /// What making it with a name of at most `name_bytes` bytes needs.
     pub(crate) fn need(&self, name_bytes: usize) -> Need {
-        let bytes = record_bytes(CreateBody::BYTES, name_bytes + self.target.len());
-        Need { log: bytes as u64 }
+        Need {
+            log: self.record_bytes(name_bytes) as u64,
+        }
+    }
+
+    fn record_bytes(&self, name_bytes: usize) -> usize {
+        record_bytes(CreateBody::BYTES, name_bytes + self.target.len())
     }
 
     /// A symbolic link.
@@ -98,7 +110,7 @@ impl<'a> Fresh<'a> {
         }
         Ok(Self {
             target,
-            ..Self::of_mode(libc::S_IFLNK | 0o777)
+            ..Self::of_mode(libc::S_IFLNK | 0o777, 0)
         })
     }
 }
@@ -223,14 +235,18 @@ impl Session {
             let dir = op.read(&dir)?;
             op.live_dir(&dir)?;
             may_add_to(&dir.inode)?;
-            op.need_room(INODE_BYTES)?;
+            let default = op.acl(&dir, AclKind::Default)?;
+            let (fresh, attrs) = settled(fresh, default.as_ref());
+            op.need_new(record_bytes(CreateBody::BYTES, 0), INODE_BYTES, &attrs)?;
             let ino = self.numbers.take(parent).ok_or(Stop::Inodes(parent))?;
-            let mut inode = new_inode(op, &dir.inode, ino, fresh);
+            let mut inode = new_inode(op, &dir.inode, ino, &fresh);
             inode.nlink = 0;
             inode.flags = flag::ORPHAN;
             let body = create_body(&inode, 0);
-            let end = op.append(&mut encode::create(Ino::NONE, Ino(ino), body, &[], &[]))?;
+            let part = encode::create(Ino::NONE, Ino(ino), body, &[], &[]);
+            let end = append_new(op, part, ino, &attrs)?.end;
             let mut state = NodeState::fresh(inode, op.epoch);
+            state.xattrs = Some(attrs);
             state.orphan = true;
             state.no_link = flags & libc::O_EXCL as u32 != 0;
             state.touched(end);
@@ -285,7 +301,10 @@ pub(crate) fn make_at(
     match slot(op.session, &state, name)? {
         Slot::Taken(_) => Err(Errno::EXIST.into()),
         Slot::Vacant(_) if may_add_to(&state.inode).is_err() => Err(Errno::PERM.into()),
-        Slot::Vacant(key) => make_in(op, &mut state, key, name, fresh),
+        Slot::Vacant(key) => {
+            op.load_xattrs(&mut state)?;
+            make_in(op, &mut state, key, name, fresh)
+        }
     }
 }
 
@@ -302,19 +321,21 @@ fn make_in(
         return Err(Errno::MLINK.into());
     }
     let blocks = u64::from(!fresh.target.is_empty());
-    op.need_room(TREE_BYTES + INODE_BYTES + blocks_bytes(blocks))?;
-    let inode = new_numbered(op, &dir.inode, fresh)?;
+    let default = op.acl(dir, AclKind::Default)?;
+    let (fresh, attrs) = settled(fresh, default.as_ref());
+    let room = TREE_BYTES + INODE_BYTES + blocks_bytes(blocks);
+    op.need_new(fresh.record_bytes(name.len()), room, &attrs)?;
+    let inode = new_numbered(op, &dir.inode, &fresh)?;
     let ino = inode.ino;
     let body = create_body(&inode, key.twin());
-    let mut part = encode::create(Ino(parent), Ino(ino), body, name, fresh.target);
-    let end = op.append(&mut part)?;
+    let part = encode::create(Ino(parent), Ino(ino), body, name, fresh.target);
+    let Logged { pos, payload, end } = append_new(op, part, ino, &attrs)?;
 
     let mut state = NodeState::fresh(inode, op.epoch);
+    state.xattrs = Some(attrs);
     if blocks > 0 {
-        let at = LogPos(part.payload_at().0 + name.len() as u64);
-        state
-            .overlay
-            .insert(0..inode.size, Source::Log { at }, LogPos(part.header.pos));
+        let at = LogPos(payload.0 + name.len() as u64);
+        state.overlay.insert(0..inode.size, Source::Log { at }, pos);
         state.blocks = blocks;
     }
     state.touched(end);
@@ -328,6 +349,55 @@ fn make_in(
     };
     add_entry(dir, &found, name, op.now_ns, end);
     Ok((Attr::of(&inode, blocks), node))
+}
+
+/// What is made in a directory with this default list, with its mode as it will be, and the lists that it gets: as the
+/// kernel's `posix_acl_create`.
+fn settled<'a>(fresh: &Fresh<'a>, default: Option<&Acl>) -> (Fresh<'a>, Xattrs) {
+    let link = fresh.mode & S_IFMT == libc::S_IFLNK;
+    match default.filter(|_| !link) {
+        None => {
+            let mode = fresh.mode & !fresh.umask;
+            (Fresh { mode, ..*fresh }, Xattrs::new())
+        }
+        Some(default) => {
+            let (mode, inherited) = Inherited::of(default, fresh.mode);
+            (Fresh { mode, ..*fresh }, inherited.attributes())
+        }
+    }
+}
+
+/// Where the record lies that makes an inode, and its payload; and where the transaction ends.
+struct Logged {
+    pos: LogPos,
+    payload: LogPos,
+    end: LogPos,
+}
+
+/// Appends the record that makes an inode and those of its attributes as one transaction.
+fn append_new(
+    op: &mut Op<'_>,
+    mut part: Part<'_>,
+    ino: u64,
+    attrs: &Xattrs,
+) -> std::result::Result<Logged, Stop> {
+    let logged = |part: &Part<'_>, end| Logged {
+        pos: LogPos(part.header.pos),
+        payload: part.payload_at(),
+        end,
+    };
+    if attrs.is_empty() {
+        let end = op.append(&mut part)?;
+        return Ok(logged(&part, end));
+    }
+    let mut parts = vec![part];
+    parts.extend(
+        attrs
+            .iter()
+            .map(|(name, v)| encode::set_xattr(Ino(ino), name, v)),
+    );
+    let end = op.append_chain(&mut parts)?;
+    Ok(logged(&parts[0], end))
 }
 
 /// As [`new_inode`], with a number of its own.
@@ -424,6 +494,23 @@ fn dir_changed(dir: &mut NodeState, now_ns: i64, end: LogPos) {
 }
 
 impl Op<'_> {
+    /// Makes sure that an inode with these attributes can be made: with a record of `bytes` bytes, and `room` for it without
+    /// them.
+    fn need_new(
+        &mut self,
+        bytes: usize,
+        room: u64,
+        attrs: &Xattrs,
+    ) -> std::result::Result<(), Stop> {
+        if attrs.is_empty() {
+            return self.need_room(room);
+        }
+        let record =
+            |(name, v): (&Vec<u8>, &Vec<u8>)| record_bytes(XattrBody::BYTES, name.len() + v.len());
+        self.need_log((bytes + attrs.iter().map(record).sum::<usize>()) as u64)?;
+        self.need_room(room + blocks_bytes(most_blocks(encoded_bytes(attrs))))
+    }
+
     /// Puts an inode that was just made, and is open from then on or not, into memory. Its number was
     /// granted to this client, and with it the lease.
     pub(crate) fn add_new(&self, state: NodeState, opened: bool) -> Arc<Node> {

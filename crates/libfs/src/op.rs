@@ -273,6 +273,14 @@ impl<'s> Op<'s> {
         node.reload(self.session, self.epoch)
     }
 
+    /// Makes sure that records of `bytes` bytes can be appended, where that is more than was known before.
+    pub(crate) fn need_log(&self, bytes: u64) -> std::result::Result<(), Stop> {
+        match &self.permit {
+            Some(permit) if permit.left() >= bytes => Ok(()),
+            _ => Err(Stop::Log(bytes)),
+        }
+    }
+
     /// Makes sure that the record may add `bytes` to the volume.
     #[inline]
     pub(crate) fn need_room(&mut self, bytes: u64) -> std::result::Result<(), Stop> {

@@ -4,7 +4,7 @@
 //! found, all in one run ([`Session::make_where`]): so it never meets another inode that
 //! has got the number of one that was removed meanwhile.
 
-use crate::access::{EXECUTE, WRITE, may, may_remove_from, may_set};
+use crate::access::{EXECUTE, WRITE, may_set, may_take_from};
 use crate::attr::{Attr, Caller, SetAttr, SetTime};
 use crate::entries::{KIND_DIR, check_length, check_new};
 use crate::errno::{Errno, Result, Stop};
@@ -281,7 +281,8 @@ impl Tree {
             let ino = walk(op, path, follow)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node)?;
-            Ok((ino, may_set(op.caller, &state.inode, set)?))
+            let acl = op.deciding_acl(&state)?;
+            Ok((ino, may_set(op.caller, &state.inode, acl.as_ref(), set)?))
         };
         let done = self.session.set_attributes_where(&self.caller, place);
         done.map(|_| ())
@@ -296,7 +297,7 @@ impl Tree {
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
-            may(op.caller, &state.inode, WRITE)?;
+            op.may(&state, WRITE)?;
             Ok(ino)
         };
         let kill = self.caller.uid != 0;
@@ -311,10 +312,10 @@ impl Tree {
         }
         self.look(|op| {
             let node = op.node(walk(op, path, true)?.ino()?)?;
-            let inode = op.read(&node)?.inode;
-            may(op.caller, &inode, want)?;
+            let state = op.read(&node)?;
+            op.may(&state, want)?;
             if want & WRITE != 0 {
-                crate::flags::may_write(&inode, true)?;
+                crate::flags::may_write(&state.inode, true)?;
             }
             Ok(())
         })
@@ -385,16 +386,17 @@ fn name_of(target: &Target, other: Errno) -> Result<Vec<u8>> {
 
 fn may_change(op: &Op<'_>, dir: u64) -> std::result::Result<(), Stop> {
     let node = op.node(dir)?;
-    Ok(may(op.caller, &op.read(&node)?.inode, WRITE | EXECUTE)?)
+    op.may(&*op.read(&node)?, WRITE | EXECUTE)
 }
 
 /// Whether the caller may take a name of inode `ino` out of directory `dir`.
 fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
+    may_change(op, dir)?;
     let dir = op.node(dir)?;
     let dir = op.read(&dir)?.inode;
     let child = op.node_to_change(ino)?;
     let child = op.read(&child)?.inode;
-    Ok(may_remove_from(op.caller, &dir, &child)?)
+    Ok(may_take_from(op.caller, &dir, &child)?)
 }
 
 fn may_rename(
@@ -441,7 +443,7 @@ fn may_rename(
         ];
         for (ino, _) in moved.into_iter().flatten() {
             let node = op.node(ino)?;
-            may(op.caller, &op.read(&node)?.inode, WRITE)?;
+            op.may(&*op.read(&node)?, WRITE)?;
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ use crate::errno::{Errno, Result, Stop};
 use crate::op::Op;
 use crate::path::Tree;
 use crate::walk::walk;
+use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
 
 impl Tree {
@@ -54,13 +55,27 @@ fn permitted_xattr(
 ) -> std::result::Result<u64, Stop> {
     let ino = walk(op, path, follow)?.ino()?;
     let node = op.node(ino)?;
-    permitted(op.caller, &op.read(&node)?.inode, name, want)?;
+    let state = op.read(&node)?;
+    let acl = op.deciding_acl(&state)?;
+    permitted(op.caller, &state.inode, acl.as_ref(), name, want)?;
     Ok(ino)
 }
 
 /// Whether the caller may read or write the attribute `name` of an inode. `security.`
-/// and `system.` attributes are read by anybody and written by the superuser.
-fn permitted(caller: &Caller, inode: &Inode, name: &[u8], want: u32) -> Result<()> {
+/// and `system.` attributes are read by anybody and written by the superuser, access control lists by the owner, too.
+fn permitted(
+    caller: &Caller,
+    inode: &Inode,
+    acl: Option<&Acl>,
+    name: &[u8],
+    want: u32,
+) -> Result<()> {
+    if let Some(kind) = AclKind::of(name) {
+        // What no list can be set of is told before who asks matters.
+        let none = inode.is_symlink() || kind == AclKind::Default && !inode.is_dir();
+        let barred = want == WRITE && !none && !owns(caller, inode);
+        return if barred { Err(Errno::PERM) } else { Ok(()) };
+    }
     let hidden = if want == WRITE {
         Errno::PERM
     } else {
@@ -74,7 +89,7 @@ fn permitted(caller: &Caller, inode: &Inode, name: &[u8], want: u32) -> Result<(
         return if barred { Err(Errno::PERM) } else { Ok(()) };
     }
     if !name.starts_with(b"user.") {
-        return may(caller, inode, want);
+        return may(caller, inode, acl, want);
     }
     if !inode.is_file() && !inode.is_dir() {
         return Err(hidden);
@@ -83,7 +98,7 @@ fn permitted(caller: &Caller, inode: &Inode, name: &[u8], want: u32) -> Result<(
     if sticky && want == WRITE && !owns(caller, inode) {
         return Err(Errno::PERM);
     }
-    may(caller, inode, want)
+    may(caller, inode, acl, want)
 }
 
 #[cfg(test)]
@@ -103,20 +118,44 @@ mod tests {
             ..Caller::default()
         };
         let root = Caller::default();
-        assert_eq!(permitted(&ann, &file, b"user.a", READ), Ok(()));
-        assert_eq!(permitted(&ann, &file, b"user.a", WRITE), Err(Errno::ACCESS));
-        assert_eq!(permitted(&root, &link, b"user.a", WRITE), Err(Errno::PERM));
-        assert_eq!(permitted(&root, &link, b"user.a", READ), Err(Errno::NODATA));
-        assert_eq!(permitted(&ann, &sticky, b"user.a", WRITE), Err(Errno::PERM));
+        assert_eq!(permitted(&ann, &file, None, b"user.a", READ), Ok(()));
         assert_eq!(
-            permitted(&ann, &file, b"trusted.a", READ),
-            Err(Errno::NODATA)
+            permitted(&ann, &file, None, b"user.a", WRITE),
+            Err(Errno::ACCESS)
         );
-        assert_eq!(permitted(&root, &file, b"trusted.a", WRITE), Ok(()));
-        assert_eq!(permitted(&ann, &file, b"security.a", READ), Ok(()));
         assert_eq!(
-            permitted(&ann, &file, b"security.a", WRITE),
+            permitted(&root, &link, None, b"user.a", WRITE),
             Err(Errno::PERM)
         );
+        assert_eq!(
+            permitted(&root, &link, None, b"user.a", READ),
+            Err(Errno::NODATA)
+        );
+        assert_eq!(
+            permitted(&ann, &sticky, None, b"user.a", WRITE),
+            Err(Errno::PERM)
+        );
+        assert_eq!(
+            permitted(&ann, &file, None, b"trusted.a", READ),
+            Err(Errno::NODATA)
+        );
+        assert_eq!(permitted(&root, &file, None, b"trusted.a", WRITE), Ok(()));
+        assert_eq!(permitted(&ann, &file, None, b"security.a", READ), Ok(()));
+        assert_eq!(
+            permitted(&ann, &file, None, b"security.a", WRITE),
+            Err(Errno::PERM)
+        );
+        let owner = Caller { uid: 5, ..ann };
+        let (access, default) = (AclKind::Access.name(), AclKind::Default.name());
+        for (caller, inode, name, may) in [
+            (&owner, &file, access, Ok(())),
+            (&owner, &sticky, default, Ok(())),
+            (&root, &file, access, Ok(())),
+            (&ann, &file, access, Err(Errno::PERM)),
+            (&ann, &sticky, default, Err(Errno::PERM)),
+        ] {
+            assert_eq!(permitted(caller, inode, None, name, WRITE), may);
+            assert_eq!(permitted(caller, inode, None, name, READ), Ok(()));
+        }
     }
 }

@@ -244,13 +244,13 @@ impl Session {
             return Err(Errno::NOMEM);
         }
         let thread = gate_number::number();
-        let admitted = || {
-            Ok(match need.log {
+        let admitted = |bytes| {
+            Ok(match bytes {
                 0 => None,
                 bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
             })
         };
-        let permit = admitted()?;
+        let permit = admitted(need.log)?;
         if permit.is_some() && caller.request != 0 {
             self.requests.begin(caller.request, || self.log.reserved());
         }
@@ -276,7 +276,11 @@ impl Session {
                     // Gives its space in the log back: whoever takes the rights away waits for some.
                     drop(op);
                     self.take_rights(caller, ino, bits)?;
-                    op = Op::new(self, caller, thread, admitted()?);
+                    op = Op::new(self, caller, thread, admitted(need.log)?);
+                }
+                Err(Stop::Log(bytes)) => {
+                    drop(op);
+                    op = Op::new(self, caller, thread, admitted(need.log.max(bytes))?);
                 }
                 Err(stop) => self.settle(stop, &mut search)?,
             }
@@ -289,7 +293,7 @@ impl Session {
         match stop {
             Stop::Errno(e) => Err(e),
             // Settled where the call's space in the log can be given back.
-            Stop::Rights(..) => Err(Errno::IO),
+            Stop::Rights(..) | Stop::Log(_) => Err(Errno::IO),
             Stop::Again => search.once_more(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Grow(ino) => self

@@ -5,7 +5,7 @@
 //! thread of this one can: an operation on names looks them up again under the locks that it
 //! needs, and the run begins anew if they stand for something else by then.
 
-use crate::access::{EXECUTE, may};
+use crate::access::EXECUTE;
 use crate::entries::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use crate::errno::{Errno, Stop};
 use crate::op::Op;
@@ -238,7 +238,7 @@ impl<'o, 's> Walk<'o, 's> {
         let node = self.op.leased(dir, mode)?;
         let state = self.op.read(&node)?;
         self.op.live_dir(&state)?;
-        may(self.op.caller, &state.inode, EXECUTE)?;
+        self.op.may(&state, EXECUTE)?;
         match name {
             b"." => return Ok(Some((dir, KIND_DIR))),
             b".." => return Ok(Some((state.inode.parent.max(Ino::ROOT.0), KIND_DIR))),

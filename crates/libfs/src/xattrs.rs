@@ -1,5 +1,6 @@
 //! Extended attributes.
 
+use crate::acl::check_value;
 use crate::attr::Caller;
 use crate::errno::{Errno, Result, Stop};
 use crate::flags::may_change;
@@ -9,6 +10,7 @@ use crate::room::blocks_bytes;
 use crate::session::{Need, Session};
 use shale_device::asymmetric::WriteGuard;
 use shale_format::Ino;
+use shale_format::acl::AclKind;
 use shale_format::inode::time;
 use shale_format::limits::{
     BLOCK_BYTES, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
@@ -36,6 +38,9 @@ impl Session {
         flags: u32,
     ) -> Result<()> {
         check_set(name, value, flags)?;
+        if let Some(kind) = AclKind::of(name) {
+            return self.set_acl(caller, ino, kind, value, None);
+        }
         if self.done_before(caller).is_some() {
             return Ok(());
         }
@@ -52,6 +57,10 @@ impl Session {
         flags: u32,
         place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<()> {
+        if let Some(kind) = AclKind::of(name) {
+            check_set(name, value, flags)?;
+            return self.set_acl_where(caller, kind, value, None, place);
+        }
         let bytes = name.len().min(XATTR_NAME_BYTES_MAX) + value.len().min(XATTR_VALUE_BYTES_MAX);
         let need = Need {
             log: record_bytes(XattrBody::BYTES, bytes) as u64,
@@ -73,14 +82,7 @@ impl Session {
             if old.is_none() && flags & XATTR_REPLACE != 0 {
                 return Err(Errno::NODATA.into());
             }
-            let now = encoded_bytes(attrs);
-            let goes = old.map_or(0, |v| XattrEntry::BYTES + name.len() + v.len());
-            let then = now - goes + XattrEntry::BYTES + name.len() + value.len();
-            if then > XATTR_TOTAL_BYTES_MAX {
-                return Err(Errno::NOSPC.into());
-            }
-            let had = if attrs.is_empty() { 0 } else { blocks(now) };
-            op.need_room(blocks_bytes(most_blocks(then).saturating_sub(had)))?;
+            op.need_room(room_for(attrs, name, Some(value))?)?;
             let end = op.append(&mut encode::set_xattr(Ino(ino), name, value))?;
             if let Some(attrs) = &mut state.xattrs {
                 attrs.insert(name.to_vec(), value.to_vec());
@@ -151,6 +153,10 @@ impl Session {
         name: &[u8],
         place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<()> {
+        if let Some(kind) = AclKind::of(name) {
+            // One that is not there is no error.
+            return self.set_acl_where(caller, kind, b"", None, place);
+        }
         let need = Need {
             log: record_bytes(XattrBody::BYTES, name.len().min(XATTR_NAME_BYTES_MAX)) as u64,
         };
@@ -192,10 +198,10 @@ pub(crate) fn remove_xattr(
     name: &[u8],
 ) -> std::result::Result<(), Stop> {
     let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
-    let value = attrs.get(name).ok_or(Errno::NODATA)?;
-    let now = encoded_bytes(attrs);
-    let then = now - XattrEntry::BYTES - name.len() - value.len();
-    op.need_room(blocks_bytes(most_blocks(then).saturating_sub(blocks(now))))?;
+    if !attrs.contains_key(name) {
+        return Err(Errno::NODATA.into());
+    }
+    op.need_room(room_for(attrs, name, None)?)?;
     let end = op.append(&mut encode::remove_xattr(Ino(ino), name))?;
     if let Some(attrs) = &mut state.xattrs {
         attrs.remove(name);
@@ -211,19 +217,30 @@ pub(crate) fn with_xattrs<'n>(
     node: &'n Node,
 ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
     let mut state = op.lock(node)?;
-    if state.xattrs.is_none() {
-        state.xattrs = Some(op.session.view.xattrs(&state.inode)?);
-    }
+    op.load_xattrs(&mut state)?;
     Ok(state)
 }
 
+/// Room that attributes need when one of them gets another value, or goes. `ENOSPC`: they are too long together.
+pub(crate) fn room_for(attrs: &Xattrs, name: &[u8], value: Option<&[u8]>) -> Result<u64> {
+    let entry = |value: &[u8]| XattrEntry::BYTES + name.len() + value.len();
+    let now = encoded_bytes(attrs);
+    let goes = attrs.get(name).map_or(0, |v| entry(v));
+    let then = now - goes + value.map_or(0, entry);
+    if value.is_some() && then > XATTR_TOTAL_BYTES_MAX {
+        return Err(Errno::NOSPC);
+    }
+    let had = if attrs.is_empty() { 0 } else { blocks(now) };
+    Ok(blocks_bytes(most_blocks(then).saturating_sub(had)))
+}
+
 /// Blocks that an encoding of so many bytes fills.
-fn blocks(bytes: usize) -> u64 {
+pub(crate) fn blocks(bytes: usize) -> u64 {
     bytes.div_ceil(BLOCK_BYTES) as u64
 }
 
 /// The same with the list that they need where no run is free.
-fn most_blocks(bytes: usize) -> u64 {
+pub(crate) fn most_blocks(bytes: usize) -> u64 {
     let blocks = blocks(bytes);
     blocks + u64::from(blocks > 1)
 }
@@ -241,11 +258,14 @@ fn check_set(name: &[u8], value: &[u8], flags: u32) -> Result<()> {
     if value.len() > XATTR_VALUE_BYTES_MAX {
         return Err(Errno::TOOBIG);
     }
+    if AclKind::of(name).is_some() {
+        check_value(value)?;
+    }
     Ok(())
 }
 
-/// Refuses names without a name space that is served, and access control lists, which
-/// nothing here would obey.
+/// Refuses names without a name space that is served, and access control lists of a kind
+/// that there is not.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Errno::RANGE);
@@ -260,7 +280,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() == space.len() {
         return Err(Errno::INVAL);
     }
-    if name.starts_with(b"system.posix_acl_") {
+    if name.starts_with(b"system.posix_acl_") && AclKind::of(name).is_none() {
         Err(Errno::OPNOTSUPP)
     } else {
         Ok(())
@@ -280,7 +300,9 @@ mod tests {
             (b"user.", Err(Errno::INVAL)),
             (b"", Err(Errno::RANGE)),
             (b"userx", Err(Errno::OPNOTSUPP)),
-            (b"system.posix_acl_access", Err(Errno::OPNOTSUPP)),
+            (b"system.posix_acl_access", Ok(())),
+            (b"system.posix_acl_default", Ok(())),
+            (b"system.posix_acl_other", Err(Errno::OPNOTSUPP)),
             (b"user.a\0b", Err(Errno::INVAL)),
         ] {
             assert_eq!(check_name(name), expected, "{name:?}");

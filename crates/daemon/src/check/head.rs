@@ -87,12 +87,12 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             (a, b)
         };
         // One copy after the other says so before the first block of inodes, directories or extents goes down,
-        // a device is added whose zones do not begin at 1 MiB, or the first inode has flags.
+        // a device is added whose zones do not begin at 1 MiB, or the first inode has flags or a list.
         let begins = |feature| {
             let mut begun = *older;
             begun.incompatible |= feature;
             begun.generation += 1;
-            begun.encode() == newer.encode()
+            older.incompatible & feature == 0 && begun.encode() == newer.encode()
         };
         let begun = [
             version::INODES_BELOW,
@@ -100,6 +100,7 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             version::EXTENTS_BELOW,
             version::ZONES_START,
             version::INODE_FLAGS,
+            version::POSIX_ACLS,
         ];
         let (severity, what) = match begun.into_iter().any(begins) {
             true => (Severity::Info, "a feature was about to come into use"),

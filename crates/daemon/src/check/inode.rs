@@ -1,6 +1,7 @@
 //! Inodes: their fields, their blocks, their attributes.
 
 use super::Checker;
+use super::acl::{self, Wrong};
 use super::claims::{Claimed, Claims, Owner, Part};
 use super::media::Media;
 use super::report::{Findings, Object, Severity};
@@ -12,7 +13,7 @@ use shale_format::limits::{
     BLOCK_BYTES, FILE_BYTES_MAX, LINKS_MAX, SYMLINK_BYTES_MAX, XATTR_TOTAL_BYTES_MAX,
 };
 use shale_format::tree::TreeKind;
-use shale_format::xattr::{self, XattrHeader};
+use shale_format::xattr::{self, XattrHeader, Xattrs};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{VolumeError, check_target};
 
@@ -469,6 +470,20 @@ impl Checker<'_> {
                 let what = "bytes of extended attributes";
                 let found = xattr::encoded_bytes(&attrs);
                 self.findings.equal(object, what, bytes, found);
+                self.check_acls(inode, &attrs);
+            }
+        }
+    }
+
+    fn check_acls(&mut self, inode: &Inode, attrs: &Xattrs) {
+        let (f, object) = (&mut self.findings, Object::Inode(inode.ino));
+        match acl::check(&self.sb, inode, attrs) {
+            Ok(()) => {}
+            Err(Wrong::List(why)) => f.error(object, None, "access control list", ("", why)),
+            Err(Wrong::Mode { expected, found }) => {
+                let what = "mode beside an access control list";
+                let modes = (format!("{expected:o}"), format!("{found:o}"));
+                f.error(object, None, what, modes);
             }
         }
     }

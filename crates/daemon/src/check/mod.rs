@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `head`, `journal` | superblocks, root block; a batch that waits is laid over the media |
 //! | `logs` | log table, log files, what waits in them |
-//! | `slots`, `inode`, `tree` | inode file, fields of inodes, extents, trees, attributes |
+//! | `slots`, `inode`, `tree`, `acl` | inode file, fields of inodes, extents, trees, attributes |
 //! | `entries`, `links` | directory entries; link counts, parents, rings, orphans |
 //! | `lower` | bitmaps and zones of tiers below NVM |
 //! | `claims`, `bitmap` | every block used once, and marked used |
@@ -24,6 +24,7 @@
 //! entered once, whoever refers to it; what refers to blocks again is followed up to
 //! a multiple of the tier.
 
+mod acl;
 mod below;
 mod bitmap;
 mod claims;

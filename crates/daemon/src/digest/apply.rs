@@ -7,6 +7,7 @@ use super::gather::LogSource;
 use super::layout::{FilePlan, Link};
 use super::plan::{EntryChange, InodePlan, Orphan, Plan};
 use shale_device::mutants;
+use shale_format::acl::AclKind;
 use shale_format::extent::{Extent, UNWRITTEN, root_kind};
 use shale_format::inode::{Inode, flag};
 use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
@@ -43,6 +44,14 @@ pub(crate) fn commit(
         .any(|p| p.inode.as_ref().is_some_and(flagged))
     {
         volume.let_inodes_have_flags()?;
+    }
+    let has_acl = |x: &Xattrs| AclKind::BOTH.iter().any(|k| x.contains_key(k.name()));
+    if plan
+        .inodes
+        .iter()
+        .any(|p| p.xattrs.as_ref().is_some_and(has_acl))
+    {
+        volume.let_inodes_have_acls()?;
     }
     let mut txn = volume.begin();
     txn.limit_growth(growth);

@@ -1,6 +1,7 @@
 //! What a client may do, as digest asks it. Digest itself checks that a record makes
 //! sense; whether this client may make it is decided here.
 
+use shale_format::acl::Acl;
 use shale_format::inode::Inode;
 use shale_format::record::SetAttrBody;
 use shale_format::{Ino, TierId};
@@ -16,7 +17,7 @@ pub enum Act<'a> {
     },
     /// Change owner, mode or times.
     Attributes(&'a SetAttrBody),
-    /// Set the extended attribute of this name.
+    /// Set the extended attribute of this name. (An access control list changes the mode, too.)
     Xattr(&'a [u8]),
     /// Remove the extended attribute of this name.
     RemoveXattr(&'a [u8]),
@@ -54,6 +55,8 @@ pub struct Change<'a> {
     pub act: Act<'a>,
     /// The inode that it is done to, as the records before have left it.
     pub inode: &'a Inode,
+    /// Its access control list, if it has one and [`Authority::asks_acl`].
+    pub acl: Option<&'a Acl>,
     /// Generation of the lease that the record was made under.
     pub lease: u32,
 }
@@ -108,6 +111,10 @@ pub trait Authority {
     /// it that nobody else allocates or writes there during the call.
     fn straight(&self) -> Option<Straight> {
         None
+    }
+    /// Whether the access control list of an inode matters to what the client may do with it.
+    fn asks_acl(&self, _: &Inode) -> bool {
+        false
     }
     /// Lease and POSIX permission. Error: why not.
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str>;

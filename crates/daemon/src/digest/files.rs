@@ -3,8 +3,9 @@
 
 use super::authority::Act;
 use super::content::{BLOCK, Content, Shift};
-use super::net::{At, NOBODY, Net, Step, XattrNet, bad, need};
+use super::net::{At, NOBODY, Net, Step, Stop, XattrNet, bad, need};
 use shale_device::mutants;
+use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
 use shale_format::inode::flag::CHANGEABLE;
 use shale_format::limits::{
@@ -260,6 +261,9 @@ impl Net<'_> {
         }
         self.may(at, &inode, Act::Attributes(body))?;
         self.changed(ino, at);
+        if body.valid & attr::MODE != 0 {
+            self.acl_follows(ino, body.mode, at)?;
+        }
         let (now, marks) = self.now(ino);
         if body.valid & attr::MODE != 0 {
             now.mode = now.mode & !0o7777 | body.mode & 0o7777;
@@ -290,6 +294,44 @@ impl Net<'_> {
         Ok(())
     }
 
+    /// Changes the access control list of an inode that gets this mode: the mask, without one the owning group,
+    /// and owner and others.
+    fn acl_follows(&mut self, ino: Ino, mode: u32, at: &At) -> Step<()> {
+        let net = self.slot(ino)?;
+        let none = net.xattrs.is_none() && net.continued().is_none_or(|b| b.xattr_addr == 0);
+        if none || mutants::is_on("acl-without-mode") {
+            return Ok(());
+        }
+        self.load_xattrs(ino)?;
+        let name = AclKind::Access.name();
+        if let Some(x) = self.slot(ino)?.xattrs.as_mut()
+            && let Some(value) = x.now.get_mut(name)
+        {
+            let acl = Acl::decode(value).map_err(|e| Stop::Bad(e.to_string().into()))?;
+            *value = acl.with_mode(mode).encode();
+            x.by.insert(name.to_vec(), at.index);
+        }
+        Ok(())
+    }
+
+    /// Checks an access control list that an inode gets, and gives it the mode that goes with it.
+    fn mode_follows(&mut self, inode: &Inode, kind: AclKind, value: &[u8], at: &At) -> Step<()> {
+        let acl = Acl::decode(value).map_err(|e| Stop::Bad(e.to_string().into()))?;
+        need(!inode.is_symlink(), "an access control list of a link")?;
+        if kind == AclKind::Default {
+            return need(inode.is_dir(), "a default list of what is no directory");
+        }
+        let (bits, is_all) = acl.as_mode();
+        need(!is_all, "an access control list that is a mode")?;
+        let authority = self.authority;
+        let stranger = !authority.keeps_set_id() && !authority.is_in_group(inode.gid);
+        let kept = if stranger { !0o2000 } else { !0 };
+        let (now, marks) = self.now(Ino(inode.ino));
+        now.mode = now.mode & !0o777 & kept | bits;
+        marks.mode = at.index;
+        Ok(())
+    }
+
     /// `SetXattr` with a value, `RemoveXattr` without one.
     pub(crate) fn xattr(&mut self, at: &At, name: &[u8], value: Option<&[u8]>) -> Step<()> {
         let ino = Ino(at.header.ino);
@@ -307,6 +349,9 @@ impl Net<'_> {
             None => Act::RemoveXattr(name),
         };
         self.may(at, &inode, act)?;
+        if let (Some(kind), Some(value)) = (AclKind::of(name), value) {
+            self.mode_follows(&inode, kind, value, at)?;
+        }
         self.load_xattrs(ino)?;
         if let Some(x) = self.slot(ino)?.xattrs.as_mut() {
             match value {

@@ -13,13 +13,16 @@ use super::authority::{Act, Authority, Change};
 use super::content::Content;
 use super::image::Image;
 use super::ranges::Ranges;
+use shale_device::mutants;
+use shale_format::acl::{Acl, AclError, AclKind};
 use shale_format::inode::{self, Inode};
 use shale_format::record::{RecordHeader, flag};
 use shale_format::xattr::Xattrs;
 use shale_format::{DirKey, Ino};
 use shale_volume::VolumeError;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// No record.
 pub const NOBODY: u32 = u32::MAX;
@@ -211,6 +214,8 @@ pub struct Net<'a> {
     pub created: Vec<Ino>,
     /// Directories looked at on the way up from others.
     pub(crate) steps: u64,
+    /// Access control lists in the volume that were asked for.
+    acls: RefCell<HashMap<Ino, Option<Acl>>>,
 }
 
 impl<'a> Net<'a> {
@@ -223,6 +228,7 @@ impl<'a> Net<'a> {
             stolen: Ranges::default(),
             created: Vec::new(),
             steps: 0,
+            acls: RefCell::default(),
         }
     }
 
@@ -277,14 +283,40 @@ impl<'a> Net<'a> {
 
     /// Asks lease and permission.
     pub(crate) fn may(&self, at: &At, inode: &Inode, act: Act<'_>) -> Step<()> {
+        let acl = match self.authority.asks_acl(inode) && !mutants::is_on("acl-unchecked") {
+            true => self.acl(inode)?,
+            false => None,
+        };
         let change = Change {
             act,
             inode,
+            acl: acl.as_ref(),
             lease: at.header.lease,
         };
         self.authority
             .may_change(&change)
             .map_err(|why| Stop::Bad(why.into()))
+    }
+
+    /// The access control list of an inode, as the records before have left it. One in the volume is read once.
+    fn acl(&self, inode: &Inode) -> Step<Option<Acl>> {
+        let no_list = |e: AclError| Stop::Bad(e.to_string().into());
+        let Some(net) = self.inodes.get(&Ino(inode.ino)) else {
+            return Ok(None);
+        };
+        if let Some(xattrs) = &net.xattrs {
+            return Acl::among(&xattrs.now, AclKind::Access).map_err(no_list);
+        }
+        let Some(base) = net.continued().filter(|b| b.xattr_addr != 0) else {
+            return Ok(None);
+        };
+        if let Some(known) = self.acls.borrow().get(&Ino(inode.ino)) {
+            return Ok(known.clone());
+        }
+        let attrs = self.image.xattrs(base)?;
+        let acl = Acl::among(&attrs, AclKind::Access).map_err(no_list)?;
+        self.acls.borrow_mut().insert(Ino(inode.ino), acl.clone());
+        Ok(acl)
     }
 
     /// Sets times (indexes of [`inode::time`]) to the record's.

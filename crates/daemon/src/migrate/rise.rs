@@ -187,10 +187,10 @@ impl Shared {
             return true;
         }
         let _reader = self.readers.enter();
-        let found = self.volume.view().inode(ino);
-        found.is_ok_and(|inode| {
-            inode.is_some_and(|i| client.person.may_read(&i) || client.person.owns(&i))
-        })
+        let (view, person) = (self.volume.view(), &client.person);
+        let found = view.inode(ino);
+        found
+            .is_ok_and(|inode| inode.is_some_and(|i| person.may_read(&view, &i) || person.owns(&i)))
     }
 
     /// Moves what is read often up, as far as NVM has room, or holds what is used less.

@@ -8,14 +8,17 @@ use crate::caller::{CAP_SYS_ADMIN, Privileges};
 use crate::node::{Errno, Ioctl, NodeFs, Result};
 use shale_proto::mounts::{self, RangeCall};
 
-use crate::wire::{GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SetxattrIn};
+use crate::wire::{GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SetxattrExt, SetxattrIn};
 
 /// `XFS_IOC_GOINGDOWN`, which ext4 and others share: `_IOR('X', 125, u32)`.
 pub const IOC_SHUTDOWN: u32 = 0x8004_587d;
 /// Its strongest form, in which nothing more is written.
 const SHUTDOWN_WRITE_NOTHING: u32 = 2;
 
-/// Names by which ACLs are reached. The kernel, not asked to enforce them, would
+/// `FUSE_SETXATTR_ACL_KILL_SGID`: who sets the list may not keep set-group-ID.
+const ACL_KILL_SGID: u32 = 1;
+
+/// Names by which ACLs are reached. A kernel that was not asked to enforce them would
 /// pass them through as plain attributes: they would be stored and mean nothing.
 fn is_acl(name: &[u8]) -> bool {
     matches!(
@@ -44,10 +47,19 @@ fn shutdown_flags(pid: u32, pointer: u64) -> Result<u32> {
 impl<F: NodeFs + ?Sized> Call<'_, F> {
     pub(super) fn setxattr(&mut self) -> Result<usize> {
         let SetxattrIn { size, flags } = self.body.take()?;
+        let more = match self.acls {
+            true => self.body.take::<SetxattrExt>()?.setxattr_flags,
+            false => 0,
+        };
         let name = self.body.name()?;
         let value = self.body.bytes(size as usize)?;
-        if is_acl(name) {
-            return Err(Errno(libc::EOPNOTSUPP));
+        if self.is_served_acl(name)? {
+            let kill_sgid = more & ACL_KILL_SGID != 0;
+            let (request, ino) = (&self.request, self.ino);
+            return self
+                .fs
+                .set_acl(request, ino, name, value, kill_sgid)
+                .map(|()| 0);
         }
         if name == mounts::RANGE.as_bytes() {
             let call = RangeCall::from_bytes(value).ok_or(Errno(libc::EINVAL))?;
@@ -64,17 +76,27 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
     pub(super) fn getxattr(&mut self) -> Result<usize> {
         let GetxattrIn { size, .. } = self.body.take()?;
         let name = self.body.name()?;
-        if is_acl(name) {
-            return Err(Errno(libc::EOPNOTSUPP));
+        let acl = self.is_served_acl(name)?;
+        match self.fs.getxattr(&self.request, self.ino, name) {
+            Ok(value) => self.put_sized(&value, size),
+            // A file system that has none of these: with an error the kernel would let nobody in.
+            Err(Errno(libc::EOPNOTSUPP)) if acl => Err(Errno(libc::ENODATA)),
+            Err(e) => Err(e),
         }
-        let value = self.fs.getxattr(&self.request, self.ino, name)?;
-        self.put_sized(&value, size)
     }
 
     pub(super) fn listxattr(&mut self) -> Result<usize> {
         let GetxattrIn { size, .. } = self.body.take()?;
         let names = self.fs.listxattr(&self.request, self.ino)?;
         self.put_sized(&names, size)
+    }
+
+    /// Whether the name is one of an ACL. Error: it is, and nobody would obey it.
+    fn is_served_acl(&self, name: &[u8]) -> Result<bool> {
+        match is_acl(name) {
+            true if !self.acls => Err(Errno(libc::EOPNOTSUPP)),
+            acl => Ok(acl),
+        }
     }
 
     /// The bytes, or with no room for any their number.
@@ -94,9 +116,7 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
 
     pub(super) fn removexattr(&mut self) -> Result<usize> {
         let name = self.body.name()?;
-        if is_acl(name) {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
+        self.is_served_acl(name)?;
         self.fs
             .removexattr(&self.request, self.ino, name)
             .map(|()| 0)

@@ -12,11 +12,13 @@ mod message;
 mod names;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use self::data::{Pages, ioctl_of};
 pub use self::extended::IOC_SHUTDOWN;
 use self::message::{Body, Payload};
+use crate::negotiate::MountInfo;
 use crate::node::{Errno, NodeFs, Request, Result};
 use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, OpenOut, UNIQUE_RESENT, opcode};
 
@@ -44,12 +46,15 @@ pub enum Answer {
 pub struct Adapter<F: ?Sized> {
     fs: Arc<F>,
     validity: Validity,
+    acls: AtomicBool,
 }
 
 /// One request being served.
 struct Call<'a, F: ?Sized> {
     fs: &'a F,
     validity: Validity,
+    /// The kernel obeys access control lists.
+    acls: bool,
     request: Request,
     /// The inode it is about; of changes of names the directory.
     ino: u64,
@@ -64,7 +69,16 @@ pub fn is_forget(kind: u32) -> bool {
 
 impl<F: NodeFs + ?Sized> Adapter<F> {
     pub fn new(fs: Arc<F>, validity: Validity) -> Self {
-        Self { fs, validity }
+        Self {
+            fs,
+            validity,
+            acls: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the kernel obeys access control lists, as was agreed.
+    pub fn agree(&self, info: &MountInfo) {
+        self.acls.store(info.has_acls(), Ordering::Release);
     }
 
     pub fn fs(&self) -> &F {
@@ -84,6 +98,7 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
         let call = Call {
             fs: &*self.fs,
             validity: self.validity,
+            acls: self.acls.load(Ordering::Acquire),
             request: Request {
                 unique: header.unique & !UNIQUE_RESENT,
                 uid: header.uid,

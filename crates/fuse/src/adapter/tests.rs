@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Adapter, Answer, Pages, Validity};
+use crate::negotiate::MountInfo;
 use crate::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, NodeFs, Request, Result, SetAttr, StatFs,
     WriteFlags,
@@ -148,6 +149,13 @@ impl NodeFs for Noting {
     fn statfs(&self, r: &Request) -> Result<StatFs> {
         self.note(r, "statfs".to_owned(), StatFs::default())
     }
+    fn set_acl(&self, r: &Request, i: u64, name: &[u8], value: &[u8], kill: bool) -> Result<()> {
+        self.note(
+            r,
+            format!("set_acl {i} {} {} {kill}", text(name), text(value)),
+            (),
+        )
+    }
     fn setxattr(&self, r: &Request, i: u64, name: &[u8], value: &[u8], f: u32) -> Result<()> {
         self.note(
             r,
@@ -190,7 +198,17 @@ impl Served {
     }
 }
 
-fn serve_on(fs: Noting, negative: u64, (header, message): (InHeader, Vec<u8>)) -> Served {
+fn serve_on(fs: Noting, negative: u64, message: (InHeader, Vec<u8>)) -> Served {
+    serve_agreed(fs, 0, negative, message)
+}
+
+/// By a kernel with which these flags were agreed.
+fn serve_agreed(
+    fs: Noting,
+    flags: u64,
+    negative: u64,
+    (header, message): (InHeader, Vec<u8>),
+) -> Served {
     let (fs, hour) = (Arc::new(fs), Duration::from_secs(3600));
     let validity = Validity {
         entry: hour,
@@ -198,7 +216,9 @@ fn serve_on(fs: Noting, negative: u64, (header, message): (InHeader, Vec<u8>)) -
         attr: hour,
     };
     let mut payload = vec![0xee; 8192];
-    let answer = Adapter::new(Arc::clone(&fs), validity).handle(&header, &message, &mut payload);
+    let adapter = Adapter::new(Arc::clone(&fs), validity);
+    adapter.agree(&MountInfo::agreed(flags));
+    let answer = adapter.handle(&header, &message, &mut payload);
     let (asked, requests) = (fs.asked.lock().clone(), fs.requests.lock().clone());
     Served {
         answer,
@@ -551,4 +571,25 @@ fn acls_are_refused_before_they_are_stored() {
     assert_eq!(refused.answer, Answer::Reply(Err(Errno(libc::EOPNOTSUPP))));
     assert!(refused.asked.is_empty());
     assert_eq!(set(b"user.a\0v").asked, ["setxattr 9 user.a v 2"]);
+}
+
+#[test]
+fn acls_that_the_kernel_obeys_are_set() {
+    const OF_A_KERNEL: u64 = 1 << 20 | 1 << 29;
+    let set = |setxattr_flags, name: &[u8]| {
+        // Size and flags, and what is behind them now.
+        let head: [u32; 4] = [1, 2, setxattr_flags, 0];
+        let message = message(opcode::SETXATTR, &head, name);
+        serve_agreed(Noting::default(), OF_A_KERNEL, 0, message)
+    };
+    let name = b"system.posix_acl_access\0v";
+    assert_eq!(
+        set(0, name).asked,
+        ["set_acl 9 system.posix_acl_access v false"]
+    );
+    assert_eq!(
+        set(1, name).asked,
+        ["set_acl 9 system.posix_acl_access v true"]
+    );
+    assert_eq!(set(0, b"user.a\0v").asked, ["setxattr 9 user.a v 2"]);
 }

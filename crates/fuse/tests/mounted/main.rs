@@ -447,7 +447,7 @@ fn nothing_is_cached_with_zero_timeouts() {
 }
 
 #[test]
-fn extended_attributes_without_acls() {
+fn extended_attributes_of_a_file_system_without_acls() {
     let Some(m) = Mounted::new() else { return };
     fs::write(m.path("f"), b"").unwrap();
     let path = m.path("f");
@@ -465,7 +465,14 @@ fn extended_attributes_without_acls() {
     let gone = rustix::fs::getxattr(&path, "user.a", &mut buf);
     assert_eq!(gone, Err(rustix::io::Errno::NODATA));
     let acl = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut buf);
-    assert_eq!(acl, Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(acl, Err(rustix::io::Errno::NODATA));
+    let mut list = vec![2, 0, 0, 0];
+    for tag in [1u8, 4, 32] {
+        list.extend([tag, 0, 6, 0, 255, 255, 255, 255]);
+    }
+    let name = "system.posix_acl_access";
+    let set = rustix::fs::setxattr(&path, name, &list, XattrFlags::empty());
+    assert_eq!(set, Err(rustix::io::Errno::OPNOTSUPP));
 }
 
 #[test]

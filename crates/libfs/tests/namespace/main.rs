@@ -3,6 +3,7 @@
 //!
 //! `SHALE_SEED=n` runs another sequence, `SHALE_STEPS=n` a longer one.
 
+mod acls;
 mod leases;
 mod left;
 mod place;

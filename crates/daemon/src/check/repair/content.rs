@@ -7,6 +7,7 @@
 use super::slots::direct;
 use super::trees::{Pass, Walked, extents_of};
 use super::{Kept, Repair};
+use crate::check::acl::{self, Wrong};
 use crate::check::inode::kind;
 use shale_format::dirent::kind_of_mode;
 use shale_format::extent::{Extent, ExtentRoot, UNWRITTEN, root_kind};
@@ -22,6 +23,15 @@ const MODE_MAX: u32 = 0o177_777;
 const NS_MAX: u32 = 999_999_999;
 /// File block behind the last one that a file can have.
 const BLOCK_END: u64 = FILE_BYTES_MAX / BLOCK_BYTES as u64;
+
+/// The extended attributes of one inode.
+#[derive(Default)]
+pub(super) struct Attributes {
+    /// Their blocks.
+    pub(super) runs: Vec<(BlockAddr, u64)>,
+    /// What is wrong with its access control lists.
+    wrong: Option<Wrong>,
+}
 
 /// The extents of one inode as they are read.
 #[derive(Default)]
@@ -122,10 +132,29 @@ impl Repair {
         let Some(inode) = self.inode_of(ino) else {
             return;
         };
-        if self.read_xattrs(&inode, true).is_none() {
-            self.mend(ino, "extended attributes", true, |i| {
+        match self.read_xattrs(&inode, true) {
+            None => self.mend(ino, "extended attributes", true, |i| {
                 (i.xattr_addr, i.xattr_bytes) = (0, 0);
-            });
+            }),
+            Some(Attributes {
+                wrong: Some(Wrong::List(why)),
+                ..
+            }) => {
+                let what = format!("extended attributes and rights of groups: {why}");
+                self.mend(ino, &what, true, |i| {
+                    (i.xattr_addr, i.xattr_bytes) = (0, 0);
+                    // They spoke of everybody that the list named, not of the group.
+                    i.mode &= !0o070;
+                });
+            }
+            Some(Attributes {
+                wrong: Some(Wrong::Mode { expected, .. }),
+                ..
+            }) => {
+                let what = "mode set as its access control list says";
+                self.mend(ino, what, false, |i| i.mode = i.mode & !0o777 | expected);
+            }
+            Some(_) => {}
         }
         let kind = match inode.is_dir() {
             true => TreeKind::Entries,
@@ -155,16 +184,12 @@ impl Repair {
         }
     }
 
-    /// The blocks of an inode's attributes; `None`: they cannot be read.
-    pub(super) fn read_xattrs(
-        &mut self,
-        inode: &Inode,
-        claim: bool,
-    ) -> Option<Vec<(BlockAddr, u64)>> {
+    /// An inode's attributes; `None`: they cannot be read.
+    pub(super) fn read_xattrs(&mut self, inode: &Inode, claim: bool) -> Option<Attributes> {
         let bytes = inode.xattr_length();
         let addr = BlockAddr::from_raw(inode.xattr_addr);
         if inode.xattr_bytes == 0 && addr.is_none() {
-            return Some(Vec::new());
+            return Some(Attributes::default());
         }
         if bytes == 0 || addr.is_none() || bytes > XATTR_TOTAL_BYTES_MAX + XattrHeader::BYTES {
             return None;
@@ -191,11 +216,14 @@ impl Repair {
         if xattr::encoded_bytes(&attrs) != bytes {
             return None;
         }
+        let wrong = acl::check(&self.sb, inode, &attrs).err();
+        let goes = matches!(wrong, Some(Wrong::List(_)));
         let free = !claim
+            || goes
             || runs
                 .iter()
                 .all(|&(addr, len)| self.space.claim_run(addr, len));
-        free.then_some(runs)
+        free.then_some(Attributes { runs, wrong })
     }
 
     /// Claims the blocks of data of a file or link.

@@ -60,7 +60,7 @@ impl Repair {
         };
         let (extents, entries) = (kept.extents.take(), kept.entries.take());
         let mut inode = kept.inode;
-        for (addr, len) in self.read_xattrs(&inode, false).unwrap_or_default() {
+        for (addr, len) in self.read_xattrs(&inode, false).unwrap_or_default().runs {
             self.space.keep(addr, len);
         }
         if let Some(mut tiers) = extents {

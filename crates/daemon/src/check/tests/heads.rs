@@ -163,7 +163,7 @@ fn a_batch_that_waits_is_no_damage() {
     let report = s.check();
     assert_clean(&report);
     assert!(report.needs_recovery);
-    assert_eq!(report.totals.entries, 5 + 30 * 14 - 1 + 9 + 2 + 2);
+    assert_eq!(report.totals.entries, 5 + 30 * 14 - 1 + 10 + 2 + 2);
     // The check changed nothing: recovery still has everything to do.
     let volume = shale_volume::Volume::open(Arc::clone(&s.map)).unwrap();
     assert_eq!(volume.txid().0, report.txid);

@@ -2,8 +2,10 @@
 
 use super::sample::*;
 use super::{Damage, damage, each_is_found};
+use shale_format::acl::{Acl, AclKind, Who};
 use shale_format::extent::Extent;
 use shale_format::tree::ChildEntry;
+use shale_format::version;
 use shale_format::{BlockAddr, TierId};
 
 fn leaf(s: &Sample, ino: u64, n: usize) -> u64 {
@@ -381,6 +383,70 @@ const ATTRIBUTES: &[Damage] = &[
         "direct",
     ),
 ];
+
+const LISTS: &[Damage] = &[
+    damage(
+        |s| s.edit(LISTED, |i| i.mode ^= 0o020),
+        "mode beside an access control list",
+        "expected 664, found 644",
+    ),
+    damage(
+        |s| {
+            s.edit_xattrs(LISTED, |x| {
+                let mut bytes = list(6).encode();
+                bytes[0] = 3;
+                x.insert(AclKind::Access.name().to_vec(), bytes);
+            });
+        },
+        "access control list",
+        "version 3 of an access control list",
+    ),
+    damage(
+        |s| {
+            s.edit_xattrs(LISTED, |x| {
+                let bytes = list(6).encode();
+                x.insert(AclKind::Access.name().to_vec(), bytes[..36].to_vec());
+            });
+        },
+        "access control list",
+        "not in order or not complete",
+    ),
+    damage(
+        |s| {
+            s.edit_xattrs(LISTED, |x| {
+                x.insert(AclKind::Default.name().to_vec(), list(6).encode());
+            });
+        },
+        "access control list",
+        "a list of an inode with mode 100664",
+    ),
+    damage(
+        |s| {
+            s.edit_xattrs(LISTED, |x| {
+                let mut entries = list(6).entries().to_vec();
+                entries.retain(|e| !matches!(e.who, Who::User(_) | Who::Mask));
+                let bytes = Acl::new(entries).encode();
+                x.insert(AclKind::Access.name().to_vec(), bytes);
+            });
+        },
+        "access control list",
+        "no more than a mode",
+    ),
+    damage(
+        |s| {
+            for block in s.sb().copies() {
+                s.edit_super(block, |sb| sb.incompatible &= !version::POSIX_ACLS);
+            }
+        },
+        "access control list",
+        "a list in a volume that has none",
+    ),
+];
+
+#[test]
+fn access_control_lists() {
+    each_is_found(LISTS);
+}
 
 #[test]
 fn attributes() {

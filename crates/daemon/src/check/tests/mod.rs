@@ -66,7 +66,7 @@ fn a_volume_with_everything_is_clean() {
         (8, 1, 2, 2)
     );
     assert_eq!(t.inodes, t.directories + t.files + t.symlinks + t.special);
-    assert_eq!(t.entries, 5 + 30 * 14 + 9 + 2 + 2);
+    assert_eq!(t.entries, 5 + 30 * 14 + 10 + 2 + 2);
     let volume = shale_volume::Volume::open(std::sync::Arc::clone(&sample.map)).unwrap();
     let space = volume.space();
     assert_eq!((t.blocks_used, t.blocks_free), (space.used, space.free));

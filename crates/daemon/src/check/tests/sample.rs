@@ -2,6 +2,7 @@
 
 use crate::check::{CheckOptions, LogFile, Report, check};
 use shale_device::Map;
+use shale_format::acl::{Acl, AclEntry, AclKind, Who};
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::dirent::{DirentEntry, kind_of_mode};
 use shale_format::extent::{Extent, UNWRITTEN};
@@ -9,8 +10,8 @@ use shale_format::inode::{Inode, flag, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, LOG_BYTES_MIN};
 use shale_format::superblock::{ROOT_BLOCK, RootBlock, Superblock};
 use shale_format::tree::{self, NodeHeader};
-use shale_format::xattr::Xattrs;
-use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId};
+use shale_format::xattr::{self, Xattrs};
+use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, version};
 use shale_volume::{Mapping, MkfsOptions, Txn, View, Volume};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -32,6 +33,8 @@ pub const DEVICE: u64 = 45;
 pub const ATTRIBUTED: u64 = 46;
 pub const SECOND_FRAGMENTED: u64 = 47;
 pub const SEVERAL: u64 = 48;
+/// It has an access control list.
+pub const LISTED: u64 = 49;
 pub const ORPHAN: u64 = 50;
 pub const ORPHAN_DIR: u64 = 51;
 /// Files of the big directory; each has [`NAMES_EACH`] names.
@@ -164,6 +167,10 @@ fn files(volume: &Volume) {
     txn.set_xattrs(&mut f, &attrs).unwrap();
     all.push((f, "attributed"));
     all.push((inode(SEVERAL, 0o100_644, 3), "one"));
+    let mut f = inode(LISTED, 0o100_664, 1);
+    let attrs = Xattrs::from([(AclKind::Access.name().to_vec(), list(6).encode())]);
+    txn.set_xattrs(&mut f, &attrs).unwrap();
+    all.push((f, "listed"));
     for (f, text) in all {
         txn.put_inode(&f).unwrap();
         name(&mut txn, &view, DEEP, f.ino, text);
@@ -171,6 +178,19 @@ fn files(volume: &Volume) {
     name(&mut txn, &view, DIR, SEVERAL, "two");
     name(&mut txn, &view, 1, SEVERAL, "three");
     txn.commit().unwrap();
+}
+
+/// An access control list with this mask.
+pub fn list(mask: u16) -> Acl {
+    let entry = |(who, may)| AclEntry { who, may };
+    let all = [
+        (Who::Owner, 6),
+        (Who::User(1000), 7),
+        (Who::OwningGroup, 4),
+        (Who::Mask, mask),
+        (Who::Other, 4),
+    ];
+    Acl::new(all.map(entry).to_vec())
 }
 
 fn orphans(volume: &Volume) {
@@ -211,11 +231,17 @@ impl Sample {
         directories(&volume);
         files(&volume);
         orphans(&volume);
-        Sample {
+        let sample = Sample {
             map,
             logs: Vec::new(),
             undo: RefCell::default(),
+        };
+        // As before the first list was set.
+        for block in sample.sb().copies() {
+            sample.edit_super(block, |sb| sb.incompatible |= version::POSIX_ACLS);
         }
+        sample.undo.borrow_mut().clear();
+        sample
     }
 
     /// As [`Self::journalled`], but without a batch in the journal: it would heal.
@@ -284,6 +310,18 @@ impl Sample {
         let mut inode = self.inode(ino);
         f(&mut inode);
         self.store(self.slot(ino), &inode.encode());
+    }
+
+    /// Changes the attributes of an inode, of which one block is enough; their checksum fits.
+    pub fn edit_xattrs(&self, ino: u64, f: impl FnOnce(&mut Xattrs)) {
+        let inode = self.inode(ino);
+        let mut attrs = self.view().xattrs(&inode).unwrap();
+        f(&mut attrs);
+        let addr = BlockAddr::from_raw(inode.xattr_addr);
+        let bytes = xattr::encode(&attrs, Ino(ino), addr);
+        assert!(bytes.len() <= BLOCK_BYTES);
+        self.store(addr.byte() as usize, &bytes);
+        self.edit(ino, |i| i.xattr_bytes = bytes.len() as u32);
     }
 
     pub fn edit_root(&self, f: impl FnOnce(&mut RootBlock)) {

@@ -1,5 +1,6 @@
 //! Tests of digest: by hand, against a model, refused records, crashes in between.
 
+mod acls;
 mod content;
 mod limits;
 mod model;

@@ -5,6 +5,7 @@ use crate::digest::{
     PlanError, Straight, gather, plan,
 };
 use shale_device::Map;
+use shale_format::acl::Acl;
 use shale_format::inode::Inode;
 use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::{LogHeader, LogSlot, RING_AT, slot_state};
@@ -12,7 +13,7 @@ use shale_format::record::{CreateBody, RenameBody, SetAttrBody, StealBody, attr,
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, LogPos};
 use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
 use shale_volume::{Mapping, MkfsOptions, Run, View, Volume};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,6 +35,10 @@ pub struct Rules {
     pub ungranted: Option<Ino>,
     /// What goes straight below NVM.
     pub straight: Option<Straight>,
+    /// The client is in no group and keeps no set-id.
+    pub stranger: bool,
+    /// Lists with which rights on inode 100 were asked.
+    pub asked: RefCell<Vec<Option<Acl>>>,
 }
 
 impl Rules {
@@ -72,7 +77,19 @@ impl Authority for Rules {
     fn straight(&self) -> Option<Straight> {
         self.straight
     }
+    fn keeps_set_id(&self) -> bool {
+        !self.stranger
+    }
+    fn is_in_group(&self, _: u32) -> bool {
+        !self.stranger
+    }
+    fn asks_acl(&self, inode: &Inode) -> bool {
+        inode.ino == 100
+    }
     fn may_change(&self, change: &Change<'_>) -> Result<(), &'static str> {
+        if change.inode.ino == 100 {
+            self.asked.borrow_mut().push(change.acl.cloned());
+        }
         if let Act::RemoveEntry { child } = change.act
             && self.forbidden == Some(Ino(child.ino))
         {
