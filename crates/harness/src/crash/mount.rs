@@ -275,7 +275,7 @@ impl Mount {
             },
             Act::SetXattr(path, name, fill, flags) => {
                 let ino = self.inode(path, true)?.ino;
-                Ask::SetXattr(ino, name.clone(), fill.bytes(), *flags)
+                Ask::SetXattr(ino, name.clone(), fill.value(name), *flags)
             }
             Act::RemoveXattr(path, name) => {
                 Ask::RemoveXattr(self.inode(path, true)?.ino, name.clone())

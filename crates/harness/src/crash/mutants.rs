@@ -64,7 +64,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 96] = [
+pub const MUTANTS: [Mutant; 100] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -324,6 +324,19 @@ pub const MUTANTS: [Mutant; 96] = [
     ),
     of_hostile("sticky-unchecked", "sticky directories are not"),
     of_hostile("flags-unchecked", "immutable files and directories are not"),
+    of_hostile("acl-unchecked", "access control lists forbid nothing"),
+    of_hostile(
+        "acl-of-others",
+        "anybody may set the access control list of any inode",
+    ),
+    mutant(
+        "acl-without-mode",
+        "a change of the mode leaves the access control list as it is",
+    ),
+    mutant(
+        "acls-feature",
+        "the feature is not set with the first access control list",
+    ),
     of_hostile("grant-unchecked", "any block can be stolen"),
     of_hostile("ring-unchecked", "a directory may be moved below itself"),
     of_hostile(

@@ -23,6 +23,7 @@ mod framing;
 #[cfg(test)]
 mod fuzz;
 mod left;
+mod lists;
 mod races;
 // Also what tests of the daemon stand on.
 #[path = "../../../daemon/tests/daemon/served.rs"]
@@ -122,10 +123,11 @@ impl Case {
 }
 
 /// All cases, by the heads of their list.
-const TABLES: [(&str, &[Case]); 7] = [
+const TABLES: [(&str, &[Case]); 8] = [
     ("framing", framing::CASES),
     ("races", races::CASES),
     ("authority", authority::CASES),
+    ("lists", lists::CASES),
     ("tree", tree::CASES),
     ("blocks", blocks::CASES),
     ("denial", denial::CASES),

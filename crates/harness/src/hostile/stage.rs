@@ -2,7 +2,9 @@
 //! after an attack.
 
 use super::attacker::{Attacker, MALLORY};
+use super::lists::list;
 use super::served::{Hand, Place, create_body, start};
+use crate::model::acl::ACCESS;
 use parking_lot::Mutex;
 use shale_daemon::Daemon;
 use shale_daemon::check::{CheckOptions, check_volume_dir};
@@ -10,6 +12,7 @@ use shale_format::checksum::crc32c;
 use shale_format::inode::flag as inode_flag;
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::record::{CreateBody, SetAttrBody, attr};
+use shale_format::xattr::Xattrs;
 use shale_format::{DirKey, FileBlock, Ino};
 use shale_oplog::encode;
 use shale_proto::{Reply, Request};
@@ -42,6 +45,10 @@ pub struct Things {
     pub fixed_in: u64,
     pub grows_dir: u64,
     pub grows_in: u64,
+    /// Root's file and directory, with a file, that all may change but Mallory: a list says so.
+    pub listed: u64,
+    pub listed_dir: u64,
+    pub listed_in: u64,
     /// Mallory's directory.
     pub mine: u64,
     /// Where the honest client works.
@@ -129,7 +136,13 @@ impl Stage {
         things.fixed_in = make(things.fixed_dir, "in", 0o100_666, 0, b"in it");
         things.grows_dir = make(1, "grows-dir", 0o040_777, 0, b"");
         things.grows_in = make(things.grows_dir, "in", 0o100_666, 0, b"in it");
+        things.listed = make(1, "listed", 0o100_666, 0, b"root's");
+        things.listed_dir = make(1, "listed-dir", 0o040_777, 0, b"");
+        things.listed_in = make(things.listed_dir, "in", 0o100_666, 0, b"in it");
         things.stuck = make(things.sticky, "stuck", 0o100_666, 0, b"stays");
+        for ino in [things.listed, things.listed_dir] {
+            root.append(encode::set_xattr(Ino(ino), ACCESS, &list(5)));
+        }
         let (fixed, grows) = (inode_flag::IMMUTABLE, inode_flag::APPEND_ONLY);
         for (ino, flags) in [
             (things.fixed, fixed),
@@ -312,7 +325,7 @@ pub fn read(view: &View, inode: &Inode) -> Vec<u8> {
 }
 
 /// What an inode is to those who look at it.
-type Seen = (u32, u32, u32, u32, (usize, u32));
+type Seen = (u32, u32, u32, u32, (usize, u32), Xattrs);
 
 /// Everything that is not the attacker's or the honest worker's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -332,7 +345,8 @@ impl Snapshot {
             // Mallory owns the root directory and makes things in it.
             let nlink = if ino == Ino::ROOT { 0 } else { inode.nlink };
             let data = (data.len(), crc32c(&data));
-            let seen = (inode.mode, inode.uid, inode.gid, nlink, data);
+            let attrs = view.xattrs(&inode).unwrap();
+            let seen = (inode.mode, inode.uid, inode.gid, nlink, data, attrs);
             all.insert(path.clone(), seen);
             if !inode.is_dir() || path == "/mine" || path == "/honest" {
                 continue;

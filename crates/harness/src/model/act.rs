@@ -3,6 +3,7 @@
 //! Paths are bytes without a slash at the ends. Open files live in slots, so that an
 //! operation is plain data: it can be listed, repeated and left out.
 
+use super::acl;
 use rustix::io::Errno;
 use shale_libfs::OFlags;
 
@@ -66,6 +67,14 @@ impl Fill {
         let is_zero = |n: usize| self.len > FULL_BYTES && n % SPARSE_BYTES >= LINE_BYTES;
         let filled = |n| if is_zero(n) { 0 } else { byte(n) as u8 + 1 };
         (0..self.len).map(filled).collect()
+    }
+
+    /// The bytes as the value of an attribute: of an access control list a list that the seed chooses.
+    pub fn value(self, name: &[u8]) -> Vec<u8> {
+        match acl::is_acl(name) {
+            true => acl::list(self.seed),
+            false => self.bytes(),
+        }
     }
 }
 

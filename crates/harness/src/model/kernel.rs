@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::acl;
 use super::act::{Act, FileAct, Outcome, SLOTS, Said, Side, Stat};
 
 const VALUE_BYTES: usize = 70_000;
@@ -161,7 +162,12 @@ impl Side for Kernel {
             Act::Truncate(p, size) => return self.truncate(p, *size),
             Act::SetXattr(p, name, fill, flags) => {
                 let flags = XattrFlags::from_bits_retain(*flags);
-                sys::setxattr(self.at(p), OsStr::from_bytes(name), &fill.bytes(), flags)?;
+                sys::setxattr(
+                    self.at(p),
+                    OsStr::from_bytes(name),
+                    &fill.value(name),
+                    flags,
+                )?;
             }
             Act::GetXattr(p, name) => {
                 let mut into = vec![0; VALUE_BYTES];
@@ -181,7 +187,7 @@ impl Side for Kernel {
         let n = sys::llistxattr(self.at(path), &mut into[..])?;
         let mut names: Vec<Vec<u8>> = into[..n]
             .split(|&b| b == 0)
-            .filter(|name| name.starts_with(b"user."))
+            .filter(|name| name.starts_with(b"user.") || acl::is_acl(name))
             .map(<[u8]>::to_vec)
             .collect();
         names.sort();

@@ -12,6 +12,8 @@ use super::act::{FileAct, Outcome, SLOTS, Said, Stat};
 
 mod side;
 
+use super::acl;
+
 const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const SOCKET: u32 = 0o140_000;
@@ -47,6 +49,50 @@ struct Inode {
 impl Inode {
     fn is(&self, kind: u32) -> bool {
         self.mode & KIND == kind
+    }
+
+    /// What a mode that is set changes in the list.
+    fn chmod(&mut self, mode: u32) -> Result<()> {
+        self.mode = self.mode & KIND | mode;
+        match self.xattrs.get_mut(acl::ACCESS) {
+            Some(list) => acl::chmod(list, mode),
+            None => Ok(()),
+        }
+    }
+
+    fn set_acl(&mut self, name: &[u8], list: Option<Vec<u8>>) -> Result<()> {
+        let Some(list) = list else {
+            self.xattrs.remove(name);
+            return Ok(());
+        };
+        if name == acl::DEFAULT && !self.is(DIR) {
+            return Err(Errno::ACCESS);
+        }
+        if name == acl::ACCESS {
+            self.mode = self.mode & !0o777 | acl::mode_of(&list)?;
+            if acl::is_mode(&list) {
+                self.xattrs.remove(name);
+                return Ok(());
+            }
+        }
+        self.xattrs.insert(name.to_vec(), list);
+        Ok(())
+    }
+
+    /// What it has from the directory in which it is made.
+    fn inherit(&mut self, default: Option<Vec<u8>>) -> Result<()> {
+        let Some(mut list) = default.filter(|_| !self.is(LINK)) else {
+            return Ok(());
+        };
+        if self.is(DIR) {
+            self.xattrs.insert(acl::DEFAULT.to_vec(), list.clone());
+        }
+        self.mode &= acl::mode_of(&list)? | !0o777;
+        if !acl::is_mode(&list) {
+            acl::chmod(&mut list, self.mode)?;
+            self.xattrs.insert(acl::ACCESS.to_vec(), list);
+        }
+        Ok(())
     }
 
     fn stat(&self) -> Stat {
@@ -202,13 +248,17 @@ impl Memory {
         let inherits = above.mode & SET_GID != 0;
         let gid = if inherits { above.gid } else { 0 };
         let is_dir = mode & KIND == DIR;
-        let inode = Inode {
+        let default = above.xattrs.get(acl::DEFAULT).cloned();
+        let mut inode = Inode {
             mode: mode | if inherits && is_dir { SET_GID } else { 0 },
             nlink: if is_dir { 2 } else { 1 },
             gid,
             parent: dir,
             ..Inode::default()
         };
+        // A whiteout has no list: nobody may do anything with it anyway.
+        let default = default.filter(|_| mode != WHITEOUT);
+        inode.inherit(default).expect("a list that was set");
         self.inodes.insert(ino, inode);
         ino
     }
@@ -365,6 +415,9 @@ impl Memory {
     ) -> Result<()> {
         let ino = self.walk(path, true)?.ino()?;
         let inode = self.at_mut(ino);
+        if acl::is_acl(name) {
+            return inode.set_acl(name, value);
+        }
         if !inode.is(FILE) && !inode.is(DIR) {
             return Err(Errno::PERM);
         }

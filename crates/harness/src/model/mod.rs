@@ -3,11 +3,13 @@
 //! | Module | What it holds |
 //! | --- | --- |
 //! | [`act`] | operations and what they answer |
+//! | [`acl`] | access control lists, for the model and as values |
 //! | [`memory`] | the model: a file system in memory |
 //! | [`kernel`], [`shale`] | the same operations on a directory of the kernel's and on a volume |
 //! | [`snapshot`] | whole trees compared |
 //! | [`random`], [`compare`] | many operations on two sides at once |
 
+pub mod acl;
 pub mod act;
 pub mod compare;
 pub mod kernel;

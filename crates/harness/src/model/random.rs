@@ -8,6 +8,7 @@ use crate::chance::Chance;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "a-longer-name-that-is-not-short"];
 const XATTRS: [&str; 3] = ["user.a", "user.b", "user.longer"];
+const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 const DEPTH_MAX: u64 = 3;
 const FILE_BYTES: u64 = 40_000;
 const BLOCK: u64 = 4096;
@@ -95,7 +96,8 @@ impl Acts {
             38..40 => Act::List(self.path()),
             40..43 => self.attributes(),
             43..46 => Act::Truncate(self.path(), self.offset()),
-            46..52 => self.xattr(),
+            46..50 => self.xattr(&XATTRS),
+            50..52 => self.xattr(&ACLS),
             52..64 => self.open(),
             _ => self.file(),
         }
@@ -111,8 +113,8 @@ impl Acts {
         Act::Chown(self.path(), uid, gid, self.below(2) == 0)
     }
 
-    fn xattr(&mut self) -> Act {
-        let (path, name) = (self.path(), self.pick(&XATTRS).as_bytes().to_vec());
+    fn xattr(&mut self, names: &[&str]) -> Act {
+        let (path, name) = (self.path(), self.pick(names).as_bytes().to_vec());
         let fill = Fill {
             seed: self.below(256) as u8,
             len: self.below(700) as usize,

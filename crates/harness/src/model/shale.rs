@@ -94,7 +94,7 @@ impl Side for Shale {
             Act::Chown(p, uid, gid, follow) => t.chown(p, *uid, *gid, *follow)?,
             Act::Truncate(p, size) => t.truncate(p, *size)?,
             Act::SetXattr(p, name, fill, flags) => {
-                t.setxattr(p, name, &fill.bytes(), *flags, true)?;
+                t.setxattr(p, name, &fill.value(name), *flags, true)?;
             }
             Act::GetXattr(p, name) => return t.getxattr(p, name, true).map(Said::Bytes),
             Act::RemoveXattr(p, name) => t.removexattr(p, name, true)?,

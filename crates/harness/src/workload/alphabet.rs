@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use shale_libfs::{OFlags, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 
-use crate::model::{Act, FileAct, Fill};
+use crate::model::{Act, FileAct, Fill, acl};
 
 /// Slots that are open when a workload begins: path, flags.
 pub const OPEN: [(&str, OFlags); 5] = [
@@ -147,6 +147,7 @@ pub fn alphabet() -> Vec<Act> {
     opens(&mut acts);
     large(&mut acts);
     whiteouts(&mut acts);
+    lists(&mut acts);
     acts
 }
 
@@ -420,6 +421,21 @@ fn whiteouts(acts: &mut Vec<Act>) {
     ] {
         acts.push(Act::Rename(path(old), path(new), flags));
     }
+}
+
+/// Access control lists, with which modes change and what is made in a directory.
+fn lists(acts: &mut Vec<Act>) {
+    let (access, default) = (acl::ACCESS.to_vec(), acl::DEFAULT.to_vec());
+    for (name, list) in [
+        ("d/f", &access),
+        ("d", &access),
+        ("x", &default),
+        ("d", &default),
+    ] {
+        acts.push(Act::SetXattr(path(name), list.clone(), fill(0, 0), 0));
+    }
+    acts.push(Act::RemoveXattr(path("d/f"), access));
+    acts.push(Act::RemoveXattr(path("x"), default));
 }
 
 /// Whether an operation is about the file `name`, by name or by one of the slots of [`OPEN`].

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{DIR, KIND, LINK, Memory, Result, SOCKET};
+use super::{DIR, LINK, Memory, Result, SOCKET};
 use crate::model::act::{Act, Outcome, Said, Side};
 
 impl Side for Memory {
@@ -49,13 +49,12 @@ impl Side for Memory {
             }
             Act::Chmod(path, mode) => {
                 let ino = self.walk(path, true)?.ino()?;
-                let inode = self.at_mut(ino);
-                inode.mode = inode.mode & KIND | mode & 0o7777;
+                self.at_mut(ino).chmod(mode & 0o7777)?;
             }
             Act::Chown(path, uid, gid, follow) => self.chown(path, *uid, *gid, *follow)?,
             Act::Truncate(path, size) => self.truncate(path, *size)?,
             Act::SetXattr(path, name, fill, flags) => {
-                self.set_xattr(path, name, Some(fill.bytes()), *flags)?;
+                self.set_xattr(path, name, Some(fill.value(name)), *flags)?;
             }
             Act::RemoveXattr(path, name) => self.set_xattr(path, name, None, 0)?,
             Act::GetXattr(path, name) => {
