@@ -10,7 +10,7 @@ import time
 from use_tools import RUN, SERVED, Place, attempt, compiled, is_mounted, last, scratch, short, took
 from walk import SHALE, Failed, command, until
 
-RESTARTS = 40
+RESTARTS = int(os.environ.get("RESTARTS", "40"))
 ROUNDS = {"mount": 15_000, "shale run": 5_000}
 LIVE = 20_000
 # With more files than this the table of leases does not grow (docs/DESIGN.md, *What a live file costs the daemon*).
