@@ -49,7 +49,7 @@ def has(pid):
 
 
 def item_8(tally):
-    """a program under shale run that outlives 40 daemons"""
+    """a program under shale run that outlives 40 daemons, or RESTARTS"""
     with Place("restarts", "64M") as v:
         v.up()
         count = os.path.join(v.below, "count")

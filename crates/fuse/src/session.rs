@@ -431,7 +431,7 @@ impl Session {
                 continue;
             }
             let mut held = None;
-            let pages = Pages::of(&header, message);
+            let pages = adapter.pages(&header, message);
             match pages {
                 Pages::Fills { offset, bytes } => {
                     fills.fill(header.nodeid);

@@ -88,13 +88,14 @@ fn to_the_end(offset: u64) -> u64 {
 }
 
 impl Pages {
-    /// What the message of a request says; what is malformed is found out when it is served.
-    pub fn of(header: &InHeader, message: &[u8]) -> Self {
+    /// What the message of a request says; what is malformed is found out when it is served. `acls`: the kernel obeys
+    /// access control lists.
+    pub(super) fn of(header: &InHeader, message: &[u8], acls: bool) -> Self {
         let mut body = Body::of(header, message);
-        Self::of_kind(header, &mut body).unwrap_or(Self::Leaves)
+        Self::of_kind(header, &mut body, acls).unwrap_or(Self::Leaves)
     }
 
-    fn of_kind(header: &InHeader, body: &mut Body<'_>) -> Result<Self> {
+    fn of_kind(header: &InHeader, body: &mut Body<'_>, acls: bool) -> Result<Self> {
         let direct = |flags: u32| flags.cast_signed() & libc::O_DIRECT != 0;
         let passes = |ino, offset, bytes| Self::Passes {
             ino,
@@ -141,7 +142,7 @@ impl Pages {
                 _ => Self::Leaves,
             },
             opcode::SETXATTR => {
-                let SetxattrIn { size, .. } = body.take()?;
+                let (SetxattrIn { size, .. }, _) = body.setxattr(acls)?;
                 match body.name()? == mounts::RANGE.as_bytes() {
                     true => match RangeCall::from_bytes(body.bytes(size as usize)?) {
                         Some(call) => tells(header.nodeid, call.offset),

@@ -8,7 +8,7 @@ use crate::caller::{CAP_SYS_ADMIN, Privileges};
 use crate::node::{Errno, Ioctl, NodeFs, Result};
 use shale_proto::mounts::{self, RangeCall};
 
-use crate::wire::{GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SetxattrExt, SetxattrIn};
+use crate::wire::{GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SetxattrIn};
 
 /// `XFS_IOC_GOINGDOWN`, which ext4 and others share: `_IOR('X', 125, u32)`.
 pub const IOC_SHUTDOWN: u32 = 0x8004_587d;
@@ -46,11 +46,7 @@ fn shutdown_flags(pid: u32, pointer: u64) -> Result<u32> {
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {
     pub(super) fn setxattr(&mut self) -> Result<usize> {
-        let SetxattrIn { size, flags } = self.body.take()?;
-        let more = match self.acls {
-            true => self.body.take::<SetxattrExt>()?.setxattr_flags,
-            false => 0,
-        };
+        let (SetxattrIn { size, flags }, more) = self.body.setxattr(self.acls)?;
         let name = self.body.name()?;
         let value = self.body.bytes(size as usize)?;
         if self.is_served_acl(name)? {

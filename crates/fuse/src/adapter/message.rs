@@ -5,7 +5,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::node::{Errno, Result};
-use crate::wire::InHeader;
+use crate::wire::{InHeader, SetxattrExt, SetxattrIn};
 
 /// What follows the header of a request, consumed from the front.
 #[derive(Clone, Copy)]
@@ -24,6 +24,17 @@ impl<'a> Body<'a> {
         let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Errno(libc::EINVAL))?;
         self.0 = rest;
         Ok(value)
+    }
+
+    /// What is in front of the name and the value of a request that sets an attribute, and the flags that follow it if the
+    /// kernel obeys access control lists (`acls`); else 0.
+    pub fn setxattr(&mut self, acls: bool) -> Result<(SetxattrIn, u32)> {
+        let set = self.take()?;
+        let more = match acls {
+            true => self.take::<SetxattrExt>()?.setxattr_flags,
+            false => 0,
+        };
+        Ok((set, more))
     }
 
     /// The next string, without the zero byte that ends it.

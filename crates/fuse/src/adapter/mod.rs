@@ -85,6 +85,11 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
         &self.fs
     }
 
+    /// What a request does to the kernel's pages of a file.
+    pub fn pages(&self, header: &InHeader, message: &[u8]) -> Pages {
+        Pages::of(header, message, self.acls.load(Ordering::Acquire))
+    }
+
     /// Serves any request but INIT. `message` is the whole message, `out` where
     /// the payload of the reply goes.
     pub fn handle(&self, header: &InHeader, message: &[u8], out: &mut [u8]) -> Answer {

@@ -13,6 +13,7 @@ use crate::node::{
     WriteFlags,
 };
 use crate::wire::*;
+use shale_proto::mounts::{self, RangeCall};
 
 const REQUEST: Request = Request {
     unique: 6,
@@ -411,7 +412,7 @@ fn data_and_how_it_is_written() {
 fn pages_are_filled_left_or_passed() {
     fn pages(kind: u32, head: &(impl IntoBytes + Immutable)) -> Pages {
         let (header, message) = message(kind, head, b"");
-        Pages::of(&header, &message)
+        Pages::of(&header, &message, false)
     }
     let passes = |ino, offset, bytes| Pages::Passes {
         ino,
@@ -571,6 +572,32 @@ fn acls_are_refused_before_they_are_stored() {
     assert_eq!(refused.answer, Answer::Reply(Err(Errno(libc::EOPNOTSUPP))));
     assert!(refused.asked.is_empty());
     assert_eq!(set(b"user.a\0v").asked, ["setxattr 9 user.a v 2"]);
+}
+
+/// One name of an attribute is a call that moves what is behind a range: with and without what a kernel that obeys
+/// access control lists puts in front of the name.
+#[test]
+fn a_range_that_moves_is_found_whatever_is_in_front_of_its_name() {
+    let call = RangeCall {
+        mode: libc::FALLOC_FL_COLLAPSE_RANGE as u32,
+        offset: 4096,
+        bytes: 8192,
+    };
+    let value = call.to_bytes();
+    let rest = [mounts::RANGE.as_bytes(), b"\0", &value[..]].concat();
+    let (short, long) = ([value.len() as u32, 0], [value.len() as u32, 0, 0, 0]);
+    let passes = Pages::Passes {
+        ino: 9,
+        offset: 4096,
+        bytes: i64::MAX as u64 - 4096,
+        tells: true,
+    };
+    let (header, message_of_old) = message(opcode::SETXATTR, &short, &rest);
+    assert_eq!(Pages::of(&header, &message_of_old, false), passes);
+    let (header, message_of_new) = message(opcode::SETXATTR, &long, &rest);
+    assert_eq!(Pages::of(&header, &message_of_new, true), passes);
+    let (header, other) = message(opcode::SETXATTR, &long, b"user.a\0v");
+    assert_eq!(Pages::of(&header, &other, true), Pages::Leaves);
 }
 
 #[test]
