@@ -35,6 +35,7 @@ mod mount;
 mod negotiate;
 mod notify;
 mod overtaken;
+mod peek;
 mod requests;
 mod settle;
 mod shale;

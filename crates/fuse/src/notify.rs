@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 
 use crate::overtaken::Overtaken;
 use crate::transport::Device;
-use crate::wire::{InvalEntryOut, InvalInodeOut, OutHeader, StoreOut, notification};
+use crate::wire::{InvalEntryOut, InvalInodeOut, OutHeader, RetrieveOut, StoreOut, notification};
 
 thread_local! {
     /// Whether this thread serves requests.
@@ -128,6 +128,28 @@ impl Notifier {
         self.inval_inode(ino, Inval::Range { offset, bytes: 1 })
     }
 
+    /// Has what the kernel keeps of a file from `offset` on sent as a request with the number `unique`. Waits for
+    /// nobody.
+    ///
+    /// # Errors
+    /// See [`Notifier`].
+    pub(crate) fn retrieve(
+        &self,
+        ino: u64,
+        offset: u64,
+        bytes: u32,
+        unique: u64,
+    ) -> io::Result<()> {
+        let ask = RetrieveOut {
+            unique,
+            ino,
+            offset,
+            size: bytes,
+            padding: 0,
+        };
+        self.write(notification::RETRIEVE, ask.as_bytes())
+    }
+
     /// Drops a name, or that there was none: the next use asks again.
     ///
     /// # Errors
@@ -197,6 +219,10 @@ impl Notifier {
             !SERVING.get(),
             "notification from a thread that serves requests"
         );
+        self.write(code, body)
+    }
+
+    fn write(&self, code: i32, body: &[u8]) -> io::Result<()> {
         let bytes = size_of::<OutHeader>() + body.len();
         let header = OutHeader {
             len: bytes as u32,

@@ -11,10 +11,16 @@
 //! Two requests of one file that come through the pages are never under way at once, but reads: the
 //! kernel has the inode locked for a write.
 //!
-//! Dropping waits for the lock of a page. The last page of a write is locked until the answer if it
-//! was not read before and is not covered wholly. Then no read can have filled it since, and it
-//! is not noted; but for memory pressure, and a read that came just while it was dropped. So the
-//! answer waits [`WAIT_MAX`] at most (DESIGN §31).
+//! Dropping waits for the lock of a page, and the kernel keeps the last folio of a write, which may be many pages, locked
+//! until the answer if it had not been read before and is not covered wholly. Who waits for that before the
+//! answer waits for itself, and if it is killed then, its thread never ends, nor does the process. So what is kept
+//! is looked at first, which waits for nobody ([`Peeks`]). Of each page there is
+//!
+//! * what was written: nobody has filled the page since;
+//! * something else: somebody has, so this write has no lock on it, and it is dropped before the answer;
+//! * nothing, since the kernel keeps no such page, does not say so in time, or ends at the end of the file that it knows,
+//!   which an append moves by its answer only: the page is dropped right after the answer. In between, some ten
+//!   microseconds, somebody may read the bytes from before.
 //!
 //! Lock order: the files are a leaf.
 
@@ -26,6 +32,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::notify::{Inval, Notifier, keeps_nothing};
+use crate::peek::Peeks;
 
 /// Threads that drop pages.
 pub(crate) const DROP_THREADS: usize = 2;
@@ -158,11 +165,11 @@ impl Overtaken {
     }
 }
 
-/// Pages to be dropped.
+/// Pages to be dropped, and who waits for it.
 struct Wish {
     ino: u64,
     what: Inval,
-    done: SyncSender<()>,
+    done: Option<SyncSender<()>>,
 }
 
 /// To who drops pages.
@@ -173,16 +180,120 @@ pub(crate) struct Dropper(Sender<Wish>);
 #[derive(Clone)]
 pub(crate) struct Wishes(Arc<Mutex<Receiver<Wish>>>);
 
+/// A write through the pages that was done and is not answered yet.
+pub(crate) struct Done<'a> {
+    pub(crate) ino: u64,
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+}
+
+/// What is known of the part of a write that is on one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// What was written is kept.
+    New,
+    /// What was there before.
+    Old,
+    Unknown,
+}
+
+impl Kept {
+    /// The kernel keeps `found` where `written` was written to.
+    fn of(found: &[u8], written: &[u8]) -> Self {
+        if !written.starts_with(found) {
+            return Self::Old;
+        }
+        // A page that is about to be filled may show zeros.
+        let says = found.len() == written.len() && found.iter().any(|&byte| byte != 0);
+        if says { Self::New } else { Self::Unknown }
+    }
+}
+
+/// Looks at one write at most; what is behind is unknown. A look ends where a page is missing.
+const LOOKS_MAX: usize = 8;
+
+impl Done<'_> {
+    /// The part from `offset` on that is on one page: its end.
+    fn page_end(&self, offset: u64) -> u64 {
+        let end = self.offset + self.data.len() as u64;
+        end.min((offset / PAGE + 1) * PAGE)
+    }
+
+    fn bytes(&self, (from, to): Range) -> &[u8] {
+        &self.data[(from - self.offset) as usize..(to - self.offset) as usize]
+    }
+
+    /// Parts of the write by page with what is known of them, where `look` gives what the kernel keeps in a range, from its
+    /// begin to the first byte that is not kept.
+    fn kept(&self, mut look: impl FnMut(Range) -> Option<Vec<u8>>) -> Vec<(Range, Kept)> {
+        let end = self.offset + self.data.len() as u64;
+        let (mut at, mut looks) = (self.offset, 0);
+        let mut parts = Vec::new();
+        while at < end {
+            let found = match looks < LOOKS_MAX {
+                true => look((at, end)).unwrap_or_default(),
+                false => Vec::new(),
+            };
+            looks += 1;
+            let mut found = &found[..];
+            loop {
+                let part = (at, self.page_end(at));
+                let bytes = found.len().min((part.1 - part.0) as usize);
+                let kept;
+                (kept, found) = found.split_at(bytes);
+                parts.push((part, Kept::of(kept, self.bytes(part))));
+                at = part.1;
+                if found.is_empty() {
+                    break;
+                }
+            }
+        }
+        parts
+    }
+}
+
 impl Dropper {
     pub(crate) fn new() -> (Self, Wishes) {
         let (sender, receiver) = channel();
         (Self(sender), Wishes(Arc::new(Mutex::new(receiver))))
     }
 
+    /// Has pages dropped that reads have filled with what was there before a write. Gives what is to be
+    /// [dropped](Self::drop_pages) after its answer.
+    pub(crate) fn settle(
+        &self,
+        peeks: &Peeks,
+        notifier: &Notifier,
+        done: &Done<'_>,
+    ) -> Option<Inval> {
+        let ino = done.ino;
+        let look = |(from, to): Range| peeks.look(notifier, ino, from, (to - from) as u32);
+        let mut later: Option<Range> = None;
+        for ((from, to), kept) in done.kept(look) {
+            match kept {
+                Kept::New => {}
+                Kept::Old => self.drop_and_wait(ino, from, to - from),
+                Kept::Unknown => later = Some((later.map_or(from, |later| later.0), to)),
+            }
+        }
+        later.map(|(offset, end)| Inval::Range {
+            offset,
+            bytes: end - offset,
+        })
+    }
+
+    /// Has pages dropped soon.
+    pub(crate) fn drop_pages(&self, ino: u64, what: Inval) {
+        let done = None;
+        if self.0.send(Wish { ino, what, done }).is_err() {
+            tracing::error!(ino, "nobody drops pages");
+        }
+    }
+
     /// Has pages dropped and waits for it, [`WAIT_MAX`] at most.
-    pub(crate) fn drop_pages(&self, ino: u64, offset: u64, bytes: u64) {
+    fn drop_and_wait(&self, ino: u64, offset: u64, bytes: u64) {
         let (done, is_done) = sync_channel(1);
-        let what = Inval::Range { offset, bytes };
+        let (what, done) = (Inval::Range { offset, bytes }, Some(done));
         if self.0.send(Wish { ino, what, done }).is_ok() && is_done.recv_timeout(WAIT_MAX).is_err()
         {
             tracing::debug!(ino, "a write is answered before its pages are dropped");
@@ -202,8 +313,10 @@ impl Wishes {
                 Err(error) => tracing::error!(wish.ino, %error, "the kernel keeps old pages"),
                 Ok(()) => {}
             }
-            // Nobody waits any more: it took too long.
-            let _ = wish.done.send(());
+            if let Some(done) = wish.done {
+                // Nobody waits any more: it took too long.
+                let _ = done.try_send(());
+            }
         }
     }
 }
@@ -230,6 +343,46 @@ mod tests {
         assert!(o.overtakes(5, 5000, 1), "perhaps not of this page");
         o.dropping(5, true);
         assert!(!o.overtakes(5, 5000, 1));
+    }
+
+    #[test]
+    fn what_is_kept_tells_whether_it_is_old() {
+        let of = |found: &[u8], written: &[u8]| Kept::of(found, written);
+        assert_eq!(of(b"ab", b"ab"), Kept::New);
+        assert_eq!(of(b"ax", b"ab"), Kept::Old);
+        assert_eq!(of(b"x", b"ab"), Kept::Old, "up to the end that is known");
+        assert_eq!(of(b"a", b"ab"), Kept::Unknown);
+        assert_eq!(
+            (of(b"", b"a"), of(b"\0", b"\0")),
+            (Kept::Unknown, Kept::Unknown)
+        );
+    }
+
+    #[test]
+    fn every_page_of_a_write_is_looked_at() {
+        let data = [b'n'; 3 * PAGE as usize];
+        let done = Done {
+            ino: 5,
+            offset: 1000,
+            data: &data,
+        };
+        let page = |n: u64| (1000.max(n * PAGE), ((n + 1) * PAGE).min(1000 + 3 * PAGE));
+        // Page 0 is new, 1 is missing, 2 is old, 3 ends early.
+        let kept = done.kept(|(from, _)| match from {
+            1000 => Some(vec![b'n'; (PAGE - 1000) as usize]),
+            PAGE => Some(Vec::new()),
+            _ => Some([vec![b'o'; PAGE as usize], vec![b'n'; 10]].concat()),
+        });
+        let expected = [Kept::New, Kept::Unknown, Kept::Old, Kept::Unknown];
+        let expected: Vec<_> = (0..4).map(|n| (page(n), expected[n as usize])).collect();
+        assert_eq!(kept, expected);
+        let mut looks = 0;
+        let none = |_| {
+            looks += 1;
+            None
+        };
+        assert_eq!(done.kept(none).len(), 4);
+        assert!(looks <= LOOKS_MAX);
     }
 
     #[test]

@@ -36,11 +36,12 @@ use crate::mount::{MountOptions, mount};
 use crate::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::node::{Errno, NodeFs, ROOT_INO};
 use crate::notify::{self, Inval, Notifier};
-use crate::overtaken::{DROP_THREADS, Dropper, Overtaken};
+use crate::overtaken::{DROP_THREADS, Done, Dropper, Overtaken};
+use crate::peek::Peeks;
 use crate::requests::RequestCounts;
 use crate::settle::Settler;
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
-use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, opcode};
+use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, WriteIn, opcode};
 
 /// Called with what kernel and server agreed on, before the kernel is told; and once more when the file system is shut
 /// down, before who did it is told. Must
@@ -206,6 +207,7 @@ pub struct Session {
     stop: Arc<StopState>,
     requests: Arc<RequestCounts>,
     overtaken: Arc<Overtaken>,
+    peeks: Peeks,
 }
 
 impl fmt::Debug for Session {
@@ -226,6 +228,7 @@ impl Session {
             stop: Arc::default(),
             requests: Arc::default(),
             overtaken: Arc::new(Overtaken::new(continues)),
+            peeks: Peeks::default(),
         }
     }
 
@@ -426,6 +429,10 @@ impl Session {
             let old_size =
                 header.opcode == opcode::GETATTR && adapter.fs().size_is_old(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);
+            if header.opcode == opcode::NOTIFY_REPLY {
+                self.peeks.answered(&header, message);
+                continue;
+            }
             if let Some(errno) = self.refuses(&header, message) {
                 self.reply(reply, &header, Err(errno));
                 continue;
@@ -463,11 +470,12 @@ impl Session {
                 fills.let_go(ino, last);
             }
             if let Answer::Reply(mut result) = answer {
-                if let Pages::Stored { offset, bytes } = pages
-                    && self.overtaken.overtakes(header.nodeid, offset, bytes)
-                {
-                    aside.dropper.drop_pages(header.nodeid, offset, bytes);
-                }
+                let later = match (pages, result) {
+                    (Pages::Stored { offset, bytes }, Ok(_)) => {
+                        self.settle(&aside.dropper, &header, (offset, bytes), message)
+                    }
+                    _ => None,
+                };
                 // Shut down meanwhile: what the kernel is given now is not dropped again.
                 if let Some(errno) = self.refuses(&header, message) {
                     result = Err(Errno(errno));
@@ -479,10 +487,33 @@ impl Session {
                     }
                 }
                 self.reply(reply, &header, result.map_err(|errno| errno.0));
+                if let Some(what) = later {
+                    aside.dropper.drop_pages(header.nodeid, what);
+                }
                 adapter.fs().answered(header.unique & !UNIQUE_RESENT);
             }
         }
         Ok(Ended::Stopped)
+    }
+
+    /// See [`Dropper::settle`]; `offset` and `bytes` are those of a write.
+    fn settle(
+        &self,
+        dropper: &Dropper,
+        header: &InHeader,
+        (offset, bytes): (u64, u64),
+        message: &[u8],
+    ) -> Option<Inval> {
+        if !self.overtaken.overtakes(header.nodeid, offset, bytes) {
+            return None;
+        }
+        let data = size_of::<InHeader>() + size_of::<WriteIn>();
+        let done = Done {
+            ino: header.nodeid,
+            offset,
+            data: &message[data..data + usize::try_from(bytes).ok()?],
+        };
+        dropper.settle(&self.peeks, &self.notifier(), &done)
     }
 
     /// What a request is told that is not served: after a shutdown all but what unmounting needs; and changes of the

@@ -65,6 +65,7 @@ pub mod opcode {
         CREATE = 35,
         DESTROY = 38,
         IOCTL = 39,
+        NOTIFY_REPLY = 41,
         BATCH_FORGET = 42,
         FALLOCATE = 43,
         READDIRPLUS = 44,
@@ -86,6 +87,8 @@ pub mod notification {
     pub const INVAL_ENTRY: i32 = 3;
     /// Keep a range of data, and the size if the file is shorter.
     pub const STORE: i32 = 4;
+    /// Send what is kept of a range of data, as a request.
+    pub const RETRIEVE: i32 = 5;
     /// Send unanswered requests again.
     pub const RESEND: i32 = 7;
     /// Ask again for every cached name at its next use.
@@ -291,6 +294,14 @@ message! {
 message! {
     /// Before data to keep.
     StoreOut, 24 { ino: u64, offset: u64, size: u32, padding: u32 }
+}
+message! {
+    /// Range of data to send; `unique` comes with it.
+    RetrieveOut, 32 { unique: u64, ino: u64, offset: u64, size: u32, padding: u32 }
+}
+message! {
+    /// Before data that was asked for.
+    RetrieveIn, 40 { unused: u64, offset: u64, size: u32, padding: u32, more: [u64; 2] }
 }
 message! {
     /// Before the name to drop and its zero byte.
