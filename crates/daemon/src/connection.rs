@@ -553,7 +553,7 @@ impl Shared {
     /// Space as `statfs` tells it: free is what could be reserved, by a client that
     /// waits until what was freed is released too.
     pub(crate) fn statfs(&self) -> Result<Space, Refusal> {
-        let supply = Supply::of(&self.volume).released();
+        let supply = self.released_supply();
         let blocks = &supply.blocks;
         let available = self.credits.available(&supply);
         let tiers = self.volume.lower_tiers();

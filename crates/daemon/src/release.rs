@@ -9,6 +9,7 @@
 use crate::client::Client;
 use crate::gate::Inside;
 use crate::shared::Shared;
+use crate::space::Supply;
 use parking_lot::{Condvar, Mutex};
 use shale_device::mutants;
 use shale_format::TxId;
@@ -75,9 +76,16 @@ impl Shared {
         }
     }
 
+    /// What could be given out by whoever waits until all that is free is released.
+    pub(crate) fn released_supply(&self) -> Supply {
+        // While it is locked no idle block becomes a free one: each is counted once.
+        let idle = self.idle_blocks.lock();
+        Supply::of(&self.volume).released(idle.iter().map(|run| run.len).sum())
+    }
+
     fn release_once(self: &Arc<Self>) {
         let txid: TxId = self.published();
-        let idle = std::mem::take(&mut *self.idle_blocks.lock());
+        let idle = self.idle_blocks.lock().len();
         let clients: Vec<(Arc<Client>, u64)> = self
             .clients()
             .into_iter()
@@ -100,9 +108,11 @@ impl Shared {
         self.readers.pass();
         self.wait_outside(inside);
         self.volume.release_up_to(txid);
-        for run in idle {
-            self.volume.give_back(run);
-        }
+        let mut blocks = self.idle_blocks.lock();
+        blocks
+            .drain(..idle)
+            .for_each(|run| self.volume.give_back(run));
+        drop(blocks);
         for (client, digested) in clients {
             let early = mutants::is_on("reclaim-early");
             let upto = if early { client.committed() } else { digested };

@@ -63,10 +63,10 @@ impl Supply {
         }
     }
 
-    /// The same with what will be free as soon as no reader can hold it.
-    pub(crate) fn released(self) -> Supply {
+    /// The same with what will be free as soon as no reader can hold it, `idle` blocks among it that no file needed.
+    pub(crate) fn released(self, idle: u64) -> Supply {
         let blocks = Blocks {
-            free: self.blocks.free + self.blocks.pending,
+            free: self.blocks.free + self.blocks.pending + idle,
             ..self.blocks
         };
         Supply { blocks, ..self }

@@ -68,6 +68,25 @@ fn what_is_free_can_be_allocated() {
     place.check();
 }
 
+/// Blocks that were written for a file which is gone before the digest comes to it.
+#[test]
+fn what_no_file_needed_is_free_at_once() {
+    let mut place = Place::new(64);
+    let session = place.attach(false);
+    let all = free(&session);
+    for n in 0..200 {
+        let ino = file(&session, "f");
+        session
+            .write(&ME, ino, 0, &[9; 1 << 20], WriteFlags::default())
+            .unwrap();
+        remove(&session, "f");
+        assert_eq!(free(&session), all, "time {n}");
+    }
+    drop(session);
+    place.stop();
+    place.check();
+}
+
 #[test]
 fn what_is_free_can_be_written() {
     let mut place = Place::new(64);
