@@ -18,9 +18,10 @@
 //!
 //! * what was written: nobody has filled the page since;
 //! * something else: somebody has, so this write has no lock on it, and it is dropped before the answer;
-//! * nothing, since the kernel keeps no such page, does not say so in time, or ends at the end of the file that it knows,
-//!   which an append moves by its answer only: the page is dropped right after the answer. In between, some ten
-//!   microseconds, somebody may read the bytes from before.
+//! * nothing, since the kernel keeps no such page, or ends at the end of the file that it knows, which an append
+//!   moves by its answer only: nothing is done. So of an append that was overtaken zeros may be read until the page is
+//!   dropped next. To drop it after the answer, unseen, is worse: the next append is on its way by then, and loses its
+//!   page by that.
 //!
 //! Lock order: the files are a leaf.
 
@@ -169,7 +170,7 @@ impl Overtaken {
 struct Wish {
     ino: u64,
     what: Inval,
-    done: Option<SyncSender<()>>,
+    done: SyncSender<()>,
 }
 
 /// To who drops pages.
@@ -203,9 +204,8 @@ impl Kept {
         if !written.starts_with(found) {
             return Self::Old;
         }
-        // A page that is about to be filled may show zeros.
-        let says = found.len() == written.len() && found.iter().any(|&byte| byte != 0);
-        if says { Self::New } else { Self::Unknown }
+        let whole = found.len() == written.len();
+        if whole { Self::New } else { Self::Unknown }
     }
 }
 
@@ -258,42 +258,20 @@ impl Dropper {
         (Self(sender), Wishes(Arc::new(Mutex::new(receiver))))
     }
 
-    /// Has pages dropped that reads have filled with what was there before a write. Gives what is to be
-    /// [dropped](Self::drop_pages) after its answer.
-    pub(crate) fn settle(
-        &self,
-        peeks: &Peeks,
-        notifier: &Notifier,
-        done: &Done<'_>,
-    ) -> Option<Inval> {
+    /// Has pages dropped that reads have filled with what was there before a write.
+    pub(crate) fn settle(&self, peeks: &Peeks, notifier: &Notifier, done: &Done<'_>) {
         let ino = done.ino;
         let look = |(from, to): Range| peeks.look(notifier, ino, from, (to - from) as u32);
-        let mut later: Option<Range> = None;
-        for ((from, to), kept) in done.kept(look) {
-            match kept {
-                Kept::New => {}
-                Kept::Old => self.drop_and_wait(ino, from, to - from),
-                Kept::Unknown => later = Some((later.map_or(from, |later| later.0), to)),
-            }
-        }
-        later.map(|(offset, end)| Inval::Range {
-            offset,
-            bytes: end - offset,
-        })
-    }
-
-    /// Has pages dropped soon.
-    pub(crate) fn drop_pages(&self, ino: u64, what: Inval) {
-        let done = None;
-        if self.0.send(Wish { ino, what, done }).is_err() {
-            tracing::error!(ino, "nobody drops pages");
+        let old = done.kept(look).into_iter();
+        for ((from, to), _) in old.filter(|(_, kept)| *kept == Kept::Old) {
+            self.drop_and_wait(ino, from, to - from);
         }
     }
 
     /// Has pages dropped and waits for it, [`WAIT_MAX`] at most.
     fn drop_and_wait(&self, ino: u64, offset: u64, bytes: u64) {
         let (done, is_done) = sync_channel(1);
-        let (what, done) = (Inval::Range { offset, bytes }, Some(done));
+        let what = Inval::Range { offset, bytes };
         if self.0.send(Wish { ino, what, done }).is_ok() && is_done.recv_timeout(WAIT_MAX).is_err()
         {
             tracing::debug!(ino, "a write is answered before its pages are dropped");
@@ -313,10 +291,8 @@ impl Wishes {
                 Err(error) => tracing::error!(wish.ino, %error, "the kernel keeps old pages"),
                 Ok(()) => {}
             }
-            if let Some(done) = wish.done {
-                // Nobody waits any more: it took too long.
-                let _ = done.try_send(());
-            }
+            // Nobody waits any more: it took too long.
+            let _ = wish.done.try_send(());
         }
     }
 }
@@ -352,10 +328,7 @@ mod tests {
         assert_eq!(of(b"ax", b"ab"), Kept::Old);
         assert_eq!(of(b"x", b"ab"), Kept::Old, "up to the end that is known");
         assert_eq!(of(b"a", b"ab"), Kept::Unknown);
-        assert_eq!(
-            (of(b"", b"a"), of(b"\0", b"\0")),
-            (Kept::Unknown, Kept::Unknown)
-        );
+        assert_eq!(of(b"", b"a"), Kept::Unknown);
     }
 
     #[test]

@@ -470,12 +470,9 @@ impl Session {
                 fills.let_go(ino, last);
             }
             if let Answer::Reply(mut result) = answer {
-                let later = match (pages, result) {
-                    (Pages::Stored { offset, bytes }, Ok(_)) => {
-                        self.settle(&aside.dropper, &header, (offset, bytes), message)
-                    }
-                    _ => None,
-                };
+                if let (Pages::Stored { offset, bytes }, Ok(_)) = (pages, result) {
+                    self.settle(&aside.dropper, &header, (offset, bytes), message);
+                }
                 // Shut down meanwhile: what the kernel is given now is not dropped again.
                 if let Some(errno) = self.refuses(&header, message) {
                     result = Err(Errno(errno));
@@ -487,9 +484,6 @@ impl Session {
                     }
                 }
                 self.reply(reply, &header, result.map_err(|errno| errno.0));
-                if let Some(what) = later {
-                    aside.dropper.drop_pages(header.nodeid, what);
-                }
                 adapter.fs().answered(header.unique & !UNIQUE_RESENT);
             }
         }
@@ -503,17 +497,17 @@ impl Session {
         header: &InHeader,
         (offset, bytes): (u64, u64),
         message: &[u8],
-    ) -> Option<Inval> {
+    ) {
         if !self.overtaken.overtakes(header.nodeid, offset, bytes) {
-            return None;
+            return;
         }
-        let data = size_of::<InHeader>() + size_of::<WriteIn>();
+        let from = size_of::<InHeader>() + size_of::<WriteIn>();
         let done = Done {
             ino: header.nodeid,
             offset,
-            data: &message[data..data + usize::try_from(bytes).ok()?],
+            data: &message[from..from + bytes as usize],
         };
-        dropper.settle(&self.peeks, &self.notifier(), &done)
+        dropper.settle(&self.peeks, &self.notifier(), &done);
     }
 
     /// What a request is told that is not served: after a shutdown all but what unmounting needs; and changes of the
