@@ -254,7 +254,10 @@ fn two_clients_write_and_one_is_limited() {
     let said = v.shale(&limit).ok();
     assert!(said.contains("4 MiB a second"), "{said}");
     thread::sleep(Duration::from_millis(300));
-    let [limited, alone] = rates([&slow, &free], 4.0);
+    // Other tests run beside this one: what the other writer reaches at best in a second, not what they leave it.
+    let windows = [(); 4].map(|()| rates([&slow, &free], 1.0));
+    let limited = windows.iter().map(|w| w[0]).sum::<f64>() / 4.0;
+    let alone = windows.iter().map(|w| w[1]).fold(0.0, f64::max);
     println!("limited {limited:.0} of {RATE}; the other {together:.0}, then {alone:.0}");
     // Never more; less where other tests leave it no processor.
     assert!(
