@@ -188,28 +188,7 @@ pub(crate) struct Done<'a> {
     pub(crate) data: &'a [u8],
 }
 
-/// What is known of the part of a write that is on one page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    /// What was written is kept.
-    New,
-    /// What was there before.
-    Old,
-    Unknown,
-}
-
-impl Kept {
-    /// The kernel keeps `found` where `written` was written to.
-    fn of(found: &[u8], written: &[u8]) -> Self {
-        if !written.starts_with(found) {
-            return Self::Old;
-        }
-        let whole = found.len() == written.len();
-        if whole { Self::New } else { Self::Unknown }
-    }
-}
-
-/// Looks at one write at most; what is behind is unknown. A look ends where a page is missing.
+/// Looks at one write at most. A look ends where a page is missing.
 const LOOKS_MAX: usize = 8;
 
 impl Done<'_> {
@@ -223,32 +202,33 @@ impl Done<'_> {
         &self.data[(from - self.offset) as usize..(to - self.offset) as usize]
     }
 
-    /// Parts of the write by page with what is known of them, where `look` gives what the kernel keeps in a range, from its
-    /// begin to the first byte that is not kept.
-    fn kept(&self, mut look: impl FnMut(Range) -> Option<Vec<u8>>) -> Vec<(Range, Kept)> {
+    /// Parts of the write by page of which something else is kept than what was written, where `look` gives what the kernel
+    /// keeps in a range, from its begin to the first byte that is not kept.
+    fn old(&self, mut look: impl FnMut(Range) -> Option<Vec<u8>>) -> Vec<Range> {
         let end = self.offset + self.data.len() as u64;
-        let (mut at, mut looks) = (self.offset, 0);
-        let mut parts = Vec::new();
-        while at < end {
-            let found = match looks < LOOKS_MAX {
-                true => look((at, end)).unwrap_or_default(),
-                false => Vec::new(),
-            };
-            looks += 1;
-            let mut found = &found[..];
-            loop {
+        let mut at = self.offset;
+        let mut old = Vec::new();
+        for _ in 0..LOOKS_MAX {
+            let kept = look((at, end)).unwrap_or_default();
+            let mut kept = &kept[..];
+            // The page on which it ends, too: the next look begins behind that.
+            while at < end {
                 let part = (at, self.page_end(at));
-                let bytes = found.len().min((part.1 - part.0) as usize);
-                let kept;
-                (kept, found) = found.split_at(bytes);
-                parts.push((part, Kept::of(kept, self.bytes(part))));
+                let here;
+                (here, kept) = kept.split_at(kept.len().min((part.1 - part.0) as usize));
+                if !self.bytes(part).starts_with(here) {
+                    old.push(part);
+                }
                 at = part.1;
-                if found.is_empty() {
+                if kept.is_empty() {
                     break;
                 }
             }
+            if at == end {
+                break;
+            }
         }
-        parts
+        old
     }
 }
 
@@ -262,8 +242,7 @@ impl Dropper {
     pub(crate) fn settle(&self, peeks: &Peeks, notifier: &Notifier, done: &Done<'_>) {
         let ino = done.ino;
         let look = |(from, to): Range| peeks.look(notifier, ino, from, (to - from) as u32);
-        let old = done.kept(look).into_iter();
-        for ((from, to), _) in old.filter(|(_, kept)| *kept == Kept::Old) {
+        for (from, to) in done.old(look) {
             self.drop_and_wait(ino, from, to - from);
         }
     }
@@ -322,40 +301,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_tells_whether_it_is_old() {
-        let of = |found: &[u8], written: &[u8]| Kept::of(found, written);
-        assert_eq!(of(b"ab", b"ab"), Kept::New);
-        assert_eq!(of(b"ax", b"ab"), Kept::Old);
-        assert_eq!(of(b"x", b"ab"), Kept::Old, "up to the end that is known");
-        assert_eq!(of(b"a", b"ab"), Kept::Unknown);
-        assert_eq!(of(b"", b"a"), Kept::Unknown);
-    }
-
-    #[test]
     fn every_page_of_a_write_is_looked_at() {
-        let data = [b'n'; 3 * PAGE as usize];
+        let data = [b'n'; 4 * PAGE as usize];
         let done = Done {
             ino: 5,
             offset: 1000,
             data: &data,
         };
-        let page = |n: u64| (1000.max(n * PAGE), ((n + 1) * PAGE).min(1000 + 3 * PAGE));
-        // Page 0 is new, 1 is missing, 2 is old, 3 ends early.
-        let kept = done.kept(|(from, _)| match from {
+        // Page 0 is new, 1 is missing, 2 is old, 3 ends early with something old, 4 is missing.
+        let kept = |(from, _): Range| match from {
             1000 => Some(vec![b'n'; (PAGE - 1000) as usize]),
             PAGE => Some(Vec::new()),
-            _ => Some([vec![b'o'; PAGE as usize], vec![b'n'; 10]].concat()),
-        });
-        let expected = [Kept::New, Kept::Unknown, Kept::Old, Kept::Unknown];
-        let expected: Vec<_> = (0..4).map(|n| (page(n), expected[n as usize])).collect();
-        assert_eq!(kept, expected);
+            n if n == 2 * PAGE => Some([vec![b'o'; PAGE as usize], vec![b'n', b'o']].concat()),
+            _ => None,
+        };
+        let page = |n: u64| (n * PAGE, (n + 1) * PAGE);
+        assert_eq!(done.old(kept), [page(2), page(3)]);
+        // A page that ends early and has what was written, as at the end of an append.
+        assert_eq!(done.old(|_| Some(vec![b'n'; 10])), []);
         let mut looks = 0;
+        let long = [0; 100 * PAGE as usize];
         let none = |_| {
             looks += 1;
             None
         };
-        assert_eq!(done.kept(none).len(), 4);
-        assert!(looks <= LOOKS_MAX);
+        let done = Done {
+            data: &long,
+            ..done
+        };
+        assert_eq!((done.old(none), looks), (vec![], LOOKS_MAX));
     }
 
     #[test]

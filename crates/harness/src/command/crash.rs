@@ -125,7 +125,7 @@ pub struct Args {
     /// images at a cut than elsewhere; about half an hour of two processors
     #[arg(long, conflicts_with_all = ["long", "kinds", "count", "workload", "states"])]
     whole: bool,
-    /// Every pair of operations with 16 third ones each: 559,504 workloads
+    /// Every pair of operations with 16 third ones each: 620,944 workloads
     #[arg(long, conflicts_with_all = ["whole", "long", "kinds", "count", "workload", "states"])]
     triples: bool,
     /// 10,000 runs of 1,000 operations of two to four clients, with faults after which they go on

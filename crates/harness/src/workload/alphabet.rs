@@ -1,4 +1,4 @@
-//! About 170 concrete operations on a small tree, and sequences of them.
+//! About 200 concrete operations on a small tree, and sequences of them.
 //!
 //! The tree: `d` with the files `f` (5,000 bytes), `g` = `h` (12,288 bytes, two names), `e`
 //! (empty); `big` (40,960 bytes with a hole); `s` → `d/f`, `t` → `d`; `x` (an empty
@@ -137,7 +137,7 @@ pub fn tree() -> Vec<Act> {
 
 /// The operations.
 pub fn alphabet() -> Vec<Act> {
-    let mut acts = Vec::with_capacity(180);
+    let mut acts = Vec::with_capacity(200);
     writes(&mut acts);
     ranges(&mut acts);
     makes(&mut acts);
