@@ -23,8 +23,8 @@ install:
 	ln -sf "libshale.so.$(VERSION)" "$(ROOT)/lib/libshale.so.0"
 	ln -sf libshale.so.0 "$(ROOT)/lib/libshale.so"
 	install -m 644 "$(BUILT)/libshale.a" "$(ROOT)/lib/libshale.a"
-	install -m 644 crates/capi/include/shale.h "$(ROOT)/include/shale.h"
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/shale.pc.in \
+	install -m 644 crates/client/capi/include/shale.h "$(ROOT)/include/shale.h"
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/client/capi/shale.pc.in \
 		>"$(ROOT)/lib/pkgconfig/shale.pc"
 	chmod 644 "$(ROOT)/lib/pkgconfig/shale.pc"
 

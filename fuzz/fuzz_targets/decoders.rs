@@ -1,4 +1,4 @@
-//! See `shale_harness::fuzz::decoders`.
+//! See `shale_faults::fuzz::decoders`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_harness::fuzz::decoders::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_faults::fuzz::decoders::run(data));

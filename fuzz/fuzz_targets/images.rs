@@ -1,4 +1,4 @@
-//! See `shale_harness::fuzz::images`.
+//! See `shale_faults::fuzz::images`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_harness::fuzz::images::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_faults::fuzz::images::run(data));

@@ -1,4 +1,4 @@
-//! See `shale_harness::fuzz::logs`.
+//! See `shale_faults::fuzz::logs`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_harness::fuzz::logs::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_faults::fuzz::logs::run(data));

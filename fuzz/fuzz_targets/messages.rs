@@ -1,4 +1,4 @@
-//! See `shale_harness::fuzz::messages`.
+//! See `shale_faults::fuzz::messages`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_harness::fuzz::messages::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| shale_faults::fuzz::messages::run(data));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what sqlite3 does to its files, as workloads of `shale-harness crash --kinds programs`.
 
-    scripts/crash/trace-sqlite.py [DIR]      writes DIR/sqlite-MODE.trace (crates/harness/traces)
+    scripts/crash/trace-sqlite.py [DIR]      writes DIR/sqlite-MODE.trace (crates/proof/model/traces)
 
 One line of a trace is one operation:
 
@@ -113,7 +113,7 @@ def convert(strace, root):
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
-    out = sys.argv[1] if len(sys.argv) > 1 else f"{here}/../../crates/harness/traces"
+    out = sys.argv[1] if len(sys.argv) > 1 else f"{here}/../../crates/proof/model/traces"
     calls = "openat,unlink,unlinkat,pwrite64,write,ftruncate,fsync,fdatasync,close,fallocate"
     for mode in MODES:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as root:

@@ -67,9 +67,9 @@ killed_daemon() { # the program's records survive the daemon, and it goes on wit
 
 check "make install" make -C "$root" install BUILT="$(dirname "$SHALE")" DESTDIR="$host/installed"
 check "shale run finds its library where it is installed" found_by_run
-check "the example compiles" compile "$root/crates/capi/examples/append.c" "$host/append"
+check "the example compiles" compile "$root/crates/client/capi/examples/append.c" "$host/append"
 check "the example compiles with the static library" \
-    compile_static "$root/crates/capi/examples/append.c" "$host/append-static"
+    compile_static "$root/crates/client/capi/examples/append.c" "$host/append-static"
 check "append 1000 records" append append 1000
 check "the mount shows them" same 1000
 check "the mount appends 10 more" eval 'records 1000 1010 >>"$work/log"'
@@ -77,11 +77,11 @@ check "the library reads them and appends 10" append append 10
 check "the mount shows all" same 1020
 check "the same, linked statically" append append-static 1000
 check "the mount shows all of those" same 2020
-check "the calls of both sides compile" compile "$root/crates/capi/tests/c/coherence.c" "$host/coherence"
+check "the calls of both sides compile" compile "$root/crates/client/capi/tests/c/coherence.c" "$host/coherence"
 mkdir "$work/turns"
 check "every call is seen by the other side at once" timeout 120 "$host/coherence" "$mount" "$inside/turns"
-check "the program without memory compiles" compile "$root/crates/capi/tests/c/short.c" "$host/short"
+check "the program without memory compiles" compile "$root/crates/client/capi/tests/c/short.c" "$host/short"
 check "without memory calls are refused, nothing is lost" without_memory
-check "the program of the outage compiles" compile "$root/crates/capi/tests/c/outage.c" "$host/outage"
+check "the program of the outage compiles" compile "$root/crates/client/capi/tests/c/outage.c" "$host/outage"
 check "what returned before the daemon was killed is there" killed_daemon
 suite_end

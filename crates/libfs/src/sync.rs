@@ -1,9 +1,0 @@
-//! Atomics, locks and waiting of the lease protocol, in one place so that the model check
-//! (`crates/harness/tests/leases`) can compile its files against its own: gates, leases, whether
-//! the client is still served.
-
-pub(crate) use parking_lot::Mutex;
-pub(crate) use shale_device::nvm::SharedWords;
-pub(crate) use shale_device::{failpoints, mutants};
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
-pub(crate) use std::thread::sleep;

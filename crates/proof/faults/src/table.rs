@@ -1,0 +1,269 @@
+//! The table of faults.
+
+use super::stage::Checked;
+use super::{
+    Trial, astray, changes, clients, cuts, decay, devices, full, golden, gone, held, images,
+    killed, left, lower, media, memory, scarce, sunk, zones,
+};
+use shale_bench::Result;
+
+/// Cases of a row in a quick run.
+pub const QUICK_CASES: u64 = 6;
+
+/// One fault.
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// What is promised.
+    pub promise: &'static str,
+    /// Tries it; the inner error is what is wrong with Shale.
+    pub run: fn(&mut Trial<'_>) -> Result<Checked<()>>,
+}
+
+const fn row(
+    name: &'static str,
+    promise: &'static str,
+    run: fn(&mut Trial<'_>) -> Result<Checked<()>>,
+) -> Row {
+    Row { name, promise, run }
+}
+
+const OBJECT: &str = "fsck tells; EIO on that object only, never wrong data; the rest is as before \
+                      and can be written; repair mends it and loses that object at most";
+const VOLUME: &str = "fsck tells; the start is refused with the structure's name; repair makes it again \
+                      from the rest, nothing is lost";
+
+/// Every fault.
+pub const ROWS: &[Row] = &[
+    row(
+        "rot-superblock",
+        "fsck tells; the other copy serves; repair writes it again",
+        decay::superblock,
+    ),
+    row(
+        "superblock-copies",
+        "every subset of the copies, old and new mixed: the newest valid one counts; none: refused \
+         by name, nothing written",
+        decay::copies,
+    ),
+    row("rot-root-block", VOLUME, decay::root),
+    row("rot-log-table", VOLUME, decay::log_table),
+    row("rot-bitmap", VOLUME, decay::bitmap),
+    row("rot-inode", OBJECT, decay::inodes),
+    row("rot-extent-node", OBJECT, decay::extents),
+    row("rot-directory-node", OBJECT, decay::entries),
+    row("rot-attributes", OBJECT, decay::attributes),
+    row("rot-link-target", OBJECT, decay::targets),
+    row(
+        "repair-cut",
+        "power fails before any fence of repair: a second one makes the volume whole, with the same \
+         tree as if nothing had happened",
+        cuts::repairs,
+    ),
+    row(
+        "damaged-images",
+        "several structures at once, behind checksums that fit or not: served or refused, checked, \
+         repaired, served again; in 10 s and 96 MiB of private memory each",
+        images::damaged,
+    ),
+    row(
+        "misdirected-write",
+        "as for rot: each structure holds its address or its owner",
+        astray::misdirected,
+    ),
+    row(
+        "lost-write",
+        "an older root block, bitmap block or tree node is found: as for rot",
+        astray::lost,
+    ),
+    row(
+        "lost-write-inode",
+        "nothing in a slot says that it is old: that file may show its older state; the rest is as \
+         before, repair makes the volume whole",
+        astray::lost_inodes,
+    ),
+    row(
+        "rot-journal",
+        "a batch that is in its place needs no journal: nothing is lost",
+        astray::journal,
+    ),
+    row(
+        "rot-log-header",
+        "told; salt and length are in the log table: nothing is lost",
+        left::header,
+    ),
+    row(
+        "rot-log-record",
+        "the log ends before that record's call (as after a crash): what comes before is kept, no \
+         call is there in part",
+        left::records,
+    ),
+    row(
+        "log-file",
+        "a log that is missing, cut, or another's is named; what was digested is whole",
+        left::file,
+    ),
+    row(
+        "memory-error",
+        "SIGBUS in daemon and client: EIO on what lies there, both live on; the block is not used \
+         again before the next start; what is written meanwhile goes elsewhere and stays",
+        memory::blocks,
+    ),
+    row(
+        "full-volume",
+        "ENOSPC at the call (or a short write), never at digest; what returned is there after \
+         unmount; removing always works, and the space comes back",
+        full::volume,
+    ),
+    row(
+        "full-inodes",
+        "as for data: inode numbers end with the blocks",
+        full::inodes,
+    ),
+    row("full-log", "the writer waits, no call fails", full::log),
+    row(
+        "segments",
+        "a segment missing, of another length, swapped, of another volume, older: the start is refused by \
+         name, nothing is written",
+        media::segments,
+    ),
+    row(
+        "versions",
+        "unknown compatible bits: served and kept; read-only-compatible: not served, but checked; \
+         incompatible or newer: refused, also where one copy has them",
+        media::versions,
+    ),
+    row(
+        "releases",
+        "an image of each release, clean, left by a crash, and with features of newer ones: served as \
+         it was, checked, or refused by name with nothing written",
+        golden::images,
+    ),
+    row(
+        "daemon-killed",
+        "kill -9 in attach, lease, digest, journal, publish, unmount: the next start recovers; what \
+         returned is there, the call in flight whole or absent; clients attach and go on",
+        killed::daemon,
+    ),
+    row(
+        "recovery-killed",
+        "kill -9 in recovery after one in digest: as for one kill",
+        killed::recovery,
+    ),
+    row(
+        "client-killed",
+        "returned calls are kept, the one in flight is whole or absent, its leases go; others wait \
+         no longer than the limit",
+        clients::killed,
+    ),
+    row(
+        "client-stopped",
+        "inside a call, with leases: cut off at the limit; what it does after that does not count, \
+         and it is told",
+        clients::stopped,
+    ),
+    row(
+        "number-reused",
+        "the next process with the number of a client that was killed is itself: what the other one \
+         had goes, what it is told of is kept; nothing is decided by numbers",
+        clients::numbers,
+    ),
+    row(
+        "call-goes-on",
+        "blocks that others free, and log space, are not given out while a call can see them; then \
+         they come back",
+        held::calls,
+    ),
+    row(
+        "client-limits",
+        "a client with few descriptors or little memory: it is told (or ended, where memory cannot be \
+         had at all); what returned is kept, the others go on",
+        clients::limits,
+    ),
+    row(
+        "request-refused",
+        "the n-th open, map, allocation or thread of the daemon fails, once and for ever after, for \
+         every n: refused by name or served; what returned is there",
+        scarce::requests,
+    ),
+    row(
+        "limits",
+        "few descriptors, little memory: errno, no damage",
+        scarce::limits,
+    ),
+    row("clock-set-back", "nothing depends on it", scarce::clock),
+    row(
+        "lower-read",
+        "EIO on the n-th read of flash or disk, once and for ever after: EIO to who reads that file, named \
+         in status, else nothing; what cannot be read does not move; read again it is as before",
+        lower::reads,
+    ),
+    row(
+        "lower-write",
+        "the n-th write, flush or discard fails while blocks move: the device is named, what was to move \
+         stays, also if all that was not flushed is lost; later it moves",
+        lower::writes,
+    ),
+    row(
+        "lower-full",
+        "flash and disk are full: what does not fit stays in NVM; when half is removed there is room",
+        lower::full,
+    ),
+    row(
+        "lower-moved",
+        "who has read a file reads it where it is now, and not where it was, which others have written",
+        lower::moved,
+    ),
+    row(
+        "lower-held",
+        "a zone is not erased while a call can see it; then it is",
+        lower::held,
+    ),
+    row(
+        "lower-rot",
+        "a block below NVM is not what was written: EIO there, named in status, never wrong data; written \
+         anew it is whole",
+        lower::rot,
+    ),
+    row(
+        "rot-lower-sums",
+        "a checksum of a block below NVM: as for the block",
+        zones::sums,
+    ),
+    row(
+        "rot-inodes-below",
+        "a block of inodes below NVM: fsck names them, EIO on them only, the block named in status; repair \
+         keeps those that are whole",
+        sunk::rot,
+    ),
+    row("rot-lower-bitmap", VOLUME, zones::bitmaps),
+    row(
+        "rot-zone-table",
+        "fsck tells; the start is refused with the structure's name; repair makes it again; files in that \
+         zone may be lost, repair names them; the rest is as before",
+        zones::entries,
+    ),
+    row(
+        "devices",
+        "a device below NVM missing, short, swapped, of another volume, older, without a label: the start is \
+         refused by name, nothing is written; one of two labels is enough",
+        devices::labels,
+    ),
+    row(
+        "device-gone",
+        "a device below NVM missing, blank, or older, and the volume started without it: EIO for what it holds and for nothing \
+         else; nothing is written to it; what is new is right; when it is back all is as before",
+        gone::without,
+    ),
+    row(
+        "devices-killed",
+        "the daemon is killed between the steps of adding, emptying and removing a device: nothing is lost, the \
+         device is the volume's or is not, and doing the rest leaves what was asked for",
+        changes::killed,
+    ),
+    row(
+        "first-device-killed",
+        "the same while the first device below NVM comes to a volume with NVM alone and files move there",
+        changes::first_killed,
+    ),
+];
