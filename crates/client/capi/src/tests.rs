@@ -15,10 +15,13 @@ use crate::names::{
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr;
-use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
+use shale_daemon::{Daemon, DaemonConfig};
 use shale_device::SystemClock;
 use shale_format::Durability;
 use shale_libfs::Caller;
+use shale_pool::MakeOptions;
+use shale_pool::VolumeFile;
+use shale_pool::make_volume;
 use shale_proto::InProcess;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use shale_daemon::check::{CheckOptions, RepairReport, Report};
+use shale_check::{CheckOptions, RepairReport, Report};
 use shale_daemon::{Daemon, DaemonConfig};
 use shale_device::block::Ask;
 use shale_device::{Access, Map, MemoryBlocks, TierDevice};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use shale_daemon::check::{CheckOptions, repair};
+use shale_check::{CheckOptions, repair};
 use shale_device::sim::{Recorded, Recording};
 use shale_device::{Map, MapOptions};
 use shale_volume::Volume;

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use shale_check::{CheckOptions, RepairReport, check_volume_dir, repair_volume_dir};
 use shale_daemon::Daemon;
-use shale_daemon::check::{CheckOptions, RepairReport, check_volume_dir, repair_volume_dir};
-use shale_daemon::nvm_dir::segment_name;
 use shale_device::{Access, Map, SystemClock};
 use shale_format::limits::BLOCK_BYTES;
 use shale_libfs::OFlags;
+use shale_pool::nvm_dir::segment_name;
 use shale_volume::View;
 
 use super::Trial;

@@ -8,16 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shale_daemon::check::{
-    CheckOptions, RepairReport, Report, check_volume_dir, repair_volume_dir,
-};
-use shale_daemon::nvm_dir::{make_nvm, segment_name, segment_sizes};
-use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
-use shale_daemon::{Daemon, DaemonConfig, VolumeFile};
+use shale_check::{CheckOptions, RepairReport, Report, check_volume_dir, repair_volume_dir};
+use shale_daemon::{Daemon, DaemonConfig};
 use shale_device::{Access, Map, SystemClock};
 use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN, SEGMENT_BYTES};
 use shale_format::{DirKey, Ino};
 use shale_libfs::{Caller, Recent, Session, SessionOptions};
+use shale_pool::VolumeFile;
+use shale_pool::nvm_dir::{make_nvm, segment_name, segment_sizes};
+use shale_pool::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_proto::{Channel, InProcess};
 use shale_volume::{MkfsOptions, View, Volume};
 use tempfile::TempDir;

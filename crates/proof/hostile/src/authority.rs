@@ -3,12 +3,12 @@
 use super::attacker::*;
 use super::served::{Place, start};
 use super::{Case, Scene, harmless, refused};
-use shale_daemon::DeviceKind;
-use shale_daemon::volume_file::DeviceFile;
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::record::{attr, flag};
 use shale_format::xattr::CAPABILITY;
 use shale_format::{FileBlock, Ino, TierId};
+use shale_pool::DeviceKind;
+use shale_pool::volume_file::DeviceFile;
 use shale_proto::control::client_page;
 use shale_proto::{LeaseMode, Reply, Request};
 use shale_volume::Mapping;

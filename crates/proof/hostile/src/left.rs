@@ -69,7 +69,7 @@ fn recovered(
 
 fn is_whole(place: &Place, daemon: &Arc<Daemon>) {
     daemon.shutdown().unwrap();
-    let check = shale_daemon::check::check_volume_dir;
+    let check = shale_check::check_volume_dir;
     let report = check(&place.nvm(), &Default::default(), &mut |_| ()).unwrap();
     assert!(report.clean(), "{report}");
 }

@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shale_daemon::migrate::Speed;
-use shale_daemon::volume_file::{FORMAT, NvmEntry, uuid_text};
-use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs, VolumeFile};
+use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs};
 use shale_device::sim::{Action, Recorded, Recording, Told};
 use shale_device::{Access, Clock, Map, MapOptions};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::{RING_AT, file_name};
 use shale_libfs::{Caller, Recent, Session, SessionMaps, SessionOptions};
+use shale_pool::PoolError;
+use shale_pool::VolumeFile;
+use shale_pool::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_proto::InProcess;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
@@ -114,7 +116,7 @@ pub fn once_free<T>(start: impl Fn() -> shale_daemon::Result<T>) -> shale_daemon
     let mut tries = 0;
     loop {
         match start() {
-            Err(DaemonError::InUse { .. }) if tries < LOCK_TRIES => {
+            Err(DaemonError::Pool(PoolError::InUse { .. })) if tries < LOCK_TRIES => {
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }

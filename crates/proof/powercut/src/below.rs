@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
-use shale_daemon::check::Below as Devices;
+use shale_check::Below as Devices;
 use shale_device::block::{Ask, Step};
 use shale_device::sim::{BlockReplay, BlockRules, BlockTape, Choice, Recording, Told};
 use shale_device::{MemoryBlocks, TierDevice};

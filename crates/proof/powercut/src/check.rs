@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use shale_daemon::check::{Below as Devices, CheckOptions, Severity, check};
+use shale_check::{Below as Devices, CheckOptions, Severity, check};
 use shale_daemon::{Daemon, RecoveryReport, recover_only};
 use shale_device::sim::Recorded;
 use shale_format::limits::BLOCK_BYTES;

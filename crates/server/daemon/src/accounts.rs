@@ -8,10 +8,10 @@
 //! Locks: `others`, `writers` and a client's tally are leaves below `clients`.
 
 use crate::client::Client;
-use crate::digest::ChunkDone;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use serde::Serialize;
+use shale_digest::ChunkDone;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use std::collections::{BTreeSet, HashMap};

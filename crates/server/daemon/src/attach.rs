@@ -7,8 +7,6 @@
 use crate::client::{Client, Parts, Reach};
 use crate::error::{DaemonError, Result};
 use crate::log_bytes::FileBytes;
-use crate::make::random;
-use crate::nvm_dir::remove;
 use crate::rights::Person;
 use crate::shared::Shared;
 use shale_device::{Access, Map, Path as CountPath, Piece};
@@ -17,6 +15,8 @@ use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_oplog::{Log, LogBytes};
+use shale_pool::mkfs::random;
+use shale_pool::nvm_dir::remove;
 use shale_proto::PeerIdentity;
 use shale_proto::message::PROTO_VERSION;
 use std::os::fd::OwnedFd;
@@ -288,8 +288,10 @@ fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn Log
 mod tests {
     use super::*;
     use crate::connection::Connection;
-    use crate::{Daemon, DaemonConfig, MakeOptions, make_volume};
+    use crate::{Daemon, DaemonConfig};
     use shale_device::SystemClock;
+    use shale_pool::MakeOptions;
+    use shale_pool::make_volume;
     use shale_proto::{Handler, Reply, Request};
 
     const TRUSTED: u32 = 1002;

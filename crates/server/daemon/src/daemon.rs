@@ -9,29 +9,30 @@ use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
 use crate::connection::Connection;
 use crate::device_change::DeviceReport;
-use crate::devices_there;
-use crate::digest::Digester;
 use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
-use crate::host_space::{self, HostSpace};
-use crate::labels;
 use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::mappings::Mappings;
 use crate::migrate::{MigrateProgress, Migration, PinReport, STRAIGHT_BYTES, Speed};
-use crate::nvm_dir::{self, NvmLock, open_nvm};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
 use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
-use crate::volume_file::{DeviceFile, VolumeFile};
 use parking_lot::Mutex;
 use shale_device::{Clock, Map, MapOptions, failpoints};
+use shale_digest::Digester;
 use shale_format::TierId;
 use shale_format::log::RING_AT;
 use shale_oplog::Recent;
+use shale_pool::PoolError;
+use shale_pool::device_assembly::{self, Expected};
+use shale_pool::host_space::{self, HostSpace};
+use shale_pool::labels;
+use shale_pool::nvm_dir::{self, NvmLock, open_nvm};
+use shale_pool::volume_file::{DeviceFile, VolumeFile};
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
 use shale_volume::{LowerDevices, View, Volume};
@@ -168,7 +169,14 @@ impl Opened {
         config.volume.check_superblock(&superblock)?;
         let (volume, starts) = match &config.lower {
             Some(devices) => (Volume::open_with(map.clone(), devices)?, 0),
-            None => devices_there::start(config, &map, &superblock, starts)?,
+            None => {
+                let expected = Expected {
+                    file: &config.volume,
+                    path: config.volume_path.as_deref(),
+                    degraded: config.degraded,
+                };
+                device_assembly::start(&expected, &map, &superblock, starts)?
+            }
         };
         let volume = Arc::new(volume);
         let mappings = Mappings::reopen(dir, &volume)?;
@@ -577,13 +585,14 @@ impl Daemon {
         failpoints::reach("unmount-end");
         match kept.is_empty() {
             true => Ok(()),
-            false => Err(DaemonError::NvmDir {
+            false => Err(PoolError::NvmDir {
                 dir: self.shared.nvm_dir.clone(),
                 why: format!(
                     "unmounted, but not all is in the volume: {}",
                     kept.join("; ")
                 ),
-            }),
+            }
+            .into()),
         }
     }
 

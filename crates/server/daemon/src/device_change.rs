@@ -8,19 +8,19 @@
 //! A device is emptied by the thread that migrates (`migrate::empty`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
-use crate::devices::{Divided, LOWER, NAMES, NewDevice, check_zones, wipe_label};
 use crate::error::Result;
 use crate::halt::Halt;
-use crate::host_space::check_new_image;
-use crate::medium::{self, DeviceKind, wrong};
 use crate::shared::Shared;
 use crate::space::Supply;
 use crate::tier_stats::FlashUse;
-use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use serde::{Deserialize, Serialize};
 use shale_format::TierId;
 use shale_format::device_table::device_state;
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};
+use shale_pool::device_probe::{self, DeviceKind, wrong};
+use shale_pool::devices::{Divided, LOWER, NAMES, NewDevice, check_zones, wipe_label};
+use shale_pool::host_space::check_new_image;
+use shale_pool::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use shale_volume::{LowerDeviceInfo, Run, Volume, VolumeError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl Shared {
                 there.join(", ")
             }
         );
-        Err(wrong(path, why))
+        Err(wrong(path, why).into())
     }
 
     /// See [`crate::Daemon::add_device`].
@@ -167,7 +167,7 @@ impl Shared {
         if !sb.can_have_tiers() {
             let why = "the volume was made with NVM alone by an older shale, which left no place for a \
                        table of devices: make a new volume (shale mkfs) and copy the files there";
-            return Err(wrong(&file.path, why));
+            return Err(wrong(&file.path, why).into());
         }
         let left = self.recovery.logs_left;
         if left > 0 && !self.is_tiered() {
@@ -175,24 +175,24 @@ impl Shared {
                 "{left} logs that could not be digested set no room aside for tiers below NVM: \
                  unmount, and run shale fsck --repair first"
             );
-            return Err(wrong(&file.path, why));
+            return Err(wrong(&file.path, why).into());
         }
         if let Ok(found) = self.find_device(&file.path) {
             let why = format!("it is a device of tier {:?} already", found.tier).to_lowercase();
-            return Err(wrong(&file.path, why));
+            return Err(wrong(&file.path, why).into());
         }
         let there = self.volume.lower_device_infos(tier);
         let place = there.len();
         if place >= DEVICES_MAX {
             let why = format!("a tier has at most {DEVICES_MAX} devices");
-            return Err(wrong(&file.path, why));
+            return Err(wrong(&file.path, why).into());
         }
-        let file = medium::as_found(&DeviceFile {
+        let file = device_probe::as_found(&DeviceFile {
             path: absolute(&file.path),
             ..file.clone()
         })?;
         let zones: u64 = there.iter().map(|info| info.place.zones()).sum();
-        let zones = zones + medium::divide(&file)?.entry.zones();
+        let zones = zones + device_probe::divide(&file)?.entry.zones();
         check_zones(&file.path, tier as usize - 1, zones)?;
         if !force {
             check_new_image(tier, &file)?;
@@ -222,7 +222,7 @@ impl Shared {
         let reports = self.device_reports();
         let uuid = uuid_text(&new.entry.uuid);
         let report = reports.into_iter().find(|r| r.uuid == uuid);
-        report.ok_or_else(|| wrong(&file.path, "it was not added"))
+        report.ok_or_else(|| wrong(&file.path, "it was not added").into())
     }
 
     /// Adds the first device below NVM. What was logged before has set no room aside for what lies
@@ -238,7 +238,7 @@ impl Shared {
             self.publish(done.txid);
             self.tell_tiers();
             self.release.ask();
-            return Err(wrong(&file.path, format!("it is not added: {why}")));
+            return Err(wrong(&file.path, format!("it is not added: {why}")).into());
         }
         // The thread that migrates slept until now.
         self.migration.ring();
@@ -307,7 +307,7 @@ impl Shared {
                      take a smaller device",
                     free * BLOCK
                 );
-                return Err(wrong(&file.path, why));
+                return Err(wrong(&file.path, why).into());
             }
             Ok(run) => return Ok(run?),
             Err(room) => room,
@@ -318,7 +318,7 @@ impl Shared {
             false => format!("remove files, or begin with a device of {most} MiB"),
         };
         let why = format!("its tables need {wanted} bytes of NVM, and {room} can be had: {help}");
-        Err(wrong(&file.path, why))
+        Err(wrong(&file.path, why).into())
     }
 
     fn add_with_tables(
@@ -356,7 +356,7 @@ impl Shared {
                 live * BLOCK,
                 give_up(path)
             );
-            return Err(wrong(path, why));
+            return Err(wrong(path, why).into());
         }
         if !found.info.is_emptying() {
             let room = self.room_elsewhere(found.tier, found.at);
@@ -369,7 +369,7 @@ impl Shared {
                     bytes(room),
                     bytes(live - room)
                 );
-                return Err(wrong(path, why));
+                return Err(wrong(path, why).into());
             }
             self.set_state(&found, device_state::EMPTYING)?;
         }
@@ -410,7 +410,7 @@ impl Shared {
                 }
             };
             let why = format!("it holds {} bytes. {help}", found.info.live * BLOCK);
-            return Err(wrong(path, why));
+            return Err(wrong(path, why).into());
         }
         let uuid = &found.info.place.uuid;
         let done = self.volume.remove_device(found.tier, uuid)?;

@@ -16,13 +16,13 @@
 //! client has logged more than it set aside, its log waits and is tried again.
 
 use crate::client::{Client, Fate, Work};
-use crate::digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
 use crate::halt::Halt;
 use crate::rights::Rights;
 use crate::shared::Shared;
 use crate::space::Supply;
 use parking_lot::{Condvar, Mutex};
 use shale_device::failpoints;
+use shale_digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
 use shale_format::{Ino, LogPos};
 use shale_volume::VolumeError;
 use std::collections::VecDeque;

@@ -2,10 +2,11 @@
 
 use shale_device::DeviceError;
 use shale_oplog::OplogError;
+use shale_pool::PoolError;
 use shale_proto::ProtoError;
 use shale_volume::VolumeError;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Result with [`DaemonError`].
 pub type Result<T> = std::result::Result<T, DaemonError>;
@@ -14,74 +15,9 @@ pub type Result<T> = std::result::Result<T, DaemonError>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// A system call on a file failed.
-    #[error("{}: cannot {tried}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What was tried, as a verb phrase.
-        tried: String,
-        /// What the kernel answered.
-        source: io::Error,
-    },
-    /// The volume file cannot be used.
-    #[error("{}: {key}: {why}", path.display())]
-    VolumeFile {
-        /// The volume file.
-        path: PathBuf,
-        /// The key that is wrong, or "file".
-        key: String,
-        /// What is wrong and what to do.
-        why: String,
-    },
-    /// The NVM directory is not the one of this volume.
-    #[error("{}: {why}", dir.display())]
-    NvmDir {
-        /// The directory.
-        dir: PathBuf,
-        /// What is wrong and what to do.
-        why: String,
-    },
-    /// A device of a tier below NVM is not the one of this volume.
-    #[error("{}: {why}", path.display())]
-    WrongDevice {
-        /// The device.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// There is a volume already.
-    #[error("{} holds a volume already ({found}); use --force to destroy it", path.display())]
-    Exists {
-        /// Where.
-        path: PathBuf,
-        /// What was found.
-        found: String,
-    },
-    /// It takes more than there is.
-    #[error("{}: {why}; make it smaller, or use --force to have it made all the same", path.display())]
-    NoRoom {
-        /// The NVM directory, or the image.
-        path: PathBuf,
-        /// What it takes, and what there is.
-        why: String,
-    },
-    /// Something cannot be made as it was asked for.
-    #[error("{}: {why}", path.display())]
-    Refused {
-        /// What was to be made, or where.
-        path: PathBuf,
-        /// Why not, and what to do.
-        why: String,
-    },
-    /// Another daemon serves the volume.
-    #[error("{} is in use by another daemon ({holder}); unmount it first", dir.display())]
-    InUse {
-        /// The NVM directory.
-        dir: PathBuf,
-        /// What the lock file says about the other daemon.
-        holder: String,
-    },
+    /// The media of the volume.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// All slots of the log table are taken.
     #[error("all {slots} update logs are in use; detach a client first")]
     NoSlot {
@@ -115,7 +51,7 @@ impl DaemonError {
     /// Whether another process has locked the volume or one of its devices: it may be free a moment later.
     pub fn is_busy(&self) -> bool {
         match self {
-            DaemonError::InUse { .. } => true,
+            DaemonError::Pool(error) => error.is_busy(),
             DaemonError::Device(error) => error.raw_os_error() == Some(libc::EWOULDBLOCK),
             _ => false,
         }
@@ -126,10 +62,6 @@ impl DaemonError {
         tried: impl Into<String>,
         source: impl Into<io::Error>,
     ) -> Self {
-        DaemonError::File {
-            path: path.to_path_buf(),
-            tried: tried.into(),
-            source: source.into(),
-        }
+        DaemonError::Pool(PoolError::file(path, tried, source))
     }
 }

@@ -1,10 +1,10 @@
 //! One log that the last daemon left, on its way through recovery.
 
-use crate::digest::{DigestStats, LogSource};
 use crate::grants::RunSet;
 use crate::log_bytes::{FileBytes, set_word};
 use crate::rights::Person;
 use rustix::fs::FallocateFlags;
+use shale_digest::{DigestStats, LogSource};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogSlot, RING_AT, end};
 use shale_format::record::RecordHeader;

@@ -199,8 +199,8 @@ impl Shared {
         for _ in 0..READS_MAX {
             let before = view.generation(addr)?;
             let mut data = vec![0; blocks as usize * BLOCK_BYTES];
-            let last_blocks = self.digester.last_blocks();
-            if blocks == 1 && last_blocks.read((addr, before), 0, &mut data) {
+            let tail_blocks = self.digester.tail_blocks();
+            if blocks == 1 && tail_blocks.read((addr, before), 0, &mut data) {
                 self.migration.count_read(data.len());
                 return Ok((before, data));
             }
@@ -231,7 +231,7 @@ impl Shared {
         let generation = self.volume.view().generation(addr);
         let kept = |generation| {
             self.digester
-                .last_blocks()
+                .tail_blocks()
                 .read((addr, generation), 0, into)
         };
         generation.is_ok_and(kept)

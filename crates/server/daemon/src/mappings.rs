@@ -20,6 +20,7 @@ use shale_device::failpoints;
 use shale_format::checksum::crc32c;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_pool::nvm_dir::MAPPING_PREFIX;
 use shale_proto::Reply;
 use shale_proto::message::BlockRun;
 use shale_volume::{Mapping as Lies, Run, Volume, VolumeError};
@@ -29,8 +30,6 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Name of a mapping's file: this, and a number.
-pub(crate) const PREFIX: &str = "map-";
 /// Runs of blocks of one mapping: each is a mapping of its own to the kernel.
 const RUNS_MAX: usize = 256;
 /// Mappings of all programs; whoever wants more has the mount's.
@@ -65,18 +64,21 @@ impl Mappings {
     pub(crate) fn reopen(dir: &Path, volume: &Volume) -> Result<Mappings> {
         let mappings = Mappings::default();
         let mut state = mappings.state.lock();
-        for name in crate::nvm_dir::volume_files(dir)? {
-            let Some(number) = name.strip_prefix(PREFIX).and_then(|n| n.parse().ok()) else {
+        for name in shale_pool::nvm_dir::volume_files(dir)? {
+            let Some(number) = name
+                .strip_prefix(MAPPING_PREFIX)
+                .and_then(|n| n.parse().ok())
+            else {
                 continue;
             };
             let path = dir.join(&name);
             state.0 = state.0.max(number);
             match find(&path, volume) {
                 Ok(Some((file, hold))) => state.1.push(Mapping { path, file, hold }),
-                Ok(None) => crate::nvm_dir::remove(&path)?,
+                Ok(None) => shale_pool::nvm_dir::remove(&path)?,
                 Err(why) => {
                     tracing::warn!("{}: {why}; the mapping is not kept", path.display());
-                    crate::nvm_dir::remove(&path)?;
+                    shale_pool::nvm_dir::remove(&path)?;
                 }
             }
         }
@@ -96,7 +98,7 @@ impl Mappings {
             let mapped = is_locked(&mapping.file);
             if !mapped {
                 volume.drop_hold(mapping.hold);
-                if let Err(e) = crate::nvm_dir::remove(&mapping.path) {
+                if let Err(e) = shale_pool::nvm_dir::remove(&mapping.path) {
                     tracing::warn!("{e}");
                 }
             }
@@ -109,7 +111,7 @@ impl Mappings {
     fn add(&self, dir: &Path, volume: &Volume, runs: &[Run]) -> Result<OwnedFd> {
         let mut state = self.state.lock();
         state.0 += 1;
-        let path = dir.join(format!("{PREFIX}{}", state.0));
+        let path = dir.join(format!("{MAPPING_PREFIX}{}", state.0));
         let hold = volume.hold(runs)?;
         match make_file(&path, runs) {
             Ok((file, kept)) => {
@@ -118,7 +120,7 @@ impl Mappings {
             }
             Err(e) => {
                 volume.drop_hold(hold);
-                crate::nvm_dir::remove(&path)?;
+                shale_pool::nvm_dir::remove(&path)?;
                 Err(e)
             }
         }

@@ -25,24 +25,24 @@
 
 use crate::barrier::Barrier;
 use crate::client::Client;
-use crate::digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
 use crate::gate::OwnReaders;
 use crate::grants::RunSet;
 use crate::left_log::{Left, Outcome, empty, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
-use crate::nvm_dir::{remove, volume_files};
 use crate::orphans;
 use crate::rights::{LeftRights, Person, groups_of_user};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_device::{Clock, failpoints, mutants};
+use shale_digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
 use shale_oplog::{LogBytes, Recent, Scan};
+use shale_pool::nvm_dir::{remove, volume_files};
 use shale_volume::Volume;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

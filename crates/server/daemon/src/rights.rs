@@ -8,10 +8,10 @@
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
 use crate::client::Client;
-use crate::digest::{Act, Authority, Change, OwnLog, Straight};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_device::mutants;
+use shale_digest::{Act, Authority, Change, OwnLog, Straight};
 use shale_format::Ino;
 use shale_format::acl::{Acl, AclKind, matters, permits};
 use shale_format::dirent::kind_of_mode;

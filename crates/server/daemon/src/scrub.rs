@@ -2,7 +2,7 @@
 //!
 //! Superblocks, root block, log table, bitmap, every inode, every tree node, every run of
 //! extended attributes, data on tiers below NVM. Data on NVM has no checksum. A block of data of which there is a copy in
-//! memory (`last_blocks`) is written anew elsewhere. All else that is found is told by path and not
+//! memory (`tail_blocks`) is written anew elsewhere. All else that is found is told by path and not
 //! changed: `fsck --repair` does that when the volume is not mounted.
 //!
 //! One inode is read at a time, as a reader of the daemon's own: freed blocks wait for that

@@ -8,7 +8,6 @@ use crate::accounts::Accounts;
 use crate::barrier::Barrier;
 use crate::client::{Client, Reach};
 use crate::daemon::DaemonConfig;
-use crate::digest::Digester;
 use crate::digestion::{Queue, Totals};
 use crate::error::{DaemonError, Result};
 use crate::gate::OwnReaders;
@@ -18,7 +17,6 @@ use crate::limits::LimitBook;
 use crate::lower_read::BadBlocks;
 use crate::mappings::Mappings;
 use crate::migrate::Migration;
-use crate::nvm_dir::remove;
 use crate::rates::Sampler;
 use crate::recover::{Kept, RecoveryReport};
 use crate::release::Release;
@@ -27,8 +25,10 @@ use crate::spare::Spare;
 use crate::trim::Trim;
 use parking_lot::{Mutex, RwLock};
 use shale_device::{Clock, Map, failpoints, mutants};
+use shale_digest::Digester;
 use shale_format::TxId;
 use shale_format::log::LogSlot;
+use shale_pool::nvm_dir::remove;
 use shale_volume::{Run, Volume};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -208,7 +208,7 @@ impl Shared {
         let _nobody_attaches = self.attach.lock();
         self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
         failpoints::reach("log-freed");
-        remove(path)
+        Ok(remove(path)?)
     }
 
     /// Sets a slot of the log table, durably.

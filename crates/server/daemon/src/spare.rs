@@ -6,9 +6,9 @@
 //! asked for last. It is never one that a client had: that client could still write to it.
 
 use crate::error::{DaemonError, Result};
-use crate::nvm_dir::remove;
 use parking_lot::{Condvar, Mutex};
 use shale_device::{Access, Map, Piece, create_unnamed, name_unnamed};
+use shale_pool::nvm_dir::remove;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 

@@ -2,8 +2,6 @@
 
 use crate::accounts::Written;
 use crate::client::{Fate, Reach};
-use crate::digest::DigestStats;
-use crate::host_space::NvmHost;
 use crate::limits::Limits;
 use crate::lower_read::BadBlock;
 use crate::rates::RateStatus;
@@ -11,11 +9,13 @@ use crate::recover::RecoveryReport;
 use crate::shared::{Departed, Shared};
 use crate::space::Supply;
 use crate::tier_stats::{MigrationStatus, TierStatus};
-use crate::volume_file::uuid_text;
 use serde::Serialize;
 use shale_device::{Path, PathCounts, Persistence};
+use shale_digest::DigestStats;
 use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
+use shale_pool::host_space::NvmHost;
+use shale_pool::volume_file::uuid_text;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 

@@ -1,13 +1,13 @@
 //! What `status` tells of the tiers below NVM.
 
 use crate::holdings::{Span, tier_name};
-use crate::medium::DeviceKind;
 use crate::migrate::MigrationCounts;
 use crate::shared::Shared;
 use serde::{Deserialize, Serialize};
 use shale_device::TierDevice;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
+use shale_pool::device_probe::DeviceKind;
 use shale_volume::ZoneInfo;
 use std::sync::atomic::Ordering;
 
@@ -209,7 +209,7 @@ impl Shared {
         }
         self.take_direct_reads();
         let counts = MigrationCounts {
-            kept_reads: self.digester.last_blocks().reads(),
+            kept_reads: self.digester.tail_blocks().reads(),
             ..self.migration.counts()
         };
         let speed = self.migration.speed();

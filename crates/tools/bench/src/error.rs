@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use shale_daemon::DaemonError;
 use shale_device::DeviceError;
+use shale_pool::PoolError;
 
 /// Why a measurement could not be made. What it had set up is taken down again.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,9 @@ pub enum BenchError {
     /// The device layer refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The media of a volume cannot be used.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// The daemon refused.
     #[error(transparent)]
     Daemon(#[from] DaemonError),

@@ -15,10 +15,10 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shale_daemon::scrub::Damage;
-use shale_daemon::volume_file::DeviceFile;
 use shale_daemon::{Daemon, MigrateProgress, ScrubProgress, ScrubReport, Status, Whose};
 use shale_device::private;
 use shale_format::TierId;
+use shale_pool::volume_file::DeviceFile;
 use shale_proto::SocketPeer;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};

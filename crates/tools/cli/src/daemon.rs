@@ -16,11 +16,13 @@ use crate::mount_options;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
-use shale_daemon::host_space::shown;
-use shale_daemon::{Daemon, DaemonConfig, DaemonError, VolumeFile};
+use shale_daemon::{Daemon, DaemonConfig, DaemonError};
 use shale_device::{Clock, SystemClock};
 use shale_fuse::{Ended, MountInfo, ServeOptions, ShaleFs};
 use shale_libfs::SessionOptions;
+use shale_pool::PoolError;
+use shale_pool::VolumeFile;
+use shale_pool::host_space::shown;
 use shale_proto::InProcess;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -197,11 +199,15 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
                 busy: true,
                 ..failure
             },
-            DaemonError::Volume(error) if error.is_damage() => failure.advise(format!(
-                "shale fsck {0} tells what is damaged, and with --repair mends what it can",
-                start.volume.display()
-            )),
-            DaemonError::WrongDevice { .. } => failure.advise(format!(
+            DaemonError::Volume(error) | DaemonError::Pool(PoolError::Volume(error))
+                if error.is_damage() =>
+            {
+                failure.advise(format!(
+                    "shale fsck {0} tells what is damaged, and with --repair mends what it can",
+                    start.volume.display()
+                ))
+            }
+            DaemonError::Pool(PoolError::WrongDevice { .. }) => failure.advise(format!(
                 "put it back; or do without what it holds: shale mount --degraded {} {}",
                 start.volume.display(),
                 start.mountpoint.display()

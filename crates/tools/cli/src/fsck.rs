@@ -5,8 +5,9 @@ use crate::failure::{Code, Failure, Result};
 use crate::state::StateDir;
 use crate::terminal::{count, note, say};
 use indicatif::ProgressBar;
-use shale_daemon::check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};
-use shale_daemon::{DaemonError, VolumeFile};
+use shale_check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};
+use shale_pool::PoolError;
+use shale_pool::VolumeFile;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -160,14 +161,14 @@ fn wait_for_end(file: &VolumeFile) -> Result<()> {
     Ok(())
 }
 
-fn refused(file: &VolumeFile, error: &DaemonError) -> Failure {
+fn refused(file: &VolumeFile, error: &PoolError) -> Failure {
     let failure = Failure::new(error.to_string());
     let mounts = StateDir::all();
     let mounted = mounts
         .iter()
         .find(|m| m.state.nvm_dir == file.nvm_dir() && !m.state.is_stale());
     match (error, mounted) {
-        (DaemonError::InUse { .. }, Some(dir)) => {
+        (PoolError::InUse { .. }, Some(dir)) => {
             failure.advise(format!("shale umount {}", dir.state.mountpoint.display()))
         }
         _ => failure,

@@ -4,14 +4,14 @@ use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::{count, say};
 use serde_json::{Value, json};
-use shale_daemon::VolumeFile;
-use shale_daemon::nvm_dir::{segment_name, segment_sizes};
 use shale_device::{Access, Map, MapOptions, Path as CountPath};
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_SLOTS};
 use shale_format::log::{LogSlot, RING_AT, TAIL_AT, file_name, slot_state};
 use shale_format::superblock::LOG_TABLE_BLOCK;
 use shale_oplog::{Op, Record, Scan};
+use shale_pool::VolumeFile;
+use shale_pool::nvm_dir::{segment_name, segment_sizes};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ struct Show {
 /// Shows logs.
 pub fn run(args: &Args) -> Result<()> {
     let Verb::Show(show) = &args.verb;
-    let failed = |e: shale_daemon::DaemonError| Failure::new(e.to_string());
+    let failed = |e: shale_pool::PoolError| Failure::new(e.to_string());
     let file = VolumeFile::load(&show.volume).map_err(failed)?;
     let slots = log_table(&file)?;
     let mut shown = 0;

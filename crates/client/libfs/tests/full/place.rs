@@ -1,11 +1,15 @@
 //! A small volume whose daemon digests only when it has to, and is killed at will.
 
-use shale_daemon::check::{CheckOptions, check_volume_dir};
-use shale_daemon::volume_file::DeviceFile;
-use shale_daemon::{Daemon, DaemonConfig, DeviceKind, MakeOptions, VolumeFile, make_volume};
+use shale_check::{CheckOptions, check_volume_dir};
+use shale_daemon::{Daemon, DaemonConfig};
 use shale_device::SystemClock;
 use shale_format::{Durability, TierId};
 use shale_libfs::{Caller, Session, SessionOptions};
+use shale_pool::DeviceKind;
+use shale_pool::MakeOptions;
+use shale_pool::VolumeFile;
+use shale_pool::make_volume;
+use shale_pool::volume_file::DeviceFile;
 use shale_proto::InProcess;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

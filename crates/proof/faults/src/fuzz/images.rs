@@ -8,7 +8,7 @@
 use std::ops::{ControlFlow, Range};
 
 use parking_lot::Mutex;
-use shale_daemon::check::{CheckOptions, Severity, check, repair};
+use shale_check::{CheckOptions, Severity, check, repair};
 use shale_device::Map;
 use shale_format::bitmap::{self, BITMAP_MAGIC, BitmapHeader, WORDS_PER_BLOCK};
 use shale_format::inode::Inode;

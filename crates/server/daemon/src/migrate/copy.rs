@@ -103,7 +103,7 @@ impl Shared {
     /// none, or no room.
     pub(crate) fn mend_block(self: &Arc<Self>, inode: &Inode, at: u64, from: BlockAddr) -> bool {
         let generation = self.volume.view().generation(from);
-        let kept = |generation| self.digester.last_blocks().has(from, generation);
+        let kept = |generation| self.digester.tail_blocks().has(from, generation);
         if !generation.is_ok_and(kept) {
             return false;
         }
@@ -170,7 +170,7 @@ impl Shared {
             if let Some(to) = to {
                 let place = (to, view.generation(to)?);
                 let bytes = &bytes[bytes_of(slot + n, 1)];
-                self.digester.last_blocks().keep(w.ino, place, bytes);
+                self.digester.tail_blocks().keep(w.ino, place, bytes);
             }
         }
         Ok(())

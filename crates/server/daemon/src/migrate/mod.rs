@@ -44,8 +44,6 @@ pub(crate) use policy::Recency;
 pub(crate) use raised::ROOM_WAIT;
 pub(crate) use straight::STRAIGHT_BYTES;
 
-use crate::devices::LOWER;
-use crate::host_space::HostSpace;
 use crate::shared::Shared;
 use empty::Stuck;
 use leaves::Of;
@@ -53,6 +51,8 @@ use parking_lot::{Condvar, Mutex};
 use policy::Piece;
 use serde::{Deserialize, Serialize};
 use shale_format::TierId;
+use shale_pool::devices::LOWER;
+use shale_pool::host_space::HostSpace;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -12,9 +12,9 @@
 //! inode it planned for has changed.
 
 use super::copy::{Copied, Copies, LastOf};
-use crate::last_blocks::last_block;
 use crate::shared::Shared;
 use shale_device::{failpoints, mutants};
+use shale_digest::tail_block_cache::tail_block;
 use shale_format::extent::UNWRITTEN;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::BLOCK_BYTES;
@@ -182,7 +182,7 @@ impl Shared {
             let Some(inode) = inode.filter(|i| i.has_content()) else {
                 continue;
             };
-            let last = last_block(&inode).map(|block| (w.ino, block));
+            let last = tail_block(&inode).map(|block| (w.ino, block));
             all.last.extend(last);
             let place = (&inode, w);
             match self.in_place(place).and_then(|found| {

@@ -7,9 +7,9 @@
 //! runs costs a flush.
 
 use super::{DOWN_PERCENT, Migration};
-use crate::digest::Straight;
 use crate::shared::Shared;
 use parking_lot::MutexGuard;
+use shale_digest::Straight;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, TierId};
 use shale_volume::{Result, Run};

@@ -12,15 +12,13 @@ mod owners;
 mod scrubbed;
 mod spare;
 
-use crate::check::{Below, CheckOptions, check};
 use crate::daemon::{Daemon, DaemonConfig};
 use crate::lower_read::Unsent;
-use crate::nvm_dir::make_nvm;
-use crate::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
 #[cfg(feature = "mutants")]
 use cuts::are_found;
 #[cfg(not(feature = "mutants"))]
 use cuts::{devices_go, loses_nothing};
+use shale_check::{Below, CheckOptions, check};
 use shale_device::block::Step;
 use shale_device::sim::{
     Action, BlockReplay, BlockRules, BlockTape, Choice, MediaRules, Recording, Replay,
@@ -31,6 +29,8 @@ use shale_format::extent::UNWRITTEN;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
+use shale_pool::nvm_dir::make_nvm;
+use shale_pool::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
 use shale_volume::{Extent, Inode, LowerDevices, Mapping, MkfsOptions, View, Volume};
 use std::collections::BTreeMap;
 use std::path::Path;

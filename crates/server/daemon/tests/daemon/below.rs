@@ -1,8 +1,9 @@
 //! What a client may ask of blocks below NVM.
 
 use crate::served::{Hand, Place};
-use shale_daemon::{DeviceKind, volume_file::DeviceFile};
 use shale_format::{BlockAddr, TierId};
+use shale_pool::DeviceKind;
+use shale_pool::volume_file::DeviceFile;
 use shale_proto::{Reply, Request};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -64,7 +64,7 @@ fn gives_none_of(daemon: &Daemon, runs: &[BlockRun]) -> bool {
 }
 
 fn map_files(place: &Place) -> usize {
-    let names = shale_daemon::nvm_dir::volume_files(&place.nvm()).unwrap();
+    let names = shale_pool::nvm_dir::volume_files(&place.nvm()).unwrap();
     names.iter().filter(|n| n.starts_with("map-")).count()
 }
 

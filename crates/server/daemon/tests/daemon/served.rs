@@ -1,12 +1,15 @@
 //! A volume under /dev/shm, a daemon on it, and clients that append by hand.
 
-use shale_daemon::{Daemon, DaemonConfig, MakeOptions, VolumeFile, make_volume};
+use shale_daemon::{Daemon, DaemonConfig};
 use shale_device::{Access, Map, SystemClock, nvm::Piece};
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::RING_AT;
 use shale_format::record::{CreateBody, Kind, flag};
 use shale_format::{DirKey, Durability, FileBlock, Ino, LogPos};
 use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
+use shale_pool::MakeOptions;
+use shale_pool::VolumeFile;
+use shale_pool::make_volume;
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION};
 use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request, SocketChannel};
@@ -82,7 +85,7 @@ impl Place {
 
     /// Names of the log files that are there.
     pub fn logs(&self) -> Vec<String> {
-        let names = shale_daemon::nvm_dir::volume_files(&self.nvm()).unwrap();
+        let names = shale_pool::nvm_dir::volume_files(&self.nvm()).unwrap();
         names
             .into_iter()
             .filter(|n| n.starts_with("log-"))

@@ -1,8 +1,8 @@
 //! Leaves of directories that move below NVM, change, are cleaned, and come back.
 
 use super::*;
-use crate::check::repair;
 use crate::migrate::leaves::Of;
+use shale_check::repair;
 use shale_format::DirKey;
 use shale_volume::Txn;
 use std::ops::ControlFlow;
@@ -237,7 +237,7 @@ impl Rest {
         }
     }
 
-    pub(super) fn checked(&self, n: std::ops::Range<usize>) -> crate::check::Report {
+    pub(super) fn checked(&self, n: std::ops::Range<usize>) -> shale_check::Report {
         check(self.map.clone(), &[], &self.options(n), &mut |_| {})
     }
 
@@ -249,7 +249,7 @@ impl Rest {
 
     /// Repairs it: it is whole then, and a second repair finds nothing. Gives the report, and what
     /// is there.
-    pub(super) fn mended(&self) -> (crate::check::RepairReport, Content) {
+    pub(super) fn mended(&self) -> (shale_check::RepairReport, Content) {
         let repaired = || repair(&self.map, &[], &self.options(0..2), &mut |_| {}).unwrap();
         let report = repaired();
         assert!(report.clean() && !report.mended.is_empty(), "{report}");
@@ -308,7 +308,7 @@ fn of_a_damaged_leaf_below_repair_keeps_the_others() {
     let rest = Rest::of(&s, |_| ());
     let report = rest.checked(0..2);
     let told =
-        |f: &crate::check::Finding| f.what.contains("entries") && f.object.contains("file 32");
+        |f: &shale_check::Finding| f.what.contains("entries") && f.object.contains("file 32");
     assert!(
         !report.complete && report.findings.iter().any(told),
         "{report}"

@@ -278,7 +278,7 @@ fn of_a_damaged_leaf_of_extents_repair_keeps_the_others() {
     let rest = Rest::of(&s, |_| ());
     let report = rest.checked(0..2);
     let told =
-        |f: &crate::check::Finding| f.what.contains("extents") && f.object.contains("file 16");
+        |f: &shale_check::Finding| f.what.contains("extents") && f.object.contains("file 16");
     assert!(report.findings.iter().any(told), "{report}");
     let missing = rest.checked(1..2);
     let named = missing.findings.iter().any(|f| f.found.contains("missing"));

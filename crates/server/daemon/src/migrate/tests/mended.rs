@@ -1,7 +1,7 @@
 //! Repair of volumes with inodes below NVM: what is damaged is lost, and nothing else.
 
 use super::*;
-use crate::check::{RepairReport, repair};
+use shale_check::{RepairReport, repair};
 use shale_format::extent::root_kind;
 use shale_format::inode::slot_of;
 use shale_format::limits::INODE_BYTES;
@@ -64,7 +64,11 @@ impl Rest {
     }
 
     /// Repairs it with these devices.
-    fn repaired(&self, map: &Arc<Map>, n: std::ops::Range<usize>) -> crate::Result<RepairReport> {
+    fn repaired(
+        &self,
+        map: &Arc<Map>,
+        n: std::ops::Range<usize>,
+    ) -> shale_pool::Result<RepairReport> {
         let options = CheckOptions {
             below: Below::open(n.map(|n| (entry(n).uuid, self.device(n))).collect()),
             ..CheckOptions::default()

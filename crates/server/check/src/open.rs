@@ -1,0 +1,227 @@
+//! Checks the volume in an NVM directory: maps segments and logs read-only.
+//!
+//! Nothing is made and nothing is written there. While the check runs no daemon can
+//! begin to serve the volume, and a volume that is served is not checked.
+
+use super::{
+    CheckOptions, Finding, LogFile, Progress, RepairReport, Report, Severity, check, repair,
+};
+use rustix::fs::FlockOperation;
+use shale_device::{Access, Map, MapOptions};
+use shale_format::limits::{LOG_SLOTS, SEGMENT_BYTES};
+use shale_format::log::file_name;
+use shale_pool::device_assembly;
+use shale_pool::error::PoolError;
+use shale_pool::labels;
+use shale_pool::nvm_dir::{NvmLock, holder_of, segment_name, volume_files};
+use shale_pool::volume_file::VolumeFile;
+use shale_volume::View;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a volume could not be checked at all.
+pub type CheckError = PoolError;
+
+const LOCK: &str = "lock";
+
+/// Checks the volume whose NVM directory is `nvm_dir`, read-only. What is wrong with
+/// the volume is in the report.
+///
+/// # Errors
+/// A daemon serves the volume; there are no segments, one between others is missing or
+/// has another size than segments have; the files cannot be read.
+pub fn check_volume_dir(
+    nvm_dir: &Path,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, CheckError> {
+    let lock = hold(nvm_dir)?;
+    let files = volume_files(nvm_dir)?;
+    let map = segments(nvm_dir, &files, Access::ReadOnly)?;
+    let logs = logs(nvm_dir, &files, Access::ReadOnly);
+    let map = Arc::new(map);
+    // Before the check opens devices, and locks them.
+    let old = options
+        .volume
+        .as_ref()
+        .and_then(|file| what_is_old(file, &map));
+    let mut report = check(map, &logs, options, progress);
+    if let Some(error) = old {
+        report.push(too_old(error.to_string()), options.findings_max);
+    }
+    for name in files.iter().filter(|name| name.starts_with("log-")) {
+        if !(0..LOG_SLOTS).any(|slot| *name == file_name(slot)) {
+            report.push(put_aside(name), options.findings_max);
+        }
+    }
+    drop(lock);
+    Ok(report)
+}
+
+/// Repairs the volume whose NVM directory is `nvm_dir`, if it is the one with this identity.
+///
+/// # Errors
+/// As [`check_volume_dir`]; the volume is another one, or neither superblock can be read; too
+/// few blocks are free for what has to be written. Then nothing was written.
+pub fn repair_volume_dir(
+    nvm_dir: &Path,
+    uuid: &str,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RepairReport, CheckError> {
+    let lock = NvmLock::take(nvm_dir)?;
+    let files = volume_files(nvm_dir)?;
+    let map = Arc::new(segments(nvm_dir, &files, Access::ReadWrite)?);
+    let logs = logs(nvm_dir, &files, Access::ReadWrite);
+    let found = check(
+        map.clone(),
+        &logs,
+        &CheckOptions {
+            findings_max: 0,
+            ..options.clone()
+        },
+        progress,
+    )
+    .uuid;
+    if found.as_deref() != Some(uuid) {
+        let why = match found {
+            Some(found) => format!("the volume there is {found}, expected {uuid}"),
+            None => "no superblock can be used".to_owned(),
+        };
+        return Err(wrong(nvm_dir, format!("{why}: nothing was changed")));
+    }
+    let mut report = repair(&map, &logs, options, progress)?;
+    let wrong = options
+        .volume
+        .as_ref()
+        .and_then(|file| what_is_old(file, &map));
+    if options.restored && wrong.is_some() {
+        labels::forget(nvm_dir, map.pieces().len())?;
+    }
+    // What is old still, with the segments believed.
+    let left = options
+        .volume
+        .as_ref()
+        .and_then(|file| what_is_old(file, &map));
+    if let Some(error) = left {
+        report
+            .after
+            .push(too_old(error.to_string()), options.findings_max);
+    }
+    drop(lock);
+    Ok(report)
+}
+
+/// What a mount would refuse as older than the rest of the volume.
+fn what_is_old(file: &VolumeFile, map: &Arc<Map>) -> Option<PoolError> {
+    let dir = file.nvm_dir();
+    let starts = match labels::check(dir, &file.uuid_bytes(), map.pieces().len()) {
+        Ok(starts) => starts,
+        Err(error) => return Some(error),
+    };
+    // What cannot be read is told by the check.
+    let superblock = *View::open_head(map.clone()).ok()?.0.superblock();
+    let view = View::open(map.clone()).ok()?.0;
+    let table = view.device_table().ok()?;
+    let content = (map.pieces().len(), view.root().ok()?.txid);
+    device_assembly::what_is_old(file, &superblock, &table, starts, content)
+}
+
+fn too_old(why: String) -> Finding {
+    Finding {
+        severity: Severity::Error,
+        object: "labels".to_owned(),
+        ino: None,
+        block: None,
+        what: "the volume is not of one time, and is not mounted".into(),
+        expected: String::new(),
+        found: why,
+    }
+}
+
+fn logs(nvm_dir: &Path, files: &[String], access: Access) -> Vec<LogFile> {
+    (0..LOG_SLOTS)
+        .filter(|&slot| files.contains(&file_name(slot)))
+        .map(|slot| LogFile {
+            slot,
+            map: MapOptions::new()
+                .open_files(&[nvm_dir.join(file_name(slot))], access)
+                .map(Arc::new)
+                .map_err(|e| e.to_string()),
+        })
+        .collect()
+}
+
+/// Recovery puts a log aside when one of its records is refused.
+fn put_aside(name: &str) -> Finding {
+    Finding {
+        severity: Severity::Info,
+        object: name.to_owned(),
+        ino: None,
+        block: None,
+        what: "log put aside: what it held from the refused record on is not in the volume".into(),
+        expected: String::new(),
+        found: String::new(),
+    }
+}
+
+fn wrong(dir: &Path, why: String) -> CheckError {
+    PoolError::NvmDir {
+        dir: dir.to_path_buf(),
+        why,
+    }
+}
+
+/// Keeps daemons away. `None`: no daemon ever served this directory.
+fn hold(dir: &Path) -> Result<Option<File>, CheckError> {
+    let path = dir.join(LOCK);
+    // Never through a link, and without waiting for whoever writes to a FIFO in its place.
+    let mut options = File::options();
+    let options = options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut file = match options.open(&path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(PoolError::file(&path, "open the lock", e)),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(PoolError::InUse {
+            dir: dir.to_path_buf(),
+            holder: holder_of(&mut file),
+        }),
+        Err(e) => Err(PoolError::file(&path, "lock it", e)),
+    }
+}
+
+/// Maps the segments side by side. That the last ones are missing shows in the
+/// superblock only.
+fn segments(dir: &Path, files: &[String], access: Access) -> Result<Map, CheckError> {
+    let count = files.iter().filter(|name| name.starts_with("seg-")).count();
+    if count == 0 {
+        return Err(wrong(dir, "there are no segments of a volume".to_owned()));
+    }
+    let mut paths: Vec<PathBuf> = Vec::with_capacity(count);
+    for n in 0..count {
+        let name = segment_name(n);
+        if !files.contains(&name) {
+            return Err(wrong(dir, format!("{name} is missing")));
+        }
+        let path = dir.join(&name);
+        let meta = std::fs::metadata(&path);
+        let found = meta
+            .map_err(|e| PoolError::file(&path, "read its attributes", e))?
+            .len();
+        if found != SEGMENT_BYTES && (n + 1 < count || found > SEGMENT_BYTES || found == 0) {
+            return Err(wrong(
+                dir,
+                format!("{name} has {found} bytes, expected {SEGMENT_BYTES}"),
+            ));
+        }
+        paths.push(path);
+    }
+    Ok(MapOptions::new().open_files(&paths, access)?)
+}

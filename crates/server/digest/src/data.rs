@@ -1,0 +1,520 @@
+//! Write data: allocates the blocks of a plan and writes them, never over live ones
+//! (DESIGN §6.3). Nothing is fenced here: the commit by the same thread does that, and
+//! until then the blocks are not part of the volume. A crash leaves free blocks.
+//!
+//! Where NVM is full, large runs go [`Straight`] to a tier below it: once instead of to NVM and from
+//! there down. They are written in the order in which they were allocated, in long requests, and the tier
+//! is flushed before anything links them, as in `migrate`.
+
+use super::DigestError;
+use super::authority::Straight;
+use super::content::{BLOCK, Source};
+use super::gather::LogSource;
+use super::layout::{CopyRun, From};
+use super::lost;
+use super::plan::{InodePlan, Item, Plan};
+use crate::tail_block_cache::{TailBlockCache, tail_block};
+use shale_device::mutants;
+use shale_device::{LINE_BYTES, Path};
+use shale_format::extent::{Extent, UNWRITTEN};
+use shale_format::inode::Inode;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::log::RING_AT;
+use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TierId};
+use shale_oplog::Op;
+use shale_volume::{Heat, KeptLeaf, Mapping, Run, View, Volume, VolumeError};
+
+/// Bytes that are put together before they are written: they stay in the caches.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Payloads of at least this many bytes go from the log to their block directly.
+const DIRECT_BYTES: u64 = 4096;
+/// Bytes that are written below NVM at once.
+const ROW_BYTES: usize = 1 << 20;
+
+const _: () = assert!(BUFFER_BYTES.is_multiple_of(BLOCK_BYTES));
+
+/// New blocks of a plan. Until [`Placed::keep`] they go back when it is dropped.
+pub(crate) struct Placed<'v> {
+    volume: &'v Volume,
+    runs: Vec<Run>,
+    /// For each inode of the plan the extents of its new blocks, ascending.
+    pub extents: Vec<Vec<Extent>>,
+    /// Those below NVM.
+    pub below: Vec<(Ino, Run)>,
+}
+
+impl Placed<'_> {
+    /// Allocates the large runs of a plan below NVM, as far as there is room: the beginning of each.
+    fn straight(&mut self, plan: &Plan, straight: Straight) -> Result<(), DigestError> {
+        let Straight { tier, .. } = straight;
+        let large = |c: &&CopyRun| c.blocks >= straight.run_blocks;
+        let mine = |p: &&InodePlan| {
+            let pin = p.inode.as_ref().and_then(Inode::pin);
+            pin.is_none_or(|pin| pin == tier)
+        };
+        let all = plan.inodes.iter().filter(mine);
+        let all: u64 = all
+            .flat_map(|p| p.file.copies.iter().filter(large))
+            .map(|c| c.blocks)
+            .sum();
+        if all < straight.chunk_blocks {
+            return Ok(());
+        }
+        for (inode, extents) in plan.inodes.iter().zip(&mut self.extents) {
+            if !mine(&inode) {
+                continue;
+            }
+            for copy in inode.file.copies.iter().filter(large) {
+                let mut done = 0;
+                while done < copy.blocks {
+                    let wanted = copy.blocks - done;
+                    let run = match self.volume.allocate_lower(tier, Heat::Cold, wanted, false) {
+                        Ok(run) => run,
+                        Err(VolumeError::NoSpace { .. }) => return Ok(()),
+                        Err(e) => return Err(e.into()),
+                    };
+                    extents.push(Extent {
+                        file_block: copy.at + done,
+                        addr: run.addr.raw(),
+                        len: run.len as u32,
+                        flags: 0,
+                    });
+                    self.below.push((inode.ino, run));
+                    done += run.len;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks are part of the volume now.
+    /// Gives those below NVM.
+    pub fn keep(mut self) -> Vec<(Ino, Run)> {
+        self.runs.clear();
+        std::mem::take(&mut self.below)
+    }
+}
+
+impl Drop for Placed<'_> {
+    fn drop(&mut self) {
+        for &run in &self.runs {
+            self.volume.give_back(run);
+        }
+    }
+}
+
+/// Hands out blocks of allocated runs one after the other.
+struct Carver {
+    runs: std::vec::IntoIter<Run>,
+    rest: Option<Run>,
+}
+
+impl Carver {
+    fn new(runs: Vec<Run>) -> Self {
+        let (runs, rest) = (runs.into_iter(), None);
+        Self { runs, rest }
+    }
+
+    /// Up to `most` blocks that follow one another.
+    fn take(&mut self, most: u64) -> Option<Run> {
+        let run = self.rest.take().or_else(|| self.runs.next())?;
+        let len = run.len.min(most).min(u32::MAX.into());
+        if len < run.len {
+            self.rest = Some(Run {
+                addr: run.addr.plus(len),
+                len: run.len - len,
+            });
+        }
+        Some(Run {
+            addr: run.addr,
+            len,
+        })
+    }
+
+    /// Extents for `blocks` file blocks from `at` on.
+    fn extents(&mut self, at: u64, blocks: u64, flags: u32, into: &mut Vec<Extent>) {
+        let mut done = 0;
+        while done < blocks {
+            let run = self.take(blocks - done);
+            let run = run.expect("as many blocks were allocated as the plan counts");
+            into.push(Extent {
+                file_block: at + done,
+                addr: run.addr.raw(),
+                len: run.len as u32,
+                flags,
+            });
+            done += run.len;
+        }
+    }
+}
+
+/// What of a run has no block yet: where that begins, and blocks. `below`: the extents below NVM, ascending.
+fn rest_of(copy: &CopyRun, below: &[Extent]) -> (u64, u64) {
+    let first = below.partition_point(|e| e.file_block < copy.at);
+    let mine = below[first..]
+        .iter()
+        .take_while(|e| e.file_block < copy.at + copy.blocks);
+    let done: u64 = mine.map(|e| u64::from(e.len)).sum();
+    (copy.at + done, copy.blocks - done)
+}
+
+/// Allocates all blocks that the plan needs: below NVM what goes there, then those of a run that
+/// would adjoin what the file has already beside it, everything else in one piece, so that it lies
+/// in sequence.
+pub(crate) fn allocate<'v>(
+    volume: &'v Volume,
+    plan: &Plan,
+    straight: Option<Straight>,
+) -> Result<Placed<'v>, DigestError> {
+    let mut placed = Placed {
+        volume,
+        runs: Vec::new(),
+        extents: vec![Vec::new(); plan.inodes.len()],
+        below: Vec::new(),
+    };
+    if let Some(straight) = straight {
+        placed.straight(plan, straight)?;
+    }
+    let below: Vec<usize> = placed.extents.iter().map(Vec::len).collect();
+    let mut together = 0;
+    let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);
+    for ((inode, extents), &below) in all {
+        for copy in &inode.file.copies {
+            let (at, blocks) = rest_of(copy, &extents[..below]);
+            if copy.hint.is_some() && blocks > 0 {
+                let runs = volume.allocate(blocks, copy.hint)?;
+                placed.runs.extend_from_slice(&runs);
+                Carver::new(runs).extents(at, blocks, 0, extents);
+            } else {
+                together += blocks;
+            }
+        }
+        together += blocks(&inode.file.unwritten);
+    }
+    let runs = match together {
+        0 => Vec::new(),
+        blocks => volume.allocate(blocks, None)?,
+    };
+    placed.runs.extend_from_slice(&runs);
+    let mut carver = Carver::new(runs);
+    let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);
+    for ((inode, extents), &below) in all {
+        for copy in inode.file.copies.iter().filter(|c| c.hint.is_none()) {
+            let (at, blocks) = rest_of(copy, &extents[..below]);
+            carver.extents(at, blocks, 0, extents);
+        }
+        for range in &inode.file.unwritten {
+            carver.extents(range.start, range.end - range.start, UNWRITTEN, extents);
+        }
+        extents.sort_by_key(|e| e.file_block);
+    }
+    Ok(placed)
+}
+
+fn blocks(ranges: &[std::ops::Range<u64>]) -> u64 {
+    ranges.iter().map(|r| r.end - r.start).sum()
+}
+
+/// Writes the data of all runs.
+pub(crate) fn write(
+    (volume, tail_blocks): (&Volume, &TailBlockCache),
+    log: &LogSource<'_>,
+    items: &[Item],
+    plan: &Plan,
+    placed: &Placed<'_>,
+) -> Result<(), DigestError> {
+    let view = volume.view();
+    let mut writer = Writer {
+        volume,
+        view: &view,
+        tail_blocks,
+        log,
+        items,
+        buffer: vec![0; BUFFER_BYTES].into(),
+        row: Row::default(),
+        leaf: KeptLeaf::default(),
+        last: Vec::new(),
+    };
+    for (inode, extents) in plan.inodes.iter().zip(&placed.extents) {
+        if inode.file.copies.is_empty() {
+            continue;
+        }
+        let old = match inode.base {
+            Some(_) if !inode.wipe => view.inode(inode.ino)?,
+            _ => None,
+        };
+        for copy in &inode.file.copies {
+            writer.run(copy, old.as_ref(), extents)?;
+        }
+        writer.note_last(inode, extents)?;
+    }
+    writer.row.write(volume)?;
+    let tier = placed.below.first().and_then(|(_, run)| run.addr.tier());
+    let tier = tier.filter(|_| !mutants::is_on("straight-flush"));
+    tier.map_or(Ok(()), |tier| volume.flush_lower(tier))?;
+    for (ino, addr, bytes) in writer.last {
+        tail_blocks.keep(ino.0, (addr, view.generation(addr)?), &bytes);
+    }
+    Ok(())
+}
+
+/// Bytes for blocks below NVM that follow one another in one zone.
+#[derive(Default)]
+struct Row {
+    at: Option<BlockAddr>,
+    bytes: Vec<u8>,
+}
+
+impl Row {
+    /// Adds whole blocks; what they do not follow is written first.
+    fn push(&mut self, volume: &Volume, addr: BlockAddr, blocks: &[u8]) -> Result<(), VolumeError> {
+        let end = |at: BlockAddr| at.plus(self.bytes.len() as u64 / BLOCK);
+        let goes_on = self.at.is_some_and(|at| end(at) == addr) && self.bytes.len() < ROW_BYTES;
+        if !goes_on || volume.view().zone(addr)?.first == addr.index() {
+            self.write(volume)?;
+            self.at = Some(addr);
+        }
+        self.bytes.extend_from_slice(blocks);
+        Ok(())
+    }
+
+    /// The block at its end, if that is `addr`.
+    fn last_if(&self, addr: BlockAddr) -> Option<&[u8]> {
+        let (blocks, _) = self.bytes.as_chunks::<BLOCK_BYTES>();
+        let last = self.at?.plus((blocks.len() as u64).checked_sub(1)?);
+        blocks.last().filter(|_| last == addr).map(|b| &b[..])
+    }
+
+    fn write(&mut self, volume: &Volume) -> Result<(), VolumeError> {
+        if let Some(addr) = self.at.take() {
+            let len = self.bytes.len() as u64 / BLOCK;
+            volume.write_lower(Run { addr, len }, &self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+}
+
+struct Writer<'a> {
+    volume: &'a Volume,
+    view: &'a View,
+    tail_blocks: &'a TailBlockCache,
+    log: &'a LogSource<'a>,
+    items: &'a [Item],
+    buffer: Box<[u8]>,
+    row: Row,
+    leaf: KeptLeaf,
+    /// Last blocks that lie below NVM.
+    last: Vec<(Ino, BlockAddr, Vec<u8>)>,
+}
+
+impl Writer<'_> {
+    /// Writes one run to the extents that lie in it.
+    fn run(
+        &mut self,
+        copy: &CopyRun,
+        old: Option<&Inode>,
+        extents: &[Extent],
+    ) -> Result<(), DigestError> {
+        let mut fills = copy.fills.iter().copied();
+        let mut fill = fills.next();
+        let end = copy.at + copy.blocks;
+        // Ascending: a search for each run, not a walk over all extents of the file.
+        let first = extents.partition_point(|e| e.file_block < copy.at);
+        let mine = extents[first..]
+            .iter()
+            .take_while(|e| e.file_block < end)
+            .filter(|e| !e.is_unwritten());
+        for extent in mine {
+            let target = BlockAddr::from_raw(extent.addr);
+            let below = target.tier() != Some(TierId::Nvm);
+            let bytes = u64::from(extent.len) * BLOCK;
+            let (mut done, mut held) = (0u64, 0usize);
+            while done + (held as u64) < bytes {
+                let at = done + held as u64;
+                let Some(f) = fill.as_mut() else {
+                    unreachable!("the fills of a run fill all of it");
+                };
+                let room = (bytes - at).min(f.bytes);
+                let direct = match below {
+                    true => 0,
+                    false => self.direct(f.from, target, at, room, held == 0)?,
+                };
+                let n = if direct > 0 {
+                    done += direct;
+                    direct
+                } else {
+                    let n = room.min((BUFFER_BYTES - held) as u64);
+                    self.load(f.from, old, held, n as usize)?;
+                    held += n as usize;
+                    n
+                };
+                f.bytes -= n;
+                f.from = f.from.further(n);
+                if f.bytes == 0 {
+                    fill = fills.next();
+                }
+                let line_end = !below
+                    && held > 0
+                    && self.direct_follows(fill.map(|f| (f.from, f.bytes)), at + n);
+                if held == BUFFER_BYTES || done + (held as u64) == bytes || line_end {
+                    let bytes = &self.buffer[..held];
+                    match below {
+                        true => self
+                            .row
+                            .push(self.volume, target.plus(done / BLOCK), bytes)?,
+                        false => self.volume.write_at(target, done, bytes)?,
+                    }
+                    done += held as u64;
+                    held = 0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the file's last block, if it was just put into the row: the bytes are at its end.
+    fn note_last(&mut self, plan: &InodePlan, extents: &[Extent]) -> Result<(), DigestError> {
+        let last = plan.inode.as_ref().and_then(tail_block);
+        let Some(extent) = extents.last().filter(|e| last == Some(e.end().0 - 1)) else {
+            return Ok(());
+        };
+        let addr = BlockAddr::from_raw(extent.addr).plus(u64::from(extent.len) - 1);
+        if let Some(bytes) = self.row.last_if(addr) {
+            self.last.push((plan.ino, addr, bytes.to_vec()));
+        }
+        Ok(())
+    }
+
+    /// Whether a payload that begins at byte `at` of its extent is to go there directly.
+    fn direct_follows(&self, fill: Option<(From, u64)>, at: u64) -> bool {
+        let large = matches!(fill, Some((From::New(Source::Log(_)), n)) if n >= DIRECT_BYTES);
+        large && at.is_multiple_of(LINE_BYTES as u64)
+    }
+
+    /// Copies whole lines of a large payload from the log to the block, if nothing waits
+    /// in the buffer. Gives the bytes copied; 0: not possible.
+    fn direct(
+        &self,
+        from: From,
+        target: BlockAddr,
+        at: u64,
+        room: u64,
+        empty: bool,
+    ) -> Result<u64, DigestError> {
+        let (From::New(Source::Log(pos)), Some(log)) = (from, self.log.bytes.mapped()) else {
+            return Ok(0);
+        };
+        let bytes = room - room % LINE_BYTES as u64;
+        if !empty || bytes < DIRECT_BYTES || !at.is_multiple_of(LINE_BYTES as u64) {
+            return Ok(0);
+        }
+        let map = self.view.map().on(Path::Data);
+        if mutants::is_on("direct-without-flush") {
+            let mut cached = vec![0; bytes as usize];
+            let _ = self.log.bytes.load(self.place(pos), &mut cached);
+            map.store((target.byte() + at) as usize, &cached);
+            return Ok(bytes);
+        }
+        map.copy_nt_from(
+            log,
+            self.place(pos),
+            (target.byte() + at) as usize,
+            bytes as usize,
+        );
+        let lost = self
+            .view
+            .map()
+            .lost((target.byte() + at) as usize, bytes as usize);
+        if let Some(page) = lost {
+            let block = (page / BLOCK_BYTES) as u64;
+            return Err(VolumeError::Unreadable { block }.into());
+        }
+        Ok(bytes)
+    }
+
+    /// Byte of the log file where position `pos` is.
+    fn place(&self, pos: LogPos) -> usize {
+        RING_AT + (pos.0 % self.log.ring_bytes) as usize
+    }
+
+    /// Puts bytes of a source into the buffer.
+    fn load(
+        &mut self,
+        from: From,
+        old: Option<&Inode>,
+        at: usize,
+        bytes: usize,
+    ) -> Result<(), DigestError> {
+        let place = match from {
+            From::New(Source::Log(pos)) => self.place(pos),
+            _ => 0,
+        };
+        let into = &mut self.buffer[at..at + bytes];
+        match (from, old) {
+            (From::New(Source::Log(pos)), _) => {
+                if !self.log.bytes.load(place, into) {
+                    let slot = self.log.slot;
+                    return Err(DigestError::Cut { slot, pos });
+                }
+            }
+            (From::New(Source::Target { by, byte }), _) => {
+                if let Op::Create { target, .. } = &self.items[by as usize].op {
+                    into.copy_from_slice(&target[byte as usize..][..bytes]);
+                }
+            }
+            (From::New(Source::Block { addr, byte }), _) => self.view.read_at(addr, byte, into)?,
+            (From::Old(_), Some(_)) if mutants::is_on("old-bytes") => into.fill(0),
+            (From::Old(offset), Some(inode)) => read_old(
+                (self.view, self.tail_blocks),
+                &mut self.leaf,
+                inode,
+                offset,
+                into,
+            )?,
+            (From::New(Source::Zero), _) if mutants::is_on("zeros-left-out") => {}
+            (From::New(Source::Zero), _) | (From::Old(_), None) => into.fill(0),
+        }
+        Ok(())
+    }
+}
+
+impl From {
+    pub(super) fn further(self, by: u64) -> From {
+        use super::ranges::Advance;
+        match self {
+            From::New(source) => From::New(source.advance(by)),
+            From::Old(offset) => From::Old(offset + by),
+        }
+    }
+}
+
+/// Reads a file as it is in the volume, holes as zeros.
+fn read_old(
+    (view, tail_blocks): (&View, &TailBlockCache),
+    leaf: &mut KeptLeaf,
+    inode: &Inode,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<(), DigestError> {
+    let mut done = 0;
+    while done < into.len() {
+        let byte = offset + done as u64;
+        let fb = FileBlock::containing(byte);
+        let mapping = view.map_block_near(inode, fb, leaf)?;
+        let (Mapping::Data { len, .. } | Mapping::Unwritten { len, .. } | Mapping::Hole { len }) =
+            mapping;
+        let run_end = fb.0.saturating_add(len.max(1)).saturating_mul(BLOCK);
+        let n = (run_end - byte).min((into.len() - done) as u64) as usize;
+        let part = &mut into[done..done + n];
+        match mapping {
+            Mapping::Data { addr, .. } => {
+                let (from, skip) = ((view, tail_blocks), byte - fb.byte());
+                lost::read(from, inode, (fb, addr), skip, part)?
+            }
+            _ => part.fill(0),
+        }
+        done += n;
+    }
+    Ok(())
+}

@@ -1,0 +1,494 @@
+//! Digest: from update logs to the volume (DESIGN §6, Strata §3.3).
+//!
+//! Four steps for each chunk of records, each a module, each after the one before:
+//!
+//! 1. *scan* ([`gather`]): records are copied out of the log, checked and decoded.
+//! 2. *plan* ([`net`], [`mod@plan`], [`layout`]): what the records do together, checked
+//!    record by record against volume, lease and permission. Pure.
+//! 3. *data* (`data`): new blocks are allocated and written, never over live ones.
+//! 4. *structure* (`apply`): one transaction links the blocks, changes inodes and
+//!    directories, and moves the log's digested position.
+//!
+//! A crash before the commit leaves the volume as it was; then the same chunk is
+//! digested again, which is the normal path at recovery. A crash after it leaves the
+//! volume as after it. Same records and same volume give the same result, however the
+//! records are cut into chunks.
+//!
+//! Locks: chunks of several logs may be digested at the same time as long as leases keep
+//! what they change apart; commits follow one another under the volume's transaction
+//! lock. Where blocks are short a chunk takes its turn alone
+//! ([`Digester::chunk_alone`]): the reserve for what a digest needs for a moment is enough
+//! for one transaction, not for one of each log.
+#![forbid(unsafe_code)]
+
+mod apply;
+pub mod authority;
+pub mod content;
+mod data;
+mod estimate;
+mod files;
+pub mod gather;
+pub mod image;
+pub mod layout;
+mod lost;
+mod names;
+pub mod net;
+pub mod plan;
+pub mod ranges;
+pub mod stats;
+pub mod tail_block_cache;
+mod twins;
+
+#[cfg(test)]
+mod tests;
+
+pub use authority::{Act, Authority, Change, OwnLog, Straight};
+pub use gather::{Bounds, LogSource, Mode, Survey, survey};
+pub use plan::{Plan, PlanError, Refused};
+pub use stats::DigestStats;
+
+use crate::tail_block_cache::TailBlockCache;
+use gather::{Batch, Most};
+use image::ChunkImage;
+use lost::GivenUp;
+use parking_lot::RwLock;
+use shale_device::{failpoints, mutants};
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TxId};
+use shale_volume::{Run, Volume, VolumeError};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A chunk could not be digested. The volume is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum DigestError {
+    /// The volume refused, or is damaged. `NoSpace` and `JournalFull`: even the
+    /// chunk's first transaction alone does not fit.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// Something changed under the client's lease between plan and commit.
+    #[error("inode {} changed while a log was digested that holds its lease", ino.0)]
+    Moved {
+        /// The inode.
+        ino: Ino,
+    },
+    /// A block below NVM of which a part stays cannot be read. [`Digester::give_up`] lets the chunk go on.
+    #[error("block {} of inode {} cannot be read, so a change of a part of it is lost: {why}", at.0, ino.0)]
+    Lost {
+        /// The inode.
+        ino: Ino,
+        /// The block of the file.
+        at: FileBlock,
+        /// Where it lies.
+        addr: BlockAddr,
+        /// Why not.
+        why: VolumeError,
+    },
+    /// The log file has become shorter while it was digested.
+    #[error("the file of log {slot} was cut short: there is nothing at {}", pos.0)]
+    Cut {
+        /// Slot of the log.
+        slot: u32,
+        /// Position of the bytes that are gone.
+        pos: LogPos,
+    },
+    /// The chunk does not begin where the log's slot says.
+    #[error("log {slot} is digested up to {}, not {}", found.0, expected.0)]
+    Position {
+        /// Slot of the log.
+        slot: u32,
+        /// Where the chunk begins.
+        expected: LogPos,
+        /// What the slot says.
+        found: LogPos,
+    },
+}
+
+/// What digesting one chunk did.
+#[derive(Clone, Debug)]
+pub struct ChunkDone {
+    /// Records before this position are in the volume. Durable.
+    pub upto: LogPos,
+    /// The transaction; `None`: there was nothing to do.
+    pub txid: Option<TxId>,
+    /// Whether the log, or the part of it that was asked for, ends at `upto`. Else
+    /// there is another chunk, unless a record was refused.
+    pub at_end: bool,
+    /// Bytes of the volume that the records had set aside; they are spent or not needed.
+    pub reserve_released: u64,
+    /// Blocks freed; not to be reused before every client has passed the epoch.
+    pub freed: Vec<Run>,
+    /// Granted blocks that are part of files now.
+    pub linked: Vec<Run>,
+    /// Granted blocks named by records, which no file needs any more.
+    pub unused: Vec<Run>,
+    /// Granted inode numbers used by records before `upto`, also for inodes that are
+    /// gone again. Only what is told here and in `linked` and `unused` is used up: the
+    /// authority may have been asked about records that are left for a later chunk.
+    pub created: Vec<Ino>,
+    /// Of these, the numbers of inodes that are gone again and never reached the volume: they
+    /// stay granted until [`Volume::return_inodes`].
+    pub vanished: Vec<Ino>,
+    /// Numbers of inodes that the volume had and has no more. They may have been granted anew.
+    pub removed: Vec<Ino>,
+    /// The record at `upto` or in the transaction there that must not be digested: the
+    /// log stops here.
+    pub refused: Option<Refused>,
+    /// Blocks of files that are new, where the volume has tiers below NVM.
+    pub touched: Vec<(u64, Range<u64>)>,
+    /// New blocks that went straight below NVM, and whose they are.
+    pub below: Vec<(Ino, Run)>,
+    /// Counts.
+    pub stats: DigestStats,
+}
+
+impl ChunkDone {
+    /// Nothing was digested: the first transaction of the batch must not be.
+    fn refused(batch: &Batch, from: LogPos, why: String) -> Self {
+        let header = batch.items.first().map(|i| &i.header);
+        Self {
+            upto: from,
+            txid: None,
+            at_end: false,
+            reserve_released: 0,
+            freed: Vec::new(),
+            linked: Vec::new(),
+            unused: Vec::new(),
+            created: Vec::new(),
+            vanished: Vec::new(),
+            removed: Vec::new(),
+            touched: Vec::new(),
+            below: Vec::new(),
+            refused: Some(Refused {
+                pos: from,
+                kind: header.map(|h| h.kind()),
+                ino: Ino(header.map_or(0, |h| h.ino)),
+                why,
+            }),
+            stats: DigestStats::default(),
+        }
+    }
+}
+
+/// Digests update logs into one volume.
+pub struct Digester {
+    volume: Arc<Volume>,
+    bounds: Bounds,
+    turns: RwLock<()>,
+    /// Records to read for the next chunk: as many as fitted the journal when a chunk
+    /// had to be cut, slowly more after that. Only a guess that saves planning twice.
+    records: AtomicUsize,
+    given_up: GivenUp,
+    tail_blocks: TailBlockCache,
+}
+
+impl Digester {
+    /// A digester with the default bounds of a chunk.
+    pub fn new(volume: Arc<Volume>) -> Self {
+        Self::with_bounds(volume, Bounds::default())
+    }
+
+    /// A digester with chunks of these bounds.
+    pub fn with_bounds(volume: Arc<Volume>, bounds: Bounds) -> Self {
+        Self {
+            volume,
+            bounds,
+            turns: RwLock::new(()),
+            records: AtomicUsize::new(bounds.records_max),
+            given_up: GivenUp::default(),
+            tail_blocks: TailBlockCache::default(),
+        }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Last blocks of files below NVM.
+    pub fn tail_blocks(&self) -> &TailBlockCache {
+        &self.tail_blocks
+    }
+
+    /// Digests the next chunk of a log: records from `from`, the slot's digested
+    /// position, up to `limit` at most. A chunk that needs more space or journal than
+    /// there is is cut, down to one transaction.
+    ///
+    /// # Errors
+    /// The volume refuses or is damaged; then nothing has changed.
+    pub fn chunk(
+        &self,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        authority: &dyn Authority,
+        mode: Mode,
+    ) -> Result<ChunkDone, DigestError> {
+        self.chunk_of(u64::MAX, log, from, limit, authority, mode)
+    }
+
+    /// As [`Self::chunk`], with records that have set aside no more than `room` bytes, if they are in several transactions.
+    ///
+    /// # Errors
+    /// As for [`Self::chunk`].
+    pub fn chunk_of(
+        &self,
+        room: u64,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        authority: &dyn Authority,
+        mode: Mode,
+    ) -> Result<ChunkDone, DigestError> {
+        let batch = self.gather(room, log, from, limit, mode);
+        failpoints::reach("digest-scan");
+        if batch.moves_directories() {
+            // Whether a directory would come to lie below itself is known only while
+            // nobody else moves one.
+            let _alone = self.turns.write();
+            return self.any_chunk(log, &batch, from, authority);
+        }
+        let _together = self.turns.read();
+        self.any_chunk(log, &batch, from, authority)
+    }
+
+    /// As [`Self::chunk`], while no other chunk holds blocks that it has not committed.
+    ///
+    /// # Errors
+    /// As for [`Self::chunk`].
+    pub fn chunk_alone(
+        &self,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        authority: &dyn Authority,
+        mode: Mode,
+    ) -> Result<ChunkDone, DigestError> {
+        let batch = self.gather(u64::MAX, log, from, limit, mode);
+        let _alone = self.turns.write();
+        self.any_chunk(log, &batch, from, authority)
+    }
+
+    /// Gives up the block that a chunk could not read: digested again, the chunk makes it unreadable for good,
+    /// and what was to change in it is lost. `false`: it was given up already, or something else is wrong.
+    pub fn give_up(&self, error: &DigestError) -> bool {
+        let first = self.given_up.add(error);
+        if first {
+            tracing::error!("{error}");
+        }
+        first
+    }
+
+    /// Runs `f` while no chunk is between its plan and its commit.
+    pub fn between_chunks<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _alone = self.turns.write();
+        f()
+    }
+
+    fn gather(
+        &self,
+        room: u64,
+        log: &LogSource<'_>,
+        from: LogPos,
+        limit: LogPos,
+        mode: Mode,
+    ) -> Batch {
+        let most = Most {
+            records: self.guess().min(self.bounds.records_max),
+            room,
+            bytes: self.bounds.bytes_max,
+            log_bytes: match mode {
+                Mode::Live => log.ring_bytes / self.bounds.ring_parts,
+                Mode::Recovery => u64::MAX,
+            },
+            journal_bytes: part_to_fill(self.volume.journal_room()),
+        };
+        gather::gather(log, &self.volume.view(), from, limit, mode, &most)
+    }
+
+    fn guess(&self) -> usize {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    fn any_chunk(
+        &self,
+        log: &LogSource<'_>,
+        batch: &Batch,
+        from: LogPos,
+        authority: &dyn Authority,
+    ) -> Result<ChunkDone, DigestError> {
+        let guess = self.guess();
+        let mut records = batch.whole(batch.items.len());
+        let mut cut = None;
+        loop {
+            let error = match self.attempt(log, batch, records, from, authority) {
+                Ok((done, wanted)) => {
+                    let fitting = fitting(records, wanted, self.volume.journal_room());
+                    let more = (guess + guess / 2 + 1).min(fitting).max(guess);
+                    self.records.store(cut.unwrap_or(more), Ordering::Relaxed);
+                    return Ok(done);
+                }
+                Err(error) => error,
+            };
+            if let DigestError::Volume(VolumeError::Unreadable { block }) = &error
+                && self.volume.retire(*block)
+            {
+                tracing::error!(block, "memory error: the block is not used any more");
+                continue;
+            }
+            let less = match &error {
+                DigestError::Volume(VolumeError::NoSpace { .. } | VolumeError::Growth { .. }) => {
+                    batch.whole(records / 2)
+                }
+                DigestError::Volume(VolumeError::JournalFull { wanted, room }) => {
+                    let fitting = fitting(records, *wanted, *room).max(1);
+                    cut = Some(fitting);
+                    batch.whole(fitting)
+                }
+                _ => records,
+            };
+            if less >= records {
+                return match error {
+                    DigestError::Volume(VolumeError::Growth { .. }) => {
+                        Ok(ChunkDone::refused(batch, from, error.to_string()))
+                    }
+                    other => Err(other),
+                };
+            }
+            tracing::debug!(log.slot, records, less, %error, "chunk is cut");
+            records = less;
+        }
+    }
+
+    /// Plans the first `records` records of a batch, or fewer: so many as come before one that
+    /// must not be digested, or as are enough work.
+    fn plan(
+        &self,
+        batch: &Batch,
+        mut records: usize,
+        authority: &dyn Authority,
+    ) -> Result<(Plan, usize, Option<Refused>), DigestError> {
+        let image = ChunkImage::new(self.volume.view(), &batch.items[..records]);
+        let mut refused = None;
+        loop {
+            match plan::plan(&batch.items[..records], &image, authority) {
+                Ok(plan) => return Ok((plan, records, refused)),
+                Err(PlanError::Volume(e)) => return Err(e.into()),
+                Err(PlanError::Enough { keep }) => (records, refused) = (keep, None),
+                Err(PlanError::Refused { refused: why, keep }) => {
+                    (records, refused) = (keep, Some(why));
+                }
+            }
+        }
+    }
+
+    /// Digests the first `records` records of a batch. Gives also the journal bytes
+    /// that it was estimated to need.
+    fn attempt(
+        &self,
+        log: &LogSource<'_>,
+        batch: &Batch,
+        records: usize,
+        from: LogPos,
+        authority: &dyn Authority,
+    ) -> Result<(ChunkDone, u64), DigestError> {
+        let (mut plan, records, mut refused) = self.plan(batch, records, authority)?;
+        let lost = self.given_up.take(&self.volume.view(), &mut plan)?;
+        failpoints::reach("digest-plan");
+        let all = refused.is_none() && records == batch.items.len();
+        if all {
+            refused = batch.refused.clone();
+        }
+        let upto = batch.end(records, from);
+        let mut done = ChunkDone {
+            upto,
+            txid: None,
+            at_end: all && batch.ended && refused.is_none(),
+            reserve_released: plan.reserve_bytes,
+            freed: Vec::new(),
+            linked: plan.linked.clone(),
+            unused: plan.unused.clone(),
+            created: plan.created.clone(),
+            vanished: plan.vanished.clone(),
+            removed: plan.removed().collect(),
+            touched: Vec::new(),
+            below: Vec::new(),
+            refused,
+            stats: plan.stats,
+        };
+        if upto == from {
+            return Ok((done, plan.journal_bytes));
+        }
+        let room = self.volume.journal_room();
+        if plan.journal_bytes > room && batch.whole(records / 2) < records {
+            let wanted = plan.journal_bytes;
+            return Err(VolumeError::JournalFull { wanted, room }.into());
+        }
+        let growth = growth(&plan, authority)?;
+        let placed = data::allocate(&self.volume, &plan, authority.straight())?;
+        let late = mutants::is_on("commit-before-data");
+        let (into, items) = ((&*self.volume, &self.tail_blocks), &batch.items);
+        let write = || data::write(into, log, items, &plan, &placed);
+        if !late {
+            write()?;
+        }
+        self.given_up.lose(&self.volume, &self.tail_blocks, &lost)?;
+        failpoints::reach("digest-data");
+        let (extents, positions) = (&placed.extents, (from, upto));
+        let committed = apply::commit(&self.volume, log, &plan, extents, positions, growth)?;
+        if late {
+            write()?;
+        }
+        failpoints::reach("digest-commit");
+        self.given_up.done(&lost);
+        done.below = placed.keep();
+        done.txid = Some(committed.txid);
+        done.freed = committed.freed;
+        done.stats.commits = 1;
+        if self.volume.is_tiered() {
+            done.touched = touched(&plan);
+        }
+        Ok((done, plan.journal_bytes))
+    }
+}
+
+/// Blocks that a plan may use at most: what a record of this client may need was set aside by its own word.
+fn growth(plan: &Plan, authority: &dyn Authority) -> Result<Option<u64>, VolumeError> {
+    let growth = authority
+        .room()
+        .filter(|_| !mutants::is_on("growth-unchecked"))
+        .map(|_| plan.reserve_bytes / BLOCK_BYTES as u64);
+    let wanted = plan.unwritten_blocks();
+    match growth.filter(|&room| wanted > room) {
+        Some(room) => Err(VolumeError::Growth { wanted, room }),
+        None => Ok(growth),
+    }
+}
+
+/// Blocks of files that a plan writes or links.
+fn touched(plan: &Plan) -> Vec<(u64, Range<u64>)> {
+    let of = |inode: &plan::InodePlan| {
+        let copies = inode.file.copies.iter().map(|c| c.at..c.at + c.blocks);
+        let links = inode.file.links.iter().map(|l| l.at..l.at + l.blocks);
+        let ino = inode.ino.0;
+        let all: Vec<_> = copies.chain(links).map(|r| (ino, r)).collect();
+        all
+    };
+    plan.inodes.iter().flat_map(of).collect()
+}
+
+/// Bytes of a journal with this room that a chunk is made to need, by estimate.
+fn part_to_fill(room: u64) -> u64 {
+    let growing = room.saturating_sub(estimate::FIXED_BYTES);
+    estimate::FIXED_BYTES + growing / 16 * 15
+}
+
+/// How many of the records fit if all of them want `wanted` bytes of journal, most of
+/// them in proportion to their number.
+fn fitting(records: usize, wanted: u64, room: u64) -> usize {
+    let each = wanted.saturating_sub(estimate::FIXED_BYTES).max(1);
+    let growing = part_to_fill(room) - estimate::FIXED_BYTES;
+    let fitting = u128::from(records as u64) * u128::from(growing) / u128::from(each);
+    fitting.min(usize::MAX as u128) as usize
+}
