@@ -138,23 +138,24 @@ impl Shared {
     /// Migration has written blocks of these inodes to a tier.
     pub(crate) fn account_moved(&self, moved: &[(u64, u64)], to: TierId) {
         // Whoever leaves meanwhile has its account taken over before or after this.
-        let clients = self.clients.read();
-        for &(ino, blocks) in moved {
-            let mut tally = Tally::default();
-            tally.moved[to as usize] = blocks * BLOCK;
-            let writer = self.accounts.writers.lock().of(ino);
-            match writer.and_then(|id| clients.get(&id)) {
-                Some(client) => *client.tally.lock() += tally,
-                None => *self.accounts.others.lock() += tally,
+        self.clients.with(|clients| {
+            for &(ino, blocks) in moved {
+                let mut tally = Tally::default();
+                tally.moved[to as usize] = blocks * BLOCK;
+                let writer = self.accounts.writers.lock().of(ino);
+                match writer.and_then(|id| clients.get(&id)) {
+                    Some(client) => *client.tally.lock() += tally,
+                    None => *self.accounts.others.lock() += tally,
+                }
             }
-        }
+        });
     }
 
     /// Takes a client out of the list, and its account over.
     pub(crate) fn unregister(&self, client: &Client) {
-        let mut clients = self.clients.write();
-        clients.remove(&client.id);
-        *self.accounts.others.lock() += std::mem::take(&mut *client.tally.lock());
+        self.clients.remove(client, || {
+            *self.accounts.others.lock() += std::mem::take(&mut *client.tally.lock());
+        });
     }
 
     /// Bytes of clients that have left, and of files whose writer is not known.

@@ -205,7 +205,7 @@ impl Shared {
             None if mutants::is_on("record-salt") => (0, LogPos(0)),
             None => (u64::from_le_bytes(random()?), LogPos(0)),
             Some(fixed) => {
-                let number = self.next_client.load(Ordering::Acquire);
+                let number = self.clients.next_number();
                 (fixed.salt.wrapping_add(number.into()), LogPos(fixed.start))
             }
         };
@@ -230,7 +230,7 @@ impl Shared {
         let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(Parts {
-            id: self.next_client.fetch_add(1, Ordering::AcqRel),
+            id: self.clients.take_number(),
             slot,
             reach: asker.reach,
             pid: asker.pid,
@@ -245,12 +245,12 @@ impl Shared {
         client.set_digested(start);
         self.set_slot(slot, &live)?;
         failpoints::reach("attach-slot");
-        self.register(&client);
+        self.clients.add(&client, || self.is_tiered());
         self.limit_new(&client);
         if asker.reach == Reach::InProcess && self.config.connection_continues {
-            self.leases.assume_reader(client.id);
+            self.leases.table().assume_reader(client.id);
         }
-        self.tell_others();
+        self.leases.tell_others();
         tracing::info!(
             client = client.id,
             pid = client.pid,

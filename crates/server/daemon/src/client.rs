@@ -3,12 +3,12 @@
 //! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
 
 use crate::accounts::{Tally, process_name};
-use crate::asked::Asked;
+use crate::coherence::asked::Asked;
+use crate::coherence::page::{ClientPage, DaemonPage};
+use crate::coherence::progress::Reached;
 use crate::grants::Grants;
 use crate::limits::Bucket;
 use crate::log_bytes::word;
-use crate::page::{ClientPage, DaemonPage};
-use crate::progress::Reached;
 use crate::rights::Person;
 use parking_lot::Mutex;
 use shale_format::LogPos;
@@ -160,7 +160,7 @@ impl Client {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::barrier::Barrier;
+    use crate::coherence::barrier::Barrier;
     use shale_device::{Access, Map, MapOptions, nvm::Piece};
     use shale_format::log::{END_AT, end};
     use shale_proto::control::client_page;

@@ -2,12 +2,12 @@
 
 use crate::attach::{Asker, Refusal};
 use crate::client::{Client, Reach};
+use crate::coherence::lease_manager::NoLease;
+use crate::coherence::lease_table::{Elsewhere, Wish};
 use crate::error::DaemonError;
 use crate::halt::Halt;
-use crate::lease::{Elsewhere, Wish};
 use crate::lower_read::Unsent;
 use crate::migrate::ROOM_WAIT;
-use crate::revoke::NoLease;
 use crate::shared::Shared;
 use crate::space::Supply;
 use parking_lot::Mutex;
@@ -152,7 +152,10 @@ impl Connection {
             Request::ReadLower { addr, blocks } => plain(self.read_lower(addr, blocks)?),
             Request::OpenLower { addr } => self.open_lower(addr),
             Request::Unlease { ino } => {
-                self.shared.unlease(&client, ino).map_err(|h| halted(&h))?;
+                self.shared
+                    .leases
+                    .give_back(&client, ino)
+                    .map_err(|h| halted(&h))?;
                 plain(Reply::Done)
             }
             Request::Attach { .. } | Request::Space | Request::Status | Request::Detach => {
@@ -241,11 +244,7 @@ impl Connection {
             inos.extend(granted.into_iter().map(|ino| ino.0));
         }
         client.grants.lock().inos.extend(&inos);
-        for (other, ino) in self.shared.leases.give_new(client.id, &inos) {
-            if let Some(other) = self.shared.client(other) {
-                other.daemon_page.bump_generation(ino);
-            }
-        }
+        self.shared.leases.give_new(client.id, &inos);
         Ok(Reply::Inodes { inos })
     }
 
@@ -394,7 +393,7 @@ impl Connection {
             Err(e @ VolumeError::NoSpace { .. }) => return Err((libc::ENOSPC, e.to_string())),
             Err(other) => return Err(failed(&other.into())),
         };
-        let leased = self.shared.lease(client, wish);
+        let leased = self.shared.leases.acquire(client, wish);
         drop(stays);
         match leased {
             Ok(Some(given)) => {
@@ -423,7 +422,7 @@ impl Connection {
 impl Connection {
     /// Nobody gets a lease on what is not there: the table would grow without end.
     fn check_there(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
-        if client.trusted() || self.shared.leases.knows(ino) || self.inode(ino)?.is_some() {
+        if client.trusted() || self.shared.leases.table().knows(ino) || self.inode(ino)?.is_some() {
             return Ok(());
         }
         Err((libc::ENOENT, format!("there is no inode {ino}")))
@@ -435,7 +434,7 @@ impl Connection {
             return Ok(());
         }
         // The list that decides is read with the inode that leads to it.
-        let _reader = self.shared.readers.enter();
+        let _reader = self.shared.reclaimer.read();
         let view = self.shared.volume.view();
         let found = view.inode(Ino(ino)).map_err(|e| failed(&e.into()))?;
         let (person, Some(inode)) = (&client.person, found) else {
@@ -448,7 +447,7 @@ impl Connection {
     }
 
     fn inode(&self, ino: u64) -> Result<Option<shale_format::inode::Inode>, Refusal> {
-        let _reader = self.shared.readers.enter();
+        let _reader = self.shared.reclaimer.read();
         let found = self.shared.volume.view().inode(Ino(ino));
         found.map_err(|e| failed(&e.into()))
     }
@@ -515,10 +514,9 @@ impl Shared {
             return Some(taken);
         }
         self.mappings.look(&self.volume);
-        if self.volume.space().pending > 0 || !self.idle_blocks.lock().is_empty() {
+        if self.reclaimer.has_freed() {
             // A client that does not move is cut off within one limit.
-            let limit = self.config.gate_timeout * 2;
-            self.release.wait(self.release.ask(), limit);
+            self.reclaimer.pass();
         }
         if let Some(taken) = take() {
             return Some(taken);
@@ -528,8 +526,7 @@ impl Shared {
             if !self.is_tiered() || !self.make_room(bytes) {
                 break;
             }
-            let limit = self.config.gate_timeout * 2;
-            self.release.wait(self.release.ask(), limit);
+            self.reclaimer.pass();
             if let Some(taken) = take() {
                 return Some(taken);
             }
@@ -542,7 +539,7 @@ impl Shared {
     fn digest_ahead(&self) {
         let available = self.credits.available(&Supply::of(&self.volume));
         if available / 2 < self.credits.outstanding() {
-            for client in self.clients() {
+            for client in self.clients.snapshot() {
                 if client.backlog() > 0 && client.served() {
                     self.queue.push(&client);
                 }
@@ -553,7 +550,7 @@ impl Shared {
     /// Space as `statfs` tells it: free is what could be reserved, by a client that
     /// waits until what was freed is released too.
     pub(crate) fn statfs(&self) -> Result<Space, Refusal> {
-        let supply = self.released_supply();
+        let supply = self.reclaimer.released_supply();
         let blocks = &supply.blocks;
         let available = self.credits.available(&supply);
         let tiers = self.volume.lower_tiers();

@@ -5,13 +5,19 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::attach::Asker;
-use crate::barrier::Barrier;
 use crate::client::{Fate, Reach};
+use crate::clients::Clients;
+use crate::coherence::barrier::Barrier;
+use crate::coherence::fence::Fence;
+use crate::coherence::gate::OwnReaders;
+use crate::coherence::grace::GracePeriods;
+use crate::coherence::lease_manager::LeaseManager;
+use crate::coherence::lease_table::{LeaseHook, LeaseTable};
+use crate::coherence::reclaimer::Reclaimer;
 use crate::connection::Connection;
 use crate::device_change::DeviceReport;
+use crate::digestion::Queue;
 use crate::error::{DaemonError, Result};
-use crate::gate::OwnReaders;
-use crate::lease::{LeaseHook, Leases};
 use crate::listen::Connections;
 use crate::mappings::Mappings;
 use crate::migrate::{MigrateProgress, Migration, PinReport, STRAIGHT_BYTES, Speed};
@@ -39,8 +45,8 @@ use shale_volume::{LowerDevices, View, Volume};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -247,13 +253,21 @@ impl Daemon {
             starts,
         } = Opened::new(&config, &*clock, barrier)?;
         let dir = config.volume.nvm_dir().to_path_buf();
-        let (credits, leases) = (
+        let (credits, table) = (
             Credits::default(),
-            Leases::new(clock.clone(), config.leases_max),
+            LeaseTable::new(clock.clone(), config.leases_max),
         );
         credits.hold(recovered.left.reserve_bytes);
-        leases.give_new(LEFT_LOGS, &recovered.left.inos);
-        let shared = Arc::new(Shared {
+        table.give_new(LEFT_LOGS, &recovered.left.inos);
+        // Each service knows those before it.
+        let clients: Arc<Clients> = Arc::default();
+        let queue: Arc<Queue> = Arc::default();
+        let fence = Arc::new(Fence::new(barrier, clients.clone(), queue.clone()));
+        let limit = config.gate_timeout;
+        let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
+        let grace = Arc::new(grace);
+        let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
             started_ns: clock.monotonic_ns(),
             label_count: starts,
             name: config.volume.name.clone(),
@@ -261,21 +275,17 @@ impl Daemon {
             map,
             nvm_dir: dir,
             digester,
-            barrier,
-            readers,
-            clients: Default::default(),
-            next_client: AtomicU32::new(1),
+            leases: LeaseManager::new(table, clients.clone(), grace.clone(), shared.clone()),
+            clients,
+            queue,
+            fence,
+            grace,
+            reclaimer,
+            trimmer: Default::default(),
             attach: Mutex::default(),
             spare: Default::default(),
-            epoch: Mutex::default(),
-            leases,
-            trim: Default::default(),
             clock,
             credits,
-            queue: Default::default(),
-            release: Default::default(),
-            idle_blocks: Mutex::default(),
-            hook: Default::default(),
             totals: Default::default(),
             rates: Default::default(),
             accounts: Default::default(),
@@ -283,10 +293,8 @@ impl Daemon {
             bad_blocks: Default::default(),
             mappings,
             migration: Migration::at(config.speed),
-            departed: Mutex::default(),
             recovery: recovered.report,
             kept: Mutex::new(recovered.kept),
-            closing: AtomicBool::new(false),
             down: AtomicBool::new(false),
             config,
         });
@@ -311,9 +319,11 @@ impl Daemon {
             self.spawn("migrate".to_owned(), move || shared.migrate_loop())?;
         }
         let shared = self.shared.clone();
-        self.spawn("trim".to_owned(), move || shared.trim_loop())?;
+        self.spawn("trim".to_owned(), move || {
+            shared.trimmer.run(&shared.leases)
+        })?;
         let shared = self.shared.clone();
-        self.spawn("release".to_owned(), move || shared.release_loop())
+        self.spawn("release".to_owned(), move || shared.reclaimer.run())
     }
 
     fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -383,14 +393,13 @@ impl Daemon {
     /// Who is told before an in-process client loses a lease. To be set before clients
     /// of other processes are accepted.
     pub fn set_lease_hook(&self, hook: Arc<dyn LeaseHook>) {
-        *self.shared.hook.write() = Some(hook);
-        self.shared.tell_others();
+        self.shared.leases.set_hook(hook);
     }
 
     /// Tells clients how the volume is mounted (bits of [`shale_proto::control::mount_flag`]); they go
     /// by it from their next call on. The kernel sees to it for who comes by way of the mount.
     pub fn set_mount_flags(&self, flags: u64) {
-        self.shared.tell_mount(flags);
+        self.shared.clients.tell_mount(flags);
     }
 
     /// Requests of the surviving mount that the last daemon did, with their results.
@@ -524,8 +533,7 @@ impl Daemon {
     /// Waits for it, but not for a client that stays inside a call.
     pub fn quiesce(&self) {
         self.shared.digest_all();
-        let limit = self.shared.config.gate_timeout * 2;
-        self.shared.release.wait(self.shared.release.ask(), limit);
+        self.shared.reclaimer.pass();
     }
 
     /// Has clients of other processes served no more: what their calls returned from is kept, the next call finds
@@ -536,17 +544,18 @@ impl Daemon {
             let _no_attach = self.shared.attach.lock();
             self.shared.down.store(true, Ordering::Release);
         }
-        let clients = self.shared.clients();
+        let clients = self.shared.clients.snapshot();
         let others: Vec<_> = clients
             .into_iter()
             .filter(|c| c.reach == Reach::Socket)
             .collect();
         for client in &others {
             self.shared
+                .fence
                 .evict(client, "the volume was shut down".to_owned());
         }
         // Calls that did not see it are over.
-        self.shared.pass_gates(&others);
+        self.shared.grace.wait(&others);
     }
 
     /// Stops cleanly: every client goes, its log digested; no log is left. Clients of
@@ -558,15 +567,15 @@ impl Daemon {
         if self.stopped.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.shared.closing.store(true, Ordering::Release);
+        self.shared.clients.close();
         failpoints::reach("unmount-begin");
-        for client in self.shared.clients() {
+        for client in self.shared.clients.snapshot() {
             client.daemon_page.set_state(state::CLOSING);
         }
         self.connections.close_all();
         let mut kept = Vec::new();
-        for client in self.shared.clients() {
-            self.shared.pass_gates(std::slice::from_ref(&client));
+        for client in self.shared.clients.snapshot() {
+            self.shared.grace.wait(std::slice::from_ref(&client));
             let gone = self.shared.retire(&client);
             let stuck = matches!(*client.fate.lock(), Fate::Stuck(_));
             match gone {
@@ -576,10 +585,7 @@ impl Daemon {
             }
         }
         failpoints::reach("unmount-logs");
-        self.shared.release.wait(
-            self.shared.release.ask(),
-            self.shared.config.gate_timeout * 2,
-        );
+        self.shared.reclaimer.pass();
         self.shared.forget_requests();
         self.join();
         failpoints::reach("unmount-end");
@@ -599,10 +605,10 @@ impl Daemon {
     /// Stops as a kill would: nothing is digested, logs stay for recovery. For tests of crashes.
     pub fn abandon(&self) {
         if !self.stopped.swap(true, Ordering::AcqRel) {
-            for client in self.shared.clients() {
+            for client in self.shared.clients.snapshot() {
                 client.leaving.store(true, Ordering::Release);
             }
-            self.shared.closing.store(true, Ordering::Release);
+            self.shared.clients.close();
             self.connections.close_all();
             self.join();
         }
@@ -615,8 +621,8 @@ impl Daemon {
     fn join(&self) {
         self.shared.migration.stop();
         self.shared.queue.stop();
-        self.shared.release.stop();
-        self.shared.trim.stop();
+        self.shared.reclaimer.stop();
+        self.shared.trimmer.stop();
         self.shared.spare.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {

@@ -230,14 +230,14 @@ impl Shared {
     /// crash on the way is no harm: recovery digests everything before anything moves.
     fn add_first(self: &Arc<Self>, tier: TierId, file: &DeviceFile, new: &NewDevice) -> Result<()> {
         self.add_opened(tier, 0, file, new)?;
-        self.tell_tiers();
+        self.clients.tell_tiers(|| self.is_tiered());
         let begun = self.digest_what_was();
         shale_device::failpoints::reach("tiers-begun");
         if let Err(why) = begun {
             let done = self.volume.remove_device(tier, &new.entry.uuid)?;
-            self.publish(done.txid);
-            self.tell_tiers();
-            self.release.ask();
+            self.clients.publish(done.txid);
+            self.clients.tell_tiers(|| self.is_tiered());
+            self.reclaimer.ask();
             return Err(wrong(&file.path, format!("it is not added: {why}")).into());
         }
         // The thread that migrates slept until now.
@@ -247,11 +247,10 @@ impl Shared {
 
     /// Digests all that calls have logged which began before this one.
     fn digest_what_was(self: &Arc<Self>) -> std::result::Result<(), String> {
-        let limit = self.config.gate_timeout * 2;
-        if !self.release.wait(self.release.ask(), limit) {
+        if !self.reclaimer.pass() {
             return Err("calls of programs have not returned in time; try again".to_owned());
         }
-        for client in self.clients() {
+        for client in self.clients.snapshot() {
             match self.digest_to(&client, client.committed()) {
                 Ok(()) | Err(Halt::Refused(_)) => {}
                 Err(why) => return Err(format!("of process {} {why}", client.pid)),
@@ -296,8 +295,7 @@ impl Shared {
         let taken = take().or_else(|_| {
             // What waits to be digested holds room that it does not need.
             self.digest_all();
-            let limit = self.config.gate_timeout * 2;
-            self.release.wait(self.release.ask(), limit);
+            self.reclaimer.pass();
             take()
         });
         let room = match taken {
@@ -337,7 +335,7 @@ impl Shared {
         let volume = &self.volume;
         let done = volume.add_device_at(tier, (&new.entry, new.start), &new.device, run)?;
         volume.set_spare(tier, place, file.spare())?;
-        self.publish(done.txid);
+        self.clients.publish(done.txid);
         shale_device::failpoints::reach("device-added");
         Ok(())
     }
@@ -382,7 +380,7 @@ impl Shared {
     fn set_state(&self, found: &Found, state: u32) -> Result<()> {
         let uuid = &found.info.place.uuid;
         let done = self.volume.set_device_state(found.tier, uuid, state)?;
-        self.publish(done.txid);
+        self.clients.publish(done.txid);
         Ok(())
     }
 
@@ -414,9 +412,9 @@ impl Shared {
         }
         let uuid = &found.info.place.uuid;
         let done = self.volume.remove_device(found.tier, uuid)?;
-        self.publish(done.txid);
-        self.tell_tiers();
-        self.release.ask();
+        self.clients.publish(done.txid);
+        self.clients.tell_tiers(|| self.is_tiered());
+        self.reclaimer.ask();
         shale_device::failpoints::reach("device-removed");
         let Some(device) = &found.info.device else {
             return Ok(());

@@ -16,7 +16,8 @@
 //! client has logged more than it set aside, its log waits and is tried again.
 
 use crate::client::{Client, Fate, Work};
-use crate::halt::Halt;
+use crate::coherence::fence::is_over;
+use crate::halt::{Halt, digest_to};
 use crate::rights::Rights;
 use crate::shared::Shared;
 use crate::space::Supply;
@@ -100,7 +101,7 @@ pub(crate) fn is_short(error: &DigestError) -> bool {
 
 impl Shared {
     /// A digest thread. The first one also looks at logs that nobody rings for.
-    pub(crate) fn digest_loop(self: &Arc<Self>, first: bool) {
+    pub(crate) fn digest_loop(&self, first: bool) {
         let wait = if first {
             LOOK_EVERY
         } else {
@@ -118,15 +119,33 @@ impl Shared {
         }
     }
 
+    /// A client that was cut off loses its leases once its log is in the volume.
+    fn after_eviction(&self, client: &Client) {
+        if is_over(client) {
+            self.leases.table().release_all(client.id);
+            self.credits.close(client.id);
+        }
+    }
+
+    /// Digests a log up to `target`, or to what its client has committed if that is less.
+    ///
+    /// # Errors
+    /// See [`Halt`].
+    pub(crate) fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt> {
+        digest_to(client, target, |work, from, limit| {
+            self.chunk(client, work, from, limit)
+        })
+    }
+
     fn look(&self) {
-        for client in self.clients() {
+        for client in self.clients.snapshot() {
             let mark = client.ring_bytes / 100 * u64::from(self.config.digest_at_percent);
             if client.backlog() >= mark && client.served() {
                 self.queue.push(&client);
             }
         }
-        if self.leases.are_many() {
-            self.trim.ask();
+        if self.leases.table().are_many() {
+            self.trimmer.ask();
         }
         self.mappings.look(&self.volume);
         self.note_rates();
@@ -135,8 +154,8 @@ impl Shared {
 
     /// Digests every log as far as it is committed when this begins: what clients go on logging
     /// meanwhile does not keep it from ending.
-    pub(crate) fn digest_all(self: &Arc<Self>) {
-        let clients = self.clients();
+    pub(crate) fn digest_all(&self) {
+        let clients = self.clients.snapshot();
         let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
         for (client, end) in clients.iter().zip(ends) {
             // Whoever cannot be digested has been reported; the others count.
@@ -145,8 +164,8 @@ impl Shared {
     }
 
     /// Digests logs, as far as they are committed when this begins, chunk by chunk until `take` gives something.
-    pub(crate) fn digest_until<T>(self: &Arc<Self>, take: impl Fn() -> Option<T>) -> Option<T> {
-        let clients = self.clients();
+    pub(crate) fn digest_until<T>(&self, take: impl Fn() -> Option<T>) -> Option<T> {
+        let clients = self.clients.snapshot();
         let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
         for (client, end) in clients.iter().zip(ends) {
             while client.digested() < end && self.digest_to(client, client.digested() + 1).is_ok() {
@@ -160,7 +179,7 @@ impl Shared {
 
     /// Digests one chunk. What stops the log for good is noted in `work` or in the fate.
     pub(crate) fn chunk(
-        self: &Arc<Self>,
+        &self,
         client: &Arc<Client>,
         work: &mut Work,
         from: LogPos,
@@ -179,7 +198,7 @@ impl Shared {
         loop {
             let rule = straight.as_ref().map(|turn| turn.rule);
             let rights = Rights::new(client, self, rule);
-            let reader = self.readers.enter();
+            let reader = self.reclaimer.read();
             let done = match alone {
                 false => digester.chunk_of(room, &source, from, limit, &rights, Mode::Live),
                 true => digester.chunk_alone(&source, from, limit, &rights, Mode::Live),
@@ -209,7 +228,7 @@ impl Shared {
                     straight = None;
                     alone |= is_short(&e);
                     tries += 1;
-                    self.release.wait(self.release.ask(), PASS_WAIT);
+                    self.reclaimer.pass_within(PASS_WAIT);
                 }
                 Err(e) if is_short(&e) => return Err(self.short(client, &e)),
                 Err(e) if self.gives_up(&e) => {}
@@ -235,7 +254,7 @@ impl Shared {
     }
 
     fn chunk_done(
-        self: &Arc<Self>,
+        &self,
         client: &Arc<Client>,
         work: &mut Work,
         from: LogPos,
@@ -248,7 +267,7 @@ impl Shared {
             client.set_digested(done.upto);
             failpoints::reach("publish-digested");
             if let Some(txid) = done.txid {
-                self.publish(txid);
+                self.clients.publish(txid);
                 failpoints::reach("publish-epoch");
             }
             for (ino, blocks) in &done.touched {
@@ -256,7 +275,7 @@ impl Shared {
             }
             self.account_chunk(client, done);
             self.credits.settle(client.id, done.reserve_released);
-            self.release.ask();
+            self.reclaimer.ask();
             client
                 .records
                 .fetch_add(done.stats.records, Ordering::Relaxed);
@@ -280,16 +299,11 @@ impl Shared {
     }
 
     /// Nothing from this position of the log on counts: the client is cut off.
-    fn refuse(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        work: &mut Work,
-        (pos, why): (LogPos, String),
-    ) {
+    fn refuse(&self, client: &Arc<Client>, work: &mut Work, (pos, why): (LogPos, String)) {
         self.totals.refused.fetch_add(1, Ordering::Relaxed);
         *self.totals.last_error.lock() = Some(why.clone());
         work.refused = Some((pos, why.clone()));
-        self.evict(client, why);
+        self.fence.evict(client, why);
     }
 
     /// Takes numbers and blocks that digested records used out of the client's grant.
@@ -297,7 +311,7 @@ impl Shared {
     /// what counts is what the volume has now.
     fn use_up(&self, client: &Client, rights: Rights<'_>, done: &ChunkDone) {
         let asked = rights.asked_inos();
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let view = self.volume.view();
         let made = |ino: &u64| matches!(view.inode(Ino(*ino)), Ok(Some(_)));
         let made: Vec<u64> = asked.into_iter().filter(made).collect();
@@ -312,7 +326,7 @@ impl Shared {
         self.volume.return_inodes(&done.vanished);
         self.forget_inodes(done);
         // A thread of the client may still be reading them: they are free after the next pass.
-        self.idle_blocks.lock().extend(done.unused.iter().copied());
+        self.reclaimer.defer_free(&done.unused);
     }
 
     /// Nothing is kept of inodes that are no more.
@@ -322,10 +336,10 @@ impl Shared {
             return;
         }
         let is_free = |ino| self.volume.is_free_inode(Ino(ino));
-        self.leases.forget(gone(), is_free);
+        self.leases.table().forget(gone(), is_free);
         self.accounts.forget(gone());
         self.migration.recency.forget(gone());
-        for client in self.clients() {
+        for client in self.clients.snapshot() {
             let mut opened = client.opened.lock();
             if !opened.is_empty() {
                 for ino in gone() {

@@ -1,10 +1,8 @@
 //! Digesting a log up to a position, and why it can halt before it.
 
-use super::client::{Client, Fate};
-use super::shared::Shared;
-use super::sync::let_pass;
+use super::client::{Client, Fate, Work};
+use super::coherence::let_pass;
 use shale_format::LogPos;
-use std::sync::Arc;
 
 /// Why a log is not digested any further.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,32 +25,33 @@ impl std::fmt::Display for Halt {
     }
 }
 
-impl Shared {
-    /// Digests a log up to `target`, or to what its client has committed if that is less. After each chunk
-    /// those who wait to digest it look whether it has come as far as they need: a client that goes on
-    /// writing keeps nobody waiting here who needs no more than what is there.
-    pub(crate) fn digest_to(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        target: u64,
-    ) -> Result<(), Halt> {
-        if client.digested() >= target {
+/// Digests a log up to `target`, or to what its client has committed if that is less, with `chunk`, which is given
+/// from where and up to where. After each chunk those who wait to digest it look whether it has come as far
+/// as they need: a client that goes on writing keeps nobody waiting here who needs no more than what is there.
+///
+/// # Errors
+/// See [`Halt`].
+pub(crate) fn digest_to(
+    client: &Client,
+    target: u64,
+    mut chunk: impl FnMut(&mut Work, LogPos, LogPos) -> Result<(), Halt>,
+) -> Result<(), Halt> {
+    if client.digested() >= target {
+        return Ok(());
+    }
+    let mut work = client.work.lock();
+    loop {
+        if let Some((_, why)) = &work.refused {
+            return Err(Halt::Refused(why.clone()));
+        }
+        if let Fate::Stuck(why) = &*client.fate.lock() {
+            return Err(Halt::Stuck(why.clone()));
+        }
+        let (from, limit) = (client.digested(), client.committed());
+        if from >= target.min(limit) {
             return Ok(());
         }
-        let mut work = client.work.lock();
-        loop {
-            if let Some((_, why)) = &work.refused {
-                return Err(Halt::Refused(why.clone()));
-            }
-            if let Fate::Stuck(why) = &*client.fate.lock() {
-                return Err(Halt::Stuck(why.clone()));
-            }
-            let (from, limit) = (client.digested(), client.committed());
-            if from >= target.min(limit) {
-                return Ok(());
-            }
-            self.chunk(client, &mut work, LogPos(from), LogPos(limit))?;
-            let_pass(&mut work);
-        }
+        chunk(&mut work, LogPos(from), LogPos(limit))?;
+        let_pass(&mut work);
     }
 }

@@ -5,9 +5,10 @@
 //! | [`daemon`] | starting and stopping |
 //! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
-//! | `page`, `gate`, `release` | the two shared pages, and waiting until nobody uses what is freed |
 //! | `digestion` | when a log is digested |
-//! | [`lease`], `revoke`, `idle`, `trim`, `rights`, `grants` | who may do what |
+//! | `clients` | who is attached, and what all of them are told |
+//! | `coherence` | leases; waiting until nobody uses what is freed; cutting clients off |
+//! | `rights`, `grants` | who may do what |
 //! | `space` | a full volume is found out at the call |
 //! | `accounts`, `limits` | who wrote what to which tier, and how fast a client may |
 //! | [`recover`], `orphans` | what a crash left |
@@ -17,26 +18,18 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
-mod asked;
 mod attach;
-mod barrier;
 mod client;
+mod clients;
+mod coherence;
 mod connection;
 pub mod daemon;
 mod device_change;
 mod digestion;
 pub mod error;
-mod evict;
-mod gate;
-#[cfg(test)]
-mod gate_tests;
 mod grants;
 mod halt;
 mod holdings;
-mod idle;
-pub mod lease;
-#[cfg(test)]
-mod lease_tests;
 mod left_log;
 mod limits;
 mod listen;
@@ -46,30 +39,23 @@ mod mappings;
 mod message_rate;
 pub mod migrate;
 mod orphans;
-mod page;
-mod pass;
-mod progress;
 mod rates;
 pub mod recover;
-mod release;
-mod revoke;
 mod rights;
 pub mod scrub;
 mod shared;
 mod space;
 mod spare;
 pub mod stats;
-mod sync;
 mod tier_stats;
-mod trim;
 mod whereis;
 
 pub use accounts::Written;
+pub use coherence::lease_table::LeaseHook;
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use device_change::DeviceReport;
 pub use error::{DaemonError, Result};
 pub use holdings::Holding;
-pub use lease::LeaseHook;
 pub use limits::{Limits, RATE_MIN, Whose};
 pub use migrate::{MigrateProgress, PinReport};
 pub use rates::RateStatus;

@@ -239,7 +239,7 @@ impl Shared {
     fn change_limits(&self, change: impl FnOnce(&mut Limits)) -> Limits {
         let mut limits = self.limits.0.lock();
         change(&mut limits);
-        for client in self.clients() {
+        for client in self.clients.snapshot() {
             client.set_rate(limits.of(&client), self.clock.monotonic_ns());
         }
         limits.clone()

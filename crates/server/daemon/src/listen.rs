@@ -12,7 +12,6 @@ use shale_proto::{Handler, ProtoError, SocketPeer};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// Connections that are open at once.
@@ -42,7 +41,7 @@ pub(crate) struct Connections {
 impl Connections {
     /// Accepts until the daemon closes.
     pub(crate) fn accept_loop(self: &Arc<Self>, shared: &Arc<Shared>, listener: &OwnedFd) {
-        while !shared.closing.load(Ordering::Acquire) {
+        while !shared.clients.is_closing() {
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             match poll(&mut fds, Some(&ACCEPT_WAIT)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,

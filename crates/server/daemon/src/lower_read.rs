@@ -168,7 +168,7 @@ impl Shared {
 
     /// Takes from clients how much they have read by themselves.
     pub(crate) fn take_direct_reads(&self) {
-        for client in self.clients() {
+        for client in self.clients.snapshot() {
             self.migration
                 .count_direct(client.client_page.take_direct());
         }

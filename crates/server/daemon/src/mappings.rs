@@ -220,7 +220,7 @@ impl Shared {
             return not();
         }
         // Until this reader is gone, nothing that it sees is released.
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let Some((size, runs)) = self.runs_in_nvm(ino, first, blocks)? else {
             return not();
         };

@@ -23,11 +23,11 @@
 //! knows such requests is *kept*, digested and small, until they have been answered: were
 //! the daemon killed again before that, the next one would find them still.
 
-use crate::barrier::Barrier;
 use crate::client::Client;
+use crate::coherence::barrier::Barrier;
+use crate::coherence::gate::OwnReaders;
 use crate::digestion::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
-use crate::gate::OwnReaders;
 use crate::grants::RunSet;
 use crate::left_log::{Left, Outcome, empty, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
@@ -567,7 +567,13 @@ impl Shared {
         let age_ns = self.clock.monotonic_ns().saturating_sub(kept.since_ns);
         let due = !kept.logs.is_empty() && age_ns > KEEP_NS;
         drop(kept);
-        if due && self.clients().iter().any(|c: &Arc<Client>| c.trusted()) {
+        if due
+            && self
+                .clients
+                .snapshot()
+                .iter()
+                .any(|c: &Arc<Client>| c.trusted())
+        {
             self.forget_requests();
         }
     }

@@ -353,7 +353,7 @@ impl Authority for Rights<'_> {
     }
 
     fn unused_by_others(&self, ino: Ino) -> bool {
-        self.client.trusted() || !self.shared.used_by_others(self.client, ino.0)
+        self.client.trusted() || !self.shared.leases.used_by_others(self.client, ino.0)
     }
 
     fn asks_acl(&self, inode: &Inode) -> bool {
@@ -365,7 +365,7 @@ impl Authority for Rights<'_> {
             return Ok(());
         }
         let inode = change.inode;
-        let held = self.shared.leases.mode(self.client.id, inode.ino);
+        let held = self.shared.leases.table().mode(self.client.id, inode.ino);
         if held != Some(LeaseMode::Exclusive) && !mutants::is_on("lease-unchecked") {
             return Err("no lease to write it");
         }

@@ -20,7 +20,6 @@ use shale_volume::{Run, View, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A batch is written in place in less.
@@ -212,7 +211,7 @@ impl Scrub<'_> {
         loop {
             let of = self.view.root().map_or(0, |r| r.inode_file.blocks);
             let stop = progress(ScrubProgress { done, of }).is_break();
-            if stop || self.shared.closing.load(Ordering::Acquire) {
+            if stop || self.shared.clients.is_closing() {
                 return false;
             }
             match self.next_block(fb) {
@@ -237,7 +236,7 @@ impl Scrub<'_> {
 
     /// First block of the inode file that is mapped, from `fb` on.
     fn next_block(&self, fb: u64) -> Result<Option<u64>, VolumeError> {
-        let _reader = self.shared.readers.enter();
+        let _reader = self.shared.reclaimer.read();
         let file = self.view.root()?.inode_file;
         let mut found = None;
         self.view.extents(&file, FileBlock(fb), &mut |e| {
@@ -248,7 +247,7 @@ impl Scrub<'_> {
     }
 
     fn inode(&mut self, ino: Ino) {
-        let _reader = self.shared.readers.enter();
+        let _reader = self.shared.reclaimer.read();
         let inode = match self.view.inode(ino) {
             Ok(Some(inode)) => inode,
             Ok(None) => return,
@@ -343,7 +342,7 @@ impl Scrub<'_> {
 
     /// Which block of an inode lies there, if one does.
     fn block_at(&self, ino: Ino, addr: BlockAddr) -> Option<(Inode, u64)> {
-        let _reader = self.shared.readers.enter();
+        let _reader = self.shared.reclaimer.read();
         let inode = self.view.inode(ino).ok()??;
         let mut found = None;
         let _ = self.view.extents(&inode, FileBlock(0), &mut |e| {
@@ -383,7 +382,7 @@ impl Scrub<'_> {
         wanted: &BTreeSet<u64>,
         names: &mut BTreeMap<u64, (u64, Vec<u8>)>,
     ) {
-        let _reader = self.shared.readers.enter();
+        let _reader = self.shared.reclaimer.read();
         let Ok(Some(inode)) = self.view.inode(dir) else {
             return;
         };
@@ -421,7 +420,7 @@ impl Scrub<'_> {
 
     /// Parent of a directory and its name there.
     fn name_of_dir(&self, dir: u64) -> Option<(u64, String)> {
-        let _reader = self.shared.readers.enter();
+        let _reader = self.shared.reclaimer.read();
         let inode: Inode = self.view.inode(Ino(dir)).ok()??;
         let parent = self.view.inode(Ino(inode.parent)).ok()??;
         let mut found = None;

@@ -6,7 +6,7 @@ use crate::limits::Limits;
 use crate::lower_read::BadBlock;
 use crate::rates::RateStatus;
 use crate::recover::RecoveryReport;
-use crate::shared::{Departed, Shared};
+use crate::shared::Shared;
 use crate::space::Supply;
 use crate::tier_stats::{MigrationStatus, TierStatus};
 use serde::Serialize;
@@ -275,9 +275,9 @@ impl Shared {
         // Locks are taken one by one: within the expression below they would add up.
         let stats = *self.totals.stats.lock();
         let last_error = self.totals.last_error.lock().clone();
-        let departed: Vec<Departed> = self.departed.lock().clone();
+        let departed = self.clients.departed();
         let (client_count, clients) = self.client_statuses();
-        let (moves, bouncing) = self.leases.moves(BOUNCING_MAX);
+        let (moves, bouncing) = self.leases.table().moves(BOUNCING_MAX);
         let bouncing = bouncing.into_iter();
         Status {
             name: self.name.clone(),
@@ -310,7 +310,7 @@ impl Shared {
                 })
                 .collect(),
             leases: LeaseStatus {
-                known: self.leases.known(),
+                known: self.leases.table().known(),
                 most: self.config.leases_max,
                 moves,
                 bouncing: bouncing
@@ -336,7 +336,7 @@ impl Shared {
 
     /// The state as JSON.
     fn mount_requests(&self) -> BTreeMap<&'static str, u64> {
-        let hook = self.hook.read().clone();
+        let hook = self.leases.hook();
         hook.map(|hook| hook.requests().into_iter().collect())
             .unwrap_or_default()
     }
@@ -369,13 +369,13 @@ impl Shared {
             granted_bytes: blocks.taken * block,
             credit_bytes: self.credits.outstanding(),
             reserve_bytes: supply.kept(),
-            dirty_bytes: self.clients().iter().map(|c| c.backlog()).sum(),
+            dirty_bytes: self.clients.snapshot().iter().map(|c| c.backlog()).sum(),
             inodes: supply.inodes,
         }
     }
 
     fn client_statuses(&self) -> (usize, Vec<ClientStatus>) {
-        let leases = self.leases.counts();
+        let leases = self.leases.table().counts();
         let status = |client: &crate::client::Client| {
             let (committed, digested) = (client.committed(), client.digested());
             let fate = client.fate.lock().clone();
@@ -410,7 +410,7 @@ impl Shared {
                 limited_ms: client.waited_ns() / 1_000_000,
             }
         };
-        let clients = self.clients();
+        let clients = self.clients.snapshot();
         (clients.len(), clients.iter().map(|c| status(c)).collect())
     }
 }

@@ -9,7 +9,6 @@ use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use shale_pool::device_probe::DeviceKind;
 use shale_volume::ZoneInfo;
-use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -204,7 +203,7 @@ impl Shared {
     }
 
     pub(crate) fn migration_status(&self) -> Option<MigrationStatus> {
-        if self.closing.load(Ordering::Relaxed) || !self.is_tiered() {
+        if self.clients.is_closing() || !self.is_tiered() {
             return None;
         }
         self.take_direct_reads();

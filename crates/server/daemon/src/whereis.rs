@@ -40,7 +40,7 @@ impl Daemon {
     /// The volume is damaged.
     pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<WherePart>> {
         let shared = self.shared();
-        let _reader = shared.readers.enter();
+        let _reader = shared.reclaimer.read();
         let view = shared.volume.view();
         let mut parts = Vec::new();
         let Some(inode) = view.inode(Ino(ino))?.filter(|i| i.has_content()) else {

@@ -1,29 +1,33 @@
 //! The daemon: its own files as they are, and what stands for the rest of it.
 #![allow(dead_code, reason = "the model needs only a part of those files")]
 
-#[path = "../../../../server/daemon/src/asked.rs"]
+#[path = "../../../../server/daemon/src/coherence/asked.rs"]
 mod asked;
-#[path = "../../../../server/daemon/src/evict.rs"]
-mod evict;
-#[path = "../../../../server/daemon/src/gate.rs"]
+#[path = "../../../../server/daemon/src/coherence/fence.rs"]
+pub(crate) mod fence;
+#[path = "../../../../server/daemon/src/coherence/gate.rs"]
 mod gate;
+#[path = "../../../../server/daemon/src/coherence/grace.rs"]
+pub(crate) mod grace;
 #[path = "../../../../server/daemon/src/halt.rs"]
 pub(crate) mod halt;
-#[path = "../../../../server/daemon/src/idle.rs"]
-mod idle;
-#[path = "../../../../server/daemon/src/lease.rs"]
-pub(crate) mod lease;
-#[path = "../../../../server/daemon/src/pass.rs"]
-mod pass;
-#[path = "../../../../server/daemon/src/progress.rs"]
+#[path = "../../../../server/daemon/src/coherence/lease_manager/mod.rs"]
+pub(crate) mod lease_manager;
+#[path = "../../../../server/daemon/src/coherence/lease_table.rs"]
+pub(crate) mod lease_table;
+#[path = "../../../../server/daemon/src/coherence/progress.rs"]
 mod progress;
-#[path = "../../../../server/daemon/src/revoke.rs"]
-mod revoke;
 
 pub(crate) mod client;
+pub(crate) mod clients;
 pub(crate) mod shared;
 
 use crate::sync;
+use shared::Queue;
+
+mod coherence {
+    pub(crate) use crate::sync::let_pass;
+}
 
 mod barrier {
     /// `membarrier`.

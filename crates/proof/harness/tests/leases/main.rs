@@ -21,7 +21,8 @@ mod world;
 
 use client_side::session::Session;
 use daemon_side::client::Client;
-use daemon_side::lease::{Decision, Wish};
+use daemon_side::lease_manager::LogFlusher;
+use daemon_side::lease_table::{Decision, Wish};
 use daemon_side::shared::Shared;
 use shale_proto::control::daemon_page::bucket;
 use shale_proto::{Insist, LeaseMode};
@@ -88,7 +89,7 @@ fn cut_meanwhile() {
     let shared = Shared::new(Duration::ZERO, usize::MAX);
     let world = World::new(shared.clone(), 0);
     let client = Client::new(1);
-    shared.register(&client);
+    shared.clients.add(&client);
     let session = Session::new(&world, &client);
     let mut threads = Vec::new();
     for gate in 0..2 {
@@ -114,7 +115,7 @@ fn cut_meanwhile() {
     for _ in 0..thread_rng().gen_range(0..60) {
         memory::step();
     }
-    shared.evict(&client, "it is told to".to_owned());
+    shared.fence.evict(&client, "it is told to".to_owned());
     for thread in threads.into_iter().chain([digester]) {
         thread.join().expect("its own words say what is wrong");
     }
@@ -144,7 +145,7 @@ fn forget_meanwhile() {
         insist: Insist::Yes,
     };
     assert!(matches!(
-        shared.leases.ask(&wish(1), || 0),
+        shared.leases.table().ask(&wish(1), || 0),
         Decision::Granted(_)
     ));
     let digest = {
@@ -152,7 +153,7 @@ fn forget_meanwhile() {
         shuttle::thread::spawn(move || {
             *number.lock() = Number::Free;
             let is_free = |_| *number.lock() == Number::Free;
-            shared.leases.forget([INO].into_iter(), is_free);
+            shared.leases.table().forget([INO].into_iter(), is_free);
         })
     };
     let maker = {
@@ -162,7 +163,7 @@ fn forget_meanwhile() {
                 shuttle::thread::yield_now();
             }
             *number.lock() = Number::Granted;
-            let told = shared.leases.give_new(2, &[INO]);
+            let told = shared.leases.table().give_new(2, &[INO]);
             assert!(told.iter().all(|&(client, _)| client != 2));
         })
     };
@@ -170,12 +171,12 @@ fn forget_meanwhile() {
         let shared = shared.clone();
         shuttle::thread::spawn(move || {
             let wish = wish(3);
-            let Decision::TakeFrom(from) = shared.leases.ask(&wish, || 0) else {
+            let Decision::TakeFrom(from) = shared.leases.table().ask(&wish, || 0) else {
                 return false;
             };
             match thread_rng().gen_bool(0.5) {
-                true => drop(shared.leases.taken(&wish, &from, || 0)),
-                false => shared.leases.give_up(&wish, &from),
+                true => drop(shared.leases.table().taken(&wish, &from, || 0)),
+                false => shared.leases.table().give_up(&wish, &from),
             }
             from.iter().any(|holder| holder.client == 2)
         })
@@ -185,7 +186,7 @@ fn forget_meanwhile() {
     }
     let taken = late.join().expect("its own words say what is wrong");
     assert_eq!(*number.lock(), Number::Granted);
-    let held = [1, 2, 3].map(|client| shared.leases.mode(client, INO));
+    let held = [1, 2, 3].map(|client| shared.leases.table().mode(client, INO));
     let maker_has_it = held == [None, Some(LeaseMode::Exclusive), None];
     // Or it was taken from the maker, which had it first.
     assert!(
@@ -206,14 +207,14 @@ fn run() {
     let shared = Shared::new(limits[thread_rng().gen_range(0..limits.len())], most);
     if thread_rng().gen_bool(0.5) {
         // The kernel's references are older than this daemon.
-        shared.leases.assume_reader(1);
+        shared.leases.table().assume_reader(1);
     }
     let world = World::new(shared.clone(), thread_rng().gen_range(0..3));
     let inos = inodes(thread_rng().gen_bool(0.5));
     let mut threads = Vec::new();
     for (id, count) in (1..).zip(CLIENTS) {
         let client = Client::new(id);
-        shared.register(&client);
+        shared.clients.add(&client);
         let session = Session::new(&world, &client);
         for gate in 0..count {
             world.begin(id);
@@ -236,7 +237,7 @@ fn run() {
         let times = if most == usize::MAX { 0 } else { TRIMS };
         shuttle::thread::spawn(move || {
             for _ in 0..times {
-                shared.trim_leases();
+                shared.leases.trim();
                 memory::fence();
                 for _ in 0..thread_rng().gen_range(0..30) {
                     shuttle::thread::yield_now();
@@ -250,7 +251,7 @@ fn run() {
     trimmer.join().expect("its own words say what is wrong");
     shared.queue.stop();
     digester.join().expect("its own words say what is wrong");
-    for client in shared.clients() {
+    for client in shared.clients.snapshot() {
         shared
             .digest_to(&client, u64::MAX)
             .expect("nothing is refused");

@@ -61,7 +61,14 @@ impl<T> Mutex<T> {
     pub(crate) fn read(&self) -> MutexGuard<'_, T> {
         self.lock()
     }
+
+    pub(crate) fn write(&self) -> MutexGuard<'_, T> {
+        self.lock()
+    }
 }
+
+/// Nothing here depends on several readers at the same time.
+pub(crate) type RwLock<T> = Mutex<T>;
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {

@@ -3,7 +3,7 @@
 //! A batch goes as one of data does (`mover`); what links them is for those who know what they hold.
 
 use super::mover::Target;
-use crate::gate::OwnReader;
+use crate::coherence::gate::OwnReader;
 use crate::shared::Shared;
 use shale_device::failpoints;
 use shale_format::limits::BLOCK_BYTES;
@@ -109,7 +109,7 @@ impl Shared {
     pub(super) fn link(&self, txn: Txn<'_>, moved: u64) -> Result<()> {
         if moved > 0 {
             let committed = txn.commit()?;
-            self.publish(committed.txid);
+            self.clients.publish(committed.txid);
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ impl super::Migration {
 impl Shared {
     /// Bytes of NVM that could be given out now.
     pub(crate) fn available_now(&self) -> u64 {
-        let supply = self.released_supply();
+        let supply = self.reclaimer.released_supply();
         self.credits.available(&supply)
     }
 

@@ -20,7 +20,6 @@ use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
 use super::raised::{LEASE_WAIT, Raised};
 use crate::client::Client;
 use crate::daemon::Daemon;
-use crate::lease::Holder;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_device::mutants;
@@ -29,7 +28,7 @@ use shale_format::inode::{Inode, flag, time};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Mapping, Result, Run, VolumeError};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -169,7 +168,7 @@ impl Shared {
             return Ok(true);
         };
         let to = self.once_others_went(LEASE_WAIT, || self.block_for_return())?;
-        let reader = self.readers.enter();
+        let reader = self.reclaimer.read();
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         let view = self.volume.view();
         let raised = view.read_at(from, 0, &mut bytes[..]).and_then(|()| {
@@ -183,7 +182,7 @@ impl Shared {
         drop(reader);
         match raised {
             Ok(Some(committed)) => {
-                self.publish(committed.txid);
+                self.clients.publish(committed.txid);
                 self.migration.counts.up.fetch_add(BLOCK, Ordering::Relaxed);
                 self.migration.inodes.raised.note(fb);
                 Ok(true)
@@ -203,7 +202,7 @@ impl Shared {
 
     /// Where a block of the inode file lies, if that is below NVM.
     pub(super) fn inode_block_below(&self, fb: u64) -> Result<Option<BlockAddr>> {
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let view = self.volume.view();
         let found = view.map_block(&view.root()?.inode_file, FileBlock(fb))?;
         Ok(match found {
@@ -263,7 +262,8 @@ impl Shared {
                 break;
             }
             self.volume.let_inodes_sink()?;
-            self.weaken_leases(cold.iter().flat_map(|&fb| inos_of(fb)));
+            self.leases
+                .downgrade(cold.iter().flat_map(|&fb| inos_of(fb)));
             for (n, &tier) in tiers.iter().enumerate() {
                 let below = tiers.get(n + 1).copied();
                 if let Err(e) = self.make_room_on(tier, below, cold.len() as u64) {
@@ -282,7 +282,7 @@ impl Shared {
 
     /// Blocks of the inode file that lie in a tier.
     pub(crate) fn inode_blocks_in(&self, tier: TierId) -> u64 {
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let mut blocks = 0;
         // What cannot be read of the tree is told by whoever needs it.
         let _ = self.lies_of(Ino::NONE, Some(tier), &mut |_, lies| {
@@ -292,7 +292,7 @@ impl Shared {
     }
 
     fn list_coldest_inodes(&self) -> Result<VecDeque<Cold>> {
-        let clients = self.clients();
+        let clients = self.clients.snapshot();
         let mut cold = Vec::new();
         self.each_inode_block(&mut |fb, in_nvm| {
             // Of one that is damaged nothing moves.
@@ -345,7 +345,7 @@ impl Shared {
         let (mut at, most) = (0, BATCH_BLOCKS as usize);
         loop {
             let mut blocks: Vec<(u64, bool)> = Vec::with_capacity(most);
-            let reader = self.readers.enter();
+            let reader = self.reclaimer.read();
             view.extents(&view.root()?.inode_file, FileBlock(at), &mut |e| {
                 let in_nvm = BlockAddr::from_raw(e.addr).tier() == Some(TierId::Nvm);
                 let left = (e.file_block..e.end().0).take(most - blocks.len());
@@ -361,34 +361,9 @@ impl Shared {
             };
             at = last + 1;
             for (fb, in_nvm) in blocks {
-                let _reader = self.readers.enter();
+                let _reader = self.reclaimer.read();
                 f(fb, in_nvm)?;
             }
-        }
-    }
-
-    /// Leases to change these inodes become shared: what was done under them is in the volume
-    /// then. Who still changes something keeps them, and what was to sink stays.
-    pub(super) fn weaken_leases(self: &Arc<Self>, inos: impl Iterator<Item = u64>) {
-        let hook = self.hook.read().clone();
-        let held = |ino: u64| hook.as_ref().is_some_and(|h| h.holds_back(ino));
-        let mut by_client: BTreeMap<u32, Vec<(u64, Holder)>> = BTreeMap::new();
-        for (ino, holder) in self.leases.weaken(inos.filter(|&ino| !held(ino))) {
-            by_client
-                .entry(holder.client)
-                .or_default()
-                .push((ino, holder));
-        }
-        for (id, leases) in by_client {
-            // One that has gone was digested as it went.
-            let done = self.client(id).is_none_or(|client| {
-                for (ino, _) in &leases {
-                    client.daemon_page.bump_generation(*ino);
-                }
-                self.pass_gates(std::slice::from_ref(&client));
-                self.digest_to(&client, u64::MAX).is_ok()
-            });
-            self.leases.weakened(&leases, done);
         }
     }
 
@@ -415,7 +390,7 @@ impl Shared {
     }
 
     fn move_inode_batch(self: &Arc<Self>, blocks: &[u64], target: Target) -> Result<u64> {
-        let reader = self.readers.enter();
+        let reader = self.reclaimer.read();
         let copied = self.copy_inodes(blocks, target)?;
         let flushes = !mutants::is_on("inodes-flush");
         self.move_copied(reader, &copied, (target, flushes), || {
@@ -456,7 +431,7 @@ impl Shared {
         let room = txn.journal_room() / 4 * 3;
         for c in copied {
             let down = c.from.tier() == Some(TierId::Nvm);
-            let held = || self.leases.any_exclusive(inos_of(c.at));
+            let held = || self.leases.table().any_exclusive(inos_of(c.at));
             let used = down && (staying.contains_key(&c.at) || held());
             let fits = txn.journal_bytes() < room;
             if fits && !used && txn.move_inode_block(FileBlock(c.at), (c.from, c.to), &c.bytes)? {

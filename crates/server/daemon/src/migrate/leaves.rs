@@ -138,7 +138,7 @@ impl Shared {
 
     /// Leaves of an inode that lie below NVM, as many as come back at once.
     pub(super) fn leaves_to_raise(&self, ino: Ino) -> Result<Vec<BlockAddr>> {
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let view = self.volume.view();
         let inode = view.inode(ino)?.filter(|i| leaves_below(i) > 0);
         let Some(inode) = inode else {
@@ -154,7 +154,7 @@ impl Shared {
     fn raise_some(self: &Arc<Self>, ino: Ino, lie: &[BlockAddr]) -> Result<()> {
         let blocks = lie.len() as u64;
         let runs = self.once_others_went(LEASE_WAIT, || self.blocks_for_return(blocks))?;
-        let reader = self.readers.enter();
+        let reader = self.reclaimer.read();
         let copied = self.copy_up(ino, lie, &runs);
         let nothing = copied.as_ref().map_or(true, Vec::is_empty);
         if nothing {
@@ -225,7 +225,7 @@ impl Shared {
                 Of::Files => self.volume.let_extents_sink()?,
                 Of::Directories => self.volume.let_directories_sink()?,
             }
-            self.weaken_leases(cold.iter().copied());
+            self.leases.downgrade(cold.iter().copied());
             let wanted = self.leaves_to_sink(of, &cold)?;
             for (n, &tier) in tiers.iter().enumerate() {
                 let wanted: Vec<Wanted> =
@@ -251,7 +251,7 @@ impl Shared {
             if self.inode_block_below(slot_of(Ino(ino)).0.0)?.is_some() {
                 continue;
             }
-            let _reader = self.readers.enter();
+            let _reader = self.reclaimer.read();
             let inode = self.volume.view().inode(Ino(ino))?;
             if let Some(inode) = inode.filter(|inode| may_sink(of, inode)) {
                 let here = self.leaves_here(&inode).into_iter();
@@ -282,7 +282,7 @@ impl Shared {
     }
 
     fn list_coldest_leaves(&self, of: Of, asked: bool) -> Result<VecDeque<Cold>> {
-        let clients = self.clients();
+        let clients = self.clients.snapshot();
         let now_s = self.clock.realtime_ns() / 1_000_000_000;
         let lately = now_s - LATELY.as_secs() as i64;
         let open = |i: &Inode, c: &Arc<Client>| c.client_page.uses(i.ino);
@@ -325,7 +325,7 @@ impl Shared {
         let mut moved = 0;
         for batch in wanted.chunks(BATCH_BLOCKS as usize) {
             moved += self.somewhere(target.tier, || {
-                let reader = self.readers.enter();
+                let reader = self.reclaimer.read();
                 let copied = self.copy_leaves(batch, target)?;
                 let flushes = !mutants::is_on("directories-flush");
                 let relink = || self.relink_leaves(&copied);
@@ -374,7 +374,7 @@ impl Shared {
             let down = |c: &Copied| c.from.tier() == Some(TierId::Nvm);
             let held = || {
                 let stays = staying.contains_key(&slot_of(owner).0.0);
-                stays || self.leases.any_exclusive(owner.0..owner.0 + 1)
+                stays || self.leases.table().any_exclusive(owner.0..owner.0 + 1)
             };
             let stays = || {
                 txn.inode(owner)

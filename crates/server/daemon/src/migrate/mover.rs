@@ -231,7 +231,7 @@ impl Shared {
 
     /// Moves one batch.
     fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<Done> {
-        let reader = self.readers.enter();
+        let reader = self.reclaimer.read();
         let there = self.still_there(batch, target.tier)?;
         let (copied, full) = self.copy(there.blocks, &there.last, target)?;
         let mut done = Done {
@@ -282,7 +282,7 @@ impl Shared {
         counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
         counts.vain.fetch_add(vain, Ordering::Relaxed);
         counts.batches.fetch_add(1, Ordering::Relaxed);
-        self.release.ask();
+        self.reclaimer.ask();
         failpoints::reach("migrate-committed");
     }
 
@@ -330,7 +330,7 @@ impl Shared {
         }
         if moved > 0 {
             let committed = txn.commit()?;
-            self.publish(committed.txid);
+            self.clients.publish(committed.txid);
             self.account_moved(&files, to);
         } else {
             drop(txn);

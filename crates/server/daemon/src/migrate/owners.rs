@@ -201,7 +201,7 @@ impl Shared {
     ) -> Result<Vec<Wanted>> {
         let mut wanted = Vec::new();
         for &ino in owners {
-            let _reader = self.readers.enter();
+            let _reader = self.reclaimer.read();
             self.lies_of(Ino(ino), Some(tier), &mut |inode, lies| {
                 wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, lies)));
             })?;
@@ -238,7 +238,7 @@ impl Shared {
         let view = self.volume.view();
         let in_nvm = |addr: BlockAddr| addr.tier() == Some(TierId::Nvm);
         if tier != Some(TierId::Nvm) {
-            let _reader = self.readers.enter();
+            let _reader = self.reclaimer.read();
             self.lies_of(Ino::NONE, tier, &mut |file, lies| {
                 if !in_nvm(BlockAddr::from_raw(lies.extent.addr)) {
                     f(file, lies);

@@ -85,7 +85,7 @@ impl Shared {
             txn.put_inode(&inode)?;
         }
         let done = txn.commit()?;
-        self.publish(done.txid);
+        self.clients.publish(done.txid);
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl Shared {
 
     /// What a file holds in other tiers than this one, `most` extents of it.
     fn elsewhere(&self, ino: u64, tier: TierId, most: usize) -> Result<Vec<Wanted>> {
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let view = self.volume.view();
         let mut wanted = Vec::new();
         let Some(inode) = view.inode(Ino(ino))?.filter(Inode::is_file) else {

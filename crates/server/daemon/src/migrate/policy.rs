@@ -210,7 +210,7 @@ impl Shared {
         (from, hot): (fn(TierId) -> bool, bool),
         wanted: &mut Vec<Wanted>,
     ) -> Result<u64> {
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let view = self.volume.view();
         let inode = match self.inode_or_file(Ino(ino))? {
             Some(inode) if inode.has_content() => inode,

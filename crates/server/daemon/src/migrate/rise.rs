@@ -149,7 +149,7 @@ impl Shared {
     pub(super) fn take_reports(&self) {
         let now = self.migration.recency.uses();
         self.migration.rising.lock().begin(now);
-        for client in self.clients() {
+        for client in self.clients.snapshot() {
             self.take_report(&client);
         }
     }
@@ -186,7 +186,7 @@ impl Shared {
         if client.trusted() || mutants::is_on("reads-unchecked") {
             return true;
         }
-        let _reader = self.readers.enter();
+        let _reader = self.reclaimer.read();
         let (view, person) = (self.volume.view(), &client.person);
         let found = view.inode(ino);
         found

@@ -177,7 +177,7 @@ impl Shared {
     fn erase(self: &Arc<Self>, tier: TierId) -> Result<u64> {
         match self.volume.erase_zones(tier)? {
             0 => {
-                self.release.wait(self.release.ask(), PASS_WAIT);
+                self.reclaimer.pass_within(PASS_WAIT);
                 self.volume.erase_zones(tier)
             }
             erased => Ok(erased),

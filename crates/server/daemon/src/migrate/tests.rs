@@ -212,7 +212,7 @@ impl Stage {
             txn.put_inode(&root).unwrap();
         }
         let done = txn.commit().unwrap();
-        self.daemon.shared().publish(done.txid);
+        self.daemon.shared().clients.publish(done.txid);
         let file = self.content.entry(ino).or_default();
         file.resize(file.len().max(fb as usize), 0);
         file[at as usize..fb as usize].fill(byte);
@@ -232,7 +232,7 @@ impl Stage {
         txn.dir_remove(&mut root, key, &name).unwrap();
         txn.put_inode(&root).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().publish(done.txid);
+        self.daemon.shared().clients.publish(done.txid);
         self.content.remove(&ino);
         self.noted();
     }
@@ -276,14 +276,14 @@ fn devices_change(s: &mut Stage) {
     let run = volume.take_tables(&entry(2)).unwrap();
     let new = (&entry(2), START);
     let done = volume.add_device_at(TierId::Ssd, new, &spare, run).unwrap();
-    s.daemon.shared().publish(done.txid);
+    s.daemon.shared().clients.publish(done.txid);
     s.write(21, 0, 70, 21);
     s.daemon.migrate(None).unwrap();
     let old = entry(0).uuid;
     let live = || volume.lower_device_infos(TierId::Ssd)[0].live;
     assert!(live() > 100);
     let done = volume.set_device_state(TierId::Ssd, &old, 1).unwrap();
-    s.daemon.shared().publish(done.txid);
+    s.daemon.shared().clients.publish(done.txid);
     s.write(17, 3, 4, 100);
     s.remove(18);
     let begun = std::time::Instant::now();
@@ -292,7 +292,7 @@ fn devices_change(s: &mut Stage) {
         assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
     }
     let done = volume.remove_device(TierId::Ssd, &old).unwrap();
-    s.daemon.shared().publish(done.txid);
+    s.daemon.shared().clients.publish(done.txid);
     assert_eq!(volume.lower_devices(TierId::Ssd).len(), 1);
     s.write(22, 0, 30, 22);
     s.daemon.migrate(None).unwrap();
@@ -308,7 +308,7 @@ fn tiers_come_and_go(s: &mut Stage) {
     for (n, tier) in [TierId::Ssd, TierId::Hdd].into_iter().enumerate() {
         let device: Arc<dyn TierDevice> = s.memory[n].clone();
         let done = volume.add_device(tier, &entry(n), &device).unwrap();
-        s.daemon.shared().publish(done.txid);
+        s.daemon.shared().clients.publish(done.txid);
         s.write(20 + n as u64, 0, 70, 20 + n as u8);
         s.write(16, 5, 9, 100 + n as u8);
         assert!(s.daemon.migrate(None).unwrap() > 0);
@@ -318,14 +318,14 @@ fn tiers_come_and_go(s: &mut Stage) {
     for (n, tier) in [TierId::Ssd, TierId::Hdd].into_iter().enumerate() {
         let uuid = entry(n).uuid;
         let done = volume.set_device_state(tier, &uuid, 1).unwrap();
-        s.daemon.shared().publish(done.txid);
+        s.daemon.shared().clients.publish(done.txid);
         let begun = std::time::Instant::now();
         while live(tier) > 0 {
             s.daemon.shared().empty_devices();
             assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
         }
         let done = volume.remove_device(tier, &uuid).unwrap();
-        s.daemon.shared().publish(done.txid);
+        s.daemon.shared().clients.publish(done.txid);
     }
     assert!(!volume.is_tiered());
     s.write(22, 0, 30, 22);

@@ -6,7 +6,7 @@ use super::lease::Turns;
 use super::node::Node;
 use super::sync::{SharedWords, mutants};
 use crate::daemon_side::client::{Client, Fate, RECORD, Record};
-use crate::daemon_side::lease::Wish;
+use crate::daemon_side::lease_table::Wish;
 use crate::daemon_side::shared::Shared;
 use crate::memory;
 use crate::world::World;
@@ -113,7 +113,7 @@ impl Session {
                     mode,
                     insist,
                 };
-                match self.shared.lease(&self.client, &wish) {
+                match self.shared.leases.acquire(&self.client, &wish) {
                     Ok(Some(given)) => Reply::Leased {
                         generation: given.grant.generation,
                         fresh: given.grant.fresh,
@@ -127,7 +127,7 @@ impl Session {
                 }
             }
             Request::Unlease { ino } => {
-                let done = self.shared.unlease(&self.client, ino);
+                let done = self.shared.leases.give_back(&self.client, ino);
                 done.map(|()| Reply::Done).map_err(|_| Errno::IO)?
             }
             other => panic!("{other:?} is no part of the model"),

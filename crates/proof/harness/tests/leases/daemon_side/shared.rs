@@ -2,21 +2,20 @@
 
 use super::barrier::Barrier;
 use super::client::{Client, RECORD, Work};
-use super::halt::Halt;
-use super::lease::{LeaseHook, Leases};
-use super::sync::{AtomicBool, Condvar, Mutex, Ordering};
+use super::clients::Clients;
+use super::fence::{Fence, is_over};
+use super::grace::GracePeriods;
+use super::halt::{self, Halt};
+use super::lease_manager::{LeaseManager, LogFlusher};
+use super::lease_table::LeaseTable;
+use super::sync::{Condvar, Mutex};
 use crate::memory;
 use shale_device::Clock;
 use shale_format::LogPos;
 use shale_proto::LeaseMode;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-/// Of the daemon's configuration what the protocol asks for.
-pub(crate) struct Config {
-    pub(crate) gate_timeout: Duration,
-}
 
 /// Logs that wait for the digest thread.
 #[derive(Default)]
@@ -48,13 +47,6 @@ impl Queue {
     }
 }
 
-/// Room, of which there is enough.
-pub(crate) struct Credits;
-
-impl Credits {
-    pub(crate) fn close(&self, _client: u32) {}
-}
-
 /// A clock that advances whenever somebody looks.
 #[derive(Default)]
 struct Time(std::sync::atomic::AtomicU64);
@@ -71,46 +63,38 @@ impl Clock for Time {
 }
 
 pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) barrier: Barrier,
-    pub(crate) clients: Mutex<BTreeMap<u32, Arc<Client>>>,
-    pub(crate) leases: Leases,
-    pub(crate) credits: Credits,
-    pub(crate) queue: Queue,
-    pub(crate) hook: Mutex<Option<Arc<dyn LeaseHook>>>,
-    pub(crate) closing: AtomicBool,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) fence: Arc<Fence>,
+    pub(crate) leases: LeaseManager,
     volume: std::sync::Mutex<HashMap<u64, u64>>,
+}
+
+impl LogFlusher for Shared {
+    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt> {
+        halt::digest_to(client, target, |_: &mut Work, from, limit| {
+            self.chunk(client, from, limit);
+            Ok(())
+        })
+    }
 }
 
 impl Shared {
     /// `leases_max`: entries of leases that stay while nobody needs them.
-    pub(crate) fn new(gate_timeout: Duration, leases_max: usize) -> Arc<Self> {
-        Arc::new(Self {
-            config: Config { gate_timeout },
-            barrier: Barrier,
-            clients: Mutex::default(),
-            leases: Leases::new(Arc::new(Time::default()), leases_max),
-            credits: Credits,
-            queue: Queue::default(),
-            hook: Mutex::default(),
-            closing: AtomicBool::new(false),
+    pub(crate) fn new(limit: Duration, leases_max: usize) -> Arc<Self> {
+        let clients: Arc<Clients> = Arc::default();
+        let queue: Arc<Queue> = Arc::default();
+        let fence = Arc::new(Fence::new(Barrier, clients.clone(), queue.clone()));
+        let grace = GracePeriods::new(Barrier, clients.clone(), fence.clone(), limit);
+        let table = LeaseTable::new(Arc::new(Time::default()), leases_max);
+        Arc::new_cyclic(|shared: &Weak<Shared>| Self {
+            leases: LeaseManager::new(table, clients.clone(), Arc::new(grace), shared.clone()),
+            clients,
+            queue,
+            fence,
             volume: std::sync::Mutex::default(),
         })
     }
-
-    pub(crate) fn register(&self, client: &Arc<Client>) {
-        self.clients.lock().insert(client.id, client.clone());
-    }
-
-    pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
-        self.clients.lock().values().cloned().collect()
-    }
-
-    pub(crate) fn client(&self, id: u32) -> Option<Arc<Client>> {
-        self.clients.lock().get(&id).cloned()
-    }
-
-    pub(crate) fn remember(&self, _client: &Client, _why: String) {}
 
     /// What the volume says about an inode.
     pub(crate) fn in_volume(&self, ino: u64) -> u64 {
@@ -120,13 +104,7 @@ impl Shared {
     }
 
     /// Digests what the log says, as far as it is committed.
-    pub(crate) fn chunk(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        _work: &mut Work,
-        from: LogPos,
-        limit: LogPos,
-    ) -> Result<(), Halt> {
+    fn chunk(&self, client: &Client, from: LogPos, limit: LogPos) {
         for at in (from.0 / RECORD)..(limit.0 / RECORD) {
             let record = {
                 let log = client
@@ -137,7 +115,7 @@ impl Shared {
                 *log.get(at as usize)
                     .expect("committed before it was written")
             };
-            let mode = self.leases.mode(client.id, record.ino);
+            let mode = self.leases.table().mode(client.id, record.ino);
             assert_eq!(
                 mode,
                 Some(LeaseMode::Exclusive),
@@ -155,16 +133,17 @@ impl Shared {
             volume.insert(record.ino, record.value);
         }
         client.set_digested(limit);
-        Ok(())
     }
 
     /// The digest thread.
-    pub(crate) fn digest_loop(self: &Arc<Self>) {
+    pub(crate) fn digest_loop(&self) {
         while let Some(client) = self.queue.pop() {
             // The outcome is in the client's fate.
             let _ = self.digest_to(&client, u64::MAX);
-            self.after_eviction(&client);
+            if is_over(&client) {
+                self.leases.table().release_all(client.id);
+            }
         }
-        self.closing.store(true, Ordering::Release);
+        self.clients.close();
     }
 }

@@ -58,7 +58,7 @@ impl Stage {
 
     fn done(&mut self, txn: Txn<'_>) {
         let done = txn.commit().unwrap();
-        self.daemon.shared().publish(done.txid);
+        self.daemon.shared().clients.publish(done.txid);
         self.noted();
     }
 
@@ -87,7 +87,7 @@ impl Stage {
         txn.put_inode(&inode).unwrap();
         txn.put_inode(&file).unwrap();
         let done = txn.commit().unwrap();
-        shared.publish(done.txid);
+        shared.clients.publish(done.txid);
         let now = contents(&volume).unwrap()[&dir].clone();
         self.content.insert(dir, now);
         self.noted();

@@ -39,7 +39,7 @@ impl Stage {
         txn.dir_insert(&mut root, key, Ino(ino), 8, &name).unwrap();
         txn.put_inode(&root).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().publish(done.txid);
+        self.daemon.shared().clients.publish(done.txid);
         self.content.insert(ino, [byte, 0].repeat(blocks as usize));
         self.noted();
     }
@@ -161,7 +161,7 @@ fn what_is_pinned_or_an_orphan_keeps_its_leaves_and_inodes_go_after_them() {
     orphan.flags |= shale_format::inode::flag::ORPHAN;
     txn.put_inode(&orphan).unwrap();
     let done = txn.commit().unwrap();
-    s.daemon.shared().publish(done.txid);
+    s.daemon.shared().clients.publish(done.txid);
     assert_eq!(s.daemon.sink_extents().unwrap(), 1);
     assert_eq!(FILES.map(|ino| s.below(ino)).collect::<Vec<_>>(), [0, 0, 1]);
     s.scatter(40, 20, 40);

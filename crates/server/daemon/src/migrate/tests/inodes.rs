@@ -32,7 +32,7 @@ impl Stage {
         }
         txn.put_inode(&root).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().publish(done.txid);
+        self.daemon.shared().clients.publish(done.txid);
         self.content.extend(inos.map(|ino| (ino, Vec::new())));
         self.noted();
     }
@@ -44,7 +44,7 @@ impl Stage {
         inode.uid = uid.into();
         txn.put_inode(&inode).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().publish(done.txid);
+        self.daemon.shared().clients.publish(done.txid);
         self.content.insert(ino, vec![uid]);
         self.noted();
     }

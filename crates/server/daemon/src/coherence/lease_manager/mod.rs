@@ -1,4 +1,4 @@
-//! Taking leases: what [`crate::lease`] decided is done here (DESIGN §9).
+//! Taking leases: what [`super::lease_table`] decided is done here (DESIGN §9).
 //!
 //! From a holder, step by step: the generation word is raised, so that no new call goes
 //! on under the lease; the gates are passed, so that no old one does; if it could
@@ -12,14 +12,29 @@
 //! inode between that and its losing the lease, the kernel may keep something again:
 //! then the front end keeps the lease too, and all begins anew.
 
+mod idle;
+
 use super::client::{Client, Fate, Reach};
+use super::clients::Clients;
+use super::grace::GracePeriods;
 use super::halt::Halt;
-use super::lease::{BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, Wish};
-use super::shared::Shared;
+use super::lease_table::{
+    BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, LeaseTable, Wish,
+};
 use super::space::LEFT_LOGS;
-use super::sync::{Ordering, failpoints, mutants};
+use super::sync::{Ordering, RwLock, failpoints, mutants};
 use shale_proto::{Insist, LeaseMode};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// Who digests logs: what a holder wrote has to be in the volume before the next one has the lease.
+pub(crate) trait LogFlusher: Send + Sync {
+    /// Digests a log up to `target`, or to what its client has committed if that is less.
+    ///
+    /// # Errors
+    /// The log cannot be digested so far.
+    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt>;
+}
 
 /// Why a client gets no lease.
 #[derive(Debug)]
@@ -62,29 +77,74 @@ enum Step {
     DropFirst,
 }
 
-impl Shared {
+/// Gives leases, and takes them from their holders.
+pub(crate) struct LeaseManager {
+    table: LeaseTable,
+    /// Told before the front end in this process loses a lease.
+    hook: RwLock<Option<Arc<dyn LeaseHook>>>,
+    clients: Arc<Clients>,
+    grace: Arc<GracePeriods>,
+    /// Gone once the daemon is: then nobody asks for a lease any more.
+    flusher: Weak<dyn LogFlusher>,
+}
+
+impl LeaseManager {
+    pub(crate) fn new(
+        table: LeaseTable,
+        clients: Arc<Clients>,
+        grace: Arc<GracePeriods>,
+        flusher: Weak<dyn LogFlusher>,
+    ) -> Self {
+        Self {
+            table,
+            hook: RwLock::default(),
+            clients,
+            grace,
+            flusher,
+        }
+    }
+
+    /// What is known of leases. Whoever changes it by itself takes nothing from anybody.
+    pub(crate) fn table(&self) -> &LeaseTable {
+        &self.table
+    }
+
+    /// Who is told before the front end loses a lease.
+    pub(crate) fn hook(&self) -> Option<Arc<dyn LeaseHook>> {
+        self.hook.read().clone()
+    }
+
+    /// Sets it.
+    pub(crate) fn set_hook(&self, hook: Arc<dyn LeaseHook>) {
+        *self.hook.write() = Some(hook);
+        self.tell_others();
+    }
+
+    fn digest(&self, client: &Arc<Client>) -> Result<(), Halt> {
+        match self.flusher.upgrade() {
+            Some(flusher) => flusher.digest_to(client, u64::MAX),
+            None => Err(Halt::Stuck("the daemon has ended".to_owned())),
+        }
+    }
+
     /// Gives a client a lease, taking it from others if need be. `None`: they have it, and
     /// the client does not insist.
     ///
     /// # Errors
     /// See [`NoLease`].
-    pub(crate) fn lease(
-        self: &Arc<Self>,
-        client: &Client,
-        wish: &Wish,
-    ) -> Result<Option<Given>, NoLease> {
+    pub(crate) fn acquire(&self, client: &Client, wish: &Wish) -> Result<Option<Given>, NoLease> {
         let ino = wish.ino;
         let generation = || client.daemon_page.generation(ino);
         let mut dropped = None;
         self.yield_to_mount(client, wish);
         if wish.insist == Insist::Grow
             && self.is_shared(ino)
-            && let Some(elsewhere) = self.leases.left_to_grow(wish)
+            && let Some(elsewhere) = self.table.left_to_grow(wish)
         {
             return Err(NoLease::Elsewhere(elsewhere));
         }
         loop {
-            let from = match self.leases.ask(wish, generation) {
+            let from = match self.table.ask(wish, generation) {
                 Decision::Granted(grant) => {
                     failpoints::reach("lease-grant");
                     return Ok(Some(self.seen(client, wish).given(grant)));
@@ -101,16 +161,16 @@ impl Shared {
                     // Before anybody else can get the lease, and open the inode under it.
                     let seen = self.seen(client, wish);
                     failpoints::reach("lease-taken");
-                    let grant = self.leases.taken(wish, &from, generation);
+                    let grant = self.table.taken(wish, &from, generation);
                     if mutants::is_on("lease-digest-late") {
-                        let holders = from.iter().filter_map(|h| self.client(h.client));
-                        holders.for_each(|holder| drop(self.digest_to(&holder, u64::MAX)));
+                        let holders = from.iter().filter_map(|h| self.clients.get(h.client));
+                        holders.for_each(|holder| drop(self.digest(&holder)));
                     }
                     let given = grant.map(|grant| seen.given(grant));
                     return given.map(Some).ok_or(NoLease::NotMade);
                 }
                 Ok(Step::DropFirst) => {
-                    let hook = self.hook.read().clone();
+                    let hook = self.hook();
                     dropped = hook.map(|hook| hook.drop_cached(ino));
                 }
                 Err(error) => return Err(error),
@@ -121,7 +181,7 @@ impl Shared {
     /// Who else has to do with an inode that a client is about to have alone.
     fn seen(&self, client: &Client, wish: &Wish) -> Seen {
         let alone = wish.mode == LeaseMode::Exclusive;
-        let hook = self.hook.read().clone();
+        let hook = self.hook();
         let hook = hook.filter(|_| alone && client.yields.load(Ordering::Acquire));
         let last = hook.and_then(|hook| hook.used_by_others(wish.ino, client.pid));
         Seen {
@@ -135,28 +195,28 @@ impl Shared {
     /// if nobody but the client itself went by way of the mount lately: it opens its file anew, say.
     fn count_bounce(&self, client: &Client, ino: u64, from: &[Holder]) {
         let direct = |h: &Holder| {
-            let holder = self.client(h.client);
+            let holder = self.clients.get(h.client);
             holder.is_none_or(|c| c.reach != Reach::InProcess)
         };
         let by_others = || {
-            let hook = self.hook.read().clone();
+            let hook = self.hook();
             let last = hook.and_then(|hook| hook.used_by_others(ino, client.pid));
             last.is_some_and(|ago| ago.as_nanos() <= u128::from(BOUNCE_NS))
         };
         if from.iter().any(direct) || by_others() {
-            self.leases.bounces(ino);
+            self.table.bounces(ino);
         }
     }
 
     /// The processes that leave an inode to the kernel when they are told to, and use it there no other way.
     fn yielding(&self, ino: u64) -> Vec<i32> {
         let yields = |c: &Arc<Client>| c.asked.lock().has(ino).then_some(c.pid);
-        self.clients().iter().filter_map(yields).collect()
+        self.clients.snapshot().iter().filter_map(yields).collect()
     }
 
     /// Whether an inode belongs to programs on the mount, too: the kernel makes it longer.
     fn is_shared(&self, ino: u64) -> bool {
-        let hook = self.hook.read().clone();
+        let hook = self.hook();
         hook.is_some_and(|hook| hook.shared_with(ino, &self.yielding(ino)))
     }
 
@@ -167,18 +227,18 @@ impl Shared {
         }
         client.yields.store(true, Ordering::Release);
         client.asked.lock().note(wish.ino);
-        let hook = self.hook.read().clone();
+        let hook = self.hook();
         if let Some(hook) = hook.filter(|_| wish.mode == LeaseMode::Exclusive)
             && let Some(left) = hook.used_for(wish.ino, &self.yielding(wish.ino))
         {
-            self.leases.leave(wish.ino, left.as_nanos() as u64);
+            self.table.leave(wish.ino, left.as_nanos() as u64);
         }
     }
 
     /// Takes the lease from all of `from`; if that does not come to its end, the inode is not
     /// busy any more.
     fn take_all(
-        self: &Arc<Self>,
+        &self,
         wish: &Wish,
         from: &[Holder],
         dropped: Option<u64>,
@@ -191,7 +251,7 @@ impl Shared {
             match self.take_from(&holders, wish, dropped) {
                 Ok(Step::Done) => lost.extend(holders),
                 stop => {
-                    self.leases.give_up(wish, &lost);
+                    self.table.give_up(wish, &lost);
                     return stop;
                 }
             }
@@ -202,9 +262,10 @@ impl Shared {
     /// Who has to drop what the kernel keeps before `holder` loses the lease.
     fn hook_for(&self, holder: &Holder, wish: &Wish) -> Option<Arc<dyn LeaseHook>> {
         let front_end = self
-            .client(holder.client)
+            .clients
+            .get(holder.client)
             .is_some_and(|c| c.reach == Reach::InProcess);
-        let hook = self.hook.read().clone().filter(|_| front_end)?;
+        let hook = self.hook().filter(|_| front_end)?;
         let drops = wish.mode == LeaseMode::Exclusive || hook.holds_back(wish.ino);
         drops.then_some(hook)
     }
@@ -212,7 +273,7 @@ impl Shared {
     /// Takes the lease from holders: from all at the same time, so that those that are held up
     /// inside of a call are waited for together.
     fn take_from(
-        self: &Arc<Self>,
+        &self,
         holders: &[Holder],
         wish: &Wish,
         dropped: Option<u64>,
@@ -225,7 +286,7 @@ impl Shared {
                 return Err(NoLease::Halt(Halt::Stuck(why.to_owned())));
             }
             // One that has gone meanwhile was digested as it went.
-            if let Some(victim) = self.client(holder.client) {
+            if let Some(victim) = self.clients.get(holder.client) {
                 self.check_made(&victim, ino)?;
                 victims.push(victim);
             }
@@ -240,7 +301,7 @@ impl Shared {
                 .for_each(|v| v.daemon_page.bump_generation(ino));
         }
         failpoints::reach("lease-revoke");
-        self.pass_gates(&victims);
+        self.grace.wait(&victims);
         if let (Some(hook), Some(seen)) = (hook, dropped)
             && hook.used_since(ino, seen)
         {
@@ -252,7 +313,7 @@ impl Shared {
             holders.iter().any(is_it)
         };
         for victim in victims.iter().filter(|v| !late && wrote(v)) {
-            match self.digest_to(victim, u64::MAX) {
+            match self.digest(victim) {
                 Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(NoLease::Halt(halt)),
                 // What was refused does not count; the rest is in the volume.
                 Err(Halt::Refused(_)) | Ok(()) => {}
@@ -263,11 +324,10 @@ impl Shared {
 
     /// A client trusts that whatever it makes of a granted number is its own: nobody may
     /// take the lease before. Who asks for it knows the number from an inode that is no more.
-    fn check_made(self: &Arc<Self>, victim: &Arc<Client>, ino: u64) -> Result<(), NoLease> {
+    fn check_made(&self, victim: &Arc<Client>, ino: u64) -> Result<(), NoLease> {
         let to_make = || victim.grants.lock().inos.contains(&ino);
         if to_make() {
-            if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = self.digest_to(victim, u64::MAX)
-            {
+            if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = self.digest(victim) {
                 return Err(NoLease::Halt(halt));
             }
             if to_make() {
@@ -279,42 +339,76 @@ impl Shared {
 
     /// Whether another client than `client`, which holds the lease alone, may have the inode open.
     pub(crate) fn used_by_others(&self, client: &Client, ino: u64) -> bool {
-        let hook = self.hook.read().clone();
+        let hook = self.hook();
         let uses = |other: &Arc<Client>| {
             let kernel = hook.as_ref().filter(|_| other.reach == Reach::InProcess);
             kernel.is_some_and(|kernel| kernel.in_use(ino)) || other.client_page.uses(ino)
         };
-        let others = self.clients.read();
-        others
-            .values()
-            .filter(|other| other.id != client.id && !other.leaving.load(Ordering::Acquire))
-            .filter(|other| !matches!(*other.fate.lock(), Fate::Evicted(_)))
-            .any(uses)
+        let is_other = |other: &Arc<Client>| {
+            other.id != client.id
+                && !other.leaving.load(Ordering::Acquire)
+                && !matches!(*other.fate.lock(), Fate::Evicted(_))
+        };
+        self.clients.any(|other| is_other(other) && uses(other))
     }
 
     /// Tells the front end how many clients there are besides it.
     pub(crate) fn tell_others(&self) {
-        let hook = self.hook.read().clone();
-        if let Some(hook) = hook {
-            let clients = self.clients();
+        if let Some(hook) = self.hook() {
+            let clients = self.clients.snapshot();
             hook.others(clients.iter().filter(|c| c.reach == Reach::Socket).count());
         }
     }
 
     /// A client gives a lease back. What it wrote under it is digested first, so that
     /// its records are judged while it still holds it.
-    pub(crate) fn unlease(self: &Arc<Self>, client: &Arc<Client>, ino: u64) -> Result<(), Halt> {
-        let mode = self.leases.mode(client.id, ino);
+    pub(crate) fn give_back(&self, client: &Arc<Client>, ino: u64) -> Result<(), Halt> {
+        let mode = self.table.mode(client.id, ino);
         if mode.is_some() {
             // Its other threads may be using it.
             client.daemon_page.bump_generation(ino);
-            self.pass_gates(std::slice::from_ref(client));
+            self.grace.wait(std::slice::from_ref(client));
         }
         if mode == Some(LeaseMode::Exclusive) {
-            self.digest_to(client, u64::MAX)?;
+            self.digest(client)?;
         }
-        self.leases.release(client.id, ino);
+        self.table.release(client.id, ino);
         client.asked.lock().forget(ino);
         Ok(())
+    }
+
+    /// Numbers granted to a client for new inodes: it holds whatever it makes of them. To whoever may be noted
+    /// as a holder of one still, it looks revoked.
+    pub(crate) fn give_new(&self, client: u32, inos: &[u64]) {
+        for (other, ino) in self.table.give_new(client, inos) {
+            if let Some(other) = self.clients.get(other) {
+                other.daemon_page.bump_generation(ino);
+            }
+        }
+    }
+
+    /// Leases to change these inodes become shared: what was done under them is in the volume
+    /// then. Who still changes something keeps them.
+    pub(crate) fn downgrade(&self, inos: impl Iterator<Item = u64>) {
+        let hook = self.hook();
+        let held = |ino: u64| hook.as_ref().is_some_and(|h| h.holds_back(ino));
+        let mut by_client: BTreeMap<u32, Vec<(u64, Holder)>> = BTreeMap::new();
+        for (ino, holder) in self.table.downgrade(inos.filter(|&ino| !held(ino))) {
+            by_client
+                .entry(holder.client)
+                .or_default()
+                .push((ino, holder));
+        }
+        for (id, leases) in by_client {
+            // One that has gone was digested as it went.
+            let done = self.clients.get(id).is_none_or(|client| {
+                for (ino, _) in &leases {
+                    client.daemon_page.bump_generation(*ino);
+                }
+                self.grace.wait(std::slice::from_ref(&client));
+                self.digest(&client).is_ok()
+            });
+            self.table.downgraded(&leases, done);
+        }
     }
 }

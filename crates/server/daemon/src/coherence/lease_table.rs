@@ -17,10 +17,10 @@
 //! does of their calls when that moment has come has a little time to end.
 //!
 //! An entry goes when its inode is freed, if its number is nobody's then. Of those that are left the ones
-//! that were asked for least lately go when there are too many ([`crate::idle`]): who held one has to ask
+//! that were asked for least lately go when there are too many ([`super::lease_manager`]): who held one has to ask
 //! again, and is told that what it knows may be old.
 //!
-//! This file decides; [`crate::revoke`] does what it decided. Lock order: the table's lock is a leaf, but
+//! This file decides; [`super::lease_manager`] does what it decided. Lock order: the table's lock is a leaf, but
 //! for what tells whether a number is free.
 
 use super::space::LEFT_LOGS;
@@ -122,7 +122,7 @@ pub(crate) type Holders = SmallVec<[Holder; 2]>;
 #[derive(Default)]
 struct Entry {
     holders: Holders,
-    /// Of these, who is only taken for one ([`Leases::assume_reader`]): what it knows itself may be older.
+    /// Of these, who is only taken for one ([`LeaseTable::assume_reader`]): what it knows itself may be older.
     assumed: Option<u32>,
     /// Its place in the order of use.
     place: u32,
@@ -256,7 +256,7 @@ pub(crate) struct Elsewhere {
 pub(crate) enum Decision {
     /// It has the lease now.
     Granted(Grant),
-    /// Take the lease from these, then end with [`Leases::taken`]. The inode is busy meanwhile.
+    /// Take the lease from these, then end with [`LeaseTable::taken`]. The inode is busy meanwhile.
     TakeFrom(Vec<Holder>),
     /// Others have it, and the client did not insist.
     Refused,
@@ -265,7 +265,7 @@ pub(crate) enum Decision {
 }
 
 /// All leases of a volume.
-pub(crate) struct Leases {
+pub(crate) struct LeaseTable {
     table: Mutex<Table>,
     /// With more entries than this some have to go.
     most: usize,
@@ -276,7 +276,7 @@ pub(crate) struct Leases {
     assumed: AtomicU64,
 }
 
-impl Leases {
+impl LeaseTable {
     /// `most`: entries that are kept while nobody needs them.
     pub(crate) fn new(clock: Arc<dyn Clock>, most: usize) -> Self {
         Self {
@@ -477,7 +477,7 @@ impl Leases {
     }
 
     /// If there are too many entries: those that go next, of the ones that nobody asked for lately. They stay
-    /// what they are until [`Leases::left`].
+    /// what they are until [`LeaseTable::left`].
     pub(crate) fn leaving(&self) -> Vec<Leaving> {
         let now = self.clock.monotonic_ns();
         let mut table = self.table.lock();
@@ -512,7 +512,7 @@ impl Leases {
         leaving
     }
 
-    /// Ends what [`Leases::leaving`] began: its holders know that they have to ask again, no call goes on under
+    /// Ends what [`LeaseTable::leaving`] began: its holders know that they have to ask again, no call goes on under
     /// the lease, and what was done under it is in the volume. Whoever has asked since keeps it.
     pub(crate) fn left<'l>(&self, leaving: impl Iterator<Item = &'l Leaving>) {
         let mut table = self.table.lock();
@@ -554,9 +554,9 @@ impl Leases {
     }
 
     /// Begins to make leases to change these inodes shared: gives them with their holders. The inodes are
-    /// busy until [`Leases::weakened`]. Those that are busy already are left as they are, and what a
+    /// busy until [`LeaseTable::downgraded`]. Those that are busy already are left as they are, and what a
     /// log changes that waits for the next start.
-    pub(crate) fn weaken(&self, inos: impl Iterator<Item = u64>) -> Vec<(u64, Holder)> {
+    pub(crate) fn downgrade(&self, inos: impl Iterator<Item = u64>) -> Vec<(u64, Holder)> {
         let mut table = self.table.lock();
         let mut weak = Vec::new();
         for ino in inos {
@@ -574,8 +574,8 @@ impl Leases {
         weak
     }
 
-    /// Ends what [`Leases::weaken`] began, of one client; `done`: it knows, and its log is digested.
-    pub(crate) fn weakened(&self, leases: &[(u64, Holder)], done: bool) {
+    /// Ends what [`LeaseTable::downgrade`] began, of one client; `done`: it knows, and its log is digested.
+    pub(crate) fn downgraded(&self, leases: &[(u64, Holder)], done: bool) {
         let mut table = self.table.lock();
         for (ino, holder) in leases {
             if let Some(entry) = table.get_mut(*ino) {

@@ -1,8 +1,8 @@
 //! Tests of passing gates.
 
-use crate::barrier::Barrier;
-use crate::gate::*;
-use crate::page::ClientPage;
+use super::barrier::Barrier;
+use super::gate::*;
+use super::page::ClientPage;
 use shale_device::{Access, Map, nvm::Piece};
 use shale_proto::control::client_page::{self, GATES};
 use std::sync::Arc;

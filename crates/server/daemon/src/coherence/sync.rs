@@ -2,7 +2,7 @@
 //! (`crates/proof/harness/tests/leases`) can compile its files against its own: the table of leases,
 //! taking them, passing gates, cutting off.
 
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 pub(crate) use shale_device::{failpoints, mutants};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,9 +1,8 @@
 //! When entries of leases are removed that nobody uses: a thread of its own, since it may have to wait for
-//! calls of clients. What it does is in [`crate::idle`].
+//! calls of clients. What it does is in [`super::lease_manager`].
 
-use crate::shared::Shared;
+use super::lease_manager::LeaseManager;
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
 
 #[derive(Default)]
 struct State {
@@ -11,14 +10,14 @@ struct State {
     stop: bool,
 }
 
-/// Whether there is something to do.
+/// A thread that has entries of leases removed when it is asked to.
 #[derive(Default)]
-pub(crate) struct Trim {
+pub(crate) struct LeaseTrimmer {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Trim {
+impl LeaseTrimmer {
     /// There may be too many entries.
     pub(crate) fn ask(&self) {
         self.state.lock().wanted = true;
@@ -39,15 +38,13 @@ impl Trim {
         state.wanted = false;
         !state.stop
     }
-}
 
-impl Shared {
-    /// The thread.
-    pub(crate) fn trim_loop(self: &Arc<Self>) {
-        while self.trim.next() {
-            let mut known = self.leases.known();
-            while self.trim_leases() > 0 {
-                let before = std::mem::replace(&mut known, self.leases.known());
+    /// The thread, until [`Self::stop`].
+    pub(crate) fn run(&self, leases: &LeaseManager) {
+        while self.next() {
+            let mut known = leases.table().known();
+            while leases.trim() > 0 {
+                let before = std::mem::replace(&mut known, leases.table().known());
                 // Those that are left are in use. It is looked again soon.
                 if known >= before {
                     break;

@@ -1,14 +1,14 @@
 //! Tests of the table of leases.
 
-use crate::lease::*;
+use super::lease_table::*;
 use LeaseMode::{Exclusive, Shared};
 use shale_device::SystemClock;
 use shale_proto::{Insist, LeaseMode};
 use std::sync::Arc;
 use std::time::Duration;
 
-fn leases() -> Leases {
-    Leases::new(Arc::new(SystemClock::new()), usize::MAX)
+fn leases() -> LeaseTable {
+    LeaseTable::new(Arc::new(SystemClock::new()), usize::MAX)
 }
 
 fn wish(client: u32, ino: u64, mode: LeaseMode) -> Wish {
@@ -288,7 +288,7 @@ fn an_entry_goes_with_its_inode_unless_the_number_is_in_use_again() {
 
 #[test]
 fn those_asked_for_least_lately_go_first() {
-    let leases = Leases::new(Arc::new(SystemClock::new()), 32);
+    let leases = LeaseTable::new(Arc::new(SystemClock::new()), 32);
     (0..32).for_each(|ino| drop(leases.ask(&wish(1, ino, Exclusive), || 7)));
     assert!(leases.leaving().is_empty(), "not too many");
     assert!(leases.give_new(1, &[32, 33]).is_empty());
@@ -313,7 +313,7 @@ fn those_asked_for_least_lately_go_first() {
 
 #[test]
 fn what_is_wanted_by_several_or_changed_by_a_log_that_is_left_stays() {
-    let leases = Leases::new(Arc::new(SystemClock::new()), 0);
+    let leases = LeaseTable::new(Arc::new(SystemClock::new()), 0);
     leases.give_new(crate::space::LEFT_LOGS, &[5]);
     leases.ask(&wish(1, 6, Exclusive), || 7);
     leases.leave(6, 1_000_000_000);

@@ -9,26 +9,26 @@
 //!
 //! The kernel may keep names, pages and attributes of an inode whose lease the front end has lost in this
 //! way. So from the first such inode on the front end is taken for a reader of every inode of which nothing
-//! is known ([`super::lease::Leases::assume_reader`]), as it is after a restart of the daemon.
+//! is known ([`super::super::lease_table::LeaseTable::assume_reader`]), as it is after a restart of the daemon.
 
-use super::client::{Client, Reach};
-use super::lease::Leaving;
-use super::shared::Shared;
-use super::sync::mutants;
+use super::super::client::{Client, Reach};
+use super::super::lease_table::Leaving;
+use super::super::sync::mutants;
+use super::LeaseManager;
 use shale_proto::LeaseMode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-impl Shared {
+impl LeaseManager {
     /// Removes entries of leases if there are too many. Gives how many were to go.
-    pub(crate) fn trim_leases(self: &Arc<Self>) -> usize {
-        let leaving = self.leases.leaving();
+    pub(crate) fn trim(&self) -> usize {
+        let leaving = self.table.leaving();
         let mut holders: BTreeMap<u32, Arc<Client>> = BTreeMap::new();
         let mut writers: BTreeMap<u32, bool> = BTreeMap::new();
         for lease in &leaving {
             for holder in &lease.holders {
                 // One that has gone meanwhile was digested as it went.
-                let Some(client) = self.client(holder.client) else {
+                let Some(client) = self.clients.get(holder.client) else {
                     continue;
                 };
                 if !mutants::is_on("lease-idle-generation") {
@@ -42,11 +42,10 @@ impl Shared {
         }
         let all: Vec<Arc<Client>> = holders.values().cloned().collect();
         if !mutants::is_on("lease-idle-gate") {
-            self.pass_gates(&all);
+            self.grace.wait(&all);
         }
         for (id, digested) in &mut writers {
-            *digested = mutants::is_on("lease-idle-digest")
-                || self.digest_to(&holders[id], u64::MAX).is_ok();
+            *digested = mutants::is_on("lease-idle-digest") || self.digest(&holders[id]).is_ok();
         }
         let goes = |lease: &&Leaving| {
             lease.holders.iter().all(|holder| {
@@ -55,7 +54,7 @@ impl Shared {
                 client.is_none_or(|client| digested() && self.may_lose(client, lease.ino))
             })
         };
-        self.leases.left(leaving.iter().filter(goes));
+        self.table.left(leaving.iter().filter(goes));
         leaving.len()
     }
 
@@ -65,7 +64,7 @@ impl Shared {
         if client.grants.lock().inos.contains(&ino) {
             return false;
         }
-        let hook = self.hook.read().clone();
+        let hook = self.hook();
         let Some(kernel) = hook.filter(|_| client.reach == Reach::InProcess) else {
             return true;
         };
@@ -74,7 +73,7 @@ impl Shared {
             return false;
         }
         if kernel.in_use(ino) {
-            self.leases.assume_reader(client.id);
+            self.table.assume_reader(client.id);
         }
         true
     }

@@ -1,0 +1,55 @@
+//! Cutting a client off (DESIGN §9).
+
+use super::Queue;
+use super::barrier::Barrier;
+use super::client::{Client, Fate};
+use super::clients::Clients;
+use shale_proto::control::state;
+use std::sync::Arc;
+
+/// Cuts clients off.
+pub(crate) struct Fence {
+    barrier: Barrier,
+    clients: Arc<Clients>,
+    /// What the log of a client held that was cut off is digested by whoever works on this.
+    queue: Arc<Queue>,
+}
+
+impl Fence {
+    pub(crate) fn new(barrier: Barrier, clients: Arc<Clients>, queue: Arc<Queue>) -> Self {
+        Self {
+            barrier,
+            clients,
+            queue,
+        }
+    }
+
+    /// Cuts a client off. What its log held at this moment will be digested; then its
+    /// leases go. Its other things wait for its process to end, since it may still be writing to them.
+    pub(crate) fn evict(&self, client: &Arc<Client>, why: String) {
+        {
+            let mut fate = client.fate.lock();
+            if matches!(*fate, Fate::Evicted(_)) {
+                return;
+            }
+            client.cut(self.barrier);
+            client.daemon_page.set_state(state::EVICTED);
+            *fate = Fate::Evicted(why.clone());
+        }
+        tracing::error!(
+            client = client.id,
+            pid = client.pid,
+            "client cut off: {why}"
+        );
+        self.clients.note_departed(client, why);
+        self.queue.push(client);
+    }
+}
+
+/// Whether a client was cut off and nothing of its log is to be digested any more: then its leases go.
+pub(crate) fn is_over(client: &Client) -> bool {
+    let evicted = matches!(*client.fate.lock(), Fate::Evicted(_));
+    // Of what a refused record is followed by nothing counts, so nothing is needed for it.
+    let refused = || client.work.lock().refused.is_some();
+    evicted && (refused() || client.backlog() == 0)
+}

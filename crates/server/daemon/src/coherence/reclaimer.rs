@@ -1,0 +1,154 @@
+//! After a digest: when nobody can hold what it freed, give it out again.
+//!
+//! A digest publishes its position and a new epoch and goes on. One thread then waits for the calls of
+//! all clients, and for the daemon's own readers, once for all digests that were published before;
+//! only then are freed blocks allocatable and is log space below the digested position the client's
+//! to overwrite. A client that does not move in time is cut off, so one sleeper cannot stop the volume.
+
+use super::clients::Clients;
+use super::gate::{OwnReader, OwnReaders};
+use super::grace::GracePeriods;
+use super::space::Supply;
+use parking_lot::{Condvar, Mutex};
+use shale_device::mutants;
+use shale_format::TxId;
+use shale_volume::{Run, Volume};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Default)]
+struct State {
+    wanted: u64,
+    done: u64,
+    stop: bool,
+}
+
+/// Gives out again what was freed.
+pub(crate) struct Reclaimer {
+    volume: Arc<Volume>,
+    clients: Arc<Clients>,
+    grace: Arc<GracePeriods>,
+    readers: OwnReaders,
+    /// Blocks that no file needs, and that a thread of a client may still be reading.
+    deferred: Mutex<Vec<Run>>,
+    /// Who waits for the next pass, and how many there were.
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Reclaimer {
+    pub(crate) fn new(
+        volume: Arc<Volume>,
+        clients: Arc<Clients>,
+        grace: Arc<GracePeriods>,
+        readers: OwnReaders,
+    ) -> Self {
+        Self {
+            volume,
+            clients,
+            grace,
+            readers,
+            deferred: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Begins to read the volume: what is freed from now on stays as it is until the reader is dropped.
+    pub(crate) fn read(&self) -> OwnReader<'_> {
+        self.readers.enter()
+    }
+
+    /// Asks for a pass that begins after this call. Gives its number.
+    pub(crate) fn ask(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.wanted += 1;
+        self.changed.notify_all();
+        state.wanted
+    }
+
+    /// Asks for a pass and waits until it is through, at most `limit`; whether it is.
+    pub(crate) fn pass_within(&self, limit: Duration) -> bool {
+        let number = self.ask();
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while_for(&mut state, |s| s.done < number && !s.stop, limit);
+        state.done >= number
+    }
+
+    /// The same, for as long as it may take: who does not leave a call in time is cut off meanwhile.
+    pub(crate) fn pass(&self) -> bool {
+        self.pass_within(self.grace.longest())
+    }
+
+    /// Frees blocks after the next pass that begins.
+    pub(crate) fn defer_free(&self, runs: &[Run]) {
+        self.deferred.lock().extend(runs.iter().copied());
+    }
+
+    /// Whether a pass would free something.
+    pub(crate) fn has_freed(&self) -> bool {
+        self.volume.space().pending > 0 || !self.deferred.lock().is_empty()
+    }
+
+    /// What could be given out by whoever waits until all that is free is released.
+    pub(crate) fn released_supply(&self) -> Supply {
+        // While it is locked no deferred block becomes a free one: each is counted once.
+        let deferred = self.deferred.lock();
+        Supply::of(&self.volume).released(deferred.iter().map(|run| run.len).sum())
+    }
+
+    /// The thread that makes passes, until [`Self::stop`].
+    pub(crate) fn run(&self) {
+        while let Some(number) = self.next() {
+            self.make_pass();
+            self.state.lock().done = number;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// The number that the next pass will reach; `None`: stop.
+    fn next(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while(&mut state, |s| s.wanted == s.done && !s.stop);
+        (!state.stop).then_some(state.wanted)
+    }
+
+    fn make_pass(&self) {
+        let txid: TxId = self.clients.published();
+        let deferred = self.deferred.lock().len();
+        let clients = self.clients.snapshot();
+        let digested: Vec<u64> = clients.iter().map(|client| client.digested()).collect();
+        if mutants::is_on("freed-early") {
+            self.volume.release_up_to(txid);
+        }
+        let reclaim = || clients.iter().zip(&digested);
+        if mutants::is_on("reclaim-gate") {
+            reclaim().for_each(|(client, upto)| client.daemon_page.set_reclaim(*upto));
+        }
+        let calls = self.grace.calls(&clients);
+        self.readers.pass();
+        self.grace.wait_outside(calls);
+        self.volume.release_up_to(txid);
+        let mut blocks = self.deferred.lock();
+        assert!(blocks.len() >= deferred, "only passes free them");
+        blocks
+            .drain(..deferred)
+            .for_each(|run| self.volume.give_back(run));
+        drop(blocks);
+        for (client, &digested) in reclaim() {
+            let upto = match mutants::is_on("reclaim-early") {
+                true => client.committed(),
+                false => digested,
+            };
+            client.daemon_page.set_reclaim(upto);
+        }
+    }
+}
