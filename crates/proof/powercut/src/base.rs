@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shale_daemon::migrate::Speed;
+use shale_daemon::tiering::Speed;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs};
 use shale_device::sim::{Action, Recorded, Recording, Told};
 use shale_device::{Access, Clock, Map, MapOptions};

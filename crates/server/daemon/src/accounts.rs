@@ -8,7 +8,7 @@
 //! Locks: `others`, `writers` and a client's tally are leaves below `clients`.
 
 use crate::client::Client;
-use crate::shared::Shared;
+use crate::clients::Clients;
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_digest::ChunkDone;
@@ -16,6 +16,7 @@ use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::AddAssign;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -101,13 +102,21 @@ impl Writers {
 }
 
 /// Accounts of who is not there any more, and who wrote which file last.
-#[derive(Default)]
 pub(crate) struct Accounts {
+    clients: Arc<Clients>,
     others: Mutex<Tally>,
     writers: Mutex<Writers>,
 }
 
 impl Accounts {
+    pub(crate) fn new(clients: Arc<Clients>) -> Self {
+        Self {
+            clients,
+            others: Mutex::default(),
+            writers: Mutex::default(),
+        }
+    }
+
     /// Inodes that are no more have no writer.
     pub(crate) fn forget(&self, inos: impl Iterator<Item = u64>) {
         let mut writers = self.writers.lock();
@@ -115,9 +124,9 @@ impl Accounts {
     }
 }
 
-impl Shared {
+impl Accounts {
     /// A chunk of a client's log is in the volume.
-    pub(crate) fn account_chunk(&self, client: &Client, done: &ChunkDone) {
+    pub(crate) fn add_chunk(&self, client: &Client, done: &ChunkDone) {
         let unused: u64 = done.unused.iter().map(|run| run.len).sum();
         let below: u64 = done.below.iter().map(|(_, run)| run.len).sum();
         *client.tally.lock() += Tally {
@@ -128,7 +137,7 @@ impl Shared {
         };
         if !done.touched.is_empty() {
             let inos: BTreeSet<u64> = done.touched.iter().map(|(ino, _)| *ino).collect();
-            let mut writers = self.accounts.writers.lock();
+            let mut writers = self.writers.lock();
             for ino in inos {
                 writers.note(ino, client.id);
             }
@@ -136,31 +145,31 @@ impl Shared {
     }
 
     /// Migration has written blocks of these inodes to a tier.
-    pub(crate) fn account_moved(&self, moved: &[(u64, u64)], to: TierId) {
+    pub(crate) fn add_moved(&self, moved: &[(u64, u64)], to: TierId) {
         // Whoever leaves meanwhile has its account taken over before or after this.
         self.clients.with(|clients| {
             for &(ino, blocks) in moved {
                 let mut tally = Tally::default();
                 tally.moved[to as usize] = blocks * BLOCK;
-                let writer = self.accounts.writers.lock().of(ino);
+                let writer = self.writers.lock().of(ino);
                 match writer.and_then(|id| clients.get(&id)) {
                     Some(client) => *client.tally.lock() += tally,
-                    None => *self.accounts.others.lock() += tally,
+                    None => *self.others.lock() += tally,
                 }
             }
         });
     }
 
     /// Takes a client out of the list, and its account over.
-    pub(crate) fn unregister(&self, client: &Client) {
+    pub(crate) fn remove(&self, client: &Client) {
         self.clients.remove(client, || {
-            *self.accounts.others.lock() += std::mem::take(&mut *client.tally.lock());
+            *self.others.lock() += std::mem::take(&mut *client.tally.lock());
         });
     }
 
     /// Bytes of clients that have left, and of files whose writer is not known.
-    pub(crate) fn written_by_others(&self) -> Written {
-        self.accounts.others.lock().written(0)
+    pub(crate) fn of_others(&self) -> Written {
+        self.others.lock().written(0)
     }
 }
 

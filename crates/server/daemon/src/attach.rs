@@ -245,7 +245,7 @@ impl Shared {
         client.set_digested(start);
         self.set_slot(slot, &live)?;
         failpoints::reach("attach-slot");
-        self.clients.add(&client, || self.is_tiered());
+        self.clients.add(&client, || self.tiering.is_tiered());
         self.limit_new(&client);
         if asker.reach == Reach::InProcess && self.config.connection_continues {
             self.leases.table().assume_reader(client.id);

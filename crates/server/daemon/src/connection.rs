@@ -6,10 +6,10 @@ use crate::coherence::lease_manager::NoLease;
 use crate::coherence::lease_table::{Elsewhere, Wish};
 use crate::error::DaemonError;
 use crate::halt::Halt;
-use crate::lower_read::Unsent;
-use crate::migrate::ROOM_WAIT;
 use crate::shared::Shared;
 use crate::space::Supply;
+use crate::tiering::ROOM_WAIT;
+use crate::tiering::Unsent;
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Ino};
@@ -35,8 +35,6 @@ const GRANT_RUNS_MAX: usize = 2000;
 /// Bytes of room counted for each inode that could still be made.
 const INODE_GROWTH_BYTES: u64 = 1024;
 
-/// Batches that are moved down for one request of room.
-const MIGRATE_TRIES: u32 = 64;
 /// Most blocks below NVM that are read at once.
 const LOWER_BLOCKS_MAX: u64 = 256;
 /// The same for one message over a socket.
@@ -353,7 +351,7 @@ impl Connection {
 
     fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {
         let addr = BlockAddr::from_raw(addr);
-        let opened = self.shared.open_lower(self.asker.reach, addr);
+        let opened = self.shared.tiering.open_lower(self.asker.reach, addr);
         let fd = opened.map_err(|e| failed(&e.into()))?;
         Ok((Reply::Device, fd.into_iter().collect()))
     }
@@ -363,10 +361,10 @@ impl Connection {
         let blocks = u64::from(blocks).clamp(1, LOWER_BLOCKS_MAX);
         // One message has a limit, a call within the process has none.
         let read = match self.asker.reach {
-            Reach::InProcess => self.shared.read_lower(addr, blocks),
+            Reach::InProcess => self.shared.tiering.read_lower(addr, blocks),
             Reach::Socket => {
                 let sent = blocks.min(LOWER_BLOCKS_SENT_MAX);
-                self.unsent.read(&self.shared, addr, blocks, sent)
+                self.unsent.read(&self.shared.tiering, addr, blocks, sent)
             }
         };
         let (generation, data) = read.map_err(|e| failed(&e.into()))?;
@@ -380,10 +378,10 @@ impl Connection {
         self.check_there(client, wish.ino)?;
         // What may change has to be in NVM.
         let insists = wish.insist != Insist::No;
-        let rises = || self.shared.rises_at_once(wish.ino).unwrap_or(false);
+        let rises = || self.shared.tiering.rises_at_once(wish.ino).unwrap_or(false);
         let stays = match wish.mode {
             LeaseMode::Exclusive if !insists && !rises() => return Ok(Reply::NotLeased),
-            LeaseMode::Exclusive => self.shared.raise_inode(wish.ino),
+            LeaseMode::Exclusive => self.shared.tiering.raise_inode(wish.ino),
             LeaseMode::Shared => Ok(None),
         };
         let stays = match stays {
@@ -499,39 +497,10 @@ impl Shared {
             wanted: least,
             free: 0,
         };
-        let take = || self.once_room(least, give).ok_or(none.clone());
-        self.once_others_went(ROOM_WAIT, take)
+        let take = || self.tiering.once_room(least, give).ok_or(none.clone());
+        self.tiering
+            .once_others_went(ROOM_WAIT, take)
             .unwrap_or(Reply::NoSpace)
-    }
-
-    /// What `take` takes, after all that can make `bytes` of room in NVM was done, as far as it had to be.
-    pub(crate) fn once_room<T>(
-        self: &Arc<Self>,
-        bytes: u64,
-        take: impl Fn() -> Option<T>,
-    ) -> Option<T> {
-        if let Some(taken) = self.digest_until(&take) {
-            return Some(taken);
-        }
-        self.mappings.look(&self.volume);
-        if self.reclaimer.has_freed() {
-            // A client that does not move is cut off within one limit.
-            self.reclaimer.pass();
-        }
-        if let Some(taken) = take() {
-            return Some(taken);
-        }
-        // What NVM lacks the tiers below may have.
-        for _ in 0..MIGRATE_TRIES {
-            if !self.is_tiered() || !self.make_room(bytes) {
-                break;
-            }
-            self.reclaimer.pass();
-            if let Some(taken) = take() {
-                return Some(taken);
-            }
-        }
-        take()
     }
 
     /// Begins to digest when a good part of the room is given out: whoever asks when it is gone would have to

@@ -4,6 +4,7 @@
 //! refuse new work, let every client go (which digests its log), free all slots. A
 //! daemon that is killed instead leaves logs; the next one recovers.
 
+use crate::accounts::Accounts;
 use crate::attach::Asker;
 use crate::client::{Fate, Reach};
 use crate::clients::Clients;
@@ -20,13 +21,15 @@ use crate::digestion::Queue;
 use crate::error::{DaemonError, Result};
 use crate::listen::Connections;
 use crate::mappings::Mappings;
-use crate::migrate::{MigrateProgress, Migration, PinReport, STRAIGHT_BYTES, Speed};
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
 use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
+use crate::tiering::{
+    Holding, MigrateProgress, Of, Parts, PinReport, STRAIGHT_BYTES, Settings, Speed, Tiering,
+};
 use parking_lot::Mutex;
 use shale_device::{Clock, Map, MapOptions, failpoints};
 use shale_digest::Digester;
@@ -267,36 +270,65 @@ impl Daemon {
         let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
         let grace = Arc::new(grace);
         let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
-            started_ns: clock.monotonic_ns(),
-            label_count: starts,
-            name: config.volume.name.clone(),
-            volume,
-            map,
-            nvm_dir: dir,
-            digester,
-            leases: LeaseManager::new(table, clients.clone(), grace.clone(), shared.clone()),
-            clients,
-            queue,
-            fence,
-            grace,
-            reclaimer,
-            trimmer: Default::default(),
-            attach: Mutex::default(),
-            spare: Default::default(),
-            clock,
-            credits,
-            totals: Default::default(),
-            rates: Default::default(),
-            accounts: Default::default(),
-            limits: Default::default(),
-            bad_blocks: Default::default(),
-            mappings,
-            migration: Migration::at(config.speed),
-            recovery: recovered.report,
-            kept: Mutex::new(recovered.kept),
-            down: AtomicBool::new(false),
-            config,
+        let reclaimer = Arc::new(reclaimer);
+        let (credits, mappings) = (Arc::new(credits), Arc::new(mappings));
+        let digester = Arc::new(digester);
+        let accounts = Arc::new(Accounts::new(clients.clone()));
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let logs = shared.clone();
+            let leases = Arc::new(LeaseManager::new(
+                table,
+                clients.clone(),
+                grace.clone(),
+                logs,
+            ));
+            let tiering = Arc::new(Tiering::new(Parts {
+                volume: volume.clone(),
+                clock: clock.clone(),
+                clients: clients.clone(),
+                reclaimer: reclaimer.clone(),
+                leases: leases.clone(),
+                digester: digester.clone(),
+                credits: credits.clone(),
+                accounts: accounts.clone(),
+                mappings: mappings.clone(),
+                logs: shared.clone(),
+                settings: Settings {
+                    migrate_at_percent: config.volume.migrate_at_percent,
+                    straight_bytes: config.straight_bytes,
+                },
+                speed: config.speed,
+            }));
+            Shared {
+                started_ns: clock.monotonic_ns(),
+                label_count: starts,
+                name: config.volume.name.clone(),
+                volume,
+                map,
+                nvm_dir: dir,
+                digester,
+                clients,
+                queue,
+                fence,
+                grace,
+                reclaimer,
+                trimmer: Default::default(),
+                attach: Mutex::default(),
+                spare: Default::default(),
+                clock,
+                credits,
+                totals: Default::default(),
+                rates: Default::default(),
+                accounts,
+                limits: Default::default(),
+                mappings,
+                leases,
+                tiering,
+                recovery: recovered.report,
+                kept: Mutex::new(recovered.kept),
+                down: AtomicBool::new(false),
+                config,
+            }
         });
         let daemon = Arc::new(Daemon {
             shared,
@@ -316,7 +348,7 @@ impl Daemon {
         }
         if self.shared.volume.superblock().can_have_tiers() {
             let shared = self.shared.clone();
-            self.spawn("migrate".to_owned(), move || shared.migrate_loop())?;
+            self.spawn("migrate".to_owned(), move || shared.tiering.run())?;
         }
         let shared = self.shared.clone();
         self.spawn("trim".to_owned(), move || {
@@ -437,7 +469,7 @@ impl Daemon {
         bytes: Option<u64>,
         progress: &mut dyn FnMut(MigrateProgress) -> ControlFlow<()>,
     ) -> Result<u64> {
-        Ok(self.shared.migrate_now(bytes, progress)?)
+        Ok(self.shared.tiering.migrate_now(bytes, progress)?)
     }
 
     /// What pinning these inodes to a tier would move, and what there is room for.
@@ -445,7 +477,41 @@ impl Daemon {
     /// # Errors
     /// There is no such tier.
     pub fn look_at_pins(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        self.shared.look_at_pins(inos, tier)
+        self.shared.tiering.look_at_pins(inos, tier)
+    }
+
+    /// How many files and bytes each device holds: what would be lost with it. All inodes are
+    /// looked through.
+    ///
+    /// # Errors
+    /// The structure is damaged.
+    pub fn holdings(&self) -> Result<Vec<Holding>> {
+        Ok(self.shared.tiering.holdings()?)
+    }
+
+    /// Moves inodes that nobody uses below NVM, as migration does by itself where data makes no room.
+    /// Gives the blocks of 16.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn sink_inodes(&self) -> Result<u64> {
+        Ok(self.shared.tiering.sink_all_inodes()?)
+    }
+
+    /// The same of leaves of directories. Gives the leaves.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn sink_directories(&self) -> Result<u64> {
+        Ok(self.shared.tiering.sink_all_leaves(Of::Directories)?)
+    }
+
+    /// The same of leaves of files' extents, as migration does where data makes no room.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn sink_extents(&self) -> Result<u64> {
+        Ok(self.shared.tiering.sink_all_leaves(Of::Files)?)
     }
 
     /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.
@@ -453,7 +519,7 @@ impl Daemon {
     /// # Errors
     /// There is no such tier, it has not enough room, or an inode is gone: nothing is pinned then.
     pub fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        self.shared.pin(inos, tier)
+        self.shared.tiering.pin(inos, tier)
     }
 
     /// The devices of the tiers below NVM.
@@ -496,12 +562,12 @@ impl Daemon {
 
     /// How fast migration may be.
     pub fn speed(&self) -> Speed {
-        self.shared.migration.speed()
+        self.shared.tiering.speed()
     }
 
     /// Pauses, resumes or limits migration.
     pub fn set_speed(&self, speed: Speed) {
-        self.shared.migration.set_speed(speed);
+        self.shared.tiering.set_speed(speed);
     }
 
     /// The state as JSON.
@@ -619,7 +685,7 @@ impl Daemon {
     }
 
     fn join(&self) {
-        self.shared.migration.stop();
+        self.shared.tiering.stop();
         self.shared.queue.stop();
         self.shared.reclaimer.stop();
         self.shared.trimmer.stop();

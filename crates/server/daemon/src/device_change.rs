@@ -90,13 +90,13 @@ fn absolute(path: &Path) -> PathBuf {
 impl Shared {
     pub(crate) fn device_reports(&self) -> Vec<DeviceReport> {
         let mut reports = Vec::new();
-        self.forget_bad_blocks();
+        self.tiering.bad_blocks.forget_dead(&self.volume);
         for tier in LOWER {
             let zones = self.volume.lower_zones(tier);
             for (n, info) in self.volume.lower_device_infos(tier).into_iter().enumerate() {
                 let mine = zones.iter().filter(|z| z.place.device == n);
                 let written: u64 = mine.clone().map(|z| z.written).sum();
-                let stuck = self.migration.stuck(&info.place.uuid);
+                let stuck = self.tiering.stuck(&info.place.uuid);
                 let state = match (&info.failing, info.is_emptying(), info.live) {
                     _ if info.is_absent() => "missing",
                     (Some(_), ..) => "failing",
@@ -117,6 +117,7 @@ impl Shared {
                     trouble: info.failing.clone().or(stuck),
                     errors: info.device.as_ref().map_or(0, |d| d.counts().errors),
                     bad_blocks: self
+                        .tiering
                         .bad_blocks
                         .count(tier, info.place.first..info.place.end()),
                     kind: DeviceKind::of(info.place.kind)
@@ -162,7 +163,7 @@ impl Shared {
         file: &DeviceFile,
         force: bool,
     ) -> Result<DeviceReport> {
-        let _turn = self.migration.turn();
+        let _turn = self.tiering.turn();
         let sb = self.volume.superblock();
         if !sb.can_have_tiers() {
             let why = "the volume was made with NVM alone by an older shale, which left no place for a \
@@ -170,7 +171,7 @@ impl Shared {
             return Err(wrong(&file.path, why).into());
         }
         let left = self.recovery.logs_left;
-        if left > 0 && !self.is_tiered() {
+        if left > 0 && !self.tiering.is_tiered() {
             let why = format!(
                 "{left} logs that could not be digested set no room aside for tiers below NVM: \
                  unmount, and run shale fsck --repair first"
@@ -199,7 +200,7 @@ impl Shared {
         }
         let there = file.path.exists();
         let new = NewDevice::open(&file, force, Some(sb.uuid))?;
-        let added = match self.is_tiered() {
+        let added = match self.tiering.is_tiered() {
             true => self.add_opened(tier, place, &file, &new),
             false => self.add_first(tier, &file, &new),
         };
@@ -230,18 +231,18 @@ impl Shared {
     /// crash on the way is no harm: recovery digests everything before anything moves.
     fn add_first(self: &Arc<Self>, tier: TierId, file: &DeviceFile, new: &NewDevice) -> Result<()> {
         self.add_opened(tier, 0, file, new)?;
-        self.clients.tell_tiers(|| self.is_tiered());
+        self.clients.tell_tiers(|| self.tiering.is_tiered());
         let begun = self.digest_what_was();
         shale_device::failpoints::reach("tiers-begun");
         if let Err(why) = begun {
             let done = self.volume.remove_device(tier, &new.entry.uuid)?;
             self.clients.publish(done.txid);
-            self.clients.tell_tiers(|| self.is_tiered());
+            self.clients.tell_tiers(|| self.tiering.is_tiered());
             self.reclaimer.ask();
             return Err(wrong(&file.path, format!("it is not added: {why}")).into());
         }
         // The thread that migrates slept until now.
-        self.migration.ring();
+        self.tiering.ring();
         Ok(())
     }
 
@@ -279,7 +280,7 @@ impl Shared {
     /// nobody is given room before as much has moved below.
     fn take_tables(self: &Arc<Self>, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
         let wanted = Volume::table_blocks(&new.entry) * BLOCK;
-        let tiered = self.is_tiered();
+        let tiered = self.tiering.is_tiered();
         let take = || {
             let supply = || {
                 let mut supply = Supply::of(&self.volume);
@@ -344,7 +345,7 @@ impl Shared {
     pub(crate) fn evacuate_device(self: &Arc<Self>, path: &Path) -> Result<u64> {
         // Files that were removed a moment ago need not find room.
         self.digest_all();
-        let turn = self.migration.turn();
+        let turn = self.tiering.turn();
         let found = self.find_device(path)?;
         let live = found.info.live;
         if live > 0 && found.info.is_absent() {
@@ -357,7 +358,7 @@ impl Shared {
             return Err(wrong(path, why).into());
         }
         if !found.info.is_emptying() {
-            let room = self.room_elsewhere(found.tier, found.at);
+            let room = self.tiering.room_elsewhere(found.tier, found.at);
             if live > room {
                 let bytes = |blocks: u64| blocks * BLOCK;
                 let why = format!(
@@ -372,8 +373,8 @@ impl Shared {
             self.set_state(&found, device_state::EMPTYING)?;
         }
         drop(turn);
-        self.migration.unstick(&found.info.place.uuid);
-        self.migration.ring();
+        self.tiering.unstick(&found.info.place.uuid);
+        self.tiering.ring();
         Ok(live * BLOCK)
     }
 
@@ -386,9 +387,9 @@ impl Shared {
 
     /// See [`crate::Daemon::keep_device`].
     pub(crate) fn keep_device(&self, path: &Path) -> Result<()> {
-        let _turn = self.migration.turn();
+        let _turn = self.tiering.turn();
         let found = self.find_device(path)?;
-        self.migration.unstick(&found.info.place.uuid);
+        self.tiering.unstick(&found.info.place.uuid);
         match found.info.is_emptying() {
             true => self.set_state(&found, device_state::IN_USE),
             false => Ok(()),
@@ -397,7 +398,7 @@ impl Shared {
 
     /// See [`crate::Daemon::remove_device`].
     pub(crate) fn remove_device(self: &Arc<Self>, path: &Path) -> Result<()> {
-        let _turn = self.migration.turn();
+        let _turn = self.tiering.turn();
         let found = self.find_device(path)?;
         if found.info.live > 0 {
             let help = match found.info.is_absent() {
@@ -413,7 +414,7 @@ impl Shared {
         let uuid = &found.info.place.uuid;
         let done = self.volume.remove_device(found.tier, uuid)?;
         self.clients.publish(done.txid);
-        self.clients.tell_tiers(|| self.is_tiered());
+        self.clients.tell_tiers(|| self.tiering.is_tiered());
         self.reclaimer.ask();
         shale_device::failpoints::reach("device-removed");
         let Some(device) = &found.info.device else {

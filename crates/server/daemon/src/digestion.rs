@@ -21,6 +21,7 @@ use crate::halt::{Halt, digest_to};
 use crate::rights::Rights;
 use crate::shared::Shared;
 use crate::space::Supply;
+use crate::tiering::LogDigester;
 use parking_lot::{Condvar, Mutex};
 use shale_device::failpoints;
 use shale_digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
@@ -163,18 +164,18 @@ impl Shared {
         }
     }
 
-    /// Digests logs, as far as they are committed when this begins, chunk by chunk until `take` gives something.
-    pub(crate) fn digest_until<T>(&self, take: impl Fn() -> Option<T>) -> Option<T> {
+    /// See [`LogDigester::digest_until`].
+    fn digest_until(&self, enough: &mut dyn FnMut() -> bool) {
         let clients = self.clients.snapshot();
         let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
         for (client, end) in clients.iter().zip(ends) {
             while client.digested() < end && self.digest_to(client, client.digested() + 1).is_ok() {
-                if let Some(taken) = take() {
-                    return Some(taken);
+                if enough() {
+                    return;
                 }
             }
         }
-        take()
+        enough();
     }
 
     /// Digests one chunk. What stops the log for good is noted in `work` or in the fate.
@@ -194,7 +195,7 @@ impl Shared {
         let digester = &self.digester;
         let room = Supply::of(&self.volume).whole() / CHUNK_ROOM_PART;
         let (mut tries, mut alone) = (0, false);
-        let mut straight = self.straight_turn(limit.0.saturating_sub(from.0));
+        let mut straight = self.tiering.straight_turn(limit.0.saturating_sub(from.0));
         loop {
             let rule = straight.as_ref().map(|turn| turn.rule);
             let rights = Rights::new(client, self, rule);
@@ -206,8 +207,8 @@ impl Shared {
             drop(reader);
             match done {
                 Ok(done) => {
-                    if let Err(e) = self.placed_straight(&done.below) {
-                        self.migration_failed(&e);
+                    if let Err(e) = self.tiering.placed_straight(&done.below) {
+                        self.tiering.migration_failed(&e);
                     }
                     drop(straight);
                     self.chunk_done(client, work, from, limit, &done, rights);
@@ -215,13 +216,13 @@ impl Shared {
                 }
                 // It finds another zone.
                 Err(e @ DigestError::Volume(VolumeError::WornZone(_))) if straight.is_some() => {
-                    self.migration_failed(&e);
+                    self.tiering.migration_failed(&e);
                 }
                 // A device that failed gets nothing more: it goes to NVM.
                 Err(e @ DigestError::Volume(VolumeError::Lower(_) | VolumeError::LowerFull(_)))
                     if straight.is_some() =>
                 {
-                    self.migration_failed(&e);
+                    self.tiering.migration_failed(&e);
                     straight = None;
                 }
                 Err(e) if passes_with_time(&e) && tries < TRIES => {
@@ -247,7 +248,7 @@ impl Shared {
     /// Gives up a block below NVM that cannot be read, of which a record changes a part.
     fn gives_up(&self, error: &DigestError) -> bool {
         if let DigestError::Lost { addr, .. } = error {
-            self.bad_blocks.note(*addr, error);
+            self.tiering.bad_blocks.note(*addr, error);
             *self.totals.last_error.lock() = Some(error.to_string());
         }
         self.digester.give_up(error)
@@ -271,9 +272,9 @@ impl Shared {
                 failpoints::reach("publish-epoch");
             }
             for (ino, blocks) in &done.touched {
-                self.migration.recency.touch(*ino, blocks);
+                self.tiering.recency.touch(*ino, blocks);
             }
-            self.account_chunk(client, done);
+            self.accounts.add_chunk(client, done);
             self.credits.settle(client.id, done.reserve_released);
             self.reclaimer.ask();
             client
@@ -338,7 +339,7 @@ impl Shared {
         let is_free = |ino| self.volume.is_free_inode(Ino(ino));
         self.leases.table().forget(gone(), is_free);
         self.accounts.forget(gone());
-        self.migration.recency.forget(gone());
+        self.tiering.recency.forget(gone());
         for client in self.clients.snapshot() {
             let mut opened = client.opened.lock();
             if !opened.is_empty() {
@@ -369,5 +370,15 @@ impl Shared {
         );
         *self.totals.last_error.lock() = Some(why.clone());
         *client.fate.lock() = Fate::Stuck(why);
+    }
+}
+
+impl LogDigester for Shared {
+    fn digest_all(&self) {
+        Shared::digest_all(self);
+    }
+
+    fn digest_until(&self, enough: &mut dyn FnMut() -> bool) {
+        Shared::digest_until(self, enough);
     }
 }

@@ -12,9 +12,9 @@
 //! | `space` | a full volume is found out at the call |
 //! | `accounts`, `limits` | who wrote what to which tier, and how fast a client may |
 //! | [`recover`], `orphans` | what a crash left |
-//! | [`migrate`], `lower_read` | moving data between tiers, reading what lies below NVM |
+//! | [`tiering`] | moving data between tiers, reading what lies below NVM, what lies on each device |
 //! | [`scrub`] | verifying a volume that is mounted |
-//! | [`stats`], `rates`, `holdings` | what `status` shows: counts, how fast they grow, what lies on each device |
+//! | [`stats`], `rates` | what `status` shows: counts, how fast they grow |
 #![forbid(unsafe_code)]
 
 mod accounts;
@@ -29,15 +29,12 @@ mod digestion;
 pub mod error;
 mod grants;
 mod halt;
-mod holdings;
 mod left_log;
 mod limits;
 mod listen;
 mod log_bytes;
-mod lower_read;
 mod mappings;
 mod message_rate;
-pub mod migrate;
 mod orphans;
 mod rates;
 pub mod recover;
@@ -48,6 +45,7 @@ mod space;
 mod spare;
 pub mod stats;
 mod tier_stats;
+pub mod tiering;
 mod whereis;
 
 pub use accounts::Written;
@@ -55,12 +53,11 @@ pub use coherence::lease_table::LeaseHook;
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use device_change::DeviceReport;
 pub use error::{DaemonError, Result};
-pub use holdings::Holding;
 pub use limits::{Limits, RATE_MIN, Whose};
-pub use migrate::{MigrateProgress, PinReport};
 pub use rates::RateStatus;
 pub use recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
 pub use tier_stats::{DeviceStatus, FlashUse, MigrationStatus, TierStatus};
+pub use tiering::{Holding, MigrateProgress, PinReport};
 pub use whereis::{PARTS_MAX, WherePart};

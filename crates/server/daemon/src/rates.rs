@@ -78,7 +78,7 @@ impl Sampler {
 impl Shared {
     fn sample(&self) -> Sample {
         let stats = *self.totals.stats.lock();
-        let moved = self.migration.counts();
+        let moved = self.tiering.counts();
         Sample {
             ns: self.clock.monotonic_ns() - self.started_ns,
             logged: stats.bytes_logged,

@@ -330,7 +330,7 @@ impl Scrub<'_> {
     fn mend(&mut self, ino: Ino) {
         for (addr, e) in std::mem::take(&mut self.unread) {
             match self.block_at(ino, addr) {
-                Some((inode, at)) if self.shared.mend_block(&inode, at, addr) => {
+                Some((inode, at)) if self.shared.tiering.mend_block(&inode, at, addr) => {
                     self.report.repaired_blocks += 1;
                 }
                 Some((inode, at)) => self.note_data(&inode, at, e),

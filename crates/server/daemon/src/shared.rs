@@ -17,13 +17,12 @@ use crate::digestion::{Queue, Totals};
 use crate::error::{DaemonError, Result};
 use crate::halt::Halt;
 use crate::limits::LimitBook;
-use crate::lower_read::BadBlocks;
 use crate::mappings::Mappings;
-use crate::migrate::Migration;
 use crate::rates::Sampler;
 use crate::recover::{Kept, RecoveryReport};
 use crate::space::Credits;
 use crate::spare::Spare;
+use crate::tiering::Tiering;
 use parking_lot::Mutex;
 use shale_device::{Clock, Map, failpoints};
 use shale_digest::Digester;
@@ -46,25 +45,24 @@ pub(crate) struct Shared {
     pub(crate) volume: Arc<Volume>,
     pub(crate) map: Arc<Map>,
     pub(crate) nvm_dir: PathBuf,
-    pub(crate) digester: Digester,
+    pub(crate) digester: Arc<Digester>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) fence: Arc<Fence>,
     pub(crate) grace: Arc<GracePeriods>,
-    pub(crate) reclaimer: Reclaimer,
-    pub(crate) leases: LeaseManager,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) leases: Arc<LeaseManager>,
     pub(crate) trimmer: LeaseTrimmer,
     /// Serialises what is done with log slots and their files.
     pub(crate) attach: Mutex<()>,
     pub(crate) spare: Spare,
-    pub(crate) credits: Credits,
+    pub(crate) credits: Arc<Credits>,
     pub(crate) totals: Totals,
     pub(crate) rates: Sampler,
-    pub(crate) accounts: Accounts,
+    pub(crate) accounts: Arc<Accounts>,
     pub(crate) limits: LimitBook,
-    pub(crate) bad_blocks: BadBlocks,
-    pub(crate) mappings: Mappings,
-    pub(crate) migration: Migration,
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) tiering: Arc<Tiering>,
     pub(crate) recovery: RecoveryReport,
     pub(crate) kept: Mutex<Kept>,
     /// No client but the front end is served, for good.
@@ -88,8 +86,8 @@ impl Shared {
             self.clients.note_departed(client, halt.to_string());
             return digested;
         }
-        self.take_report(client);
-        self.unregister(client);
+        self.tiering.take_report(client);
+        self.accounts.remove(client);
         self.leases.table().release_all(client.id);
         self.leases.tell_others();
         client.grants.lock().give_back(&self.volume);

@@ -3,12 +3,12 @@
 use crate::accounts::Written;
 use crate::client::{Fate, Reach};
 use crate::limits::Limits;
-use crate::lower_read::BadBlock;
 use crate::rates::RateStatus;
 use crate::recover::RecoveryReport;
 use crate::shared::Shared;
 use crate::space::Supply;
 use crate::tier_stats::{MigrationStatus, TierStatus};
+use crate::tiering::BadBlock;
 use serde::Serialize;
 use shale_device::{Path, PathCounts, Persistence};
 use shale_digest::DigestStats;
@@ -294,12 +294,12 @@ impl Shared {
             space: self.space_status(),
             tiers: self.tier_statuses(),
             migration: self.migration_status(),
-            bad_blocks: self.bad_block_list(),
-            bad_block_count: self.bad_blocks.all(),
+            bad_blocks: self.tiering.bad_blocks.list(&self.volume),
+            bad_block_count: self.tiering.bad_blocks.all(),
             spare_log_bytes: self.spare.bytes(),
             client_count,
             clients,
-            written_by_others: self.written_by_others(),
+            written_by_others: self.accounts.of_others(),
             limits: self.limits_now(),
             departed: departed
                 .into_iter()

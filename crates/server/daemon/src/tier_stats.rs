@@ -1,8 +1,8 @@
 //! What `status` tells of the tiers below NVM.
 
-use crate::holdings::{Span, tier_name};
-use crate::migrate::MigrationCounts;
 use crate::shared::Shared;
+use crate::tiering::MigrationCounts;
+use crate::tiering::{Span, tier_name};
 use serde::{Deserialize, Serialize};
 use shale_device::TierDevice;
 use shale_format::TierId;
@@ -160,7 +160,7 @@ impl Shared {
             tier: tier_name(tier),
             total_bytes: space.total * BLOCK,
             live_bytes: space.live * BLOCK,
-            inode_bytes: self.inode_blocks_in(tier) * BLOCK,
+            inode_bytes: self.tiering.inode_blocks_in(tier) * BLOCK,
             directory_bytes: self.volume.leaves_below(tier) * BLOCK,
             extent_bytes: self.volume.extent_leaves_below(tier) * BLOCK,
             dead_bytes: space.dead * BLOCK,
@@ -203,27 +203,27 @@ impl Shared {
     }
 
     pub(crate) fn migration_status(&self) -> Option<MigrationStatus> {
-        if self.clients.is_closing() || !self.is_tiered() {
+        if self.clients.is_closing() || !self.tiering.is_tiered() {
             return None;
         }
-        self.take_direct_reads();
+        self.tiering.take_direct_reads();
         let counts = MigrationCounts {
             kept_reads: self.digester.tail_blocks().reads(),
-            ..self.migration.counts()
+            ..self.tiering.counts()
         };
-        let speed = self.migration.speed();
+        let speed = self.tiering.speed();
         let ns = (self.clock.monotonic_ns() - self.started_ns).max(1);
         let moved = counts.moved_bytes();
         let rate = u128::from(moved) * 1_000_000_000 / u128::from(ns);
         Some(MigrationStatus {
-            at_percent: self.migrate_percent(),
+            at_percent: self.tiering.migrate_percent(),
             paused: speed.paused,
             limit_bytes_per_s: speed.limit,
             rate_bytes_per_s: rate as u64,
             recent_bytes_per_s: self.rate_status().moved_bytes_per_s,
             moved_bytes: moved,
             counts,
-            last_error: self.migration.last_error(),
+            last_error: self.tiering.last_error(),
         })
     }
 }

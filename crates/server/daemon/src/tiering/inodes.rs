@@ -14,13 +14,11 @@
 //! lease), with a file that has data in NVM (so whoever looks for data there need not look at inodes below) or leaves of
 //! extents that go first, with a number that is granted, or an inode that is open.
 
-use super::Migration;
+use super::Tiering;
 use super::blocks::Copied;
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
 use super::raised::{LEASE_WAIT, Raised};
 use crate::client::Client;
-use crate::daemon::Daemon;
-use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_device::mutants;
 use shale_format::extent::root_kind;
@@ -84,13 +82,13 @@ impl InodeBlocks {
 
 /// A block of inodes stays in NVM until this is dropped.
 pub(crate) struct Stays<'m> {
-    migration: &'m Migration,
+    tiering: &'m Tiering,
     fb: u64,
 }
 
 impl Drop for Stays<'_> {
     fn drop(&mut self) {
-        let mut staying = self.migration.inodes.staying.lock();
+        let mut staying = self.tiering.inodes.staying.lock();
         if let Some(n) = staying.get_mut(&self.fb) {
             *n -= 1;
             if *n == 0 {
@@ -120,20 +118,19 @@ fn may_sink(inode: &Inode) -> bool {
     Ino(inode.ino).is_user() && !inode.is_dir() && !orphan && !in_nvm
 }
 
-impl Shared {
+impl Tiering {
     /// Has an inode's block in NVM, and the leaves of its trees, where they stay until what is given is dropped: for
     /// who is about to get a lease to change it.
     ///
     /// # Errors
     /// A block cannot be read, or there is no room for it.
-    pub(crate) fn raise_inode(self: &Arc<Self>, ino: u64) -> Result<Option<Stays<'_>>> {
+    pub(crate) fn raise_inode(&self, ino: u64) -> Result<Option<Stays<'_>>> {
         if !self.volume.superblock().can_have_tiers() {
             return Ok(None);
         }
         let fb = ino / INODES_PER_BLOCK;
-        let migration = &self.migration;
-        *migration.inodes.staying.lock().entry(fb).or_default() += 1;
-        let stays = Stays { migration, fb };
+        *self.inodes.staying.lock().entry(fb).or_default() += 1;
+        let stays = Stays { tiering: self, fb };
         if self.volume.has_inodes_below() {
             while !self.raise_block(fb)? {}
         }
@@ -163,7 +160,7 @@ impl Shared {
     }
 
     /// Brings a block of the inode file to NVM if it lies below. `false`: it moved meanwhile.
-    fn raise_block(self: &Arc<Self>, fb: u64) -> Result<bool> {
+    fn raise_block(&self, fb: u64) -> Result<bool> {
         let Some(from) = self.inode_block_below(fb)? else {
             return Ok(true);
         };
@@ -183,8 +180,8 @@ impl Shared {
         match raised {
             Ok(Some(committed)) => {
                 self.clients.publish(committed.txid);
-                self.migration.counts.up.fetch_add(BLOCK, Ordering::Relaxed);
-                self.migration.inodes.raised.note(fb);
+                self.counts.up.fetch_add(BLOCK, Ordering::Relaxed);
+                self.inodes.raised.note(fb);
                 Ok(true)
             }
             other => {
@@ -192,7 +189,7 @@ impl Shared {
                 if let Err(e) = other
                     && self.inode_block_below(fb)? == Some(from)
                 {
-                    self.note_bad_block(from, &e);
+                    self.bad_blocks.note_of(&self.volume, from, &e);
                     return Err(e);
                 }
                 Ok(false)
@@ -213,13 +210,13 @@ impl Shared {
 
     /// A block of NVM for inodes that are about to change. Where there is no other, part of the fixed
     /// reserve is: on a full volume that is a step to deleting.
-    fn block_for_return(self: &Arc<Self>) -> Result<BlockAddr> {
+    fn block_for_return(&self) -> Result<BlockAddr> {
         let first = |runs: Vec<Run>| runs.first().map(|run| run.addr);
         let above = || self.allocate_above(1).ok().and_then(first);
         if let Some(addr) = above().or_else(|| self.once_room(BLOCK, above)) {
             return Ok(addr);
         }
-        let _reserve = self.migration.inodes.reserve.lock();
+        let _reserve = self.inodes.reserve.lock();
         // What a batch of data may bring back is left to it.
         match self.returns_left() {
             0..=RETURNS_MAX => Err(NONE_LEFT),
@@ -240,16 +237,22 @@ impl Shared {
         self.returns_left().min(RETURNS_MAX)
     }
 
+    /// Moves all inodes that nobody uses below NVM, once what came back for others may go. Gives the blocks of 16.
+    pub(crate) fn sink_all_inodes(&self) -> Result<u64> {
+        let raised = &self.inodes.raised;
+        raised.until_all_may_go(|| self.sink_inodes(u64::MAX, true))
+    }
+
     /// Moves blocks of inodes out of NVM, the coldest first: about `blocks` blocks, one batch at most.
     /// Gives how many moved. `asked`: somebody waits for the room.
-    pub(super) fn sink_inodes(self: &Arc<Self>, blocks: u64, asked: bool) -> Result<u64> {
+    pub(super) fn sink_inodes(&self, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
-        let inodes = &self.migration.inodes;
+        let inodes = &self.inodes;
         if tiers.is_empty() || (!asked && inodes.none_at.lock().as_ref().is_some_and(lately)) {
             return Ok(0);
         }
-        let _turn = self.migration.turn_for(asked);
+        let _turn = self.turn_for(asked);
         let mut listed = false;
         // What is coldest may be in use.
         for _ in 0..TRIES {
@@ -300,7 +303,7 @@ impl Shared {
                 && let Ok(inodes) = self.volume.view().inodes_of(FileBlock(fb))
                 && let Some(changed_s) = self.coldness(fb, &inodes, &clients)
             {
-                let stamp = self.migration.recency.of(Ino::NONE.0, fb);
+                let stamp = self.recency.of(Ino::NONE.0, fb);
                 cold.push(Cold {
                     stamp,
                     changed_s,
@@ -368,11 +371,7 @@ impl Shared {
     }
 
     /// Moves what lies of the inode file in `wanted`. Gives the blocks moved. The caller has the turn.
-    pub(super) fn move_inode_runs(
-        self: &Arc<Self>,
-        wanted: &[Wanted],
-        target: Target,
-    ) -> Result<u64> {
+    pub(super) fn move_inode_runs(&self, wanted: &[Wanted], target: Target) -> Result<u64> {
         let mut moved = 0;
         let blocks = wanted.iter().flat_map(|w| w.at..w.at + w.blocks);
         let mut blocks: Vec<u64> = blocks.collect();
@@ -385,11 +384,11 @@ impl Shared {
 
     /// Moves blocks of the inode file, one batch, to a tier that they are not in, or in it to another
     /// zone. Gives the blocks moved.
-    fn move_inode_blocks(self: &Arc<Self>, blocks: &[u64], target: Target) -> Result<u64> {
+    fn move_inode_blocks(&self, blocks: &[u64], target: Target) -> Result<u64> {
         self.somewhere(target.tier, || self.move_inode_batch(blocks, target))
     }
 
-    fn move_inode_batch(self: &Arc<Self>, blocks: &[u64], target: Target) -> Result<u64> {
+    fn move_inode_batch(&self, blocks: &[u64], target: Target) -> Result<u64> {
         let reader = self.reclaimer.read();
         let copied = self.copy_inodes(blocks, target)?;
         let flushes = !mutants::is_on("inodes-flush");
@@ -425,7 +424,7 @@ impl Shared {
     /// Gives the blocks.
     fn relink_inodes(&self, copied: &[Copied]) -> Result<u64> {
         // Whoever gets a lease to change from here on finds what is done here.
-        let staying = self.migration.inodes.staying.lock();
+        let staying = self.inodes.staying.lock();
         let mut txn = self.volume.begin();
         let (mut moved, mut unused) = (0, Vec::new());
         let room = txn.journal_room() / 4 * 3;
@@ -444,18 +443,5 @@ impl Shared {
         drop(staying);
         self.give_back_copies_at(unused);
         Ok(moved)
-    }
-}
-
-impl Daemon {
-    /// Moves inodes that nobody uses below NVM, as migration does by itself where data makes no room.
-    /// Gives the blocks of 16.
-    ///
-    /// # Errors
-    /// A device fails.
-    pub fn sink_inodes(&self) -> crate::error::Result<u64> {
-        let shared = self.shared();
-        let raised = &shared.migration.inodes.raised;
-        raised.until_all_may_go(|| shared.sink_inodes(u64::MAX, true))
     }
 }

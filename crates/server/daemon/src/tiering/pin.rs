@@ -4,15 +4,14 @@
 //! inherit it. A pinned file is written to NVM like any other; pinned to a slower tier it moves
 //! there when NVM has to make room, and no further. Only emptying a device moves it elsewhere.
 
+use super::Tiering;
 use super::empty::parts;
 use super::mover::{BLOCK, Wanted};
 use crate::error::{DaemonError, Result};
-use crate::shared::Shared;
 use serde::{Deserialize, Serialize};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Inode, VolumeError};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 /// Blocks of one file that are looked at together.
 const LOOK_EXTENTS: usize = 4096;
@@ -30,7 +29,7 @@ pub struct PinReport {
     pub moved_bytes: u64,
 }
 
-impl Shared {
+impl Tiering {
     /// What pinning these inodes to a tier would move, and what there is room for.
     pub(crate) fn look_at_pins(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
         let mut report = PinReport {
@@ -53,8 +52,8 @@ impl Shared {
     }
 
     /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.
-    pub(crate) fn pin(self: &Arc<Self>, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        let turn = self.migration.turn();
+    pub(crate) fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
+        let turn = self.turn();
         let mut report = self.look_at_pins(inos, tier)?;
         if report.elsewhere_bytes > report.room_bytes {
             let lack = report.elsewhere_bytes - report.room_bytes;
@@ -91,17 +90,17 @@ impl Shared {
 
     /// Brings what a file holds to a tier; who waits for room has his turn in between. What is
     /// written meanwhile comes later. Gives the blocks.
-    fn bring(self: &Arc<Self>, ino: u64, tier: TierId) -> Result<u64> {
+    fn bring(&self, ino: u64, tier: TierId) -> Result<u64> {
         let all = self.elsewhere(ino, tier, usize::MAX)?;
         let all: u64 = all.iter().map(|w| w.blocks).sum();
         let mut sum = 0;
         while sum < all {
             let before = sum;
             for part in parts(self.elsewhere(ino, tier, LOOK_EXTENTS)?) {
-                if self.migration.stopped() {
+                if self.stopped() {
                     return Ok(sum);
                 }
-                let _turn = self.migration.turn();
+                let _turn = self.turn();
                 sum += self.move_to(&part, tier)?;
             }
             if sum == before {

@@ -2,7 +2,7 @@
 
 use super::directories::{Rest, byte_of};
 use super::*;
-use crate::migrate::leaves::Of;
+use crate::tiering::leaves::Of;
 use shale_format::BlockAddr;
 use shale_volume::leaves_below;
 use std::ops::ControlFlow;
@@ -47,7 +47,7 @@ impl Stage {
     /// Writes blocks of a file as a digest would under a lease on it.
     fn change(&mut self, ino: u64, at: u64, blocks: u64, byte: u8) {
         let shared = self.daemon.shared().clone();
-        let stays = shared.raise_inode(ino).unwrap();
+        let stays = shared.tiering.raise_inode(ino).unwrap();
         assert_eq!(self.below(ino), 0, "leaves are in NVM");
         self.write(ino, at, blocks, byte);
         drop(stays);
@@ -94,7 +94,7 @@ fn extents_move(s: &mut Stage) {
     assert!(s.daemon.sink_inodes().unwrap() > 0);
     s.change(18, 1, 1, 120);
     let stays = s.daemon.shared().clone();
-    let stays = stays.raise_inode(16).unwrap();
+    let stays = stays.tiering.raise_inode(16).unwrap();
     s.remove(16);
     drop(stays);
     assert_eq!(contents(s.daemon.volume()).unwrap(), s.content);
@@ -135,13 +135,16 @@ fn extents_that_may_change_are_in_nvm_and_stay_there() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = sunk(dir.path());
     let shared = s.daemon.shared().clone();
-    let stays = shared.raise_inode(16).unwrap();
+    let stays = shared.tiering.raise_inode(16).unwrap();
     assert_eq!((s.below(16), s.below(17)), (0, 1));
     assert_eq!(s.daemon.sink_extents().unwrap(), 0);
     drop(stays);
     assert_eq!(s.daemon.sink_extents().unwrap(), 2);
-    drop(shared.raise_inode(16).unwrap());
-    let some = shared.sink_leaves(Of::Files, u64::MAX, true).unwrap();
+    drop(shared.tiering.raise_inode(16).unwrap());
+    let some = shared
+        .tiering
+        .sink_leaves(Of::Files, u64::MAX, true)
+        .unwrap();
     assert_eq!(some, 0, "what came back stays for a while");
 }
 
@@ -190,7 +193,7 @@ fn leaves_of_extents_are_told_from_data_where_zones_are_emptied() {
     for _ in 0..2 {
         let (mut leaves, mut data) = (0, 0);
         for zone in s.daemon.volume().lower_zones(TierId::Ssd) {
-            let found = shared.in_zones(TierId::Ssd, &[zone]).unwrap();
+            let found = shared.tiering.in_zones(TierId::Ssd, &[zone]).unwrap();
             let all: u64 = found.iter().map(|w| w.blocks).sum();
             assert_eq!(all, zone.live, "{zone:?}");
             let of = |leaf| found.iter().filter(move |w| w.leaf == leaf);
@@ -198,10 +201,10 @@ fn leaves_of_extents_are_told_from_data_where_zones_are_emptied() {
             data += of(false).map(|w| w.blocks).sum::<u64>();
         }
         assert_eq!((leaves, data), (4, 220));
-        let counts = shared.migration.counts();
+        let counts = shared.tiering.counts();
         assert_eq!((counts.looks, counts.missed_owners), (1, 0));
     }
-    let held = shared.holdings().unwrap();
+    let held = shared.tiering.holdings().unwrap();
     let bytes: u64 = held.iter().map(|h| h.bytes).sum();
     assert_eq!(bytes, 224 * 4096, "{held:?}");
 }
@@ -220,17 +223,17 @@ fn cleaning_brings_back_what_it_changes_in_bounds() {
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let mut wanted = Vec::new();
     for zone in zones.iter().filter(|z| z.live > 0) {
-        wanted.extend(shared.in_zones(TierId::Ssd, &[*zone]).unwrap());
+        wanted.extend(shared.tiering.in_zones(TierId::Ssd, &[*zone]).unwrap());
     }
     wanted.retain(|w| !w.leaf);
     assert_eq!(wanted.iter().map(|w| w.blocks).sum::<u64>(), 180);
-    let turn = shared.migration.turn();
-    let batches = shared.migration.counts().batches;
-    let moved = shared.move_to(&wanted, TierId::Hdd).unwrap();
+    let turn = shared.tiering.turn();
+    let batches = shared.tiering.counts().batches;
+    let moved = shared.tiering.move_to(&wanted, TierId::Hdd).unwrap();
     drop(turn);
     assert_eq!(moved, 180);
     // Each leaf counts for two, of 64.
-    let batches = shared.migration.counts().batches - batches;
+    let batches = shared.tiering.counts().batches - batches;
     assert!((2..12).contains(&batches), "{batches} batches");
     assert_eq!(files.map(|ino| s.below(ino)).sum::<u64>(), 0);
     assert_eq!(contents(s.daemon.volume()).unwrap(), s.content);
@@ -250,8 +253,8 @@ fn a_damaged_leaf_of_extents_is_told_and_the_rest_goes_on() {
     let view = s.daemon.volume().view();
     assert!(view.map_block(&s.file(16), FileBlock(0)).is_err());
     assert!(view.map_block(&s.file(16), FileBlock(358)).is_ok());
-    assert!(shared.raise_inode(16).is_err());
-    assert!(shared.raise_inode(17).is_ok());
+    assert!(shared.tiering.raise_inode(16).is_err());
+    assert!(shared.tiering.raise_inode(17).is_ok());
     let named = s.daemon.status_values().bad_blocks;
     assert_eq!((named.len(), named[0].block), (1, bad.index()), "{named:?}");
     let scrubbed = s.daemon.scrub(&mut |_| ControlFlow::Continue(()));
@@ -261,11 +264,11 @@ fn a_damaged_leaf_of_extents_is_told_and_the_rest_goes_on() {
     // Others are cleaned and listed all the same.
     let mut wanted = Vec::new();
     for zone in s.daemon.volume().lower_zones(TierId::Ssd) {
-        wanted.extend(shared.in_zones(TierId::Ssd, &[zone]).unwrap());
+        wanted.extend(shared.tiering.in_zones(TierId::Ssd, &[zone]).unwrap());
     }
-    assert!(shared.holdings().is_ok());
-    let turn = shared.migration.turn();
-    assert!(shared.move_to(&wanted, TierId::Hdd).unwrap() > 40);
+    assert!(shared.tiering.holdings().is_ok());
+    let turn = shared.tiering.turn();
+    assert!(shared.tiering.move_to(&wanted, TierId::Hdd).unwrap() > 40);
     drop(turn);
     assert_eq!(leaf(&s, 0), bad);
 }

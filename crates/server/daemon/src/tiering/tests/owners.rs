@@ -8,7 +8,7 @@ fn zones_are_emptied_with_one_look_and_with_another_where_an_owner_is_missing() 
     let mut s = stage(dir.path());
     let shared = s.daemon.shared().clone();
     let looks = || {
-        let counts = shared.migration.counts();
+        let counts = shared.tiering.counts();
         (counts.looks, counts.missed_owners)
     };
     for round in 0..12 {
@@ -17,11 +17,11 @@ fn zones_are_emptied_with_one_look_and_with_another_where_an_owner_is_missing() 
         }
         s.daemon.migrate(None).unwrap();
     }
-    assert!(shared.migration.counts().cleaned_bytes > 0);
+    assert!(shared.tiering.counts().cleaned_bytes > 0);
     let mut owned = Vec::new();
     for tier in [TierId::Ssd, TierId::Hdd] {
         for zone in s.daemon.volume().lower_zones(tier) {
-            let found = shared.in_zones(tier, &[zone]).unwrap();
+            let found = shared.tiering.in_zones(tier, &[zone]).unwrap();
             let sum: u64 = found.iter().map(|w| w.blocks).sum();
             assert_eq!(sum, zone.live, "{zone:?}");
             owned.extend((zone.live > 0).then_some((tier, zone)));
@@ -32,8 +32,8 @@ fn zones_are_emptied_with_one_look_and_with_another_where_an_owner_is_missing() 
     let &(tier, zone) = owned.first().expect("something is below NVM");
     let place = (tier, zone.place.first);
     let forget = || Ok(u32::MAX);
-    shared.migration.owners.note(place, 999, forget).unwrap();
-    let found = shared.in_zones(tier, &[zone]).unwrap();
+    shared.tiering.owners.note(place, 999, forget).unwrap();
+    let found = shared.tiering.in_zones(tier, &[zone]).unwrap();
     assert_eq!(found.iter().map(|w| w.blocks).sum::<u64>(), zone.live);
     assert_eq!(looks(), (3, 1));
 }

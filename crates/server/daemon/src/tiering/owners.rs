@@ -8,8 +8,8 @@
 //! Memory: a number for each file and zone that it has blocks in, [`NOTES_MAX`] at most. Beyond that a zone's
 //! set is forgotten, and to empty that zone is to look through the inodes.
 
+use super::Tiering;
 use super::mover::{Wanted, unless_below};
-use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::Inode;
@@ -144,7 +144,7 @@ fn part_in(zone: &ZoneInfo, inode: &Inode, lies: &Lies) -> Option<Wanted> {
     })
 }
 
-impl Shared {
+impl Tiering {
     /// Blocks of an inode are about to be placed here, below NVM.
     pub(super) fn note_owner(&self, run: Run, ino: u64) -> Result<()> {
         let view = self.volume.view();
@@ -154,7 +154,7 @@ impl Shared {
             let place = view.zone(at)?;
             let tier = at.tier().unwrap_or(TierId::Nvm);
             let generation = || view.generation(at);
-            let owners = &self.migration.owners;
+            let owners = &self.owners;
             owners.note((tier, place.first), ino, generation)?;
             at = BlockAddr::new(tier, place.first + place.blocks);
         }
@@ -165,13 +165,13 @@ impl Shared {
     pub(super) fn in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
         let mut wanted = self.all_in_zones(tier, zones)?;
         for w in &mut wanted {
-            w.hot = self.migration.recency.is_hot(w.ino, w.at);
+            w.hot = self.recency.is_hot(w.ino, w.at);
         }
         Ok(wanted)
     }
 
     fn all_in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
-        if let Some(owners) = self.migration.owners.of(tier, zones) {
+        if let Some(owners) = self.owners.of(tier, zones) {
             let wanted = self.of_owners(tier, zones, &owners)?;
             let found: u64 = wanted.iter().map(|w| w.blocks).sum();
             let now = self.volume.lower_zones(tier);
@@ -186,7 +186,7 @@ impl Shared {
                 lack,
                 "owners of blocks are not known: all are looked through"
             );
-            let missed = &self.migration.counts.missed;
+            let missed = &self.counts.missed;
             missed.fetch_add(1, Ordering::Relaxed);
         }
         self.look_for(tier, zones)
@@ -211,9 +211,9 @@ impl Shared {
 
     /// The same, of all inodes. Notes what lay in the tier before the start, if that is not known.
     fn look_for(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
-        let looks = &self.migration.counts.looks;
+        let looks = &self.counts.looks;
         looks.fetch_add(1, Ordering::Relaxed);
-        let noting = !self.migration.owners.knows(tier);
+        let noting = !self.owners.knows(tier);
         let (mut wanted, mut noted) = (Vec::new(), Ok(()));
         self.each_lying(Some(tier), &mut |inode, lies| {
             wanted.extend(zones.iter().filter_map(|z| part_in(z, inode, lies)));
@@ -224,7 +224,7 @@ impl Shared {
             }
         })?;
         noted?;
-        self.migration.owners.set_known(tier);
+        self.owners.set_known(tier);
         Ok(wanted)
     }
 

@@ -2,14 +2,13 @@
 //!
 //! A batch goes as one of data does (`mover`); what links them is for those who know what they hold.
 
+use super::Tiering;
 use super::mover::Target;
 use crate::coherence::gate::OwnReader;
-use crate::shared::Shared;
 use shale_device::failpoints;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino, TierId, tree};
 use shale_volume::{Result, Run, Txn, VolumeError};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A block, where it lies, and what it holds.
@@ -40,7 +39,7 @@ impl Copied {
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Writes blocks where they go, as many as the target takes; the others are dropped.
     pub(super) fn write_copies(&self, copied: &mut Vec<Copied>, target: Target) -> Result<()> {
         let mut done = 0;
@@ -83,7 +82,7 @@ impl Shared {
 
     /// Flushes what was copied, if that is wanted, and has it linked. Gives the blocks.
     pub(super) fn move_copied(
-        self: &Arc<Self>,
+        &self,
         reader: OwnReader<'_>,
         copied: &[Copied],
         (target, flushes): (Target, bool),
@@ -116,9 +115,9 @@ impl Shared {
 
     /// Names a block that could not be read to be moved, and counts it. `false`: it was named before.
     pub(super) fn could_not_read(&self, addr: BlockAddr, why: &VolumeError) -> bool {
-        let unreadable = &self.migration.counts.unreadable;
+        let unreadable = &self.counts.unreadable;
         unreadable.fetch_add(1, Ordering::Relaxed);
-        self.note_bad_block(addr, why)
+        self.bad_blocks.note_of(&self.volume, addr, why)
     }
 
     /// Gives copies back that are not linked: those in NVM.

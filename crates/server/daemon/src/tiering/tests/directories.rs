@@ -1,7 +1,7 @@
 //! Leaves of directories that move below NVM, change, are cleaned, and come back.
 
 use super::*;
-use crate::migrate::leaves::Of;
+use crate::tiering::leaves::Of;
 use shale_check::repair;
 use shale_format::DirKey;
 use shale_volume::Txn;
@@ -66,7 +66,7 @@ impl Stage {
     pub(super) fn names(&mut self, dir: u64, numbers: impl Iterator<Item = u64>, there: bool) {
         let volume = self.daemon.volume().clone();
         let shared = self.daemon.shared().clone();
-        let stays = shared.raise_inode(dir).unwrap();
+        let stays = shared.tiering.raise_inode(dir).unwrap();
         let view = volume.view();
         let mut txn = volume.begin();
         let mut inode = txn.inode(Ino(dir)).unwrap().unwrap();
@@ -175,7 +175,7 @@ fn a_directory_that_may_change_is_in_nvm_and_stays_there() {
     s.names(33, 0..40, true);
     assert!(s.sink_dirs() > 0);
     let shared = s.daemon.shared().clone();
-    let stays = shared.raise_inode(32).unwrap();
+    let stays = shared.tiering.raise_inode(32).unwrap();
     assert!(!s.is_below(32) && s.is_below(33));
     assert_eq!(s.sink_dirs(), 0);
     drop(stays);
@@ -193,10 +193,10 @@ fn zones_with_leaves_are_emptied_with_one_look() {
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let zone = zones.iter().find(|z| z.live == moved).unwrap();
     for _ in 0..2 {
-        let found = shared.in_zones(TierId::Ssd, &[*zone]).unwrap();
+        let found = shared.tiering.in_zones(TierId::Ssd, &[*zone]).unwrap();
         let leaves: u64 = found.iter().filter(|w| w.leaf).map(|w| w.blocks).sum();
         assert_eq!(leaves, moved, "{found:?}");
-        let counts = shared.migration.counts();
+        let counts = shared.tiering.counts();
         assert_eq!((counts.looks, counts.missed_owners), (1, 0));
     }
 }
@@ -281,8 +281,8 @@ fn a_damaged_leaf_below_is_told() {
     let leaf = s.leaves(32)[1];
     s.memory[0].spoil(byte_of(&s, leaf) + 2000, &[0x55; 8]);
     let shared = s.daemon.shared().clone();
-    assert!(shared.raise_inode(32).is_err());
-    assert!(shared.raise_inode(33).is_ok());
+    assert!(shared.tiering.raise_inode(32).is_err());
+    assert!(shared.tiering.raise_inode(33).is_ok());
     let named = s.daemon.status_values().bad_blocks;
     assert_eq!(
         (named.len(), named[0].block),
@@ -295,9 +295,9 @@ fn a_damaged_leaf_below_is_told() {
     assert!(scrubbed.complete && told, "{scrubbed:?}");
     // Others are cleaned and listed all the same.
     for zone in s.daemon.volume().lower_zones(TierId::Ssd) {
-        shared.in_zones(TierId::Ssd, &[zone]).unwrap();
+        shared.tiering.in_zones(TierId::Ssd, &[zone]).unwrap();
     }
-    assert!(shared.holdings().is_ok());
+    assert!(shared.tiering.holdings().is_ok());
 }
 
 #[test]
@@ -363,9 +363,12 @@ fn what_came_back_stays_for_a_while() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = sunk(dir.path());
     let shared = s.daemon.shared().clone();
-    drop(shared.raise_inode(32).unwrap());
+    drop(shared.tiering.raise_inode(32).unwrap());
     assert_eq!(
-        shared.sink_leaves(Of::Directories, u64::MAX, true).unwrap(),
+        shared
+            .tiering
+            .sink_leaves(Of::Directories, u64::MAX, true)
+            .unwrap(),
         0
     );
     assert!(!s.is_below(32));

@@ -6,8 +6,7 @@
 //! Small runs go to NVM always: what is written in small pieces is written again, and each chunk with such
 //! runs costs a flush.
 
-use super::{DOWN_PERCENT, Migration};
-use crate::shared::Shared;
+use super::{DOWN_PERCENT, Tiering};
 use parking_lot::MutexGuard;
 use shale_digest::Straight;
 use shale_format::limits::BLOCK_BYTES;
@@ -30,15 +29,15 @@ pub(crate) struct StraightTurn<'a> {
     _turn: MutexGuard<'a, ()>,
 }
 
-impl Shared {
+impl Tiering {
     /// The turn to write below NVM, if new data in `logged` bytes of a log is to go there now. Before
     /// the digester's turns, and before this thread reads.
     pub(crate) fn straight_turn(&self, logged: u64) -> Option<StraightTurn<'_>> {
-        let small = logged < self.config.straight_bytes;
+        let small = logged < self.settings.straight_bytes;
         if small || !self.is_tiered() || !self.is_full() {
             return None;
         }
-        let run_blocks = self.config.straight_bytes / BLOCK_BYTES as u64;
+        let run_blocks = self.settings.straight_bytes / BLOCK_BYTES as u64;
         let mut rules = self.volume.lower_tiers().into_iter().map(|tier| Straight {
             tier,
             run_blocks,
@@ -49,13 +48,13 @@ impl Shared {
             space.is_some_and(|s| s.writable.min(s.room) >= rule.chunk_blocks)
         };
         let rule = rules.find(room)?;
-        let _turn = self.migration.turn.try_lock_for(TURN_WAIT)?;
+        let _turn = self.turn.try_lock_for(TURN_WAIT)?;
         Some(StraightTurn { rule, _turn })
     }
 
     /// Whether NVM has been at the mark, and no room was made since.
     fn is_full(&self) -> bool {
-        let full = &self.migration.full;
+        let full = &self.full;
         let percent = self.migrate_percent();
         if self.above(percent) > 0 {
             full.store(true, Ordering::Relaxed);
@@ -74,14 +73,14 @@ impl Shared {
             *files.entry((tier, ino.0)).or_default() += run.len;
         }
         for ((tier, ino), blocks) in files {
-            self.account_moved(&[(ino, blocks)], tier);
-            self.migration.count_straight(blocks);
+            self.accounts.add_moved(&[(ino, blocks)], tier);
+            self.count_straight(blocks);
         }
         Ok(())
     }
 }
 
-impl Migration {
+impl Tiering {
     fn count_straight(&self, blocks: u64) {
         let bytes = blocks * BLOCK_BYTES as u64;
         self.counts.straight.fetch_add(bytes, Ordering::Relaxed);

@@ -37,7 +37,7 @@ pub(super) fn devices_go(s: &Stage) -> Arc<Volume> {
         s.daemon.shared().clients.publish(done.txid);
         let begun = std::time::Instant::now();
         while live() > 0 {
-            s.daemon.shared().empty_devices();
+            s.daemon.shared().tiering.empty_devices();
             assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
         }
         let done = volume.remove_device(tier, &uuid).unwrap();

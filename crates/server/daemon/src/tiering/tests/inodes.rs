@@ -131,10 +131,10 @@ fn zones_with_inodes_are_emptied_with_one_look() {
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let zone = zones.iter().find(|z| z.live == 4).unwrap();
     for looks in [1, 1] {
-        let found = shared.in_zones(TierId::Ssd, &[*zone]).unwrap();
+        let found = shared.tiering.in_zones(TierId::Ssd, &[*zone]).unwrap();
         let of_inodes: u64 = found.iter().filter(|w| w.ino == 0).map(|w| w.blocks).sum();
         assert_eq!(of_inodes, 4, "{found:?}");
-        let counts = shared.migration.counts();
+        let counts = shared.tiering.counts();
         assert_eq!((counts.looks, counts.missed_owners), (looks, 0));
     }
 }
@@ -146,7 +146,7 @@ fn an_inode_that_may_change_is_in_nvm_and_stays_there() {
     s.make_empty(16..48);
     assert_eq!(s.sink(), 2);
     let shared = s.daemon.shared().clone();
-    let stays = shared.raise_inode(20).unwrap();
+    let stays = shared.tiering.raise_inode(20).unwrap();
     assert_eq!(s.tier_of(20), Some(TierId::Nvm));
     assert_eq!(s.tier_of(40), Some(TierId::Ssd));
     assert_eq!(s.sink(), 0);
@@ -173,16 +173,20 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
     s.memory[0].spoil(byte, &[0x55; BLOCK_BYTES]);
     assert!(view.inode(Ino(20)).is_err());
     assert_eq!(view.inode(Ino(40)).unwrap().unwrap().ino, 40);
-    assert!(s.daemon.shared().raise_inode(20).is_err());
+    assert!(s.daemon.shared().tiering.raise_inode(20).is_err());
     let named = s.daemon.status_values().bad_blocks;
     assert_eq!(named.len(), 1, "{named:?}");
     // Others are cleaned and listed all the same.
     s.write(50, 0, 30, 50);
     s.daemon.migrate(None).unwrap();
     for zone in volume.lower_zones(TierId::Ssd) {
-        s.daemon.shared().in_zones(TierId::Ssd, &[zone]).unwrap();
+        s.daemon
+            .shared()
+            .tiering
+            .in_zones(TierId::Ssd, &[zone])
+            .unwrap();
     }
-    assert!(s.daemon.shared().holdings().is_ok());
+    assert!(s.daemon.shared().tiering.holdings().is_ok());
     let scrubbed = s.daemon.scrub(&mut |_| std::ops::ControlFlow::Continue(()));
     assert!(scrubbed.complete && scrubbed.errors > 0, "{scrubbed:?}");
     let map = Arc::clone(view.map());

@@ -13,7 +13,7 @@ mod scrubbed;
 mod spare;
 
 use crate::daemon::{Daemon, DaemonConfig};
-use crate::lower_read::Unsent;
+use crate::tiering::{Speed, Unsent};
 #[cfg(feature = "mutants")]
 use cuts::are_found;
 #[cfg(not(feature = "mutants"))]
@@ -35,6 +35,7 @@ use shale_volume::{Extent, Inode, LowerDevices, Mapping, MkfsOptions, View, Volu
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zerocopy::FromZeros;
 
 const NVM_BYTES: u64 = 33 << 20;
@@ -288,7 +289,7 @@ fn devices_change(s: &mut Stage) {
     s.remove(18);
     let begun = std::time::Instant::now();
     while live() > 0 {
-        s.daemon.shared().empty_devices();
+        s.daemon.shared().tiering.empty_devices();
         assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
     }
     let done = volume.remove_device(TierId::Ssd, &old).unwrap();
@@ -321,7 +322,7 @@ fn tiers_come_and_go(s: &mut Stage) {
         s.daemon.shared().clients.publish(done.txid);
         let begun = std::time::Instant::now();
         while live(tier) > 0 {
-            s.daemon.shared().empty_devices();
+            s.daemon.shared().tiering.empty_devices();
             assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
         }
         let done = volume.remove_device(tier, &uuid).unwrap();
@@ -515,14 +516,18 @@ fn what_takes_many_messages_is_read_once() {
     let mut sent = Vec::new();
     for left in [40, 25, 10] {
         let addr = addr.plus(40 - left);
-        let (_, data) = unsent.read(s.daemon.shared(), addr, left, 15).unwrap();
+        let (_, data) = unsent
+            .read(&s.daemon.shared().tiering, addr, left, 15)
+            .unwrap();
         assert!(data.iter().all(|byte| *byte == 16));
         sent.push(data.len() / BLOCK_BYTES);
     }
     assert_eq!(sent, [15, 15, 10]);
     assert_eq!(read() - before, 40 * BLOCK_BYTES as u64);
     // All was sent, and elsewhere nothing is kept.
-    unsent.read(s.daemon.shared(), addr, 2, 15).unwrap();
+    unsent
+        .read(&s.daemon.shared().tiering, addr, 2, 15)
+        .unwrap();
     assert_eq!(read() - before, 42 * BLOCK_BYTES as u64);
 }
 
@@ -551,7 +556,7 @@ fn a_device_that_fails_gets_nothing_more_and_the_rest_goes_on() {
     volume.set_device_state(TierId::Ssd, &old, 1).unwrap();
     let begun = std::time::Instant::now();
     while s.daemon.devices()[0].live_bytes > 0 {
-        s.daemon.shared().empty_devices();
+        s.daemon.shared().tiering.empty_devices();
         assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
     }
     assert_eq!(contents(volume).unwrap(), s.content);
@@ -575,4 +580,25 @@ fn mistakes_in_migration_are_found() {
         ],
         workload,
     );
+}
+
+#[test]
+fn only_what_nobody_asked_for_is_owed() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let s = stage_alone(dir.path());
+    let tiering = s.daemon.shared().tiering.clone();
+    tiering.set_speed(Speed {
+        limit: 1 << 20,
+        ..Speed::default()
+    });
+    let owed = |asked, bytes| {
+        let turn = tiering.turn_for(asked);
+        tiering.counts.down.fetch_add(bytes, Ordering::Relaxed);
+        tiering.counts.cleaned.fetch_add(bytes, Ordering::Relaxed);
+        drop(turn);
+        tiering.debt.add(0, 1 << 20).as_secs_f64()
+    };
+    assert_eq!(owed(true, 1 << 20), 0.0);
+    let seconds = owed(false, 1 << 20);
+    assert!((1.8..=2.0).contains(&seconds), "{seconds}");
 }

@@ -13,14 +13,13 @@
 //! goes first) or with its inode below, of what is pinned to NVM, is open, has more than [`LEAVES_AT_ONCE`] leaves, and, unless
 //! somebody waits for room, of a directory that changed within [`LATELY`].
 
+use super::Tiering;
 use super::blocks::Copied;
 use super::inodes::{LIST_EVERY, NONE_LEFT, RETURNS_MAX, TRIES};
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
 use super::policy::PIECE_BLOCKS;
 use super::raised::{LEASE_WAIT, Raised};
 use crate::client::Client;
-use crate::daemon::Daemon;
-use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_device::mutants;
 use shale_format::extent::root_kind;
@@ -39,7 +38,7 @@ const PIECES_ASKED: u64 = 4096;
 
 /// Whose leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(crate) enum Of {
     Files,
     Directories,
 }
@@ -116,9 +115,9 @@ fn of(inode: &Inode) -> Of {
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Brings the leaves of an inode to NVM that lie below. Nothing sinks meanwhile: its block of inodes stays.
-    pub(super) fn raise_leaves(self: &Arc<Self>, ino: Ino) -> Result<()> {
+    pub(super) fn raise_leaves(&self, ino: Ino) -> Result<()> {
         while self.has_leaves_below() {
             let lie = self.leaves_to_raise(ino)?;
             if lie.is_empty() {
@@ -151,7 +150,7 @@ impl Shared {
     }
 
     /// Brings some leaves of an inode up, those that are still where they were.
-    fn raise_some(self: &Arc<Self>, ino: Ino, lie: &[BlockAddr]) -> Result<()> {
+    fn raise_some(&self, ino: Ino, lie: &[BlockAddr]) -> Result<()> {
         let blocks = lie.len() as u64;
         let runs = self.once_others_went(LEASE_WAIT, || self.blocks_for_return(blocks))?;
         let reader = self.reclaimer.read();
@@ -164,7 +163,7 @@ impl Shared {
         let relink = || self.relink_leaves(&copied);
         let target = (Target { tier, last: false }, true);
         if self.move_copied(reader, &copied, target, relink)? > 0 {
-            self.migration.leaves.raised.note(ino.0);
+            self.leaves.raised.note(ino.0);
         }
         Ok(())
     }
@@ -176,7 +175,7 @@ impl Shared {
             for &from in lie {
                 let bytes = self.volume.view().leaf(ino, from);
                 let bytes = bytes.inspect_err(|e| {
-                    self.note_bad_block(from, e);
+                    self.bad_blocks.note_of(&self.volume, from, e);
                 });
                 copied.push(Copied::of((ino, 0), from, bytes?));
             }
@@ -187,29 +186,35 @@ impl Shared {
 
     /// Blocks of NVM for leaves that come back: made by moving others down; what is left of the fixed
     /// reserve, where that is enough.
-    fn blocks_for_return(self: &Arc<Self>, blocks: u64) -> Result<Vec<Run>> {
+    fn blocks_for_return(&self, blocks: u64) -> Result<Vec<Run>> {
         let above = || self.allocate_above(blocks).ok();
         if let Some(runs) = above().or_else(|| self.once_room(blocks * BLOCK, above)) {
             return Ok(runs);
         }
-        let _reserve = self.migration.inodes.reserve.lock();
+        let _reserve = self.inodes.reserve.lock();
         match self.returns_left() >= RETURNS_MAX + blocks {
             true => self.volume.allocate(blocks, None),
             false => Err(NONE_LEFT),
         }
     }
 
+    /// Moves all such leaves that nobody uses below NVM, once what came back for others may go. Gives the blocks.
+    pub(crate) fn sink_all_leaves(&self, of: Of) -> Result<u64> {
+        let raised = &self.leaves.raised;
+        raised.until_all_may_go(|| self.sink_leaves(of, u64::MAX, true))
+    }
+
     /// Moves leaves out of NVM, of the coldest first: of files or directories with about `blocks` leaves.
     /// Gives how many moved. `asked`: somebody waits for the room.
-    pub(super) fn sink_leaves(self: &Arc<Self>, of: Of, blocks: u64, asked: bool) -> Result<u64> {
+    pub(super) fn sink_leaves(&self, of: Of, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
-        let known = &self.migration.leaves;
+        let known = &self.leaves;
         let none_at = &known.of(of).none_at;
         if tiers.is_empty() || (!asked && none_at.lock().as_ref().is_some_and(lately)) {
             return Ok(0);
         }
-        let _turn = self.migration.turn_for(asked);
+        let _turn = self.turn_for(asked);
         let mut listed = false;
         // What is coldest may be in use.
         for _ in 0..TRIES {
@@ -306,7 +311,7 @@ impl Shared {
                     Of::Directories => 1,
                 };
                 let step = pieces.div_ceil(PIECES_ASKED).max(1) as usize;
-                let recency = &self.migration.recency;
+                let recency = &self.recency;
                 cold.push(Cold {
                     stamp: recency.newest_of(inode.ino, (0..pieces).step_by(step)),
                     changed_s,
@@ -321,7 +326,7 @@ impl Shared {
     }
 
     /// Moves leaves. Gives how many. The caller has the turn.
-    pub(super) fn move_leaves(self: &Arc<Self>, wanted: &[Wanted], target: Target) -> Result<u64> {
+    pub(super) fn move_leaves(&self, wanted: &[Wanted], target: Target) -> Result<u64> {
         let mut moved = 0;
         for batch in wanted.chunks(BATCH_BLOCKS as usize) {
             moved += self.somewhere(target.tier, || {
@@ -366,7 +371,7 @@ impl Shared {
     /// somebody may change, or whose leaves have to stay by now. Gives the blocks.
     fn relink_leaves(&self, copied: &[Copied]) -> Result<u64> {
         // Whoever gets a lease to change from here on finds what is done here.
-        let staying = self.migration.inodes.staying.lock();
+        let staying = self.inodes.staying.lock();
         let mut txn = self.volume.begin();
         let (mut moved, mut unused) = (0, Vec::new());
         for of_one in copied.chunk_by(|a, b| a.owner == b.owner) {
@@ -395,30 +400,5 @@ impl Shared {
         drop(staying);
         self.give_back_copies_at(unused);
         Ok(moved)
-    }
-}
-
-impl Daemon {
-    /// Moves leaves of directories that nobody uses below NVM, as migration does by itself where nothing else
-    /// makes room. Gives the blocks.
-    ///
-    /// # Errors
-    /// A device fails.
-    pub fn sink_directories(&self) -> crate::error::Result<u64> {
-        self.sink_all_leaves(Of::Directories)
-    }
-
-    /// The same of leaves of files' extents, as migration does where data makes no room.
-    ///
-    /// # Errors
-    /// A device fails.
-    pub fn sink_extents(&self) -> crate::error::Result<u64> {
-        self.sink_all_leaves(Of::Files)
-    }
-
-    fn sink_all_leaves(&self, of: Of) -> crate::error::Result<u64> {
-        let shared = self.shared();
-        let raised = &shared.migration.leaves.raised;
-        raised.until_all_may_go(|| shared.sink_leaves(of, u64::MAX, true))
     }
 }

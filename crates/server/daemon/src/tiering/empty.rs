@@ -1,12 +1,11 @@
 //! Emptying devices that are to be removed, and zones that are worn out; moving up.
 
+use super::Tiering;
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
 use super::policy::no_room;
-use crate::shared::Shared;
 use crate::space::Supply;
 use shale_format::TierId;
 use shale_volume::{Result, Run, VolumeError, ZoneInfo};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// About so many blocks are looked for at once.
@@ -26,7 +25,7 @@ pub(super) struct Stuck {
     since: Instant,
 }
 
-impl super::Migration {
+impl Tiering {
     /// Why a device cannot be emptied, if it cannot.
     pub(crate) fn stuck(&self, uuid: &[u8; 16]) -> Option<String> {
         let stuck = self.stuck.lock();
@@ -59,7 +58,7 @@ impl super::Migration {
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Bytes of NVM that could be given out now.
     pub(crate) fn available_now(&self) -> u64 {
         let supply = self.reclaimer.released_supply();
@@ -84,7 +83,7 @@ impl Shared {
 
     /// Moves on what a device holds that is being emptied, or what its zones that are worn out hold. Gives the
     /// blocks moved; 0: there is nothing to do, or nothing can be done now.
-    pub(super) fn empty_devices(self: &Arc<Self>) -> u64 {
+    pub(super) fn empty_devices(&self) -> u64 {
         for tier in [TierId::Ssd, TierId::Hdd] {
             let devices = self.volume.lower_device_infos(tier);
             for (n, info) in devices.iter().enumerate() {
@@ -93,14 +92,14 @@ impl Shared {
                     true => (info.live, STUCK_WAIT, "on it"),
                     false => (info.live_worn, WORN_WAIT, "in worn out zones of it"),
                 };
-                if left == 0 || !self.migration.may_try(&uuid, wait) {
+                if left == 0 || !self.may_try(&uuid, wait) {
                     continue;
                 }
                 let zones = self.zones_to_empty(tier, n, info.is_emptying());
                 match self.empty_some(tier, &zones) {
                     Ok(0) => {}
                     Ok(blocks) => {
-                        self.migration.unstick(&uuid);
+                        self.unstick(&uuid);
                         return blocks;
                     }
                     Err(e) => {
@@ -112,7 +111,7 @@ impl Shared {
                             ),
                             other => other.to_string(),
                         };
-                        self.migration.note_stuck(uuid, why);
+                        self.note_stuck(uuid, why);
                     }
                 }
             }
@@ -121,7 +120,7 @@ impl Shared {
     }
 
     /// Moves what zones hold: within their tier, else down, else up.
-    fn empty_some(self: &Arc<Self>, tier: TierId, zones: &[ZoneInfo]) -> Result<u64> {
+    fn empty_some(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<u64> {
         let live: u64 = zones.iter().map(|z| z.live).sum();
         if live == 0 {
             return Ok(0);
@@ -133,20 +132,20 @@ impl Shared {
                 "blocks are in use that belong to no file: fsck".to_owned(),
             ));
         }
-        let unreadable = self.migration.counts().unreadable_blocks;
+        let unreadable = self.counts().unreadable_blocks;
         let mut moved = 0;
         // Whoever waits for room in NVM has his turn in between.
         for part in parts(wanted) {
             if !self.may_move() {
-                self.migration.ring();
+                self.ring();
                 return Ok(moved);
             }
-            let turn = self.migration.turn_for(false);
+            let turn = self.turn_for(false);
             moved += self.move_anywhere(tier, &part)?;
             drop(turn);
             self.keep_to_limit();
         }
-        if moved == 0 && self.migration.counts().unreadable_blocks > unreadable {
+        if moved == 0 && self.counts().unreadable_blocks > unreadable {
             let why = "what is left on it cannot be read (status and scrub name it): restore or remove \
                        those files";
             return Err(VolumeError::Lower(why.to_owned()));
@@ -158,7 +157,7 @@ impl Shared {
     }
 
     /// Moves blocks within their tier, else down, else up. The caller has the turn.
-    fn move_anywhere(self: &Arc<Self>, tier: TierId, wanted: &[Wanted]) -> Result<u64> {
+    fn move_anywhere(&self, tier: TierId, wanted: &[Wanted]) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let same = tiers.iter().filter(|&&t| t == tier);
         let slower = tiers.iter().filter(|&&t| t > tier);
@@ -195,7 +194,7 @@ impl Shared {
 
     /// Moves blocks from below to NVM, as many as there is room for. Gives the blocks moved. The
     /// caller has the turn.
-    pub(super) fn move_up(self: &Arc<Self>, wanted: &[Wanted]) -> Result<u64> {
+    pub(super) fn move_up(&self, wanted: &[Wanted]) -> Result<u64> {
         let (tier, last) = (TierId::Nvm, false);
         self.move_blocks(wanted, Target { tier, last })
     }

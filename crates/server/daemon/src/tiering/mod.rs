@@ -20,11 +20,14 @@
 //! volume's transaction. While a batch is copied it is a reader of the daemon's own, so no block
 //! that it looks at is given out again; what changed meanwhile is left as it is.
 
+mod bad_blocks;
 mod blocks;
 mod copy;
+mod device_usage;
 mod empty;
 mod inodes;
 mod leaves;
+mod lower_read;
 mod mover;
 mod owners;
 mod pace;
@@ -44,20 +47,33 @@ pub(crate) use policy::Recency;
 pub(crate) use raised::ROOM_WAIT;
 pub(crate) use straight::STRAIGHT_BYTES;
 
-use crate::shared::Shared;
+use crate::accounts::Accounts;
+use crate::clients::Clients;
+use crate::coherence::lease_manager::LeaseManager;
+use crate::coherence::reclaimer::Reclaimer;
+use crate::mappings::Mappings;
+use crate::space::Credits;
+pub use bad_blocks::BadBlock;
+use bad_blocks::BadBlocks;
+pub use device_usage::Holding;
+pub(crate) use device_usage::{Span, tier_name};
 use empty::Stuck;
-use leaves::Of;
+pub(crate) use leaves::Of;
+pub(crate) use lower_read::Unsent;
 use parking_lot::{Condvar, Mutex};
 use policy::Piece;
 use serde::{Deserialize, Serialize};
+use shale_device::Clock;
+use shale_digest::Digester;
 use shale_format::TierId;
 use shale_pool::devices::LOWER;
 use shale_pool::host_space::HostSpace;
+use shale_volume::Volume;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Percentage of NVM at which migration begins, unless the volume file says another.
@@ -155,8 +171,55 @@ pub(crate) struct Counts {
 }
 
 /// State of migration.
-#[derive(Default)]
-pub(crate) struct Migration {
+/// Whoever digests logs, as far as tiering asks for it.
+pub(crate) trait LogDigester: Send + Sync {
+    /// Digests every log as far as it is committed when this begins.
+    fn digest_all(&self);
+    /// Digests logs, as far as they are committed when this begins, chunk by chunk until `enough` is true. It is asked
+    /// at the end, too.
+    fn digest_until(&self, enough: &mut dyn FnMut() -> bool);
+}
+
+/// What the volume file and the daemon's configuration say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Percentage of NVM at which migration begins.
+    pub(crate) migrate_at_percent: Option<u32>,
+    /// Bytes of a run of new data from which on it goes straight below a full NVM.
+    pub(crate) straight_bytes: u64,
+}
+
+/// What [`Tiering`] is made of.
+pub(crate) struct Parts {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) leases: Arc<LeaseManager>,
+    pub(crate) digester: Arc<Digester>,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) logs: Weak<dyn LogDigester>,
+    pub(crate) settings: Settings,
+    pub(crate) speed: Speed,
+}
+
+/// What lies in which tier: moves data between them, cleans zones, makes space in NVM.
+pub(crate) struct Tiering {
+    volume: Arc<Volume>,
+    clock: Arc<dyn Clock>,
+    clients: Arc<Clients>,
+    reclaimer: Arc<Reclaimer>,
+    leases: Arc<LeaseManager>,
+    digester: Arc<Digester>,
+    credits: Arc<Credits>,
+    accounts: Arc<Accounts>,
+    mappings: Arc<Mappings>,
+    /// Gone once the daemon is.
+    logs: Weak<dyn LogDigester>,
+    settings: Settings,
+    pub(crate) bad_blocks: BadBlocks,
     turn: Mutex<()>,
     bell: Mutex<Bell>,
     rings: Condvar,
@@ -175,12 +238,43 @@ pub(crate) struct Migration {
     full: AtomicBool,
 }
 
-impl Migration {
+impl Tiering {
     /// Nothing has moved yet.
-    pub(crate) fn at(speed: Speed) -> Self {
+    pub(crate) fn new(parts: Parts) -> Self {
         Self {
-            speed: Mutex::new(speed),
-            ..Self::default()
+            volume: parts.volume,
+            clock: parts.clock,
+            clients: parts.clients,
+            reclaimer: parts.reclaimer,
+            leases: parts.leases,
+            digester: parts.digester,
+            credits: parts.credits,
+            accounts: parts.accounts,
+            mappings: parts.mappings,
+            logs: parts.logs,
+            settings: parts.settings,
+            bad_blocks: BadBlocks::default(),
+            turn: Mutex::default(),
+            bell: Mutex::default(),
+            rings: Condvar::new(),
+            speed: Mutex::new(parts.speed),
+            debt: Default::default(),
+            counts: Counts::default(),
+            coldest: Mutex::default(),
+            recency: Recency::default(),
+            owners: Default::default(),
+            inodes: Default::default(),
+            leaves: Default::default(),
+            rising: Mutex::default(),
+            last_error: Mutex::default(),
+            stuck: Mutex::default(),
+            full: AtomicBool::new(false),
+        }
+    }
+
+    fn digest_all_logs(&self) {
+        if let Some(logs) = self.logs.upgrade() {
+            logs.digest_all();
         }
     }
 
@@ -283,14 +377,14 @@ impl Migration {
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Whether the volume has tiers to move to.
     pub(crate) fn is_tiered(&self) -> bool {
         self.volume.is_tiered()
     }
 
     pub(crate) fn migrate_percent(&self) -> u32 {
-        let asked = self.config.volume.migrate_at_percent;
+        let asked = self.settings.migrate_at_percent;
         asked.unwrap_or(MIGRATE_AT_PERCENT)
     }
 
@@ -309,10 +403,10 @@ impl Shared {
     }
 
     /// The thread that moves data in the background.
-    pub(crate) fn migrate_loop(self: &Arc<Self>) {
+    pub(crate) fn run(&self) {
         let every = |tiered| if tiered { LOOK_EVERY } else { IDLE };
         let mut retried_ns = self.clock.monotonic_ns();
-        while self.migration.wait(every(self.is_tiered())) {
+        while self.wait(every(self.is_tiered())) {
             let now = self.clock.monotonic_ns();
             if now.saturating_sub(retried_ns) >= FULL_RETRY_NS {
                 retried_ns = now;
@@ -321,7 +415,7 @@ impl Shared {
             self.take_reports();
             // What waits for room has its turn in between.
             if self.may_move() && self.empty_devices() > 0 {
-                self.migration.ring();
+                self.ring();
             }
             let moved = self.sink().and_then(|()| self.rise());
             let moved = moved.and_then(|()| self.keep_ready());
@@ -341,17 +435,17 @@ impl Shared {
         };
         for tier in LOWER {
             if self.volume.retry_full(tier, has_room) {
-                *self.migration.last_error.lock() = None;
+                *self.last_error.lock() = None;
             }
         }
     }
 
     fn may_move(&self) -> bool {
-        !self.migration.stopped() && !self.migration.speed().paused
+        !self.stopped() && !self.speed().paused
     }
 
     /// Moves the coldest data down if NVM is too full, and where there is none extents, inodes and directories.
-    fn sink(self: &Arc<Self>) -> shale_volume::Result<()> {
+    fn sink(&self) -> shale_volume::Result<()> {
         let percent = self.migrate_percent();
         if self.above(percent) == 0 {
             return Ok(());
@@ -373,7 +467,7 @@ impl Shared {
 
     /// Moves data down, and where that makes no room leaves of extents, then inodes, then directories. Gives the
     /// blocks. `asked`: somebody waits.
-    fn move_down_all(self: &Arc<Self>, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
+    fn move_down_all(&self, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
         let moved = match self.move_down(blocks, asked)? {
             0 => self.sink_leaves(Of::Files, blocks, asked)?,
             moved => moved,
@@ -390,14 +484,14 @@ impl Shared {
 
     pub(crate) fn migration_failed(&self, error: &dyn std::error::Error) {
         tracing::warn!("migration: {error}");
-        *self.migration.last_error.lock() = Some(error.to_string());
+        *self.last_error.lock() = Some(error.to_string());
     }
 
     /// Makes room in NVM for somebody who waits: at least `bytes`, if there is that much to
     /// move and room below. Whether anything moved, or others made the room meanwhile.
-    pub(crate) fn make_room(self: &Arc<Self>, bytes: u64) -> bool {
-        self.migration.counts.waits.fetch_add(1, Ordering::Relaxed);
-        if self.migration.wait_for_turn() && self.available_now() >= bytes {
+    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+        self.counts.waits.fetch_add(1, Ordering::Relaxed);
+        if self.wait_for_turn() && self.available_now() >= bytes {
             return true;
         }
         match self.move_down_all(bytes / mover::BLOCK + mover::BATCH_BLOCKS, true) {
@@ -415,20 +509,20 @@ impl Shared {
     /// # Errors
     /// A device fails.
     pub(crate) fn migrate_now(
-        self: &Arc<Self>,
+        &self,
         bytes: Option<u64>,
         progress: &mut dyn FnMut(MigrateProgress) -> ControlFlow<()>,
     ) -> Result<u64, shale_volume::VolumeError> {
         if !self.is_tiered() {
             return Ok(0);
         }
-        self.digest_all();
+        self.digest_all_logs();
         let asked = bytes.map_or(u64::MAX, |b| b.div_ceil(mover::BLOCK));
         let wanted = asked.min(self.movable_blocks()?);
         let mut moved = 0;
         let mut goes_on = |moved: u64| {
             let (done, of) = (moved * mover::BLOCK, wanted * mover::BLOCK);
-            progress(MigrateProgress { done, of }).is_continue() && !self.migration.stopped()
+            progress(MigrateProgress { done, of }).is_continue() && !self.stopped()
         };
         while moved < wanted && goes_on(moved) {
             match self.move_down((wanted - moved).min(mover::BATCH_BLOCKS), true)? {

@@ -14,16 +14,15 @@
 //! [`LOOK_EVERY`]: super::LOOK_EVERY
 
 use super::DOWN_PERCENT;
+use super::Tiering;
 use super::mover::{BATCH_BLOCKS, Wanted};
 use super::policy::PIECE_BLOCKS;
 use crate::client::Client;
-use crate::shared::Shared;
 use shale_device::mutants;
 use shale_format::{Ino, TierId};
 use shale_proto::control::client_page::Read;
 use shale_volume::Result;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 
 /// Looks in which a piece was read and had not been in the look before count this much, others 1.
 const VISIT: u32 = 4;
@@ -144,11 +143,11 @@ impl Rising {
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Takes from all clients what they say that they have read.
     pub(super) fn take_reports(&self) {
-        let now = self.migration.recency.uses();
-        self.migration.rising.lock().begin(now);
+        let now = self.recency.uses();
+        self.rising.lock().begin(now);
         for client in self.clients.snapshot() {
             self.take_report(&client);
         }
@@ -161,8 +160,7 @@ impl Shared {
         if !self.is_tiered() {
             return;
         }
-        self.migration
-            .count_direct(client.client_page.take_direct());
+        self.count_direct(client.client_page.take_direct());
         let mut reads = client.client_page.take_reads();
         let mut believed = HashMap::new();
         reads.retain(|read| {
@@ -170,11 +168,11 @@ impl Shared {
             let asked = || ino == Ino::NONE || ino.is_user() && self.may_have_read(client, ino);
             *believed.entry(read.ino).or_insert_with(asked)
         });
-        let mut rising = self.migration.rising.lock();
+        let mut rising = self.rising.lock();
         for Read { ino, piece, below } in reads {
-            self.migration.recency.touch_pieces(ino, piece..=piece);
+            self.recency.touch_pieces(ino, piece..=piece);
             if below {
-                let now = self.migration.recency.uses();
+                let now = self.recency.uses();
                 rising.note((ino, piece), now);
             }
         }
@@ -194,8 +192,8 @@ impl Shared {
     }
 
     /// Moves what is read often up, as far as NVM has room, or holds what is used less.
-    pub(super) fn rise(self: &Arc<Self>) -> Result<()> {
-        let waits = |shared: &Self| !shared.migration.rising.lock().ready.is_empty();
+    pub(super) fn rise(&self) -> Result<()> {
+        let waits = |tiering: &Self| !tiering.rising.lock().ready.is_empty();
         if !waits(self) || !self.may_move() {
             return Ok(());
         }
@@ -204,7 +202,7 @@ impl Shared {
         let crowded = used + PIECE_BLOCKS > low;
         if crowded {
             let age = self.coldest_age()?;
-            self.migration.rising.lock().keep_hotter(age / TIMES);
+            self.rising.lock().keep_hotter(age / TIMES);
             if waits(self) && self.room_above() < PIECE_BLOCKS {
                 // Once for each look: data that is all hot does not go to and fro any faster.
                 self.move_down(BATCH_BLOCKS, false)?;
@@ -218,7 +216,7 @@ impl Shared {
             if wanted.is_empty() {
                 break;
             }
-            let turn = self.migration.turn_for(false);
+            let turn = self.turn_for(false);
             let moved = self.move_up(&wanted)?;
             drop(turn);
             if moved == 0 {
@@ -235,7 +233,7 @@ impl Shared {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
         loop {
-            let next = self.migration.rising.lock().next();
+            let next = self.rising.lock().next();
             let Some(next) = next else {
                 return Ok(wanted);
             };
@@ -243,7 +241,7 @@ impl Shared {
             let blocks = self.data_of(next.key, (below, true), &mut wanted)?;
             if sum + blocks > room {
                 wanted.truncate(before);
-                self.migration.rising.lock().put_back(next);
+                self.rising.lock().put_back(next);
                 return Ok(wanted);
             }
             sum += blocks;

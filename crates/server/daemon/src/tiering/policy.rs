@@ -4,8 +4,8 @@
 //! known since the start is colder than all others; among those the file that changed longest ago
 //! comes first.
 
+use super::Tiering;
 use super::mover::Wanted;
-use crate::shared::Shared;
 use parking_lot::Mutex;
 use shale_format::inode::time;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
@@ -141,10 +141,10 @@ pub(crate) struct Piece {
     piece: u64,
 }
 
-impl Shared {
+impl Tiering {
     /// The next pieces of NVM to move down, coldest first, about `blocks` blocks.
     pub(super) fn coldest(&self, blocks: u64) -> Result<Vec<Wanted>> {
-        let mut listed = self.migration.coldest.lock();
+        let mut listed = self.coldest.lock();
         let wanted = self.take_coldest(&mut listed, blocks, false)?;
         if !wanted.is_empty() {
             return Ok(wanted);
@@ -158,14 +158,14 @@ impl Shared {
 
     /// For how many uses of pieces the coldest piece in NVM has not been used.
     pub(super) fn coldest_age(&self) -> Result<u64> {
-        let mut listed = self.migration.coldest.lock();
+        let mut listed = self.coldest.lock();
         for again in [true, false] {
             while let Some(piece) = listed.front().filter(|piece| !piece.link) {
                 let place = (piece.ino, piece.piece);
-                let used = self.migration.recency.of(place.0, place.1) > piece.stamp;
+                let used = self.recency.of(place.0, place.1) > piece.stamp;
                 let in_nvm: fn(TierId) -> bool = |tier| tier == TierId::Nvm;
                 if !used && self.data_of(place, (in_nvm, false), &mut Vec::new())? > 0 {
-                    return Ok(self.migration.recency.uses() - piece.stamp);
+                    return Ok(self.recency.uses() - piece.stamp);
                 }
                 listed.pop_front();
             }
@@ -189,14 +189,11 @@ impl Shared {
             && let Some(piece) = listed.pop_front_if(|next| links || !next.link)
         {
             // It has been used since.
-            if self.migration.recency.of(piece.ino, piece.piece) > piece.stamp {
+            if self.recency.of(piece.ino, piece.piece) > piece.stamp {
                 continue;
             }
             let in_nvm: fn(TierId) -> bool = |tier| tier == TierId::Nvm;
-            let hot = self
-                .migration
-                .recency
-                .is_hot(piece.ino, piece.piece * PIECE_BLOCKS);
+            let hot = self.recency.is_hot(piece.ino, piece.piece * PIECE_BLOCKS);
             sum += self.data_of((piece.ino, piece.piece), (in_nvm, hot), &mut wanted)?;
         }
         Ok(wanted)
@@ -276,7 +273,7 @@ impl Shared {
                 }
                 pieces.push(Piece {
                     link: inode.is_symlink(),
-                    stamp: self.migration.recency.of(inode.ino, piece),
+                    stamp: self.recency.of(inode.ino, piece),
                     changed_s: inode.time_s[time::CHANGE].max(inode.time_s[time::ACCESS]),
                     ino: inode.ino,
                     piece,

@@ -1,8 +1,7 @@
 //! How fast migration may be: what moves is owed, and is paid off at the rate of the limit.
 
-use super::Migration;
+use super::Tiering;
 use super::mover::BLOCK;
-use crate::shared::Shared;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -43,7 +42,7 @@ impl Default for Debt {
 
 impl Debt {
     /// Bytes more are owed, and time has passed at a limit. Gives the time that the rest takes.
-    fn add(&self, bytes: u64, limit: u64) -> Duration {
+    pub(super) fn add(&self, bytes: u64, limit: u64) -> Duration {
         let mut debt = self.0.lock();
         let (owed, since) = *debt;
         let now = Instant::now();
@@ -63,7 +62,7 @@ impl Debt {
 
 /// The right to move something, or to change the devices: one at a time has it. Whoever waits for it has it next.
 pub(crate) struct Turn<'a> {
-    migration: &'a Migration,
+    tiering: &'a Tiering,
     /// Always there, but while it is given back.
     guard: Option<MutexGuard<'a, ()>>,
     /// Bytes that had moved before, if what moves is owed.
@@ -73,9 +72,9 @@ pub(crate) struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            let migration = self.migration;
-            let moved = migration.counts().moved_bytes() - before;
-            migration.debt.add(moved, migration.speed().limit);
+            let tiering = self.tiering;
+            let moved = tiering.counts().moved_bytes() - before;
+            tiering.debt.add(moved, tiering.speed().limit);
         }
         if let Some(guard) = self.guard.take() {
             MutexGuard::unlock_fair(guard);
@@ -83,38 +82,37 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Migration {
+impl Tiering {
     /// For what somebody waits for or asked for: the limit is not for that.
     pub(crate) fn turn(&self) -> Turn<'_> {
         self.turn_for(true)
     }
 
     /// For what migration does of its own accord, unless it was `asked`: all that moves by it is owed, also what moves on
-    /// from a tier below, and is paid off in [`Shared::keep_to_limit`].
+    /// from a tier below, and is paid off in [`Tiering::keep_to_limit`].
     pub(super) fn turn_for(&self, asked: bool) -> Turn<'_> {
         let guard = Some(self.turn.lock());
         Turn {
-            migration: self,
+            tiering: self,
             guard,
             before: (!asked).then(|| self.counts().moved_bytes()),
         }
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Blocks that migration of its own accord moves at once, of `most`.
     pub(super) fn at_once(&self, most: u64) -> u64 {
-        self.migration.speed().at_once(most)
+        self.speed().at_once(most)
     }
 
     /// Sleeps as long as the limit wants for what is owed, unless migration is paused or ends meanwhile: what is owed then
     /// is waited for after the next turn.
     pub(super) fn keep_to_limit(&self) {
-        let migration = &self.migration;
         loop {
-            let speed = migration.speed();
-            let left = migration.debt.add(0, speed.limit);
-            if left.is_zero() || speed.paused || !migration.sleep(left.min(SLICE)) {
+            let speed = self.speed();
+            let left = self.debt.add(0, speed.limit);
+            if left.is_zero() || speed.paused || !self.sleep(left.min(SLICE)) {
                 return;
             }
         }
@@ -124,7 +122,6 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
 
     #[test]
     fn what_moved_is_paid_off_at_the_limit() {
@@ -157,23 +154,5 @@ mod tests {
             ..Speed::default()
         };
         assert_eq!(slow.at_once(1), 1, "no more than there is");
-    }
-
-    #[test]
-    fn only_what_nobody_asked_for_is_owed() {
-        let migration = Migration::at(Speed {
-            limit: 1 << 20,
-            ..Speed::default()
-        });
-        let owed = |asked, bytes| {
-            let turn = migration.turn_for(asked);
-            migration.counts.down.fetch_add(bytes, Ordering::Relaxed);
-            migration.counts.cleaned.fetch_add(bytes, Ordering::Relaxed);
-            drop(turn);
-            migration.debt.add(0, 1 << 20).as_secs_f64()
-        };
-        assert_eq!(owed(true, 1 << 20), 0.0);
-        let seconds = owed(false, 1 << 20);
-        assert!((1.8..=2.0).contains(&seconds), "{seconds}");
     }
 }

@@ -1,8 +1,8 @@
 //! What a batch of data brings back to NVM, as what maps its blocks changes there: blocks of inodes, and leaves of
 //! extents. It is bounded before anything is copied: where NVM is full, a batch is cut to what there is room for.
 
+use super::Tiering;
 use super::mover::Wanted;
-use crate::shared::Shared;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Result, leaves_below};
@@ -18,7 +18,7 @@ pub(super) struct Returns {
     leaves: HashSet<BlockAddr>,
 }
 
-impl Shared {
+impl Tiering {
     /// Nothing yet.
     pub(super) fn returns(&self) -> Returns {
         Returns {
@@ -34,18 +34,18 @@ impl Returns {
     /// added. The caller is a reader.
     pub(super) fn take(
         &mut self,
-        shared: &Shared,
+        tiering: &Tiering,
         (inode, w): (&Inode, &Wanted),
         to: TierId,
     ) -> Result<bool> {
         let fb = slot_of(Ino(inode.ino)).0.0;
         let mut block = None;
-        if shared.volume.has_inodes_below() && !self.inodes.contains(&fb) {
-            block = shared.inode_block_below(fb)?.map(|_| fb);
+        if tiering.volume.has_inodes_below() && !self.inodes.contains(&fb) {
+            block = tiering.inode_block_below(fb)?.map(|_| fb);
         }
         let leaves = match leaves_below(inode) {
             0 => HashSet::new(),
-            _ => self.leaves_of(shared, (inode, w), to)?,
+            _ => self.leaves_of(tiering, (inode, w), to)?,
         };
         let inodes = self.inodes.len() + usize::from(block.is_some());
         let all = inodes + (self.leaves.len() + leaves.len()) * LEAF_RETURNS;
@@ -60,11 +60,11 @@ impl Returns {
     /// Leaves below that tell of a run or of what adjoins it, where it is and where it goes; those that are new here.
     fn leaves_of(
         &self,
-        shared: &Shared,
+        tiering: &Tiering,
         (inode, w): (&Inode, &Wanted),
         to: TierId,
     ) -> Result<HashSet<BlockAddr>> {
-        let view = shared.volume.view();
+        let view = tiering.volume.view();
         let mut found = HashSet::new();
         let ends = [
             w.at.saturating_sub(1),

@@ -11,8 +11,8 @@
 //! No digest is between its plan and its commit while a batch commits, so none finds that the
 //! inode it planned for has changed.
 
+use super::Tiering;
 use super::copy::{Copied, Copies, LastOf};
-use crate::shared::Shared;
 use shale_device::{failpoints, mutants};
 use shale_digest::tail_block_cache::tail_block;
 use shale_format::extent::UNWRITTEN;
@@ -21,7 +21,6 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Extent, Mapping, Result, Run, Txn, VolumeError};
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -104,10 +103,10 @@ pub(super) struct Target {
     pub(super) last: bool,
 }
 
-impl Shared {
+impl Tiering {
     /// Moves blocks; fewer where the target has no more room or something changed meanwhile.
     /// Gives the blocks moved. The caller has the turn.
-    pub(super) fn move_blocks(self: &Arc<Self>, wanted: &[Wanted], target: Target) -> Result<u64> {
+    pub(super) fn move_blocks(&self, wanted: &[Wanted], target: Target) -> Result<u64> {
         let of_inodes = |w: &&Wanted| w.ino == Ino::NONE.0;
         let inodes: Vec<Wanted> = wanted.iter().filter(of_inodes).copied().collect();
         let mut moved = self.move_inode_runs(&inodes, target)?;
@@ -222,15 +221,16 @@ impl Shared {
     /// Passes over what a leaf below NVM tells of that cannot be read.
     fn leaf_is_bad(&self, e: VolumeError) -> Result<()> {
         if let VolumeError::BadBlock { addr, .. } = e {
-            self.note_bad_block(BlockAddr::from_raw(addr), &e);
+            self.bad_blocks
+                .note_of(&self.volume, BlockAddr::from_raw(addr), &e);
         }
-        let unreadable = &self.migration.counts.unreadable;
+        let unreadable = &self.counts.unreadable;
         unreadable.fetch_add(1, Ordering::Relaxed);
         unless_below(e)
     }
 
     /// Moves one batch.
-    fn move_batch(self: &Arc<Self>, batch: &[Wanted], target: Target) -> Result<Done> {
+    fn move_batch(&self, batch: &[Wanted], target: Target) -> Result<Done> {
         let reader = self.reclaimer.read();
         let there = self.still_there(batch, target.tier)?;
         let (copied, full) = self.copy(there.blocks, &there.last, target)?;
@@ -272,7 +272,7 @@ impl Shared {
         copied: u64,
         moved: u64,
     ) {
-        let counts = &self.migration.counts;
+        let counts = &self.counts;
         let counter = match from {
             Some(from) if from == to => &counts.cleaned,
             Some(from) if from > to => &counts.up,
@@ -331,7 +331,7 @@ impl Shared {
         if moved > 0 {
             let committed = txn.commit()?;
             self.clients.publish(committed.txid);
-            self.account_moved(&files, to);
+            self.accounts.add_moved(&files, to);
         } else {
             drop(txn);
         }

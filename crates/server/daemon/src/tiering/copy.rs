@@ -3,14 +3,13 @@
 //! Read is by place, written by heat and file: what follows one another on a device is one request, and so is
 //! what is written, whatever it is made of. Files of a few blocks cost no more requests than large ones.
 
+use super::Tiering;
 use super::mover::{BLOCK, Target, Wanted};
-use crate::shared::Shared;
 use shale_device::mutants;
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, TierId};
 use shale_volume::{Heat, Result, Run, VolumeError};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
 /// its arm may go elsewhere, for another reader.
@@ -98,10 +97,10 @@ fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
     })
 }
 
-impl Shared {
+impl Tiering {
     /// Writes a block that its device does not give anew elsewhere, from the copy that is kept in memory. `false`: there is
     /// none, or no room.
-    pub(crate) fn mend_block(self: &Arc<Self>, inode: &Inode, at: u64, from: BlockAddr) -> bool {
+    pub(crate) fn mend_block(&self, inode: &Inode, at: u64, from: BlockAddr) -> bool {
         let generation = self.volume.view().generation(from);
         let kept = |generation| self.digester.tail_blocks().has(from, generation);
         if !generation.is_ok_and(kept) {
@@ -117,7 +116,7 @@ impl Shared {
             pin: inode.pin(),
             leaf: false,
         };
-        let _turn = self.migration.turn();
+        let _turn = self.turn();
         let tier = from.tier().unwrap_or(TierId::Nvm);
         let moved = self.move_to(&[block], tier);
         // Where its own tier is full it may find room above.

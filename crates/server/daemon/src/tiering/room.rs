@@ -1,12 +1,11 @@
 //! Making room, tier by tier: what NVM lacks goes to flash, what flash lacks to disks, and zones
 //! in which much is dead are cleaned before anything moves further down.
 
+use super::Tiering;
 use super::mover::{BATCH_BLOCKS, DISK_BATCH_BLOCKS, Target, Wanted};
 use super::policy::{no_room, oldest, to_clean};
-use crate::shared::Shared;
 use shale_format::TierId;
 use shale_volume::{LowerSpace, Result, VolumeError, ZoneInfo};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// So many batches of which all is pinned are passed over at a time.
@@ -22,10 +21,46 @@ const READY_BLOCKS: u64 = 2 * BATCH_BLOCKS;
 /// Longest wait for the pass after which zones can be erased.
 const PASS_WAIT: Duration = Duration::from_secs(10);
 
-impl Shared {
+/// Batches that are moved down for one request of room.
+const MIGRATE_TRIES: u32 = 64;
+
+impl Tiering {
+    /// What `take` takes, after all that can make `bytes` of room in NVM was done, as far as it had to be.
+    pub(crate) fn once_room<T>(&self, bytes: u64, take: impl Fn() -> Option<T>) -> Option<T> {
+        let mut taken = None;
+        if let Some(logs) = self.logs.upgrade() {
+            logs.digest_until(&mut || {
+                taken = take();
+                taken.is_some()
+            });
+        }
+        if taken.is_some() {
+            return taken;
+        }
+        self.mappings.look(&self.volume);
+        if self.reclaimer.has_freed() {
+            // A client that does not move is cut off within one limit.
+            self.reclaimer.pass();
+        }
+        if let Some(taken) = take() {
+            return Some(taken);
+        }
+        // What NVM lacks the tiers below may have.
+        for _ in 0..MIGRATE_TRIES {
+            if !self.is_tiered() || !self.make_room(bytes) {
+                break;
+            }
+            self.reclaimer.pass();
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+        }
+        take()
+    }
+
     /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved. `asked`: somebody waits.
-    pub(crate) fn move_down(self: &Arc<Self>, blocks: u64, asked: bool) -> Result<u64> {
-        let _turn = self.migration.turn_for(asked);
+    pub(crate) fn move_down(&self, blocks: u64, asked: bool) -> Result<u64> {
+        let _turn = self.turn_for(asked);
         let mut moved = Ok(Some(0));
         // What is coldest may be pinned to where there is no room.
         for _ in 0..TRIES {
@@ -39,7 +74,7 @@ impl Shared {
 
     /// Has each tier below NVM keep some room that can be written at once, so that nobody who waits for
     /// room in NVM waits for a zone to be emptied too.
-    pub(super) fn keep_ready(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn keep_ready(&self) -> Result<()> {
         let tiers = self.volume.lower_tiers();
         for (n, &tier) in tiers.iter().enumerate() {
             let below = tiers.get(n + 1).copied();
@@ -48,7 +83,7 @@ impl Shared {
             let possible = |t| self.volume.lower_possible(t, None) >= 4 * READY_BLOCKS;
             let can = cleanable || below.is_some_and(possible);
             while self.may_move() && can && self.lacks(tier) {
-                let turn = self.migration.turn_for(false);
+                let turn = self.turn_for(false);
                 if self.erase(tier)? > 0 {
                     continue;
                 }
@@ -68,8 +103,8 @@ impl Shared {
     /// Erases zones in which nothing is live any more, unless somebody moves something: their space is the
     /// host's or the flash's again, and who needs room finds it.
     pub(super) fn erase_dead(&self) -> Result<()> {
-        self.forget_bad_blocks();
-        let Some(_turn) = self.migration.turn.try_lock() else {
+        self.bad_blocks.forget_dead(&self.volume);
+        let Some(_turn) = self.turn.try_lock() else {
             return Ok(());
         };
         for tier in self.volume.lower_tiers() {
@@ -86,7 +121,7 @@ impl Shared {
     }
 
     /// Moves the coldest data; `None`: there is none.
-    fn move_coldest(self: &Arc<Self>, blocks: u64) -> Result<Option<u64>> {
+    fn move_coldest(&self, blocks: u64) -> Result<Option<u64>> {
         let tiers = self.volume.lower_tiers();
         if tiers.is_empty() {
             return Ok(None);
@@ -126,7 +161,7 @@ impl Shared {
 
     /// Moves blocks to one tier, where room is made for them. Gives the blocks moved. The caller has
     /// the turn.
-    pub(super) fn move_to(self: &Arc<Self>, wanted: &[Wanted], tier: TierId) -> Result<u64> {
+    pub(super) fn move_to(&self, wanted: &[Wanted], tier: TierId) -> Result<u64> {
         if tier == TierId::Nvm {
             return self.move_up(wanted);
         }
@@ -142,7 +177,7 @@ impl Shared {
 
     /// Has `blocks` blocks of a tier below NVM writable, if that can be. `below`: the next tier.
     pub(super) fn make_room_on(
-        self: &Arc<Self>,
+        &self,
         tier: TierId,
         below: Option<TierId>,
         blocks: u64,
@@ -174,7 +209,7 @@ impl Shared {
     }
 
     /// Erases zones in which nothing is live, once nobody can hold one of their blocks.
-    fn erase(self: &Arc<Self>, tier: TierId) -> Result<u64> {
+    fn erase(&self, tier: TierId) -> Result<u64> {
         match self.volume.erase_zones(tier)? {
             0 => {
                 self.reclaimer.pass_within(PASS_WAIT);
@@ -200,7 +235,7 @@ impl Shared {
 
     /// Empties a zone of a tier: cleans where that pays, else moves the oldest down. Gives
     /// the blocks moved.
-    fn empty_zone(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
+    fn empty_zone(&self, tier: TierId, below: Option<TierId>) -> Result<u64> {
         let zones = self.cleaned_zones(tier);
         let newest = self.volume.txid().0;
         let percent = worth_cleaning(below.and_then(|tier| self.volume.lower_space(tier)));
@@ -237,7 +272,7 @@ impl Shared {
     }
 
     /// Moves what is oldest in a tier down. Gives the blocks moved.
-    fn move_oldest(self: &Arc<Self>, tier: TierId, below: Option<TierId>) -> Result<u64> {
+    fn move_oldest(&self, tier: TierId, below: Option<TierId>) -> Result<u64> {
         let Some(below) = below else {
             return Ok(0);
         };

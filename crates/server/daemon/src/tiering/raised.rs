@@ -4,7 +4,7 @@
 //! back for the first must not go down for the second, or the call never ends. How long a client takes from a lease
 //! to the call that it is for nobody knows; so what has to come back again soon stays twice as long each time.
 
-use crate::shared::Shared;
+use super::Tiering;
 use parking_lot::Mutex;
 use shale_volume::{Result, VolumeError};
 use std::collections::HashMap;
@@ -64,10 +64,7 @@ impl Raised {
     }
 
     /// Has more and more go, until nothing goes and nothing has to stay. Gives how much.
-    pub(super) fn until_all_may_go(
-        &self,
-        go: impl Fn() -> Result<u64>,
-    ) -> crate::error::Result<u64> {
+    pub(super) fn until_all_may_go(&self, go: impl Fn() -> Result<u64>) -> Result<u64> {
         let mut gone = 0;
         loop {
             let end = self.next_end();
@@ -80,7 +77,7 @@ impl Raised {
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Takes room in NVM; anew, within `most`, when something may go that had come back for others.
     ///
     /// # Errors
@@ -91,7 +88,7 @@ impl Shared {
         take: impl Fn() -> Result<T>,
     ) -> Result<T> {
         let begun = Instant::now();
-        let (inodes, leaves) = (&self.migration.inodes, &self.migration.leaves);
+        let (inodes, leaves) = (&self.inodes, &self.leaves);
         loop {
             let ends = [&inodes.raised, &leaves.raised].map(Raised::next_end);
             match (take(), ends.into_iter().flatten().min()) {
@@ -99,7 +96,7 @@ impl Shared {
                     thread::sleep(end.saturating_duration_since(Instant::now()));
                 }
                 (taken, _) => {
-                    self.migration.count_wait(begun.elapsed());
+                    self.count_wait(begun.elapsed());
                     return taken;
                 }
             }

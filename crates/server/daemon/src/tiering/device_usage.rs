@@ -1,7 +1,6 @@
 //! What each device holds, and what would be lost with it.
 
-use crate::daemon::Daemon;
-use crate::shared::Shared;
+use super::Tiering;
 use serde::{Deserialize, Serialize};
 use shale_format::device_table::DevicePlace;
 use shale_format::limits::BLOCK_BYTES;
@@ -51,7 +50,7 @@ impl Span {
     }
 }
 
-impl Shared {
+impl Tiering {
     /// Where the devices of a tier lie in it; NVM counts as one.
     pub(crate) fn device_spans(&self, tier: TierId) -> Vec<Span> {
         if tier == TierId::Nvm {
@@ -92,16 +91,5 @@ impl Shared {
             ..held
         });
         Ok(named.collect())
-    }
-}
-
-impl Daemon {
-    /// How many files and bytes each device holds: what would be lost with it. All inodes are
-    /// looked through.
-    ///
-    /// # Errors
-    /// The structure is damaged.
-    pub fn holdings(&self) -> crate::error::Result<Vec<Holding>> {
-        Ok(self.shared().holdings()?)
     }
 }
