@@ -75,6 +75,8 @@ once() { # once TARGET PROGRAM: a line "TARGET PROGRAM seconds"
     command_of "$2" "$dir"
     [ "$1" != run ] || command=("$SHALE" run -- "${command[@]}")
     sync -f "$dir"
+    # What turns before this one left in the logs is digested: else it is on whichever has its turn then.
+    case $1 in mount | run) "$SHALE" digest "$mount" >/dev/null || exit 1 ;; esac
     begin=${EPOCHREALTIME/./}
     if ! "${command[@]}" >"$host/said" 2>&1; then
         echo "$1 $2 failed:" >&2

@@ -246,7 +246,7 @@ impl Shared {
         self.set_slot(slot, &live)?;
         failpoints::reach("attach-slot");
         self.clients.add(&client, || self.tiering.is_tiered());
-        self.limit_new(&client);
+        self.limits.begin(&client);
         if asker.reach == Reach::InProcess && self.config.connection_continues {
             self.leases.table().assume_reader(client.id);
         }

@@ -130,7 +130,7 @@ impl Connection {
                 self.shared.credits.settle(client.id, bytes);
                 plain(Reply::Done)
             }
-            Request::Pace => plain(self.shared.pace(&client)),
+            Request::Pace => plain(self.shared.limits.pace(&client)),
             Request::Doorbell => {
                 self.shared.queue.push(&client);
                 plain(Reply::Done)
@@ -228,7 +228,7 @@ impl Connection {
         let many = || client.grants.lock().inos.len() >= INODES_HELD_MAX;
         if !client.trusted() && many() {
             // Those of inodes that wait in its log are used as soon as it is digested.
-            let done = self.shared.digest_to(client, u64::MAX);
+            let done = self.shared.digests.digest_to(client, u64::MAX);
             done.map_err(|h| halted(&h))?;
             if many() {
                 return Ok(Reply::Inodes { inos });
@@ -343,7 +343,7 @@ impl Connection {
     }
 
     fn digest(&self, client: &Arc<Client>, upto: u64) -> Result<Reply, Refusal> {
-        let done = self.shared.digest_to(client, upto);
+        let done = self.shared.digests.digest_to(client, upto);
         done.map_err(|h| halted(&h))?;
         let pos = client.digested();
         Ok(Reply::Digested { pos })

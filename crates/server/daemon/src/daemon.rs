@@ -17,8 +17,9 @@ use crate::coherence::lease_table::{LeaseHook, LeaseTable};
 use crate::coherence::reclaimer::Reclaimer;
 use crate::connection::Connection;
 use crate::device_change::DeviceReport;
-use crate::digestion::Queue;
+use crate::digest_scheduler::{self, DigestScheduler, Queue};
 use crate::error::{DaemonError, Result};
+use crate::limits::{Limits, RateLimits};
 use crate::listen::Connections;
 use crate::mappings::Mappings;
 use crate::recover::{Recovered, Recovery, RecoveryReport};
@@ -28,7 +29,7 @@ use crate::shared::Shared;
 use crate::space::{Credits, LEFT_LOGS};
 use crate::stats::Status;
 use crate::tiering::{
-    Holding, MigrateProgress, Of, Parts, PinReport, STRAIGHT_BYTES, Settings, Speed, Tiering,
+    self, Holding, MigrateProgress, Of, PinReport, STRAIGHT_BYTES, Settings, Speed, Tiering,
 };
 use parking_lot::Mutex;
 use shale_device::{Clock, Map, MapOptions, failpoints};
@@ -215,6 +216,91 @@ impl Opened {
     }
 }
 
+/// The services that know nothing of leases and tiers. Each knows those before it.
+struct Base {
+    volume: Arc<Volume>,
+    clients: Arc<Clients>,
+    queue: Arc<Queue>,
+    fence: Arc<Fence>,
+    grace: Arc<GracePeriods>,
+    reclaimer: Arc<Reclaimer>,
+    accounts: Arc<Accounts>,
+    mappings: Arc<Mappings>,
+}
+
+impl Base {
+    fn new(
+        barrier: Barrier,
+        gate_timeout: Duration,
+        volume: Arc<Volume>,
+        readers: OwnReaders,
+        mappings: Mappings,
+    ) -> Self {
+        let clients: Arc<Clients> = Arc::default();
+        let queue: Arc<Queue> = Arc::default();
+        let fence = Arc::new(Fence::new(barrier, clients.clone(), queue.clone()));
+        let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), gate_timeout);
+        let grace = Arc::new(grace);
+        let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
+        Self {
+            accounts: Arc::new(Accounts::new(clients.clone())),
+            volume,
+            clients,
+            queue,
+            fence,
+            grace,
+            reclaimer: Arc::new(reclaimer),
+            mappings: Arc::new(mappings),
+        }
+    }
+
+    /// Leases, tiers and digests, which need each other: the first two ask for digests.
+    fn digests(
+        &self,
+        config: &DaemonConfig,
+        clock: &Arc<dyn Clock>,
+        table: LeaseTable,
+        credits: &Arc<Credits>,
+        digester: &Arc<Digester>,
+    ) -> Arc<DigestScheduler> {
+        let (clients, grace) = (self.clients.clone(), self.grace.clone());
+        Arc::new_cyclic(|digests: &Weak<DigestScheduler>| {
+            let leases = LeaseManager::new(table, clients, grace, digests.clone());
+            let leases = Arc::new(leases);
+            let tiering = Arc::new(Tiering::new(tiering::Parts {
+                volume: self.volume.clone(),
+                clock: clock.clone(),
+                clients: self.clients.clone(),
+                reclaimer: self.reclaimer.clone(),
+                leases: leases.clone(),
+                digester: digester.clone(),
+                credits: credits.clone(),
+                accounts: self.accounts.clone(),
+                mappings: self.mappings.clone(),
+                logs: digests.clone(),
+                settings: Settings {
+                    migrate_at_percent: config.volume.migrate_at_percent,
+                    straight_bytes: config.straight_bytes,
+                },
+                speed: config.speed,
+            }));
+            DigestScheduler::new(digest_scheduler::Parts {
+                volume: self.volume.clone(),
+                clients: self.clients.clone(),
+                queue: self.queue.clone(),
+                fence: self.fence.clone(),
+                digester: digester.clone(),
+                reclaimer: self.reclaimer.clone(),
+                leases,
+                tiering,
+                credits: credits.clone(),
+                accounts: self.accounts.clone(),
+                digest_at_percent: config.digest_at_percent,
+            })
+        })
+    }
+}
+
 /// Opens and recovers a volume as [`Daemon::start`] does, and serves nobody.
 ///
 /// # Errors
@@ -262,73 +348,54 @@ impl Daemon {
         );
         credits.hold(recovered.left.reserve_bytes);
         table.give_new(LEFT_LOGS, &recovered.left.inos);
-        // Each service knows those before it.
-        let clients: Arc<Clients> = Arc::default();
-        let queue: Arc<Queue> = Arc::default();
-        let fence = Arc::new(Fence::new(barrier, clients.clone(), queue.clone()));
-        let limit = config.gate_timeout;
-        let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
-        let grace = Arc::new(grace);
-        let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
-        let reclaimer = Arc::new(reclaimer);
-        let (credits, mappings) = (Arc::new(credits), Arc::new(mappings));
-        let digester = Arc::new(digester);
-        let accounts = Arc::new(Accounts::new(clients.clone()));
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let logs = shared.clone();
-            let leases = Arc::new(LeaseManager::new(
-                table,
-                clients.clone(),
-                grace.clone(),
-                logs,
-            ));
-            let tiering = Arc::new(Tiering::new(Parts {
-                volume: volume.clone(),
-                clock: clock.clone(),
-                clients: clients.clone(),
-                reclaimer: reclaimer.clone(),
-                leases: leases.clone(),
-                digester: digester.clone(),
-                credits: credits.clone(),
-                accounts: accounts.clone(),
-                mappings: mappings.clone(),
-                logs: shared.clone(),
-                settings: Settings {
-                    migrate_at_percent: config.volume.migrate_at_percent,
-                    straight_bytes: config.straight_bytes,
-                },
-                speed: config.speed,
-            }));
-            Shared {
-                started_ns: clock.monotonic_ns(),
-                label_count: starts,
-                name: config.volume.name.clone(),
-                volume,
-                map,
-                nvm_dir: dir,
-                digester,
-                clients,
-                queue,
-                fence,
-                grace,
-                reclaimer,
-                trimmer: Default::default(),
-                attach: Mutex::default(),
-                spare: Default::default(),
-                clock,
-                credits,
-                totals: Default::default(),
-                rates: Default::default(),
-                accounts,
-                limits: Default::default(),
-                mappings,
-                leases,
-                tiering,
-                recovery: recovered.report,
-                kept: Mutex::new(recovered.kept),
-                down: AtomicBool::new(false),
-                config,
-            }
+        let base = Base::new(
+            barrier,
+            config.gate_timeout,
+            volume.clone(),
+            readers,
+            mappings,
+        );
+        let (credits, digester) = (Arc::new(credits), Arc::new(digester));
+        let digests = base.digests(&config, &clock, table, &credits, &digester);
+        let Base {
+            clients,
+            queue,
+            fence,
+            grace,
+            reclaimer,
+            accounts,
+            mappings,
+            ..
+        } = base;
+        let shared = Arc::new(Shared {
+            started_ns: clock.monotonic_ns(),
+            label_count: starts,
+            name: config.volume.name.clone(),
+            volume,
+            map,
+            nvm_dir: dir,
+            digester,
+            queue,
+            fence,
+            grace,
+            reclaimer,
+            trimmer: Default::default(),
+            attach: Mutex::default(),
+            spare: Default::default(),
+            credits,
+            rates: Default::default(),
+            accounts,
+            limits: RateLimits::new(clock.clone(), clients.clone()),
+            clients,
+            clock,
+            mappings,
+            leases: digests.leases().clone(),
+            tiering: digests.tiering().clone(),
+            digests,
+            recovery: recovered.report,
+            kept: Mutex::new(recovered.kept),
+            down: AtomicBool::new(false),
+            config,
         });
         let daemon = Arc::new(Daemon {
             shared,
@@ -344,7 +411,11 @@ impl Daemon {
     fn start_threads(&self) -> Result<()> {
         for n in 0..self.shared.config.threads() {
             let shared = self.shared.clone();
-            self.spawn(format!("digest-{n}"), move || shared.digest_loop(n == 0))?;
+            self.spawn(format!("digest-{n}"), move || {
+                shared
+                    .digests
+                    .run((n == 0).then_some(|| shared.housekeeping()))
+            })?;
         }
         if self.shared.volume.superblock().can_have_tiers() {
             let shared = self.shared.clone();
@@ -373,6 +444,17 @@ impl Daemon {
         let needed = host_space::log_file_bytes(self.shared.volume.superblock().log_bytes);
         let free = HostSpace::of(&dir).map_or(0, |space| space.free_bytes);
         (dir, needed, free)
+    }
+
+    /// How fast clients may write.
+    pub fn limits(&self) -> Limits {
+        self.shared.limits.now()
+    }
+
+    /// Changes how fast clients may write, from their next call on. Gives the limits as they are
+    /// then.
+    pub fn change_limits(&self, change: impl FnOnce(&mut Limits)) -> Limits {
+        self.shared.limits.change(change)
     }
 
     /// A connection for a client in this process, e.g. the FUSE front end. Its first
@@ -598,7 +680,7 @@ impl Daemon {
     /// Has every log digested as far as it is committed, and what that freed given out again.
     /// Waits for it, but not for a client that stays inside a call.
     pub fn quiesce(&self) {
-        self.shared.digest_all();
+        self.shared.digests.digest_all();
         self.shared.reclaimer.pass();
     }
 

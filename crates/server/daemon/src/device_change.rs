@@ -252,7 +252,7 @@ impl Shared {
             return Err("calls of programs have not returned in time; try again".to_owned());
         }
         for client in self.clients.snapshot() {
-            match self.digest_to(&client, client.committed()) {
+            match self.digests.digest_to(&client, client.committed()) {
                 Ok(()) | Err(Halt::Refused(_)) => {}
                 Err(why) => return Err(format!("of process {} {why}", client.pid)),
             }
@@ -295,7 +295,7 @@ impl Shared {
         };
         let taken = take().or_else(|_| {
             // What waits to be digested holds room that it does not need.
-            self.digest_all();
+            self.digests.digest_all();
             self.reclaimer.pass();
             take()
         });
@@ -344,7 +344,7 @@ impl Shared {
     /// See [`crate::Daemon::evacuate_device`].
     pub(crate) fn evacuate_device(self: &Arc<Self>, path: &Path) -> Result<u64> {
         // Files that were removed a moment ago need not find room.
-        self.digest_all();
+        self.digests.digest_all();
         let turn = self.tiering.turn();
         let found = self.find_device(path)?;
         let live = found.info.live;

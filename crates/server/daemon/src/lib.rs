@@ -5,7 +5,7 @@
 //! | [`daemon`] | starting and stopping |
 //! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
-//! | `digestion` | when a log is digested |
+//! | `digest_scheduler` | when a log is digested |
 //! | `clients` | who is attached, and what all of them are told |
 //! | `coherence` | leases; waiting until nobody uses what is freed; cutting clients off |
 //! | `rights`, `grants` | who may do what |
@@ -25,7 +25,7 @@ mod coherence;
 mod connection;
 pub mod daemon;
 mod device_change;
-mod digestion;
+mod digest_scheduler;
 pub mod error;
 mod grants;
 mod halt;

@@ -18,13 +18,14 @@
 //! who may attach, and hurts only that user's own limit.
 
 use crate::client::{Client, Reach};
-use crate::daemon::Daemon;
-use crate::shared::Shared;
+use crate::clients::Clients;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use shale_device::Clock;
 use shale_format::limits::BLOCK_BYTES;
 use shale_proto::Reply;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Least limit, in bytes a second: a single call of 1 MiB takes 16 s then.
 pub const RATE_MIN: u64 = 64 << 10;
@@ -215,14 +216,25 @@ impl Client {
     }
 }
 
-/// The limits in force.
-#[derive(Default)]
-pub(crate) struct LimitBook(Mutex<Limits>);
+/// How fast clients may write.
+pub(crate) struct RateLimits {
+    clock: Arc<dyn Clock>,
+    clients: Arc<Clients>,
+    limits: Mutex<Limits>,
+}
 
-impl Shared {
+impl RateLimits {
+    pub(crate) fn new(clock: Arc<dyn Clock>, clients: Arc<Clients>) -> Self {
+        Self {
+            clock,
+            clients,
+            limits: Mutex::default(),
+        }
+    }
+
     /// A client that has come has its limit from the start.
-    pub(crate) fn limit_new(&self, client: &Client) {
-        let limits = self.limits.0.lock();
+    pub(crate) fn begin(&self, client: &Client) {
+        let limits = self.limits.lock();
         client.set_rate(limits.of(client), self.clock.monotonic_ns());
     }
 
@@ -232,30 +244,19 @@ impl Shared {
         Reply::Wait { ns, give_back }
     }
 
-    pub(crate) fn limits_now(&self) -> Limits {
-        self.limits.0.lock().clone()
+    /// The limits in force.
+    pub(crate) fn now(&self) -> Limits {
+        self.limits.lock().clone()
     }
 
-    fn change_limits(&self, change: impl FnOnce(&mut Limits)) -> Limits {
-        let mut limits = self.limits.0.lock();
+    /// Changes them, for clients from their next call on. Gives them as they are then.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Limits)) -> Limits {
+        let mut limits = self.limits.lock();
         change(&mut limits);
         for client in self.clients.snapshot() {
             client.set_rate(limits.of(&client), self.clock.monotonic_ns());
         }
         limits.clone()
-    }
-}
-
-impl Daemon {
-    /// How fast clients may write.
-    pub fn limits(&self) -> Limits {
-        self.shared().limits_now()
-    }
-
-    /// Changes how fast clients may write, from their next call on. Gives the limits as they are
-    /// then.
-    pub fn change_limits(&self, change: impl FnOnce(&mut Limits)) -> Limits {
-        self.shared().change_limits(change)
     }
 }
 

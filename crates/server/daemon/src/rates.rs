@@ -77,7 +77,7 @@ impl Sampler {
 
 impl Shared {
     fn sample(&self) -> Sample {
-        let stats = *self.totals.stats.lock();
+        let stats = *self.digests.totals().stats.lock();
         let moved = self.tiering.counts();
         Sample {
             ns: self.clock.monotonic_ns() - self.started_ns,

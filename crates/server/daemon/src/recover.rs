@@ -26,7 +26,7 @@
 use crate::client::Client;
 use crate::coherence::barrier::Barrier;
 use crate::coherence::gate::OwnReaders;
-use crate::digestion::{TRIES, is_short, passes_with_time};
+use crate::digest_scheduler::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
 use crate::grants::RunSet;
 use crate::left_log::{Left, Outcome, empty, shrink};

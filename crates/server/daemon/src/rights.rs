@@ -8,7 +8,8 @@
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
 use crate::client::Client;
-use crate::shared::Shared;
+use crate::coherence::lease_manager::LeaseManager;
+use crate::space::Credits;
 use parking_lot::Mutex;
 use shale_device::mutants;
 use shale_digest::{Act, Authority, Change, OwnLog, Straight};
@@ -299,7 +300,8 @@ fn is_access(inode: &Inode, body: &SetAttrBody) -> bool {
 /// Rights of one client during one call of the digester.
 pub(crate) struct Rights<'a> {
     client: &'a Client,
-    shared: &'a Shared,
+    credits: &'a Credits,
+    leases: &'a LeaseManager,
     /// Numbers that the digester asked about and that are granted.
     asked_inos: Mutex<HashSet<u64>>,
     straight: Option<Straight>,
@@ -307,10 +309,16 @@ pub(crate) struct Rights<'a> {
 
 impl<'a> Rights<'a> {
     /// `straight`: what goes below NVM at once; the caller has the turn of migration.
-    pub(crate) fn new(client: &'a Client, shared: &'a Shared, straight: Option<Straight>) -> Self {
+    pub(crate) fn new(
+        client: &'a Client,
+        credits: &'a Credits,
+        leases: &'a LeaseManager,
+        straight: Option<Straight>,
+    ) -> Self {
         Self {
             client,
-            shared,
+            credits,
+            leases,
             asked_inos: Mutex::default(),
             straight,
         }
@@ -340,7 +348,7 @@ impl Authority for Rights<'_> {
     }
 
     fn room(&self) -> Option<u64> {
-        let given = || self.shared.credits.of(self.client.id);
+        let given = || self.credits.of(self.client.id);
         (!self.client.trusted()).then(given)
     }
 
@@ -353,7 +361,7 @@ impl Authority for Rights<'_> {
     }
 
     fn unused_by_others(&self, ino: Ino) -> bool {
-        self.client.trusted() || !self.shared.leases.used_by_others(self.client, ino.0)
+        self.client.trusted() || !self.leases.used_by_others(self.client, ino.0)
     }
 
     fn asks_acl(&self, inode: &Inode) -> bool {
@@ -365,7 +373,7 @@ impl Authority for Rights<'_> {
             return Ok(());
         }
         let inode = change.inode;
-        let held = self.shared.leases.table().mode(self.client.id, inode.ino);
+        let held = self.leases.table().mode(self.client.id, inode.ino);
         if held != Some(LeaseMode::Exclusive) && !mutants::is_on("lease-unchecked") {
             return Err("no lease to write it");
         }

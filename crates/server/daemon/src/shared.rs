@@ -9,14 +9,14 @@ use crate::client::{Client, Reach};
 use crate::clients::Clients;
 use crate::coherence::fence::Fence;
 use crate::coherence::grace::GracePeriods;
-use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
+use crate::coherence::lease_manager::LeaseManager;
 use crate::coherence::lease_trimmer::LeaseTrimmer;
 use crate::coherence::reclaimer::Reclaimer;
 use crate::daemon::DaemonConfig;
-use crate::digestion::{Queue, Totals};
+use crate::digest_scheduler::{DigestScheduler, Queue};
 use crate::error::{DaemonError, Result};
 use crate::halt::Halt;
-use crate::limits::LimitBook;
+use crate::limits::RateLimits;
 use crate::mappings::Mappings;
 use crate::rates::Sampler;
 use crate::recover::{Kept, RecoveryReport};
@@ -57,10 +57,10 @@ pub(crate) struct Shared {
     pub(crate) attach: Mutex<()>,
     pub(crate) spare: Spare,
     pub(crate) credits: Arc<Credits>,
-    pub(crate) totals: Totals,
+    pub(crate) digests: Arc<DigestScheduler>,
     pub(crate) rates: Sampler,
     pub(crate) accounts: Arc<Accounts>,
-    pub(crate) limits: LimitBook,
+    pub(crate) limits: RateLimits,
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) tiering: Arc<Tiering>,
     pub(crate) recovery: RecoveryReport,
@@ -78,7 +78,7 @@ impl Shared {
         if client.leaving.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let digested = self.digest_to(client, u64::MAX);
+        let digested = self.digests.digest_to(client, u64::MAX);
         if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = &digested {
             // Its records may name granted blocks and numbers, their room is spoken for, and
             // nobody may change what they change before they are digested: so it keeps
@@ -130,10 +130,14 @@ impl Shared {
             false => Ok(()),
         }
     }
-}
 
-impl LogFlusher for Shared {
-    fn digest_to(&self, client: &Arc<Client>, target: u64) -> std::result::Result<(), Halt> {
-        Shared::digest_to(self, client, target)
+    /// What is done now and then: by the first digest thread.
+    pub(crate) fn housekeeping(&self) {
+        if self.leases.table().are_many() {
+            self.trimmer.ask();
+        }
+        self.mappings.look(&self.volume);
+        self.note_rates();
+        self.forget_old_requests();
     }
 }

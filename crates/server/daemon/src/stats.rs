@@ -273,8 +273,8 @@ impl Shared {
         let durability = Durability::from_number(superblock.durability).unwrap_or_default();
         let counts = self.map.counts();
         // Locks are taken one by one: within the expression below they would add up.
-        let stats = *self.totals.stats.lock();
-        let last_error = self.totals.last_error.lock().clone();
+        let stats = *self.digests.totals().stats.lock();
+        let last_error = self.digests.totals().last_error.lock().clone();
         let departed = self.clients.departed();
         let (client_count, clients) = self.client_statuses();
         let (moves, bouncing) = self.leases.table().moves(BOUNCING_MAX);
@@ -300,7 +300,7 @@ impl Shared {
             client_count,
             clients,
             written_by_others: self.accounts.of_others(),
-            limits: self.limits_now(),
+            limits: self.limits.now(),
             departed: departed
                 .into_iter()
                 .map(|d| DepartedStatus {
@@ -320,8 +320,8 @@ impl Shared {
             digest: DigestStatus {
                 stats,
                 skipped_ratio: stats.skipped_ratio(),
-                chunks: self.totals.chunks.load(Ordering::Relaxed),
-                refused: self.totals.refused.load(Ordering::Relaxed),
+                chunks: self.digests.totals().chunks.load(Ordering::Relaxed),
+                refused: self.digests.totals().refused.load(Ordering::Relaxed),
                 last_error,
             },
             rates: self.rate_status(),

@@ -33,6 +33,6 @@ pub(crate) mod reclaimer;
 mod sync;
 
 // Under these names the model checker has its own.
-use crate::digestion::Queue;
+use crate::digest_scheduler::Queue;
 use crate::{client, clients, halt, log_bytes, space};
 pub(crate) use sync::let_pass;

@@ -15,18 +15,21 @@
 //! Room was set aside for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it set aside, its log waits and is tried again.
 
+use crate::accounts::Accounts;
 use crate::client::{Client, Fate, Work};
-use crate::coherence::fence::is_over;
+use crate::clients::Clients;
+use crate::coherence::fence::{Fence, is_over};
+use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
+use crate::coherence::reclaimer::Reclaimer;
 use crate::halt::{Halt, digest_to};
 use crate::rights::Rights;
-use crate::shared::Shared;
-use crate::space::Supply;
-use crate::tiering::LogDigester;
+use crate::space::{Credits, Supply};
+use crate::tiering::{LogDigester, Tiering};
 use parking_lot::{Condvar, Mutex};
 use shale_device::failpoints;
-use shale_digest::{ChunkDone, DigestError, DigestStats, LogSource, Mode};
+use shale_digest::{ChunkDone, DigestError, DigestStats, Digester, LogSource, Mode};
 use shale_format::{Ino, LogPos};
-use shale_volume::VolumeError;
+use shale_volume::{Volume, VolumeError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,22 +103,67 @@ pub(crate) fn is_short(error: &DigestError) -> bool {
     matches!(error, DigestError::Volume(VolumeError::NoSpace { .. }))
 }
 
-impl Shared {
-    /// A digest thread. The first one also looks at logs that nobody rings for.
-    pub(crate) fn digest_loop(&self, first: bool) {
-        let wait = if first {
-            LOOK_EVERY
-        } else {
-            Duration::from_secs(3600)
+/// What [`DigestScheduler`] is made of.
+pub(crate) struct Parts {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) fence: Arc<Fence>,
+    pub(crate) digester: Arc<Digester>,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) leases: Arc<LeaseManager>,
+    pub(crate) tiering: Arc<Tiering>,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) accounts: Arc<Accounts>,
+    /// Percentage of a log at which its digest begins.
+    pub(crate) digest_at_percent: u32,
+}
+
+/// Has logs digested, and what follows from each chunk done.
+pub(crate) struct DigestScheduler {
+    parts: Parts,
+    totals: Totals,
+}
+
+impl DigestScheduler {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            totals: Totals::default(),
+        }
+    }
+
+    /// The leases that it asks about.
+    pub(crate) fn leases(&self) -> &Arc<LeaseManager> {
+        &self.parts.leases
+    }
+
+    /// What places data below NVM.
+    pub(crate) fn tiering(&self) -> &Arc<Tiering> {
+        &self.parts.tiering
+    }
+
+    /// Counters of all digests since the start.
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// A digest thread, until the queue is stopped. One of them looks at logs that nobody rings for, and does
+    /// `also` as often.
+    pub(crate) fn run(&self, also: Option<impl Fn()>) {
+        let wait = match also {
+            Some(_) => LOOK_EVERY,
+            None => Duration::from_secs(3600),
         };
-        while let Ok(next) = self.queue.pop(wait) {
+        while let Ok(next) = self.parts.queue.pop(wait) {
             if let Some(client) = next {
                 // The outcome is in the client's fate and in the totals.
                 let _ = self.digest_to(&client, u64::MAX);
                 self.after_eviction(&client);
             }
-            if first {
+            if let Some(also) = &also {
                 self.look();
+                also();
             }
         }
     }
@@ -123,8 +171,8 @@ impl Shared {
     /// A client that was cut off loses its leases once its log is in the volume.
     fn after_eviction(&self, client: &Client) {
         if is_over(client) {
-            self.leases.table().release_all(client.id);
-            self.credits.close(client.id);
+            self.parts.leases.table().release_all(client.id);
+            self.parts.credits.close(client.id);
         }
     }
 
@@ -138,25 +186,20 @@ impl Shared {
         })
     }
 
+    /// Queues logs that are fuller than they should be, and whose clients forgot to ring.
     fn look(&self) {
-        for client in self.clients.snapshot() {
-            let mark = client.ring_bytes / 100 * u64::from(self.config.digest_at_percent);
+        for client in self.parts.clients.snapshot() {
+            let mark = client.ring_bytes / 100 * u64::from(self.parts.digest_at_percent);
             if client.backlog() >= mark && client.served() {
-                self.queue.push(&client);
+                self.parts.queue.push(&client);
             }
         }
-        if self.leases.table().are_many() {
-            self.trimmer.ask();
-        }
-        self.mappings.look(&self.volume);
-        self.note_rates();
-        self.forget_old_requests();
     }
 
     /// Digests every log as far as it is committed when this begins: what clients go on logging
     /// meanwhile does not keep it from ending.
     pub(crate) fn digest_all(&self) {
-        let clients = self.clients.snapshot();
+        let clients = self.parts.clients.snapshot();
         let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
         for (client, end) in clients.iter().zip(ends) {
             // Whoever cannot be digested has been reported; the others count.
@@ -166,7 +209,7 @@ impl Shared {
 
     /// See [`LogDigester::digest_until`].
     fn digest_until(&self, enough: &mut dyn FnMut() -> bool) {
-        let clients = self.clients.snapshot();
+        let clients = self.parts.clients.snapshot();
         let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
         for (client, end) in clients.iter().zip(ends) {
             while client.digested() < end && self.digest_to(client, client.digested() + 1).is_ok() {
@@ -192,14 +235,17 @@ impl Shared {
             ring_bytes: client.ring_bytes,
             slot: client.slot,
         };
-        let digester = &self.digester;
-        let room = Supply::of(&self.volume).whole() / CHUNK_ROOM_PART;
+        let digester = &self.parts.digester;
+        let room = Supply::of(&self.parts.volume).whole() / CHUNK_ROOM_PART;
         let (mut tries, mut alone) = (0, false);
-        let mut straight = self.tiering.straight_turn(limit.0.saturating_sub(from.0));
+        let mut straight = self
+            .parts
+            .tiering
+            .straight_turn(limit.0.saturating_sub(from.0));
         loop {
             let rule = straight.as_ref().map(|turn| turn.rule);
-            let rights = Rights::new(client, self, rule);
-            let reader = self.reclaimer.read();
+            let rights = Rights::new(client, &self.parts.credits, &self.parts.leases, rule);
+            let reader = self.parts.reclaimer.read();
             let done = match alone {
                 false => digester.chunk_of(room, &source, from, limit, &rights, Mode::Live),
                 true => digester.chunk_alone(&source, from, limit, &rights, Mode::Live),
@@ -207,8 +253,8 @@ impl Shared {
             drop(reader);
             match done {
                 Ok(done) => {
-                    if let Err(e) = self.tiering.placed_straight(&done.below) {
-                        self.tiering.migration_failed(&e);
+                    if let Err(e) = self.parts.tiering.placed_straight(&done.below) {
+                        self.parts.tiering.migration_failed(&e);
                     }
                     drop(straight);
                     self.chunk_done(client, work, from, limit, &done, rights);
@@ -216,20 +262,20 @@ impl Shared {
                 }
                 // It finds another zone.
                 Err(e @ DigestError::Volume(VolumeError::WornZone(_))) if straight.is_some() => {
-                    self.tiering.migration_failed(&e);
+                    self.parts.tiering.migration_failed(&e);
                 }
                 // A device that failed gets nothing more: it goes to NVM.
                 Err(e @ DigestError::Volume(VolumeError::Lower(_) | VolumeError::LowerFull(_)))
                     if straight.is_some() =>
                 {
-                    self.tiering.migration_failed(&e);
+                    self.parts.tiering.migration_failed(&e);
                     straight = None;
                 }
                 Err(e) if passes_with_time(&e) && tries < TRIES => {
                     straight = None;
                     alone |= is_short(&e);
                     tries += 1;
-                    self.reclaimer.pass_within(PASS_WAIT);
+                    self.parts.reclaimer.pass_within(PASS_WAIT);
                 }
                 Err(e) if is_short(&e) => return Err(self.short(client, &e)),
                 Err(e) if self.gives_up(&e) => {}
@@ -248,10 +294,10 @@ impl Shared {
     /// Gives up a block below NVM that cannot be read, of which a record changes a part.
     fn gives_up(&self, error: &DigestError) -> bool {
         if let DigestError::Lost { addr, .. } = error {
-            self.tiering.bad_blocks.note(*addr, error);
+            self.parts.tiering.bad_blocks.note(*addr, error);
             *self.totals.last_error.lock() = Some(error.to_string());
         }
-        self.digester.give_up(error)
+        self.parts.digester.give_up(error)
     }
 
     fn chunk_done(
@@ -268,15 +314,15 @@ impl Shared {
             client.set_digested(done.upto);
             failpoints::reach("publish-digested");
             if let Some(txid) = done.txid {
-                self.clients.publish(txid);
+                self.parts.clients.publish(txid);
                 failpoints::reach("publish-epoch");
             }
             for (ino, blocks) in &done.touched {
-                self.tiering.recency.touch(*ino, blocks);
+                self.parts.tiering.recency.touch(*ino, blocks);
             }
-            self.accounts.add_chunk(client, done);
-            self.credits.settle(client.id, done.reserve_released);
-            self.reclaimer.ask();
+            self.parts.accounts.add_chunk(client, done);
+            self.parts.credits.settle(client.id, done.reserve_released);
+            self.parts.reclaimer.ask();
             client
                 .records
                 .fetch_add(done.stats.records, Ordering::Relaxed);
@@ -304,7 +350,7 @@ impl Shared {
         self.totals.refused.fetch_add(1, Ordering::Relaxed);
         *self.totals.last_error.lock() = Some(why.clone());
         work.refused = Some((pos, why.clone()));
-        self.fence.evict(client, why);
+        self.parts.fence.evict(client, why);
     }
 
     /// Takes numbers and blocks that digested records used out of the client's grant.
@@ -312,8 +358,8 @@ impl Shared {
     /// what counts is what the volume has now.
     fn use_up(&self, client: &Client, rights: Rights<'_>, done: &ChunkDone) {
         let asked = rights.asked_inos();
-        let _reader = self.reclaimer.read();
-        let view = self.volume.view();
+        let _reader = self.parts.reclaimer.read();
+        let view = self.parts.volume.view();
         let made = |ino: &u64| matches!(view.inode(Ino(*ino)), Ok(Some(_)));
         let made: Vec<u64> = asked.into_iter().filter(made).collect();
         let mut grants = client.grants.lock();
@@ -324,10 +370,10 @@ impl Shared {
         grants.blocks.remove_all(used.copied().collect());
         drop(grants);
         // Before this nobody else could be granted them.
-        self.volume.return_inodes(&done.vanished);
+        self.parts.volume.return_inodes(&done.vanished);
         self.forget_inodes(done);
         // A thread of the client may still be reading them: they are free after the next pass.
-        self.reclaimer.defer_free(&done.unused);
+        self.parts.reclaimer.defer_free(&done.unused);
     }
 
     /// Nothing is kept of inodes that are no more.
@@ -336,11 +382,11 @@ impl Shared {
         if gone().next().is_none() {
             return;
         }
-        let is_free = |ino| self.volume.is_free_inode(Ino(ino));
-        self.leases.table().forget(gone(), is_free);
-        self.accounts.forget(gone());
-        self.tiering.recency.forget(gone());
-        for client in self.clients.snapshot() {
+        let is_free = |ino| self.parts.volume.is_free_inode(Ino(ino));
+        self.parts.leases.table().forget(gone(), is_free);
+        self.parts.accounts.forget(gone());
+        self.parts.tiering.recency.forget(gone());
+        for client in self.parts.clients.snapshot() {
             let mut opened = client.opened.lock();
             if !opened.is_empty() {
                 for ino in gone() {
@@ -373,12 +419,18 @@ impl Shared {
     }
 }
 
-impl LogDigester for Shared {
+impl LogDigester for DigestScheduler {
     fn digest_all(&self) {
-        Shared::digest_all(self);
+        DigestScheduler::digest_all(self);
     }
 
     fn digest_until(&self, enough: &mut dyn FnMut() -> bool) {
-        Shared::digest_until(self, enough);
+        DigestScheduler::digest_until(self, enough);
+    }
+}
+
+impl LogFlusher for DigestScheduler {
+    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt> {
+        DigestScheduler::digest_to(self, client, target)
     }
 }
