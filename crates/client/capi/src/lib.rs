@@ -21,7 +21,7 @@ pub mod status;
 
 /// Memory of this library.
 #[global_allocator]
-static MEMORY: shale_device::Memory = shale_device::Memory::new();
+static MEMORY: shale_sys::Memory = shale_sys::Memory::new();
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,9 @@
 //! The key is made when the process attaches first, unless `SHALE_PROTECT=off` is in its
 //! environment. Threads that exist then have it closed, and open it in calls of their own.
 
-use shale_device::{LibraryKey, MapOptions, ProtectionKey};
 use shale_libfs::SessionMaps;
+use shale_nvm::MapOptions;
+use shale_sys::{LibraryKey, ProtectionKey};
 use std::sync::Once;
 
 static KEY: LibraryKey = LibraryKey::new();

@@ -3,7 +3,7 @@
 pub use rustix::io::Errno;
 
 use crate::lower::{self, Lacking};
-use shale_device::DeviceError;
+use shale_nvm::NvmError;
 use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
 use shale_volume::VolumeError;
@@ -70,7 +70,7 @@ pub(crate) fn volume(e: &VolumeError) -> Errno {
 }
 
 /// A device that fails is EIO; memory that there is not, to map or to read it, is ENOMEM.
-pub(crate) fn device(e: &DeviceError) -> Errno {
+pub(crate) fn device(e: &NvmError) -> Errno {
     tracing::error!("device: {e}");
     match e.raw_os_error() {
         Some(libc::ENOMEM) => Errno::NOMEM,

@@ -7,7 +7,7 @@
 
 use crate::session::Session;
 use parking_lot::Mutex;
-use shale_device::BlockReader;
+use shale_block::BlockReader;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
 use shale_proto::control::client_page;

@@ -4,7 +4,7 @@
 use crate::errno::{Errno, Stop};
 use crate::node::{Node, NodeState};
 use crate::op::Op;
-use shale_device::asymmetric::WriteGuard;
+use shale_sys::asymmetric::WriteGuard;
 use std::ops::{Index, IndexMut};
 
 /// Most inodes that one operation changes: a rename has two directories and two children.

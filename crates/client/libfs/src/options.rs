@@ -1,7 +1,7 @@
 //! How a session is opened, and how it maps what it is handed.
 
-use shale_device::Memory;
-use shale_device::nvm::MapOptions;
+use shale_nvm::MapOptions;
+use shale_sys::Memory;
 
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, Default)]

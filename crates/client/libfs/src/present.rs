@@ -5,8 +5,8 @@
 //! the next part of it at once, which costs a third of that. A program that writes little
 //! pays for little.
 
-use shale_device::Map;
 use shale_format::log::RING_AT;
+use shale_nvm::Map;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,8 +5,8 @@
 //! request, when the kernel sends it again, without doing it twice (DESIGN §12).
 
 use parking_lot::Mutex;
-use shale_device::mutants;
 use shale_format::LogPos;
+use shale_sys::mutants;
 use std::collections::HashMap;
 
 /// The requests in progress and the log position at which each began.

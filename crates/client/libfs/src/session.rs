@@ -27,15 +27,15 @@ use crate::requests::Requests;
 use crate::room::{Room, UNIT, ahead_bytes};
 use crate::search::Search;
 use parking_lot::Mutex;
-use shale_device::Memory;
-use shale_device::clock::Clock;
-use shale_device::nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
+use shale_nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
+use shale_sys::Memory;
+use shale_sys::clock::Clock;
 use shale_volume::View;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -185,12 +185,12 @@ impl Session {
     }
 
     /// Device counters of the NVM tier, as this process moved bytes.
-    pub fn nvm_counts(&self) -> shale_device::counters::Snapshot {
+    pub fn nvm_counts(&self) -> shale_nvm::counters::Snapshot {
         self.nvm.counts()
     }
 
     /// Device counters of the update log.
-    pub fn log_counts(&self) -> shale_device::counters::Snapshot {
+    pub fn log_counts(&self) -> shale_nvm::counters::Snapshot {
         self.log_map.counts()
     }
 

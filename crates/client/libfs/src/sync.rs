@@ -3,7 +3,7 @@
 //! the client is still served.
 
 pub(crate) use parking_lot::Mutex;
-pub(crate) use shale_device::nvm::SharedWords;
-pub(crate) use shale_device::{failpoints, mutants};
+pub(crate) use shale_nvm::SharedWords;
+pub(crate) use shale_sys::{failpoints, mutants};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 pub(crate) use std::thread::sleep;

@@ -26,12 +26,12 @@ use crate::write::{
     RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteFlags, after_write, end_of, log_pieces,
     missing_blocks,
 };
-use shale_device::mutants;
 use shale_format::FileBlock;
 use shale_format::limits::{BLOCK_BYTES, RECORD_ALIGN};
 use shale_format::record::{StealBody, flag, record_bytes};
 use shale_oplog::CHAIN_RECORDS_MAX;
 use shale_proto::message::GRANT_BLOCKS_MAX;
+use shale_sys::mutants;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes of the longest call that is one transaction. The daemon grants as many blocks for one call at most.

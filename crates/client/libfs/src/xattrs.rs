@@ -8,7 +8,6 @@ use crate::node::{Node, NodeState};
 use crate::op::Op;
 use crate::room::blocks_bytes;
 use crate::session::{Need, Session};
-use shale_device::asymmetric::WriteGuard;
 use shale_format::Ino;
 use shale_format::acl::AclKind;
 use shale_format::inode::time;
@@ -18,6 +17,7 @@ use shale_format::limits::{
 use shale_format::record::{XattrBody, record_bytes};
 use shale_format::xattr::{XattrEntry, Xattrs, encoded_bytes};
 use shale_oplog::encode;
+use shale_sys::asymmetric::WriteGuard;
 
 /// `XATTR_CREATE`: an attribute that exists is `EEXIST`.
 pub const XATTR_CREATE: u32 = 1;

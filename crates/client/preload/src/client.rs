@@ -13,8 +13,9 @@ use crate::thread;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
-use shale_device::{MapOptions, SystemClock};
 use shale_libfs::{Caller, Errno, Session, SessionMaps, SessionOptions};
+use shale_nvm::MapOptions;
+use shale_sys::SystemClock;
 use std::sync::Arc;
 
 /// A session with one mount.

@@ -49,7 +49,7 @@ pub mod thread;
 
 /// Memory of this library.
 #[global_allocator]
-static MEMORY: shale_device::Memory = shale_device::Memory::new();
+static MEMORY: shale_sys::Memory = shale_sys::Memory::new();
 
 #[cfg(not(test))]
 mod start;

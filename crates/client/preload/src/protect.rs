@@ -7,7 +7,7 @@
 //! outside of calls, so they begin closed. Between two instructions of
 //! [`crate::thread::Thread::begin`] nothing of LibFS runs.
 
-use shale_device::{LibraryKey, ProtectionKey};
+use shale_sys::{LibraryKey, ProtectionKey};
 
 static KEY: LibraryKey = LibraryKey::new();
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use shale_block::{Ask, MemoryBlocks, TierDevice};
 use shale_check::{CheckOptions, RepairReport, Report};
 use shale_daemon::{Daemon, DaemonConfig};
-use shale_device::block::Ask;
-use shale_device::{Access, Map, MemoryBlocks, TierDevice};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_libfs::{OFlags, Session};
+use shale_nvm::{Access, Map};
 use shale_volume::{LowerDevices, MkfsOptions, View, Volume};
 
 use super::Trial;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use shale_check::{CheckOptions, check_volume_dir};
 use shale_daemon::{Daemon, DaemonConfig};
-use shale_device::SystemClock;
 use shale_format::TierId;
 use shale_pool::DeviceKind;
 use shale_pool::VolumeFile;
 use shale_pool::volume_file::DeviceFile;
+use shale_sys::SystemClock;
 
 use super::Trial;
 use super::child::{Point, Process, told, was_killed};

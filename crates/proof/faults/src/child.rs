@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use shale_device::SystemClock;
 use shale_libfs::Session;
 use shale_proto::SocketChannel;
+use shale_sys::SystemClock;
 
 use super::load::Load;
 use super::sight::use_it;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use shale_check::{CheckOptions, repair};
-use shale_device::sim::{Recorded, Recording};
-use shale_device::{Map, MapOptions};
+use shale_nvm::{Map, MapOptions};
+use shale_record::{Recorded, Recording};
 use shale_volume::Volume;
 
 use super::Trial;

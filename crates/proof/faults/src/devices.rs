@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use shale_daemon::DaemonConfig;
-use shale_device::SystemClock;
 use shale_format::Durability;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_pool::DeviceKind;
@@ -12,6 +11,7 @@ use shale_pool::LowerTiers;
 use shale_pool::MakeOptions;
 use shale_pool::make_volume;
 use shale_pool::volume_file::DeviceFile;
+use shale_sys::SystemClock;
 
 use super::Trial;
 use super::below::{down, large};

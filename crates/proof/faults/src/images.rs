@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use shale_check::{CheckOptions, RepairReport, check_volume_dir, repair_volume_dir};
 use shale_daemon::Daemon;
-use shale_device::{Access, Map, SystemClock};
 use shale_format::limits::BLOCK_BYTES;
 use shale_libfs::OFlags;
+use shale_nvm::{Access, Map};
 use shale_pool::nvm_dir::segment_name;
+use shale_sys::SystemClock;
 use shale_volume::View;
 
 use super::Trial;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use rustix::io::Errno;
+use shale_block::Ask;
 use shale_daemon::Daemon;
 use shale_daemon::tiering::Speed;
-use shale_device::block::Ask;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use shale_libfs::OFlags;

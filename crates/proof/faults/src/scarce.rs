@@ -9,9 +9,9 @@ use shale_bench::Result;
 use shale_model::{Memory, Side};
 
 use rustix::io::Errno;
-use shale_device::clock::ManualClock;
 use shale_libfs::{Recent, Session, SessionOptions};
 use shale_proto::InProcess;
+use shale_sys::clock::ManualClock;
 use std::sync::Arc;
 
 /// Operations of a client whose daemon is short of something.
@@ -166,7 +166,7 @@ pub fn clock(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         let mut model = Memory::new(0o755);
         stage.put(&trial.stage()?.image()?)?;
         for years in [54, 1, 0, 40] {
-            let clock: Arc<dyn shale_device::Clock> = Arc::new(ManualClock::new(years * YEAR_NS));
+            let clock: Arc<dyn shale_sys::Clock> = Arc::new(ManualClock::new(years * YEAR_NS));
             let start = || shale_daemon::Daemon::start(stage.config(), clock.clone());
             let daemon = kept!(shale_powercut::base::once_free(start).map_err(|e| e.to_string()));
             let channel = Arc::new(InProcess(daemon.attach_in_process(0)));

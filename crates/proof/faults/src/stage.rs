@@ -10,14 +10,15 @@ use std::sync::Arc;
 
 use shale_check::{CheckOptions, RepairReport, Report, check_volume_dir, repair_volume_dir};
 use shale_daemon::{Daemon, DaemonConfig};
-use shale_device::{Access, Map, SystemClock};
 use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN, SEGMENT_BYTES};
 use shale_format::{DirKey, Ino};
 use shale_libfs::{Caller, Recent, Session, SessionOptions};
+use shale_nvm::{Access, Map};
 use shale_pool::VolumeFile;
 use shale_pool::nvm_dir::{make_nvm, segment_name, segment_sizes};
 use shale_pool::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_proto::{Channel, InProcess};
+use shale_sys::SystemClock;
 use shale_volume::{MkfsOptions, View, Volume};
 use tempfile::TempDir;
 

@@ -2,13 +2,13 @@
 
 use super::served::Place;
 use shale_daemon::Daemon;
-use shale_device::{Access, Map, View, nvm::Piece};
 use shale_format::Ino;
 use shale_format::log::{LogHeader, RING_AT};
 use shale_format::record::{
     CreateBody, FallocateBody, Kind, LinkBody, RecordHeader, RenameBody, SetAttrBody, StealBody,
     XattrBody,
 };
+use shale_nvm::{Access, Map, Piece, View};
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION};
 use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request};

@@ -173,7 +173,7 @@ fn stopped(scene: &Scene<'_>) -> (Attacker, Reply) {
     let begun = std::time::Instant::now();
     b.take(ino);
     assert!(begun.elapsed().as_secs() < 5, "bounded");
-    let told = shale_device::View::load_u32(&a.daemon_page, 128);
+    let told = shale_nvm::View::load_u32(&a.daemon_page, 128);
     assert_eq!(told, state::EVICTED);
     a.append(write(ino, 0, b"late"));
     let reply = a.digest();

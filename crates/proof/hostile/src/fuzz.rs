@@ -6,8 +6,8 @@
 use super::attacker::*;
 use super::stage::Stage;
 use shale_bench::chance::Chance;
-use shale_device::View;
 use shale_format::record::{RecordHeader, flag};
+use shale_nvm::View;
 use shale_proto::{Insist, LeaseMode, Reply, Request};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;

@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 
 use shale_daemon::tiering::Speed;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError, FixedLogs};
-use shale_device::sim::{Action, Recorded, Recording, Told};
-use shale_device::{Access, Clock, Map, MapOptions};
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::{RING_AT, file_name};
 use shale_libfs::{Caller, Recent, Session, SessionMaps, SessionOptions};
+use shale_nvm::{Access, Map, MapOptions};
 use shale_pool::PoolError;
 use shale_pool::VolumeFile;
 use shale_pool::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_proto::InProcess;
+use shale_record::{Action, Recorded, Recording, Told};
+use shale_sys::Clock;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
 

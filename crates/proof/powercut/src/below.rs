@@ -5,12 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use shale_block::{Ask, MemoryBlocks, Step, TierDevice};
 use shale_check::Below as Devices;
-use shale_device::block::{Ask, Step};
-use shale_device::sim::{BlockReplay, BlockRules, BlockTape, Choice, Recording, Told};
-use shale_device::{MemoryBlocks, TierDevice};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::superblock::{DeviceEntry, TierTable};
+use shale_record::{BlockReplay, BlockRules, BlockTape, Choice, Recording, Told};
 use shale_volume::{LowerDevices, MkfsOptions};
 use zerocopy::FromZeros;
 

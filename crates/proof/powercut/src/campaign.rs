@@ -213,7 +213,7 @@ pub struct Switched;
 
 fn switch(mutant: Option<&'static str>) {
     #[cfg(feature = "mutants")]
-    shale_device::mutants::switch_on(mutant);
+    shale_sys::mutants::switch_on(mutant);
     let _ = mutant;
 }
 
@@ -222,7 +222,7 @@ impl Switched {
     pub fn on(mutant: Option<&'static str>, threads: bool) -> Switched {
         switch(mutant);
         #[cfg(feature = "mutants")]
-        shale_device::mutants::hold_between(threads.then_some(super::unrest::hold_between));
+        shale_sys::mutants::hold_between(threads.then_some(super::unrest::hold_between));
         let _ = threads;
         Switched
     }
@@ -232,7 +232,7 @@ impl Drop for Switched {
     fn drop(&mut self) {
         switch(None);
         #[cfg(feature = "mutants")]
-        shale_device::mutants::hold_between(None);
+        shale_sys::mutants::hold_between(None);
     }
 }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use shale_check::{Below as Devices, CheckOptions, Severity, check};
 use shale_daemon::{Daemon, RecoveryReport, recover_only};
-use shale_device::sim::Recorded;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId};
 use shale_libfs::OFlags;
+use shale_record::Recorded;
 use shale_volume::{Inode, View, VolumeError};
 
 use super::base::{Base, PAGE_BYTES, Place, attach, clock, once_free, side};

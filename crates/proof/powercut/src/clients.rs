@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shale_daemon::Daemon;
-use shale_device::sim::{Recording, set_operation};
 use shale_libfs::Session;
+use shale_record::{Recording, set_operation};
 
 use super::base::{Base, side};
 use super::orders::{Call, Orders};

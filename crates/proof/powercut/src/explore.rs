@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use shale_device::sim::BlockRules;
+use shale_record::BlockRules;
 
 use super::base::{Base, Place};
 use super::check::{self, Recovered};

@@ -2,7 +2,7 @@
 //!
 //! [`Cutter`] steps through a recording. At any point it knows what is certain to be on the
 //! media and, unit by unit of 8 bytes, what might be there instead. It does what
-//! [`shale_device::sim::Replay`] does, but keeps only what differs from the base, and knows
+//! [`shale_record::Replay`] does, but keeps only what differs from the base, and knows
 //! the hash of an image without making it: a million images can be looked at.
 //!
 //! Invariants: an [`Image`] holds no unit that is equal to the base; its hash is the
@@ -13,8 +13,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use shale_device::StoreKind;
-use shale_device::sim::{Action, Recorded};
+use shale_nvm::StoreKind;
+use shale_record::{Action, Recorded};
 
 use shale_bench::chance::Chance;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
-use shale_device::sim::{Recorded, Told, set_operation};
 use shale_libfs::Session;
+use shale_record::{Recorded, Told, set_operation};
 
 use super::base::{Base, Place, attach, clock, once_free, side};
 use super::below;

@@ -3,8 +3,8 @@
 //! Whatever survives is the old volume as it was, no volume, or the new one, empty. When
 //! `mkfs` has returned it is the new one, whole.
 
-use shale_device::Access;
-use shale_device::sim::Recorded;
+use shale_nvm::Access;
+use shale_record::Recorded;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 
 use super::base::{Base, Place, mkfs_options};

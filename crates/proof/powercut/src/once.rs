@@ -14,10 +14,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use shale_daemon::{Daemon, DaemonConfig, LeaseHook};
-use shale_device::sim::Recorded;
 use shale_format::log::slot_state;
 use shale_libfs::{Caller, Errno, Session, SessionOptions};
 use shale_proto::InProcess;
+use shale_record::Recorded;
 
 use super::base::{Base, LOGS, Place, clock, medium_name, once_free, side};
 use super::check;

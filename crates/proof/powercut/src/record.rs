@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shale_daemon::Daemon;
-use shale_device::sim::{Recorded, Recording, set_operation};
 use shale_libfs::Session;
+use shale_record::{Recorded, Recording, set_operation};
 
 use super::base::{Base, Place, attach, clock, once_free, side};
 use super::clients;

@@ -8,11 +8,11 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use shale_device::Map;
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, LOG_SLOTS};
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
 use shale_format::{FileBlock, Ino, TierId};
+use shale_nvm::Map;
 use shale_volume::{Inode, Mapping, Run, View, VolumeError};
 
 use super::base::Place;

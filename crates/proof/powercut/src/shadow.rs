@@ -6,8 +6,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{SeekFrom, seek};
-use shale_device::sim::{Action, Recorded};
 use shale_format::log::file_name;
+use shale_record::{Action, Recorded};
 
 use super::base::{Base, PAGE_BYTES, Place};
 

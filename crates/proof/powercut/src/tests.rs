@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shale_device::StoreKind;
-use shale_device::counters::Path;
-use shale_device::sim::{Action, BlockRules, Choice, MediaRules, Recorded, Recording};
-use shale_device::{LINE_BYTES, MapOptions};
+use shale_nvm::counters::Path;
+use shale_nvm::{LINE_BYTES, MapOptions, StoreKind};
+use shale_record::{Action, BlockRules, Choice, MediaRules, Recorded, Recording};
 
 use super::base::{Base, More, Place};
 use super::campaign::{self, Options};
@@ -222,7 +221,7 @@ fn a_volume_that_lost_a_store_is_seen() {
     );
 }
 
-/// The quick cutter leaves what the one of the device crate leaves.
+/// The quick cutter leaves what that of `shale-record` leaves.
 #[test]
 fn images_are_those_of_the_device() {
     const BYTES: usize = 4096;

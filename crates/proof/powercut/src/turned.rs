@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use shale_device::Access;
-use shale_device::sim::Action;
 use shale_format::log::RING_AT;
+use shale_nvm::Access;
+use shale_record::Action;
 
 use super::base::{Base, Place, medium_name};
 use super::record::{Wrong, run};

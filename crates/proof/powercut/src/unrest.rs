@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use shale_device::counters::Path;
-use shale_device::sim::Medium;
-use shale_device::{Recorder, Sink};
+use shale_nvm::counters::Path;
+use shale_nvm::{Recorder, Sink};
+use shale_record::Medium;
 
 use shale_bench::chance::Chance;
 

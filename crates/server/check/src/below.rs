@@ -6,7 +6,7 @@ use super::lower::zone_entry;
 use super::media::{Block, Media};
 use super::report::Object;
 use super::slots::{Slot, state};
-use shale_device::TierDevice;
+use shale_block::TierDevice;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::root_kind;

@@ -5,7 +5,6 @@
 
 use super::report::{Object, Severity};
 use super::{Checker, LogFile};
-use shale_device::{Path, View};
 use shale_format::LogPos;
 use shale_format::limits::{
     BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS, RECORD_ALIGN, RECORD_BYTES_MAX,
@@ -13,6 +12,7 @@ use shale_format::limits::{
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
 use shale_format::record::RecordHeader;
 use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, Superblock};
+use shale_nvm::{Path, View};
 use shale_oplog::{Op, Scan};
 
 /// No log comes near it; positions above would overflow.

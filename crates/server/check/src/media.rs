@@ -4,11 +4,11 @@
 //! Invariant: every address is checked before it becomes an offset; nothing is written.
 
 use super::below::{Below, Devices};
-use shale_device::{Map, Path};
 use shale_format::BlockAddr;
 use shale_format::device_table::DeviceTable;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::RootBlock;
+use shale_nvm::{Map, Path};
 use std::sync::Arc;
 
 /// Bytes of one block.

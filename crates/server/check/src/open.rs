@@ -7,9 +7,9 @@ use super::{
     CheckOptions, Finding, LogFile, Progress, RepairReport, Report, Severity, check, repair,
 };
 use rustix::fs::FlockOperation;
-use shale_device::{Access, Map, MapOptions};
 use shale_format::limits::{LOG_SLOTS, SEGMENT_BYTES};
 use shale_format::log::file_name;
+use shale_nvm::{Access, Map, MapOptions};
 use shale_pool::device_assembly;
 use shale_pool::error::PoolError;
 use shale_pool::labels;

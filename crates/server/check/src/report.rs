@@ -1,8 +1,8 @@
 //! What a check found: findings, counts, and how they are told.
 
 use serde::Serialize;
-use shale_device::printable;
 use shale_format::FormatError;
+use shale_sys::printable;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -9,16 +9,16 @@ use crate::error::{DaemonError, Result};
 use crate::log_bytes::FileBytes;
 use crate::rights::Person;
 use crate::shared::Shared;
-use shale_device::{Access, Map, Path as CountPath, Piece};
-use shale_device::{failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
+use shale_nvm::{Access, Map, Path as CountPath, Piece};
 use shale_oplog::{Log, LogBytes};
 use shale_pool::mkfs::random;
 use shale_pool::nvm_dir::remove;
 use shale_proto::PeerIdentity;
 use shale_proto::message::PROTO_VERSION;
+use shale_sys::{failpoints, mutants};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Shared {
             let errno = match &e {
                 DaemonError::NoSlot { .. } => libc::EUSERS,
                 DaemonError::Closing => libc::ESHUTDOWN,
-                DaemonError::Device(d) => d.raw_os_error().unwrap_or(libc::EIO),
+                DaemonError::Nvm(d) => d.raw_os_error().unwrap_or(libc::EIO),
                 _ => libc::EIO,
             };
             (errno, e.to_string())
@@ -289,10 +289,10 @@ mod tests {
     use super::*;
     use crate::connection::Connection;
     use crate::{Daemon, DaemonConfig};
-    use shale_device::SystemClock;
     use shale_pool::MakeOptions;
     use shale_pool::make_volume;
     use shale_proto::{Handler, Reply, Request};
+    use shale_sys::SystemClock;
 
     const TRUSTED: u32 = 1002;
 

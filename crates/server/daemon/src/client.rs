@@ -161,8 +161,8 @@ impl Client {
 pub(crate) mod tests {
     use super::*;
     use crate::coherence::barrier::Barrier;
-    use shale_device::{Access, Map, MapOptions, nvm::Piece};
     use shale_format::log::{END_AT, end};
+    use shale_nvm::{Access, Map, MapOptions, Piece};
     use shale_proto::control::client_page;
 
     /// A client with a log in memory and no process behind it.
@@ -179,7 +179,7 @@ pub(crate) mod tests {
             },
             may_steal: true,
             log_fd: rustix::io::dup(log.fds().next().unwrap()).unwrap(),
-            log: Box::new(log.on(shale_device::Path::Log).clone()),
+            log: Box::new(log.on(shale_nvm::Path::Log).clone()),
             log_path: PathBuf::new(),
             salt: 1,
             ring_bytes: 1 << 20,

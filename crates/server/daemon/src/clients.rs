@@ -5,8 +5,8 @@
 
 use crate::client::Client;
 use parking_lot::{Mutex, RwLock};
-use shale_device::mutants;
 use shale_format::TxId;
+use shale_sys::mutants;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -32,10 +32,10 @@ use crate::tiering::{
     self, Holding, MigrateProgress, Of, PinReport, STRAIGHT_BYTES, Settings, Speed, Tiering,
 };
 use parking_lot::Mutex;
-use shale_device::{Clock, Map, MapOptions, failpoints};
 use shale_digest::Digester;
 use shale_format::TierId;
 use shale_format::log::RING_AT;
+use shale_nvm::{Map, MapOptions};
 use shale_oplog::Recent;
 use shale_pool::PoolError;
 use shale_pool::device_assembly::{self, Expected};
@@ -45,6 +45,7 @@ use shale_pool::nvm_dir::{self, NvmLock, open_nvm};
 use shale_pool::volume_file::{DeviceFile, VolumeFile};
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
+use shale_sys::{Clock, failpoints};
 use shale_volume::{LowerDevices, View, Volume};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;

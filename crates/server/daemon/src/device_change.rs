@@ -233,7 +233,7 @@ impl Shared {
         self.add_opened(tier, 0, file, new)?;
         self.clients.tell_tiers(|| self.tiering.is_tiered());
         let begun = self.digest_what_was();
-        shale_device::failpoints::reach("tiers-begun");
+        shale_sys::failpoints::reach("tiers-begun");
         if let Err(why) = begun {
             let done = self.volume.remove_device(tier, &new.entry.uuid)?;
             self.clients.publish(done.txid);
@@ -332,12 +332,12 @@ impl Shared {
         if let Some(volume) = &self.config.volume_path {
             VolumeFile::name_device(volume, tier, file)?;
         }
-        shale_device::failpoints::reach("device-named");
+        shale_sys::failpoints::reach("device-named");
         let volume = &self.volume;
         let done = volume.add_device_at(tier, (&new.entry, new.start), &new.device, run)?;
         volume.set_spare(tier, place, file.spare())?;
         self.clients.publish(done.txid);
-        shale_device::failpoints::reach("device-added");
+        shale_sys::failpoints::reach("device-added");
         Ok(())
     }
 
@@ -416,7 +416,7 @@ impl Shared {
         self.clients.publish(done.txid);
         self.clients.tell_tiers(|| self.tiering.is_tiered());
         self.reclaimer.ask();
-        shale_device::failpoints::reach("device-removed");
+        shale_sys::failpoints::reach("device-removed");
         let Some(device) = &found.info.device else {
             return Ok(());
         };

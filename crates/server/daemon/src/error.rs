@@ -1,6 +1,6 @@
 //! What can go wrong in the daemon: where, what was expected, what was found.
 
-use shale_device::DeviceError;
+use shale_nvm::NvmError;
 use shale_oplog::OplogError;
 use shale_pool::PoolError;
 use shale_proto::ProtoError;
@@ -33,9 +33,9 @@ pub enum DaemonError {
     /// The volume was shut down, and is mounted still.
     #[error("the volume was shut down: unmount it, and mount it again")]
     Down,
-    /// Media.
+    /// NVM.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Nvm(#[from] NvmError),
     /// The volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),
@@ -52,7 +52,6 @@ impl DaemonError {
     pub fn is_busy(&self) -> bool {
         match self {
             DaemonError::Pool(error) => error.is_busy(),
-            DaemonError::Device(error) => error.raw_os_error() == Some(libc::EWOULDBLOCK),
             _ => false,
         }
     }

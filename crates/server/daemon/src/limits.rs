@@ -21,9 +21,9 @@ use crate::client::{Client, Reach};
 use crate::clients::Clients;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use shale_device::Clock;
 use shale_format::limits::BLOCK_BYTES;
 use shale_proto::Reply;
+use shale_sys::Clock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -67,7 +67,7 @@ impl Connections {
         let peer = SocketPeer::accept(listener.as_fd())?;
         let who = peer.identity()?;
         let wake = peer.duplicate()?;
-        let groups = shale_device::peer_groups(wake.as_fd());
+        let groups = shale_sys::peer_groups(wake.as_fd());
         let groups = groups.map_err(std::io::Error::from)?;
         let mut open = self.open.lock();
         let same = open.1.values().filter(|o| o.uid == who.uid).count();

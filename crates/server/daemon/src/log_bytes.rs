@@ -26,7 +26,7 @@ impl FileBytes {
     /// It is not there, or is something else.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = shale_device::failpoints::io()
+        let fd = shale_sys::failpoints::io()
             .and_then(|()| rustix::fs::open(path, flags, Mode::empty()))
             .map_err(|e| DaemonError::file(path, "open it", e))?;
         let stat = rustix::fs::fstat(&fd)

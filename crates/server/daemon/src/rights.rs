@@ -11,7 +11,6 @@ use crate::client::Client;
 use crate::coherence::lease_manager::LeaseManager;
 use crate::space::Credits;
 use parking_lot::Mutex;
-use shale_device::mutants;
 use shale_digest::{Act, Authority, Change, OwnLog, Straight};
 use shale_format::Ino;
 use shale_format::acl::{Acl, AclKind, matters, permits};
@@ -21,6 +20,7 @@ use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr};
 use shale_format::xattr::CAPABILITY;
 use shale_proto::LeaseMode;
+use shale_sys::mutants;
 use shale_volume::{Run, View};
 use std::collections::HashSet;
 

@@ -18,8 +18,8 @@
 //! [`Reply::NoSpace`]: shale_proto::Reply::NoSpace
 
 use parking_lot::Mutex;
-use shale_device::mutants;
 use shale_format::limits::BLOCK_BYTES;
+use shale_sys::mutants;
 use shale_volume::{Space as Blocks, Volume};
 use std::collections::HashMap;
 

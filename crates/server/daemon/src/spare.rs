@@ -7,7 +7,7 @@
 
 use crate::error::{DaemonError, Result};
 use parking_lot::{Condvar, Mutex};
-use shale_device::{Access, Map, Piece, create_unnamed, name_unnamed};
+use shale_nvm::{Access, Map, Piece, create_unnamed, name_unnamed};
 use shale_pool::nvm_dir::remove;
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -4,7 +4,7 @@ use crate::shared::Shared;
 use crate::tiering::MigrationCounts;
 use crate::tiering::{Span, tier_name};
 use serde::{Deserialize, Serialize};
-use shale_device::TierDevice;
+use shale_block::TierDevice;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use shale_pool::device_probe::DeviceKind;
@@ -110,16 +110,15 @@ pub struct FlashUse {
 impl FlashUse {
     /// `None`: the device is no emulated flash.
     pub(crate) fn of(device: &dyn TierDevice) -> Option<FlashUse> {
-        let flash = device.flash()?;
-        let counts = flash.counts();
+        let work = device.flash()?;
         Some(FlashUse {
-            page_bytes: flash.geometry().page_bytes.into(),
-            pages_programmed: counts.pages_programmed,
-            pages_read: counts.pages_read,
-            blocks_erased: counts.blocks_erased,
-            out_of_order: counts.out_of_order,
-            unreadable: counts.unreadable,
-            device_ns: flash.pace().now_ns(),
+            page_bytes: work.page_bytes,
+            pages_programmed: work.pages_programmed,
+            pages_read: work.pages_read,
+            blocks_erased: work.blocks_erased,
+            out_of_order: work.out_of_order,
+            unreadable: work.unreadable,
+            device_ns: work.device_ns,
         })
     }
 }

@@ -6,13 +6,13 @@ use super::DigestError;
 use super::gather::LogSource;
 use super::layout::{FilePlan, Link};
 use super::plan::{EntryChange, InodePlan, Orphan, Plan};
-use shale_device::mutants;
 use shale_format::acl::AclKind;
 use shale_format::extent::{Extent, UNWRITTEN, root_kind};
 use shale_format::inode::{Inode, flag};
 use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, LogPos, TierId, TxId};
+use shale_sys::mutants;
 use shale_volume::{Committed, Txn, Volume};
 use std::ops::Range;
 

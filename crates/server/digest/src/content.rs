@@ -5,9 +5,9 @@
 //! no piece covers is as in the volume below `cut` and reads as zeros from there on.
 
 use super::ranges::{Advance, Ranges};
-use shale_device::mutants;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, LogPos};
+use shale_sys::mutants;
 
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 

@@ -14,14 +14,14 @@ use super::layout::{CopyRun, From};
 use super::lost;
 use super::plan::{InodePlan, Item, Plan};
 use crate::tail_block_cache::{TailBlockCache, tail_block};
-use shale_device::mutants;
-use shale_device::{LINE_BYTES, Path};
 use shale_format::extent::{Extent, UNWRITTEN};
 use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TierId};
+use shale_nvm::{LINE_BYTES, Path};
 use shale_oplog::Op;
+use shale_sys::mutants;
 use shale_volume::{Heat, KeptLeaf, Mapping, Run, View, Volume, VolumeError};
 
 /// Bytes that are put together before they are written: they stay in the caches.

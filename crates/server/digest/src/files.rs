@@ -4,7 +4,6 @@
 use super::authority::Act;
 use super::content::{BLOCK, Content, Shift};
 use super::net::{At, NOBODY, Net, Step, Stop, XattrNet, bad, need};
-use shale_device::mutants;
 use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
 use shale_format::inode::flag::CHANGEABLE;
@@ -14,6 +13,7 @@ use shale_format::limits::{
 use shale_format::record::{SetAttrBody, attr, flag};
 use shale_format::xattr::{CAPABILITY, encoded_bytes};
 use shale_format::{BlockAddr, Ino, LogPos};
+use shale_sys::mutants;
 use shale_volume::Run;
 
 /// Bits of `fallocate(2)`.

@@ -8,13 +8,13 @@
 use super::estimate::{FIXED_BYTES, SLOT_BYTES};
 use super::files::shifts;
 use super::plan::{Item, Refused};
-use shale_device::mutants;
 use shale_format::checksum::Crc32c;
 use shale_format::dirent::kind_of_mode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::{RenameBody, flag};
 use shale_format::{BlockAddr, Ino, LogPos};
 use shale_oplog::{LogBytes, Op, Record, Scan};
+use shale_sys::mutants;
 use shale_volume::{Run, View};
 use std::collections::HashSet;
 

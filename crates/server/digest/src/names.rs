@@ -4,12 +4,12 @@
 use super::authority::Act;
 use super::content::BLOCK;
 use super::net::{At, Entry, Net, Step, bad, need};
-use shale_device::mutants;
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, target_checksum, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};
 use shale_format::record::{CreateBody, RenameBody, flag};
 use shale_format::{DirKey, Ino};
+use shale_sys::mutants;
 
 /// `RENAME_EXCHANGE`.
 const EXCHANGE: u32 = 2;

@@ -5,9 +5,9 @@
 //! interleaved rounds, so that both sides see the same machine.
 #![forbid(unsafe_code)]
 
-use shale_device::Map;
 use shale_format::log::{LOG_MAGIC, LogHeader, RING_AT};
 use shale_format::{Ino, LogPos};
+use shale_nvm::Map;
 use shale_oplog::{CommittedWord, Log, Overlay, Scan, Source, Writer, encode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -26,9 +26,10 @@ use crate::fill;
 use crate::log::Log;
 use crate::ring::{Claim, Kept, Permit, Reservation, Ring};
 use parking_lot::Mutex;
-use shale_device::{Map, SharedWords, failpoints, mutants};
 use shale_format::LogPos;
 use shale_format::record::flag;
+use shale_nvm::{Map, SharedWords};
+use shale_sys::{failpoints, mutants};
 use std::sync::Arc;
 use std::time::Duration;
 

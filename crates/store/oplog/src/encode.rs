@@ -4,7 +4,6 @@
 //! The caller fills in what is not part of the operation itself through
 //! [`Part::header`]: `time_ns`, `request`, `lease`, `reserve` and flags.
 
-use shale_device::View;
 use shale_format::limits::{
     NAME_BYTES_MAX, RECORD_BYTES_MAX, SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX,
     XATTR_VALUE_BYTES_MAX,
@@ -14,6 +13,7 @@ use shale_format::record::{
     XattrBody,
 };
 use shale_format::{Ino, LogPos};
+use shale_nvm::View;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Bytes of the longest body.

@@ -10,9 +10,9 @@
 
 use crate::encode::Part;
 use crate::log::Log;
-use shale_device::{LINE_BYTES, LINE_WORDS, crc32c};
 use shale_format::limits::CHECKSUM_BYTES_MAX;
 use shale_format::record::{Kind, RecordHeader, StealBody, flag};
+use shale_nvm::{LINE_BYTES, LINE_WORDS, crc32c};
 use zerocopy::IntoBytes;
 
 const _: () = assert!(RecordHeader::BYTES == LINE_BYTES, "a header is one line");

@@ -5,11 +5,11 @@
 
 use crate::error::OplogError;
 use crate::ring::in_ring;
-use shale_device::{LINE_BYTES, Map, Path, View, crc32c};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{END_AT, LogHeader, RING_AT, TAIL_AT};
 use shale_format::record::RecordHeader;
+use shale_nvm::{LINE_BYTES, Map, Path, View, crc32c};
 use std::sync::Arc;
 
 /// One mapped log file.

@@ -15,7 +15,7 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering, barrier, compiler_fence};
 use crate::sync::{SPINS, YIELDS, spin, yield_now};
-use shale_device::mutants;
+use shale_sys::mutants;
 use std::sync::PoisonError;
 use std::time::Duration;
 

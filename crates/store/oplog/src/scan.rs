@@ -14,10 +14,10 @@ use crate::encode::payload_at;
 use crate::log::{Log, place};
 use crate::ring::PERMIT_PART;
 use crate::source::{LogBytes, Window};
-use shale_device::mutants;
 use shale_format::checksum::Crc32c;
 use shale_format::record::{Kind, RecordHeader, StealBody, flag};
 use shale_format::{BlockAddr, LogPos};
+use shale_sys::mutants;
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 

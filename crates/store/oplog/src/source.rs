@@ -5,7 +5,7 @@
 //! reads the log of somebody it does not trust reads it by calls into the kernel, which
 //! say what is not there; whoever reads its own log reads the mapping.
 
-use shale_device::View;
+use shale_nvm::View;
 
 /// The bytes of a log file, for reading.
 pub trait LogBytes: Send + Sync {

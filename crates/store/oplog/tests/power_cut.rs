@@ -7,14 +7,14 @@
 mod fixture;
 
 use fixture::{Random, SALT, header, image, log, scan, writer};
-use shale_device::sim::{Choice, MediaRules, Recording};
-use shale_device::{Map, MapOptions};
 use shale_format::checksum::crc32c;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::RING_AT;
 use shale_format::record::{Kind, StealBody};
 use shale_format::{BlockAddr, Ino, LogPos};
+use shale_nvm::{Map, MapOptions};
 use shale_oplog::{Log, Op, Part, Scan, encode};
+use shale_record::{Choice, MediaRules, Recording};
 use std::sync::Arc;
 
 const SEEDS: u64 = 6;

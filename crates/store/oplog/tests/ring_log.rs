@@ -3,11 +3,11 @@
 mod fixture;
 
 use fixture::{Random, SALT, header, log, map, new_writer, scan, writer};
-use shale_device::Map;
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::{RING_AT, TAIL_AT};
 use shale_format::record::{Kind, RecordHeader, flag};
 use shale_format::{Ino, LogPos};
+use shale_nvm::Map;
 use shale_oplog::{Appended, CommittedWord, Log, Op, OplogError, Part, Scan, Writer, encode};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -16,9 +16,10 @@ use crate::error::{PoolError, Result};
 use crate::labels::{self, PUT_BACK};
 use crate::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use rustix::io::Errno;
-use shale_device::{AbsentBlocks, DeviceError, Map, TierDevice};
+use shale_block::{AbsentBlocks, BlockError, TierDevice};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::superblock::Superblock;
+use shale_nvm::Map;
 use shale_volume::{LowerDevices, View, Volume};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -270,7 +271,7 @@ fn by_label<'f>(files: &'f [DeviceFile], places: &[DevicePlace]) -> Vec<Option<&
 /// A device that cannot be opened because it is not there, or is not what it was, is wrong; any other error stays.
 fn as_wrong(path: &Path, error: PoolError) -> PoolError {
     let why = match &error {
-        PoolError::Device(DeviceError::Os { tried, source, .. }) => {
+        PoolError::Device(BlockError::Os { tried, source, .. }) => {
             let gone = [
                 Errno::NOENT,
                 Errno::NOTDIR,
@@ -285,11 +286,11 @@ fn as_wrong(path: &Path, error: PoolError) -> PoolError {
             }
             format!("cannot {tried}: {source}")
         }
-        PoolError::Device(DeviceError::Short {
+        PoolError::Device(BlockError::Short {
             expected, found, ..
         }) => format!("expected at least {expected} bytes, found {found}"),
-        PoolError::Device(DeviceError::Unfit { why, .. }) => why.clone(),
-        PoolError::Device(DeviceError::Image { .. } | DeviceError::ZoneReport { .. }) => {
+        PoolError::Device(BlockError::Unfit { why, .. }) => why.clone(),
+        PoolError::Device(BlockError::Image { .. } | BlockError::ZoneReport { .. }) => {
             error.to_string()
         }
         _ => return error,

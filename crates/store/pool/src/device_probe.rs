@@ -6,11 +6,9 @@ use crate::devices::ZONES_MIN;
 use crate::error::{PoolError, Result};
 use crate::volume_file::DeviceFile;
 use serde::{Deserialize, Serialize};
-use shale_device::zoned::{Behaviour, Geometry};
-use shale_device::{
-    BlockFile, DeviceError, FlashBlocks, ManagedBlocks, ManagedShape, TierDevice, Unit, Zoned,
-    host_managed, lcm,
-};
+use shale_block::{BlockError, BlockFile, ManagedBlocks, ManagedShape, TierDevice, Unit, lcm};
+use shale_emulate::zoned::{Behaviour, Geometry};
+use shale_emulate::{FlashZones, Zoned, host_managed};
 use shale_format::device_table::{DevicePlace, device_kind};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, ZONE_BLOCKS};
 use shale_format::superblock::DeviceEntry;
@@ -322,7 +320,7 @@ pub fn divide(file: &DeviceFile) -> Result<Division> {
         DeviceKind::Conventional => conventional(file, &file.unit(), zone_bytes),
         DeviceKind::HostManaged => behind_labels(bytes / zone_bytes * zone_bytes),
         DeviceKind::OpenChannel => {
-            behind_labels(FlashBlocks::zoned_bytes(geometry(file)?, zone_bytes))
+            behind_labels(FlashZones::zoned_bytes(geometry(file)?, zone_bytes))
         }
     };
     if zones.bytes == 0 {
@@ -347,7 +345,7 @@ pub fn divide(file: &DeviceFile) -> Result<Division> {
 
 fn flash_blocks(path: &Path, flash: Zoned, zone_bytes: u64) -> Result<Arc<dyn TierDevice>> {
     let name = path.display().to_string();
-    let blocks = FlashBlocks::open(&name, Arc::new(flash), LABEL_AREA_BYTES, zone_bytes)?;
+    let blocks = FlashZones::open(&name, Arc::new(flash), LABEL_AREA_BYTES, zone_bytes)?;
     Ok(Arc::new(blocks))
 }
 
@@ -375,7 +373,7 @@ pub fn make(file: &DeviceFile, entry: &DeviceEntry, force: bool) -> Result<Arc<d
                 .then(|| Zoned::open(path, Behaviour::default()));
             let flash = match there {
                 Some(Ok(flash)) if flash.geometry() == wanted => flash,
-                Some(Err(e @ DeviceError::Os { .. })) => return Err(e.into()),
+                Some(Err(e @ BlockError::Os { .. })) => return Err(e.into()),
                 Some(_) if !force => {
                     let why = "it is no image of flash of this size: force makes it one, and what it holds is lost";
                     return Err(wrong(path, why));
@@ -427,7 +425,7 @@ pub fn open(file: &DeviceFile, place: &DevicePlace) -> Result<Arc<dyn TierDevice
         }
         DeviceKind::OpenChannel => {
             let flash = Zoned::open(path, Behaviour::default())?;
-            match FlashBlocks::zoned_bytes(flash.geometry(), zone_bytes) {
+            match FlashZones::zoned_bytes(flash.geometry(), zone_bytes) {
                 found if found < bytes => Err(short(found)),
                 _ => flash_blocks(path, flash, zone_bytes),
             }

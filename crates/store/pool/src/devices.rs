@@ -8,7 +8,7 @@ use crate::error::{PoolError, Result};
 use crate::mkfs::random;
 use crate::volume_file::{DeviceFile, uuid_text};
 use serde::{Deserialize, Serialize};
-use shale_device::TierDevice;
+use shale_block::TierDevice;
 use shale_format::TierId;
 use shale_format::device_table::{DevicePlace, device_kind};
 use shale_format::limits::{BLOCK_BYTES, DEVICES_MAX};

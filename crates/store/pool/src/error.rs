@@ -1,6 +1,8 @@
 //! What can go wrong with the media of a volume: where, what was expected, what was found.
 
-use shale_device::DeviceError;
+use shale_block::BlockError;
+use shale_nvm::NvmError;
+use shale_sys::PrivateError;
 use shale_volume::VolumeError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -80,9 +82,15 @@ pub enum PoolError {
         /// What the lock file says about the other daemon.
         holder: String,
     },
-    /// Media.
+    /// NVM.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Nvm(#[from] NvmError),
+    /// A device below NVM.
+    #[error(transparent)]
+    Device(#[from] BlockError),
+    /// A file of the volume that others may open.
+    #[error(transparent)]
+    Private(#[from] PrivateError),
     /// The volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),

@@ -5,12 +5,13 @@ use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, NvmNeed, check_room, shown};
 use crate::nvm_dir::{NvmLock, lock_path, make_nvm, remove, strangers, volume_files};
 use crate::volume_file::{DeviceFile, FORMAT, NvmEntry, VolumeFile, uuid_text};
-use shale_device::{Clock, Map, MapOptions, Persistence};
 use shale_format::Durability;
 use shale_format::limits::{
     BLOCK_BYTES, CLIENT_LOG_BYTES_DEFAULT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN, NVM_BYTES_MIN,
 };
 use shale_format::superblock::TierTable;
+use shale_nvm::{Map, MapOptions, Persistence};
+use shale_sys::Clock;
 use shale_volume::{MkfsOptions, Volume, VolumeError};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -6,8 +6,9 @@
 
 use crate::error::{PoolError, Result};
 use rustix::fs::FlockOperation;
-use shale_device::{Access, Map, MapOptions, failpoints, private};
 use shale_format::limits::SEGMENT_BYTES;
+use shale_nvm::{Access, Map, MapOptions};
+use shale_sys::{failpoints, private};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};

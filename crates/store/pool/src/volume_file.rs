@@ -7,10 +7,12 @@
 use crate::device_probe::DeviceKind;
 use crate::error::{PoolError, Result};
 use serde::{Deserialize, Serialize};
-use shale_device::{BlockFile, BlockModel, Pace, SystemClock, TierDevice, Timed, Unit};
+use shale_block::{BlockFile, BlockModel, TierDevice, Timed, Unit};
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
 use shale_format::{Durability, TierId};
+use shale_nvm::Pace;
+use shale_sys::SystemClock;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};

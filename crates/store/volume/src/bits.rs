@@ -8,10 +8,10 @@ use crate::journal::Batch;
 use crate::media::Media;
 use crate::space::{Run, WordChange};
 use crate::words::for_words;
-use shale_device::mutants;
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::limits::BLOCK_BYTES;
+use shale_sys::mutants;
 use std::ops::Range;
 
 /// Bytes of the journal that one changed word may need.

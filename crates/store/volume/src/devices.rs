@@ -18,7 +18,7 @@ use crate::mkfs::write_tables;
 use crate::space::Run;
 use crate::txn::Committed;
 use crate::volume::Volume;
-use shale_device::TierDevice;
+use shale_block::TierDevice;
 use shale_format::TierId;
 use shale_format::device_table::{DevicePlace, DeviceTable, device_state};
 use shale_format::superblock::DeviceEntry;

@@ -9,11 +9,11 @@ use crate::error::{Result, VolumeError};
 use crate::node::is_legal;
 use crate::space::Run;
 use crate::tree::{Draft, SPARSE_BYTES};
-use shale_device::mutants;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::tree::NODE_BODY_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_sys::mutants;
 use std::ops::Range;
 
 /// Extents that fit a leaf.

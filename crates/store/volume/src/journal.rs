@@ -13,12 +13,12 @@
 
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
-use shale_device::{failpoints, mutants};
 use shale_format::checksum::crc32c;
 use shale_format::journal::{JOURNAL_MAGIC, JournalEntry, JournalHeader};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::{ROOT_BLOCK, RootBlock, Superblock};
 use shale_format::{BlockAddr, TxId};
+use shale_sys::{failpoints, mutants};
 use zerocopy::{FromBytes, IntoBytes};
 
 const WHAT: &str = "journal";

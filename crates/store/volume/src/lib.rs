@@ -8,7 +8,7 @@
 //!   cut leaves the state before it or after it.
 //!
 //! Lock order: transaction, then inode numbers, then space, then zones. No lock is ever
-//! held across a call into another crate but `shale-device`.
+//! held across a call into another crate but those of the floor `base`.
 #![forbid(unsafe_code)]
 
 mod bits;

@@ -6,10 +6,10 @@
 use crate::error::{Result, VolumeError};
 use crate::inode::{is_in_nvm, load_slot, load_slot_anywhere};
 use crate::view::{Mapping, View, until_whole};
-use shale_device::mutants;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK, SYMLINK_BYTES_MAX};
 use shale_format::{BlockAddr, FileBlock, FormatError, Ino};
+use shale_sys::mutants;
 
 /// An inode, or where it is to be read.
 #[derive(Clone, Copy, Debug)]

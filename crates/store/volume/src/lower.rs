@@ -11,12 +11,13 @@ use crate::error::{Result, VolumeError};
 use crate::leaf_cache::LeafCache;
 use crate::media::{Block, Media};
 use parking_lot::RwLock;
-use shale_device::{TierDevice, mutants};
+use shale_block::TierDevice;
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::{LowerTables, Superblock};
 use shale_format::zone::{ZoneEntry, block_sum};
 use shale_format::{BlockAddr, FormatError, TierId};
+use shale_sys::mutants;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -538,7 +539,7 @@ fn split(at: u64) -> (BlockAddr, u64) {
     (BlockAddr::nvm(at / BLOCK), at % BLOCK)
 }
 
-pub(crate) fn from_device(e: shale_device::DeviceError) -> VolumeError {
+pub(crate) fn from_device(e: shale_block::BlockError) -> VolumeError {
     match e.is_worn_out() {
         true => VolumeError::WornZone(e.to_string()),
         false if e.is_full() => VolumeError::LowerFull(e.to_string()),

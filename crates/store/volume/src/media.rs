@@ -4,10 +4,9 @@
 //! so a damaged address is an error here and never a panic in the mapping.
 
 use crate::error::{Result, VolumeError};
-use shale_device::nvm::Map;
-use shale_device::{Path, nvm};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
+use shale_nvm::{Map, Path};
 use std::sync::Arc;
 
 /// Bytes of one block.
@@ -29,7 +28,7 @@ impl Media {
         &self.map
     }
 
-    fn structure(&self) -> &nvm::View {
+    fn structure(&self) -> &shale_nvm::View {
         self.map.on(Path::Structure)
     }
 

@@ -7,8 +7,6 @@ use crate::bits::words_with;
 use crate::devices::TABLES_PART;
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
-use shale_device::mutants;
-use shale_device::nvm::Map;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::extent::{ExtentRoot, root_kind};
@@ -20,6 +18,8 @@ use shale_format::superblock::{
 };
 use shale_format::zone::{ZONES_PER_BLOCK, ZoneEntry};
 use shale_format::{BlockAddr, Durability, Ino, version};
+use shale_nvm::Map;
+use shale_sys::mutants;
 use std::sync::Arc;
 use zerocopy::FromZeros;
 

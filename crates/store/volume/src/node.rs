@@ -7,12 +7,12 @@
 use crate::error::{Result, VolumeError};
 use crate::media::Block;
 use crate::view::View;
-use shale_device::mutants;
 use shale_format::dirent::DirentEntry;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX, TREE_LEVELS_MAX};
 use shale_format::tree::{self, CHILDREN_MAX, ChildEntry, NODE_BODY_BYTES, NodeHeader, TreeKind};
 use shale_format::{BlockAddr, DirKey, FormatError, Ino, TierId};
+use shale_sys::mutants;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -6,9 +6,9 @@
 //! whole file. A number is granted to one client at a time.
 
 use parking_lot::Mutex;
-use shale_device::mutants;
 use shale_format::limits::INODES_PER_BLOCK;
 use shale_format::{FileBlock, Ino};
+use shale_sys::mutants;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 

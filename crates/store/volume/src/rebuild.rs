@@ -15,7 +15,6 @@ use crate::lower::device_table;
 use crate::media::Media;
 use crate::node::{Dirent, Item, Node};
 use crate::txn::device_batch;
-use shale_device::nvm::Map;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
@@ -26,6 +25,7 @@ use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLO
 use shale_format::tree::{CHILDREN_MAX, ChildEntry, NODE_BODY_BYTES};
 use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, Ino, TxId, version};
+use shale_nvm::Map;
 use std::sync::Arc;
 
 /// Gives a block that nothing refers to; `None`: there is none left.

@@ -16,9 +16,10 @@ use crate::lower::{Lower, from_device};
 use crate::space::Run;
 use crate::volume::Volume;
 use crate::zones::{Heat, LowerSpace, ZoneInfo, Zones};
-use shale_device::{TierDevice, mutants};
+use shale_block::TierDevice;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId, TxId};
+use shale_sys::mutants;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -11,7 +11,6 @@ use crate::volume::{Core, Volume};
 use crate::xattr;
 use crate::zones::Zones;
 use parking_lot::MutexGuard;
-use shale_device::mutants;
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
@@ -21,6 +20,7 @@ use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, Superbloc
 use shale_format::xattr::Xattrs;
 use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, TxId};
+use shale_sys::mutants;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

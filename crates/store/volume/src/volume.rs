@@ -13,8 +13,6 @@ use crate::txn::Txn;
 use crate::view::View;
 use crate::zones::Zones;
 use parking_lot::Mutex;
-use shale_device::mutants;
-use shale_device::nvm::Map;
 use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
 use shale_format::log::LogSlot;
@@ -23,6 +21,8 @@ use shale_format::version::{
     Access, DIRECTORIES_BELOW, EXTENTS_BELOW, INODE_FLAGS, INODES_BELOW, POSIX_ACLS, ZONES_START,
 };
 use shale_format::{BlockAddr, FileBlock, Ino, TierId, TxId};
+use shale_nvm::Map;
+use shale_sys::mutants;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -452,7 +452,7 @@ impl Volume {
 
     /// Makes this thread's [`Self::write_at`] durable.
     pub fn fence(&self) {
-        self.view.map().on(shale_device::Path::Data).fence();
+        self.view.map().on(shale_nvm::Path::Data).fence();
     }
 }
 

@@ -10,7 +10,7 @@
 //! Invariants: a live block lies below its zone's write pointer; blocks are given out, and
 //! written, in order; one thread at a time allocates and writes.
 //!
-//! A medium that is only written in order ([`shale_device::TierDevice::zone_written`]) cannot write
+//! A medium that is only written in order ([`shale_block::TierDevice::zone_written`]) cannot write
 //! again what a crash forgot: there a zone goes on behind what the medium has, and what lies between
 //! is dead. If the medium has less than was committed, its erasure was cut short: the zone
 //! counts as full, until it is erased. A zone that is worn out counts as full, too: it is never written or erased, and of
@@ -21,9 +21,9 @@ use crate::lower::ZonePlace;
 use crate::space::{Run, WordChange};
 use crate::words::for_words;
 use parking_lot::Mutex;
-use shale_device::mutants;
 use shale_format::zone::ZoneEntry;
 use shale_format::{BlockAddr, TierId, TxId};
+use shale_sys::mutants;
 use std::collections::BTreeSet;
 
 mod info;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use shale_device::Path as For;
 use shale_libfs::{Errno, File, OFlags};
+use shale_nvm::Path as For;
 
 use crate::BenchError;
 use crate::Result;

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use shale_block::BlockError;
 use shale_daemon::DaemonError;
-use shale_device::DeviceError;
+use shale_nvm::NvmError;
 use shale_pool::PoolError;
 
 /// Why a measurement could not be made. What it had set up is taken down again.
@@ -49,9 +50,12 @@ pub enum BenchError {
         /// What it said.
         found: String,
     },
-    /// The device layer refused.
+    /// A mapping of NVM.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Nvm(#[from] NvmError),
+    /// A block device.
+    #[error(transparent)]
+    Device(#[from] BlockError),
     /// The media of a volume cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),

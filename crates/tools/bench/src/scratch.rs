@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use shale_daemon::{Daemon, DaemonConfig, Status};
-use shale_device::{Clock, SystemClock};
 use shale_format::Durability;
 use shale_libfs::{Caller, Errno, Recent, Session, SessionOptions, Tree};
 use shale_pool::MakeOptions;
 use shale_pool::make_volume;
 use shale_proto::InProcess;
+use shale_sys::{Clock, SystemClock};
 use tempfile::TempDir;
 
 use crate::BenchError;

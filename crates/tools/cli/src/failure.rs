@@ -1,6 +1,6 @@
 //! How a verb fails: what, why, what to do, and the exit code.
 
-use shale_device::printable;
+use shale_sys::printable;
 use std::fmt;
 
 /// Exit codes; the list is part of `shale --help`.

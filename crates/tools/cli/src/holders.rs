@@ -7,7 +7,7 @@
 
 use crate::mounts;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use shale_device::printable;
+use shale_sys::printable;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! another process has open, be it standard error, goes on in it.
 
 use rustix::fs::FlockOperation;
-use shale_device::private;
+use shale_sys::private;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;

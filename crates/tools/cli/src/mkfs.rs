@@ -4,15 +4,17 @@ use crate::device::divided;
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::{note, say};
-use shale_device::{BlockModel, Persistence, SystemClock};
+use shale_block::BlockModel;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
+use shale_nvm::Persistence;
 use shale_pool::DeviceKind;
 use shale_pool::LowerTiers;
 use shale_pool::Made;
 use shale_pool::MakeOptions;
 use shale_pool::make_volume;
 use shale_pool::volume_file::{DeviceFile, SPARE_PERCENT_MAX};
+use shale_sys::SystemClock;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\

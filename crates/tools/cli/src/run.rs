@@ -9,7 +9,7 @@ use crate::size;
 use crate::supervise;
 use crate::terminal::count;
 use serde_json::Value;
-use shale_device::{printable, private};
+use shale_sys::{printable, private};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;

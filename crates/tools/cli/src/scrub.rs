@@ -6,7 +6,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::terminal::{count, say};
 use indicatif::ProgressBar;
 use shale_daemon::ScrubReport;
-use shale_device::printable;
+use shale_sys::printable;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 //! waits, on a terminal only.
 
 use indicatif::ProgressBar;
-use shale_device::printable;
+use shale_sys::printable;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::exit;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub fn count(number: u64, name: &str) -> String {
 /// Tells the user something on standard error, after the program's name; as [`print`](terminal::print).
 macro_rules! note {
     ($($part:tt)*) => {
-        eprintln!("shale: {}", shale_device::printable::lines(&format!($($part)*)))
+        eprintln!("shale: {}", shale_sys::printable::lines(&format!($($part)*)))
     };
 }
 pub(crate) use note;

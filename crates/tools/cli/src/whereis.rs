@@ -10,7 +10,7 @@ use crate::state::StateDir;
 use crate::terminal::say;
 use serde::Serialize;
 use shale_daemon::{PARTS_MAX, WherePart};
-use shale_device::printable;
+use shale_sys::printable;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

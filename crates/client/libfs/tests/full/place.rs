@@ -2,7 +2,6 @@
 
 use shale_check::{CheckOptions, check_volume_dir};
 use shale_daemon::{Daemon, DaemonConfig};
-use shale_device::SystemClock;
 use shale_format::{Durability, TierId};
 use shale_libfs::{Caller, Session, SessionOptions};
 use shale_pool::DeviceKind;
@@ -11,6 +10,7 @@ use shale_pool::VolumeFile;
 use shale_pool::make_volume;
 use shale_pool::volume_file::DeviceFile;
 use shale_proto::InProcess;
+use shale_sys::SystemClock;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;

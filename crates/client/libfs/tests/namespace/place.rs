@@ -1,13 +1,13 @@
 //! A volume with its daemon in this process, and a session on it.
 
 use shale_daemon::{Daemon, DaemonConfig};
-use shale_device::SystemClock;
 use shale_format::Durability;
 use shale_libfs::{Caller, Session, SessionOptions, Tree};
 use shale_pool::MakeOptions;
 use shale_pool::VolumeFile;
 use shale_pool::make_volume;
 use shale_proto::InProcess;
+use shale_sys::SystemClock;
 use std::sync::Arc;
 use tempfile::TempDir;
 

@@ -1,7 +1,6 @@
 //! A volume in memory, its daemon and its mount, in this process.
 
 use shale_daemon::{Daemon, DaemonConfig, LeaseHook};
-use shale_device::{Clock, SystemClock};
 use shale_format::Durability;
 use shale_fuse::{Notifier, ServeOptions, ShaleFs};
 use shale_libfs::{Session, SessionOptions};
@@ -9,6 +8,7 @@ use shale_pool::MakeOptions;
 use shale_pool::VolumeFile;
 use shale_pool::make_volume;
 use shale_proto::{InProcess, SocketPeer};
+use shale_sys::{Clock, SystemClock};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

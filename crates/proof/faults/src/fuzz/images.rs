@@ -9,7 +9,6 @@ use std::ops::{ControlFlow, Range};
 
 use parking_lot::Mutex;
 use shale_check::{CheckOptions, Severity, check, repair};
-use shale_device::Map;
 use shale_format::bitmap::{self, BITMAP_MAGIC, BitmapHeader, WORDS_PER_BLOCK};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES};
@@ -17,6 +16,7 @@ use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_MAGIC, RootBlock, SUPER_MAGIC, Superblock};
 use shale_format::tree::{self, NODE_MAGIC};
 use shale_format::{BlockAddr, DirKey, FileBlock};
+use shale_nvm::Map;
 use shale_volume::{View, Volume};
 use zerocopy::FromBytes;
 

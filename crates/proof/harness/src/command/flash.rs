@@ -8,7 +8,7 @@ use shale_bench::Result;
 use shale_bench::flash::compare::{self, Kind};
 use shale_bench::flash::{load, serve, shale};
 use shale_bench::machine;
-use shale_device::ftl::{Settings, Victims};
+use shale_emulate::ftl::{Settings, Victims};
 
 /// Arguments of `flash`.
 #[derive(Debug, clap::Args)]

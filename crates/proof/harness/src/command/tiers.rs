@@ -7,7 +7,7 @@ use serde::Serialize;
 use shale_bench::BenchError;
 use shale_bench::Result;
 use shale_bench::tiers::{device, grow, ratio, zipf};
-use shale_device::BlockModel;
+use shale_block::BlockModel;
 
 /// Arguments of `tiers`.
 #[derive(Debug, clap::Args)]

@@ -31,8 +31,6 @@ use super::media::Media;
 use super::report::{Findings, Report, Severity};
 use super::{CheckOptions, LogFile, Progress, check_named, head, lower};
 use serde::Serialize;
-use shale_device::Map;
-use shale_device::printable;
 use shale_format::bitmap::{self, BitmapHeader};
 use shale_format::device_table::DeviceTable;
 use shale_format::extent::Extent;
@@ -40,7 +38,9 @@ use shale_format::inode::Inode;
 use shale_format::log::LogSlot;
 use shale_format::superblock::{LOG_TABLE_BLOCK, RootBlock, Superblock};
 use shale_format::{BlockAddr, Ino, version};
+use shale_nvm::Map;
 use shale_pool::error::{PoolError, Result};
+use shale_sys::printable;
 use shale_volume::{Dirent, Rebuild};
 use space::Space;
 use std::collections::BTreeMap;
@@ -233,7 +233,7 @@ fn mend_logs(map: &Arc<Map>, sb: &Superblock, files: &[LogFile]) -> Vec<Note> {
     for (n, slot) in live_slots(&media) {
         let file = files.iter().find(|f| f.slot == n).map(|f| &f.map);
         let Some(Ok(log)) = file else { continue };
-        for (what, lost) in super::logs::mend(n, &slot, sb, log.on(shale_device::Path::Log)) {
+        for (what, lost) in super::logs::mend(n, &slot, sb, log.on(shale_nvm::Path::Log)) {
             notes.push(Note {
                 ino: None,
                 name: Some(shale_format::log::file_name(n)),

@@ -3,10 +3,10 @@
 use super::sample::*;
 use super::{Damage, assert_clean, damage, each_is_found};
 use crate::{CheckOptions, check};
-use shale_device::Map;
 use shale_format::checksum::crc32c;
 use shale_format::journal::JournalHeader;
 use shale_format::superblock::{LOG_TABLE_BLOCKS, ROOT_BLOCK};
+use shale_nvm::Map;
 use std::sync::Arc;
 
 fn last(s: &Sample) -> u64 {

@@ -3,10 +3,10 @@
 use super::assert_clean;
 use super::sample::*;
 use crate::{CheckOptions, LogFile, Severity, check_volume_dir};
-use shale_device::{Map, MapOptions};
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_format::{Ino, LogPos};
+use shale_nvm::{Map, MapOptions};
 use shale_oplog::{CommittedWord, Log, Writer, encode};
 use shale_pool::error::PoolError;
 use shale_pool::nvm_dir::{NvmLock, make_nvm};

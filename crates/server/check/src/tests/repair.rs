@@ -332,7 +332,7 @@ fn damaged_logs_are_mended() {
     let (s, _) = with_log();
     s.store(at + 20, &[1]);
     assert_eq!(mended(&s, "slot checksum").unwrap().after.totals.logs, 0);
-    type File = fn(&shale_device::Map);
+    type File = fn(&shale_nvm::Map);
     let files: [(File, u64); 4] = [
         (|m| m.store(4, &[1]), 3),
         (|m| m.store(256, &99u64.to_le_bytes()), 3),
@@ -372,7 +372,7 @@ fn a_volume_in_a_directory_is_repaired_if_it_is_the_right_one() {
     let map = shale_pool::nvm_dir::make_nvm(path, BYTES as u64, &Default::default()).unwrap();
     drop(Volume::create(Arc::new(map), &options()).unwrap());
     let files = [path.join("seg-0000")];
-    let damage = shale_device::Map::open_files(&files, shale_device::Access::ReadWrite).unwrap();
+    let damage = shale_nvm::Map::open_files(&files, shale_nvm::Access::ReadWrite).unwrap();
     damage.store(2 * BLOCK_BYTES + 5, &[7]);
     let run = |uuid: &str| repair_volume_dir(path, uuid, &CheckOptions::default(), &mut |_| ());
     let uuid = check_volume_dir(path, &CheckOptions::default(), &mut |_| ())

@@ -1,7 +1,6 @@
 //! A volume with everything in it, and tools that damage it and take the damage back.
 
 use crate::{CheckOptions, LogFile, Report, check};
-use shale_device::Map;
 use shale_format::acl::{Acl, AclEntry, AclKind, Who};
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::dirent::{DirentEntry, kind_of_mode};
@@ -12,6 +11,7 @@ use shale_format::superblock::{ROOT_BLOCK, RootBlock, Superblock};
 use shale_format::tree::{self, NodeHeader};
 use shale_format::xattr::{self, Xattrs};
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, version};
+use shale_nvm::Map;
 use shale_volume::{Mapping, MkfsOptions, Txn, View, Volume};
 use std::cell::RefCell;
 use std::ops::ControlFlow;

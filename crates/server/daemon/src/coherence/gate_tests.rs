@@ -3,7 +3,7 @@
 use super::barrier::Barrier;
 use super::gate::*;
 use super::page::ClientPage;
-use shale_device::{Access, Map, nvm::Piece};
+use shale_nvm::{Access, Map, Piece};
 use shale_proto::control::client_page::{self, GATES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

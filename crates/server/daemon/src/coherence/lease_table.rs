@@ -25,8 +25,8 @@
 
 use super::space::LEFT_LOGS;
 use super::sync::{AtomicU64, Condvar, Mutex, Ordering, mutants};
-use shale_device::Clock;
 use shale_proto::{Insist, LeaseMode};
+use shale_sys::Clock;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, VecDeque};

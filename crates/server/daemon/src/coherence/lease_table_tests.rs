@@ -2,8 +2,8 @@
 
 use super::lease_table::*;
 use LeaseMode::{Exclusive, Shared};
-use shale_device::SystemClock;
 use shale_proto::{Insist, LeaseMode};
+use shale_sys::SystemClock;
 use std::sync::Arc;
 use std::time::Duration;
 

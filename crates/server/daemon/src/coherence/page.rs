@@ -6,7 +6,7 @@
 
 use crate::error::{DaemonError, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
-use shale_device::{Access, Map, MapOptions, Path as CountPath, nvm::Piece};
+use shale_nvm::{Access, Map, MapOptions, Path as CountPath, Piece};
 use shale_proto::control::{client_page, daemon_page};
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! taking them, passing gates, cutting off.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
-pub(crate) use shale_device::{failpoints, mutants};
+pub(crate) use shale_sys::{failpoints, mutants};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

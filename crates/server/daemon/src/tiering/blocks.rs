@@ -5,9 +5,9 @@
 use super::Tiering;
 use super::mover::Target;
 use crate::coherence::gate::OwnReader;
-use shale_device::failpoints;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino, TierId, tree};
+use shale_sys::failpoints;
 use shale_volume::{Result, Run, Txn, VolumeError};
 use std::sync::atomic::Ordering;
 

@@ -5,9 +5,9 @@
 
 use super::Tiering;
 use super::mover::{BLOCK, Target, Wanted};
-use shale_device::mutants;
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, TierId};
+use shale_sys::mutants;
 use shale_volume::{Heat, Result, Run, VolumeError};
 use std::collections::BTreeMap;
 

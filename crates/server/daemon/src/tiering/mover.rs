@@ -13,12 +13,12 @@
 
 use super::Tiering;
 use super::copy::{Copied, Copies, LastOf};
-use shale_device::{failpoints, mutants};
 use shale_digest::tail_block_cache::tail_block;
 use shale_format::extent::UNWRITTEN;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_sys::{failpoints, mutants};
 use shale_volume::{Extent, Mapping, Result, Run, Txn, VolumeError};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;

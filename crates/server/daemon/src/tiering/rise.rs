@@ -18,9 +18,9 @@ use super::Tiering;
 use super::mover::{BATCH_BLOCKS, Wanted};
 use super::policy::PIECE_BLOCKS;
 use crate::client::Client;
-use shale_device::mutants;
 use shale_format::{Ino, TierId};
 use shale_proto::control::client_page::Read;
+use shale_sys::mutants;
 use shale_volume::Result;
 use std::collections::{HashMap, HashSet, VecDeque};
 

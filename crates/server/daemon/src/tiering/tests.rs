@@ -18,19 +18,20 @@ use crate::tiering::{Speed, Unsent};
 use cuts::are_found;
 #[cfg(not(feature = "mutants"))]
 use cuts::{devices_go, loses_nothing};
+use shale_block::{MemoryBlocks, Step, TierDevice};
 use shale_check::{Below, CheckOptions, check};
-use shale_device::block::Step;
-use shale_device::sim::{
-    Action, BlockReplay, BlockRules, BlockTape, Choice, MediaRules, Recording, Replay,
-};
-use shale_device::{Map, MapOptions, MemoryBlocks, SystemClock, TierDevice};
 use shale_format::device_table::DevicePlace;
 use shale_format::extent::UNWRITTEN;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, LOG_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
+use shale_nvm::{Map, MapOptions};
 use shale_pool::nvm_dir::make_nvm;
 use shale_pool::volume_file::{FORMAT, NvmEntry, VolumeFile, uuid_text};
+use shale_record::{
+    Action, BlockReplay, BlockRules, BlockTape, Choice, MediaRules, Recording, Replay,
+};
+use shale_sys::SystemClock;
 use shale_volume::{Extent, Inode, LowerDevices, Mapping, MkfsOptions, View, Volume};
 use std::collections::BTreeMap;
 use std::path::Path;

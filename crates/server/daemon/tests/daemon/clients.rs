@@ -366,7 +366,7 @@ fn stolen_blocks_are_linked_in_place() {
 fn one_daemon_serves_a_volume_and_only_its_own() {
     let place = Place::new(64);
     let daemon = place.start();
-    let clock = std::sync::Arc::new(shale_device::SystemClock::new());
+    let clock = std::sync::Arc::new(shale_sys::SystemClock::new());
     let second = Daemon::start(place.config(), clock.clone()).err().unwrap();
     assert!(second.to_string().contains("in use"), "{second}");
     daemon.shutdown().unwrap();

@@ -1,11 +1,11 @@
 //! A volume under /dev/shm, a daemon on it, and clients that append by hand.
 
 use shale_daemon::{Daemon, DaemonConfig};
-use shale_device::{Access, Map, SystemClock, nvm::Piece};
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::RING_AT;
 use shale_format::record::{CreateBody, Kind, flag};
 use shale_format::{DirKey, Durability, FileBlock, Ino, LogPos};
+use shale_nvm::{Access, Map, Piece};
 use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
 use shale_pool::MakeOptions;
 use shale_pool::VolumeFile;
@@ -13,6 +13,7 @@ use shale_pool::make_volume;
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION};
 use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request, SocketChannel};
+use shale_sys::SystemClock;
 use shale_volume::{Mapping, View};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

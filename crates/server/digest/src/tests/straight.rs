@@ -2,11 +2,12 @@
 
 use super::world::{FILE, World};
 use crate::{Bounds, ChunkDone, DigestError, Mode, Straight};
-use shale_device::host_managed::{EmulatedZones, ZoneShape};
-use shale_device::{ManagedBlocks, Map, MemoryBlocks, TierDevice};
+use shale_block::{ManagedBlocks, MemoryBlocks, TierDevice};
+use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
+use shale_nvm::Map;
 use shale_volume::{LowerDevices, Mapping, MkfsOptions, Volume, VolumeError};
 use std::sync::Arc;
 use zerocopy::FromZeros;

@@ -4,13 +4,13 @@ use crate::{
     Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, LogSource, Mode, Plan,
     PlanError, Straight, gather, plan,
 };
-use shale_device::Map;
 use shale_format::acl::Acl;
 use shale_format::inode::Inode;
 use shale_format::limits::{LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::log::{LogHeader, LogSlot, RING_AT, slot_state};
 use shale_format::record::{CreateBody, RenameBody, SetAttrBody, StealBody, attr, flag};
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, LogPos};
+use shale_nvm::Map;
 use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
 use shale_volume::{Mapping, MkfsOptions, Run, View, Volume};
 use std::cell::{Cell, RefCell};
@@ -189,7 +189,7 @@ impl World {
     }
     pub fn source(&self) -> LogSource<'_> {
         LogSource {
-            bytes: self.log_map.on(shale_device::Path::Log),
+            bytes: self.log_map.on(shale_nvm::Path::Log),
             salt: SALT,
             ring_bytes: LOG_BYTES_MIN,
             slot: SLOT,

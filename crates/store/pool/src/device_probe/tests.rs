@@ -1,5 +1,5 @@
 use super::*;
-use shale_device::host_managed::{EmulatedZones, ZoneShape};
+use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
 
 fn flash(dir: &Path, size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
     DeviceFile {

@@ -1,10 +1,10 @@
 //! Power cuts at every fence: the state before or the state after, nothing else.
 
 use super::*;
-use shale_device::sim::{Choice, MediaRules, Recording};
-use shale_device::{MapOptions, nvm};
 use shale_format::TierId;
 use shale_format::TxId;
+use shale_nvm::MapOptions;
+use shale_record::{Choice, MediaRules, Recording};
 
 const BYTES: usize = 32 * MIB;
 
@@ -83,7 +83,7 @@ fn step(volume: &Volume, r: &mut Seeded) -> TxId {
 }
 
 fn opened(image: &[u8]) -> Volume {
-    let map = nvm::Map::anonymous(image.len()).unwrap();
+    let map = shale_nvm::Map::anonymous(image.len()).unwrap();
     map.store(0, image);
     Volume::open(Arc::new(map)).unwrap()
 }
@@ -120,7 +120,7 @@ fn a_cut_leaves_the_state_before_or_after() {
         let is_fence = replay.at() == script.events().len()
             || matches!(
                 script.events()[replay.at()].action,
-                shale_device::sim::Action::Fence
+                shale_record::Action::Fence
             );
         if is_fence {
             for seed in 0..4 {
@@ -154,7 +154,7 @@ fn a_cut_leaves_the_state_before_or_after() {
 
 /// Commits a transaction on `image` and gives what was recorded, and where its journal
 /// header was stored but not fenced.
-fn recorded_step(image: &[u8], seed: u64) -> (shale_device::sim::Script, usize) {
+fn recorded_step(image: &[u8], seed: u64) -> (shale_record::Script, usize) {
     let recording = Recording::new();
     let map = MapOptions::new()
         .recorder(recording.medium("nvm"))
@@ -168,14 +168,14 @@ fn recorded_step(image: &[u8], seed: u64) -> (shale_device::sim::Script, usize) 
     let script = recording.script();
     let header = volume.superblock().journal_block as usize * 4096;
     let stored = script.events().iter().rposition(
-        |e| matches!(e.action, shale_device::sim::Action::Store { offset, .. } if offset == header),
+        |e| matches!(e.action, shale_record::Action::Store { offset, .. } if offset == header),
     );
     (script, stored.unwrap() + 1)
 }
 
 #[test]
 fn two_commits_cut_in_their_headers() {
-    let map = Arc::new(nvm::Map::anonymous(BYTES).unwrap());
+    let map = Arc::new(shale_nvm::Map::anonymous(BYTES).unwrap());
     let volume = Volume::create(map.clone(), &options()).unwrap();
     step(&volume, &mut Seeded(1));
     let mut image = vec![0; BYTES];
@@ -217,7 +217,7 @@ fn mkfs_cut_short_leaves_no_volume_or_a_whole_one() {
             &MediaRules::default(),
             &Choice::Seed(1),
         );
-        let map = nvm::Map::anonymous(image.len()).unwrap();
+        let map = shale_nvm::Map::anonymous(image.len()).unwrap();
         map.store(0, &image);
         match Volume::open(Arc::new(map)) {
             Ok(volume) => {

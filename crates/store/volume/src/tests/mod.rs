@@ -12,9 +12,9 @@ mod spaces;
 mod tiers;
 
 use crate::{Extent, Inode, MkfsOptions, Run, View, Volume};
-use shale_device::nvm::Map;
 use shale_format::extent::root_kind;
 use shale_format::{BlockAddr, FileBlock, Ino};
+use shale_nvm::Map;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;

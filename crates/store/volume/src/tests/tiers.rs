@@ -2,11 +2,11 @@
 
 use super::{MIB, check, extent, file, new_volume, options};
 use crate::{Heat, LowerDevices, Mapping, MkfsOptions, View, Volume, VolumeError};
-use shale_device::nvm::Map;
-use shale_device::{BlockDevice, MemoryBlocks, TierDevice};
+use shale_block::{BlockDevice, MemoryBlocks, TierDevice};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{BlockAddr, FileBlock, TierId};
+use shale_nvm::Map;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::FromZeros;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use shale_device::{BlockDevice, DeviceError};
+use shale_block::{BlockDevice, BlockError};
 use shale_fuse::node::{
     Attr, DirEntry, EntrySink, FileKind, Request, Result, SetAttr, StatFs, WriteFlags,
 };
@@ -21,7 +21,7 @@ pub(super) struct Exported<D> {
     device: Arc<D>,
 }
 
-fn errno(error: &DeviceError) -> Errno {
+fn errno(error: &BlockError) -> Errno {
     eprintln!("shale-harness: {error}");
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
@@ -210,7 +210,7 @@ impl<D: BlockDevice> NodeFs for Exported<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shale_device::FileDevice;
+    use shale_block::FileDevice;
 
     const REQUEST: Request = Request {
         unique: 1,

@@ -15,13 +15,14 @@ pub mod serve;
 pub mod shale;
 
 use serde::{Deserialize, Serialize};
-use shale_device::ftl::FtlCounts;
-use shale_device::zoned::FlashCounts;
-use shale_device::{BlockDevice, Ftl};
+use shale_block::BlockDevice;
+use shale_emulate::Ftl;
+use shale_emulate::ftl::FtlCounts;
+use shale_emulate::zoned::FlashCounts;
 
 /// Counters of flash and translation layer, as they go from process to process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "they are those of shale_device")]
+#[expect(missing_docs, reason = "they are those of shale_emulate")]
 pub struct Counters {
     pub device_bytes: u64,
     pub blocks_written: u64,

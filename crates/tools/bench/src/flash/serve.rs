@@ -12,10 +12,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shale_device::ftl::Settings;
-use shale_device::zoned::{Behaviour, Geometry};
-use shale_device::{BlockDevice, Ftl, Pace, SystemClock, Zoned};
+use shale_block::BlockDevice;
+use shale_emulate::ftl::Settings;
+use shale_emulate::zoned::{Behaviour, Geometry};
+use shale_emulate::{Ftl, Zoned};
 use shale_fuse::{MountOptions, ServeOptions, Session, unmount};
+use shale_nvm::Pace;
+use shale_sys::SystemClock;
 
 use super::Counters;
 use super::export::{Exported, NAME};

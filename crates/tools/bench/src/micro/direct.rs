@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use shale_device::Path as For;
 use shale_libfs::{Errno, File, OFlags, Tree};
+use shale_nvm::Path as For;
 
 use super::LIBFS;
 use super::calls::file_name;

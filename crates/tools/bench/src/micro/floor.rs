@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use shale_device::{Map, MapOptions, Path as For};
+use shale_nvm::{Map, MapOptions, Path as For};
 
 use super::target::{Target, TargetCounts};
 use crate::Result;
@@ -41,7 +41,7 @@ impl Floor {
     }
 
     /// Whether a fence makes bytes survive a power cut here.
-    pub(crate) fn persistence(&self) -> shale_device::Persistence {
+    pub(crate) fn persistence(&self) -> shale_nvm::Persistence {
         self.map.persistence()
     }
 }

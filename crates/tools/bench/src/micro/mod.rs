@@ -18,7 +18,7 @@ mod target;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use shale_device::Persistence;
+use shale_nvm::Persistence;
 
 pub use budget::{Budget, Verdict};
 pub use floor::NAME_RECORD_BYTES;

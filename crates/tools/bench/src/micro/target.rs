@@ -99,8 +99,8 @@ impl std::ops::AddAssign for DeviceCounts {
     }
 }
 
-impl From<shale_device::PathCounts> for DeviceCounts {
-    fn from(counts: shale_device::PathCounts) -> Self {
+impl From<shale_nvm::PathCounts> for DeviceCounts {
+    fn from(counts: shale_nvm::PathCounts) -> Self {
         DeviceCounts {
             fences: counts.fences,
             lines_flushed: counts.lines_flushed,

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shale_device::{BlockFile, BlockModel, Pace, SystemClock, TierDevice, Timed};
+use shale_block::{BlockFile, BlockModel, TierDevice, Timed};
+use shale_nvm::Pace;
+use shale_sys::SystemClock;
 
 use crate::Result;
 use crate::flash::serve::serve_device;
@@ -27,7 +29,7 @@ pub struct Options {
 
 /// What it has done.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "they are those of shale_device")]
+#[expect(missing_docs, reason = "they are those of shale_block")]
 pub struct Counters {
     pub model: String,
     pub requests: u64,

@@ -5,9 +5,9 @@
 
 use crate::history::{ABSENT, History, Value, Watch};
 use crate::volume::{StopOnDrop, Volume, can_mount};
-use shale_device::SystemClock;
 use shale_libfs::{Caller, Errno, File as DirectFile, OFlags, Session, SessionOptions, Tree};
 use shale_proto::SocketChannel;
+use shale_sys::SystemClock;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;

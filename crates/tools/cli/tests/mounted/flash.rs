@@ -4,8 +4,9 @@
 use crate::tiers::pattern;
 use crate::volume::{Volume, can_mount, wait_until};
 use serde_json::Value;
-use shale_device::host_managed::{EmulatedZones, HostManaged, ZoneShape, ZoneState, zones_of};
-use shale_device::zoned::{Behaviour, Zoned};
+use shale_block::host_managed::{HostManaged, ZoneState, zones_of};
+use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
+use shale_emulate::zoned::{Behaviour, Zoned};
 use std::fs;
 use std::path::PathBuf;
 use std::thread;

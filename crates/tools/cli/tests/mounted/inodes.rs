@@ -1,9 +1,9 @@
 //! Small files until NVM is full of their inodes: some lie below then, and all are found right.
 
 use crate::volume::{Volume, can_mount, wait_until};
-use shale_device::{Access, Map};
 use shale_format::Ino;
 use shale_format::inode::slot_of;
+use shale_nvm::{Access, Map};
 use shale_volume::{FoundInode, View};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

@@ -28,7 +28,7 @@ fn remount(v: &Volume, options: &str) {
 /// A client beside the mount, as libshale is one.
 fn client(v: &Volume) -> Tree {
     let channel = Arc::new(SocketChannel::connect(&v.socket()).unwrap());
-    let clock = Arc::new(shale_device::SystemClock::new());
+    let clock = Arc::new(shale_sys::SystemClock::new());
     let options = SessionOptions::default();
     let session = Session::attach(channel, clock, Default::default(), options).unwrap();
     session.tree(Caller::default())

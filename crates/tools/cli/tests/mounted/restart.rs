@@ -3,9 +3,9 @@
 
 use crate::run::with_library;
 use crate::volume::{Volume, can_mount};
-use shale_device::SystemClock;
 use shale_libfs::{Caller, OFlags, Session, SessionOptions};
 use shale_proto::SocketChannel;
+use shale_sys::SystemClock;
 use std::fs;
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use super::Finding;
 use crate::error::Error;
 
 /// Crates that may contain `unsafe`, where the manifest says nothing.
-const UNSAFE_ALLOWED: [&str; 4] = ["device", "fuse", "preload", "capi"];
+const UNSAFE_ALLOWED: [&str; 6] = ["sys", "nvm", "block", "fuse", "preload", "capi"];
 
 /// The workspace as the rules see it. Names are without the `shale-` prefix.
 #[derive(Debug, Default)]

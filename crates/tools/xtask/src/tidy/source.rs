@@ -98,13 +98,13 @@ mod tests {
     #[test]
     fn unsafe_must_be_forbidden_except_where_allowed() {
         let mut graph = Graph::default();
-        graph.unsafe_allowed.insert("device".into());
+        graph.unsafe_allowed.insert("nvm".into());
         assert!(forbids_unsafe("x", "oplog", &graph, "// #![forbid(unsafe_code)]\n").is_some());
         assert!(forbids_unsafe("x", "oplog", &graph, "#![deny(unsafe_code)]\n").is_some());
         assert_eq!(
             forbids_unsafe("x", "oplog", &graph, "//! Doc.\n#![forbid(unsafe_code)]\n"),
             None
         );
-        assert_eq!(forbids_unsafe("x", "device", &graph, ""), None);
+        assert_eq!(forbids_unsafe("x", "nvm", &graph, ""), None);
     }
 }

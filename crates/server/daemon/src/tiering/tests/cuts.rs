@@ -14,9 +14,9 @@ pub(super) fn loses_nothing(workload: fn(&mut Stage)) {
 #[cfg(feature = "mutants")]
 pub(super) fn are_found(names: &[&'static str], workload: fn(&mut Stage)) {
     for name in names {
-        shale_device::mutants::switch_on(Some(name));
+        shale_sys::mutants::switch_on(Some(name));
         let found = std::panic::catch_unwind(|| explore(workload));
-        shale_device::mutants::switch_on(None);
+        shale_sys::mutants::switch_on(None);
         match found {
             Ok(Ok(states)) => panic!("{name}: not found in {states} states"),
             Ok(Err(why)) => println!("{name}: {}", why.lines().next().unwrap_or("")),

@@ -4,9 +4,11 @@
 //! it is written.
 
 use super::*;
-use shale_device::host_managed::{EmulatedZones, HostManaged, ZoneShape};
-use shale_device::zoned::{Behaviour, Geometry};
-use shale_device::{BlockCounts, BlockDevice, DeviceError, FlashBlocks, ManagedBlocks, Zoned};
+use shale_block::host_managed::HostManaged;
+use shale_block::{BlockCounts, BlockDevice, BlockError, ManagedBlocks};
+use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
+use shale_emulate::zoned::{Behaviour, Geometry};
+use shale_emulate::{FlashZones, Zoned};
 use shale_format::BlockAddr;
 use shale_volume::{Heat, VolumeError};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +61,7 @@ impl Medium for Zoned {
 
     fn open(flash: &Arc<Zoned>) -> Arc<dyn TierDevice> {
         let flash = Arc::clone(flash);
-        Arc::new(FlashBlocks::open("flash", flash, LABEL_AREA_BYTES, ZONE_BYTES).unwrap())
+        Arc::new(FlashZones::open("flash", flash, LABEL_AREA_BYTES, ZONE_BYTES).unwrap())
     }
 
     fn lose_power(&self, seed: u64) {
@@ -151,11 +153,11 @@ impl BlockDevice for Watched {
         self.device.bytes()
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), BlockError> {
         self.device.read(at, into)
     }
 
-    fn write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+    fn write(&self, at: u64, from: &[u8]) -> Result<(), BlockError> {
         let bytes = from.into();
         self.tape.note(0, Step::Write { at, bytes });
         if self.written.fetch_add(1, Ordering::Relaxed) + 1 == self.wears_at {
@@ -164,7 +166,7 @@ impl BlockDevice for Watched {
         self.device.write(at, from)
     }
 
-    fn discard(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
+    fn discard(&self, at: u64, bytes: u64) -> Result<(), BlockError> {
         assert_eq!(
             self.mapped(at, bytes),
             0,
@@ -175,7 +177,7 @@ impl BlockDevice for Watched {
         self.device.discard(at, bytes)
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush(&self) -> Result<(), BlockError> {
         self.tape.note(0, Step::Flush);
         self.device.flush()
     }
@@ -233,7 +235,7 @@ fn stage_on_medium(
 }
 
 /// The medium after a cut behind the first steps; `seed` chooses what had been done.
-fn cut<M: Medium>(told: &[shale_device::sim::Told], wears_at: WearsAt, seed: u64) -> Arc<M> {
+fn cut<M: Medium>(told: &[shale_record::Told], wears_at: WearsAt, seed: u64) -> Arc<M> {
     let medium = M::blank();
     let blocks = M::open(&medium);
     let mut written = 0;
@@ -250,7 +252,7 @@ fn cut<M: Medium>(told: &[shale_device::sim::Told], wears_at: WearsAt, seed: u64
             Step::Flush => blocks.flush(),
         };
         // As it did the first time.
-        let worn = done.as_ref().is_err_and(DeviceError::is_worn_out);
+        let worn = done.as_ref().is_err_and(BlockError::is_worn_out);
         assert!(done.is_ok() || (worn && wears_at > 0), "{done:?}");
     }
     medium.lose_power(seed);

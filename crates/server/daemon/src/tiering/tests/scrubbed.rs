@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::scrub::ScrubReport;
-use shale_device::block::Ask;
+use shale_block::Ask;
 use shale_format::BlockAddr;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,420 @@
+//! The address range: reserve, map each piece into its place, unmap.
+//!
+//! Invariants: pieces lie side by side in `base..base+bytes` without gaps, inside one
+//! reservation that belongs to this value alone; a piece's `writable` says what its
+//! present mapping allows.
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::error::NvmError;
+use crate::guard::{Guard, Lost};
+use shale_sys::failpoints;
+use shale_sys::protect::ProtectionKey;
+
+/// Pieces must be a multiple of this to lie side by side.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Mappings start at a multiple of this so that huge pages fit, and `/dev/dax` needs it.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// What a mapping may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store panics before the MMU would stop it.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// What a fence is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Persistence {
+    /// A DAX mapping: what was flushed and fenced survives a power cut.
+    Dax,
+    /// tmpfs or page cache: survives every process, not a power cut.
+    Emulated,
+}
+
+/// One file to be mapped.
+#[derive(Debug)]
+pub struct Piece {
+    /// The file, opened for what the mapping is to allow.
+    pub fd: OwnedFd,
+    /// How much of it to map from its start, in bytes. All pieces but the last need a
+    /// multiple of 4096.
+    pub bytes: usize,
+}
+
+/// A piece in its place.
+#[derive(Debug)]
+struct Mapped {
+    fd: OwnedFd,
+    offset: usize,
+    bytes: usize,
+}
+
+/// All pieces in one address range.
+pub(crate) struct Mapping {
+    reservation: *mut c_void,
+    reserved_bytes: usize,
+    base: *mut u8,
+    bytes: usize,
+    pieces: Vec<Mapped>,
+    /// A bit for each page that may be stored to.
+    writable: Vec<AtomicU64>,
+    persistence: Persistence,
+    huge_pages: bool,
+    /// What is writable has this key.
+    key: Option<ProtectionKey>,
+    /// Dropped by hand before the range is unmapped.
+    guard: ManuallyDrop<Guard>,
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping")
+            .field("base", &self.base)
+            .field("bytes", &self.bytes)
+            .field("pieces", &self.pieces)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the pointers are an address range that is valid until drop and that no
+// thread owns; all state that changes is atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// The path of an open file, for messages.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
+}
+
+/// Calls `f` with each word of a bitmap of pages that a range of bytes touches, and the bits
+/// there, until it gives `false`; whether it never did.
+#[inline]
+fn for_words(range: &Range<usize>, mut f: impl FnMut(usize, u64) -> bool) -> bool {
+    let (mut page, end) = (range.start / PAGE_BYTES, range.end.div_ceil(PAGE_BYTES));
+    while page < end {
+        let bits = (64 - page % 64).min(end - page);
+        let mask = u64::MAX >> (64 - bits) << (page % 64);
+        if !f(page / 64, mask) {
+            return false;
+        }
+        page += bits;
+    }
+    true
+}
+
+impl Mapping {
+    pub(crate) fn new(
+        pieces: Vec<Piece>,
+        access: Access,
+        key: Option<ProtectionKey>,
+    ) -> Result<Mapping, NvmError> {
+        if pieces.is_empty() {
+            return Err(NvmError::NoPieces);
+        }
+        let last = pieces.len() - 1;
+        let mut bytes = 0;
+        for (index, piece) in pieces.iter().enumerate() {
+            check_length(piece, index == last)?;
+            bytes += piece.bytes;
+        }
+        let mut mapping = Mapping::reserve(bytes, &path_of(pieces[0].fd.as_fd()))?;
+        mapping.key = key;
+        let mut offset = 0;
+        for piece in pieces {
+            let range = offset..offset + piece.bytes;
+            let persistence = mapping.place(range.clone(), piece.fd.as_fd(), 0, access)?;
+            if persistence == Persistence::Emulated {
+                mapping.persistence = Persistence::Emulated;
+            }
+            mapping.pieces.push(Mapped {
+                fd: piece.fd,
+                offset,
+                bytes: piece.bytes,
+            });
+            offset = range.end;
+            mapping.note(range, access);
+        }
+        mapping.huge_pages = mapping.advise(Advice::LinuxHugepage).is_ok();
+        Ok(mapping)
+    }
+
+    fn reserve(bytes: usize, path: &std::path::Path) -> Result<Mapping, NvmError> {
+        let reserved_bytes = bytes.next_multiple_of(PAGE_BYTES) + HUGE_PAGE_BYTES;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
+        let reservation =
+            unsafe { mmap_anonymous(ptr::null_mut(), reserved_bytes, ProtFlags::empty(), flags) }
+                .map_err(|e| {
+                NvmError::os(
+                    path,
+                    format!("reserve {reserved_bytes} bytes of addresses"),
+                    e,
+                )
+            })?;
+        let base = reservation
+            .cast::<u8>()
+            .map_addr(|address| address.next_multiple_of(HUGE_PAGE_BYTES));
+        Ok(Mapping {
+            reservation,
+            reserved_bytes,
+            base,
+            bytes,
+            pieces: Vec::new(),
+            writable: (0..=bytes / PAGE_BYTES / 64)
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+            persistence: Persistence::Dax,
+            huge_pages: false,
+            key: None,
+            guard: ManuallyDrop::new(Guard::new(base, bytes)),
+        })
+    }
+
+    /// Maps a file, from byte `from` on, over its part of the reservation.
+    fn place(
+        &self,
+        range: Range<usize>,
+        fd: BorrowedFd<'_>,
+        from: usize,
+        access: Access,
+    ) -> Result<Persistence, NvmError> {
+        let (offset, bytes) = (range.start, range.len());
+        let (prot, name) = match access {
+            Access::ReadOnly => (ProtFlags::READ, "read-only"),
+            Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, "read-write"),
+        };
+        let failed = |e| NvmError::os(path_of(fd), format!("map {bytes} bytes {name}"), e);
+        let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        // A MAP_FIXED call that fails may leave a hole where the reservation was, so
+        // what the file can do is tried elsewhere first.
+        let (flags, persistence) = match probe(bytes, prot, sync, fd) {
+            Ok(()) => (sync, Persistence::Dax),
+            Err(_) => {
+                failpoints::io()
+                    .and_then(|()| probe(bytes, prot, MapFlags::SHARED, fd))
+                    .map_err(failed)?;
+                (MapFlags::SHARED, Persistence::Emulated)
+            }
+        };
+        assert!(offset + bytes <= self.bytes && offset.is_multiple_of(PAGE_BYTES));
+        // SAFETY: the range lies inside our own reservation (asserted above, and the
+        // reservation is longer than `bytes` by the alignment), so nothing of others is replaced.
+        unsafe {
+            mmap(
+                self.base.add(offset).cast(),
+                bytes,
+                prot,
+                flags | MapFlags::FIXED,
+                fd,
+                from as u64,
+            )
+        }
+        .map_err(failed)?;
+        if let (Some(key), Access::ReadWrite) = (self.key, access) {
+            // SAFETY: what was just mapped there, readable and writable.
+            unsafe { key.protect(self.base.wrapping_add(offset), bytes) }.map_err(failed)?;
+        }
+        Ok(persistence)
+    }
+
+    /// Gives the kernel advice on all pieces.
+    pub(crate) fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        self.advise_range(0, self.bytes, advice)
+    }
+
+    /// Gives the kernel advice on the pages that a range touches.
+    ///
+    /// # Panics
+    /// If it is not inside the mapping.
+    pub(crate) fn advise_range(
+        &self,
+        offset: usize,
+        bytes: usize,
+        advice: Advice,
+    ) -> rustix::io::Result<()> {
+        assert!(bytes <= self.bytes && offset <= self.bytes - bytes);
+        let first = offset / PAGE_BYTES * PAGE_BYTES;
+        let end = (offset + bytes).next_multiple_of(PAGE_BYTES);
+        // SAFETY: the range is in our own mapping; the advices used here change no contents.
+        unsafe { madvise(self.base.wrapping_add(first).cast(), end - first, advice) }
+    }
+
+    /// Maps a range of whole pages within one piece again from `fd`, or from the piece's own file
+    /// where that is `None`.
+    pub(crate) fn replace(
+        &self,
+        range: Range<usize>,
+        fd: Option<BorrowedFd<'_>>,
+        access: Access,
+    ) -> Result<(), NvmError> {
+        let after = self.pieces.partition_point(|p| p.offset <= range.start);
+        let piece = &self.pieces[after.checked_sub(1).expect("inside the map")];
+        assert!(
+            range.end <= piece.offset + piece.bytes,
+            "a range of one piece"
+        );
+        let fd = fd.unwrap_or_else(|| piece.fd.as_fd());
+        let (expected, found) = (identity(piece.fd.as_fd())?, identity(fd)?);
+        if expected != found {
+            return Err(NvmError::OtherFile {
+                path: path_of(fd),
+                expected,
+                found,
+            });
+        }
+        if access == Access::ReadOnly {
+            self.note(range.clone(), access);
+        }
+        self.place(range.clone(), fd, range.start - piece.offset, access)?;
+        if access == Access::ReadWrite {
+            self.note(range, access);
+        }
+        Ok(())
+    }
+
+    /// Notes whether the pages that a range touches may be stored to.
+    fn note(&self, range: Range<usize>, access: Access) {
+        for_words(&range, |word, mask| {
+            match access {
+                Access::ReadOnly => self.writable[word].fetch_and(!mask, Ordering::SeqCst),
+                Access::ReadWrite => self.writable[word].fetch_or(mask, Ordering::SeqCst),
+            };
+            true
+        });
+    }
+
+    /// Whether every page that `offset..offset+bytes` touches may be stored to.
+    pub(crate) fn is_writable(&self, offset: usize, bytes: usize) -> bool {
+        for_words(&(offset..offset + bytes), |word, mask| {
+            self.writable[word].load(Ordering::Acquire) & mask == mask
+        })
+    }
+
+    /// Bytes of the range that huge pages back now.
+    pub(crate) fn huge_page_bytes(&self) -> usize {
+        let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else {
+            return 0;
+        };
+        let range = self.base.addr()..self.base.addr() + self.bytes;
+        let mut inside = false;
+        let mut kib = 0;
+        for line in maps.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let Some(first) = words.next() else { continue };
+            if let Some((start, _)) = first.split_once('-') {
+                inside = usize::from_str_radix(start, 16).is_ok_and(|s| range.contains(&s));
+            } else if inside && matches!(first, "ShmemPmdMapped:" | "FilePmdMapped:") {
+                kib += words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            }
+        }
+        kib * 1024
+    }
+
+    /// Pages that cannot be read any more.
+    #[inline(always)]
+    pub(crate) fn lost(&self) -> &Lost {
+        self.guard.lost()
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+
+    pub(crate) fn huge_pages(&self) -> bool {
+        self.huge_pages
+    }
+
+    pub(crate) fn fds(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
+        self.pieces.iter().map(|piece| piece.fd.as_fd())
+    }
+
+    /// Offset and length of each piece, in bytes.
+    pub(crate) fn ranges(&self) -> impl ExactSizeIterator<Item = (usize, usize)> {
+        self.pieces.iter().map(|piece| (piece.offset, piece.bytes))
+    }
+
+    /// A new descriptor of piece `index` that cannot be mapped writable.
+    pub(crate) fn read_only_fd(&self, index: usize) -> Result<OwnedFd, NvmError> {
+        let fd = self.pieces[index].fd.as_fd();
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        failpoints::io()
+            .and_then(|()| rustix::fs::open(&link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
+            .map_err(|e| NvmError::os(path_of(fd), "open it again read-only", e))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.guard) };
+        // SAFETY: the reservation is ours, pieces included, and views hold this value
+        // alive, so nobody uses the range any more.
+        let unmapped = unsafe { munmap(self.reservation, self.reserved_bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// Maps the file anywhere and unmaps it, to learn whether that works.
+fn probe(
+    bytes: usize,
+    prot: ProtFlags,
+    flags: MapFlags,
+    fd: BorrowedFd<'_>,
+) -> rustix::io::Result<()> {
+    // SAFETY: a new mapping at an address the kernel chooses, never accessed, and
+    // unmapped at once.
+    unsafe {
+        let address = mmap(ptr::null_mut(), bytes, prot, flags, fd, 0)?;
+        munmap(address, bytes)
+    }
+}
+
+fn check_length(piece: &Piece, last: bool) -> Result<(), NvmError> {
+    let path = || path_of(piece.fd.as_fd());
+    if piece.bytes == 0 || (!last && !piece.bytes.is_multiple_of(PAGE_BYTES)) {
+        return Err(NvmError::PieceLength {
+            path: path(),
+            expected: PAGE_BYTES,
+            found: piece.bytes,
+        });
+    }
+    let stat = fstat(&piece.fd).map_err(|e| NvmError::os(path(), "read its attributes", e))?;
+    // A character device has no length; the kernel checks the mapping instead.
+    if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && (stat.st_size as u64) < piece.bytes as u64
+    {
+        return Err(NvmError::Short {
+            path: path(),
+            expected: piece.bytes as u64,
+            found: stat.st_size as u64,
+        });
+    }
+    Ok(())
+}
+
+fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), NvmError> {
+    let stat = fstat(fd).map_err(|e| NvmError::os(path_of(fd), "read its attributes", e))?;
+    Ok((stat.st_dev, stat.st_ino))
+}
