@@ -54,5 +54,5 @@ pub use negotiate::MountInfo;
 pub use node::{Errno, NodeFs, ROOT_INO};
 pub use notify::{Inval, Notifier};
 pub use requests::RequestCounts;
-pub use session::{Ended, ServeOptions, Session, Stopper};
+pub use session::{Ended, READERS_MAX, ServeOptions, Session, Stopper};
 pub use shale::ShaleFs;

@@ -50,7 +50,7 @@ pub type OnInit = dyn Fn(&MountInfo) + Send + Sync;
 
 /// How to serve.
 pub struct ServeOptions {
-    /// Number of threads, at least 1. Default 4.
+    /// Number of threads that take requests, at least 1. Default: [`ServeOptions::readers`].
     pub threads: usize,
     /// How long a name stays cached in the kernel. Default 1 hour: whoever changes
     /// names by another way has to tell, with [`Notifier::inval_entry`].
@@ -63,11 +63,23 @@ pub struct ServeOptions {
     pub on_init: Option<Box<OnInit>>,
 }
 
+/// Threads that take requests, where some of them may wait for a device.
+pub const READERS_MAX: usize = 4;
+
+impl ServeOptions {
+    /// As many threads as there are processors, 2 to [`READERS_MAX`]: with more the one that is woken is more often on
+    /// another processor than the program that waits (DESIGN §21).
+    pub fn readers() -> usize {
+        let processors = thread::available_parallelism().map_or(2, |n| n.get());
+        processors.clamp(2, READERS_MAX)
+    }
+}
+
 impl Default for ServeOptions {
     fn default() -> Self {
         const HOUR: Duration = Duration::from_secs(3600);
         Self {
-            threads: 4,
+            threads: Self::readers(),
             entry_timeout: HOUR,
             negative_timeout: HOUR,
             attr_timeout: HOUR,

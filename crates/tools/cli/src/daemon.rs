@@ -17,7 +17,7 @@ use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError};
-use shale_fuse::{Ended, MountInfo, ServeOptions, ShaleFs};
+use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs};
 use shale_libfs::SessionOptions;
 use shale_pool::PoolError;
 use shale_pool::VolumeFile;
@@ -140,7 +140,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     control::serve(start, &daemon)?;
     watch(start, supervisor);
     let sweeper = Sweeper::start(session.clone())?;
-    serve_mount(&mount, fs, supervisor)?;
+    serve_mount(&mount, fs, supervisor, daemon.volume().is_tiered())?;
     sweeper.stop();
     session.detach().map_err(Failure::because(
         "what was written last is not in the volume yet",
@@ -239,6 +239,7 @@ fn serve_mount(
     mount: &shale_fuse::Session,
     fs: Arc<ShaleFs>,
     supervisor: &Arc<OwnedFd>,
+    is_tiered: bool,
 ) -> Result<()> {
     let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
     let told = supervisor.clone();
@@ -248,6 +249,11 @@ fn serve_mount(
             // Without a supervisor there is no next daemon that would have to know.
             let _ = packet::send(&*told, &agreed, &[]);
         })),
+        threads: match is_tiered {
+            // While one waits for a disk others answer.
+            true => READERS_MAX,
+            false => ServeOptions::readers(),
+        },
         ..ServeOptions::default()
     };
     let _ = packet::send(&**supervisor, &FromDaemon::Serving, &[]);
