@@ -37,6 +37,7 @@ mod notify;
 mod overtaken;
 mod peek;
 mod requests;
+mod senders;
 mod settle;
 mod shale;
 mod sizes;
@@ -49,7 +50,7 @@ pub mod node;
 pub mod session;
 
 pub use error::FuseError;
-pub use mount::{MountOptions, remount, unmount};
+pub use mount::{MountOptions, remount, unmount, unmount_dead};
 pub use negotiate::MountInfo;
 pub use node::{Errno, NodeFs, ROOT_INO};
 pub use notify::{Inval, Notifier};

@@ -186,20 +186,38 @@ pub fn remount(mountpoint: &Path, options: &MountOptions) -> io::Result<()> {
 /// # Errors
 /// [`FuseError::Unmount`].
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), FuseError> {
+    take_away(mountpoint, flags(lazy))
+}
+
+/// As [`unmount`], for a mount that nobody will ever serve again: as far as this user may, whoever waits for an answer
+/// gets an error, whether it could be unmounted or not.
+///
+/// # Errors
+/// As [`unmount`].
+pub fn unmount_dead(mountpoint: &Path, lazy: bool) -> Result<(), FuseError> {
+    take_away(mountpoint, flags(lazy) | UnmountFlags::FORCE)
+}
+
+fn flags(lazy: bool) -> UnmountFlags {
+    match lazy {
+        true => UnmountFlags::DETACH,
+        false => UnmountFlags::empty(),
+    }
+}
+
+fn take_away(mountpoint: &Path, flags: UnmountFlags) -> Result<(), FuseError> {
     let refused = |source| FuseError::Unmount {
         mountpoint: mountpoint.to_owned(),
         source,
     };
     if rustix::process::geteuid().is_root() {
-        let flags = if lazy {
-            UnmountFlags::DETACH
-        } else {
-            UnmountFlags::empty()
-        };
         return rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW)
             .map_err(|e| refused(e.into()));
     }
-    let how = if lazy { "-uz" } else { "-u" };
+    let how = match flags.contains(UnmountFlags::DETACH) {
+        true => "-uz",
+        false => "-u",
+    };
     let done = Command::new(HELPER)
         .args([how, "--"])
         .arg(mountpoint)

@@ -9,7 +9,9 @@
 //!    kernel's first request; `on_init` tells the supervisor what was agreed.
 //! 3. If the daemon dies, the supervisor waits for its end, then starts the
 //!    next one, which does the same. Two processes must never serve at once:
-//!    adopting takes over the requests of the other.
+//!    adopting takes over the requests of the other. What may be left of the dead one is threads in
+//!    a notification that waits for a request which only the next one answers: they have nothing
+//!    open but the device, and end then.
 //!
 //! A daemon may also do it all by itself: mount, then serve.
 //!
@@ -39,6 +41,7 @@ use crate::notify::{self, Inval, Notifier};
 use crate::overtaken::{DROP_THREADS, Done, Dropper, Overtaken};
 use crate::peek::Peeks;
 use crate::requests::RequestCounts;
+use crate::senders::Senders;
 use crate::settle::Settler;
 use crate::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
 use crate::wire::{InHeader, OutHeader, UNIQUE_RESENT, WriteIn, opcode};
@@ -213,6 +216,7 @@ enum Task {
 /// A mount, and the right to serve it.
 pub struct Session {
     device: Arc<Device>,
+    senders: Arc<Senders>,
     info: Mutex<MountInfo>,
     /// Nothing is served any more: [`NodeFs::shutdown`].
     is_down: AtomicBool,
@@ -233,8 +237,10 @@ impl fmt::Debug for Session {
 
 impl Session {
     fn new(device: OwnedFd, info: MountInfo, continues: bool) -> Self {
+        let device = Arc::new(Device::new(device));
         Self {
-            device: Arc::new(Device::new(device)),
+            senders: Arc::new(Senders::new(Arc::clone(&device))),
+            device,
             is_down: AtomicBool::new(info.is_shut_down()),
             info: Mutex::new(info),
             stop: Arc::default(),
@@ -282,7 +288,7 @@ impl Session {
     /// For telling the kernel what changed.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(Arc::clone(&self.device), Arc::clone(&self.overtaken))
+        Notifier::new(Arc::clone(&self.senders), Arc::clone(&self.overtaken))
     }
 
     /// Requests of the kernel since this process began to serve.

@@ -10,9 +10,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
@@ -194,6 +195,49 @@ impl Device {
     /// Sends a notification, a message that answers nothing.
     pub fn notify(&self, message: &[u8]) -> io::Result<()> {
         rustix::io::write(&self.0, message)?;
+        Ok(())
+    }
+}
+
+/// The device, in a thread that has nothing else open: see [`Device::alone`]. Stays in that thread.
+pub struct Alone {
+    fd: RawFd,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Device {
+    /// Runs `work` in the calling thread, which gets a table of descriptors of its own with nothing in it but the device,
+    /// `fd`. The thread must end after that, and own and use no other descriptor; the device must stay open in the process
+    /// until `work` begins.
+    ///
+    /// # Errors
+    /// The kernel cannot: `work` was not called.
+    pub fn alone(fd: RawFd, work: impl FnOnce(&Alone)) -> io::Result<()> {
+        let number = fd as libc::c_uint;
+        let unshare = libc::CLOSE_RANGE_UNSHARE as libc::c_int;
+        // SAFETY: the thread has a table of its own before anything is closed in it, so no descriptor of
+        // another thread is; this one uses none of those that are, by the contract above.
+        if unsafe { libc::close_range(number + 1, libc::c_uint::MAX, unshare) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if number > 0 {
+            // SAFETY: as above.
+            unsafe { libc::close_range(0, number - 1, 0) };
+        }
+        work(&Alone {
+            fd,
+            _thread: PhantomData,
+        });
+        Ok(())
+    }
+}
+
+impl Alone {
+    /// Sends a notification.
+    pub fn notify(&self, message: &[u8]) -> io::Result<()> {
+        // SAFETY: the descriptor is open in this thread's table, where nobody else can close it.
+        let device = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        rustix::io::write(device, message)?;
         Ok(())
     }
 }

@@ -16,6 +16,7 @@ use crate::mount_options;
 use crate::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::state::StateDir;
 use crate::tracing_to;
+use rustix::process::Signal;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError};
 use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs};
 use shale_libfs::SessionOptions;
@@ -39,6 +40,9 @@ pub fn run() -> Result<()> {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         default(panic);
+        // Not `abort`: the kernel would have it wait, with all it has open, until the last thread has stopped for a core
+        // dump, and one that notifies may wait for the next daemon.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
         std::process::abort();
     }));
     let supervisor = std::io::stdin().as_fd().try_clone_to_owned();

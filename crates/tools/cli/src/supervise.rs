@@ -18,7 +18,7 @@ use crate::log_file::LogFile;
 use crate::mount_options::Given;
 use crate::mounts;
 use crate::packet::{self, FromDaemon, Report, Start, ToDaemon};
-use crate::process::Process;
+use crate::process::{Left, Process, child_ends_within, left_of};
 use crate::state::{State, StateDir};
 use crate::terminal::note;
 use crate::tracing_to;
@@ -28,7 +28,7 @@ use shale_fuse::{MountInfo, MountOptions, Session};
 use shale_pool::VolumeFile;
 use shale_proto::SocketPeer;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -45,6 +45,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const FAILED_STARTS_MAX: u32 = 11;
 /// Daemons in a row that served less than [`SHORT`]: about 3 minutes.
 const SHORT_LIVES_MAX: u32 = 50;
+/// Between two looks at a daemon that has closed its socket and not ended.
+const LINGER_LOOK: Duration = Duration::from_millis(50);
+/// After this time it is told.
+const LINGER_TELL: Duration = Duration::from_secs(1);
 /// Between two tries to lock the volume for the next daemon.
 const LOCK_PAUSE: Duration = Duration::from_millis(250);
 /// How long the lock of an unmounted volume is waited for: nobody uses it any more, and the next mount recovers it.
@@ -150,6 +154,8 @@ pub fn program() -> PathBuf {
 /// What happens to the supervisor.
 enum Event {
     Said(FromDaemon),
+    /// It is dead, but has not ended: why not.
+    Lingers(String),
     /// Everything it said came before.
     Ended(std::io::Result<ExitStatus>),
 }
@@ -293,6 +299,7 @@ impl Supervisor {
                 self.note(other);
                 self.open_failed()
             }
+            Event::Lingers(_) => self.open_failed(),
             Event::Ended(status) => {
                 self.daemon = None;
                 Err(self.died(&status))
@@ -355,12 +362,17 @@ impl Supervisor {
         let text = reason.to_string();
         if self.dir.state.waiting.as_ref() != Some(&text) {
             tracing::warn!("{text}; it is tried again until the lock is free");
-            self.dir.state.waiting = Some(text);
-            if let Err(failure) = self.dir.save() {
-                tracing::warn!("{failure}");
-            }
+            self.waits_for(text);
         }
         thread::sleep(LOCK_PAUSE);
+    }
+
+    /// What the next daemon waits for, for `shale status`.
+    fn waits_for(&mut self, what: String) {
+        self.dir.state.waiting = Some(what);
+        if let Err(failure) = self.dir.save() {
+            tracing::warn!("{failure}");
+        }
     }
 
     /// Listens to the daemon until it has ended.
@@ -368,6 +380,7 @@ impl Supervisor {
         loop {
             match self.next()? {
                 Event::Said(word) => self.note(word),
+                Event::Lingers(why) => self.waits_for(why),
                 Event::Ended(status) => return Ok(status),
             }
         }
@@ -536,8 +549,38 @@ fn listen(socket: &OwnedFd, mut child: Child, events: &Sender<Event>) {
         }
     }
     // If it only closed its end, nobody could tell it to stop any more.
-    let ended = child.wait();
+    let ended = match lingers(&child, events) {
+        Ok(true) => Ok(ExitStatus::from_raw(rustix::process::Signal::KILL.as_raw())),
+        Ok(false) => child.wait(),
+        Err(failure) => {
+            tracing::error!("{failure}");
+            child.wait()
+        }
+    };
     drop(events.send(Event::Ended(ended)));
+    // What is left of it ends with an answer of the next one.
+    let _ = child.wait();
+}
+
+/// Waits until a daemon has ended, or until nothing is left of it that could keep out or disturb the next one (`true`).
+fn lingers(child: &Child, events: &Sender<Event>) -> Result<bool> {
+    let (pid, begun, mut told) = (child.id(), Instant::now(), false);
+    while !child_ends_within(child, LINGER_LOOK)? {
+        match left_of(pid) {
+            Left::Nothing => {
+                tracing::info!(pid, "threads of the dead daemon wait for the next one");
+                return Ok(true);
+            }
+            Left::Thread(which) if !told && begun.elapsed() >= LINGER_TELL => {
+                told = true;
+                let why = format!("process {pid} is dead, but its thread {which} has not ended");
+                tracing::warn!("{why}; the next daemon starts when it has");
+                drop(events.send(Event::Lingers(why)));
+            }
+            Left::Process | Left::Thread(_) => {}
+        }
+    }
+    Ok(false)
 }
 
 /// A number that no other mount has.

@@ -78,7 +78,8 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     if let Some(mount) = mount.as_ref().filter(|m| m.is_shale()) {
-        unmount(&place, mount, dir.as_ref(), args.lazy)?;
+        let known = dir.as_ref().and_then(|d| d.state.device.as_ref()) == Some(&mount.device);
+        unmount(&place, mount, dir.as_ref(), args.lazy, was_stale && known)?;
     }
     match (mount, dir) {
         (Some(other), None) if !is_ours => {
@@ -121,14 +122,25 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Takes the mount's name away. One that is mounted at another place, too, stays as it is: its volume would go on
 /// being served there. Of other mount namespaces the kernel takes it away with ours, if they follow ours.
-fn unmount(place: &Path, mount: &Mount, dir: Option<&StateDir>, lazy: bool) -> Result<()> {
+/// `dead`: nobody serves it any more.
+fn unmount(
+    place: &Path,
+    mount: &Mount,
+    dir: Option<&StateDir>,
+    lazy: bool,
+    dead: bool,
+) -> Result<()> {
     let mut elsewhere = holders::mounts_of(&mount.device, Some(place));
     elsewhere.retain(|m| matches!(m, Holder::Mount { seen_by: None, .. }));
     if let Some(named) = holders::name(&elsewhere).filter(|_| !lazy) {
         let text = format!("{}: the volume is also in use by {named}", place.display());
         return Err(Failure::new(text).advise("unmount that first; --lazy does not wait for it"));
     }
-    shale_fuse::unmount(place, lazy).map_err(|error| {
+    let done = match dead {
+        true => shale_fuse::unmount_dead(place, lazy),
+        false => shale_fuse::unmount(place, lazy),
+    };
+    done.map_err(|error| {
         let not: Vec<u32> = dir.map(own_processes).unwrap_or_default();
         let users = holders::of(&mount.device, Some(place), &not);
         refused(place, holders::name(&users).as_deref(), &error)

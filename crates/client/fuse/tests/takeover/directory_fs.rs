@@ -19,6 +19,8 @@ pub struct DirectoryFs {
     root: PathBuf,
     /// Files by the inode numbers they have there, which a successor finds again.
     files: Mutex<HashMap<u64, Arc<File>>>,
+    /// Told which inode is read, before the answer.
+    reads: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 fn attr_of(file: &File) -> Result<Attr> {
@@ -44,10 +46,12 @@ fn attr_of(file: &File) -> Result<Attr> {
 }
 
 impl DirectoryFs {
-    pub fn new(root: &Path) -> Self {
+    /// One that tells `reads` of each read, which may hold it up.
+    pub fn new(root: &Path, reads: Box<dyn Fn(u64) + Send + Sync>) -> Self {
         let fs = Self {
             root: root.to_owned(),
             files: Mutex::default(),
+            reads,
         };
         for entry in fs::read_dir(root).unwrap() {
             fs.open(entry.unwrap().file_name().as_bytes(), false)
@@ -151,6 +155,7 @@ impl NodeFs for DirectoryFs {
     }
 
     fn read(&self, _: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        (self.reads)(ino);
         Ok(self.file(ino)?.read_at(into, offset)?)
     }
 

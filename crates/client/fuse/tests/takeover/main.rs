@@ -5,6 +5,7 @@
 //! and get killed, while threads of the test process use it and check every result.
 
 mod directory_fs;
+mod killed_notifier;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -59,17 +60,18 @@ fn child_serves() {
         })),
         ..ServeOptions::default()
     };
-    let fs = Arc::new(DirectoryFs::new(&state.join("files")));
+    let reads = killed_notifier::in_child(&session, state);
+    let fs = Arc::new(DirectoryFs::new(&state.join("files"), reads));
     assert_eq!(session.serve(fs, &options).unwrap(), Ended::Unmounted);
 }
 
-fn start_child(session: &Session, state: &Path, hang: bool) -> Child {
+fn start_child(session: &Session, state: &Path, hangs: Option<&str>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["child_serves", "--exact", "--nocapture"])
         .env(STATE, state);
-    if hang {
-        command.env(HANG_IN_INIT, "1");
+    if let Some(how) = hangs {
+        command.env(how, "1");
     }
     command
         .stdin(Stdio::from(session.fd().try_clone_to_owned().unwrap()))
@@ -141,6 +143,8 @@ struct EndOnPanic<'a>(&'a Path);
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
+            // Aborts the mount: there may be threads in the kernel that wait for an answer and cannot be killed.
+            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::FORCE);
             let _ = unmount(self.0, true);
             std::process::exit(101);
         }
@@ -173,7 +177,7 @@ fn killed_daemons_are_not_seen() {
     let _end = EndOnPanic(mount.path());
 
     // One that has read the first request and never answers it.
-    let first = start_child(&session, state.path(), true);
+    let first = start_child(&session, state.path(), Some(HANG_IN_INIT));
     let started = Instant::now();
     while !state.path().join("hanging").exists() {
         assert!(
@@ -196,7 +200,7 @@ fn killed_daemons_are_not_seen() {
         let mut productive = 0;
         for round in 0..KILLS {
             let before = done.load(Ordering::Relaxed);
-            let child = start_child(&session, state.path(), false);
+            let child = start_child(&session, state.path(), None);
             thread::sleep(Duration::from_micros(u64::from(
                 15_000 + round * 7_919 % 23_000,
             )));
@@ -207,7 +211,7 @@ fn killed_daemons_are_not_seen() {
                 "a program saw the kill"
             );
         }
-        let mut last = start_child(&session, state.path(), false);
+        let mut last = start_child(&session, state.path(), None);
         stop.store(true, Ordering::Relaxed);
         for writer in writers {
             join_soon(writer).expect("a program saw the kill");

@@ -9,6 +9,8 @@ mod damaged;
 mod degraded;
 mod devices;
 mod direct_reads;
+#[path = "../../../../client/fuse/tests/takeover/directory_fs.rs"]
+mod directory_fs;
 mod flags;
 mod flash;
 mod grow;
@@ -16,6 +18,7 @@ mod handles;
 mod history;
 mod in_use;
 mod inodes;
+mod killed_notifier;
 mod lasting;
 mod local_user;
 mod messages;
