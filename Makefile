@@ -1,5 +1,5 @@
 # Everything here is one script; cargo does the building.
-.PHONY: all install test suites-full demo deps clean
+.PHONY: all install check test suites-full demo deps clean
 
 all:
 	cargo build --release --locked -p shale-cli -p shale-preload -p shale-capi
@@ -27,6 +27,10 @@ install:
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/client/capi/shale.pc.in \
 		>"$(ROOT)/lib/pkgconfig/shale.pc"
 	chmod 644 "$(ROOT)/lib/pkgconfig/shale.pc"
+
+# While a change is made: format, rules, lints, unit tests, 20 s of power cuts; ends with "N passed, N failed".
+check:
+	@cargo xtask check
 
 # What has to pass before a change lands; ends with "N passed, N failed".
 test:

@@ -1,4 +1,5 @@
-//! `cargo xtask ci`: every check of the project, in order of cost, each timed.
+//! `cargo xtask ci`: every check of the project, in order of cost, each timed. `cargo xtask check`: those that take
+//! seconds, the unit tests, and power cuts for 20 s.
 //!
 //! A failed step does not stop the next: one run shows everything. The last line
 //! is `N passed, N failed`, counting each test and each other step as one.
@@ -11,6 +12,20 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::{spec, tidy};
 
+/// Power cuts for 20 s.
+const CRASH: [&str; 10] = [
+    "run",
+    "--release",
+    "--locked",
+    "--quiet",
+    "-p",
+    "shale-harness",
+    "--",
+    "crash",
+    "--seconds",
+    "20",
+];
+
 struct Outcome {
     name: &'static str,
     passed: usize,
@@ -18,10 +33,19 @@ struct Outcome {
     took: Duration,
 }
 
-/// Runs all steps and prints the summary.
-pub fn run(root: &Path) -> Result<(), Error> {
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Minutes after a build.
+    Fast,
+    /// Everything.
+    Whole,
+}
+
+/// Runs all steps of a tier and prints the summary.
+pub fn run(root: &Path, tier: Tier) -> Result<(), Error> {
     let cargo = |arguments: &[&str]| cargo(root, arguments);
-    let outcomes = [
+    let mut outcomes = vec![
         step("fmt", || cargo(&["fmt", "--all", "--check"])),
         step("tidy", || single(tidy::run(root, tidy::Warnings::Counted))),
         step("spec", || single(spec::run(root, spec::Mode::Check))),
@@ -36,10 +60,15 @@ pub fn run(root: &Path) -> Result<(), Error> {
                 "warnings",
             ])
         }),
-        step("test", || {
-            cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
-        }),
     ];
+    let mut tests = vec!["test", "--workspace", "--locked", "--no-fail-fast"];
+    if tier == Tier::Fast {
+        tests.extend(["--lib", "--bins"]);
+    }
+    outcomes.push(step("test", || cargo(&tests)));
+    if tier == Tier::Fast {
+        outcomes.push(step("crash", || cargo(&CRASH)));
+    }
 
     println!("\nstep      passed  failed   seconds");
     for outcome in &outcomes {

@@ -1,6 +1,7 @@
 //! Checks and generators of the project itself: `cargo xtask <task>`.
 //!
 //! * `ci` runs every check in order and prints one closing summary.
+//! * `check` runs those of them that take minutes.
 //! * `tidy` compares the source tree with the rules that no compiler knows; `--warnings` lists what is not a failure yet, too.
 //! * `spec` writes the byte layouts of `shale-format` into `docs/SPEC.md`.
 //! * `bench-diff` compares the counts of two benchmark results.
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 use error::Error;
 
 const USAGE: &str = "usage: cargo xtask ci
+       cargo xtask check
        cargo xtask tidy [--warnings]
        cargo xtask spec [--check]
        cargo xtask bench-diff OLD.json NEW.json";
@@ -29,7 +31,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let root = workspace_root();
     let outcome = match words.as_slice() {
-        ["ci"] => ci::run(&root),
+        ["ci"] => ci::run(&root, ci::Tier::Whole),
+        ["check"] => ci::run(&root, ci::Tier::Fast),
         ["tidy"] => tidy::run(&root, tidy::Warnings::Counted),
         ["tidy", "--warnings"] => tidy::run(&root, tidy::Warnings::Listed),
         ["spec"] => spec::run(&root, spec::Mode::Write),

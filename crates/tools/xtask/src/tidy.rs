@@ -14,6 +14,7 @@ mod lexer;
 mod links;
 mod names;
 mod source;
+mod walks;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,6 +42,9 @@ impl Finding {
 /// Functions that may be longer than the limit, with the reason:
 /// lines of `path function reason`.
 const LONG_FUNCTIONS: &str = "crates/tools/xtask/long-functions.txt";
+
+/// Walks through the code, by file and function.
+const WALKS: &str = "docs/INTERNALS.md";
 
 /// Words that say nothing to an engineer of the field.
 const WORDS: &str = "crates/tools/xtask/words.txt";
@@ -110,7 +114,26 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
         }
     }
     findings.extend(allowed.unused(LONG_FUNCTIONS));
+    findings.extend(walks(root)?);
     Ok(findings)
+}
+
+/// Names in the walks that are not in the code.
+fn walks(root: &Path) -> Result<Vec<Finding>, Error> {
+    let mut texts = BTreeMap::new();
+    for path in files::below(&root.join("crates"))? {
+        let place = relative(root, &path);
+        // crates/FLOOR/CRATE/src/FILE
+        let parts: Vec<&str> = place.splitn(5, '/').collect();
+        if let [_, _, name, "src", file] = parts[..]
+            && file.ends_with(".rs")
+        {
+            texts.insert(format!("{name}/{file}"), lexer::Lexed::new(&read(&path)?));
+        }
+    }
+    let files = texts.iter().map(|(file, lexed)| (file.clone(), lexed));
+    let text = read_optional(&root.join(WALKS))?;
+    Ok(walks::check(WALKS, &text, &files.collect()))
 }
 
 /// Rules that the tree does not keep yet: their findings by rule.
