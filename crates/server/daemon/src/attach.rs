@@ -1,14 +1,24 @@
-//! Making a client: a slot of the log table, a log file, two pages.
+//! Making a client, and what is done when it goes: a slot of the log table, a log file, two pages.
 //!
 //! Order, and what a crash after each step leaves: the log file with all its space
 //! (removed at the next start, since no slot names it); the slot, durably (an empty log,
 //! digested at the next start); the client in memory.
 
-use crate::client::{Client, Parts, Reach};
+use crate::accounts::Accounts;
+use crate::client::{self, Client, Reach};
+use crate::clients::Clients;
+use crate::coherence::lease_manager::LeaseManager;
+use crate::daemon::{FixedLogs, LogMap};
+use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
+use crate::halt::Halt;
+use crate::limits::RateLimits;
 use crate::log_bytes::FileBytes;
 use crate::rights::Person;
-use crate::shared::Shared;
+use crate::space::Credits;
+use crate::spare::Spare;
+use crate::tiering::Tiering;
+use parking_lot::Mutex;
 use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
@@ -18,11 +28,12 @@ use shale_pool::mkfs::random;
 use shale_pool::nvm_dir::remove;
 use shale_proto::PeerIdentity;
 use shale_proto::message::PROTO_VERSION;
-use shale_sys::{failpoints, mutants};
-use std::os::fd::OwnedFd;
+use shale_sys::{Clock, failpoints, mutants};
+use shale_volume::Volume;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Slots of the log table that clients of other processes leave to the front end and to root.
 const SLOTS_KEPT: usize = 16;
@@ -66,12 +77,76 @@ impl Asker {
 /// Why a process may not become a client: errno and sentence.
 pub(crate) type Refusal = (i32, String);
 
-impl Shared {
+/// What the volume file and the daemon's configuration say of clients and their logs.
+pub(crate) struct Settings {
+    /// Users who may map the volume besides its owner and root.
+    pub(crate) trusted_uids: Vec<u32>,
+    /// Bytes of the logs of other processes, if the volume file says.
+    pub(crate) client_log_bytes: Option<u64>,
+    /// See [`crate::DaemonConfig::log_map`].
+    pub(crate) log_map: LogMap,
+    /// See [`crate::DaemonConfig::fixed_logs`].
+    pub(crate) fixed_logs: Option<FixedLogs>,
+    /// See [`crate::DaemonConfig::connection`].
+    pub(crate) connection: Option<u64>,
+    /// See [`crate::DaemonConfig::connection_continues`].
+    pub(crate) connection_continues: bool,
+}
+
+/// What [`AttachService`] is made of.
+pub(crate) struct Parts {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) nvm_dir: PathBuf,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) digests: Arc<DigestScheduler>,
+    pub(crate) leases: Arc<LeaseManager>,
+    pub(crate) tiering: Arc<Tiering>,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) limits: Arc<RateLimits>,
+}
+
+/// Clients come and go: slots of the log table, and the files of their logs.
+pub(crate) struct AttachService {
+    parts: Parts,
+    settings: Settings,
+    /// A log file that is ready.
+    pub(crate) spare: Spare,
+    /// Serialises what is done with log slots and their files.
+    table: Mutex<()>,
+    /// No client but the front end is served, for good.
+    down: AtomicBool,
+}
+
+impl AttachService {
+    pub(crate) fn new(parts: Parts, settings: Settings) -> Self {
+        Self {
+            parts,
+            settings,
+            spare: Spare::default(),
+            table: Mutex::default(),
+            down: AtomicBool::new(false),
+        }
+    }
+
+    /// Refuses clients of other processes from now on, for good: whoever is attaching is a client when this returns, or
+    /// will be refused.
+    pub(crate) fn shut_down(&self) {
+        let _nobody_attaches = self.table.lock();
+        self.down.store(true, Ordering::Release);
+    }
+
+    /// Whether it does.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
     /// Whether a process may map the volume: its owner, root, and users that the volume file trusts.
     pub(crate) fn may_attach(&self, asker: &Asker) -> std::result::Result<(), Refusal> {
-        let owner = self.volume.superblock().owner_uid;
+        let owner = self.parts.volume.superblock().owner_uid;
         let uid = asker.person.uid;
-        let trusted = || self.config.volume.trusted_uids.contains(&uid);
+        let trusted = || self.settings.trusted_uids.contains(&uid);
         if asker.reach == Reach::InProcess || asker.person.is_root() || uid == owner || trusted() {
             return Ok(());
         }
@@ -85,7 +160,7 @@ impl Shared {
 
     /// Attaches a client.
     pub(crate) fn attach(
-        self: &Arc<Self>,
+        &self,
         asker: &Asker,
         version: u32,
         log_bytes: u64,
@@ -119,8 +194,8 @@ impl Shared {
         (salt, start): (u64, LogPos),
         ring_bytes: u64,
     ) -> Result<(Arc<Map>, PathBuf)> {
-        let path = self.nvm_dir.join(file_name(slot));
-        let options = (self.config.log_map)(slot).path(CountPath::Log);
+        let path = self.parts.nvm_dir.join(file_name(slot));
+        let options = (self.settings.log_map)(slot).path(CountPath::Log);
         let bytes = RING_AT + ring_bytes as usize;
         let ready = match reach {
             Reach::InProcess => None,
@@ -136,18 +211,18 @@ impl Shared {
                 options.create_file(&path, bytes)?
             }
         });
-        if reach == Reach::InProcess && self.config.fixed_logs.is_none() {
+        if reach == Reach::InProcess && self.settings.fixed_logs.is_none() {
             // For a mount that stays; a program's start must not wait for it, nor a test's.
             map.prepare()?;
         }
         let header = LogHeader {
             magic: LOG_MAGIC,
-            uuid: self.volume.superblock().uuid,
+            uuid: self.parts.volume.superblock().uuid,
             salt,
             ring_bytes,
             uid,
             slot,
-            created_ns: self.clock.realtime_ns(),
+            created_ns: self.parts.clock.realtime_ns(),
             ..zerocopy::FromZeros::new_zeroed()
         };
         Log::create_at(map.clone(), header, start)?;
@@ -157,13 +232,13 @@ impl Shared {
 
     /// Whether a test has put a log's file in its place.
     fn is_there(&self, path: &Path, bytes: usize) -> bool {
-        let may = self.config.fixed_logs.is_some_and(|fixed| fixed.there);
+        let may = self.settings.fixed_logs.is_some_and(|fixed| fixed.there);
         may && std::fs::metadata(path).is_ok_and(|found| found.len() == bytes as u64)
     }
 
     /// A free slot of the log table for `asker`.
     fn free_slot(&self, asker: &Asker) -> Result<u32> {
-        let slots = self.volume.log_slots();
+        let slots = self.parts.volume.log_slots();
         let root = asker.reach == Reach::InProcess || asker.person.is_root();
         let open = if root { 0 } else { SLOTS_KEPT };
         slots[..slots.len() - open]
@@ -177,7 +252,7 @@ impl Shared {
     fn ring_bytes(&self, asker: &Asker, log_bytes: u64) -> u64 {
         match asker.reach {
             Reach::Socket => self.client_ring_bytes(log_bytes),
-            Reach::InProcess if log_bytes == 0 => ring(self.volume.superblock().log_bytes),
+            Reach::InProcess if log_bytes == 0 => ring(self.parts.volume.superblock().log_bytes),
             Reach::InProcess => ring(log_bytes),
         }
     }
@@ -185,33 +260,35 @@ impl Shared {
     /// As [`Self::ring_bytes`], for another process. Its log takes memory of the machine, whatever it
     /// writes into it: so there is a limit.
     pub(crate) fn client_ring_bytes(&self, log_bytes: u64) -> u64 {
-        let mount = self.volume.superblock().log_bytes;
-        let usual = self.config.volume.client_log_bytes.unwrap_or(mount);
+        let mount = self.parts.volume.superblock().log_bytes;
+        let usual = self.settings.client_log_bytes.unwrap_or(mount);
         match log_bytes {
             0 => ring(usual),
             n => ring(n.min(mount.max(usual))),
         }
     }
 
-    fn make_client(self: &Arc<Self>, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
-        let _one_at_a_time = self.attach.lock();
-        self.check_open()?;
+    fn make_client(&self, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
+        let _one_at_a_time = self.table.lock();
+        if self.parts.clients.is_closing() {
+            return Err(DaemonError::Closing);
+        }
         if asker.reach == Reach::Socket && self.down.load(Ordering::Acquire) {
             return Err(DaemonError::Down);
         }
         let slot = self.free_slot(asker)?;
         let ring_bytes = self.ring_bytes(asker, log_bytes);
-        let (salt, start) = match self.config.fixed_logs {
+        let (salt, start) = match self.settings.fixed_logs {
             None if mutants::is_on("record-salt") => (0, LogPos(0)),
             None => (u64::from_le_bytes(random()?), LogPos(0)),
             Some(fixed) => {
-                let number = self.clients.next_number();
+                let number = self.parts.clients.next_number();
                 (fixed.salt.wrapping_add(number.into()), LogPos(fixed.start))
             }
         };
         let uid = asker.person.uid;
         let connection = match asker.reach {
-            Reach::InProcess => self.config.connection.unwrap_or(0),
+            Reach::InProcess => self.settings.connection.unwrap_or(0),
             Reach::Socket => 0,
         };
         let live = LogSlot {
@@ -229,8 +306,8 @@ impl Shared {
         let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
         let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
         let own_uid = rustix::process::geteuid().as_raw();
-        let client = Arc::new(Client::new(Parts {
-            id: self.clients.take_number(),
+        let client = Arc::new(Client::new(client::Parts {
+            id: self.parts.clients.take_number(),
             slot,
             reach: asker.reach,
             pid: asker.pid,
@@ -245,12 +322,14 @@ impl Shared {
         client.set_digested(start);
         self.set_slot(slot, &live)?;
         failpoints::reach("attach-slot");
-        self.clients.add(&client, || self.tiering.is_tiered());
-        self.limits.begin(&client);
-        if asker.reach == Reach::InProcess && self.config.connection_continues {
-            self.leases.table().assume_reader(client.id);
+        self.parts
+            .clients
+            .add(&client, || self.parts.volume.is_tiered());
+        self.parts.limits.begin(&client);
+        if asker.reach == Reach::InProcess && self.settings.connection_continues {
+            self.parts.leases.table().assume_reader(client.id);
         }
-        self.leases.tell_others();
+        self.parts.leases.tell_others();
         tracing::info!(
             client = client.id,
             pid = client.pid,
@@ -259,6 +338,59 @@ impl Shared {
             "client attached"
         );
         Ok(client)
+    }
+
+    /// The client has gone, or asks to leave: its log is digested up to what it
+    /// committed, everything it held is free, its slot and log are no more.
+    ///
+    /// A log that cannot be digested now is kept, with its slot; the next start tries again.
+    pub(crate) fn detach(&self, client: &Arc<Client>) -> std::result::Result<(), Halt> {
+        if client.leaving.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let digested = self.parts.digests.digest_to(client, u64::MAX);
+        if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = &digested {
+            // Its records may name granted blocks and numbers, their room is spoken for, and
+            // nobody may change what they change before they are digested: so it keeps
+            // everything, leases too, until the next start.
+            self.parts.clients.note_departed(client, halt.to_string());
+            return digested;
+        }
+        self.parts.tiering.take_report(client);
+        self.parts.accounts.remove(client);
+        self.parts.leases.table().release_all(client.id);
+        self.parts.leases.tell_others();
+        client.grants.lock().give_back(&self.parts.volume);
+        self.parts.credits.close(client.id);
+        if client.reach == Reach::Socket {
+            tracing::info!(client = client.id, pid = client.pid, "client left");
+        }
+        match self.free_log(client.slot, &client.log_path) {
+            Ok(()) if client.reach == Reach::Socket => {
+                crate::left_log::empty(client.log_fd.as_fd(), client.ring_bytes);
+            }
+            Ok(()) => {}
+            // Everything is in the volume; the next start frees the slot.
+            Err(e) => tracing::error!(client = client.id, "cannot free its log: {e}"),
+        }
+        digested
+    }
+
+    /// Frees a slot of the log table, then removes its file. Nobody may attach in
+    /// between: the file of a new client in that slot has the same name.
+    pub(crate) fn free_log(&self, slot: u32, path: &Path) -> Result<()> {
+        let _nobody_attaches = self.table.lock();
+        self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
+        failpoints::reach("log-freed");
+        Ok(remove(path)?)
+    }
+
+    /// Sets a slot of the log table, durably.
+    fn set_slot(&self, slot: u32, to: &LogSlot) -> Result<()> {
+        let mut txn = self.parts.volume.begin();
+        txn.set_log_slot(slot, to)?;
+        txn.commit()?;
+        Ok(())
     }
 }
 
@@ -319,7 +451,7 @@ mod tests {
         let ask = |uid, version| {
             let gid = uid;
             let asker = Asker::peer(PeerIdentity { pid: 1, uid, gid }, vec![]);
-            let connection = Connection::new(daemon.shared().clone(), asker);
+            let connection = Connection::new(daemon.services().clone(), asker);
             let attach = Request::Attach {
                 version,
                 log_bytes: 0,

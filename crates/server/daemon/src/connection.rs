@@ -6,15 +6,15 @@ use crate::coherence::lease_manager::NoLease;
 use crate::coherence::lease_table::{Elsewhere, Wish};
 use crate::error::DaemonError;
 use crate::halt::Halt;
-use crate::shared::Shared;
+use crate::services::Services;
 use crate::space::Supply;
-use crate::tiering::ROOM_WAIT;
+use crate::stats::Observer;
 use crate::tiering::Unsent;
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{
-    Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX, Space,
+    Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX,
 };
 use shale_proto::{Handler, Insist, LeaseMode, Reply, Request};
 use shale_volume::{Run, VolumeError};
@@ -32,8 +32,6 @@ const GRANTED_PART: u64 = 4;
 const GRANT_BLOCKS_MIN: u64 = 16;
 /// Most runs in one grant: what fits a message.
 const GRANT_RUNS_MAX: usize = 2000;
-/// Bytes of room counted for each inode that could still be made.
-const INODE_GROWTH_BYTES: u64 = 1024;
 
 /// Most blocks below NVM that are read at once.
 const LOWER_BLOCKS_MAX: u64 = 256;
@@ -44,16 +42,16 @@ type Answer = (Reply, Vec<OwnedFd>);
 
 /// One connection. When it is dropped its client has gone.
 pub(crate) struct Connection {
-    shared: Arc<Shared>,
+    services: Arc<Services>,
     asker: Asker,
     client: Mutex<Option<Arc<Client>>>,
     unsent: Unsent,
 }
 
 impl Connection {
-    pub(crate) fn new(shared: Arc<Shared>, asker: Asker) -> Self {
+    pub(crate) fn new(services: Arc<Services>, asker: Asker) -> Self {
         Self {
-            shared,
+            services,
             asker,
             client: Mutex::new(None),
             unsent: Unsent::default(),
@@ -65,7 +63,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let client = self.client.get_mut().take();
         if let Some(client) = client
-            && let Err(halt) = self.shared.retire(&client)
+            && let Err(halt) = self.services.attach.detach(&client)
         {
             tracing::error!(client = client.id, "client gone: {halt}");
         }
@@ -99,17 +97,20 @@ impl Connection {
         match request {
             Request::Attach { version, log_bytes } => return self.attach(version, log_bytes),
             Request::Space => {
-                self.shared.may_attach(&self.asker)?;
-                return plain(Reply::Space(self.shared.statfs()?));
+                self.services.attach.may_attach(&self.asker)?;
+                return plain(Reply::Space(self.services.space.statfs()));
             }
             Request::Status => {
-                self.shared.may_attach(&self.asker)?;
-                return plain(Reply::Status(self.shared.status_text()));
+                self.services.attach.may_attach(&self.asker)?;
+                return plain(Reply::Status(Observer::new(&self.services).text()));
             }
             Request::Detach => {
                 let client = self.client.lock().take();
                 if let Some(client) = client {
-                    self.shared.retire(&client).map_err(|h| halted(&h))?;
+                    self.services
+                        .attach
+                        .detach(&client)
+                        .map_err(|h| halted(&h))?;
                 }
                 return plain(Reply::Done);
             }
@@ -123,16 +124,18 @@ impl Connection {
             }
             Request::GrantBlocks { blocks } => self.grant_blocks(&client, blocks.into()),
             Request::ReturnBlocks { runs } => plain(self.return_blocks(&client, &runs)?),
-            Request::Reserve { wanted, least } => {
-                plain(self.shared.reserve(&client, wanted.max(least), least))
-            }
+            Request::Reserve { wanted, least } => plain(self.services.space.reserve(
+                &client,
+                wanted.max(least),
+                least,
+            )),
             Request::ReturnRoom { bytes } => {
-                self.shared.credits.settle(client.id, bytes);
+                self.services.credits.settle(client.id, bytes);
                 plain(Reply::Done)
             }
-            Request::Pace => plain(self.shared.limits.pace(&client)),
+            Request::Pace => plain(self.services.limits.pace(&client)),
             Request::Doorbell => {
-                self.shared.queue.push(&client);
+                self.services.queue.push(&client);
                 plain(Reply::Done)
             }
             Request::Digest { upto } => plain(self.digest(&client, upto)?),
@@ -150,7 +153,7 @@ impl Connection {
             Request::ReadLower { addr, blocks } => plain(self.read_lower(addr, blocks)?),
             Request::OpenLower { addr } => self.open_lower(addr),
             Request::Unlease { ino } => {
-                self.shared
+                self.services
                     .leases
                     .give_back(&client, ino)
                     .map_err(|h| halted(&h))?;
@@ -183,15 +186,18 @@ impl Connection {
                 "this connection has a client already".to_owned(),
             ));
         }
-        let client = self.shared.attach(&self.asker, version, log_bytes)?;
+        let client = self
+            .services
+            .attach
+            .attach(&self.asker, version, log_bytes)?;
         let fds = self.descriptors(&client);
-        let superblock = self.shared.volume.superblock();
+        let superblock = self.services.volume.superblock();
         let attached = Attached {
             client: client.id,
             slot: client.slot,
             ring_bytes: client.ring_bytes,
-            segments: self.shared.map.pieces().len() as u32,
-            nvm_bytes: self.shared.map.bytes() as u64,
+            segments: self.services.map.pieces().len() as u32,
+            nvm_bytes: self.services.map.bytes() as u64,
             may_steal: client.may_steal,
             durability: superblock.durability,
             resumed: false,
@@ -212,7 +218,7 @@ impl Connection {
     }
 
     fn segments(&self, first: u32) -> Result<Answer, Refusal> {
-        let map = &self.shared.map;
+        let map = &self.services.map;
         let mut bytes = Vec::new();
         let mut fds = Vec::new();
         let wanted = map.pieces().enumerate().skip(first as usize);
@@ -228,21 +234,21 @@ impl Connection {
         let many = || client.grants.lock().inos.len() >= INODES_HELD_MAX;
         if !client.trusted() && many() {
             // Those of inodes that wait in its log are used as soon as it is digested.
-            let done = self.shared.digests.digest_to(client, u64::MAX);
+            let done = self.services.digests.digest_to(client, u64::MAX);
             done.map_err(|h| halted(&h))?;
             if many() {
                 return Ok(Reply::Inodes { inos });
             }
         }
         for _ in 0..runs.clamp(1, INODE_RUNS_MAX) {
-            let granted = self.shared.volume.grant_inodes(Ino(parent));
+            let granted = self.services.volume.grant_inodes(Ino(parent));
             if granted.is_empty() {
                 break;
             }
             inos.extend(granted.into_iter().map(|ino| ino.0));
         }
         client.grants.lock().inos.extend(&inos);
-        self.shared.leases.give_new(client.id, &inos);
+        self.services.leases.give_new(client.id, &inos);
         Ok(Reply::Inodes { inos })
     }
 
@@ -254,14 +260,14 @@ impl Connection {
             },
             Vec::new(),
         );
-        let volume = &self.shared.volume;
+        let volume = &self.services.volume;
         let supply = || Supply::of(volume);
         let held = client.grants.lock().blocks.blocks();
         let most = match client.trusted() {
             true => u64::MAX,
             false => (volume.space().total / GRANTED_PART).saturating_sub(held),
         };
-        let granted = self.shared.credits.with_available(supply, |bytes| {
+        let granted = self.services.credits.with_available(supply, |bytes| {
             let wanted = blocks.min(GRANT_BLOCKS_MAX.into());
             let blocks = wanted
                 .min(bytes / BLOCK / 4)
@@ -274,13 +280,13 @@ impl Connection {
             return Ok(none);
         };
         for surplus in runs.drain(runs.len().min(GRANT_RUNS_MAX)..) {
-            self.shared.volume.give_back(surplus);
+            self.services.volume.give_back(surplus);
         }
         let mut segments = Vec::new();
         runs.retain(|run| {
             let fits = note_segments(*run, &mut segments);
             if !fits {
-                self.shared.volume.give_back(*run);
+                self.services.volume.give_back(*run);
             }
             fits
         });
@@ -291,7 +297,7 @@ impl Connection {
         drop(grants);
         client.charge_blocks(runs.iter().map(|run| run.len).sum(), 0);
         let mut fds = Vec::new();
-        let all: Vec<_> = self.shared.map.fds().collect();
+        let all: Vec<_> = self.services.map.fds().collect();
         for &segment in &segments {
             let fd = all
                 .get(segment as usize)
@@ -331,19 +337,19 @@ impl Connection {
                     ),
                 ));
             }
-            self.shared.volume.give_back(run);
+            self.services.volume.give_back(run);
             client.charge_blocks(0, run.len);
         }
         Ok(Reply::Done)
     }
 
     fn map(&self, client: &Client, ino: u64, first: u64, blocks: u64) -> Result<Answer, Refusal> {
-        let mapped = self.shared.map_blocks(client, ino, first, blocks);
+        let mapped = self.services.direct.map_blocks(client, ino, first, blocks);
         mapped.map_err(|e| failed(&e))
     }
 
     fn digest(&self, client: &Arc<Client>, upto: u64) -> Result<Reply, Refusal> {
-        let done = self.shared.digests.digest_to(client, upto);
+        let done = self.services.digests.digest_to(client, upto);
         done.map_err(|h| halted(&h))?;
         let pos = client.digested();
         Ok(Reply::Digested { pos })
@@ -351,7 +357,7 @@ impl Connection {
 
     fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {
         let addr = BlockAddr::from_raw(addr);
-        let opened = self.shared.tiering.open_lower(self.asker.reach, addr);
+        let opened = self.services.tiering.open_lower(self.asker.reach, addr);
         let fd = opened.map_err(|e| failed(&e.into()))?;
         Ok((Reply::Device, fd.into_iter().collect()))
     }
@@ -361,10 +367,10 @@ impl Connection {
         let blocks = u64::from(blocks).clamp(1, LOWER_BLOCKS_MAX);
         // One message has a limit, a call within the process has none.
         let read = match self.asker.reach {
-            Reach::InProcess => self.shared.tiering.read_lower(addr, blocks),
+            Reach::InProcess => self.services.tiering.read_lower(addr, blocks),
             Reach::Socket => {
                 let sent = blocks.min(LOWER_BLOCKS_SENT_MAX);
-                self.unsent.read(&self.shared.tiering, addr, blocks, sent)
+                self.unsent.read(&self.services.tiering, addr, blocks, sent)
             }
         };
         let (generation, data) = read.map_err(|e| failed(&e.into()))?;
@@ -378,10 +384,15 @@ impl Connection {
         self.check_there(client, wish.ino)?;
         // What may change has to be in NVM.
         let insists = wish.insist != Insist::No;
-        let rises = || self.shared.tiering.rises_at_once(wish.ino).unwrap_or(false);
+        let rises = || {
+            self.services
+                .tiering
+                .rises_at_once(wish.ino)
+                .unwrap_or(false)
+        };
         let stays = match wish.mode {
             LeaseMode::Exclusive if !insists && !rises() => return Ok(Reply::NotLeased),
-            LeaseMode::Exclusive => self.shared.tiering.raise_inode(wish.ino),
+            LeaseMode::Exclusive => self.services.tiering.raise_inode(wish.ino),
             LeaseMode::Shared => Ok(None),
         };
         let stays = match stays {
@@ -391,7 +402,7 @@ impl Connection {
             Err(e @ VolumeError::NoSpace { .. }) => return Err((libc::ENOSPC, e.to_string())),
             Err(other) => return Err(failed(&other.into())),
         };
-        let leased = self.shared.leases.acquire(client, wish);
+        let leased = self.services.leases.acquire(client, wish);
         drop(stays);
         match leased {
             Ok(Some(given)) => {
@@ -420,7 +431,8 @@ impl Connection {
 impl Connection {
     /// Nobody gets a lease on what is not there: the table would grow without end.
     fn check_there(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
-        if client.trusted() || self.shared.leases.table().knows(ino) || self.inode(ino)?.is_some() {
+        if client.trusted() || self.services.leases.table().knows(ino) || self.inode(ino)?.is_some()
+        {
             return Ok(());
         }
         Err((libc::ENOENT, format!("there is no inode {ino}")))
@@ -432,8 +444,8 @@ impl Connection {
             return Ok(());
         }
         // The list that decides is read with the inode that leads to it.
-        let _reader = self.shared.reclaimer.read();
-        let view = self.shared.volume.view();
+        let _reader = self.services.reclaimer.read();
+        let view = self.services.volume.view();
         let found = view.inode(Ino(ino)).map_err(|e| failed(&e.into()))?;
         let (person, Some(inode)) = (&client.person, found) else {
             return Ok(());
@@ -445,8 +457,8 @@ impl Connection {
     }
 
     fn inode(&self, ino: u64) -> Result<Option<shale_format::inode::Inode>, Refusal> {
-        let _reader = self.shared.reclaimer.read();
-        let found = self.shared.volume.view().inode(Ino(ino));
+        let _reader = self.services.reclaimer.read();
+        let found = self.services.volume.view().inode(Ino(ino));
         found.map_err(|e| failed(&e.into()))
     }
 }
@@ -472,70 +484,6 @@ pub(crate) fn note_segments(run: Run, segments: &mut Vec<u32>) -> bool {
         segments.extend(missing);
     }
     fits
-}
-
-impl Shared {
-    /// Room for records that are still to come: from what is there, or after everything
-    /// that waits was digested and what that freed can be given out.
-    pub(crate) fn reserve(self: &Arc<Self>, client: &Client, wanted: u64, least: u64) -> Reply {
-        let give = || {
-            self.credits
-                .give(client.id, wanted, least, || Supply::of(&self.volume))
-                .map(|bytes| Reply::Room { bytes })
-        };
-        if let Some(room) = give() {
-            self.digest_ahead();
-            if let Reply::Room { bytes } = room
-                && client.backlog() > 0
-            {
-                let pause_ns = self.credits.pause_ns(&Supply::of(&self.volume), bytes);
-                client.hold_back(self.clock.monotonic_ns(), pause_ns);
-            }
-            return room;
-        }
-        let none = VolumeError::NoSpace {
-            wanted: least,
-            free: 0,
-        };
-        let take = || self.tiering.once_room(least, give).ok_or(none.clone());
-        self.tiering
-            .once_others_went(ROOM_WAIT, take)
-            .unwrap_or(Reply::NoSpace)
-    }
-
-    /// Begins to digest when a good part of the room is given out: whoever asks when it is gone would have to
-    /// wait. As early as for a log that fills.
-    fn digest_ahead(&self) {
-        let available = self.credits.available(&Supply::of(&self.volume));
-        if available / 2 < self.credits.outstanding() {
-            for client in self.clients.snapshot() {
-                if client.backlog() > 0 && client.served() {
-                    self.queue.push(&client);
-                }
-            }
-        }
-    }
-
-    /// Space as `statfs` tells it: free is what could be reserved, by a client that
-    /// waits until what was freed is released too.
-    pub(crate) fn statfs(&self) -> Result<Space, Refusal> {
-        let supply = self.reclaimer.released_supply();
-        let blocks = &supply.blocks;
-        let available = self.credits.available(&supply);
-        let tiers = self.volume.lower_tiers();
-        let below = tiers.into_iter().filter_map(|t| self.volume.lower_space(t));
-        let (all, empty) = below.fold((0, 0), |(all, empty), s| {
-            let usable = s.total.saturating_sub(s.reserved);
-            (all + usable, empty + usable.saturating_sub(s.live))
-        });
-        Ok(Space {
-            total: blocks.total.saturating_sub(blocks.reserved_fixed) + all,
-            free: available / BLOCK + empty,
-            spare_bytes: available % BLOCK,
-            inodes_used: supply.inodes,
-            inodes_free: available / INODE_GROWTH_BYTES,
-        })
-    }
 }
 
 #[cfg(test)]

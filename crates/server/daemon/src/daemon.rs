@@ -4,33 +4,24 @@
 //! refuse new work, let every client go (which digests its log), free all slots. A
 //! daemon that is killed instead leaves logs; the next one recovers.
 
-use crate::accounts::Accounts;
 use crate::attach::Asker;
 use crate::client::{Fate, Reach};
-use crate::clients::Clients;
 use crate::coherence::barrier::Barrier;
-use crate::coherence::fence::Fence;
 use crate::coherence::gate::OwnReaders;
-use crate::coherence::grace::GracePeriods;
-use crate::coherence::lease_manager::LeaseManager;
-use crate::coherence::lease_table::{LeaseHook, LeaseTable};
-use crate::coherence::reclaimer::Reclaimer;
+use crate::coherence::lease_table::LeaseHook;
 use crate::connection::Connection;
-use crate::device_change::DeviceReport;
-use crate::digest_scheduler::{self, DigestScheduler, Queue};
+use crate::device_manager::DeviceReport;
 use crate::error::{DaemonError, Result};
-use crate::limits::{Limits, RateLimits};
+use crate::limits::Limits;
 use crate::listen::Connections;
 use crate::mappings::Mappings;
 use crate::recover::{Recovered, Recovery, RecoveryReport};
 use crate::rights::Person;
 use crate::scrub::{ScrubProgress, ScrubReport};
-use crate::shared::Shared;
-use crate::space::{Credits, LEFT_LOGS};
+use crate::services::Services;
+use crate::stats::Observer;
 use crate::stats::Status;
-use crate::tiering::{
-    self, Holding, MigrateProgress, Of, PinReport, STRAIGHT_BYTES, Settings, Speed, Tiering,
-};
+use crate::tiering::{Holding, MigrateProgress, Of, PinReport, STRAIGHT_BYTES, Speed};
 use parking_lot::Mutex;
 use shale_digest::Digester;
 use shale_format::TierId;
@@ -50,8 +41,8 @@ use shale_volume::{LowerDevices, View, Volume};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -153,20 +144,23 @@ impl DaemonConfig {
 }
 
 /// A volume that was opened and recovered, and is served by nobody yet.
-struct Opened {
-    map: Arc<Map>,
-    lock: NvmLock,
-    volume: Arc<Volume>,
-    digester: Digester,
-    readers: OwnReaders,
-    mappings: Mappings,
-    recovered: Recovered,
+pub(crate) struct Opened {
+    pub(crate) map: Arc<Map>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) digester: Digester,
+    pub(crate) readers: OwnReaders,
+    pub(crate) mappings: Mappings,
+    pub(crate) recovered: Recovered,
     /// The count on the labels of devices.
-    starts: u64,
+    pub(crate) starts: u64,
 }
 
 impl Opened {
-    fn new(config: &DaemonConfig, clock: &dyn Clock, barrier: Barrier) -> Result<Opened> {
+    fn new(
+        config: &DaemonConfig,
+        clock: &dyn Clock,
+        barrier: Barrier,
+    ) -> Result<(NvmLock, Opened)> {
         let dir = config.volume.nvm_dir();
         let map = match &config.mapped {
             Some(map) => map.clone(),
@@ -204,102 +198,27 @@ impl Opened {
             barrier,
         }
         .run()?;
-        Ok(Opened {
+        let opened = Opened {
             map,
-            lock,
             volume,
             digester,
             readers,
             mappings,
             recovered,
             starts,
-        })
+        };
+        Ok((lock, opened))
     }
 }
 
-/// The services that know nothing of leases and tiers. Each knows those before it.
-struct Base {
-    volume: Arc<Volume>,
-    clients: Arc<Clients>,
-    queue: Arc<Queue>,
-    fence: Arc<Fence>,
-    grace: Arc<GracePeriods>,
-    reclaimer: Arc<Reclaimer>,
-    accounts: Arc<Accounts>,
-    mappings: Arc<Mappings>,
-}
-
-impl Base {
-    fn new(
-        barrier: Barrier,
-        gate_timeout: Duration,
-        volume: Arc<Volume>,
-        readers: OwnReaders,
-        mappings: Mappings,
-    ) -> Self {
-        let clients: Arc<Clients> = Arc::default();
-        let queue: Arc<Queue> = Arc::default();
-        let fence = Arc::new(Fence::new(barrier, clients.clone(), queue.clone()));
-        let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), gate_timeout);
-        let grace = Arc::new(grace);
-        let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
-        Self {
-            accounts: Arc::new(Accounts::new(clients.clone())),
-            volume,
-            clients,
-            queue,
-            fence,
-            grace,
-            reclaimer: Arc::new(reclaimer),
-            mappings: Arc::new(mappings),
-        }
+/// What is done now and then, by the first digest thread.
+fn housekeeping(services: &Services) {
+    if services.leases.table().are_many() {
+        services.trimmer.ask();
     }
-
-    /// Leases, tiers and digests, which need each other: the first two ask for digests.
-    fn digests(
-        &self,
-        config: &DaemonConfig,
-        clock: &Arc<dyn Clock>,
-        table: LeaseTable,
-        credits: &Arc<Credits>,
-        digester: &Arc<Digester>,
-    ) -> Arc<DigestScheduler> {
-        let (clients, grace) = (self.clients.clone(), self.grace.clone());
-        Arc::new_cyclic(|digests: &Weak<DigestScheduler>| {
-            let leases = LeaseManager::new(table, clients, grace, digests.clone());
-            let leases = Arc::new(leases);
-            let tiering = Arc::new(Tiering::new(tiering::Parts {
-                volume: self.volume.clone(),
-                clock: clock.clone(),
-                clients: self.clients.clone(),
-                reclaimer: self.reclaimer.clone(),
-                leases: leases.clone(),
-                digester: digester.clone(),
-                credits: credits.clone(),
-                accounts: self.accounts.clone(),
-                mappings: self.mappings.clone(),
-                logs: digests.clone(),
-                settings: Settings {
-                    migrate_at_percent: config.volume.migrate_at_percent,
-                    straight_bytes: config.straight_bytes,
-                },
-                speed: config.speed,
-            }));
-            DigestScheduler::new(digest_scheduler::Parts {
-                volume: self.volume.clone(),
-                clients: self.clients.clone(),
-                queue: self.queue.clone(),
-                fence: self.fence.clone(),
-                digester: digester.clone(),
-                reclaimer: self.reclaimer.clone(),
-                leases,
-                tiering,
-                credits: credits.clone(),
-                accounts: self.accounts.clone(),
-                digest_at_percent: config.digest_at_percent,
-            })
-        })
-    }
+    services.mappings.look(&services.volume);
+    Observer::new(services).note_rates();
+    services.kept.forget_old();
 }
 
 /// Opens and recovers a volume as [`Daemon::start`] does, and serves nobody.
@@ -310,14 +229,14 @@ pub fn recover_only(
     config: &DaemonConfig,
     clock: &dyn Clock,
 ) -> Result<(Arc<Volume>, RecoveryReport)> {
-    let opened = Opened::new(config, clock, Barrier::register()?)?;
+    let (_lock, opened) = Opened::new(config, clock, Barrier::register()?)?;
     Ok((opened.volume, opened.recovered.report))
 }
 
 /// A running daemon. Dropping it without [`Daemon::shutdown`] stops its threads and
 /// leaves logs as a kill would.
 pub struct Daemon {
-    shared: Arc<Shared>,
+    services: Arc<Services>,
     connections: Arc<Connections>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stopped: AtomicBool,
@@ -332,74 +251,10 @@ impl Daemon {
     /// says what to do.
     pub fn start(config: DaemonConfig, clock: Arc<dyn Clock>) -> Result<Arc<Daemon>> {
         let barrier = Barrier::register()?;
-        let Opened {
-            map,
-            lock,
-            volume,
-            digester,
-            readers,
-            mappings,
-            recovered,
-            starts,
-        } = Opened::new(&config, &*clock, barrier)?;
-        let dir = config.volume.nvm_dir().to_path_buf();
-        let (credits, table) = (
-            Credits::default(),
-            LeaseTable::new(clock.clone(), config.leases_max),
-        );
-        credits.hold(recovered.left.reserve_bytes);
-        table.give_new(LEFT_LOGS, &recovered.left.inos);
-        let base = Base::new(
-            barrier,
-            config.gate_timeout,
-            volume.clone(),
-            readers,
-            mappings,
-        );
-        let (credits, digester) = (Arc::new(credits), Arc::new(digester));
-        let digests = base.digests(&config, &clock, table, &credits, &digester);
-        let Base {
-            clients,
-            queue,
-            fence,
-            grace,
-            reclaimer,
-            accounts,
-            mappings,
-            ..
-        } = base;
-        let shared = Arc::new(Shared {
-            started_ns: clock.monotonic_ns(),
-            label_count: starts,
-            name: config.volume.name.clone(),
-            volume,
-            map,
-            nvm_dir: dir,
-            digester,
-            queue,
-            fence,
-            grace,
-            reclaimer,
-            trimmer: Default::default(),
-            attach: Mutex::default(),
-            spare: Default::default(),
-            credits,
-            rates: Default::default(),
-            accounts,
-            limits: RateLimits::new(clock.clone(), clients.clone()),
-            clients,
-            clock,
-            mappings,
-            leases: digests.leases().clone(),
-            tiering: digests.tiering().clone(),
-            digests,
-            recovery: recovered.report,
-            kept: Mutex::new(recovered.kept),
-            down: AtomicBool::new(false),
-            config,
-        });
+        let (lock, opened) = Opened::new(&config, &*clock, barrier)?;
+        let services = Arc::new(Services::new(config, clock, barrier, opened));
         let daemon = Arc::new(Daemon {
-            shared,
+            services,
             connections: Arc::default(),
             threads: Mutex::default(),
             stopped: AtomicBool::new(false),
@@ -410,24 +265,24 @@ impl Daemon {
     }
 
     fn start_threads(&self) -> Result<()> {
-        for n in 0..self.shared.config.threads() {
-            let shared = self.shared.clone();
+        for n in 0..self.services.config.threads() {
+            let services = self.services.clone();
             self.spawn(format!("digest-{n}"), move || {
-                shared
+                services
                     .digests
-                    .run((n == 0).then_some(|| shared.housekeeping()))
+                    .run((n == 0).then_some(|| housekeeping(&services)))
             })?;
         }
-        if self.shared.volume.superblock().can_have_tiers() {
-            let shared = self.shared.clone();
-            self.spawn("migrate".to_owned(), move || shared.tiering.run())?;
+        if self.services.volume.superblock().can_have_tiers() {
+            let services = self.services.clone();
+            self.spawn("migrate".to_owned(), move || services.tiering.run())?;
         }
-        let shared = self.shared.clone();
+        let services = self.services.clone();
         self.spawn("trim".to_owned(), move || {
-            shared.trimmer.run(&shared.leases)
+            services.trimmer.run(&services.leases)
         })?;
-        let shared = self.shared.clone();
-        self.spawn("release".to_owned(), move || shared.reclaimer.run())
+        let services = self.services.clone();
+        self.spawn("release".to_owned(), move || services.reclaimer.run())
     }
 
     fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -441,28 +296,31 @@ impl Daemon {
 
     /// What the log of the mount takes, and what there is for it: for a mount that found none.
     pub fn room_for_log(&self) -> (std::path::PathBuf, u64, u64) {
-        let dir = self.shared.nvm_dir.clone();
-        let needed = host_space::log_file_bytes(self.shared.volume.superblock().log_bytes);
+        let dir = self.services.nvm_dir.clone();
+        let needed = host_space::log_file_bytes(self.services.volume.superblock().log_bytes);
         let free = HostSpace::of(&dir).map_or(0, |space| space.free_bytes);
         (dir, needed, free)
     }
 
     /// How fast clients may write.
     pub fn limits(&self) -> Limits {
-        self.shared.limits.now()
+        self.services.limits.now()
     }
 
     /// Changes how fast clients may write, from their next call on. Gives the limits as they are
     /// then.
     pub fn change_limits(&self, change: impl FnOnce(&mut Limits)) -> Limits {
-        self.shared.limits.change(change)
+        self.services.limits.change(change)
     }
 
     /// A connection for a client in this process, e.g. the FUSE front end. Its first
     /// request is `Attach`; its records are trusted. `uid` is written into its log's
     /// header. Dropping it has its log digested, like `Detach`.
     pub fn attach_in_process(&self, uid: u32) -> Arc<dyn Handler> {
-        Arc::new(Connection::new(self.shared.clone(), Asker::in_process(uid)))
+        Arc::new(Connection::new(
+            self.services.clone(),
+            Asker::in_process(uid),
+        ))
     }
 
     /// A connection for a client in this process that is trusted no more than one of another
@@ -476,7 +334,7 @@ impl Daemon {
                 groups: groups.to_vec(),
             },
         };
-        Arc::new(Connection::new(self.shared.clone(), asker))
+        Arc::new(Connection::new(self.services.clone(), asker))
     }
 
     /// Listens at `socket` for clients of other processes.
@@ -493,46 +351,46 @@ impl Daemon {
     /// # Errors
     /// No thread can be started.
     pub fn serve_listener(&self, listener: OwnedFd) -> Result<()> {
-        let shared = self.shared.clone();
-        let usual = self.shared.client_ring_bytes(0);
-        self.shared.spare.expect(RING_AT + usual as usize);
+        let services = self.services.clone();
+        let usual = self.services.attach.client_ring_bytes(0);
+        self.services.attach.spare.expect(RING_AT + usual as usize);
         self.spawn("spare-log".to_owned(), move || {
-            shared.spare.make_loop(&shared.nvm_dir);
+            services.attach.spare.make_loop(&services.nvm_dir);
         })?;
-        let (connections, shared) = (self.connections.clone(), self.shared.clone());
+        let (connections, services) = (self.connections.clone(), self.services.clone());
         self.spawn("listen".to_owned(), move || {
-            connections.accept_loop(&shared, &listener);
+            connections.accept_loop(&services, &listener);
         })
     }
 
     /// Who is told before an in-process client loses a lease. To be set before clients
     /// of other processes are accepted.
     pub fn set_lease_hook(&self, hook: Arc<dyn LeaseHook>) {
-        self.shared.leases.set_hook(hook);
+        self.services.leases.set_hook(hook);
     }
 
     /// Tells clients how the volume is mounted (bits of [`shale_proto::control::mount_flag`]); they go
     /// by it from their next call on. The kernel sees to it for who comes by way of the mount.
     pub fn set_mount_flags(&self, flags: u64) {
-        self.shared.clients.tell_mount(flags);
+        self.services.clients.tell_mount(flags);
     }
 
     /// Requests of the surviving mount that the last daemon did, with their results.
     /// Empty after a fresh mount.
     pub fn recent_requests(&self) -> Recent {
-        self.shared.kept.lock().recent.clone()
+        self.services.kept.recent()
     }
 
     /// The requests that the kernel sent again have been answered: what was kept for
     /// them goes. Happens by itself a minute after the start.
     pub fn forget_requests(&self) {
-        self.shared.forget_requests();
+        self.services.kept.forget();
     }
 
     /// Verifies every checksum of the volume's structure while it is in use. `progress` hears
     /// how far it is, and can end it.
     pub fn scrub(&self, progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>) -> ScrubReport {
-        self.shared.scrub(progress)
+        self.services.scrubber.scrub(progress)
     }
 
     /// Moves what NVM holds to the tiers below, or `bytes` of it, coldest first. Gives the bytes.
@@ -552,7 +410,7 @@ impl Daemon {
         bytes: Option<u64>,
         progress: &mut dyn FnMut(MigrateProgress) -> ControlFlow<()>,
     ) -> Result<u64> {
-        Ok(self.shared.tiering.migrate_now(bytes, progress)?)
+        Ok(self.services.tiering.migrate_now(bytes, progress)?)
     }
 
     /// What pinning these inodes to a tier would move, and what there is room for.
@@ -560,7 +418,7 @@ impl Daemon {
     /// # Errors
     /// There is no such tier.
     pub fn look_at_pins(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        self.shared.tiering.look_at_pins(inos, tier)
+        self.services.tiering.look_at_pins(inos, tier)
     }
 
     /// How many files and bytes each device holds: what would be lost with it. All inodes are
@@ -569,7 +427,7 @@ impl Daemon {
     /// # Errors
     /// The structure is damaged.
     pub fn holdings(&self) -> Result<Vec<Holding>> {
-        Ok(self.shared.tiering.holdings()?)
+        Ok(self.services.tiering.holdings()?)
     }
 
     /// Moves inodes that nobody uses below NVM, as migration does by itself where data makes no room.
@@ -578,7 +436,7 @@ impl Daemon {
     /// # Errors
     /// A device fails.
     pub fn sink_inodes(&self) -> Result<u64> {
-        Ok(self.shared.tiering.sink_all_inodes()?)
+        Ok(self.services.tiering.sink_all_inodes()?)
     }
 
     /// The same of leaves of directories. Gives the leaves.
@@ -586,7 +444,7 @@ impl Daemon {
     /// # Errors
     /// A device fails.
     pub fn sink_directories(&self) -> Result<u64> {
-        Ok(self.shared.tiering.sink_all_leaves(Of::Directories)?)
+        Ok(self.services.tiering.sink_all_leaves(Of::Directories)?)
     }
 
     /// The same of leaves of files' extents, as migration does where data makes no room.
@@ -594,7 +452,7 @@ impl Daemon {
     /// # Errors
     /// A device fails.
     pub fn sink_extents(&self) -> Result<u64> {
-        Ok(self.shared.tiering.sink_all_leaves(Of::Files)?)
+        Ok(self.services.tiering.sink_all_leaves(Of::Files)?)
     }
 
     /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.
@@ -602,12 +460,12 @@ impl Daemon {
     /// # Errors
     /// There is no such tier, it has not enough room, or an inode is gone: nothing is pinned then.
     pub fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        self.shared.tiering.pin(inos, tier)
+        self.services.tiering.pin(inos, tier)
     }
 
     /// The devices of the tiers below NVM.
     pub fn devices(&self) -> Vec<DeviceReport> {
-        self.shared.device_reports()
+        self.services.devices.reports()
     }
 
     /// Makes a device part of the volume.
@@ -615,7 +473,7 @@ impl Daemon {
     /// # Errors
     /// It holds a volume, is in use, or its tables do not fit NVM: nothing has changed then.
     pub fn add_device(&self, tier: TierId, file: &DeviceFile, force: bool) -> Result<DeviceReport> {
-        self.shared.add_device(tier, file, force)
+        self.services.devices.add(tier, file, force)
     }
 
     /// Begins to empty a device: nothing new goes to it, and what it holds moves away, also after
@@ -624,7 +482,7 @@ impl Daemon {
     /// # Errors
     /// There is no such device, or what it holds fits nowhere else.
     pub fn evacuate_device(&self, device: &Path) -> Result<u64> {
-        self.shared.evacuate_device(device)
+        self.services.devices.evacuate(device)
     }
 
     /// Has a device be used again that was being emptied.
@@ -632,7 +490,7 @@ impl Daemon {
     /// # Errors
     /// There is no such device.
     pub fn keep_device(&self, device: &Path) -> Result<()> {
-        self.shared.keep_device(device)
+        self.services.devices.keep(device)
     }
 
     /// Takes an empty device out of the volume.
@@ -640,71 +498,67 @@ impl Daemon {
     /// # Errors
     /// There is no such device, or it holds something.
     pub fn remove_device(&self, device: &Path) -> Result<()> {
-        self.shared.remove_device(device)
+        self.services.devices.remove(device)
     }
 
     /// How fast migration may be.
     pub fn speed(&self) -> Speed {
-        self.shared.tiering.speed()
+        self.services.tiering.speed()
     }
 
     /// Pauses, resumes or limits migration.
     pub fn set_speed(&self, speed: Speed) {
-        self.shared.tiering.set_speed(speed);
+        self.services.tiering.set_speed(speed);
     }
 
     /// The state as JSON.
     pub fn status(&self) -> String {
-        self.shared.status_text()
+        Observer::new(&self.services).text()
     }
 
     /// The state as a structure.
     pub fn status_values(&self) -> Status {
-        self.shared.status()
+        Observer::new(&self.services).status()
     }
 
     /// What the start recovered.
     pub fn recovery(&self) -> &RecoveryReport {
-        &self.shared.recovery
+        &self.services.recovery
     }
 
     /// The volume, for readers in this process (tests, checks of a quiet volume).
     pub fn volume(&self) -> &Arc<Volume> {
-        &self.shared.volume
+        &self.services.volume
     }
 
     /// The mapping of the NVM tier.
     pub fn map(&self) -> &Arc<Map> {
-        &self.shared.map
+        &self.services.map
     }
 
     /// Has every log digested as far as it is committed, and what that freed given out again.
     /// Waits for it, but not for a client that stays inside a call.
     pub fn quiesce(&self) {
-        self.shared.digests.digest_all();
-        self.shared.reclaimer.pass();
+        self.services.digests.digest_all();
+        self.services.reclaimer.pass();
     }
 
     /// Has clients of other processes served no more: what their calls returned from is kept, the next call finds
     /// out, and nobody attaches any more.
     pub fn stop_clients(&self) {
-        {
-            // Whoever is attaching is a client, or will be refused.
-            let _no_attach = self.shared.attach.lock();
-            self.shared.down.store(true, Ordering::Release);
-        }
-        let clients = self.shared.clients.snapshot();
+        self.services.attach.shut_down();
+        let clients = self.services.clients.snapshot();
         let others: Vec<_> = clients
             .into_iter()
             .filter(|c| c.reach == Reach::Socket)
             .collect();
         for client in &others {
-            self.shared
+            self.services
                 .fence
                 .evict(client, "the volume was shut down".to_owned());
         }
         // Calls that did not see it are over.
-        self.shared.grace.wait(&others);
+        self.services.grace.wait(&others);
     }
 
     /// Stops cleanly: every client goes, its log digested; no log is left. Clients of
@@ -716,16 +570,16 @@ impl Daemon {
         if self.stopped.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.shared.clients.close();
+        self.services.clients.close();
         failpoints::reach("unmount-begin");
-        for client in self.shared.clients.snapshot() {
+        for client in self.services.clients.snapshot() {
             client.daemon_page.set_state(state::CLOSING);
         }
         self.connections.close_all();
         let mut kept = Vec::new();
-        for client in self.shared.clients.snapshot() {
-            self.shared.grace.wait(std::slice::from_ref(&client));
-            let gone = self.shared.retire(&client);
+        for client in self.services.clients.snapshot() {
+            self.services.grace.wait(std::slice::from_ref(&client));
+            let gone = self.services.attach.detach(&client);
             let stuck = matches!(*client.fate.lock(), Fate::Stuck(_));
             match gone {
                 Err(halt) => kept.push(format!("client {}: {halt}", client.id)),
@@ -734,14 +588,14 @@ impl Daemon {
             }
         }
         failpoints::reach("unmount-logs");
-        self.shared.reclaimer.pass();
-        self.shared.forget_requests();
+        self.services.reclaimer.pass();
+        self.services.kept.forget();
         self.join();
         failpoints::reach("unmount-end");
         match kept.is_empty() {
             true => Ok(()),
             false => Err(PoolError::NvmDir {
-                dir: self.shared.nvm_dir.clone(),
+                dir: self.services.nvm_dir.clone(),
                 why: format!(
                     "unmounted, but not all is in the volume: {}",
                     kept.join("; ")
@@ -754,25 +608,25 @@ impl Daemon {
     /// Stops as a kill would: nothing is digested, logs stay for recovery. For tests of crashes.
     pub fn abandon(&self) {
         if !self.stopped.swap(true, Ordering::AcqRel) {
-            for client in self.shared.clients.snapshot() {
+            for client in self.services.clients.snapshot() {
                 client.leaving.store(true, Ordering::Release);
             }
-            self.shared.clients.close();
+            self.services.clients.close();
             self.connections.close_all();
             self.join();
         }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn services(&self) -> &Arc<Services> {
+        &self.services
     }
 
     fn join(&self) {
-        self.shared.tiering.stop();
-        self.shared.queue.stop();
-        self.shared.reclaimer.stop();
-        self.shared.trimmer.stop();
-        self.shared.spare.stop();
+        self.services.tiering.stop();
+        self.services.queue.stop();
+        self.services.reclaimer.stop();
+        self.services.trimmer.stop();
+        self.services.attach.spare.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // The last owner of the daemon may be one of them.

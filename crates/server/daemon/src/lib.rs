@@ -2,19 +2,20 @@
 //!
 //! | Module | What it holds |
 //! | --- | --- |
-//! | [`daemon`] | starting and stopping |
+//! | [`daemon`], `services` | starting and stopping; what a daemon is made of |
 //! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
 //! | `digest_scheduler` | when a log is digested |
 //! | `clients` | who is attached, and what all of them are told |
 //! | `coherence` | leases; waiting until nobody uses what is freed; cutting clients off |
 //! | `rights`, `grants` | who may do what |
-//! | `space` | a full volume is found out at the call |
+//! | `space`, `reservations` | a full volume is found out at the call |
 //! | `accounts`, `limits` | who wrote what to which tier, and how fast a client may |
 //! | [`recover`], `orphans` | what a crash left |
 //! | [`tiering`] | moving data between tiers, reading what lies below NVM, what lies on each device |
 //! | [`scrub`] | verifying a volume that is mounted |
-//! | [`stats`], `rates` | what `status` shows: counts, how fast they grow |
+//! | `device_manager` | devices come and go |
+//! | [`stats`] | what `status` shows: counts, how fast they grow |
 #![forbid(unsafe_code)]
 
 mod accounts;
@@ -24,11 +25,12 @@ mod clients;
 mod coherence;
 mod connection;
 pub mod daemon;
-mod device_change;
+mod device_manager;
 mod digest_scheduler;
 pub mod error;
 mod grants;
 mod halt;
+mod kept_requests;
 mod left_log;
 mod limits;
 mod listen;
@@ -36,28 +38,27 @@ mod log_bytes;
 mod mappings;
 mod message_rate;
 mod orphans;
-mod rates;
 pub mod recover;
+mod reservations;
 mod rights;
 pub mod scrub;
-mod shared;
+mod services;
 mod space;
 mod spare;
 pub mod stats;
-mod tier_stats;
 pub mod tiering;
 mod whereis;
 
 pub use accounts::Written;
 pub use coherence::lease_table::LeaseHook;
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
-pub use device_change::DeviceReport;
+pub use device_manager::DeviceReport;
 pub use error::{DaemonError, Result};
 pub use limits::{Limits, RATE_MIN, Whose};
-pub use rates::RateStatus;
 pub use recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
-pub use tier_stats::{DeviceStatus, FlashUse, MigrationStatus, TierStatus};
+pub use stats::rates::RateStatus;
+pub use stats::tiers::{DeviceStatus, FlashUse, MigrationStatus, TierStatus};
 pub use tiering::{Holding, MigrateProgress, PinReport};
 pub use whereis::{PARTS_MAX, WherePart};

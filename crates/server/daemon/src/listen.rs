@@ -4,7 +4,7 @@
 use crate::attach::Asker;
 use crate::connection::Connection;
 use crate::message_rate::MessageRate;
-use crate::shared::Shared;
+use crate::services::Services;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
@@ -40,8 +40,8 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Accepts until the daemon closes.
-    pub(crate) fn accept_loop(self: &Arc<Self>, shared: &Arc<Shared>, listener: &OwnedFd) {
-        while !shared.clients.is_closing() {
+    pub(crate) fn accept_loop(self: &Arc<Self>, services: &Arc<Services>, listener: &OwnedFd) {
+        while !services.clients.is_closing() {
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             match poll(&mut fds, Some(&ACCEPT_WAIT)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
@@ -51,8 +51,8 @@ impl Connections {
                     return;
                 }
             }
-            if let Err(e) = self.accept_one(shared, listener) {
-                self.warn(shared, format_args!("a client could not connect: {e}"));
+            if let Err(e) = self.accept_one(services, listener) {
+                self.warn(services, format_args!("a client could not connect: {e}"));
                 // Descriptors or memory are short: give others time to end.
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
@@ -61,7 +61,7 @@ impl Connections {
 
     fn accept_one(
         self: &Arc<Self>,
-        shared: &Arc<Shared>,
+        services: &Arc<Services>,
         listener: &OwnedFd,
     ) -> Result<(), ProtoError> {
         let peer = SocketPeer::accept(listener.as_fd())?;
@@ -80,22 +80,22 @@ impl Connections {
         };
         if !many.is_empty() {
             // Closed at once: others who connect do not wait for it.
-            self.warn(shared, format_args!("a connection was refused: {many}"));
+            self.warn(services, format_args!("a connection was refused: {many}"));
             return Ok(());
         }
         let number = open.0;
         open.0 += 1;
-        let (all, shared) = (self.clone(), shared.clone());
+        let (all, services) = (self.clone(), services.clone());
         let thread = std::thread::Builder::new()
             .name(format!("client-{}", who.pid))
             .spawn(move || {
                 let asker = Asker::peer(who, groups);
-                let allowed = shared.may_attach(&asker).is_ok();
+                let allowed = services.attach.may_attach(&asker).is_ok();
                 let (pid, uid) = (asker.pid, asker.person.uid);
-                let ended = serve(&Connection::new(shared.clone(), asker), &peer, allowed);
+                let ended = serve(&Connection::new(services.clone(), asker), &peer, allowed);
                 if let Err(e) = ended {
                     let who = format_args!("process {pid} (user {uid})");
-                    all.warn(&shared, format_args!("connection of {who} ends: {e}"));
+                    all.warn(&services, format_args!("connection of {who} ends: {e}"));
                 }
                 // Dropping the connection above has digested the client's log.
                 all.open.lock().1.remove(&number);
@@ -112,8 +112,8 @@ impl Connections {
     }
 
     /// Tells the log what a user may cause as often as he likes.
-    fn warn(&self, shared: &Shared, message: std::fmt::Arguments<'_>) {
-        self.messages.warn(shared.clock.monotonic_ns(), message);
+    fn warn(&self, services: &Services, message: std::fmt::Arguments<'_>) {
+        self.messages.warn(services.clock.monotonic_ns(), message);
     }
 
     /// Ends all connections, as if every client had gone, and waits for their threads.

@@ -11,14 +11,15 @@
 //! leaves a lock. A program that unlocks its file loses what it has mapped, nobody else does.
 
 use crate::client::Client;
+use crate::coherence::reclaimer::Reclaimer;
 use crate::connection::note_segments;
 use crate::error::{DaemonError, Result};
-use crate::shared::Shared;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use shale_format::checksum::crc32c;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
+use shale_nvm::Map;
 use shale_pool::nvm_dir::MAPPING_PREFIX;
 use shale_proto::Reply;
 use shale_proto::message::BlockRun;
@@ -204,11 +205,20 @@ fn fits(volume: &Volume, runs: &[Run]) -> bool {
     all <= volume.space().total / HELD_PART
 }
 
-impl Shared {
+/// Maps files of the volume for programs.
+pub(crate) struct DirectMappings {
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) map: Arc<Map>,
+    pub(crate) nvm_dir: PathBuf,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+}
+
+impl DirectMappings {
     /// Has a range of a file's blocks stay as they are for a program that maps them. The whole
     /// range has to lie in NVM; else, and where too much is mapped already, [`Reply::NotMapped`].
     pub(crate) fn map_blocks(
-        self: &Arc<Self>,
+        &self,
         client: &Client,
         ino: u64,
         first: u64,

@@ -23,7 +23,6 @@
 //! knows such requests is *kept*, digested and small, until they have been answered: were
 //! the daemon killed again before that, the next one would find them still.
 
-use crate::client::Client;
 use crate::coherence::barrier::Barrier;
 use crate::coherence::gate::OwnReaders;
 use crate::digest_scheduler::{TRIES, is_short, passes_with_time};
@@ -33,7 +32,6 @@ use crate::left_log::{Left, Outcome, empty, shrink};
 use crate::log_bytes::{FileBytes, set_word, word};
 use crate::orphans;
 use crate::rights::{LeftRights, Person, groups_of_user};
-use crate::shared::Shared;
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
@@ -51,8 +49,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Logs kept for requests at most; more than that only a daemon that dies for ever leaves.
 const KEPT_MAX: usize = 64;
-/// A request that the kernel sent again is answered long before this time has passed.
-const KEEP_NS: u64 = 60_000_000_000;
 
 /// What recovery found and did.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -100,9 +96,9 @@ pub(crate) struct Undigested {
 #[derive(Default)]
 pub(crate) struct Kept {
     pub(crate) recent: Recent,
-    logs: Vec<(u32, PathBuf)>,
+    pub(crate) logs: Vec<(u32, PathBuf)>,
     /// Monotonic time of the recovery.
-    since_ns: u64,
+    pub(crate) since_ns: u64,
 }
 
 /// What recovery works with.
@@ -543,38 +539,5 @@ impl Recovery<'_> {
             }
         }
         Ok(())
-    }
-}
-
-impl Shared {
-    /// The kernel has had its answers: logs that were kept for them go.
-    pub(crate) fn forget_requests(&self) {
-        let logs = {
-            let mut kept = self.kept.lock();
-            kept.recent = Recent::default();
-            std::mem::take(&mut kept.logs)
-        };
-        for (slot, path) in logs {
-            if let Err(e) = self.free_log(slot, &path) {
-                tracing::error!(slot, "cannot free a log that is not needed any more: {e}");
-            }
-        }
-    }
-
-    /// Forgets by itself some time after a client took over.
-    pub(crate) fn forget_old_requests(&self) {
-        let kept = self.kept.lock();
-        let age_ns = self.clock.monotonic_ns().saturating_sub(kept.since_ns);
-        let due = !kept.logs.is_empty() && age_ns > KEEP_NS;
-        drop(kept);
-        if due
-            && self
-                .clients
-                .snapshot()
-                .iter()
-                .any(|c: &Arc<Client>| c.trusted())
-        {
-            self.forget_requests();
-        }
     }
 }

@@ -9,14 +9,16 @@
 //! one and not for all. Its data is read in runs, and of a run that is damaged each block. An inode that is made or changed meanwhile is looked at as it
 //! was or as it is.
 
-use crate::shared::Shared;
+use crate::clients::Clients;
+use crate::coherence::reclaimer::Reclaimer;
+use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};
 use shale_format::inode::Inode;
 use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK, LOG_SLOTS};
 use shale_format::superblock::{SUPER_BLOCK, Superblock};
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, TierId, bitmap};
-use shale_volume::{Run, View, VolumeError};
+use shale_volume::{Run, View, Volume, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -80,7 +82,7 @@ pub struct ScrubProgress {
 
 /// A scrub on its way.
 struct Scrub<'a> {
-    shared: &'a Arc<Shared>,
+    services: &'a Scrubber,
     view: View,
     report: ScrubReport,
     /// Blocks of data of the inode at hand that cannot be read.
@@ -91,14 +93,22 @@ struct Scrub<'a> {
     buffer: Vec<u8>,
 }
 
-impl Shared {
+/// Verifies a volume while it is used.
+pub(crate) struct Scrubber {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) tiering: Arc<Tiering>,
+}
+
+impl Scrubber {
     /// Scrubs; stops early when the volume is being unmounted, or `progress` says so.
     pub(crate) fn scrub(
-        self: &Arc<Self>,
+        &self,
         progress: &mut dyn FnMut(ScrubProgress) -> ControlFlow<()>,
     ) -> ScrubReport {
         let mut scrub = Scrub {
-            shared: self,
+            services: self,
             view: self.volume.view(),
             report: ScrubReport::default(),
             unread: Vec::new(),
@@ -194,7 +204,7 @@ impl Scrub<'_> {
             let addr = BlockAddr::nvm(first + n);
             let mut block = [0; BLOCK_BYTES];
             // It changes in place, with each transaction.
-            let quiet = self.shared.volume.begin();
+            let quiet = self.services.volume.begin();
             let read = self.view.read_blocks(addr, &mut block);
             drop(quiet);
             let whole = read.and_then(|()| Ok(bitmap::decode(&block, addr)?));
@@ -211,7 +221,7 @@ impl Scrub<'_> {
         loop {
             let of = self.view.root().map_or(0, |r| r.inode_file.blocks);
             let stop = progress(ScrubProgress { done, of }).is_break();
-            if stop || self.shared.clients.is_closing() {
+            if stop || self.services.clients.is_closing() {
                 return false;
             }
             match self.next_block(fb) {
@@ -236,7 +246,7 @@ impl Scrub<'_> {
 
     /// First block of the inode file that is mapped, from `fb` on.
     fn next_block(&self, fb: u64) -> Result<Option<u64>, VolumeError> {
-        let _reader = self.shared.reclaimer.read();
+        let _reader = self.services.reclaimer.read();
         let file = self.view.root()?.inode_file;
         let mut found = None;
         self.view.extents(&file, FileBlock(fb), &mut |e| {
@@ -247,7 +257,7 @@ impl Scrub<'_> {
     }
 
     fn inode(&mut self, ino: Ino) {
-        let _reader = self.shared.reclaimer.read();
+        let _reader = self.services.reclaimer.read();
         let inode = match self.view.inode(ino) {
             Ok(Some(inode)) => inode,
             Ok(None) => return,
@@ -330,7 +340,7 @@ impl Scrub<'_> {
     fn mend(&mut self, ino: Ino) {
         for (addr, e) in std::mem::take(&mut self.unread) {
             match self.block_at(ino, addr) {
-                Some((inode, at)) if self.shared.tiering.mend_block(&inode, at, addr) => {
+                Some((inode, at)) if self.services.tiering.mend_block(&inode, at, addr) => {
                     self.report.repaired_blocks += 1;
                 }
                 Some((inode, at)) => self.note_data(&inode, at, e),
@@ -342,7 +352,7 @@ impl Scrub<'_> {
 
     /// Which block of an inode lies there, if one does.
     fn block_at(&self, ino: Ino, addr: BlockAddr) -> Option<(Inode, u64)> {
-        let _reader = self.shared.reclaimer.read();
+        let _reader = self.services.reclaimer.read();
         let inode = self.view.inode(ino).ok()??;
         let mut found = None;
         let _ = self.view.extents(&inode, FileBlock(0), &mut |e| {
@@ -382,7 +392,7 @@ impl Scrub<'_> {
         wanted: &BTreeSet<u64>,
         names: &mut BTreeMap<u64, (u64, Vec<u8>)>,
     ) {
-        let _reader = self.shared.reclaimer.read();
+        let _reader = self.services.reclaimer.read();
         let Ok(Some(inode)) = self.view.inode(dir) else {
             return;
         };
@@ -420,7 +430,7 @@ impl Scrub<'_> {
 
     /// Parent of a directory and its name there.
     fn name_of_dir(&self, dir: u64) -> Option<(u64, String)> {
-        let _reader = self.shared.reclaimer.read();
+        let _reader = self.services.reclaimer.read();
         let inode: Inode = self.view.inode(Ino(dir)).ok()??;
         let parent = self.view.inode(Ino(inode.parent)).ok()??;
         let mut found = None;

@@ -39,9 +39,9 @@ impl Daemon {
     /// # Errors
     /// The volume is damaged.
     pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<WherePart>> {
-        let shared = self.shared();
-        let _reader = shared.reclaimer.read();
-        let view = shared.volume.view();
+        let services = self.services();
+        let _reader = services.reclaimer.read();
+        let view = services.volume.view();
         let mut parts = Vec::new();
         let Some(inode) = view.inode(Ino(ino))?.filter(|i| i.has_content()) else {
             return Ok(parts);
@@ -54,8 +54,8 @@ impl Daemon {
                 false => ControlFlow::Break(()),
             }
         })?;
-        let zones = [TierId::Ssd, TierId::Hdd].map(|t| shared.volume.lower_zones(t));
-        let devices = [TierId::Ssd, TierId::Hdd].map(|t| shared.volume.lower_devices(t));
+        let zones = [TierId::Ssd, TierId::Hdd].map(|t| services.volume.lower_zones(t));
+        let devices = [TierId::Ssd, TierId::Hdd].map(|t| services.volume.lower_devices(t));
         for e in extents {
             let (mut done, all) = (0, u64::from(e.len));
             while done < all && parts.len() < PARTS_MAX {

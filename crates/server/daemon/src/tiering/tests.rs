@@ -214,7 +214,7 @@ impl Stage {
             txn.put_inode(&root).unwrap();
         }
         let done = txn.commit().unwrap();
-        self.daemon.shared().clients.publish(done.txid);
+        self.daemon.services().clients.publish(done.txid);
         let file = self.content.entry(ino).or_default();
         file.resize(file.len().max(fb as usize), 0);
         file[at as usize..fb as usize].fill(byte);
@@ -234,7 +234,7 @@ impl Stage {
         txn.dir_remove(&mut root, key, &name).unwrap();
         txn.put_inode(&root).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().clients.publish(done.txid);
+        self.daemon.services().clients.publish(done.txid);
         self.content.remove(&ino);
         self.noted();
     }
@@ -278,23 +278,23 @@ fn devices_change(s: &mut Stage) {
     let run = volume.take_tables(&entry(2)).unwrap();
     let new = (&entry(2), START);
     let done = volume.add_device_at(TierId::Ssd, new, &spare, run).unwrap();
-    s.daemon.shared().clients.publish(done.txid);
+    s.daemon.services().clients.publish(done.txid);
     s.write(21, 0, 70, 21);
     s.daemon.migrate(None).unwrap();
     let old = entry(0).uuid;
     let live = || volume.lower_device_infos(TierId::Ssd)[0].live;
     assert!(live() > 100);
     let done = volume.set_device_state(TierId::Ssd, &old, 1).unwrap();
-    s.daemon.shared().clients.publish(done.txid);
+    s.daemon.services().clients.publish(done.txid);
     s.write(17, 3, 4, 100);
     s.remove(18);
     let begun = std::time::Instant::now();
     while live() > 0 {
-        s.daemon.shared().tiering.empty_devices();
+        s.daemon.services().tiering.empty_devices();
         assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
     }
     let done = volume.remove_device(TierId::Ssd, &old).unwrap();
-    s.daemon.shared().clients.publish(done.txid);
+    s.daemon.services().clients.publish(done.txid);
     assert_eq!(volume.lower_devices(TierId::Ssd).len(), 1);
     s.write(22, 0, 30, 22);
     s.daemon.migrate(None).unwrap();
@@ -310,7 +310,7 @@ fn tiers_come_and_go(s: &mut Stage) {
     for (n, tier) in [TierId::Ssd, TierId::Hdd].into_iter().enumerate() {
         let device: Arc<dyn TierDevice> = s.memory[n].clone();
         let done = volume.add_device(tier, &entry(n), &device).unwrap();
-        s.daemon.shared().clients.publish(done.txid);
+        s.daemon.services().clients.publish(done.txid);
         s.write(20 + n as u64, 0, 70, 20 + n as u8);
         s.write(16, 5, 9, 100 + n as u8);
         assert!(s.daemon.migrate(None).unwrap() > 0);
@@ -320,14 +320,14 @@ fn tiers_come_and_go(s: &mut Stage) {
     for (n, tier) in [TierId::Ssd, TierId::Hdd].into_iter().enumerate() {
         let uuid = entry(n).uuid;
         let done = volume.set_device_state(tier, &uuid, 1).unwrap();
-        s.daemon.shared().clients.publish(done.txid);
+        s.daemon.services().clients.publish(done.txid);
         let begun = std::time::Instant::now();
         while live(tier) > 0 {
-            s.daemon.shared().tiering.empty_devices();
+            s.daemon.services().tiering.empty_devices();
             assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
         }
         let done = volume.remove_device(tier, &uuid).unwrap();
-        s.daemon.shared().clients.publish(done.txid);
+        s.daemon.services().clients.publish(done.txid);
     }
     assert!(!volume.is_tiered());
     s.write(22, 0, 30, 22);
@@ -518,7 +518,7 @@ fn what_takes_many_messages_is_read_once() {
     for left in [40, 25, 10] {
         let addr = addr.plus(40 - left);
         let (_, data) = unsent
-            .read(&s.daemon.shared().tiering, addr, left, 15)
+            .read(&s.daemon.services().tiering, addr, left, 15)
             .unwrap();
         assert!(data.iter().all(|byte| *byte == 16));
         sent.push(data.len() / BLOCK_BYTES);
@@ -527,7 +527,7 @@ fn what_takes_many_messages_is_read_once() {
     assert_eq!(read() - before, 40 * BLOCK_BYTES as u64);
     // All was sent, and elsewhere nothing is kept.
     unsent
-        .read(&s.daemon.shared().tiering, addr, 2, 15)
+        .read(&s.daemon.services().tiering, addr, 2, 15)
         .unwrap();
     assert_eq!(read() - before, 42 * BLOCK_BYTES as u64);
 }
@@ -557,7 +557,7 @@ fn a_device_that_fails_gets_nothing_more_and_the_rest_goes_on() {
     volume.set_device_state(TierId::Ssd, &old, 1).unwrap();
     let begun = std::time::Instant::now();
     while s.daemon.devices()[0].live_bytes > 0 {
-        s.daemon.shared().tiering.empty_devices();
+        s.daemon.services().tiering.empty_devices();
         assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
     }
     assert_eq!(contents(volume).unwrap(), s.content);
@@ -587,7 +587,7 @@ fn mistakes_in_migration_are_found() {
 fn only_what_nobody_asked_for_is_owed() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = stage_alone(dir.path());
-    let tiering = s.daemon.shared().tiering.clone();
+    let tiering = s.daemon.services().tiering.clone();
     tiering.set_speed(Speed {
         limit: 1 << 20,
         ..Speed::default()

@@ -34,14 +34,14 @@ pub(super) fn devices_go(s: &Stage) -> Arc<Volume> {
         let live = || volume.lower_device_infos(tier)[0].live;
         assert!(live() > 0);
         let done = volume.set_device_state(tier, &uuid, 1).unwrap();
-        s.daemon.shared().clients.publish(done.txid);
+        s.daemon.services().clients.publish(done.txid);
         let begun = std::time::Instant::now();
         while live() > 0 {
-            s.daemon.shared().tiering.empty_devices();
+            s.daemon.services().tiering.empty_devices();
             assert!(begun.elapsed().as_secs() < 60, "{:?}", s.daemon.devices());
         }
         let done = volume.remove_device(tier, &uuid).unwrap();
-        s.daemon.shared().clients.publish(done.txid);
+        s.daemon.services().clients.publish(done.txid);
     }
     volume
 }

@@ -58,14 +58,14 @@ impl Stage {
 
     fn done(&mut self, txn: Txn<'_>) {
         let done = txn.commit().unwrap();
-        self.daemon.shared().clients.publish(done.txid);
+        self.daemon.services().clients.publish(done.txid);
         self.noted();
     }
 
     /// Makes names in a directory or removes them, as a digest would under a lease on it.
     pub(super) fn names(&mut self, dir: u64, numbers: impl Iterator<Item = u64>, there: bool) {
         let volume = self.daemon.volume().clone();
-        let shared = self.daemon.shared().clone();
+        let shared = self.daemon.services().clone();
         let stays = shared.tiering.raise_inode(dir).unwrap();
         let view = volume.view();
         let mut txn = volume.begin();
@@ -174,7 +174,7 @@ fn a_directory_that_may_change_is_in_nvm_and_stays_there() {
     s.names(32, 0..40, true);
     s.names(33, 0..40, true);
     assert!(s.sink_dirs() > 0);
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let stays = shared.tiering.raise_inode(32).unwrap();
     assert!(!s.is_below(32) && s.is_below(33));
     assert_eq!(s.sink_dirs(), 0);
@@ -189,7 +189,7 @@ fn zones_with_leaves_are_emptied_with_one_look() {
     s.make_dirs();
     s.names(32, 0..40, true);
     let moved = s.sink_dirs();
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let zone = zones.iter().find(|z| z.live == moved).unwrap();
     for _ in 0..2 {
@@ -280,7 +280,7 @@ fn a_damaged_leaf_below_is_told() {
     let s = sunk(dir.path());
     let leaf = s.leaves(32)[1];
     s.memory[0].spoil(byte_of(&s, leaf) + 2000, &[0x55; 8]);
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     assert!(shared.tiering.raise_inode(32).is_err());
     assert!(shared.tiering.raise_inode(33).is_ok());
     let named = s.daemon.status_values().bad_blocks;
@@ -362,7 +362,7 @@ fn mistakes_in_moving_directories_are_found() {
 fn what_came_back_stays_for_a_while() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = sunk(dir.path());
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     drop(shared.tiering.raise_inode(32).unwrap());
     assert_eq!(
         shared

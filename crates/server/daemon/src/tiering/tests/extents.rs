@@ -39,14 +39,14 @@ impl Stage {
         txn.dir_insert(&mut root, key, Ino(ino), 8, &name).unwrap();
         txn.put_inode(&root).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().clients.publish(done.txid);
+        self.daemon.services().clients.publish(done.txid);
         self.content.insert(ino, [byte, 0].repeat(blocks as usize));
         self.noted();
     }
 
     /// Writes blocks of a file as a digest would under a lease on it.
     fn change(&mut self, ino: u64, at: u64, blocks: u64, byte: u8) {
-        let shared = self.daemon.shared().clone();
+        let shared = self.daemon.services().clone();
         let stays = shared.tiering.raise_inode(ino).unwrap();
         assert_eq!(self.below(ino), 0, "leaves are in NVM");
         self.write(ino, at, blocks, byte);
@@ -93,7 +93,7 @@ fn extents_move(s: &mut Stage) {
     assert!(erased > 0, "no zone was erased");
     assert!(s.daemon.sink_inodes().unwrap() > 0);
     s.change(18, 1, 1, 120);
-    let stays = s.daemon.shared().clone();
+    let stays = s.daemon.services().clone();
     let stays = stays.tiering.raise_inode(16).unwrap();
     s.remove(16);
     drop(stays);
@@ -134,7 +134,7 @@ fn mistakes_in_moving_extents_are_found() {
 fn extents_that_may_change_are_in_nvm_and_stay_there() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = sunk(dir.path());
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let stays = shared.tiering.raise_inode(16).unwrap();
     assert_eq!((s.below(16), s.below(17)), (0, 1));
     assert_eq!(s.daemon.sink_extents().unwrap(), 0);
@@ -164,7 +164,7 @@ fn what_is_pinned_or_an_orphan_keeps_its_leaves_and_inodes_go_after_them() {
     orphan.flags |= shale_format::inode::flag::ORPHAN;
     txn.put_inode(&orphan).unwrap();
     let done = txn.commit().unwrap();
-    s.daemon.shared().clients.publish(done.txid);
+    s.daemon.services().clients.publish(done.txid);
     assert_eq!(s.daemon.sink_extents().unwrap(), 1);
     assert_eq!(FILES.map(|ino| s.below(ino)).collect::<Vec<_>>(), [0, 0, 1]);
     s.scatter(40, 20, 40);
@@ -189,7 +189,7 @@ fn sunk(dir: &Path) -> Stage {
 fn leaves_of_extents_are_told_from_data_where_zones_are_emptied() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = sunk(dir.path());
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     for _ in 0..2 {
         let (mut leaves, mut data) = (0, 0);
         for zone in s.daemon.volume().lower_zones(TierId::Ssd) {
@@ -219,7 +219,7 @@ fn cleaning_brings_back_what_it_changes_in_bounds() {
         s.scatter(ino, 3, ino as u8);
     }
     assert_eq!(s.sink_all(), 60);
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let mut wanted = Vec::new();
     for zone in zones.iter().filter(|z| z.live > 0) {
@@ -249,7 +249,7 @@ fn a_damaged_leaf_of_extents_is_told_and_the_rest_goes_on() {
     let s = sunk(dir.path());
     let bad = leaf(&s, 0);
     s.memory[0].spoil(byte_of(&s, bad) + 2000, &[0x55; 8]);
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let view = s.daemon.volume().view();
     assert!(view.map_block(&s.file(16), FileBlock(0)).is_err());
     assert!(view.map_block(&s.file(16), FileBlock(358)).is_ok());

@@ -365,7 +365,7 @@ fn zone_wears_out(s: &mut Stage) {
     let live = || s.daemon.volume().lower_device_infos(TierId::Ssd)[0].live_worn;
     assert!(live() > 0, "no zone has worn out");
     while live() > 0 {
-        assert!(s.daemon.shared().tiering.empty_devices() > 0);
+        assert!(s.daemon.services().tiering.empty_devices() > 0);
     }
     s.write(30, 0, 40, 30);
     s.daemon.migrate(None).unwrap();
@@ -392,7 +392,7 @@ fn goes_on_without_a_zone<M: Medium>(wears_at: WearsAt) -> u64 {
     let total = || volume.lower_space(TierId::Ssd).unwrap().total;
     assert_eq!(total(), 4 * ZONE + live);
     while total() > 4 * ZONE {
-        assert!(s.daemon.shared().tiering.empty_devices() > 0);
+        assert!(s.daemon.services().tiering.empty_devices() > 0);
     }
     assert_eq!(contents(&volume).unwrap(), s.content);
     assert_eq!(medium.refused(), 0);

@@ -32,7 +32,7 @@ impl Stage {
         }
         txn.put_inode(&root).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().clients.publish(done.txid);
+        self.daemon.services().clients.publish(done.txid);
         self.content.extend(inos.map(|ino| (ino, Vec::new())));
         self.noted();
     }
@@ -44,7 +44,7 @@ impl Stage {
         inode.uid = uid.into();
         txn.put_inode(&inode).unwrap();
         let done = txn.commit().unwrap();
-        self.daemon.shared().clients.publish(done.txid);
+        self.daemon.services().clients.publish(done.txid);
         self.content.insert(ino, vec![uid]);
         self.noted();
     }
@@ -127,7 +127,7 @@ fn zones_with_inodes_are_emptied_with_one_look() {
     let mut s = stage(dir.path());
     s.make_empty(16..80);
     assert_eq!(s.sink(), 4);
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let zone = zones.iter().find(|z| z.live == 4).unwrap();
     for looks in [1, 1] {
@@ -145,7 +145,7 @@ fn an_inode_that_may_change_is_in_nvm_and_stays_there() {
     let mut s = stage(dir.path());
     s.make_empty(16..48);
     assert_eq!(s.sink(), 2);
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let stays = shared.tiering.raise_inode(20).unwrap();
     assert_eq!(s.tier_of(20), Some(TierId::Nvm));
     assert_eq!(s.tier_of(40), Some(TierId::Ssd));
@@ -173,7 +173,7 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
     s.memory[0].spoil(byte, &[0x55; BLOCK_BYTES]);
     assert!(view.inode(Ino(20)).is_err());
     assert_eq!(view.inode(Ino(40)).unwrap().unwrap().ino, 40);
-    assert!(s.daemon.shared().tiering.raise_inode(20).is_err());
+    assert!(s.daemon.services().tiering.raise_inode(20).is_err());
     let named = s.daemon.status_values().bad_blocks;
     assert_eq!(named.len(), 1, "{named:?}");
     // Others are cleaned and listed all the same.
@@ -181,12 +181,12 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
     s.daemon.migrate(None).unwrap();
     for zone in volume.lower_zones(TierId::Ssd) {
         s.daemon
-            .shared()
+            .services()
             .tiering
             .in_zones(TierId::Ssd, &[zone])
             .unwrap();
     }
-    assert!(s.daemon.shared().tiering.holdings().is_ok());
+    assert!(s.daemon.services().tiering.holdings().is_ok());
     let scrubbed = s.daemon.scrub(&mut |_| std::ops::ControlFlow::Continue(()));
     assert!(scrubbed.complete && scrubbed.errors > 0, "{scrubbed:?}");
     let map = Arc::clone(view.map());

@@ -27,7 +27,7 @@ fn at_rest() -> Rest {
     s.make_empty(16..80);
     s.write(70, 0, 40, 70);
     s.daemon.migrate(None).unwrap();
-    let stays = s.daemon.shared().tiering.raise_inode(40).unwrap();
+    let stays = s.daemon.services().tiering.raise_inode(40).unwrap();
     assert_eq!(s.sink(), 3);
     drop(stays);
     s.give(41, 5);

@@ -6,7 +6,7 @@ use super::*;
 fn zones_are_emptied_with_one_look_and_with_another_where_an_owner_is_missing() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut s = stage(dir.path());
-    let shared = s.daemon.shared().clone();
+    let shared = s.daemon.services().clone();
     let looks = || {
         let counts = shared.tiering.counts();
         (counts.looks, counts.missed_owners)

@@ -47,7 +47,7 @@ fn a_spare_takes_nothing_when_no_disk_is_below_and_is_used_to_clean() {
     volume
         .set_device_state(TierId::Hdd, &entry(1).uuid, 1)
         .unwrap();
-    let statfs = || s.daemon.shared().statfs().unwrap();
+    let statfs = || s.daemon.services().space.statfs();
     let (total, free) = (statfs().total, statfs().free);
     volume.set_spare(TierId::Ssd, 0, 0).unwrap();
     let zone = volume.lower_space(TierId::Ssd).unwrap().reserved;

@@ -1,14 +1,16 @@
 //! The state of a volume as `shale status` shows it.
 
+pub(crate) mod rates;
+pub(crate) mod tiers;
+
 use crate::accounts::Written;
 use crate::client::{Fate, Reach};
 use crate::limits::Limits;
-use crate::rates::RateStatus;
 use crate::recover::RecoveryReport;
-use crate::shared::Shared;
+use crate::services::Services;
 use crate::space::Supply;
-use crate::tier_stats::{MigrationStatus, TierStatus};
 use crate::tiering::BadBlock;
+use rates::RateStatus;
 use serde::Serialize;
 use shale_digest::DigestStats;
 use shale_format::Durability;
@@ -18,6 +20,7 @@ use shale_pool::host_space::NvmHost;
 use shale_pool::volume_file::uuid_text;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use tiers::{MigrationStatus, TierStatus};
 
 /// Inodes whose leases move most that are shown.
 const BOUNCING_MAX: usize = 8;
@@ -257,50 +260,59 @@ pub fn persistence_word(persistence: Persistence) -> &'static str {
     }
 }
 
-impl Shared {
+/// Tells the state of a daemon; asks every service, and changes none.
+pub(crate) struct Observer<'s> {
+    of: &'s Services,
+}
+
+impl<'s> Observer<'s> {
+    pub(crate) fn new(of: &'s Services) -> Self {
+        Self { of }
+    }
+
     /// Where the NVM lies. Real NVM is not looked at: it may have many files, and is nothing but itself.
     fn nvm_host(&self) -> Option<NvmHost> {
-        let emulated = self.map.persistence() == Persistence::Emulated;
-        let log = self.client_ring_bytes(0);
+        let emulated = self.of.map.persistence() == Persistence::Emulated;
+        let log = self.of.attach.client_ring_bytes(0);
         emulated
-            .then(|| NvmHost::look(&self.nvm_dir, log).ok())
+            .then(|| NvmHost::look(&self.of.nvm_dir, log).ok())
             .flatten()
     }
 
     /// The state now.
     pub(crate) fn status(&self) -> Status {
-        let superblock = self.volume.superblock();
+        let superblock = self.of.volume.superblock();
         let durability = Durability::from_number(superblock.durability).unwrap_or_default();
-        let counts = self.map.counts();
+        let counts = self.of.map.counts();
         // Locks are taken one by one: within the expression below they would add up.
-        let stats = *self.digests.totals().stats.lock();
-        let last_error = self.digests.totals().last_error.lock().clone();
-        let departed = self.clients.departed();
+        let stats = *self.of.digests.totals().stats.lock();
+        let last_error = self.of.digests.totals().last_error.lock().clone();
+        let departed = self.of.clients.departed();
         let (client_count, clients) = self.client_statuses();
-        let (moves, bouncing) = self.leases.table().moves(BOUNCING_MAX);
+        let (moves, bouncing) = self.of.leases.table().moves(BOUNCING_MAX);
         let bouncing = bouncing.into_iter();
         Status {
-            name: self.name.clone(),
+            name: self.of.name.clone(),
             uuid: uuid_text(&superblock.uuid),
             durability: durability.name(),
             daemon_pid: std::process::id(),
-            supervisor_pid: self.config.supervisor_pid,
-            uptime_s: (self.clock.monotonic_ns() - self.started_ns) / 1_000_000_000,
-            nvm_dir: self.nvm_dir.display().to_string(),
-            persistence: persistence_word(self.map.persistence()),
+            supervisor_pid: self.of.config.supervisor_pid,
+            uptime_s: (self.of.clock.monotonic_ns() - self.of.started_ns) / 1_000_000_000,
+            nvm_dir: self.of.nvm_dir.display().to_string(),
+            persistence: persistence_word(self.of.map.persistence()),
             nvm_host: self.nvm_host(),
-            huge_pages: self.map.huge_pages(),
-            instructions: self.map.instructions(),
+            huge_pages: self.of.map.huge_pages(),
+            instructions: self.of.map.instructions(),
             space: self.space_status(),
             tiers: self.tier_statuses(),
             migration: self.migration_status(),
-            bad_blocks: self.tiering.bad_blocks.list(&self.volume),
-            bad_block_count: self.tiering.bad_blocks.all(),
-            spare_log_bytes: self.spare.bytes(),
+            bad_blocks: self.of.tiering.bad_blocks.list(&self.of.volume),
+            bad_block_count: self.of.tiering.bad_blocks.all(),
+            spare_log_bytes: self.of.attach.spare.bytes(),
             client_count,
             clients,
-            written_by_others: self.accounts.of_others(),
-            limits: self.limits.now(),
+            written_by_others: self.of.accounts.of_others(),
+            limits: self.of.limits.now(),
             departed: departed
                 .into_iter()
                 .map(|d| DepartedStatus {
@@ -310,8 +322,8 @@ impl Shared {
                 })
                 .collect(),
             leases: LeaseStatus {
-                known: self.leases.table().known(),
-                most: self.config.leases_max,
+                known: self.of.leases.table().known(),
+                most: self.of.config.leases_max,
                 moves,
                 bouncing: bouncing
                     .map(|(ino, moves)| BouncingStatus { ino, moves })
@@ -320,8 +332,8 @@ impl Shared {
             digest: DigestStatus {
                 stats,
                 skipped_ratio: stats.skipped_ratio(),
-                chunks: self.digests.totals().chunks.load(Ordering::Relaxed),
-                refused: self.digests.totals().refused.load(Ordering::Relaxed),
+                chunks: self.of.digests.totals().chunks.load(Ordering::Relaxed),
+                refused: self.of.digests.totals().refused.load(Ordering::Relaxed),
                 last_error,
             },
             rates: self.rate_status(),
@@ -329,19 +341,19 @@ impl Shared {
                 .map(|path| PathStatus::new(path, counts.path(path)))
                 .to_vec(),
             mount_requests: self.mount_requests(),
-            shut_down: self.down.load(Ordering::Acquire),
-            recovery: self.recovery.clone(),
+            shut_down: self.of.attach.is_shut_down(),
+            recovery: self.of.recovery.clone(),
         }
     }
 
     /// The state as JSON.
     fn mount_requests(&self) -> BTreeMap<&'static str, u64> {
-        let hook = self.leases.hook();
+        let hook = self.of.leases.hook();
         hook.map(|hook| hook.requests().into_iter().collect())
             .unwrap_or_default()
     }
 
-    pub(crate) fn status_text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut status = self.status();
         loop {
             let text = serde_json::to_string(&status)
@@ -356,26 +368,26 @@ impl Shared {
 
     fn space_status(&self) -> SpaceStatus {
         let block = BLOCK_BYTES as u64;
-        let supply = Supply::of(&self.volume);
+        let supply = Supply::of(&self.of.volume);
         let blocks = &supply.blocks;
         SpaceStatus {
             total_bytes: blocks.total * block,
             used_bytes: blocks.used * block,
-            available_bytes: self.credits.available(&supply),
+            available_bytes: self.of.credits.available(&supply),
             pending_bytes: blocks.pending * block,
             waiting_bytes: blocks.waiting * block,
-            mapped_bytes: self.volume.held_blocks() * block,
-            mappings: self.mappings.count(),
+            mapped_bytes: self.of.volume.held_blocks() * block,
+            mappings: self.of.mappings.count(),
             granted_bytes: blocks.taken * block,
-            credit_bytes: self.credits.outstanding(),
+            credit_bytes: self.of.credits.outstanding(),
             reserve_bytes: supply.kept(),
-            dirty_bytes: self.clients.snapshot().iter().map(|c| c.backlog()).sum(),
+            dirty_bytes: self.of.clients.snapshot().iter().map(|c| c.backlog()).sum(),
             inodes: supply.inodes,
         }
     }
 
     fn client_statuses(&self) -> (usize, Vec<ClientStatus>) {
-        let leases = self.leases.table().counts();
+        let leases = self.of.leases.table().counts();
         let status = |client: &crate::client::Client| {
             let (committed, digested) = (client.committed(), client.digested());
             let fate = client.fate.lock().clone();
@@ -402,7 +414,7 @@ impl Shared {
                 digested,
                 records: client.records.load(Ordering::Relaxed),
                 leases: leases.get(&client.id).copied().unwrap_or(0),
-                credit_bytes: self.credits.of(client.id),
+                credit_bytes: self.of.credits.of(client.id),
                 granted_bytes: granted * BLOCK_BYTES as u64,
                 name: client.name.clone(),
                 written: client.written(),
@@ -410,7 +422,7 @@ impl Shared {
                 limited_ms: client.waited_ns() / 1_000_000,
             }
         };
-        let clients = self.clients.snapshot();
+        let clients = self.of.clients.snapshot();
         (clients.len(), clients.iter().map(|c| status(c)).collect())
     }
 }

@@ -5,14 +5,17 @@
 //! volume always has its label and is always in the file, and a start forgets what is in the file
 //! and not in the table.
 //!
-//! A device is emptied by the thread that migrates (`migrate::empty`). That it is being emptied stands
+//! A device is emptied by the thread that migrates (`tiering::empty`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
+use crate::clients::Clients;
+use crate::coherence::reclaimer::Reclaimer;
+use crate::digest_scheduler::DigestScheduler;
 use crate::error::Result;
 use crate::halt::Halt;
-use crate::shared::Shared;
-use crate::space::Supply;
-use crate::tier_stats::FlashUse;
+use crate::space::{Credits, Supply};
+use crate::stats::tiers::FlashUse;
+use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
 use shale_format::TierId;
 use shale_format::device_table::device_state;
@@ -87,8 +90,24 @@ fn absolute(path: &Path) -> PathBuf {
     whole.unwrap_or_else(|| path.to_path_buf())
 }
 
-impl Shared {
-    pub(crate) fn device_reports(&self) -> Vec<DeviceReport> {
+/// Adds, empties and removes devices of the lower tiers.
+pub(crate) struct DeviceManager {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) digests: Arc<DigestScheduler>,
+    pub(crate) tiering: Arc<Tiering>,
+    pub(crate) credits: Arc<Credits>,
+    /// Where the volume file is, to be written when devices come and go; `None`: they do not.
+    pub(crate) volume_path: Option<PathBuf>,
+    /// Logs that recovery could not digest.
+    pub(crate) logs_left: usize,
+    /// The count on the labels of devices.
+    pub(crate) label_count: u64,
+}
+
+impl DeviceManager {
+    pub(crate) fn reports(&self) -> Vec<DeviceReport> {
         let mut reports = Vec::new();
         self.tiering.bad_blocks.forget_dead(&self.volume);
         for tier in LOWER {
@@ -157,12 +176,7 @@ impl Shared {
     }
 
     /// See [`crate::Daemon::add_device`].
-    pub(crate) fn add_device(
-        self: &Arc<Self>,
-        tier: TierId,
-        file: &DeviceFile,
-        force: bool,
-    ) -> Result<DeviceReport> {
+    pub(crate) fn add(&self, tier: TierId, file: &DeviceFile, force: bool) -> Result<DeviceReport> {
         let _turn = self.tiering.turn();
         let sb = self.volume.superblock();
         if !sb.can_have_tiers() {
@@ -170,7 +184,7 @@ impl Shared {
                        table of devices: make a new volume (shale mkfs) and copy the files there";
             return Err(wrong(&file.path, why).into());
         }
-        let left = self.recovery.logs_left;
+        let left = self.logs_left;
         if left > 0 && !self.tiering.is_tiered() {
             let why = format!(
                 "{left} logs that could not be digested set no room aside for tiers below NVM: \
@@ -211,7 +225,7 @@ impl Shared {
         } else if added.is_err() {
             // It is no device of the volume; what is left of the try is forgotten at the next start.
             let _ = wipe_label(&*new.device);
-            if let Some(volume) = &self.config.volume_path {
+            if let Some(volume) = &self.volume_path {
                 let _ = VolumeFile::forget_device(volume, &file.path);
             }
             if !there {
@@ -220,7 +234,7 @@ impl Shared {
         }
         added?;
         tracing::info!("{} added", file.path.display());
-        let reports = self.device_reports();
+        let reports = self.reports();
         let uuid = uuid_text(&new.entry.uuid);
         let report = reports.into_iter().find(|r| r.uuid == uuid);
         report.ok_or_else(|| wrong(&file.path, "it was not added").into())
@@ -229,7 +243,7 @@ impl Shared {
     /// Adds the first device below NVM. What was logged before has set no room aside for what lies
     /// below, so nothing may go there until all of it is digested; the caller's turn sees to that. A
     /// crash on the way is no harm: recovery digests everything before anything moves.
-    fn add_first(self: &Arc<Self>, tier: TierId, file: &DeviceFile, new: &NewDevice) -> Result<()> {
+    fn add_first(&self, tier: TierId, file: &DeviceFile, new: &NewDevice) -> Result<()> {
         self.add_opened(tier, 0, file, new)?;
         self.clients.tell_tiers(|| self.tiering.is_tiered());
         let begun = self.digest_what_was();
@@ -247,7 +261,7 @@ impl Shared {
     }
 
     /// Digests all that calls have logged which began before this one.
-    fn digest_what_was(self: &Arc<Self>) -> std::result::Result<(), String> {
+    fn digest_what_was(&self) -> std::result::Result<(), String> {
         if !self.reclaimer.pass() {
             return Err("calls of programs have not returned in time; try again".to_owned());
         }
@@ -261,7 +275,7 @@ impl Shared {
     }
 
     fn add_opened(
-        self: &Arc<Self>,
+        &self,
         tier: TierId,
         place: usize,
         file: &DeviceFile,
@@ -278,7 +292,7 @@ impl Shared {
     /// NVM for the tables of a device; nobody is given the room meanwhile. The first device may come to
     /// a volume that is full to the last block, so its tables may have what the reserve can spare:
     /// nobody is given room before as much has moved below.
-    fn take_tables(self: &Arc<Self>, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
+    fn take_tables(&self, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
         let wanted = Volume::table_blocks(&new.entry) * BLOCK;
         let tiered = self.tiering.is_tiered();
         let take = || {
@@ -329,7 +343,7 @@ impl Shared {
     ) -> Result<()> {
         let uuid = self.volume.superblock().uuid;
         new.label(uuid, (tier as u32, place as u32), self.label_count)?;
-        if let Some(volume) = &self.config.volume_path {
+        if let Some(volume) = &self.volume_path {
             VolumeFile::name_device(volume, tier, file)?;
         }
         shale_sys::failpoints::reach("device-named");
@@ -342,7 +356,7 @@ impl Shared {
     }
 
     /// See [`crate::Daemon::evacuate_device`].
-    pub(crate) fn evacuate_device(self: &Arc<Self>, path: &Path) -> Result<u64> {
+    pub(crate) fn evacuate(&self, path: &Path) -> Result<u64> {
         // Files that were removed a moment ago need not find room.
         self.digests.digest_all();
         let turn = self.tiering.turn();
@@ -386,7 +400,7 @@ impl Shared {
     }
 
     /// See [`crate::Daemon::keep_device`].
-    pub(crate) fn keep_device(&self, path: &Path) -> Result<()> {
+    pub(crate) fn keep(&self, path: &Path) -> Result<()> {
         let _turn = self.tiering.turn();
         let found = self.find_device(path)?;
         self.tiering.unstick(&found.info.place.uuid);
@@ -397,7 +411,7 @@ impl Shared {
     }
 
     /// See [`crate::Daemon::remove_device`].
-    pub(crate) fn remove_device(self: &Arc<Self>, path: &Path) -> Result<()> {
+    pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         let _turn = self.tiering.turn();
         let found = self.find_device(path)?;
         if found.info.live > 0 {
@@ -424,7 +438,7 @@ impl Shared {
             // A device that fails is no reason to keep it.
             tracing::warn!("its label stays: {e}");
         }
-        if let Some(volume) = &self.config.volume_path {
+        if let Some(volume) = &self.volume_path {
             VolumeFile::forget_device(volume, Path::new(&device.name()))?;
         }
         tracing::info!("{} removed", device.name());

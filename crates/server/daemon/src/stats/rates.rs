@@ -1,6 +1,6 @@
 //! How fast bytes move lately: counters are noted about once a second, for ten seconds.
 
-use crate::shared::Shared;
+use super::Observer;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -75,12 +75,12 @@ impl Sampler {
     }
 }
 
-impl Shared {
+impl Observer<'_> {
     fn sample(&self) -> Sample {
-        let stats = *self.digests.totals().stats.lock();
-        let moved = self.tiering.counts();
+        let stats = *self.of.digests.totals().stats.lock();
+        let moved = self.of.tiering.counts();
         Sample {
-            ns: self.clock.monotonic_ns() - self.started_ns,
+            ns: self.of.clock.monotonic_ns() - self.of.started_ns,
             logged: stats.bytes_logged,
             digested: stats.bytes_digested,
             moved: moved.moved_bytes(),
@@ -89,11 +89,11 @@ impl Shared {
 
     /// Notes the counters, if it is time to.
     pub(crate) fn note_rates(&self) {
-        self.rates.add(self.sample());
+        self.of.rates.add(self.sample());
     }
 
     pub(crate) fn rate_status(&self) -> RateStatus {
-        self.rates.until(self.sample())
+        self.of.rates.until(self.sample())
     }
 }
 

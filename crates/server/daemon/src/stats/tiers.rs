@@ -1,6 +1,6 @@
 //! What `status` tells of the tiers below NVM.
 
-use crate::shared::Shared;
+use super::Observer;
 use crate::tiering::MigrationCounts;
 use crate::tiering::{Span, tier_name};
 use serde::{Deserialize, Serialize};
@@ -145,23 +145,23 @@ pub struct MigrationStatus {
     pub last_error: Option<String>,
 }
 
-impl Shared {
+impl Observer<'_> {
     pub(crate) fn tier_statuses(&self) -> Vec<TierStatus> {
         let tiers = [TierId::Ssd, TierId::Hdd].into_iter();
         tiers.filter_map(|t| self.tier_status(t)).collect()
     }
 
     fn tier_status(&self, tier: TierId) -> Option<TierStatus> {
-        let space = self.volume.lower_space(tier)?;
-        let devices = self.volume.lower_device_infos(tier).into_iter();
-        let zones = self.volume.lower_zones(tier);
+        let space = self.of.volume.lower_space(tier)?;
+        let devices = self.of.volume.lower_device_infos(tier).into_iter();
+        let zones = self.of.volume.lower_zones(tier);
         Some(TierStatus {
             tier: tier_name(tier),
             total_bytes: space.total * BLOCK,
             live_bytes: space.live * BLOCK,
-            inode_bytes: self.tiering.inode_blocks_in(tier) * BLOCK,
-            directory_bytes: self.volume.leaves_below(tier) * BLOCK,
-            extent_bytes: self.volume.extent_leaves_below(tier) * BLOCK,
+            inode_bytes: self.of.tiering.inode_blocks_in(tier) * BLOCK,
+            directory_bytes: self.of.volume.leaves_below(tier) * BLOCK,
+            extent_bytes: self.of.volume.extent_leaves_below(tier) * BLOCK,
             dead_bytes: space.dead * BLOCK,
             writable_bytes: space.writable * BLOCK,
             reserved_bytes: space.reserved * BLOCK,
@@ -202,27 +202,27 @@ impl Shared {
     }
 
     pub(crate) fn migration_status(&self) -> Option<MigrationStatus> {
-        if self.clients.is_closing() || !self.tiering.is_tiered() {
+        if self.of.clients.is_closing() || !self.of.tiering.is_tiered() {
             return None;
         }
-        self.tiering.take_direct_reads();
+        self.of.tiering.take_direct_reads();
         let counts = MigrationCounts {
-            kept_reads: self.digester.tail_blocks().reads(),
-            ..self.tiering.counts()
+            kept_reads: self.of.digester.tail_blocks().reads(),
+            ..self.of.tiering.counts()
         };
-        let speed = self.tiering.speed();
-        let ns = (self.clock.monotonic_ns() - self.started_ns).max(1);
+        let speed = self.of.tiering.speed();
+        let ns = (self.of.clock.monotonic_ns() - self.of.started_ns).max(1);
         let moved = counts.moved_bytes();
         let rate = u128::from(moved) * 1_000_000_000 / u128::from(ns);
         Some(MigrationStatus {
-            at_percent: self.tiering.migrate_percent(),
+            at_percent: self.of.tiering.migrate_percent(),
             paused: speed.paused,
             limit_bytes_per_s: speed.limit,
             rate_bytes_per_s: rate as u64,
             recent_bytes_per_s: self.rate_status().moved_bytes_per_s,
             moved_bytes: moved,
             counts,
-            last_error: self.tiering.last_error(),
+            last_error: self.of.tiering.last_error(),
         })
     }
 }

@@ -1,0 +1,93 @@
+//! Space that clients reserve for records still to come, and what `statfs` tells of it.
+
+use crate::client::Client;
+use crate::clients::Clients;
+use crate::coherence::reclaimer::Reclaimer;
+use crate::digest_scheduler::Queue;
+use crate::space::{Credits, Supply};
+use crate::tiering::{ROOM_WAIT, Tiering};
+use shale_format::limits::BLOCK_BYTES;
+use shale_proto::Reply;
+use shale_proto::message::Space;
+use shale_sys::Clock;
+use shale_volume::{Volume, VolumeError};
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes of room counted for each inode that could still be made.
+const INODE_GROWTH_BYTES: u64 = 1024;
+
+/// Gives clients space, and has some made where there is none.
+pub(crate) struct SpaceReservations {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) tiering: Arc<Tiering>,
+}
+
+impl SpaceReservations {
+    /// Room for records that are still to come: from what is there, or after everything
+    /// that waits was digested and what that freed can be given out.
+    pub(crate) fn reserve(&self, client: &Client, wanted: u64, least: u64) -> Reply {
+        let give = || {
+            self.credits
+                .give(client.id, wanted, least, || Supply::of(&self.volume))
+                .map(|bytes| Reply::Room { bytes })
+        };
+        if let Some(room) = give() {
+            self.digest_ahead();
+            if let Reply::Room { bytes } = room
+                && client.backlog() > 0
+            {
+                let pause_ns = self.credits.pause_ns(&Supply::of(&self.volume), bytes);
+                client.hold_back(self.clock.monotonic_ns(), pause_ns);
+            }
+            return room;
+        }
+        let none = VolumeError::NoSpace {
+            wanted: least,
+            free: 0,
+        };
+        let take = || self.tiering.once_room(least, give).ok_or(none.clone());
+        self.tiering
+            .once_others_went(ROOM_WAIT, take)
+            .unwrap_or(Reply::NoSpace)
+    }
+
+    /// Begins to digest when a good part of the room is given out: whoever asks when it is gone would have to
+    /// wait. As early as for a log that fills.
+    fn digest_ahead(&self) {
+        let available = self.credits.available(&Supply::of(&self.volume));
+        if available / 2 < self.credits.outstanding() {
+            for client in self.clients.snapshot() {
+                if client.backlog() > 0 && client.served() {
+                    self.queue.push(&client);
+                }
+            }
+        }
+    }
+
+    /// Space as `statfs` tells it: free is what could be reserved, by a client that
+    /// waits until what was freed is released too.
+    pub(crate) fn statfs(&self) -> Space {
+        let supply = self.reclaimer.released_supply();
+        let blocks = &supply.blocks;
+        let available = self.credits.available(&supply);
+        let tiers = self.volume.lower_tiers();
+        let below = tiers.into_iter().filter_map(|t| self.volume.lower_space(t));
+        let (all, empty) = below.fold((0, 0), |(all, empty), s| {
+            let usable = s.total.saturating_sub(s.reserved);
+            (all + usable, empty + usable.saturating_sub(s.live))
+        });
+        Space {
+            total: blocks.total.saturating_sub(blocks.reserved_fixed) + all,
+            free: available / BLOCK + empty,
+            spare_bytes: available % BLOCK,
+            inodes_used: supply.inodes,
+            inodes_free: available / INODE_GROWTH_BYTES,
+        }
+    }
+}

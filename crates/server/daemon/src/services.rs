@@ -1,0 +1,305 @@
+//! The services of a running daemon, and what is known of it since its start.
+//!
+//! Lock order: the log table's (`attach`), then a client's `work`, then the volume's transaction, then those of
+//! [`Clients`], then a client's `grants` and `fate`, then the leaves (credits,
+//! leases, queue, reclaimer). None is held while calls are waited for.
+
+use crate::accounts::Accounts;
+use crate::attach::{self, AttachService};
+use crate::clients::Clients;
+use crate::coherence::barrier::Barrier;
+use crate::coherence::fence::Fence;
+use crate::coherence::gate::OwnReaders;
+use crate::coherence::grace::GracePeriods;
+use crate::coherence::lease_manager::LeaseManager;
+use crate::coherence::lease_table::LeaseTable;
+use crate::coherence::lease_trimmer::LeaseTrimmer;
+use crate::coherence::reclaimer::Reclaimer;
+use crate::daemon::{DaemonConfig, Opened};
+use crate::device_manager::DeviceManager;
+use crate::digest_scheduler::{self, DigestScheduler, Queue};
+use crate::kept_requests::KeptRequests;
+use crate::limits::RateLimits;
+use crate::mappings::{DirectMappings, Mappings};
+use crate::recover::RecoveryReport;
+use crate::reservations::SpaceReservations;
+use crate::scrub::Scrubber;
+use crate::space::{Credits, LEFT_LOGS};
+use crate::stats::rates::Sampler;
+use crate::tiering::{self, Tiering};
+use shale_digest::Digester;
+use shale_nvm::Map;
+use shale_sys::Clock;
+use shale_volume::Volume;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+/// What a daemon is made of. Services have no reference to it: each knows those that it was given.
+pub(crate) struct Services {
+    pub(crate) config: DaemonConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) started_ns: u64,
+    pub(crate) name: String,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) map: Arc<Map>,
+    pub(crate) nvm_dir: PathBuf,
+    pub(crate) digester: Arc<Digester>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) fence: Arc<Fence>,
+    pub(crate) grace: Arc<GracePeriods>,
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    pub(crate) leases: Arc<LeaseManager>,
+    pub(crate) trimmer: LeaseTrimmer,
+    pub(crate) attach: Arc<AttachService>,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) digests: Arc<DigestScheduler>,
+    pub(crate) rates: Sampler,
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) limits: Arc<RateLimits>,
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) tiering: Arc<Tiering>,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) kept: KeptRequests,
+    pub(crate) space: SpaceReservations,
+    pub(crate) direct: DirectMappings,
+    pub(crate) devices: DeviceManager,
+    pub(crate) scrubber: Scrubber,
+}
+
+/// A volume that is open, and nobody's yet.
+struct OpenedVolume {
+    volume: Arc<Volume>,
+    map: Arc<Map>,
+    digester: Digester,
+    readers: OwnReaders,
+    mappings: Mappings,
+}
+
+/// The services that know nothing of leases and tiers. Each knows those before it.
+struct Base {
+    volume: Arc<Volume>,
+    clients: Arc<Clients>,
+    queue: Arc<Queue>,
+    fence: Arc<Fence>,
+    grace: Arc<GracePeriods>,
+    reclaimer: Arc<Reclaimer>,
+    accounts: Arc<Accounts>,
+    mappings: Arc<Mappings>,
+    credits: Arc<Credits>,
+    digester: Arc<Digester>,
+    clock: Arc<dyn Clock>,
+    map: Arc<Map>,
+    nvm_dir: PathBuf,
+}
+
+impl Base {
+    fn new(
+        config: &DaemonConfig,
+        clock: Arc<dyn Clock>,
+        barrier: Barrier,
+        opened: OpenedVolume,
+    ) -> Self {
+        let OpenedVolume {
+            volume,
+            map,
+            digester,
+            readers,
+            mappings,
+        } = opened;
+        let clients: Arc<Clients> = Arc::default();
+        let queue: Arc<Queue> = Arc::default();
+        let fence = Arc::new(Fence::new(barrier, clients.clone(), queue.clone()));
+        let limit = config.gate_timeout;
+        let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
+        let grace = Arc::new(grace);
+        let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
+        Self {
+            accounts: Arc::new(Accounts::new(clients.clone())),
+            volume,
+            clients,
+            queue,
+            fence,
+            grace,
+            reclaimer: Arc::new(reclaimer),
+            mappings: Arc::new(mappings),
+            credits: Arc::default(),
+            digester: Arc::new(digester),
+            clock,
+            map,
+            nvm_dir: config.volume.nvm_dir().to_path_buf(),
+        }
+    }
+
+    /// Leases, tiers and digests, which need each other: the first two ask for digests.
+    fn digests(&self, config: &DaemonConfig, table: LeaseTable) -> Arc<DigestScheduler> {
+        let (clients, grace) = (self.clients.clone(), self.grace.clone());
+        Arc::new_cyclic(|digests: &Weak<DigestScheduler>| {
+            let leases = LeaseManager::new(table, clients, grace, digests.clone());
+            let leases = Arc::new(leases);
+            let tiering = Arc::new(Tiering::new(tiering::Parts {
+                volume: self.volume.clone(),
+                clock: self.clock.clone(),
+                clients: self.clients.clone(),
+                reclaimer: self.reclaimer.clone(),
+                leases: leases.clone(),
+                digester: self.digester.clone(),
+                credits: self.credits.clone(),
+                accounts: self.accounts.clone(),
+                mappings: self.mappings.clone(),
+                logs: digests.clone(),
+                settings: tiering::Settings {
+                    migrate_at_percent: config.volume.migrate_at_percent,
+                    straight_bytes: config.straight_bytes,
+                },
+                speed: config.speed,
+            }));
+            DigestScheduler::new(digest_scheduler::Parts {
+                volume: self.volume.clone(),
+                clients: self.clients.clone(),
+                queue: self.queue.clone(),
+                fence: self.fence.clone(),
+                digester: self.digester.clone(),
+                reclaimer: self.reclaimer.clone(),
+                leases,
+                tiering,
+                credits: self.credits.clone(),
+                accounts: self.accounts.clone(),
+                digest_at_percent: config.digest_at_percent,
+            })
+        })
+    }
+
+    fn attach(
+        &self,
+        config: &DaemonConfig,
+        digests: &Arc<DigestScheduler>,
+        limits: &Arc<RateLimits>,
+    ) -> AttachService {
+        let parts = attach::Parts {
+            clock: self.clock.clone(),
+            volume: self.volume.clone(),
+            nvm_dir: self.nvm_dir.clone(),
+            clients: self.clients.clone(),
+            digests: digests.clone(),
+            leases: digests.leases().clone(),
+            tiering: digests.tiering().clone(),
+            credits: self.credits.clone(),
+            accounts: self.accounts.clone(),
+            limits: limits.clone(),
+        };
+        AttachService::new(parts, attach_settings(config))
+    }
+
+    fn reservations(&self, tiering: &Arc<Tiering>) -> SpaceReservations {
+        SpaceReservations {
+            clock: self.clock.clone(),
+            volume: self.volume.clone(),
+            clients: self.clients.clone(),
+            queue: self.queue.clone(),
+            credits: self.credits.clone(),
+            reclaimer: self.reclaimer.clone(),
+            tiering: tiering.clone(),
+        }
+    }
+
+    fn direct_mappings(&self) -> DirectMappings {
+        DirectMappings {
+            mappings: self.mappings.clone(),
+            volume: self.volume.clone(),
+            map: self.map.clone(),
+            nvm_dir: self.nvm_dir.clone(),
+            reclaimer: self.reclaimer.clone(),
+        }
+    }
+
+    fn scrubber(&self, tiering: &Arc<Tiering>) -> Scrubber {
+        Scrubber {
+            volume: self.volume.clone(),
+            clients: self.clients.clone(),
+            reclaimer: self.reclaimer.clone(),
+            tiering: tiering.clone(),
+        }
+    }
+}
+
+impl Services {
+    /// Builds them on an open volume. Its threads do not run yet.
+    pub(crate) fn new(
+        config: DaemonConfig,
+        clock: Arc<dyn Clock>,
+        barrier: Barrier,
+        opened: Opened,
+    ) -> Self {
+        let (recovered, starts) = (opened.recovered, opened.starts);
+        let volume = OpenedVolume {
+            volume: opened.volume,
+            map: opened.map,
+            digester: opened.digester,
+            readers: opened.readers,
+            mappings: opened.mappings,
+        };
+        let base = Base::new(&config, clock, barrier, volume);
+        base.credits.hold(recovered.left.reserve_bytes);
+        let table = LeaseTable::new(base.clock.clone(), config.leases_max);
+        table.give_new(LEFT_LOGS, &recovered.left.inos);
+        let digests = base.digests(&config, table);
+        let (leases, tiering) = (digests.leases().clone(), digests.tiering().clone());
+        let limits = Arc::new(RateLimits::new(base.clock.clone(), base.clients.clone()));
+        let attach = Arc::new(base.attach(&config, &digests, &limits));
+        let (clock, clients) = (base.clock.clone(), base.clients.clone());
+        let devices = DeviceManager {
+            volume: base.volume.clone(),
+            clients: base.clients.clone(),
+            reclaimer: base.reclaimer.clone(),
+            digests: digests.clone(),
+            tiering: tiering.clone(),
+            credits: base.credits.clone(),
+            volume_path: config.volume_path.clone(),
+            logs_left: recovered.report.logs_left,
+            label_count: starts,
+        };
+        Services {
+            started_ns: base.clock.monotonic_ns(),
+            name: config.volume.name.clone(),
+            space: base.reservations(&tiering),
+            direct: base.direct_mappings(),
+            devices,
+            scrubber: base.scrubber(&tiering),
+            kept: KeptRequests::new(clock, clients, attach.clone(), recovered.kept),
+            trimmer: LeaseTrimmer::default(),
+            attach,
+            rates: Sampler::default(),
+            limits,
+            leases,
+            tiering,
+            digests,
+            recovery: recovered.report,
+            config,
+            volume: base.volume,
+            map: base.map,
+            nvm_dir: base.nvm_dir,
+            digester: base.digester,
+            queue: base.queue,
+            fence: base.fence,
+            grace: base.grace,
+            reclaimer: base.reclaimer,
+            credits: base.credits,
+            accounts: base.accounts,
+            clients: base.clients,
+            clock: base.clock,
+            mappings: base.mappings,
+        }
+    }
+}
+
+fn attach_settings(config: &DaemonConfig) -> attach::Settings {
+    attach::Settings {
+        trusted_uids: config.volume.trusted_uids.clone(),
+        client_log_bytes: config.volume.client_log_bytes,
+        log_map: config.log_map.clone(),
+        fixed_logs: config.fixed_logs,
+        connection: config.connection,
+        connection_continues: config.connection_continues,
+    }
+}
