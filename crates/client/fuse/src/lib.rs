@@ -24,36 +24,18 @@
 #![deny(unsafe_code)]
 
 mod adapter;
-mod caller;
-mod convert;
+mod backend;
 mod error;
-mod fills;
-mod groups;
-mod inode_flags;
-mod late;
-mod mount;
-mod negotiate;
-mod notify;
-mod overtaken;
-mod peek;
-mod requests;
-mod senders;
-mod settle;
-mod shale;
-mod sizes;
-mod told;
-mod transport;
-mod users;
-mod wire;
+mod kernel_cache;
+mod serving;
 
-pub mod node;
-pub mod session;
-
+pub use backend::node;
+pub use backend::node::{Errno, NodeFs, ROOT_INO};
+pub use backend::shale::ShaleFs;
 pub use error::FuseError;
-pub use mount::{MountOptions, remount, unmount, unmount_dead};
-pub use negotiate::MountInfo;
-pub use node::{Errno, NodeFs, ROOT_INO};
-pub use notify::{Inval, Notifier};
-pub use requests::RequestCounts;
-pub use session::{Ended, READERS_MAX, ServeOptions, Session, Stopper};
-pub use shale::ShaleFs;
+pub use serving::mount::{MountOptions, remount, unmount, unmount_dead};
+pub use serving::negotiate::MountInfo;
+pub use serving::notify::{Inval, Notifier};
+pub use serving::requests::RequestCounts;
+pub use serving::session;
+pub use serving::session::{Ended, READERS_MAX, ServeOptions, Session, Stopper};

@@ -2,7 +2,7 @@
 
 pub use rustix::io::Errno;
 
-use crate::lower::{self, Lacking};
+use crate::lower_tiers::lower::{self, Lacking};
 use shale_nvm::NvmError;
 use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};

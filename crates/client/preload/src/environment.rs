@@ -3,7 +3,7 @@
 //! What the library was started with is kept aside. A program that is started with an
 //! environment that says nothing of a preload gets it again.
 
-use crate::raw::{self, Args};
+use crate::hook::raw::{self, Args};
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};

@@ -10,11 +10,11 @@
 
 use crate::calls::process;
 use crate::client;
-use crate::description;
-use crate::raw::{self, Args, nr};
+use crate::fd::description;
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::{PANICKED, PASS};
 use crate::report;
-use crate::stubs::{PANICKED, PASS};
-use crate::table::{self, Entry};
 use crate::thread::Thread;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -25,31 +25,19 @@ pub mod bypass;
 pub mod calls;
 pub mod client;
 pub mod clock;
-pub mod description;
 pub mod environment;
-#[cfg(not(test))]
-pub mod exports;
 pub mod failure;
+pub mod fd;
+pub mod hook;
 pub mod link;
 pub mod mounts;
-pub mod own;
 pub mod pays;
 mod protect;
-pub mod raw;
-pub mod recent;
 pub mod report;
-pub mod rewrite;
 pub mod serve;
 pub mod short;
-pub mod signals;
-pub mod stack;
-pub mod stubs;
-pub mod table;
 pub mod thread;
 
 /// Memory of this library.
 #[global_allocator]
 static MEMORY: shale_sys::Memory = shale_sys::Memory::new();
-
-#[cfg(not(test))]
-mod start;

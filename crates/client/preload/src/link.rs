@@ -6,7 +6,7 @@
 //! mount of our own accord ([`crate::pays`]) no lease is asked for.
 
 use crate::clock;
-use crate::own;
+use crate::fd::own;
 use crate::pays::Leases;
 use parking_lot::Mutex;
 use shale_proto::{Channel, ProtoError, Reply, Request, SocketChannel};

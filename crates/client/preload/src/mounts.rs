@@ -7,7 +7,7 @@
 //! Mounts are numbered in the order in which they are met; a child goes on from its
 //! parent's numbers, so a description that both have means the same mount to both.
 
-use crate::raw::{self, nr};
+use crate::hook::raw::{self, nr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::BorrowedFd;

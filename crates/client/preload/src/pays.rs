@@ -21,9 +21,9 @@
 
 use crate::client::{self, Client};
 use crate::clock::now_ns;
-use crate::description::{self, Description};
-use crate::raw::nr;
-use crate::table;
+use crate::fd::description::{self, Description};
+use crate::fd::table;
+use crate::hook::raw::nr;
 use crate::thread::Thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;

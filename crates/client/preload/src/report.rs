@@ -4,7 +4,7 @@
 //! `fast`: calls served here, by name. `kernel`: calls left to the kernel, by name and
 //! reason. `bypassed`: none is even looked at; that line is there from the start.
 
-use crate::raw::{NR_END, nr};
+use crate::hook::raw::{NR_END, nr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -170,8 +170,8 @@ fn line() -> String {
         "attach_errnos": *REFUSED.lock(),
         "panics": *PANICS.lock(),
         "bypassed": BYPASSED.load(Ordering::Relaxed),
-        "sites": crate::rewrite::SITES.load(Ordering::Relaxed),
-        "all_sites": crate::rewrite::ALL.load(Ordering::Relaxed),
+        "sites": crate::hook::rewrite::SITES.load(Ordering::Relaxed),
+        "all_sites": crate::hook::rewrite::ALL.load(Ordering::Relaxed),
         "fast": fast,
         "kernel": kernel,
     });

@@ -9,12 +9,12 @@ use crate::calls::{
     attributes, data, descriptors, direct, mapping, names, process, transfer, vfork, way,
 };
 use crate::failure;
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stack;
+use crate::hook::stubs::{CLASS, PANICKED, PASS, class};
 use crate::protect;
-use crate::raw::{self, Args, nr};
 use crate::short;
-use crate::stack;
-use crate::stubs::{CLASS, PANICKED, PASS, class};
-use crate::table::{self, Entry};
 use crate::thread::{self, Thread};
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
@@ -176,7 +176,7 @@ fn shares_ours(thread: &Thread, args: &Args) -> bool {
 
 fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
     match number {
-        nr::RT_SIGACTION => return crate::signals::set_action(args),
+        nr::RT_SIGACTION => return crate::hook::signals::set_action(args),
         nr::DUP2 | nr::DUP3 => return descriptors::dup_to(number, args),
         nr::CLOSE_RANGE => return descriptors::close_range(args),
         nr::SENDFILE | nr::SPLICE | nr::COPY_FILE_RANGE => return transfer::between(number, args),

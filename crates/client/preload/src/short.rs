@@ -5,12 +5,12 @@
 //! finds no call under way. No session is used here, nothing is allocated, and of the library's own
 //! only what children share is locked, so a thread here is not busy and a fork does not wait for it.
 
-use crate::description::{self, Description};
-use crate::raw::{self, Args, nr};
+use crate::fd::description::{self, Description};
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::PASS;
 use crate::report;
 use crate::serve::guarded_raw;
-use crate::stubs::PASS;
-use crate::table::{self, Entry};
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
 

@@ -9,8 +9,8 @@
 //! is freed when each was outside since ([`Busy`]). Being busy costs two plain stores and two loads.
 
 use crate::calls::vfork::Inherited;
-use crate::raw::{self, nr};
-use crate::recent::{self, Recent};
+use crate::fd::recent::{self, Recent};
+use crate::hook::raw::{self, nr};
 use core::arch::asm;
 use core::sync::atomic::{
     AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
@@ -37,9 +37,9 @@ pub struct Thread {
     pub child_stack: AtomicUsize,
     /// Slot plus 1; 0: none.
     pub slot: AtomicU32,
-    /// Upper end of the stack for served calls ([`crate::stack`]); 0: none yet.
+    /// Upper end of the stack for served calls ([`crate::hook::stack`]); 0: none yet.
     pub stack: AtomicUsize,
-    /// The slot's list of inodes used lately ([`crate::recent`]); null: none yet.
+    /// The slot's list of inodes used lately ([`crate::fd::recent`]); null: none yet.
     pub recent: AtomicPtr<Recent>,
     /// File for which the thread has asked for a lease in the call that it is in, or one before; 0: none.
     pub asked: AtomicU64,
@@ -142,7 +142,7 @@ impl Thread {
         if self.slot.load(Ordering::Relaxed) == 0 {
             let slot = take_slot(tid);
             self.slot.store(slot as u32 + 1, Ordering::Relaxed);
-            let stack = crate::stack::of_slot(&SLOT[slot].stack);
+            let stack = crate::hook::stack::of_slot(&SLOT[slot].stack);
             self.stack.store(stack, Ordering::Relaxed);
             let recent = recent::of_slot(&SLOT[slot].recent);
             self.recent.store(recent, Ordering::Relaxed);

@@ -4,19 +4,19 @@
 //! refuse new work, let every client go (which digests its log), free all slots. A
 //! daemon that is killed instead leaves logs; the next one recovers.
 
-use crate::attach::Asker;
-use crate::client::{Fate, Reach};
 use crate::coherence::barrier::Barrier;
 use crate::coherence::gate::OwnReaders;
 use crate::coherence::lease_table::LeaseHook;
-use crate::connection::Connection;
+use crate::connections::attach::Asker;
+use crate::connections::client::{Fate, Reach};
+use crate::connections::connection::Connection;
+use crate::connections::limits::Limits;
+use crate::connections::listen::Connections;
+use crate::connections::mappings::Mappings;
+use crate::connections::rights::Person;
 use crate::device_manager::DeviceReport;
 use crate::error::{DaemonError, Result};
-use crate::limits::Limits;
-use crate::listen::Connections;
-use crate::mappings::Mappings;
-use crate::recover::{Recovered, Recovery, RecoveryReport};
-use crate::rights::Person;
+use crate::recovery::recover::{Recovered, Recovery, RecoveryReport};
 use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::services::Services;
 use crate::stats::Observer;

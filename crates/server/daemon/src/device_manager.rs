@@ -8,11 +8,11 @@
 //! A device is emptied by the thread that migrates (`tiering::empty`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
-use crate::clients::Clients;
+use crate::coherence::halt::Halt;
 use crate::coherence::reclaimer::Reclaimer;
+use crate::connections::clients::Clients;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::Result;
-use crate::halt::Halt;
 use crate::space::{Credits, Supply};
 use crate::stats::tiers::FlashUse;
 use crate::tiering::Tiering;

@@ -15,14 +15,14 @@
 //! Room was set aside for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it set aside, its log waits and is tried again.
 
-use crate::accounts::Accounts;
-use crate::client::{Client, Fate, Work};
-use crate::clients::Clients;
 use crate::coherence::fence::{Fence, is_over};
+use crate::coherence::halt::{Halt, digest_to};
 use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
 use crate::coherence::reclaimer::Reclaimer;
-use crate::halt::{Halt, digest_to};
-use crate::rights::Rights;
+use crate::connections::accounts::Accounts;
+use crate::connections::client::{Client, Fate, Work};
+use crate::connections::clients::Clients;
+use crate::connections::rights::Rights;
 use crate::space::{Credits, Supply};
 use crate::tiering::{LogDigester, Tiering};
 use parking_lot::{Condvar, Mutex};

@@ -18,44 +18,28 @@
 //! | [`stats`] | what `status` shows: counts, how fast they grow |
 #![forbid(unsafe_code)]
 
-mod accounts;
-mod attach;
-mod client;
-mod clients;
 mod coherence;
-mod connection;
+mod connections;
 pub mod daemon;
 mod device_manager;
 mod digest_scheduler;
 pub mod error;
-mod grants;
-mod halt;
-mod kept_requests;
-mod left_log;
-mod limits;
-mod listen;
-mod log_bytes;
-mod mappings;
-mod message_rate;
-mod orphans;
-pub mod recover;
+pub mod recovery;
 mod reservations;
-mod rights;
 pub mod scrub;
 mod services;
 mod space;
-mod spare;
 pub mod stats;
 pub mod tiering;
 mod whereis;
 
-pub use accounts::Written;
 pub use coherence::lease_table::LeaseHook;
+pub use connections::accounts::Written;
+pub use connections::limits::{Limits, RATE_MIN, Whose};
 pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
 pub use device_manager::DeviceReport;
 pub use error::{DaemonError, Result};
-pub use limits::{Limits, RATE_MIN, Whose};
-pub use recover::RecoveryReport;
+pub use recovery::recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
 pub use stats::rates::RateStatus;

@@ -1,8 +1,8 @@
 //! Space that clients reserve for records still to come, and what `statfs` tells of it.
 
-use crate::client::Client;
-use crate::clients::Clients;
 use crate::coherence::reclaimer::Reclaimer;
+use crate::connections::client::Client;
+use crate::connections::clients::Clients;
 use crate::digest_scheduler::Queue;
 use crate::space::{Credits, Supply};
 use crate::tiering::{ROOM_WAIT, Tiering};

@@ -9,8 +9,8 @@
 //! one and not for all. Its data is read in runs, and of a run that is damaged each block. An inode that is made or changed meanwhile is looked at as it
 //! was or as it is.
 
-use crate::clients::Clients;
 use crate::coherence::reclaimer::Reclaimer;
+use crate::connections::clients::Clients;
 use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DeviceTable};

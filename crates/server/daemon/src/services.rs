@@ -4,9 +4,6 @@
 //! [`Clients`], then a client's `grants` and `fate`, then the leaves (credits,
 //! leases, queue, reclaimer). None is held while calls are waited for.
 
-use crate::accounts::Accounts;
-use crate::attach::{self, AttachService};
-use crate::clients::Clients;
 use crate::coherence::barrier::Barrier;
 use crate::coherence::fence::Fence;
 use crate::coherence::gate::OwnReaders;
@@ -15,13 +12,16 @@ use crate::coherence::lease_manager::LeaseManager;
 use crate::coherence::lease_table::LeaseTable;
 use crate::coherence::lease_trimmer::LeaseTrimmer;
 use crate::coherence::reclaimer::Reclaimer;
+use crate::connections::accounts::Accounts;
+use crate::connections::attach::{self, AttachService};
+use crate::connections::clients::Clients;
+use crate::connections::limits::RateLimits;
+use crate::connections::mappings::{DirectMappings, Mappings};
 use crate::daemon::{DaemonConfig, Opened};
 use crate::device_manager::DeviceManager;
 use crate::digest_scheduler::{self, DigestScheduler, Queue};
-use crate::kept_requests::KeptRequests;
-use crate::limits::RateLimits;
-use crate::mappings::{DirectMappings, Mappings};
-use crate::recover::RecoveryReport;
+use crate::recovery::kept_requests::KeptRequests;
+use crate::recovery::recover::RecoveryReport;
 use crate::reservations::SpaceReservations;
 use crate::scrub::Scrubber;
 use crate::space::{Credits, LEFT_LOGS};

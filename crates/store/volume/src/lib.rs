@@ -11,56 +11,37 @@
 //! held across a call into another crate but those of the floor `base`.
 #![forbid(unsafe_code)]
 
-mod bits;
-mod devices;
-mod dir;
-mod draft_lower;
+mod allocation;
 mod error;
-mod extent;
-mod held;
-mod inode;
-mod journal;
-mod leaf_cache;
-mod leaves;
-mod lookup;
-mod lower;
+mod lower_tiers;
 mod lru;
 mod media;
 mod mkfs;
-mod node;
-mod numbers;
+mod reading;
 mod rebuild;
-mod space;
-mod tiers;
-mod tree;
-mod txn;
-mod view;
+mod transaction;
+mod trees;
 mod volume;
-mod walk;
-mod without_devices;
-mod words;
-mod xattr;
-mod zones;
 
-pub use devices::LowerDeviceInfo;
+pub use allocation::space::{Run, Space};
 pub use error::{Result, VolumeError};
-pub use leaves::{Given, LEAVES_AT_ONCE, leaves_below};
-pub use lookup::{FoundInode, check_target};
-pub use lower::{DeviceBlock, LowerDevices, ZonePlace};
+pub use lower_tiers::devices::LowerDeviceInfo;
+pub use lower_tiers::lower::{DeviceBlock, LowerDevices, ZonePlace};
+pub use lower_tiers::zones::{Heat, LowerSpace, ZoneInfo};
 pub use lru::Lru;
 pub use mkfs::MkfsOptions;
-pub use node::Dirent;
+pub use reading::lookup::{FoundInode, check_target};
+pub use reading::view::{KeptLeaf, LeafCover, Mapping, View};
+pub use reading::walk::NodeAt;
 pub use rebuild::{Free, Rebuild};
 pub use shale_format::extent::Extent;
 pub use shale_format::inode::Inode;
 pub use shale_format::version::Access;
 pub use shale_format::xattr::Xattrs;
-pub use space::{Run, Space};
-pub use txn::{Committed, Txn};
-pub use view::{KeptLeaf, LeafCover, Mapping, View};
+pub use transaction::txn::{Committed, Txn};
+pub use trees::leaves::{Given, LEAVES_AT_ONCE, leaves_below};
+pub use trees::node::Dirent;
 pub use volume::Volume;
-pub use walk::NodeAt;
-pub use zones::{Heat, LowerSpace, ZoneInfo};
 
 #[cfg(test)]
 mod tests;

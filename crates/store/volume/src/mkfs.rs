@@ -3,9 +3,9 @@
 //! Both superblocks are wiped first and written last, so a power cut in between
 //! leaves no volume rather than half of one.
 
-use crate::bits::words_with;
-use crate::devices::TABLES_PART;
+use crate::allocation::bits::words_with;
 use crate::error::{Result, VolumeError};
+use crate::lower_tiers::devices::TABLES_PART;
 use crate::media::Media;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};

@@ -7,14 +7,14 @@
 //! What is to be written, and which blocks may be taken, the caller has found out; nothing
 //! of what is on the medium is believed here.
 
-use crate::bits::words_with;
+use crate::allocation::bits::words_with;
 use crate::error::{Result, VolumeError};
-use crate::extent::direct_root;
-use crate::journal::{self, Batch};
-use crate::lower::device_table;
+use crate::lower_tiers::lower::device_table;
 use crate::media::Media;
-use crate::node::{Dirent, Item, Node};
-use crate::txn::device_batch;
+use crate::transaction::journal::{self, Batch};
+use crate::transaction::txn::device_batch;
+use crate::trees::extent::direct_root;
+use crate::trees::node::{Dirent, Item, Node};
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};

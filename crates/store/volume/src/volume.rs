@@ -1,17 +1,17 @@
 //! The write side: one daemon owns it.
 
-use crate::bits::Bits;
-use crate::draft_lower::{LoadedDevice, LowerDraft};
+use crate::allocation::bits::Bits;
+use crate::allocation::numbers::Numbers;
+use crate::allocation::space::{Allocator, Run, Space};
 use crate::error::{Result, VolumeError};
-use crate::journal;
-use crate::lower::LowerDevices;
+use crate::lower_tiers::draft_lower::{LoadedDevice, LowerDraft};
+use crate::lower_tiers::lower::LowerDevices;
+use crate::lower_tiers::zones::Zones;
 use crate::mkfs::{self, MkfsOptions};
-use crate::numbers::Numbers;
-use crate::space::{Allocator, Run, Space};
-use crate::tree::Draft;
-use crate::txn::Txn;
-use crate::view::View;
-use crate::zones::Zones;
+use crate::reading::view::View;
+use crate::transaction::journal;
+use crate::transaction::txn::Txn;
+use crate::trees::tree::Draft;
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;

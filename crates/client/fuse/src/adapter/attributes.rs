@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{Call, Validity};
-use crate::node::{Attr, Errno, NodeFs, ROOT_INO, Result, SetAttr, SetTime, Timestamp};
-use crate::wire::{
+use crate::backend::node::{Attr, Errno, NodeFs, ROOT_INO, Result, SetAttr, SetTime, Timestamp};
+use crate::serving::wire::{
     AttrOut, AttrWire, EntryOut, GetattrIn, SetattrIn, StatfsOut, Statx, StatxOut, SxTime,
 };
 

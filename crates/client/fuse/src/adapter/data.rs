@@ -7,9 +7,9 @@ use super::Call;
 use super::attributes::entry_out;
 use super::extended::IOC_SHUTDOWN;
 use super::message::{Body, Payload};
-use crate::inode_flags;
-use crate::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
-use crate::wire::{
+use crate::backend::inode_flags;
+use crate::backend::node::{DirEntry, Errno, FilePosition, NodeFs, Result, WriteFlags};
+use crate::serving::wire::{
     CopyFileRangeIn, CopyFileRangeOut, Dirent, EntryOut, FallocateIn, FsyncIn, InHeader, IoctlIn,
     LseekIn, LseekOut, ReadIn, SetxattrIn, WriteIn, WriteOut, opcode,
 };

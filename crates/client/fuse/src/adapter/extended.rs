@@ -4,11 +4,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::Call;
-use crate::caller::{CAP_SYS_ADMIN, Privileges};
-use crate::node::{Errno, Ioctl, NodeFs, Result};
+use crate::backend::caller::{CAP_SYS_ADMIN, Privileges};
+use crate::backend::node::{Errno, Ioctl, NodeFs, Result};
 use shale_proto::mounts::{self, RangeCall};
 
-use crate::wire::{GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SetxattrIn};
+use crate::serving::wire::{GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SetxattrIn};
 
 /// `XFS_IOC_GOINGDOWN`, which ext4 and others share: `_IOR('X', 125, u32)`.
 pub const IOC_SHUTDOWN: u32 = 0x8004_587d;

@@ -4,8 +4,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::node::{Errno, Result};
-use crate::wire::{InHeader, SetxattrExt, SetxattrIn};
+use crate::backend::node::{Errno, Result};
+use crate::serving::wire::{InHeader, SetxattrExt, SetxattrIn};
 
 /// What follows the header of a request, consumed from the front.
 #[derive(Clone, Copy)]

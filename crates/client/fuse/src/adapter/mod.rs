@@ -18,9 +18,11 @@ use std::time::Duration;
 pub use self::data::{Pages, ioctl_of};
 pub use self::extended::IOC_SHUTDOWN;
 use self::message::{Body, Payload};
-use crate::negotiate::MountInfo;
-use crate::node::{Errno, NodeFs, Request, Result};
-use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, OpenOut, UNIQUE_RESENT, opcode};
+use crate::backend::node::{Errno, NodeFs, Request, Result};
+use crate::serving::negotiate::MountInfo;
+use crate::serving::wire::{
+    BatchForgetIn, ForgetIn, ForgetOne, InHeader, OpenOut, UNIQUE_RESENT, opcode,
+};
 
 /// How long the kernel may use an answer before it asks again.
 #[derive(Clone, Copy, Debug)]

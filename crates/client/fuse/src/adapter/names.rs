@@ -2,10 +2,12 @@
 
 use super::attributes::entry_out;
 use super::{Call, Validity};
-use crate::node::{Attr, Errno, NodeFs, Result};
+use crate::backend::node::{Attr, Errno, NodeFs, Result};
 use std::time::Duration;
 
-use crate::wire::{CreateIn, EntryOut, LinkIn, MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn};
+use crate::serving::wire::{
+    CreateIn, EntryOut, LinkIn, MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn,
+};
 
 impl<F: NodeFs + ?Sized> Call<'_, F> {
     /// How long names of the directory, and attributes of what was `made` in it, are valid.

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Adapter, Answer, Pages, Validity};
-use crate::negotiate::MountInfo;
-use crate::node::{
+use crate::backend::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, NodeFs, Request, Result, SetAttr, StatFs,
     WriteFlags,
 };
-use crate::wire::*;
+use crate::serving::negotiate::MountInfo;
+use crate::serving::wire::*;
 use shale_proto::mounts::{self, RangeCall};
 
 const REQUEST: Request = Request {

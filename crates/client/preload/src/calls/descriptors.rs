@@ -1,12 +1,12 @@
 //! Descriptors that come, go, and are duplicated. The kernel does it; the table follows.
 
 use crate::calls::vectors::Buffer;
-use crate::description;
+use crate::fd::description;
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::PASS;
 use crate::pays;
-use crate::raw::{self, Args, nr};
 use crate::report;
-use crate::stubs::PASS;
-use crate::table::{self, Entry};
 use core::sync::atomic::Ordering;
 
 /// Before the kernel closes a descriptor: afterwards the number may be another's. The kernel gets the

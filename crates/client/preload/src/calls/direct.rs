@@ -11,10 +11,10 @@
 
 use crate::calls::way::{Call, Way};
 use crate::client::caller;
-use crate::own;
-use crate::raw::{self, Args, nr};
+use crate::fd::own;
+use crate::fd::table;
+use crate::hook::raw::{self, Args, nr};
 use crate::report;
-use crate::table;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use shale_libfs::DirectMap;

@@ -3,7 +3,7 @@
 //! It is asked for once, and again after the program has set a limit. That another process
 //! sets it is not noticed.
 
-use crate::raw;
+use crate::hook::raw;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::{Resource, getrlimit};
 

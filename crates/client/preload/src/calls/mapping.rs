@@ -12,11 +12,11 @@
 //! mapping and is other memory now only costs a copy.
 
 use crate::calls::direct;
-use crate::description::{self, mode};
-use crate::raw::{self, Args, nr};
+use crate::fd::description::{self, mode};
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::PASS;
 use crate::report;
-use crate::stubs::PASS;
-use crate::table::{self, Entry};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;

@@ -2,12 +2,12 @@
 
 use crate::calls::mapping;
 use crate::client;
-use crate::description::{self, mode};
+use crate::fd::description::{self, mode};
+use crate::fd::table;
+use crate::hook::raw::{Args, nr};
 use crate::mounts;
 use crate::pays;
-use crate::raw::{Args, nr};
 use crate::serve::READY;
-use crate::table;
 use crate::thread;
 use core::sync::atomic::Ordering;
 

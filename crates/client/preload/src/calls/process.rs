@@ -8,15 +8,15 @@
 
 use crate::calls::{direct, mapping, transfer, vfork};
 use crate::client;
-use crate::description;
 use crate::environment;
 use crate::failure;
-use crate::own;
-use crate::raw::{self, Args, nr};
+use crate::fd::description;
+use crate::fd::own;
+use crate::fd::table;
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::{ONTO_STACK, PASS};
 use crate::report;
 use crate::serve::{READY, guarded};
-use crate::stubs::{ONTO_STACK, PASS};
-use crate::table;
 use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -51,7 +51,7 @@ fn mark() -> &'static AtomicU32 {
 }
 
 /// Finds out that this is a child that came about without our knowing. 0, or
-/// [`PANICKED`](crate::stubs::PANICKED).
+/// [`PANICKED`](crate::hook::stubs::PANICKED).
 #[inline]
 pub fn notice_fork(thread: &Thread) -> i64 {
     match mark().load(Ordering::Relaxed) {

@@ -1,11 +1,11 @@
 //! Calls that move data or descriptors where the library cannot follow.
 
-use crate::description::{self, mode};
+use crate::fd::description::{self, mode};
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::PASS;
 use crate::mounts;
-use crate::raw::{self, Args, nr};
 use crate::report;
-use crate::stubs::PASS;
-use crate::table::{self, Entry};
 use core::sync::atomic::Ordering;
 
 /// Gives the offset of `fd` to the kernel, if it is ours. The next call that we serve takes it back.

@@ -4,7 +4,7 @@
 //! cheaply is checked: the first page, addresses that are not the program's, lengths.
 
 use crate::calls::mapping;
-use crate::raw::{self, Args, nr};
+use crate::hook::raw::{self, Args, nr};
 
 /// Most bytes that one call moves, as on Linux.
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;

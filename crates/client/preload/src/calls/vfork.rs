@@ -15,12 +15,12 @@
 //! that moment.
 
 use crate::calls::transfer;
-use crate::description;
 use crate::environment;
-use crate::raw::{self, Args, nr};
+use crate::fd::description;
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::PASS;
 use crate::serve::guarded;
-use crate::stubs::PASS;
-use crate::table::{self, Entry};
 use crate::thread::Thread;
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -224,7 +224,7 @@ pub fn call_of_child(thread: &Thread, number: u32, args: &Args) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::description::mode;
+    use crate::fd::description::mode;
     use std::fs::File;
     use std::os::fd::AsRawFd;
 

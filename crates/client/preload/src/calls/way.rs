@@ -3,14 +3,14 @@
 use crate::calls::direct;
 use crate::client::{self, Client};
 use crate::clock;
-use crate::description::{self, Description, Held, mode, pages};
+use crate::fd::description::{self, Description, Held, mode, pages};
+use crate::fd::table::{self, Entry};
+use crate::hook::raw::{self, Args, nr};
+use crate::hook::stubs::PASS;
 use crate::mounts;
 use crate::pays;
-use crate::raw::{self, Args, nr};
 use crate::report;
 use crate::short::STAYS;
-use crate::stubs::PASS;
-use crate::table::{self, Entry};
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
 use shale_libfs::Errno;

@@ -1,11 +1,11 @@
 //! A client: LibFS' own files as they are, and what stands for the rest of it.
 #![allow(dead_code, reason = "the model needs only a part of those files")]
 
-#[path = "../../../../client/libfs/src/gate.rs"]
+#[path = "../../../../client/libfs/src/client/gate.rs"]
 mod gate;
-#[path = "../../../../client/libfs/src/lease.rs"]
+#[path = "../../../../client/libfs/src/client/lease.rs"]
 mod lease;
-#[path = "../../../../client/libfs/src/served.rs"]
+#[path = "../../../../client/libfs/src/client/served.rs"]
 mod served;
 
 pub(crate) mod session;

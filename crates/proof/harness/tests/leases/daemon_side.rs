@@ -9,7 +9,7 @@ pub(crate) mod fence;
 mod gate;
 #[path = "../../../../server/daemon/src/coherence/grace.rs"]
 pub(crate) mod grace;
-#[path = "../../../../server/daemon/src/halt.rs"]
+#[path = "../../../../server/daemon/src/coherence/halt.rs"]
 pub(crate) mod halt;
 #[path = "../../../../server/daemon/src/coherence/lease_manager/mod.rs"]
 pub(crate) mod lease_manager;
@@ -24,10 +24,6 @@ pub(crate) mod shared;
 
 use crate::sync;
 use shared::Queue;
-
-mod coherence {
-    pub(crate) use crate::sync::let_pass;
-}
 
 mod barrier {
     /// `membarrier`.

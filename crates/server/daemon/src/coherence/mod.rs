@@ -8,6 +8,7 @@
 //! | [`gate`], [`barrier`], [`page`] | the shared pages of a client, and how one knows that it is outside of calls |
 //! | [`grace`] | waits until calls of clients have ended |
 //! | [`reclaimer`] | gives out again what was freed, once no reader can hold it |
+//! | [`halt`] | digesting a log up to a position, and why that can stop |
 //! | [`fence`], [`progress`] | cutting a client off; how far its log counts |
 //! | [`asked`] | files that a client has asked for |
 //! | `sync` | locks and atomics, which the model checker (`harness/tests/leases`) replaces |
@@ -22,6 +23,7 @@ pub(crate) mod gate;
 #[cfg(test)]
 mod gate_tests;
 pub(crate) mod grace;
+pub(crate) mod halt;
 pub(crate) mod lease_manager;
 pub(crate) mod lease_table;
 #[cfg(test)]
@@ -33,6 +35,8 @@ pub(crate) mod reclaimer;
 mod sync;
 
 // Under these names the model checker has its own.
+use crate::connections::client;
+use crate::connections::clients;
+use crate::connections::log_bytes;
 use crate::digest_scheduler::Queue;
-use crate::{client, clients, halt, log_bytes, space};
-pub(crate) use sync::let_pass;
+use crate::space;

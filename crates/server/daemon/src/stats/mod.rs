@@ -3,10 +3,10 @@
 pub(crate) mod rates;
 pub(crate) mod tiers;
 
-use crate::accounts::Written;
-use crate::client::{Fate, Reach};
-use crate::limits::Limits;
-use crate::recover::RecoveryReport;
+use crate::connections::accounts::Written;
+use crate::connections::client::{Fate, Reach};
+use crate::connections::limits::Limits;
+use crate::recovery::recover::RecoveryReport;
 use crate::services::Services;
 use crate::space::Supply;
 use crate::tiering::BadBlock;
@@ -388,7 +388,7 @@ impl<'s> Observer<'s> {
 
     fn client_statuses(&self) -> (usize, Vec<ClientStatus>) {
         let leases = self.of.leases.table().counts();
-        let status = |client: &crate::client::Client| {
+        let status = |client: &crate::connections::client::Client| {
             let (committed, digested) = (client.committed(), client.digested());
             let fate = client.fate.lock().clone();
             let granted = client.grants.lock().blocks.blocks();

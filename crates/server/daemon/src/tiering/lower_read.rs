@@ -1,7 +1,7 @@
 //! Reading blocks of tiers below NVM for clients.
 
 use super::Tiering;
-use crate::client::Reach;
+use crate::connections::client::Reach;
 use parking_lot::Mutex;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};

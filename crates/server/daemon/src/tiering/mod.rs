@@ -47,11 +47,11 @@ pub(crate) use policy::Recency;
 pub(crate) use raised::ROOM_WAIT;
 pub(crate) use straight::STRAIGHT_BYTES;
 
-use crate::accounts::Accounts;
-use crate::clients::Clients;
 use crate::coherence::lease_manager::LeaseManager;
 use crate::coherence::reclaimer::Reclaimer;
-use crate::mappings::Mappings;
+use crate::connections::accounts::Accounts;
+use crate::connections::clients::Clients;
+use crate::connections::mappings::Mappings;
 use crate::space::Credits;
 pub use bad_blocks::BadBlock;
 use bad_blocks::BadBlocks;

@@ -17,7 +17,7 @@ use super::DOWN_PERCENT;
 use super::Tiering;
 use super::mover::{BATCH_BLOCKS, Wanted};
 use super::policy::PIECE_BLOCKS;
-use crate::client::Client;
+use crate::connections::client::Client;
 use shale_format::{Ino, TierId};
 use shale_proto::control::client_page::Read;
 use shale_sys::mutants;

@@ -1,0 +1,603 @@
+//! The file system behind the mount: libfs, as one more client of the daemon.
+//!
+//! Only words are changed here. What the kernel's request number is for, and why
+//! [`NodeFs::answered`] matters, stands in `libfs::Caller`.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use shale_libfs::{AclKind, Caller, LeaseMode, Session};
+use shale_proto::mounts;
+
+use crate::backend::convert::{IO_BYTES, attr, caller, errno, set_attr};
+use crate::backend::groups;
+use crate::backend::inode_flags::Wish;
+use crate::backend::node::{
+    Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, Ioctl, NodeFs, Request, Result,
+    SetAttr, StatFs, WriteFlags,
+};
+use crate::kernel_cache::sizes::Sizes;
+use crate::kernel_cache::told::Told;
+use crate::kernel_cache::users::Users;
+use crate::serving::notify::{Inval, Notifier, keeps_nothing};
+use crate::serving::transport;
+
+/// A libfs session, served by FUSE.
+pub struct ShaleFs {
+    session: Arc<Session>,
+    told: Told,
+    users: Users,
+    sizes: Sizes,
+    /// Name of the mount, for who asks one of its files.
+    name: String,
+    /// To who drops pages that the kernel filled in the wrong place.
+    misplaced: OnceLock<Sender<u64>>,
+    stop: OnceLock<Stop>,
+}
+
+/// What a shutdown needs.
+struct Stop {
+    notifier: Notifier,
+    others: Box<dyn Fn() + Send + Sync>,
+}
+
+impl ShaleFs {
+    /// Serves `session`, which must have been attached with `kernel_references`.
+    /// `number`: that of the mount, see [`mounts`]. `continues`: the mount was served by
+    /// another process before.
+    pub fn new(session: Arc<Session>, number: u64, continues: bool) -> Self {
+        session.serve_kernel(continues);
+        Self {
+            session,
+            told: Told::new(continues),
+            users: Users::new(continues),
+            sizes: Sizes::new(continues),
+            name: mounts::name_of(number),
+            misplaced: OnceLock::new(),
+            stop: OnceLock::new(),
+        }
+    }
+
+    /// From now on has the kernel drop pages that it filled in the wrong place: it puts what
+    /// is appended where it takes the end for, before it asks. Call it once.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn drop_misplaced(&self, notifier: Notifier) -> io::Result<()> {
+        let (misplaced, found) = channel();
+        thread::Builder::new()
+            .name("misplaced".to_owned())
+            .spawn(move || drop_pages(&notifier, &found))?;
+        let _ = self.misplaced.set(misplaced);
+        Ok(())
+    }
+
+    /// From now on the volume can be shut down: `stop_others` has all other clients served no more, for good, and
+    /// returns when they are. Call it once.
+    pub fn can_shut_down(
+        &self,
+        notifier: Notifier,
+        stop_others: impl Fn() + Send + Sync + 'static,
+    ) {
+        let _ = self.stop.set(Stop {
+            notifier,
+            others: Box::new(stop_others),
+        });
+    }
+
+    /// Has the kernel drop everything that it keeps of `ino`. Gives what
+    /// [`Self::used_since`] is asked with. Waits for requests: not from a thread that serves
+    /// them, nor with anything held that one could wait for.
+    pub fn drop_cached(&self, notifier: &Notifier, ino: u64) -> u64 {
+        let seen = self.session.uses_of(ino);
+        // It keeps nothing, and a call that is about to tell it something is a use.
+        if !self.session.kernel_refers_to(ino) {
+            return seen;
+        }
+        // The front end has the lease, or nearly: what is not there has no size.
+        let size = self.session.getattr(&Caller::default(), ino);
+        self.sizes.leaves(ino, size.map_or(0, |attr| attr.size));
+        let seen = self.session.uses_of(ino);
+        match self.told.drop_all(notifier, ino) {
+            Err(e) if keeps_nothing(&e) => {}
+            Err(error) => tracing::error!(ino, %error, "the kernel keeps what it has"),
+            Ok(()) => {}
+        }
+        seen
+    }
+
+    /// Whether the kernel may have been told something about `ino` since
+    /// [`Self::drop_cached`], which gave `seen`, began.
+    pub fn used_since(&self, ino: u64, seen: u64) -> bool {
+        self.session.uses_of(ino) != seen
+    }
+
+    /// Whether the kernel may hold back what a program writes to `ino` by a shared mapping.
+    pub fn holds_back(&self, ino: u64) -> bool {
+        self.told.is_mapped(ino)
+    }
+
+    /// For how long programs on the mount, other than the processes `besides`, should keep
+    /// `ino`: they read or wrote it a moment ago, or tried to.
+    pub fn used_for(&self, ino: u64, besides: &[i32]) -> Option<Duration> {
+        self.users.besides(ino, besides)
+    }
+
+    /// How long ago a process other than `pid` asked last for anything about `ino` by way of the
+    /// mount; `None`: none that lives.
+    pub fn used_by_others(&self, ino: u64, pid: i32) -> Option<Duration> {
+        self.users.others(ino, pid)
+    }
+
+    /// Whether processes other than `besides` asked for anything about `ino` by way of the mount lately,
+    /// or append to it.
+    pub fn shared_with(&self, ino: u64, besides: &[i32]) -> bool {
+        self.users.shared(ino, besides)
+    }
+
+    /// A request is about `ino`; about its contents, through the kernel's pages. Noted before
+    /// it is served, so under no lease that is given to a client later.
+    fn note(&self, request: &Request, ino: u64, contents: bool) -> bool {
+        self.users.note(ino, request.pid, contents)
+    }
+
+    /// Notes who looked a file up. Its number is known only now, so it is asked about again: by
+    /// now a client may have it that was not told of this one.
+    fn noted(&self, request: &Request, found: shale_libfs::Attr) -> shale_libfs::Attr {
+        let file = FileKind::from_mode(found.mode) == Some(FileKind::Regular);
+        if !file || !self.note(request, found.ino, false) || self.told.alone() {
+            return found;
+        }
+        let again = self.session.getattr(&caller(request), found.ino);
+        again.unwrap_or(found)
+    }
+
+    /// Notes who made a file.
+    fn noted_new(&self, request: &Request, new: shale_libfs::Attr) -> shale_libfs::Attr {
+        self.users.made(new.ino);
+        self.noted(request, new)
+    }
+
+    /// Whether the kernel may have references to `ino`.
+    pub fn in_use(&self, ino: u64) -> bool {
+        self.session.kernel_refers_to(ino)
+    }
+
+    /// So many clients are attached besides this one.
+    pub fn set_others(&self, count: usize) {
+        self.told.set_others(count);
+    }
+}
+
+/// Ends with the file system that tells of pages. A notification waits for the pages of the
+/// request that told of them, so it reaches them right after they were filled: if the thread runs
+/// at once then, before the kernel has the new size, so that nobody can have read them.
+fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
+    if let Err(error) = transport::run_at_once() {
+        tracing::debug!(%error, "misplaced pages are dropped with ordinary priority");
+    }
+    for ino in found {
+        match notifier.inval_inode(ino, Inval::All) {
+            Err(e) if keeps_nothing(&e) => return,
+            Err(error) => tracing::error!(ino, %error, "the kernel keeps misplaced pages"),
+            Ok(()) => {}
+        }
+    }
+}
+
+impl NodeFs for ShaleFs {
+    fn keeps_names(&self, dir: u64) -> bool {
+        self.told.keeps_names(dir)
+    }
+
+    fn keeps_changed(&self) -> bool {
+        self.told.alone()
+    }
+
+    fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
+        // By number, for a file handle: the kernel keeps no name of it.
+        if !matches!(name, b"." | b"..") {
+            self.told.name(parent, name);
+        }
+        let found = self.session.lookup(&caller(request), parent, name);
+        let found = found.map_err(errno)?;
+        Ok(attr(self.noted(request, found)))
+    }
+
+    /// An inode with a name is found again by its number, so only the end of one
+    /// without a name matters; its last reference is what the kernel gives back here.
+    fn forget(&self, ino: u64, count: u64) {
+        if !self.session.unrefer(ino, count) {
+            return;
+        }
+        self.told.forget(ino);
+        self.users.forget(ino);
+        self.sizes.forget(ino);
+        if let Err(error) = self.session.forget(ino) {
+            tracing::error!(ino, %error, "an inode without a name could not be freed");
+        }
+    }
+
+    fn getattr(&self, request: &Request, ino: u64) -> Result<Attr> {
+        // Of an open file: somebody reads beyond the end that the kernel knows.
+        self.note(request, ino, request.opened);
+        self.session
+            .getattr(&caller(request), ino)
+            .map(attr)
+            .map_err(errno)
+    }
+
+    fn setattr(&self, request: &Request, ino: u64, set: &SetAttr) -> Result<Attr> {
+        self.note(request, ino, false);
+        let caller = caller(request);
+        let old = || self.session.getattr(&caller, ino).map_err(errno);
+        let lets = |is_in: &dyn Fn(u32) -> bool| {
+            let lets = self.session.acl_lets_write(&caller, ino, is_in);
+            lets.map_err(errno)
+        };
+        let (before, set) = groups::changes(request, set, old, lets)?;
+        if let Some(before) = before {
+            // Not a part of the request: done once more after a crash it changes nothing.
+            let caller = Caller {
+                request: 0,
+                ..caller
+            };
+            let set = set_attr(&before);
+            self.session.setattr(&caller, ino, &set).map_err(errno)?;
+        }
+        let new = self.session.setattr(&caller, ino, &set_attr(&set));
+        new.map(attr).map_err(errno)
+    }
+
+    fn readlink(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
+        self.session.readlink(&caller(request), ino).map_err(errno)
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        self.told.name(parent, name);
+        self.session
+            .mknod(&caller(request), parent, name, mode, rdev.into())
+            .map(attr)
+            .map_err(errno)
+    }
+
+    fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
+        self.told.name(parent, name);
+        self.session
+            .mkdir(&caller(request), parent, name, mode)
+            .map(attr)
+            .map_err(errno)
+    }
+
+    fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.told.name(parent, name);
+        self.session
+            .symlink(&caller(request), parent, name, target)
+            .map(attr)
+            .map_err(errno)
+    }
+
+    fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
+        self.told.name(parent, name);
+        self.session
+            .link(&caller(request), ino, parent, name)
+            .map(attr)
+            .map_err(errno)
+    }
+
+    fn unlink(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        self.session
+            .unlink(&caller(request), parent, name)
+            .map_err(errno)
+    }
+
+    fn rmdir(&self, request: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        self.session
+            .rmdir(&caller(request), parent, name)
+            .map_err(errno)
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Result<()> {
+        // What the kernel keeps of the one name it keeps of the other from now on.
+        self.told.name(from.0, from.1);
+        self.told.name(to.0, to.1);
+        self.session
+            .rename(&caller(request), from, to, flags)
+            .map_err(errno)
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<Attr> {
+        self.told.name(parent, name);
+        self.session
+            .create(&caller(request), parent, name, mode, flags)
+            .map(|new| attr(self.noted_new(request, new)))
+            .map_err(errno)
+    }
+
+    fn tmpfile(&self, request: &Request, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
+        self.session
+            .tmpfile(&caller(request), parent, mode, flags)
+            .map(|new| attr(self.noted_new(request, new)))
+            .map_err(errno)
+    }
+
+    fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.note(request, ino, !request.direct);
+        if self.told.is_mapped(ino) {
+            // A program may change the pages without a word: nobody else may read meanwhile.
+            self.session
+                .lease(ino, LeaseMode::Exclusive)
+                .map_err(errno)?;
+        }
+        self.session
+            .read(&caller(request), ino, offset, into)
+            .map_err(errno)
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        self.note(request, ino, !request.direct);
+        if flags.from_cache {
+            self.told.written_mapped(ino);
+        }
+        let flags = shale_libfs::WriteFlags {
+            kill_suidgid: flags.kill_suidgid,
+            append: flags.append && !flags.from_cache,
+        };
+        let append = flags.append;
+        if append {
+            self.users.appends(ino, request.pid);
+        }
+        let (written, end) = self
+            .session
+            .write_at(&caller(request), ino, offset, data, flags)
+            .map_err(errno)?;
+        if append
+            && end != offset + written as u64
+            && let Some(misplaced) = self.misplaced.get()
+        {
+            // Nobody listens only when the mount is gone.
+            let _ = misplaced.send(ino);
+        }
+        Ok(written)
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        ino: u64,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        self.note(request, ino, false);
+        self.session
+            .fallocate(&caller(request), ino, mode, offset, length)
+            .map_err(errno)
+    }
+
+    fn lseek(&self, request: &Request, ino: u64, offset: u64, whence: u32) -> Result<u64> {
+        self.note(request, ino, false);
+        self.session
+            .lseek(&caller(request), ino, offset, whence)
+            .map_err(errno)
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        from: FilePosition,
+        to: FilePosition,
+        length: u64,
+    ) -> Result<u64> {
+        self.note(request, from.ino, false);
+        self.note(request, to.ino, false);
+        self.session
+            .copy_file_range(
+                &caller(request),
+                (from.ino, from.offset),
+                (to.ino, to.offset),
+                length,
+            )
+            .map_err(errno)
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        ino: u64,
+        cookie: u64,
+        plus: bool,
+        sink: &mut EntrySink<'_>,
+    ) -> Result<()> {
+        self.told.directory(ino);
+        self.session
+            .readdir(
+                &caller(request),
+                ino,
+                cookie,
+                plus,
+                &mut |entry: shale_libfs::DirEntry<'_>| {
+                    let kind = FileKind::from_mode(u32::from(entry.kind) << 12)
+                        .unwrap_or(FileKind::Regular);
+                    if plus {
+                        self.told.name(ino, entry.name);
+                    }
+                    sink(DirEntry {
+                        name: entry.name,
+                        ino: entry.ino,
+                        kind,
+                        cookie: entry.cookie,
+                        attr: entry.attr.map(attr),
+                    })
+                },
+            )
+            .map_err(errno)
+    }
+
+    fn is_durable_at_return(&self) -> bool {
+        self.session.is_durable_at_return()
+    }
+
+    fn fsync(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
+        self.session
+            .fsync(&caller(request), ino, datasync)
+            .map_err(errno)
+    }
+
+    fn fsyncdir(&self, request: &Request, ino: u64, datasync: bool) -> Result<()> {
+        self.fsync(request, ino, datasync)
+    }
+
+    fn syncfs(&self, _request: &Request) -> Result<()> {
+        Ok(())
+    }
+
+    fn statfs(&self, _request: &Request) -> Result<StatFs> {
+        let s = self.session.statfs().map_err(errno)?;
+        Ok(StatFs {
+            blocks: s.blocks,
+            bfree: s.blocks_free,
+            bavail: s.blocks_free,
+            files: s.files,
+            ffree: s.files_free,
+            bsize: IO_BYTES,
+            namelen: s.name_bytes_max,
+            frsize: IO_BYTES,
+        })
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        self.session
+            .setxattr(&caller(request), ino, name, value, flags)
+            .map_err(errno)
+    }
+
+    fn set_acl(
+        &self,
+        request: &Request,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        kill_sgid: bool,
+    ) -> Result<()> {
+        let kind = AclKind::of(name).ok_or(Errno(libc::EOPNOTSUPP))?;
+        self.session
+            .set_acl(&caller(request), ino, kind, value, Some(kill_sgid))
+            .map_err(errno)
+    }
+
+    fn getxattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        if name == mounts::NUMBER.as_bytes() {
+            return Ok(self.name.clone().into_bytes());
+        }
+        if name == mounts::MAPPED.as_bytes() {
+            self.told.written_mapped(ino);
+            self.session
+                .lease(ino, LeaseMode::Exclusive)
+                .map_err(errno)?;
+        }
+        self.session
+            .getxattr(&caller(request), ino, name)
+            .map_err(errno)
+    }
+
+    fn listxattr(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
+        self.session.listxattr(&caller(request), ino).map_err(errno)
+    }
+
+    fn removexattr(&self, request: &Request, ino: u64, name: &[u8]) -> Result<()> {
+        self.session
+            .removexattr(&caller(request), ino, name)
+            .map_err(errno)
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        ino: u64,
+        ioctl: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<(i32, usize)> {
+        let wish = Wish::of(ioctl)?;
+        self.note(request, ino, false);
+        let filled = wish.serve(&self.session, &caller(request), ino, output)?;
+        Ok((0, filled))
+    }
+
+    fn shutdown(&self, _request: &Request, flags: u32) -> Result<()> {
+        let stop = self.stop.get().ok_or(Errno(libc::ENOTTY))?;
+        if flags == 0 {
+            // What programs have stored in mappings is written.
+            self.drop_all_cached();
+        }
+        (stop.others)();
+        Ok(())
+    }
+
+    fn drop_all_cached(&self) {
+        if let Some(stop) = self.stop.get() {
+            let all = self.session.kernel_references();
+            self.told.drop_whole(&stop.notifier, &all);
+        }
+    }
+
+    fn size_is_old(&self, ino: u64) -> bool {
+        self.sizes.hold_back(ino)
+    }
+
+    fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
+        let small = self.sizes.may_be_small(ino, size);
+        let at = size.checked_sub(1).filter(|_| small)?;
+        let mut byte = [0];
+        let read = self.session.read(&Caller::default(), ino, at, &mut byte);
+        (read == Ok(1)).then_some(byte[0])
+    }
+
+    fn size_known(&self, ino: u64, told: Option<u64>) {
+        match told {
+            Some(size) => self.sizes.known(ino, size),
+            None => self.sizes.given_up(ino),
+        }
+    }
+
+    fn answered(&self, unique: u64) {
+        self.session.answered(unique);
+    }
+}

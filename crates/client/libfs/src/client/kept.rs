@@ -1,0 +1,129 @@
+//! What each thread keeps of its last permit for the log, so that most calls get theirs
+//! without an atomic step that other threads could contend for.
+//!
+//! Invariant: the place of a gate number is touched by the thread that has the number
+//! only, so plain loads and stores suffice. The number that threads share has none.
+
+use crate::client::gate_number::SHARED;
+use crate::client::present::Present;
+use shale_oplog::{Kept, Permit, Writer};
+use shale_proto::control::{daemon_page, mount_flag};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Asked for at once, in bytes of records; twice as much of the ring is held. With all
+/// numbers in use that is a quarter of the smallest log.
+const AHEAD_BYTES: u64 = 16 << 10;
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Place {
+    left: AtomicU64,
+    held: AtomicU64,
+}
+
+impl Place {
+    #[inline(always)]
+    fn take(&self) -> Kept {
+        let kept = Kept {
+            left: self.left.load(Ordering::Relaxed),
+            held: self.held.load(Ordering::Relaxed),
+        };
+        self.put(Kept::default());
+        kept
+    }
+
+    #[inline(always)]
+    fn put(&self, kept: Kept) {
+        self.left.store(kept.left, Ordering::Relaxed);
+        self.held.store(kept.held, Ordering::Relaxed);
+    }
+}
+
+/// The permits that threads keep, by gate number.
+pub(crate) struct Permits {
+    places: Box<[Place]>,
+    /// Looked after whenever a thread gets a new permit.
+    present: Present,
+}
+
+impl Permits {
+    pub(crate) fn new(present: Present) -> Self {
+        Self {
+            places: (0..SHARED).map(|_| Place::default()).collect(),
+            present,
+        }
+    }
+
+    /// A permit for `bytes` bytes of records, if the ring has room: to be resumed. `thread` is
+    /// the calling thread's gate number. As numbers, so that they stay in registers.
+    #[inline(always)]
+    pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<Kept> {
+        let Some(place) = self.places.get(thread) else {
+            return log.try_admit(bytes).map(Permit::keep);
+        };
+        // The place is empty while its permit is in use: a signal handler's call gets its own.
+        let kept = place.take();
+        if kept.left >= bytes {
+            return Some(kept);
+        }
+        self.more(log, place, kept, bytes).then(|| place.take())
+    }
+
+    /// Gives what is left of a permit back and puts a new one in its place; `false`: there
+    /// is no room.
+    #[cold]
+    fn more(&self, log: &Writer, place: &Place, left: Kept, bytes: u64) -> bool {
+        drop(log.resume(left));
+        self.present.look_ahead(log.reserved().0);
+        let ahead = log.try_admit(bytes.max(AHEAD_BYTES));
+        match ahead.or_else(|| log.try_admit(bytes)) {
+            Some(permit) => {
+                place.put(permit.keep());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Keeps what is left of a permit for the thread's next call.
+    #[inline(always)]
+    pub(crate) fn put(&self, thread: usize, permit: &mut Permit<'_>) {
+        let place = self.places.get(thread);
+        if let Some(place) = place.filter(|_| (1..=AHEAD_BYTES).contains(&permit.left())) {
+            // What a signal handler's call has put there meanwhile goes back.
+            if place.held.load(Ordering::Relaxed) == 0 {
+                place.put(permit.put_aside());
+            }
+        }
+    }
+}
+
+impl crate::client::session::Session {
+    /// Whether a call may append to the log at all. Errors: `EROFS` while the volume is mounted
+    /// read-only, but for what the kernel asks for, which refuses calls by itself and only ends what
+    /// was begun before; `EIO`, see [`Self::log_is_whole`].
+    #[inline(always)]
+    pub(crate) fn may_append(&self) -> crate::errno::Result<()> {
+        let mount = self.daemon_words.load_u64(daemon_page::MOUNT);
+        if mount & mount_flag::READ_ONLY != 0 && self.kernel.get().is_none() {
+            return Err(crate::errno::Errno::ROFS);
+        }
+        self.log_is_whole()
+    }
+
+    /// Whether it is to be noted that a file was read.
+    pub(crate) fn notes_access(&self) -> bool {
+        const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME;
+        self.daemon_words.load_u64(daemon_page::MOUNT) & NOT == 0
+    }
+
+    /// Nothing is appended to a log with a memory error in it: whether its last record is there
+    /// nobody knows.
+    #[inline(always)]
+    pub(crate) fn log_is_whole(&self) -> crate::errno::Result<()> {
+        match self.log_map.any_lost() {
+            false => Ok(()),
+            true => Err(crate::errno::Errno::IO),
+        }
+    }
+}

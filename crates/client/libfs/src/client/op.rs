@@ -1,0 +1,395 @@
+//! One run of a call: inside the gate, with a permit for the log.
+
+use crate::client::room::UNIT;
+use crate::client::session::Session;
+use crate::errno::{Errno, Stop};
+use crate::inodes::attr::Caller;
+use crate::inodes::node::{Node, NodeState};
+use shale_format::LogPos;
+use shale_oplog::{Done, Part, Permit};
+use shale_proto::LeaseMode;
+use shale_sys::asymmetric::{ReadGuard, WriteGuard};
+use shale_sys::{failpoints, mutants};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a call works with. Its runs have it one after the other, each inside the gate;
+/// what one has been given and not used, the next one has.
+pub(crate) struct Op<'s> {
+    pub session: &'s Session,
+    pub caller: &'s Caller,
+    /// Time of the run, ns since 1970.
+    pub now_ns: i64,
+    /// Epoch in which the run is.
+    pub epoch: u64,
+    digested: LogPos,
+    /// The calling thread's gate number.
+    thread: usize,
+    permit: Option<Permit<'s>>,
+    /// Bytes of room in the volume.
+    room: u64,
+    /// The run has come to what it works on by names.
+    by_name: Cell<bool>,
+    /// A record was appended.
+    appended: bool,
+}
+
+thread_local! {
+    // Nothing to drop: it is there to the thread's very end.
+    static APPENDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// After a panic in a call of this thread: whether it came when the call, or the piece of it that was in
+/// progress, was in the log already. Asked once.
+pub fn panicked_after_append() -> bool {
+    APPENDED.take()
+}
+
+/// A call of this process has panicked: its record may be in the log while what the process has of its inode is as
+/// it was before, and the locks that it held are free.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Ends appending in this process: each later record panics instead, before it is in a log. For the hook that is
+/// called at a panic, before locks are left: who waits for one would go by a size that is too small, and write over
+/// what the record holds.
+pub fn stop_appending() {
+    PANICKED.store(true, Ordering::Release);
+}
+
+fn may_append() {
+    assert!(
+        !PANICKED.load(Ordering::Acquire),
+        "another call of the process has panicked"
+    );
+}
+
+impl<'s> Op<'s> {
+    /// A call that has yet to enter the gate.
+    #[inline(always)]
+    pub(crate) fn new(
+        session: &'s Session,
+        caller: &'s Caller,
+        thread: usize,
+        permit: Option<Permit<'s>>,
+    ) -> Self {
+        Self {
+            session,
+            caller,
+            now_ns: 0,
+            epoch: 0,
+            digested: LogPos(0),
+            thread,
+            permit,
+            room: 0,
+            by_name: Cell::new(false),
+            appended: false,
+        }
+    }
+
+    /// Begins a run: the thread is inside the gate, and stays until the run ends.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) {
+        self.epoch = self.session.epoch();
+        self.digested = self.session.digested();
+        self.now_ns = self.session.clock.realtime_ns();
+        self.by_name.set(false);
+        failpoints::reach("call-inside");
+    }
+
+    /// The inode, loaded and leased. `ENOENT` if there is none.
+    pub(crate) fn node(&self, ino: u64) -> std::result::Result<Arc<Node>, Stop> {
+        self.leased(ino, LeaseMode::Shared)
+    }
+
+    /// As [`Self::node`], for a call that changes the inode.
+    pub(crate) fn node_to_change(&self, ino: u64) -> std::result::Result<Arc<Node>, Stop> {
+        self.leased(ino, LeaseMode::Exclusive)
+    }
+
+    /// The inode, loaded and leased in this mode.
+    pub(crate) fn leased(&self, ino: u64, mode: LeaseMode) -> std::result::Result<Arc<Node>, Stop> {
+        let missing = Stop::Lease(ino, mode);
+        match self.session.nodes.get(ino) {
+            Some(node) if self.usable_now(&node, mode) => Ok(node),
+            _ => Err(missing),
+        }
+    }
+
+    /// Whether a call may change this node at once: the lease on it stands.
+    #[inline]
+    pub(crate) fn may_change(&self, node: &Node) -> bool {
+        self.usable_now(node, LeaseMode::Exclusive)
+    }
+
+    /// Whether a call may read this node at once: the lease on it stands.
+    #[inline]
+    pub(crate) fn may_read(&self, node: &Node) -> bool {
+        self.usable_now(node, LeaseMode::Shared)
+    }
+
+    #[inline]
+    fn usable_now(&self, node: &Node, mode: LeaseMode) -> bool {
+        let holds = self.session.holds(node, mode);
+        if holds && let Some(kernel) = self.session.kernel.get() {
+            kernel.note_use(node.ino);
+        }
+        holds
+    }
+
+    /// Counts an open file; the call holds a lease on the node.
+    pub(crate) fn open(&self, node: &Node) {
+        node.handles.fetch_add(1, Ordering::AcqRel);
+        self.session.count_open(node.ino, 1);
+    }
+
+    /// The kernel gets a reference to an inode that the call holds a lease on.
+    pub(crate) fn refer(&self, ino: u64) {
+        if let Some(kernel) = self.session.kernel.get() {
+            kernel.refer(ino);
+        }
+    }
+
+    /// The state of a node, for reading, in the call's epoch.
+    #[inline(always)]
+    pub(crate) fn read<'n>(
+        &self,
+        node: &'n Node,
+    ) -> std::result::Result<ReadGuard<'n, NodeState>, Stop> {
+        loop {
+            let state = node.state.read();
+            if state.epoch >= self.epoch || mutants::is_on("epoch-read") {
+                return self.usable(node, &state).map(|()| state);
+            }
+            drop(state);
+            node.refresh(self.session, self.epoch, self.digested)?;
+        }
+    }
+
+    /// The state of a node, for changing, in the call's epoch.
+    #[inline]
+    pub(crate) fn write<'n>(
+        &self,
+        node: &'n Node,
+    ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
+        if !self.session.holds(node, LeaseMode::Exclusive) {
+            return Err(Stop::Lease(node.ino, LeaseMode::Exclusive));
+        }
+        self.lock(node)
+    }
+
+    /// Stops a call that would make a file longer, to `end`, which others use by way of the mount: the
+    /// kernel does that, so that it never knows such a file too small.
+    #[inline(always)]
+    pub(crate) fn may_end_at(
+        &self,
+        node: &Node,
+        state: &NodeState,
+        end: u64,
+    ) -> std::result::Result<(), Stop> {
+        if end > state.inode.size && self.session.options.yields {
+            return self.may_grow(node);
+        }
+        Ok(())
+    }
+
+    fn may_grow(&self, node: &Node) -> std::result::Result<(), Stop> {
+        match node.shared.load(Ordering::Acquire) {
+            true => Err(Stop::Grow(node.ino)),
+            false => Ok(()),
+        }
+    }
+
+    /// The state of a node, for keeping more of what the volume says in memory.
+    #[inline(always)]
+    pub(crate) fn lock<'n>(
+        &self,
+        node: &'n Node,
+    ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
+        loop {
+            let state = node.state.write();
+            if state.epoch >= self.epoch {
+                return self.usable(node, &state).map(|()| state);
+            }
+            drop(state);
+            node.refresh(self.session, self.epoch, self.digested)?;
+        }
+    }
+
+    /// Whether a call may work with this state now.
+    #[inline(always)]
+    fn usable(&self, node: &Node, state: &NodeState) -> std::result::Result<(), Stop> {
+        if state.dead || state.shifting {
+            return Err(self.unusable(node, state));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn unusable(&self, node: &Node, state: &NodeState) -> Stop {
+        if state.dead && state.newest <= self.digested {
+            // The number is free again, so another client may have made an inode of it.
+            self.session.nodes.remove(node);
+            // Who still has the node looks the inode up anew.
+            node.lease.clear();
+            return Stop::Lease(node.ino, LeaseMode::Shared);
+        }
+        if state.dead { self.gone() } else { Stop::Again }
+    }
+
+    /// From here on the run works on what names lead to.
+    pub(crate) fn follows_names(&self) {
+        self.by_name.set(true);
+    }
+
+    /// Why a run stops that finds its inode removed. A name that it has followed leads elsewhere by
+    /// now; who gave a number is told.
+    pub(crate) fn gone(&self) -> Stop {
+        if self.by_name.get() {
+            Stop::Again
+        } else {
+            Errno::NOENT.into()
+        }
+    }
+
+    /// Refuses what is no directory (`ENOTDIR`), and one that was removed ([`Self::gone`]).
+    pub(crate) fn live_dir(&self, state: &NodeState) -> std::result::Result<(), Stop> {
+        if !state.inode.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        if state.orphan {
+            Err(self.gone())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends a shift of a file's blocks: the volume has it now.
+    pub(crate) fn end_shift(&self, node: &Node) -> std::result::Result<(), Stop> {
+        if !node.state.read().shifting {
+            // The lease was elsewhere meanwhile, and what came with it may be changed already.
+            return Ok(());
+        }
+        node.reload(self.session, self.epoch)
+    }
+
+    /// Makes sure that records of `bytes` bytes can be appended, where that is more than was known before.
+    pub(crate) fn need_log(&self, bytes: u64) -> std::result::Result<(), Stop> {
+        match &self.permit {
+            Some(permit) if permit.left() >= bytes => Ok(()),
+            _ => Err(Stop::Log(bytes)),
+        }
+    }
+
+    /// Makes sure that the record may add `bytes` to the volume.
+    #[inline]
+    pub(crate) fn need_room(&mut self, bytes: u64) -> std::result::Result<(), Stop> {
+        let bytes = bytes.next_multiple_of(UNIT);
+        if self.room < bytes {
+            let missing = bytes - self.room;
+            if !self.session.room.take(missing) {
+                return Err(Stop::Room(missing));
+            }
+            self.room = bytes;
+        }
+        Ok(())
+    }
+
+    fn take_reserve(&mut self) -> u32 {
+        let units = (self.room / UNIT) as u32;
+        self.room = 0;
+        units
+    }
+
+    /// Appends the call's record; the room taken so far goes into it. Durable on
+    /// return; `part.payload_at()` then tells where its payload lies. Returns the
+    /// position behind the record.
+    #[inline]
+    pub(crate) fn append(&mut self, part: &mut Part<'_>) -> std::result::Result<LogPos, Stop> {
+        may_append();
+        self.sign(part);
+        part.header.reserve = self.take_reserve();
+        let permit = self.permit.as_mut().ok_or(Errno::IO)?;
+        let end = self.session.log.append(permit, part).end;
+        self.appended = true;
+        failpoints::reach("call-appended");
+        self.session.log_goes_on(end)?;
+        Ok(end)
+    }
+
+    /// Says in a record when and for whom it is made.
+    #[inline]
+    fn sign(&self, part: &mut Part<'_>) {
+        part.header.time_ns = self.now_ns;
+        part.header.request = self.caller.request;
+    }
+
+    /// Appends several records as one transaction.
+    pub(crate) fn append_chain(
+        &mut self,
+        parts: &mut [Part<'_>],
+    ) -> std::result::Result<LogPos, Stop> {
+        may_append();
+        let mut reserve = self.take_reserve();
+        for part in parts.iter_mut() {
+            self.sign(part);
+            part.header.reserve = std::mem::take(&mut reserve);
+        }
+        let permit = self.permit.as_mut().ok_or(Errno::IO)?;
+        if mutants::is_on("call-in-pieces") {
+            let ends = parts
+                .iter_mut()
+                .map(|p| self.session.log.append(permit, p).end);
+            return ends.last().ok_or(Errno::IO.into());
+        }
+        let end = self.session.log.append_chain(permit, parts).end;
+        self.appended = true;
+        failpoints::reach("call-appended");
+        self.session.log_goes_on(end)?;
+        Ok(end)
+    }
+}
+
+impl Drop for Op<'_> {
+    /// Gives back the room that was not used, and keeps the permit.
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.session.room.add(self.room);
+        if let Some(permit) = &mut self.permit {
+            self.session.permits.put(self.thread, permit);
+        }
+        if self.appended && std::thread::panicking() {
+            APPENDED.set(true);
+            stop_appending();
+        }
+    }
+}
+
+impl Session {
+    /// Loads an inode from the volume into memory.
+    pub(crate) fn load(&self, ino: u64, epoch: u64) -> std::result::Result<Arc<Node>, Stop> {
+        let inode = self.inode(ino)?.ok_or(Errno::NOENT)?;
+        let node = Node::new(ino, NodeState::loaded(inode, epoch));
+        Ok(self.nodes.add(node, self.digested()))
+    }
+
+    /// The request has been answered to the kernel: its records need not be kept.
+    pub fn answered(&self, request: u64) {
+        self.requests.answered(request);
+    }
+
+    /// Where the caller's request began to write before a crash, and how many bytes it
+    /// wrote, if it did.
+    pub(crate) fn written_before(&self, caller: &Caller) -> Option<(u64, u64)> {
+        self.done_before(caller)
+            .map(|done| (done.offset, done.bytes))
+    }
+
+    /// What the caller's request did before a crash, if it did something.
+    pub(crate) fn done_before(&self, caller: &Caller) -> Option<&Done> {
+        if caller.request == 0 || self.recent.is_empty() {
+            return None;
+        }
+        self.recent.get(caller.request)
+    }
+}

@@ -1,0 +1,171 @@
+//! Room in the volume: every record sets aside what it may add to the volume, so
+//! that a full volume is found out at the call and never at digest.
+//!
+//! The daemon hands out room in large pieces; calls take from the piece at hand. What a
+//! record has set aside is free again when it is digested, so these are worst cases
+//! (DESIGN §16), whatever is digested together: mostly a record adds a fraction of it.
+
+use crate::client::op::Op;
+use crate::errno::Stop;
+use shale_format::limits::BLOCK_BYTES;
+use shale_proto::message::GRANT_AHEAD_BLOCKS;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Room is counted in this many bytes, as in a record's header.
+pub(crate) const UNIT: u64 = 64;
+/// Asked for at once when the piece at hand is used up, at most: of room and of blocks alike.
+pub(crate) const PIECE_BYTES: u64 = 16 << 20;
+
+const _: () = assert!(PIECE_BYTES == GRANT_AHEAD_BLOCKS as u64 * BLOCK_BYTES as u64);
+
+/// Part of NVM that a client asks for ahead of use at most, of room and of blocks each: it keeps what it does
+/// not use for as long as it does nothing, and nobody else can have it.
+const AHEAD_PART: u64 = 128;
+
+/// Bytes to ask for ahead of use, of NVM that is so large; at least what one small call needs.
+pub(crate) fn ahead_bytes(nvm_bytes: u64) -> u64 {
+    (nvm_bytes / AHEAD_PART).clamp(16 * BLOCK_BYTES as u64, PIECE_BYTES)
+}
+
+/// What a change of one tree may add to it: a full leaf that splits, and a root above the
+/// two; or the first node of a file that had a single extent. (Inner nodes that split are
+/// few, and the daemon's reserve is for them.)
+pub(crate) const TREE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+/// What a new inode may add: a block of the inode file, and the room that every inode
+/// keeps for its entry among the orphans.
+pub(crate) const INODE_BYTES: u64 = BLOCK_BYTES as u64 + 128;
+/// What each block may add to the tree of its file: on a full volume every block may
+/// become an extent of its own, 24 bytes in leaves that are half full.
+const EXTENT_BYTES: u64 = UNIT;
+
+/// What a change of content may add that brings `new` blocks, and writes `blocks` blocks
+/// anew with those.
+pub(crate) fn content_bytes(new: u64, blocks: u64) -> u64 {
+    blocks_bytes(new) + TREE_BYTES + EXTENT_BYTES * blocks
+}
+
+/// Blocks that a change of content can bring if `free` blocks are.
+pub(crate) fn content_blocks(free: u64) -> u64 {
+    blocks_bytes(free).saturating_sub(TREE_BYTES) / (BLOCK_BYTES as u64 + EXTENT_BYTES)
+}
+
+/// Blocks that are not told as free: a new file, its name, and its last block need so much room beyond
+/// what they fill.
+pub(crate) const UNTOLD_BLOCKS: u64 = 8;
+
+/// What a change may add that cuts a file's extents and gives back `freed` blocks for
+/// certain: nothing from two on.
+pub(crate) fn cut_bytes(freed: u64) -> u64 {
+    TREE_BYTES.saturating_sub(freed.saturating_mul(BLOCK_BYTES as u64))
+}
+
+/// As [`content_bytes`], in a volume with tiers below NVM: whatever lies at the written blocks may
+/// have moved below by the time of the digest, so each becomes a new block of NVM; and the
+/// trees of the tiers below are cut.
+pub(crate) fn tiered_content_bytes(blocks: u64) -> u64 {
+    content_bytes(blocks, blocks) + LOWER_TREES_BYTES
+}
+
+/// As [`cut_bytes`], in a volume with tiers below NVM: nothing is given back for certain, and the
+/// blocks at both ends may have to be copied up.
+pub(crate) const TIERED_CUT_BYTES: u64 = TREE_BYTES + LOWER_TREES_BYTES + 2 * BLOCK_BYTES as u64;
+
+/// What the trees of two tiers below NVM may grow by when a range of a file is taken out.
+pub(crate) const LOWER_TREES_BYTES: u64 = 2 * TREE_BYTES;
+
+/// What `blocks` blocks add.
+pub(crate) fn blocks_bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+/// Room this client has and no record uses yet, in bytes.
+#[derive(Default)]
+pub(crate) struct Room {
+    free: AtomicU64,
+}
+
+impl Room {
+    /// Takes `bytes` (a multiple of [`UNIT`]); `false`: there is less.
+    pub(crate) fn take(&self, bytes: u64) -> bool {
+        bytes == 0
+            || self
+                .free
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |f| {
+                    f.checked_sub(bytes)
+                })
+                .is_ok()
+    }
+
+    /// Adds room.
+    pub(crate) fn add(&self, bytes: u64) {
+        if bytes > 0 {
+            self.free.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes everything that is free.
+    pub(crate) fn drain(&self) -> u64 {
+        self.free.swap(0, Ordering::Relaxed)
+    }
+
+    /// Bytes that are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+}
+
+impl Op<'_> {
+    /// Room for writing `blocks` blocks anew, of which the file gets `new`.
+    pub(crate) fn need_content(&mut self, new: u64, blocks: u64) -> Result<(), Stop> {
+        match self.session.is_tiered() {
+            false => self.need_room(content_bytes(new, blocks)),
+            true => self.need_room(tiered_content_bytes(blocks)),
+        }
+    }
+
+    /// Room for cutting a file, which gives back `freed` blocks.
+    pub(crate) fn need_cut(&mut self, freed: u64) -> Result<(), Stop> {
+        match self.session.is_tiered() {
+            false => self.need_room(cut_bytes(freed)),
+            true => self.need_room(TIERED_CUT_BYTES),
+        }
+    }
+
+    /// Room for moving a file's extents.
+    pub(crate) fn need_shift(&mut self) -> Result<(), Stop> {
+        let below = u64::from(self.session.is_tiered()) * LOWER_TREES_BYTES;
+        self.need_room(TREE_BYTES + below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn giving_back_two_blocks_needs_no_room() {
+        assert_eq!(cut_bytes(0), 8192);
+        assert_eq!(cut_bytes(1), 4096);
+        assert_eq!((cut_bytes(2), cut_bytes(u64::MAX)), (0, 0));
+        assert_eq!(content_bytes(1, 2), 4096 + 8192 + 128);
+        for free in 3..10_000 {
+            let fit = content_blocks(free);
+            assert!(content_bytes(fit, fit) <= blocks_bytes(free), "{free}");
+            assert!(
+                content_bytes(fit + 1, fit + 1) > blocks_bytes(free),
+                "{free}"
+            );
+        }
+        assert!(content_bytes(1, 1) + INODE_BYTES + TREE_BYTES < blocks_bytes(UNTOLD_BLOCKS));
+    }
+
+    #[test]
+    fn take_never_goes_below_zero() {
+        let r = Room::default();
+        assert!(!r.take(64));
+        r.add(128);
+        assert!(r.take(64) && r.take(64) && !r.take(64));
+        r.add(640);
+        assert_eq!((r.drain(), r.free()), (640, 0));
+    }
+}

@@ -1,0 +1,155 @@
+//! Flags of inodes, as chattr(1) sets them, and what they forbid: to everybody, root too (ioctl_iflags(2)). The
+//! kernel knows nothing of them on a mount, so whatever changes an inode asks here.
+
+use crate::client::session::{Need, Session};
+use crate::errno::{Errno, Result};
+use crate::inodes::attr::{Caller, SetAttr, SetTime};
+use shale_format::Ino;
+use shale_format::inode::flag::{APPEND_ONLY, CHANGEABLE, IMMUTABLE};
+use shale_format::inode::{Inode, time};
+use shale_format::record::{SetAttrBody, attr, record_bytes};
+use shale_oplog::encode;
+
+impl Session {
+    /// Flags of a file or directory, of [`CHANGEABLE`]. Errors: `ENOTTY` for anything else.
+    pub fn inode_flags(&self, caller: &Caller, ino: u64) -> Result<u32> {
+        self.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            has_flags(&state.inode)?;
+            Ok(state.inode.flags & CHANGEABLE)
+        })
+    }
+
+    /// Sets the flags of a file or directory, in one transaction. Who may do that has been decided before: the
+    /// owner, and for immutable and append-only whoever has `CAP_LINUX_IMMUTABLE`. Errors: `ENOTTY` for
+    /// anything else, `EOPNOTSUPP` for flags that are not of [`CHANGEABLE`], `EPERM` for others of what is and stays
+    /// immutable.
+    pub fn set_inode_flags(&self, caller: &Caller, ino: u64, flags: u32) -> Result<()> {
+        if flags & !CHANGEABLE != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if self.done_before(caller).is_some() {
+            return Ok(());
+        }
+        let need = Need {
+            log: record_bytes(SetAttrBody::BYTES, 0) as u64,
+        };
+        self.run(caller, need, |op| {
+            let node = op.node_to_change(ino)?;
+            let mut state = op.write(&node)?;
+            has_flags(&state.inode)?;
+            let old = state.inode.flags & CHANGEABLE;
+            // What stays immutable keeps its other flags, as on ext4.
+            if old & flags & IMMUTABLE != 0 && old != flags {
+                return Err(Errno::PERM.into());
+            }
+            let body = SetAttrBody {
+                valid: attr::FLAGS,
+                flags,
+                mode: 0,
+                uid: 0,
+                gid: 0,
+                time_s: [0; 3],
+                time_ns: [0; 3],
+            };
+            let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
+            state.inode.flags = state.inode.flags & !CHANGEABLE | flags;
+            state.inode.set_time_ns(time::CHANGE, op.now_ns);
+            state.touched(end);
+            Ok(())
+        })
+    }
+}
+
+fn has_flags(inode: &Inode) -> Result<()> {
+    match inode.is_file() || inode.is_dir() {
+        true => Ok(()),
+        false => Err(Errno::NOTTY),
+    }
+}
+
+#[inline]
+fn allowed_without(inode: &Inode, flags: u32) -> Result<()> {
+    match inode.flags & flags {
+        0 => Ok(()),
+        _ => Err(Errno::PERM),
+    }
+}
+
+/// Content: what is appended only is written at its end.
+#[inline]
+pub(crate) fn may_write(inode: &Inode, append: bool) -> Result<()> {
+    let forbids = if append { 0 } else { APPEND_ONLY };
+    allowed_without(inode, IMMUTABLE | forbids)
+}
+
+/// Content that is there, extended attributes, one more name.
+pub(crate) fn may_change(inode: &Inode) -> Result<()> {
+    allowed_without(inode, IMMUTABLE | APPEND_ONLY)
+}
+
+/// Attributes. The times of what is appended only can be set to now.
+pub(crate) fn may_set(inode: &Inode, set: &SetAttr) -> Result<()> {
+    let times = [set.atime, set.mtime, set.ctime.map(SetTime::At)];
+    let mut times = times.into_iter().flatten().peekable();
+    let touched = times.peek().is_some();
+    let given = times.any(|t| t != SetTime::Now);
+    if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || given {
+        return may_change(inode);
+    }
+    if touched {
+        may_write(inode, true)
+    } else {
+        Ok(())
+    }
+}
+
+/// A name in directory `dir` that is new there.
+pub(crate) fn may_add_to(dir: &Inode) -> Result<()> {
+    may_write(dir, true)
+}
+
+/// A name of `child` in directory `dir` that goes, or comes to stand for something else.
+pub(crate) fn may_take_from(dir: &Inode, child: &Inode) -> Result<()> {
+    may_change(dir)?;
+    may_change(child)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inodes::attr::Timestamp;
+
+    fn with(flags: u32) -> Inode {
+        Inode {
+            ino: 20,
+            mode: 0o100_644,
+            flags,
+            ..Inode::free()
+        }
+    }
+
+    #[test]
+    fn times_of_what_is_appended_only_can_be_set_to_now() {
+        let now = SetAttr {
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        };
+        let given = SetAttr {
+            mtime: Some(SetTime::At(Timestamp::default())),
+            ..now
+        };
+        let mode = SetAttr {
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        let may = |flags, set| may_set(&with(flags), set).is_ok();
+        assert!(may(0, &given) && may(0, &mode));
+        assert!(may(APPEND_ONLY, &now) && !may(APPEND_ONLY, &given) && !may(APPEND_ONLY, &mode));
+        assert!(!may(IMMUTABLE, &now) && !may(IMMUTABLE, &given) && !may(IMMUTABLE, &mode));
+        // Linux asks for nothing before some calls.
+        assert!(may(IMMUTABLE, &SetAttr::default()));
+    }
+}

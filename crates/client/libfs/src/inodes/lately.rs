@@ -1,0 +1,107 @@
+//! The run of blocks in which a file was looked up last, to be read without a lock.
+//!
+//! Readers come and go while one of them notes another run, so a reader looks at the turn before and
+//! after: odd, or not the same, means that what it saw may be of two runs.
+//!
+//! Invariants: those who change it hold the lock of the file's leaves. Who asks or notes holds the
+//! lock of the inode's state; who forgets, because the volume's roots are others now, holds it alone.
+
+use crate::client::sync::{AtomicU64, Ordering, mutants};
+use shale_format::{BlockAddr, FileBlock};
+use std::sync::atomic::fence;
+
+/// Blocks `first..end` of a file, which lie from `addr` on; none if `end` is 0.
+#[derive(Default)]
+pub(crate) struct Lately {
+    turn: AtomicU64,
+    first: AtomicU64,
+    end: AtomicU64,
+    addr: AtomicU64,
+}
+
+impl Lately {
+    /// Where block `fb` lies, and how many blocks follow one another from there on.
+    #[inline]
+    pub(crate) fn get(&self, fb: FileBlock) -> Option<(BlockAddr, u64)> {
+        let turn = self.turn.load(Ordering::Acquire);
+        let first = self.first.load(Ordering::Relaxed);
+        let end = self.end.load(Ordering::Relaxed);
+        let addr = self.addr.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let one = turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
+        if !one || fb.0 < first || fb.0 >= end {
+            return None;
+        }
+        let addr = BlockAddr::from_raw(addr).plus(fb.0 - first);
+        Some((addr, end - fb.0))
+    }
+
+    /// Notes that `len` blocks from `fb` on lie from `addr` on.
+    pub(crate) fn note(&self, fb: FileBlock, addr: BlockAddr, len: u64) {
+        self.set(fb.0, fb.0.saturating_add(len), addr.raw());
+    }
+
+    /// Nothing is known.
+    pub(crate) fn forget(&self) {
+        if !mutants::is_on("lately-kept") {
+            self.set(0, 0, 0);
+        }
+    }
+
+    fn set(&self, first: u64, end: u64, addr: u64) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.turn.store(turn + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.first.store(first, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        self.addr.store(addr, Ordering::Relaxed);
+        self.turn.store(turn + 2, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn the_last_run_answers_and_is_forgotten() {
+        let lately = Lately::default();
+        assert_eq!(lately.get(FileBlock(0)), None);
+        lately.note(FileBlock(10), BlockAddr::nvm(100), 4);
+        let at = |fb| lately.get(FileBlock(fb));
+        assert_eq!(at(10), Some((BlockAddr::nvm(100), 4)));
+        assert_eq!(at(13), Some((BlockAddr::nvm(103), 1)));
+        assert_eq!((at(9), at(14)), (None, None));
+        lately.forget();
+        assert_eq!(at(10), None);
+    }
+
+    /// Of runs that are noted in turn a reader never sees parts of two.
+    #[test]
+    fn nobody_sees_parts_of_two_runs() {
+        let (lately, stop) = (Lately::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let seen = scope.spawn(|| {
+                let mut seen = 0u64;
+                while !stop.load(Ordering::Relaxed) || seen == 0 {
+                    for fb in 0..8 {
+                        if let Some((addr, len)) = lately.get(FileBlock(fb)) {
+                            let run = addr.index() / 1_000;
+                            assert_eq!(addr.index(), run * 1_000 + fb, "run {run}");
+                            assert_eq!(len, run + 8 - fb, "run {run}");
+                            seen += 1;
+                        }
+                    }
+                }
+                seen
+            });
+            for turn in 0..2_000_000u64 {
+                let run = turn % 7 + 1;
+                lately.note(FileBlock(0), BlockAddr::nvm(run * 1_000), run + 8);
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(seen.join().unwrap() > 0);
+        });
+    }
+}

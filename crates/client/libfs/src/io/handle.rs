@@ -1,0 +1,388 @@
+//! Open files: the handle of the path API.
+
+use crate::client::op::Op;
+use crate::client::session::{Need, Session};
+use crate::errno::{Errno, Result, Stop};
+use crate::inodes::attr::{Attr, Caller};
+use crate::inodes::entries::{KIND_DIR, KIND_SYMLINK};
+use crate::inodes::flags::may_write;
+use crate::inodes::node::{Node, NodeState};
+use crate::io::ranges::{SEEK_DATA, SEEK_HOLE};
+use crate::io::write::WriteFlags;
+use crate::namespace::access::{EXECUTE, READ, WRITE};
+use crate::namespace::names::{Fresh, make_at};
+use crate::namespace::walk::{Target, walk, walk_to_create};
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use shale_format::limits::NAME_BYTES_MAX;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `lseek` from the start.
+pub const SEEK_SET: u32 = 0;
+/// `lseek` from the present offset.
+pub const SEEK_CUR: u32 = 1;
+/// `lseek` from the end.
+pub const SEEK_END: u32 = 2;
+
+/// An open file or directory. Its inode lives at least as long, with or without name.
+pub struct File {
+    session: Arc<Session>,
+    node: Arc<Node>,
+    caller: Caller,
+    flags: OFlags,
+    offset: Mutex<u64>,
+    /// Where the last read ended: a guess of where the next one begins.
+    next_read: AtomicU64,
+}
+
+impl Session {
+    /// Opens the file at `path` as open(2) does. Known flags: access modes, `CREATE`,
+    /// `EXCL`, `TRUNC`, `APPEND`, `NOFOLLOW`, `DIRECTORY`, `TMPFILE`, `PATH`; others are
+    /// taken and ignored. `mode` is for a file that is made.
+    ///
+    /// Errors: those of open(2); `ENXIO` for device nodes, FIFOs and sockets, which
+    /// only a kernel can open.
+    pub fn open(
+        self: &Arc<Self>,
+        caller: &Caller,
+        path: &[u8],
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<File> {
+        let caller = Caller {
+            request: 0,
+            ..*caller
+        };
+        let flags = plausible(flags)?;
+        if flags.contains(OFlags::TMPFILE) {
+            return self.open_unnamed(&caller, path, flags, mode);
+        }
+        let create = flags.contains(OFlags::CREATE);
+        let exclusive = create && flags.contains(OFlags::EXCL);
+        let follow = !flags.contains(OFlags::NOFOLLOW) && !exclusive;
+        let fresh = Fresh::file(&caller, mode).opened();
+        let need = if create {
+            fresh.need(NAME_BYTES_MAX)
+        } else {
+            Need::default()
+        };
+        let (node, made) = self.run(&caller, need, |op| {
+            let target = if create {
+                walk_to_create(op, path, follow)?
+            } else {
+                walk(op, path, follow)?
+            };
+            if target.found.is_some() || !create {
+                return Ok((look(op, target, flags)?, false));
+            }
+            let (dir, name) = vacant(op, &target)?;
+            match make_at(op, dir, &name, &fresh) {
+                // It was not there a moment ago.
+                Err(Stop::Errno(Errno::EXIST)) if !exclusive => Err(Stop::Again),
+                made => Ok((made?.1, true)),
+            }
+        })?;
+        let file = self.file(caller, node, flags);
+        if flags.contains(OFlags::TRUNC) && !made {
+            self.truncate(&caller, file.node.ino, 0, caller.uid != 0)?;
+        }
+        Ok(file)
+    }
+
+    fn open_unnamed(
+        self: &Arc<Self>,
+        caller: &Caller,
+        path: &[u8],
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<File> {
+        let place = |op: &Op<'_>| {
+            let dir = walk(op, path, true)?.ino()?;
+            let node = op.node(dir)?;
+            let state = op.read(&node)?;
+            if !state.inode.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+            op.may(&state, WRITE | EXECUTE)?;
+            Ok(dir)
+        };
+        let fresh = Fresh::file(caller, mode).opened();
+        let (_, node) = self.tmpfile_where(caller, &fresh, flags.bits(), place)?;
+        Ok(self.file(*caller, node, flags))
+    }
+
+    fn file(self: &Arc<Self>, caller: Caller, node: Arc<Node>, flags: OFlags) -> File {
+        File {
+            session: self.clone(),
+            node,
+            caller,
+            flags,
+            offset: Mutex::new(0),
+            next_read: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Refuses combinations of flags that make no sense, and drops what `O_PATH` ignores.
+fn plausible(flags: OFlags) -> Result<OFlags> {
+    if flags.contains(OFlags::PATH) {
+        let kept = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        return Ok(flags & kept);
+    }
+    if flags.contains(OFlags::TMPFILE) {
+        return if writes(flags) {
+            Ok(flags)
+        } else {
+            Err(Errno::INVAL)
+        };
+    }
+    let both = OFlags::CREATE | OFlags::DIRECTORY;
+    if flags.contains(both) {
+        Err(Errno::INVAL)
+    } else {
+        Ok(flags)
+    }
+}
+
+fn writes(flags: OFlags) -> bool {
+    matches!(flags & OFlags::ACCMODE, OFlags::WRONLY | OFlags::RDWR)
+}
+
+fn reads(flags: OFlags) -> bool {
+    matches!(flags & OFlags::ACCMODE, OFlags::RDONLY | OFlags::RDWR)
+        && !flags.contains(OFlags::PATH)
+}
+
+/// Decides what a found name means for `open`, and counts the handle.
+fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<Node>, Stop> {
+    let create = flags.contains(OFlags::CREATE);
+    let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
+    if create && flags.contains(OFlags::EXCL) {
+        return Err(Errno::EXIST.into());
+    }
+    if create && kind == KIND_DIR {
+        return Err(Errno::ISDIR.into());
+    }
+    if target.slash && kind != KIND_DIR {
+        return Err(Errno::NOTDIR.into());
+    }
+    if kind == KIND_SYMLINK && !flags.contains(OFlags::PATH) {
+        let directory = flags.contains(OFlags::DIRECTORY);
+        return Err(if directory {
+            Errno::NOTDIR
+        } else {
+            Errno::LOOP
+        }
+        .into());
+    }
+    if flags.contains(OFlags::DIRECTORY) && kind != KIND_DIR {
+        return Err(Errno::NOTDIR.into());
+    }
+    let node = op.node(ino)?;
+    {
+        let state = op.read(&node)?;
+        if state.orphan {
+            return Err(Stop::Again);
+        }
+        if !flags.contains(OFlags::PATH) {
+            may_open(op, &state, flags)?;
+        }
+        op.open(&node);
+    }
+    Ok(node)
+}
+
+/// Where a file can be made that was not found: directory and name.
+fn vacant(op: &Op<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
+    let name = target.name(Errno::ISDIR)?.to_vec();
+    let node = op.node(target.dir)?;
+    op.may(&*op.read(&node)?, WRITE | EXECUTE)?;
+    Ok((target.dir, name))
+}
+
+fn may_open(op: &Op<'_>, state: &NodeState, flags: OFlags) -> std::result::Result<(), Stop> {
+    let inode = &state.inode;
+    let write = writes(flags) || flags.contains(OFlags::TRUNC);
+    if inode.is_dir() && write {
+        return Err(Errno::ISDIR.into());
+    }
+    let want = if reads(flags) { READ } else { 0 } | if write { WRITE } else { 0 };
+    op.may(state, want)?;
+    if write {
+        let append = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
+        may_write(inode, append)?;
+    }
+    if inode.is_dir() || inode.is_file() {
+        Ok(())
+    } else {
+        Err(Errno::NXIO.into())
+    }
+}
+
+impl File {
+    /// Inode number.
+    pub fn ino(&self) -> u64 {
+        self.node.ino
+    }
+
+    /// Reads at the file's offset and moves it; fewer bytes only at the end of the file.
+    pub fn read(&self, into: &mut [u8]) -> Result<usize> {
+        let mut offset = self.offset.lock();
+        let n = self.pread(*offset, into)?;
+        *offset += n as u64;
+        Ok(n)
+    }
+
+    /// Writes at the file's offset, or with `APPEND` at the end of the file, and moves
+    /// the offset behind it. Durable on return with the strict policy.
+    pub fn write(&self, data: &[u8]) -> Result<usize> {
+        self.write_at(&mut self.offset.lock(), data)
+    }
+
+    /// Reads at byte `offset`. Errors: `EBADF` if not open for reading, `EISDIR`, `EINVAL`.
+    pub fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if !reads(self.flags) {
+            return Err(Errno::BADF);
+        }
+        check_range(offset, into.len())?;
+        let goes_on = self.next_read.load(Ordering::Relaxed) == offset;
+        let (ino, node) = (self.node.ino, Some(&*self.node));
+        let n = self
+            .session
+            .read_known(&self.caller, ino, node, goes_on, offset, into)?;
+        self.next_read.store(offset + n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    /// Writes at byte `offset`; with `APPEND` at the end of the file instead, as on
+    /// Linux. Errors: `EBADF` if not open for writing, `EFBIG`, `ENOSPC`, `EINVAL`.
+    pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_at(&mut { offset }, data)
+    }
+
+    /// Writes at `at`, which is then where the write ended.
+    fn write_at(&self, at: &mut u64, data: &[u8]) -> Result<usize> {
+        if !writes(self.flags) {
+            return Err(Errno::BADF);
+        }
+        check_range(*at, data.len())?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let append = self.flags.contains(OFlags::APPEND);
+        let flags = WriteFlags {
+            kill_suidgid: self.caller.uid != 0,
+            append,
+        };
+        let (ino, known) = (self.node.ino, Some(&*self.node));
+        self.session
+            .write_known(&self.caller, ino, known, at, data, flags)
+    }
+
+    /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells
+    /// where it is. Errors: `EINVAL`, `ENXIO`, `EOVERFLOW`.
+    pub fn lseek(&self, by: i64, whence: u32) -> Result<u64> {
+        if self.flags.contains(OFlags::PATH) {
+            return Err(Errno::BADF);
+        }
+        let mut offset = self.offset.lock();
+        let from = match whence {
+            SEEK_SET => 0,
+            SEEK_CUR => *offset,
+            SEEK_END => self.stat()?.size,
+            SEEK_DATA | SEEK_HOLE => {
+                let at = u64::try_from(by).map_err(|_| Errno::NXIO)?;
+                *offset = self
+                    .session
+                    .lseek(&self.caller, self.node.ino, at, whence)?;
+                return Ok(*offset);
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        let to = i64::try_from(from).map_err(|_| Errno::OVERFLOW)?;
+        let to = to.checked_add(by).ok_or(Errno::OVERFLOW)?;
+        *offset = u64::try_from(to).map_err(|_| Errno::INVAL)?;
+        Ok(*offset)
+    }
+
+    /// Attributes.
+    pub fn stat(&self) -> Result<Attr> {
+        self.session.getattr(&self.caller, self.node.ino)
+    }
+
+    /// Sets the size. Errors: `EINVAL` if not open for writing.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        if !writes(self.flags) {
+            return Err(if self.flags.contains(OFlags::PATH) {
+                Errno::BADF
+            } else {
+                Errno::INVAL
+            });
+        }
+        self.session
+            .truncate(&self.caller, self.node.ino, size, self.caller.uid != 0)
+    }
+
+    /// As fallocate(2), with its `mode`. Errors: `EBADF` if not open for writing.
+    pub fn fallocate(&self, mode: u32, offset: u64, bytes: u64) -> Result<()> {
+        if !writes(self.flags) {
+            return Err(Errno::BADF);
+        }
+        self.session
+            .fallocate(&self.caller, self.node.ino, mode, offset, bytes)
+    }
+
+    /// Makes the file durable; `data_only`: what is needed to read its content back.
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        if self.flags.contains(OFlags::PATH) {
+            return Err(Errno::BADF);
+        }
+        self.session.fsync(&self.caller, self.node.ino, data_only)
+    }
+
+    /// Gives the file another name, also one of `TMPFILE` its first one. Errors: those
+    /// of linkat(2).
+    pub fn link_at(&self, path: &[u8]) -> Result<()> {
+        self.session
+            .tree(self.caller)
+            .link_open(self.node.ino, path)
+    }
+
+    /// The directory's entries. Errors: `ENOTDIR`, `EBADF`.
+    pub fn read_dir(&self) -> Result<crate::namespace::path::ReadDir> {
+        if !reads(self.flags) {
+            return Err(Errno::BADF);
+        }
+        if self.stat()?.mode & libc::S_IFMT != libc::S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(crate::namespace::path::ReadDir::new(
+            self.session.clone(),
+            self.caller,
+            self.node.ino,
+        ))
+    }
+}
+
+fn check_range(offset: u64, bytes: usize) -> Result<()> {
+    let end = offset
+        .checked_add(bytes as u64)
+        .filter(|&e| e <= i64::MAX as u64);
+    end.map(|_| ()).ok_or(Errno::INVAL)
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let ino = self.node.ino;
+        let last = self.node.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+        // From here on who removes the last name of the inode frees it.
+        self.session.count_open(ino, -1);
+        if last
+            && !self.session.options.kernel_references
+            && let Err(e) = self.session.after_last_close(&self.caller, &self.node)
+        {
+            tracing::warn!("inode {ino} may have no name and no user and not be freed: {e}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A write above one piece as one transaction (Strata §3.2: atomic up to what the log holds).
+//!
+//! Its full blocks are stolen, so that the log has only a record for each run of them; where there
+//! are no blocks to be had its bytes go through the log, as far as one permit goes. Either way its
+//! records are one chain: a crash leaves all of the call or nothing, whatever the digest, which never
+//! divides a chain, has done until then.
+//!
+//! A call is cut into pieces, each atomic, in these cases alone:
+//! * it is above [`WHOLE_BYTES_MAX`];
+//! * it cannot be stolen, and its records are above a quarter of the log
+//!   ([`shale_oplog::Writer::permit_bytes_max`]);
+//! * the volume lacks room for the whole of it, or it would end behind the largest file: then the
+//!   part that fits is written, as `write(2)` has it.
+//!
+//! Nothing is different for writes of one piece.
+
+use crate::client::grants::{BlockRun, Runs};
+use crate::client::op::Op;
+use crate::client::session::{Need, Session};
+use crate::errno::{Errno, Result, Stop};
+use crate::inodes::attr::Caller;
+use crate::inodes::flags::may_write;
+use crate::inodes::node::Node;
+use crate::io::read::wrong_type;
+use crate::io::write::{
+    RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteFlags, after_write, end_of, log_pieces,
+    missing_blocks,
+};
+use shale_format::FileBlock;
+use shale_format::limits::{BLOCK_BYTES, RECORD_ALIGN};
+use shale_format::record::{StealBody, flag, record_bytes};
+use shale_oplog::CHAIN_RECORDS_MAX;
+use shale_proto::message::GRANT_BLOCKS_MAX;
+use shale_sys::mutants;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes of the longest call that is one transaction. The daemon grants as many blocks for one call at most.
+pub(crate) const WHOLE_BYTES_MAX: usize = GRANT_BLOCKS_MAX as usize * BLOCK_BYTES;
+/// Records besides those of stolen runs or of whole pieces: what is before them, and what is behind.
+const EDGES: usize = 2;
+/// Bytes that a record takes of the log besides its data: the header, and up to the next line.
+const RECORD_OVERHEAD_MAX: usize = 2 * RECORD_ALIGN;
+/// Bytes before the first full block and behind the last one that was taken, if the file has become
+/// longer since its end was looked up.
+const EDGE_BYTES_MAX: usize = 3 * BLOCK_BYTES;
+
+/// The daemon grants this part of what is free at most (docs/SPEC.md, *What is atomic*).
+const GRANT_PART: u64 = 4;
+/// Times that blocks are asked for: others may have taken them, and of space in many pieces not all is granted at once.
+const GRANT_TRIES: u32 = 4;
+
+/// Most pieces of a call that is one transaction: all of them fit one chain.
+const _: () = assert!(WHOLE_BYTES_MAX / WRITE_PIECE_BYTES + EDGES < CHAIN_RECORDS_MAX);
+
+impl Session {
+    /// Writes all of `data`, which is longer than a piece, as one transaction, and returns where that ended.
+    /// `None`, and nothing has changed: it has to be cut into pieces (see above).
+    pub(crate) fn write_whole(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        mut known: Option<&Node>,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<Option<u64>> {
+        if data.len() > WHOLE_BYTES_MAX || mutants::is_on("call-cut") {
+            return Ok(None);
+        }
+        let guess = match flags.append {
+            true => self.end_now(ino, known),
+            false => offset,
+        };
+        let Some((mut place, log)) = self.places_for(guess, data)? else {
+            return Ok(None);
+        };
+        let result = self.run(caller, Need { log }, |op| {
+            let found;
+            // Only the first run trusts it: what stops the call may have replaced it.
+            let node = match known.take() {
+                Some(node) if op.may_change(node) => node,
+                _ => {
+                    found = op.node_to_change(ino)?;
+                    &*found
+                }
+            };
+            let mut state = op.lock(node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            may_write(&state.inode, flags.append)?;
+            let offset = match flags.append {
+                true => state.inode.size,
+                false => offset,
+            };
+            let end = end_of(offset, data.len())?;
+            op.takes_rights(ino, &mut state, flags.kill_suidgid)?;
+            op.may_end_at(node, &state, end)?;
+            let new_blocks = missing_blocks(op, node, &state, offset, end)?;
+            let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
+            // A digest copies what went through the log, and has all of it twice for a moment.
+            let copied = place.stolen.runs.is_empty();
+            op.need_content(if copied { blocks } else { new_blocks }, blocks)?;
+            place.fit(op, offset, data)?;
+            let kill = flags.kill_suidgid;
+            let kill_flag = if kill { flag::KILL_SUID } else { 0 };
+            let stolen = &place.stolen;
+            let logged = log_pieces(op, &mut state.overlay, ino, offset, data, stolen, kill_flag)?;
+            after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
+            place.stolen.runs.clear();
+            Ok(end)
+        });
+        // Those that no record names.
+        self.blocks.put(&mut place.stolen.runs);
+        self.blocks.put(&mut place.surplus);
+        match result {
+            Ok(end) => Ok(Some(end)),
+            Err(Errno::NOSPC | Errno::FBIG) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Where the file ends, as far as this client knows without asking.
+    fn end_now(&self, ino: u64, known: Option<&Node>) -> u64 {
+        let size_of = |node: &Node| node.state.read().inode.size;
+        match known {
+            Some(node) => size_of(node),
+            None => self.nodes.get(ino).map_or(0, |node| size_of(&node)),
+        }
+    }
+
+    /// Where the bytes of a call go that begins at byte `offset`, and the bytes of log that it may need.
+    /// `None`: they go nowhere as a whole.
+    fn places_for(&self, offset: u64, data: &[u8]) -> Result<Option<(Places, u64)>> {
+        let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
+        let blocks = (data.len() - head) / BLOCK_BYTES;
+        let pieces = data.len() / WRITE_PIECE_BYTES + EDGES;
+        let logged = data.len() + pieces * RECORD_OVERHEAD_MAX;
+        let may_log = logged as u64 <= self.log.permit_bytes_max();
+        let mut runs = Runs::new();
+        let taken = self.take_blocks(blocks as u64, &mut runs)?
+            || !may_log && self.take_blocks_later(blocks as u64, &mut runs)?;
+        if taken {
+            let edges = EDGE_BYTES_MAX + EDGES * RECORD_OVERHEAD_MAX;
+            let log = (edges + runs.len() * record_bytes(StealBody::BYTES, 0)) as u64;
+            let few = runs.len() <= RUNS_MAX * data.len().div_ceil(WRITE_PIECE_BYTES);
+            let fit =
+                runs.len() + 2 * EDGES <= CHAIN_RECORDS_MAX && log <= self.log.permit_bytes_max();
+            if fit && (few || !may_log) {
+                // Another daemon may have given them to somebody else.
+                self.still_served()
+                    .map_err(crate::client::session::final_errno)?;
+                self.fill_blocks(&data[head..], &runs)?;
+                return Ok(Some((Places::stolen(head, runs), log)));
+            }
+            self.blocks.put(&mut runs);
+        }
+        Ok(may_log.then(|| (Places::logged(data.len()), logged as u64)))
+    }
+
+    /// Takes blocks for a call that can go nowhere else as a whole, once what earlier calls have replaced is
+    /// free: a program that overwrites a file faster than its log is digested finds little room otherwise, however
+    /// large the volume. `false`: the volume lacks room.
+    #[cold]
+    fn take_blocks_later(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
+        if !self.may_steal() {
+            return Ok(false);
+        }
+        let needed = blocks * GRANT_PART;
+        // This has the log digested. Blocks that a reader may still look at count as free here.
+        if self.space()?.free < needed {
+            return Ok(false);
+        }
+        for _ in 0..GRANT_TRIES {
+            // The answer comes when they are free.
+            match self.get_room(needed * BLOCK) {
+                Ok(()) => self.return_room()?,
+                Err(Errno::NOSPC) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+            if self.take_blocks(blocks, into)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Where the bytes of a call go.
+struct Places {
+    stolen: Stolen,
+    /// Blocks that were taken and are one too many.
+    surplus: Runs,
+}
+
+impl Places {
+    /// These runs, which hold the bytes from byte `from` on.
+    fn stolen(from: usize, runs: Runs) -> Self {
+        let (fenced, surplus) = (true, Runs::new());
+        Self {
+            stolen: Stolen { from, runs, fenced },
+            surplus,
+        }
+    }
+
+    /// The log.
+    fn logged(bytes: usize) -> Self {
+        Self::stolen(bytes, Runs::new())
+    }
+
+    /// Writes the blocks anew, inside of the inode's lock, if the call begins elsewhere in a block than was
+    /// thought when they were written: what is appended to had become longer. Repeating the call could
+    /// go on for ever while others append.
+    fn fit(&mut self, op: &Op<'_>, offset: u64, data: &[u8]) -> std::result::Result<(), Stop> {
+        let stolen = &mut self.stolen;
+        if stolen.runs.is_empty() || (offset + stolen.from as u64).is_multiple_of(BLOCK) {
+            return Ok(());
+        }
+        stolen.from = (offset.next_multiple_of(BLOCK) - offset) as usize;
+        let full = (data.len() - stolen.from) / BLOCK_BYTES;
+        let taken: u64 = stolen.runs.iter().map(|run| run.blocks).sum();
+        // They differ by one at most, and there are many.
+        if taken > full as u64
+            && let Some(last) = stolen.runs.last_mut()
+        {
+            last.blocks -= 1;
+            let addr = last.addr.plus(last.blocks);
+            self.surplus.push(BlockRun { addr, blocks: 1 });
+            if last.blocks == 0 {
+                stolen.runs.pop();
+            }
+        }
+        let filled = op.session.fill_blocks(&data[stolen.from..], &stolen.runs);
+        if filled.is_err() {
+            // Nobody uses them again.
+            stolen.runs.clear();
+        }
+        Ok(filled?)
+    }
+}

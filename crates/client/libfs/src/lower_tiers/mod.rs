@@ -1,0 +1,4 @@
+//! Blocks that lie below NVM.
+
+pub(crate) mod flash;
+pub(crate) mod lower;

@@ -1,0 +1,306 @@
+//! Listing directories: the log's changes merged over the volume's tree, in key order.
+//!
+//! A cookie is the key of the entry before, so a listing goes on at the same place
+//! whatever was made or removed meanwhile, also after a restart. Entries are copied
+//! out in batches: nobody waits for the directory's lock while the sink works.
+
+use crate::client::op::Op;
+use crate::client::session::{Need, Session, final_errno};
+use crate::errno::{Result, Stop};
+use crate::inodes::attr::{Attr, Caller};
+use crate::inodes::dir::{Change, DirState};
+use crate::inodes::entries::KIND_DIR;
+use shale_format::{DirKey, Ino};
+use shale_volume::Dirent;
+use std::ops::ControlFlow;
+
+/// Most entries that are looked at under one hold of the directory's lock.
+const BATCH: usize = 512;
+/// Cookie behind `.`.
+const AFTER_DOT: u64 = 1;
+/// Cookie behind `..`.
+const AFTER_DOT_DOT: u64 = 2;
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// Name.
+    pub name: &'a [u8],
+    /// Inode number.
+    pub ino: u64,
+    /// Type of the inode, as in `d_type`.
+    pub kind: u8,
+    /// Where to go on after this entry; never 0, below 2^63.
+    pub cookie: u64,
+    /// Attributes, if they were asked for and at hand. Never of `.` and `..`.
+    pub attr: Option<Attr>,
+}
+
+/// An entry on its way to the sink.
+struct Listed {
+    key: DirKey,
+    ino: u64,
+    kind: u8,
+    name: Vec<u8>,
+}
+
+/// Some entries, and where the next batch begins (`None`: there is no more).
+struct Batch {
+    entries: Vec<Listed>,
+    next: Option<DirKey>,
+}
+
+impl Session {
+    /// Calls `sink` with the entries of a directory behind `cookie` (0: from the start,
+    /// with `.` and `..`) until it says `false` or there are no more. An entry that is
+    /// neither made nor removed meanwhile is delivered exactly once. With `plus`
+    /// attributes come along where they are at hand. Errors: `ENOTDIR`, `ENOENT` when
+    /// the directory was removed.
+    pub fn readdir(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        cookie: u64,
+        plus: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if cookie < AFTER_DOT_DOT {
+            let parent = self.run(caller, Need::default(), |op| {
+                let node = op.node(ino)?;
+                let state = op.read(&node)?;
+                op.live_dir(&state)?;
+                Ok(state.inode.parent.max(Ino::ROOT.0))
+            })?;
+            let dots = [(&b"."[..], ino, AFTER_DOT), (b"..", parent, AFTER_DOT_DOT)];
+            for (name, ino, at) in dots {
+                let entry = DirEntry {
+                    name,
+                    ino,
+                    kind: KIND_DIR,
+                    cookie: at,
+                    attr: None,
+                };
+                if at > cookie && !sink(entry) {
+                    return Ok(());
+                }
+            }
+        }
+        let mut from = Some(DirKey(cookie.saturating_add(1)).max(DirKey::FIRST));
+        while let Some(key) = from {
+            let batch = self.run(caller, Need::default(), |op| batch(op, ino, key))?;
+            for e in &batch.entries {
+                // An inode that cannot be read has a name all the same: who asks for it hears why.
+                let attr = plus.then(|| self.attr_at_hand(e.ino));
+                let attr = attr.and_then(Result::ok).flatten();
+                let entry = DirEntry {
+                    name: &e.name,
+                    ino: e.ino,
+                    kind: e.kind,
+                    cookie: e.key.0,
+                    attr,
+                };
+                if !sink(entry) {
+                    if attr.is_some() {
+                        self.unrefer(e.ino, 1);
+                    }
+                    return Ok(());
+                }
+            }
+            from = batch.next;
+        }
+        Ok(())
+    }
+}
+
+fn batch(op: &Op<'_>, ino: u64, from: DirKey) -> std::result::Result<Batch, Stop> {
+    let node = op.node(ino)?;
+    let state = op.read(&node)?;
+    op.live_dir(&state)?;
+    let mut old = Vec::new();
+    if state.in_volume {
+        op.session.note_directory(&state.inode);
+        op.session.view.entries(&state.inode, from, &mut |d| {
+            old.push(d);
+            if old.len() < BATCH {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+    }
+    Ok(merge(old, &state.dir, from))
+}
+
+/// Lays changes over the entries of the volume from `from` on, of which `old` are the
+/// first, all of them if there are fewer than [`BATCH`].
+fn merge(old: Vec<Dirent>, changes: &DirState, from: DirKey) -> Batch {
+    // Behind the last entry read the volume may have more: that is for the next batch.
+    let known_to = match old.last() {
+        Some(last) if old.len() >= BATCH => last.key,
+        _ => DirKey(u64::MAX),
+    };
+    let mut old = old.into_iter().peekable();
+    let mut new = changes
+        .from(from)
+        .take_while(|(k, _)| *k <= known_to)
+        .peekable();
+    let mut entries = Vec::new();
+    let mut last = from;
+    for _ in 0..BATCH {
+        let (old_key, new_key) = (old.peek().map(|d| d.key), new.peek().map(|&(k, _)| k));
+        match (old_key, new_key) {
+            (None, None) => {
+                let more = known_to != DirKey(u64::MAX);
+                return Batch {
+                    entries,
+                    next: more.then(|| DirKey(known_to.0 + 1)),
+                };
+            }
+            (Some(o), n) if n.is_none_or(|n| o < n) => {
+                last = o;
+                entries.extend(old.next().map(|d| Listed {
+                    key: d.key,
+                    ino: d.ino.0,
+                    kind: d.kind,
+                    name: d.name,
+                }));
+            }
+            (o, _) => {
+                if o.is_some() && o == new_key {
+                    old.next();
+                }
+                if let Some((key, change)) = new.next() {
+                    last = key;
+                    entries.extend(listed(key, change));
+                }
+            }
+        }
+    }
+    Batch {
+        entries,
+        next: Some(DirKey(last.0 + 1)),
+    }
+}
+
+fn listed(key: DirKey, change: &Change) -> Option<Listed> {
+    let e = change.entry.as_ref()?;
+    Some(Listed {
+        key,
+        ino: e.ino,
+        kind: e.kind,
+        name: e.name.to_vec(),
+    })
+}
+
+impl Session {
+    /// Attributes of an inode that a listing names, if nobody has to be waited for.
+    /// Inodes that are not in memory are as the volume has them, and stay out of
+    /// memory: a listing must not push out what is used.
+    fn attr_at_hand(&self, ino: u64) -> Result<Option<Attr>> {
+        let caller = Caller::default();
+        if self.nodes.get(ino).is_some() {
+            return self.run(&caller, Need::default(), |op| match op.node(ino) {
+                Ok(node) => {
+                    let state = node.state.try_read().filter(|s| !s.dead && !s.shifting);
+                    let attr = state.map(|s| Attr::of(&s.inode, s.blocks));
+                    if attr.is_some() {
+                        op.refer(ino);
+                    }
+                    Ok(attr)
+                }
+                Err(_) => Ok(None),
+            });
+        }
+        // Only a kernel is told so many attributes that it did not ask for.
+        let Some(kernel) = self.kernel.get() else {
+            return Ok(None);
+        };
+        let attr = self.glance(ino, || {
+            let inode = match self.inode(ino) {
+                // Who asks for it waits for it.
+                Err(Stop::Blocks(_)) => return Ok(None),
+                other => other.map_err(final_errno)?,
+            };
+            kernel.note_use(ino);
+            if inode.is_some() {
+                kernel.refer(ino);
+            }
+            Ok(inode.map(|i| Attr::of(&i, i.blocks)))
+        })?;
+        Ok(attr.flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inodes::dir::Entry;
+    use shale_format::LogPos;
+    use std::collections::BTreeMap;
+
+    fn dirent(key: u64) -> Dirent {
+        Dirent {
+            key: DirKey(key),
+            ino: Ino(key),
+            kind: 8,
+            name: key.to_string().into(),
+        }
+    }
+
+    fn all(volume: &BTreeMap<u64, Dirent>, changes: &DirState) -> Vec<(u64, u64)> {
+        let mut got = Vec::new();
+        let mut from = Some(DirKey(64));
+        while let Some(key) = from {
+            let old = volume
+                .range(key.0..)
+                .take(BATCH)
+                .map(|(_, d)| d.clone())
+                .collect();
+            let batch = merge(old, changes, key);
+            got.extend(batch.entries.iter().map(|e| (e.key.0, e.ino)));
+            assert!(batch.next.is_none_or(|n| n > key), "every batch gets on");
+            from = batch.next;
+        }
+        got
+    }
+
+    #[test]
+    fn merged_batches_are_the_directory() {
+        let volume: BTreeMap<u64, Dirent> = (100..3000)
+            .filter(|k| k % 3 != 0)
+            .map(|k| (k, dirent(k)))
+            .collect();
+        let mut changes = DirState::default();
+        let mut model: BTreeMap<u64, u64> = volume.keys().map(|&k| (k, k)).collect();
+        for key in (64..5000).filter(|k| k % 5 == 0) {
+            let made = key % 2 == 0;
+            let entry = Entry {
+                ino: key + 7,
+                kind: 8,
+                name: Box::from(&b"n"[..]),
+            };
+            changes.set(DirKey(key), made.then_some(entry), LogPos(1));
+            if made {
+                model.insert(key, key + 7);
+            } else {
+                model.remove(&key);
+            }
+        }
+        assert_eq!(
+            all(&volume, &changes),
+            model.into_iter().collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_long_run_of_removed_names_is_passed() {
+        let volume: BTreeMap<u64, Dirent> = (100..3000).map(|k| (k, dirent(k))).collect();
+        let mut changes = DirState::default();
+        for key in 100..2900 {
+            changes.set(DirKey(key), None, LogPos(1));
+        }
+        assert_eq!(all(&volume, &changes).first(), Some(&(2900, 2900)));
+        assert_eq!(all(&volume, &changes).len(), 100);
+        assert!(all(&BTreeMap::new(), &changes).is_empty());
+    }
+}

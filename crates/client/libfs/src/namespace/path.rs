@@ -1,0 +1,533 @@
+//! The file system by path, as one caller sees it: every permission is checked here.
+//!
+//! A call walks its paths, checks what the caller may, and does the operation on the inodes it
+//! found, all in one run ([`Session::make_where`]): so it never meets another inode that
+//! has got the number of one that was removed meanwhile.
+
+use crate::client::op::Op;
+use crate::client::session::{Need, Session};
+use crate::errno::{Errno, Result, Stop};
+use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime};
+use crate::inodes::entries::{KIND_DIR, check_length, check_new};
+use crate::io::handle::File;
+use crate::io::read::wrong_type;
+use crate::namespace::access::{EXECUTE, WRITE, may_set, may_take_from};
+use crate::namespace::meta::StatFs;
+use crate::namespace::names::Fresh;
+use crate::namespace::rename::{Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, is_kind, no_cycle};
+use crate::namespace::walk::{Last, Target, split, walk, walk_to_change};
+use rustix::fs::OFlags;
+use shale_format::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Entries that [`ReadDir`] fetches at a time.
+const FETCH: usize = 256;
+
+/// The tree of names, for one caller.
+#[derive(Clone)]
+pub struct Tree {
+    pub(crate) session: Arc<Session>,
+    pub(crate) caller: Caller,
+}
+
+impl Session {
+    /// The tree as `caller` may see and change it.
+    pub fn tree(self: &Arc<Self>, caller: Caller) -> Tree {
+        Tree {
+            session: self.clone(),
+            caller: Caller {
+                request: 0,
+                ..caller
+            },
+        }
+    }
+
+    /// Walks along paths that were found in the table of whole paths, and those that
+    /// had to be walked.
+    pub fn path_counts(&self) -> (u64, u64) {
+        self.paths.counts()
+    }
+}
+
+impl Tree {
+    pub(crate) fn look<T>(
+        &self,
+        f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        self.session.run(&self.caller, Need::default(), f)
+    }
+
+    /// Makes what `path` is to name.
+    fn make(&self, path: &[u8], slash_ok: bool, fresh: &Fresh<'_>) -> Result<()> {
+        let place = |op: &Op<'_>| vacant(op, path, slash_ok);
+        let made = self
+            .session
+            .make_where(&self.caller, fresh, NAME_BYTES_MAX, place);
+        made.map(|_| ())
+    }
+
+    /// Opens a file; see [`Session::open`].
+    pub fn open(&self, path: &[u8], flags: OFlags, mode: u32) -> Result<File> {
+        self.session.open(&self.caller, path, flags, mode)
+    }
+
+    /// Attributes of what `path` leads to. Errors of all walks: `ENOENT`, `ENOTDIR`,
+    /// `EACCES`, `ELOOP`, `ENAMETOOLONG`.
+    pub fn stat(&self, path: &[u8]) -> Result<Attr> {
+        self.attr(path, true)
+    }
+
+    /// As [`Self::stat`], of a symbolic link itself.
+    pub fn lstat(&self, path: &[u8]) -> Result<Attr> {
+        self.attr(path, false)
+    }
+
+    fn attr(&self, path: &[u8], follow: bool) -> Result<Attr> {
+        self.look(|op| {
+            let target = walk(op, path, follow)?;
+            let node = op.node(target.ino()?)?;
+            let state = op.read(&node)?;
+            Ok(Attr::of(&state.inode, state.blocks))
+        })
+    }
+
+    /// Makes a directory. Errors: as [`Session::mkdir`] and of the walk.
+    pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
+        self.make(path, true, &Fresh::directory(&self.caller, mode))
+    }
+
+    /// Makes a file, FIFO, socket or (superuser only, `EPERM`) device node.
+    pub fn mknod(&self, path: &[u8], mode: u32, rdev: u64) -> Result<()> {
+        // A whiteout may be made by everybody, as Linux has it since 5.8.
+        let whiteout = mode & libc::S_IFMT == libc::S_IFCHR && rdev == 0;
+        let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) && !whiteout;
+        if device && self.caller.uid != 0 {
+            // Only where nothing is missing to it but the right.
+            self.look(|op| vacant(op, path, false))?;
+            return Err(Errno::PERM);
+        }
+        self.make(path, false, &Fresh::node(&self.caller, mode, rdev)?)
+    }
+
+    /// Makes a symbolic link at `path` to `target`.
+    pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        self.make(path, false, &Fresh::link(target)?)
+    }
+
+    /// Target of a symbolic link. Errors: `EINVAL` for anything else.
+    pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let place = |op: &Op<'_>| Ok(walk(op, path, false)?.ino()?);
+        self.session.readlink_where(&self.caller, place)
+    }
+
+    /// Gives the file at `old` (a symbolic link is not followed) the name `new`.
+    pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        self.link_where(|op| {
+            let ino = walk(op, old, false)?.ino()?;
+            let (dir, name) = vacant(op, new, false)?;
+            Ok((ino, dir, name))
+        })
+    }
+
+    /// Gives an open file the name `new`.
+    pub(crate) fn link_open(&self, ino: u64, new: &[u8]) -> Result<()> {
+        self.link_where(|op| {
+            let node = op.node(ino)?;
+            // Asked before a name is followed: it may be one that gets none again.
+            let may = op.may_link(&*op.read(&node)?);
+            let (dir, name) = vacant(op, new, false)?;
+            may.map(|()| (ino, dir, name))
+        })
+    }
+
+    fn link_where(
+        &self,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, u64, Vec<u8>), Stop>,
+    ) -> Result<()> {
+        let linked = self.session.link_where(&self.caller, NAME_BYTES_MAX, place);
+        linked.map(|_| ())
+    }
+
+    /// Removes a name. Errors: `EISDIR`, `EPERM` in a sticky directory.
+    pub fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.remove(false, |op| {
+            let target = walk_bare(op, path)?;
+            let name = name_of(&target, Errno::ISDIR)?;
+            let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
+            if target.slash {
+                return Err(if kind == KIND_DIR {
+                    Errno::ISDIR
+                } else {
+                    Errno::NOTDIR
+                }
+                .into());
+            }
+            may_take(op, target.dir, ino)?;
+            Ok((target.dir, name, Some(ino)))
+        })
+    }
+
+    fn remove(
+        &self,
+        want_dir: bool,
+        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, Vec<u8>, Option<u64>), Stop>,
+    ) -> Result<()> {
+        self.session
+            .remove_where(&self.caller, NAME_BYTES_MAX, want_dir, place)
+    }
+
+    /// Removes an empty directory. Errors: `ENOTEMPTY`, `ENOTDIR`, `EINVAL` for `.`,
+    /// `EBUSY` for the root.
+    pub fn rmdir(&self, path: &[u8]) -> Result<()> {
+        self.remove(true, |op| {
+            let target = walk_bare(op, path)?;
+            let name = match &target.last {
+                Last::Name(_) => name_of(&target, Errno::INVAL)?,
+                Last::DotDot => return Err(Errno::NOTEMPTY.into()),
+                Last::Dot if is_root(path) => return Err(Errno::BUSY.into()),
+                Last::Dot => return Err(Errno::INVAL.into()),
+            };
+            let (ino, _) = target.found.ok_or(Errno::NOENT)?;
+            may_take(op, target.dir, ino)?;
+            Ok((target.dir, name, Some(ino)))
+        })
+    }
+
+    /// Moves a name; `flags` as [`Session::rename`], which tells the errors too.
+    pub fn rename(&self, old: &[u8], new: &[u8], flags: u32) -> Result<()> {
+        if !is_kind(flags) {
+            return Err(Errno::INVAL);
+        }
+        let place = |op: &Op<'_>| {
+            let old = walk_bare(op, old)?;
+            let new = walk_bare(op, new)?;
+            let dots = if flags & RENAME_NOREPLACE != 0 {
+                Errno::EXIST
+            } else {
+                Errno::BUSY
+            };
+            let names = (old.name(Errno::BUSY)?.to_vec(), new.name(dots)?.to_vec());
+            check_length(&names.0)?;
+            let source = old.found.ok_or(Errno::NOENT)?;
+            check_length(&names.1)?;
+            may_rename(op, source, &old, &new, flags)?;
+            check_new(&names.1)?;
+            Ok(Ask {
+                from: (old.dir, names.0),
+                to: (new.dir, names.1),
+                flags,
+                expected: Some((source.0, new.found.map(|t| t.0))),
+            })
+        };
+        self.session
+            .rename_where(&self.caller, 2 * NAME_BYTES_MAX, place)
+    }
+
+    /// Sets the permission bits.
+    pub fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
+        self.set(
+            path,
+            true,
+            &SetAttr {
+                mode: Some(mode),
+                ..SetAttr::default()
+            },
+        )
+    }
+
+    /// Sets owner and group, `None` leaves one; `follow`: of what a symbolic link names.
+    /// Set-id bits of a file go even if both stay.
+    pub fn chown(
+        &self,
+        path: &[u8],
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> Result<()> {
+        self.set(
+            path,
+            follow,
+            &SetAttr {
+                uid,
+                gid,
+                kill_suidgid: true,
+                ..SetAttr::default()
+            },
+        )
+    }
+
+    /// Sets the times of last access and change, `None` leaves one.
+    pub fn utimens(
+        &self,
+        path: &[u8],
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+        follow: bool,
+    ) -> Result<()> {
+        self.set(
+            path,
+            follow,
+            &SetAttr {
+                atime,
+                mtime,
+                ..SetAttr::default()
+            },
+        )
+    }
+
+    fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
+        let place = |op: &Op<'_>| {
+            let ino = walk(op, path, follow)?.ino()?;
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            let acl = op.deciding_acl(&state)?;
+            Ok((ino, may_set(op.caller, &state.inode, acl.as_ref(), set)?))
+        };
+        let done = self.session.set_attributes_where(&self.caller, place);
+        done.map(|_| ())
+    }
+
+    /// Sets the size of the file at `path`.
+    pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
+        let place = |op: &Op<'_>| {
+            let ino = walk(op, path, true)?.ino()?;
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            if !state.inode.is_file() {
+                return Err(wrong_type(&state).into());
+            }
+            op.may(&state, WRITE)?;
+            Ok(ino)
+        };
+        let kill = self.caller.uid != 0;
+        self.session
+            .truncate_where(&self.caller, size, kill, &|| 0, place)
+    }
+
+    /// Checks permissions as access(2): bits 4 read, 2 write, 1 execute; 0: existence.
+    pub fn access(&self, path: &[u8], want: u32) -> Result<()> {
+        if want > 7 {
+            return Err(Errno::INVAL);
+        }
+        self.look(|op| {
+            let node = op.node(walk(op, path, true)?.ino()?)?;
+            let state = op.read(&node)?;
+            op.may(&state, want)?;
+            if want & WRITE != 0 {
+                crate::inodes::flags::may_write(&state.inode, true)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The entries of the directory at `path`, without `.` and `..`.
+    pub fn read_dir(&self, path: &[u8]) -> Result<ReadDir> {
+        self.open(path, OFlags::RDONLY | OFlags::DIRECTORY, 0)?
+            .read_dir()
+    }
+
+    /// Sizes of the file system.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.session.statfs()
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) -> Result<()> {
+        self.session.sync_all()
+    }
+}
+
+fn is_root(path: &[u8]) -> bool {
+    path.iter().all(|&b| b == b'/')
+}
+
+/// Walks to where a name is to be made: directory and name. `slash_ok`: for a directory.
+fn vacant(op: &Op<'_>, path: &[u8], slash_ok: bool) -> std::result::Result<(u64, Vec<u8>), Stop> {
+    let target = walk_bare(op, path)?;
+    let name = name_of(&target, Errno::EXIST)?;
+    if target.found.is_some() {
+        return Err(Errno::EXIST.into());
+    }
+    if target.slash && !slash_ok {
+        return Err(Errno::NOENT.into());
+    }
+    may_change(op, target.dir)?;
+    Ok((target.dir, name))
+}
+
+/// Walks to a name itself: a symbolic link at the end is not followed, slash or not. A
+/// name that is too long is found to be that only after its directory was found.
+fn walk_bare(op: &Op<'_>, path: &[u8]) -> std::result::Result<Target, Stop> {
+    let (prefix, last, slash) = split(path);
+    if check_length(last).is_ok() || path.len() > PATH_BYTES_MAX {
+        let bare = &path[..prefix.len() + last.len()];
+        let bare = if bare.is_empty() { path } else { bare };
+        return Ok(Target {
+            slash,
+            ..walk_to_change(op, bare)?
+        });
+    }
+    let parent = walk(op, &[prefix, b"."].concat(), false)?;
+    Ok(Target {
+        last: Last::Name(last.into()),
+        slash,
+        found: None,
+        ..parent
+    })
+}
+
+/// The name that an operation makes, moves or removes; `other` if it is none.
+fn name_of(target: &Target, other: Errno) -> Result<Vec<u8>> {
+    let name = target.name(other)?;
+    check_length(name)?;
+    Ok(name.to_vec())
+}
+
+fn may_change(op: &Op<'_>, dir: u64) -> std::result::Result<(), Stop> {
+    let node = op.node(dir)?;
+    op.may(&*op.read(&node)?, WRITE | EXECUTE)
+}
+
+/// Whether the caller may take a name of inode `ino` out of directory `dir`.
+fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
+    may_change(op, dir)?;
+    let dir = op.node(dir)?;
+    let dir = op.read(&dir)?.inode;
+    let child = op.node_to_change(ino)?;
+    let child = op.read(&child)?.inode;
+    Ok(may_take_from(op.caller, &dir, &child)?)
+}
+
+fn may_rename(
+    op: &Op<'_>,
+    source: (u64, u8),
+    old: &Target,
+    new: &Target,
+    flags: u32,
+) -> std::result::Result<(), Stop> {
+    let exchange = flags == RENAME_EXCHANGE;
+    match new.found {
+        Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(Errno::EXIST.into()),
+        None if exchange => return Err(Errno::NOENT.into()),
+        _ => {}
+    }
+    let other_dir = exchange && new.found.is_some_and(|t| t.1 == KIND_DIR);
+    let for_files = source.1 != KIND_DIR && (old.slash || !exchange && new.slash);
+    if for_files || exchange && new.slash && !other_dir {
+        return Err(Errno::NOTDIR.into());
+    }
+    no_cycle(op, (old.dir, new.dir), source, new.found, flags)?;
+    match new.found {
+        // Two names of one inode: nothing will be done.
+        Some((target, _)) if target == source.0 => return Ok(()),
+        Some((target, kind)) => {
+            may_take(op, old.dir, source.0)?;
+            may_take(op, new.dir, target)?;
+            match (source.1 == KIND_DIR, kind == KIND_DIR) {
+                (true, false) if !exchange => return Err(Errno::NOTDIR.into()),
+                (false, true) if !exchange => return Err(Errno::ISDIR.into()),
+                _ => {}
+            }
+        }
+        None => {
+            may_take(op, old.dir, source.0)?;
+            may_change(op, new.dir)?;
+        }
+    }
+    if old.dir != new.dir {
+        // A directory that gets another parent changes its own entry `..`.
+        let moved = [
+            Some(source).filter(|s| s.1 == KIND_DIR),
+            new.found.filter(|_| other_dir),
+        ];
+        for (ino, _) in moved.into_iter().flatten() {
+            let node = op.node(ino)?;
+            op.may(&*op.read(&node)?, WRITE)?;
+        }
+    }
+    Ok(())
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedEntry {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Inode number.
+    pub ino: u64,
+    /// Type, as in `d_type`.
+    pub kind: u8,
+    /// Where [`ReadDir::seek`] goes on behind this entry.
+    pub cookie: u64,
+}
+
+/// Walks through the entries of a directory, without `.` and `..`.
+pub struct ReadDir {
+    session: Arc<Session>,
+    caller: Caller,
+    ino: u64,
+    cookie: u64,
+    fetched: VecDeque<ListedEntry>,
+    end: bool,
+}
+
+impl ReadDir {
+    pub(crate) fn new(session: Arc<Session>, caller: Caller, ino: u64) -> Self {
+        Self {
+            session,
+            caller,
+            ino,
+            cookie: 0,
+            fetched: VecDeque::new(),
+            end: false,
+        }
+    }
+
+    /// Goes on behind the entry with this cookie; 0: from the start.
+    pub fn seek(&mut self, cookie: u64) {
+        self.cookie = cookie;
+        self.fetched.clear();
+        self.end = false;
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        let fetched = &mut self.fetched;
+        let mut full = false;
+        self.session
+            .readdir(&self.caller, self.ino, self.cookie, false, &mut |e| {
+                if fetched.len() >= FETCH {
+                    full = true;
+                    return false;
+                }
+                if !matches!(e.name, b"." | b"..") {
+                    let name = e.name.to_vec();
+                    fetched.push_back(ListedEntry {
+                        name,
+                        ino: e.ino,
+                        kind: e.kind,
+                        cookie: e.cookie,
+                    });
+                }
+                true
+            })?;
+        self.end = !full;
+        self.cookie = self.fetched.back().map_or(self.cookie, |e| e.cookie);
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<ListedEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.fetched.is_empty()
+            && !self.end
+            && let Err(e) = self.fetch()
+        {
+            self.end = true;
+            return Some(Err(e));
+        }
+        self.fetched.pop_front().map(Ok)
+    }
+}

@@ -1,0 +1,286 @@
+//! Walking along paths, as path_resolution(7) has it.
+//!
+//! A walk happens inside the gate and takes one directory's lock at a time, in the run in which
+//! what it finds is used: no other client can change that before the run is over. Another
+//! thread of this one can: an operation on names looks them up again under the locks that it
+//! needs, and the run begins anew if they stand for something else by then.
+
+use crate::client::op::Op;
+use crate::errno::{Errno, Stop};
+use crate::inodes::entries::{KIND_DIR, KIND_SYMLINK, check_length, find};
+use crate::io::read::read_target;
+use crate::namespace::access::EXECUTE;
+use crate::namespace::path_cache::{Passed, Way};
+use shale_format::Ino;
+use shale_format::limits::PATH_BYTES_MAX;
+use shale_proto::LeaseMode;
+
+/// Most symbolic links that one walk follows.
+const LINKS_MAX: u32 = 40;
+
+/// The last component of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// A name, which may stand for nothing.
+    Name(Vec<u8>),
+    /// `.`, or nothing but slashes.
+    Dot,
+    /// `..`.
+    DotDot,
+}
+
+/// Where a path leads.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// Directory in which the last component is looked up.
+    pub dir: u64,
+    /// The last component.
+    pub last: Last,
+    /// Whether a slash follows it: only a directory will do.
+    pub slash: bool,
+    /// Inode and type, if it exists.
+    pub found: Option<(u64, u8)>,
+}
+
+impl Target {
+    /// The name, for operations that make, remove or move one; `other` if there is none.
+    pub(crate) fn name(&self, other: Errno) -> Result<&[u8], Errno> {
+        match &self.last {
+            Last::Name(name) => Ok(name),
+            _ => Err(other),
+        }
+    }
+
+    /// The inode; `ENOENT` if there is none, `ENOTDIR` if a slash follows a file.
+    pub(crate) fn ino(&self) -> Result<u64, Errno> {
+        match self.found {
+            None => Err(Errno::NOENT),
+            Some((_, kind)) if self.slash && kind != KIND_DIR => Err(Errno::NOTDIR),
+            Some((ino, _)) => Ok(ino),
+        }
+    }
+}
+
+/// One walk.
+struct Walk<'o, 's> {
+    op: &'o Op<'s>,
+    /// What is not there will be made.
+    create: bool,
+    /// Lease on the directory of the last component: one that will be changed is not
+    /// asked for twice.
+    last: LeaseMode,
+    links: u32,
+    passed: Vec<Passed>,
+}
+
+/// Walks along `path`, which begins at the root with or without a slash. `follow`:
+/// whether a symbolic link at its end is followed; a slash behind it always does.
+/// Errors: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
+pub(crate) fn walk(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
+    Walk::new(op, false, LeaseMode::Shared).whole(path, follow)
+}
+
+/// As [`walk`], to a name that will be made, removed or moved; nothing is followed.
+pub(crate) fn walk_to_change(op: &Op<'_>, path: &[u8]) -> Result<Target, Stop> {
+    Walk::new(op, false, LeaseMode::Exclusive).whole(path, false)
+}
+
+/// As [`walk`], to a file that is made if it is not there: `EISDIR` for a name with a
+/// slash behind it, whatever it stands for.
+pub(crate) fn walk_to_create(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
+    // Without following it must be new.
+    let last = if follow {
+        LeaseMode::Shared
+    } else {
+        LeaseMode::Exclusive
+    };
+    Walk::new(op, true, last).whole(path, follow)
+}
+
+/// A path's directory part, its last component, and whether slashes follow.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+    let start = path[..end]
+        .iter()
+        .rposition(|&b| b == b'/')
+        .map_or(0, |at| at + 1);
+    (&path[..start], &path[start..end], end < path.len())
+}
+
+impl<'o, 's> Walk<'o, 's> {
+    fn new(op: &'o Op<'s>, create: bool, last: LeaseMode) -> Self {
+        op.follows_names();
+        Self {
+            op,
+            create,
+            last,
+            links: 0,
+            passed: Vec::new(),
+        }
+    }
+
+    fn whole(&mut self, path: &[u8], follow: bool) -> Result<Target, Stop> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if path.len() > PATH_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if path.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        self.last(Ino::ROOT.0, path, follow, true)
+    }
+
+    /// Walks from directory `start`; `whole`: this is the caller's path, which begins
+    /// at the root, and not a link's.
+    fn last(&mut self, start: u64, path: &[u8], follow: bool, whole: bool) -> Result<Target, Stop> {
+        let (prefix, last, slash) = split(path);
+        let start = if path.starts_with(b"/") {
+            Ino::ROOT.0
+        } else {
+            start
+        };
+        let dir = if whole {
+            self.known_dir(prefix)?
+        } else {
+            self.dir(start, prefix)?
+        };
+        let target = |last, found| Target {
+            dir,
+            last,
+            slash,
+            found,
+        };
+        match last {
+            b"" => Ok(target(Last::Dot, Some((dir, KIND_DIR)))),
+            b"." => {
+                let here = self.step(dir, last)?;
+                Ok(target(Last::Dot, here))
+            }
+            b".." => {
+                let above = self.step(dir, last)?;
+                Ok(target(Last::DotDot, above))
+            }
+            _ if slash && self.create => {
+                self.step(dir, b".")?;
+                Err(Errno::ISDIR.into())
+            }
+            name => match self.step_in(dir, name, self.last)? {
+                Some((link, KIND_SYMLINK)) if follow || slash => {
+                    let to = self.link(link)?;
+                    let mut target = self.last(dir, &to, true, false)?;
+                    target.slash |= slash;
+                    Ok(target)
+                }
+                found => Ok(target(Last::Name(name.into()), found)),
+            },
+        }
+    }
+
+    /// The directory that the whole path `prefix` leads to, from the table if it knows.
+    fn known_dir(&mut self, prefix: &[u8]) -> Result<u64, Stop> {
+        if prefix.iter().all(|&b| b == b'/') {
+            return Ok(Ino::ROOT.0);
+        }
+        let (session, caller) = (self.op.session, self.op.caller);
+        let way = Way {
+            uid: caller.uid,
+            gid: caller.gid,
+            path: prefix,
+        };
+        let generation = session.paths.generation();
+        if let Some(dir) = session.paths.get(&way, |ino| session.lease_word(ino)) {
+            return Ok(dir);
+        }
+        let dir = self.dir(Ino::ROOT.0, prefix)?;
+        session.paths.note(&way, generation, &self.passed, dir);
+        Ok(dir)
+    }
+
+    /// Follows every component of `path` from `dir` on; each has to be a directory or
+    /// lead to one.
+    fn dir(&mut self, dir: u64, path: &[u8]) -> Result<u64, Stop> {
+        let mut dir = if path.starts_with(b"/") {
+            Ino::ROOT.0
+        } else {
+            dir
+        };
+        for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
+            dir = match self.step(dir, name)?.ok_or(Errno::NOENT)? {
+                (ino, KIND_DIR) => ino,
+                (link, KIND_SYMLINK) => {
+                    let to = self.link(link)?;
+                    self.dir(dir, &to)?
+                }
+                _ => return Err(Errno::NOTDIR.into()),
+            };
+        }
+        Ok(dir)
+    }
+
+    fn pass(&mut self, ino: u64) {
+        self.passed.push((ino, self.op.session.lease_word(ino)));
+    }
+
+    /// What `name` stands for in a directory that the caller may search.
+    fn step(&mut self, dir: u64, name: &[u8]) -> Result<Option<(u64, u8)>, Stop> {
+        self.step_in(dir, name, LeaseMode::Shared)
+    }
+
+    fn step_in(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        mode: LeaseMode,
+    ) -> Result<Option<(u64, u8)>, Stop> {
+        self.pass(dir);
+        let node = self.op.leased(dir, mode)?;
+        let state = self.op.read(&node)?;
+        self.op.live_dir(&state)?;
+        self.op.may(&state, EXECUTE)?;
+        match name {
+            b"." => return Ok(Some((dir, KIND_DIR))),
+            b".." => return Ok(Some((state.inode.parent.max(Ino::ROOT.0), KIND_DIR))),
+            _ => check_length(name)?,
+        }
+        Ok(find(self.op.session, &state, name)?.map(|f| (f.ino, f.kind)))
+    }
+
+    /// Target of a symbolic link on the way.
+    fn link(&mut self, ino: u64) -> Result<Vec<u8>, Stop> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::LOOP.into());
+        }
+        self.pass(ino);
+        let node = self.op.node(ino)?;
+        let state = self.op.read(&node)?;
+        if !state.inode.is_symlink() {
+            return Err(Stop::Again);
+        }
+        read_target(self.op, &node, &state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_split_at_the_last_component() {
+        let s = |p: &'static str| {
+            let (prefix, last, slash) = split(p.as_bytes());
+            (
+                std::str::from_utf8(prefix).unwrap(),
+                std::str::from_utf8(last).unwrap(),
+                slash,
+            )
+        };
+        assert_eq!(s("a"), ("", "a", false));
+        assert_eq!(s("/a"), ("/", "a", false));
+        assert_eq!(s("/a/b//"), ("/a/", "b", true));
+        assert_eq!(s("a//.."), ("a//", "..", false));
+        assert_eq!(s("///"), ("", "", true));
+    }
+}

@@ -1,0 +1,86 @@
+//! The library's own descriptors: out of the program's way, and out of its reach.
+//!
+//! They get high numbers, are closed by exec, and calls of the program that name them are
+//! told that there is no such descriptor.
+
+use crate::fd::table;
+use crate::hook::raw;
+use core::sync::atomic::{AtomicI32, Ordering};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Least number of an own descriptor; 0 before it is known.
+static FIRST: AtomicI32 = AtomicI32::new(0);
+/// Where it lies: above what programs use, but where the kernel's table stays small.
+const FIRST_MIN: u64 = 1024;
+const FIRST_MAX: u64 = 4096;
+
+fn first() -> i32 {
+    let known = FIRST.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let first = soft.clamp(FIRST_MIN, FIRST_MAX) as i32;
+    FIRST.store(first, Ordering::Relaxed);
+    first
+}
+
+/// Moves a descriptor to a high number and hides it. Where that is impossible it stays and
+/// is hidden where it is.
+pub fn hide(fd: OwnedFd) -> OwnedFd {
+    let number = fd.as_raw_fd();
+    let moved = match raw::fcntl(number, libc::F_DUPFD_CLOEXEC, first() as u64) {
+        moved if moved >= 0 => moved,
+        // Above the limit on numbers: raise it for a moment, as far as allowed.
+        _ => above_limit(number),
+    };
+    if moved < 0 {
+        table::enter_own(number);
+        return fd;
+    }
+    table::enter_own(moved as i32);
+    // SAFETY: the number was made just now and belongs to nobody else.
+    unsafe { OwnedFd::from_raw_fd(moved as i32) }
+}
+
+fn above_limit(number: i32) -> i64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if setrlimit(Resource::Nofile, raised).is_err() {
+        return -1;
+    }
+    let moved = raw::fcntl(number, libc::F_DUPFD_CLOEXEC, first() as u64);
+    // It was the limit a moment ago, so it can be the limit again.
+    let _ = setrlimit(Resource::Nofile, limit);
+    moved
+}
+
+/// Closes them in a child, whose copies would keep its parent's connections alive, but for those
+/// that keep what is mapped.
+pub fn close_all() {
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if entry == table::Entry::Own && !crate::calls::direct::keeps(fd) {
+            table::remove_own(fd);
+            raw::close(fd);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moved_and_hidden() {
+        let file: OwnedFd = std::fs::File::open("/proc/self/stat").unwrap().into();
+        let old = file.as_raw_fd();
+        let hidden = hide(file);
+        assert!(u64::from(hidden.as_raw_fd() as u32) >= FIRST_MIN && hidden.as_raw_fd() != old);
+        assert_eq!(table::get(hidden.as_raw_fd()), table::Entry::Own);
+        table::remove_own(hidden.as_raw_fd());
+    }
+}

@@ -1,0 +1,177 @@
+//! The symbols that programs call most, exported: cheaper than the way through libc's
+//! call site.
+//!
+//! Each looks whether its descriptor is in the table and goes on to libc's own function if it is
+//! not, so that a blocking call stays what libc made of it (a cancellation point).
+
+use crate::hook::raw::nr;
+use crate::hook::stubs::{FD_END, REAL, SITES_LEAD_HERE, TABLE};
+use core::arch::naked_asm;
+use core::ffi::c_void;
+
+macro_rules! by_descriptor {
+    ($($name:ident $number:expr;)*) => { $(
+        /// As in libc.
+        ///
+        /// # Safety
+        /// As in libc.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(_fd: i32, _: *mut c_void, _: usize, _: i64) -> i64 {
+            naked_asm!(
+                "mov eax, {nr}",
+                "cmp edi, {fd_end}",
+                "jae 2f",
+                "mov r10d, edi",
+                "lea r11, [rip + {table}]",
+                "cmp dword ptr [r11 + r10*4], 0",
+                "jne shale_symbol",
+                "2: jmp qword ptr [rip + {real} + {nr}*8]",
+                nr = const $number,
+                fd_end = const FD_END,
+                table = sym TABLE,
+                real = sym REAL,
+            )
+        }
+    )* };
+}
+
+macro_rules! always {
+    ($($name:ident $number:expr;)*) => { $(
+        /// As in libc.
+        ///
+        /// # Safety
+        /// As in libc.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(_: i64, _: i64, _: i64, _: i64) -> i64 {
+            naked_asm!(
+                "mov eax, {nr}",
+                "cmp dword ptr [rip + {lead}], 0",
+                "je shale_symbol",
+                "jmp qword ptr [rip + {real} + {nr}*8]",
+                nr = const $number,
+                lead = sym SITES_LEAD_HERE,
+                real = sym REAL,
+            )
+        }
+    )* };
+}
+
+by_descriptor! {
+    read nr::READ; write nr::WRITE; close nr::CLOSE;
+    lseek nr::LSEEK; lseek64 nr::LSEEK;
+    pread nr::PREAD; pread64 nr::PREAD; pwrite nr::PWRITE; pwrite64 nr::PWRITE;
+    fsync nr::FSYNC; fdatasync nr::FDATASYNC;
+    ftruncate nr::FTRUNCATE; ftruncate64 nr::FTRUNCATE;
+}
+
+always! {
+    open nr::OPEN; open64 nr::OPEN; openat nr::OPENAT; openat64 nr::OPENAT;
+    creat nr::CREAT; creat64 nr::CREAT;
+}
+
+/// Names to look up in libc, and the numbers they stand for in [`REAL`].
+pub(crate) const NAMES: [(&core::ffi::CStr, u32); 13] = [
+    (c"read", nr::READ),
+    (c"write", nr::WRITE),
+    (c"close", nr::CLOSE),
+    (c"lseek64", nr::LSEEK),
+    (c"pread64", nr::PREAD),
+    (c"pwrite64", nr::PWRITE),
+    (c"fsync", nr::FSYNC),
+    (c"fdatasync", nr::FDATASYNC),
+    (c"ftruncate64", nr::FTRUNCATE),
+    (c"open64", nr::OPEN),
+    (c"openat64", nr::OPENAT),
+    (c"creat64", nr::CREAT),
+    (c"_exit", nr::EXIT_GROUP),
+];
+
+/// As in libc; what was counted is reported first.
+///
+/// # Safety
+/// As in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: i32) -> ! {
+    crate::report::at_exit_of_process();
+    loop {
+        // SAFETY: no pointers; does not return.
+        unsafe { crate::hook::raw::syscall(nr::EXIT_GROUP, &[status as u64, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// As [`_exit`].
+///
+/// # Safety
+/// As in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: i32) -> ! {
+    // SAFETY: the same function.
+    unsafe { _exit(status) }
+}
+
+/// As in libc; the limit that writes obey is looked up again.
+///
+/// # Safety
+/// As in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: i32, limit: *const c_void) -> i32 {
+    // SAFETY: the caller's pointer goes to the kernel, which checks it.
+    let result = unsafe {
+        crate::hook::raw::syscall(nr::SETRLIMIT, &[resource as u64, limit as u64, 0, 0, 0, 0])
+    };
+    crate::calls::limits::forget();
+    if result < 0 {
+        crate::hook::stubs::set_errno(result) as i32
+    } else {
+        0
+    }
+}
+
+/// As [`setrlimit`]: on this machine both are the same.
+///
+/// # Safety
+/// As in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: i32, limit: *const c_void) -> i32 {
+    // SAFETY: the same function.
+    unsafe { setrlimit(resource, limit) }
+}
+
+/// As in libc; the limit that writes obey is looked up again.
+///
+/// # Safety
+/// As in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    pid: i32,
+    resource: i32,
+    new: *const c_void,
+    old: *mut c_void,
+) -> i32 {
+    let args = [pid as u64, resource as u64, new as u64, old as u64, 0, 0];
+    // SAFETY: the caller's pointers go to the kernel, which checks them.
+    let result = unsafe { crate::hook::raw::syscall(nr::PRLIMIT64, &args) };
+    crate::calls::limits::forget();
+    if result < 0 {
+        crate::hook::stubs::set_errno(result) as i32
+    } else {
+        0
+    }
+}
+
+/// As [`prlimit64`].
+///
+/// # Safety
+/// As in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(
+    pid: i32,
+    resource: i32,
+    new: *const c_void,
+    old: *mut c_void,
+) -> i32 {
+    // SAFETY: the same function.
+    unsafe { prlimit64(pid, resource, new, old) }
+}

@@ -1,0 +1,198 @@
+//! Stubs for sites, and the jumps to them.
+//!
+//! Stubs lie in pages of their own near the library, since a jump reaches 2 GiB. They are
+//! written, made executable, and only then jumped to. While the constructor runs there is one thread,
+//! so nobody runs code that is half changed.
+
+use super::library::Library;
+use super::scan::{Form, Site};
+use crate::hook::raw;
+use crate::hook::stubs::{self, CLASS, class};
+use core::sync::atomic::Ordering;
+
+const PAGE: usize = 4096;
+/// Bytes set aside for each stub, with its record.
+const STUB_BYTES: usize = 80;
+/// Where in a stub its record lies.
+const RECORD_AT: usize = 64;
+const MPROTECT: u32 = 10;
+const MUNMAP: u32 = 11;
+
+const _: () = assert!(RECORD_AT + size_of::<stubs::Site>() == STUB_BYTES);
+
+/// Rewrites sites; gives how many.
+pub fn apply(library: &Library, sites: &[Site]) -> u64 {
+    if sites.is_empty() {
+        return 0;
+    }
+    let bytes = (sites.len() * STUB_BYTES).next_multiple_of(PAGE);
+    let Some(base) = near(library, bytes) else {
+        return 0;
+    };
+    for (i, site) in sites.iter().enumerate() {
+        write_stub(library, site, base + i * STUB_BYTES);
+    }
+    if !protect(base, bytes, libc::PROT_READ | libc::PROT_EXEC) {
+        return 0;
+    }
+    let (text, length) = (library.text, library.text_bytes);
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    if !protect(text, length, all) {
+        return 0;
+    }
+    let places = sites.iter().enumerate();
+    let done = places
+        .filter(|(i, site)| jump(library, site, base + i * STUB_BYTES))
+        .count();
+    // Code that stays writable still runs.
+    let _ = protect(text, length, libc::PROT_READ | libc::PROT_EXEC);
+    done as u64
+}
+
+fn protect(at: usize, bytes: usize, protection: i32) -> bool {
+    let first = at & !(PAGE - 1);
+    let end = (at + bytes).next_multiple_of(PAGE);
+    // SAFETY: pages of our own stubs, or code of libc that stays executable.
+    let args = [
+        first as u64,
+        (end - first) as u64,
+        protection as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: as above.
+    unsafe { raw::syscall(MPROTECT, &args) >= 0 }
+}
+
+/// Free addresses before or behind the library that its jumps reach.
+fn near(library: &Library, bytes: usize) -> Option<usize> {
+    const STEP: usize = 1 << 20;
+    const REACH: usize = 1 << 30;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+    let start = library.text & !(PAGE - 1);
+    for distance in (STEP..REACH).step_by(STEP) {
+        let behind = (start + library.text_bytes).next_multiple_of(PAGE) + distance;
+        for at in [start.checked_sub(distance), Some(behind)]
+            .into_iter()
+            .flatten()
+        {
+            let args = [at as u64, bytes as u64, protection, flags, u64::MAX, 0];
+            // SAFETY: a new mapping that replaces none.
+            let got = unsafe { raw::syscall(raw::nr::MMAP, &args) };
+            if got == at as i64 {
+                return Some(at);
+            }
+            if got >= 0 {
+                // A kernel that takes the address for a wish only.
+                // SAFETY: the mapping was made just now.
+                unsafe { raw::syscall(MUNMAP, &[got as u64, bytes as u64, 0, 0, 0, 0]) };
+            }
+        }
+    }
+    None
+}
+
+fn entry(site: &Site) -> u64 {
+    let entry = match site.form {
+        Form::Dynamic(_) => stubs::shale_site_dynamic as *const (),
+        Form::Number(n) if CLASS[n as usize].load(Ordering::Relaxed) == class::ALWAYS => {
+            stubs::shale_site_always as *const ()
+        }
+        Form::Number(_) => stubs::shale_site_descriptor as *const (),
+    };
+    entry as u64
+}
+
+/// The bytes of a stub at `at`, and its record.
+fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, stubs::Site) {
+    let place = library.text + site.at;
+    let mut code = Vec::with_capacity(RECORD_AT);
+    if let Form::Number(number) = site.form {
+        code.push(0xb8);
+        code.extend(number.to_le_bytes());
+    }
+    // lea record(%rip),%rcx
+    code.extend([0x48, 0x8d, 0x0d]);
+    code.extend(((RECORD_AT - code.len() - 4) as u32).to_le_bytes());
+    far_jump(&mut code, entry(site));
+    let record = match site.form {
+        Form::Number(_) => stubs::Site {
+            pass: (place + 5) as u64,
+            after: (place + 7) as u64,
+        },
+        Form::Dynamic(bytes) => {
+            let pass = at + code.len();
+            let bytes = usize::from(bytes);
+            code.extend(&library.code()[site.at..site.at + bytes]);
+            far_jump(&mut code, (place + bytes) as u64);
+            stubs::Site {
+                pass: pass as u64,
+                after: (pass + 2) as u64,
+            }
+        }
+    };
+    (code, record)
+}
+
+/// `jmp *0(%rip)` and the address.
+fn far_jump(code: &mut Vec<u8>, to: u64) {
+    code.extend([0xff, 0x25, 0, 0, 0, 0]);
+    code.extend(to.to_le_bytes());
+}
+
+fn write_stub(library: &Library, site: &Site, at: usize) {
+    let (code, record) = stub(library, site, at);
+    assert!(code.len() <= RECORD_AT, "{} bytes of stub", code.len());
+    // SAFETY: the stub's own 80 bytes of a page that is ours and writable.
+    unsafe {
+        core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
+        ((at + RECORD_AT) as *mut stubs::Site).write_unaligned(record);
+    }
+}
+
+/// Puts the jump into the library's code, which is writable.
+fn jump(library: &Library, site: &Site, stub: usize) -> bool {
+    let place = library.text + site.at;
+    let by = stub as i64 - (place as i64 + 5);
+    let Ok(by) = i32::try_from(by) else {
+        return false;
+    };
+    let mut code = [0xe9, 0, 0, 0, 0];
+    code[1..].copy_from_slice(&by.to_le_bytes());
+    // SAFETY: five bytes of one site, checked by the scan, in code that the caller made
+    // writable; no other thread exists yet.
+    unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, 5) };
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_fit_and_lead_back() {
+        let library = super::super::library::loaded()[0];
+        let number = Site {
+            at: 100,
+            form: Form::Number(3),
+        };
+        let (code, record) = stub(&library, &number, 0x1000);
+        assert_eq!(code[..5], [0xb8, 3, 0, 0, 0]);
+        assert!(code.len() <= RECORD_AT);
+        assert_eq!(record.pass, (library.text + 105) as u64);
+        let (code, record) = stub(
+            &library,
+            &Site {
+                at: 100,
+                form: Form::Dynamic(8),
+            },
+            0x1000,
+        );
+        assert!(code.len() <= RECORD_AT, "{}", code.len());
+        let pass = (record.pass - 0x1000) as usize;
+        assert_eq!(code[pass..pass + 8], library.code()[100..108]);
+        assert_eq!(record.after, record.pass + 2);
+    }
+}

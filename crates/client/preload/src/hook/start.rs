@@ -1,0 +1,79 @@
+//! The constructor, and what runs when the process exits.
+
+use crate::fd::description;
+use crate::hook::exports;
+use crate::hook::rewrite;
+use crate::hook::stubs::{REAL, SITES_LEAD_HERE};
+use crate::{bypass, calls, client, environment, failure, pays, protect, report, serve, thread};
+use core::ffi::c_char;
+use core::sync::atomic::Ordering;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn(i32, Variables, Variables) = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = report::at_exit_of_process;
+
+/// An array of strings that ends with a null pointer.
+type Variables = *mut *mut c_char;
+
+unsafe extern "C" {
+    static mut environ: Variables;
+}
+
+extern "C" fn start(_: i32, _: Variables, variables: Variables) {
+    // This constructor runs before libc's own, which would set it to the same.
+    // SAFETY: there is one thread, and the dynamic linker passes the program's variables.
+    unsafe {
+        if environ.is_null() {
+            environ = variables;
+        }
+    }
+    // Nothing here may end the program: without us it runs on the mount.
+    let _ = std::panic::catch_unwind(set_up);
+}
+
+fn set_up() {
+    let thread = thread::this();
+    thread.inside.store(1, Ordering::Relaxed);
+    find_real();
+    // Without it a call that gets no memory ends the program.
+    let _ = crate::MEMORY.keep_reserve();
+    if description::make() && calls::process::make_mark() {
+        let bypassed = bypass::is_wanted();
+        report::configure();
+        failure::configure();
+        environment::keep();
+        thread.set_up();
+        thread::register_barriers();
+        if bypassed {
+            bypass::set_classes();
+        } else {
+            client::configure();
+            pays::configure();
+            protect::configure();
+            serve::set_classes();
+        }
+        if rewrite::rewrite() {
+            SITES_LEAD_HERE.store(1, Ordering::Relaxed);
+            serve::READY.store(true, Ordering::Release);
+        }
+        if bypassed {
+            report::bypassed();
+        }
+    }
+    thread.inside.store(0, Ordering::Relaxed);
+}
+
+/// Looks up libc's functions behind the symbols that we export.
+fn find_real() {
+    for (name, number) in exports::NAMES {
+        // SAFETY: a string, and a lookup behind this library.
+        let real = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if !real.is_null() {
+            REAL[number as usize].store(real.cast(), Ordering::Release);
+        }
+    }
+}

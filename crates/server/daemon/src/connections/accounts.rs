@@ -1,0 +1,234 @@
+//! Who wrote what to which tier: by client, including what digest and migration wrote for it.
+//!
+//! What a digest writes is its client's, since a log has one writer. What migration moves is put
+//! down to the client whose log brought bytes of that file last; files that nobody alive has
+//! written since the start, and clients that have left, are *others*. Structure (trees, inodes,
+//! the journal) is nobody's: it is in the counts of the device.
+//!
+//! Locks: `others`, `writers` and a client's tally are leaves below `clients`.
+
+use crate::connections::client::Client;
+use crate::connections::clients::Clients;
+use parking_lot::Mutex;
+use serde::Serialize;
+use shale_digest::ChunkDone;
+use shale_format::TierId;
+use shale_format::limits::BLOCK_BYTES;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Inodes whose last writer is known, in each of two generations.
+const WRITERS_MAX: usize = 1 << 18;
+
+/// Bytes that one client has caused to be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Written {
+    /// Records in its log.
+    pub log_bytes: u64,
+    /// Full blocks that it put into the volume itself; known once they are digested.
+    pub stolen_bytes: u64,
+    /// Blocks that digests wrote.
+    pub copied_bytes: u64,
+    /// To NVM: the three above, and what migration moved up.
+    pub nvm_bytes: u64,
+    /// To flash, by migration and cleaning.
+    pub ssd_bytes: u64,
+    /// To disks, likewise.
+    pub hdd_bytes: u64,
+}
+
+/// Counters behind [`Written`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    logged: u64,
+    stolen: u64,
+    copied: u64,
+    moved: [u64; 3],
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, o: Self) {
+        self.logged += o.logged;
+        self.stolen += o.stolen;
+        self.copied += o.copied;
+        for (sum, n) in self.moved.iter_mut().zip(o.moved) {
+            *sum += n;
+        }
+    }
+}
+
+impl Tally {
+    /// `backlog`: bytes of log that are not digested yet.
+    fn written(&self, backlog: u64) -> Written {
+        let log_bytes = self.logged + backlog;
+        let [up, ssd_bytes, hdd_bytes] = self.moved;
+        Written {
+            log_bytes,
+            stolen_bytes: self.stolen,
+            copied_bytes: self.copied,
+            nvm_bytes: log_bytes + self.stolen + self.copied + up,
+            ssd_bytes,
+            hdd_bytes,
+        }
+    }
+}
+
+/// Last writers of inodes; the older half is forgotten when there are many.
+#[derive(Default)]
+struct Writers {
+    young: HashMap<u64, u32>,
+    old: HashMap<u64, u32>,
+}
+
+impl Writers {
+    fn note(&mut self, ino: u64, client: u32) {
+        if self.young.len() >= WRITERS_MAX && !self.young.contains_key(&ino) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(ino, client);
+    }
+
+    fn forget(&mut self, ino: u64) {
+        self.young.remove(&ino);
+        self.old.remove(&ino);
+    }
+
+    fn of(&self, ino: u64) -> Option<u32> {
+        self.young.get(&ino).or_else(|| self.old.get(&ino)).copied()
+    }
+}
+
+/// Accounts of who is not there any more, and who wrote which file last.
+pub(crate) struct Accounts {
+    clients: Arc<Clients>,
+    others: Mutex<Tally>,
+    writers: Mutex<Writers>,
+}
+
+impl Accounts {
+    pub(crate) fn new(clients: Arc<Clients>) -> Self {
+        Self {
+            clients,
+            others: Mutex::default(),
+            writers: Mutex::default(),
+        }
+    }
+
+    /// Inodes that are no more have no writer.
+    pub(crate) fn forget(&self, inos: impl Iterator<Item = u64>) {
+        let mut writers = self.writers.lock();
+        inos.for_each(|ino| writers.forget(ino));
+    }
+}
+
+impl Accounts {
+    /// A chunk of a client's log is in the volume.
+    pub(crate) fn add_chunk(&self, client: &Client, done: &ChunkDone) {
+        let unused: u64 = done.unused.iter().map(|run| run.len).sum();
+        let below: u64 = done.below.iter().map(|(_, run)| run.len).sum();
+        *client.tally.lock() += Tally {
+            logged: done.stats.bytes_logged,
+            stolen: (done.stats.blocks_linked + unused) * BLOCK,
+            copied: (done.stats.blocks_written - below) * BLOCK,
+            moved: [0; 3],
+        };
+        if !done.touched.is_empty() {
+            let inos: BTreeSet<u64> = done.touched.iter().map(|(ino, _)| *ino).collect();
+            let mut writers = self.writers.lock();
+            for ino in inos {
+                writers.note(ino, client.id);
+            }
+        }
+    }
+
+    /// Migration has written blocks of these inodes to a tier.
+    pub(crate) fn add_moved(&self, moved: &[(u64, u64)], to: TierId) {
+        // Whoever leaves meanwhile has its account taken over before or after this.
+        self.clients.with(|clients| {
+            for &(ino, blocks) in moved {
+                let mut tally = Tally::default();
+                tally.moved[to as usize] = blocks * BLOCK;
+                let writer = self.writers.lock().of(ino);
+                match writer.and_then(|id| clients.get(&id)) {
+                    Some(client) => *client.tally.lock() += tally,
+                    None => *self.others.lock() += tally,
+                }
+            }
+        });
+    }
+
+    /// Takes a client out of the list, and its account over.
+    pub(crate) fn remove(&self, client: &Client) {
+        self.clients.remove(client, || {
+            *self.others.lock() += std::mem::take(&mut *client.tally.lock());
+        });
+    }
+
+    /// Bytes of clients that have left, and of files whose writer is not known.
+    pub(crate) fn of_others(&self) -> Written {
+        self.others.lock().written(0)
+    }
+}
+
+impl Client {
+    /// What it has written so far.
+    pub(crate) fn written(&self) -> Written {
+        let tally = *self.tally.lock();
+        let backlog = match self.leaving.load(Ordering::Acquire) {
+            true => 0,
+            false => self.backlog(),
+        };
+        tally.written(backlog)
+    }
+}
+
+/// Name of a process as the kernel has it, for people to read; nothing if it is gone.
+pub(crate) fn process_name(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    name.trim_end().chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_was_written_to_nvm_is_one_sum() {
+        let mut tally = Tally {
+            logged: 100,
+            stolen: 4096,
+            copied: 8192,
+            moved: [1, 2, 3],
+        };
+        let written = tally.written(28);
+        assert_eq!(written.log_bytes, 128);
+        assert_eq!(written.nvm_bytes, 128 + 4096 + 8192 + 1);
+        assert_eq!((written.ssd_bytes, written.hdd_bytes), (2, 3));
+        tally += tally;
+        assert_eq!(tally.written(0).hdd_bytes, 6);
+    }
+
+    #[test]
+    fn old_writers_are_forgotten_first() {
+        let mut writers = Writers::default();
+        for ino in 0..2 * WRITERS_MAX as u64 {
+            writers.note(ino, 1);
+        }
+        writers.note(5, 2);
+        assert_eq!(writers.of(5), Some(2));
+        writers.note(u64::MAX, 3);
+        assert_eq!(writers.of(WRITERS_MAX as u64), Some(1));
+        assert_eq!(writers.of(6), None);
+        assert!(writers.young.len() + writers.old.len() <= 2 * WRITERS_MAX);
+    }
+
+    #[test]
+    fn a_name_is_safe_to_show() {
+        assert!(!process_name(std::process::id() as i32).is_empty());
+        assert_eq!(process_name(-1), "");
+    }
+}

@@ -1,0 +1,499 @@
+//! Making a client, and what is done when it goes: a slot of the log table, a log file, two pages.
+//!
+//! Order, and what a crash after each step leaves: the log file with all its space
+//! (removed at the next start, since no slot names it); the slot, durably (an empty log,
+//! digested at the next start); the client in memory.
+
+use crate::coherence::halt::Halt;
+use crate::coherence::lease_manager::LeaseManager;
+use crate::connections::accounts::Accounts;
+use crate::connections::client::{self, Client, Reach};
+use crate::connections::clients::Clients;
+use crate::connections::limits::RateLimits;
+use crate::connections::log_bytes::FileBytes;
+use crate::connections::rights::Person;
+use crate::connections::spare::Spare;
+use crate::daemon::{FixedLogs, LogMap};
+use crate::digest_scheduler::DigestScheduler;
+use crate::error::{DaemonError, Result};
+use crate::space::Credits;
+use crate::tiering::Tiering;
+use parking_lot::Mutex;
+use shale_format::LogPos;
+use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
+use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
+use shale_nvm::{Access, Map, Path as CountPath, Piece};
+use shale_oplog::{Log, LogBytes};
+use shale_pool::mkfs::random;
+use shale_pool::nvm_dir::remove;
+use shale_proto::PeerIdentity;
+use shale_proto::message::PROTO_VERSION;
+use shale_sys::{Clock, failpoints, mutants};
+use shale_volume::Volume;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Slots of the log table that clients of other processes leave to the front end and to root.
+const SLOTS_KEPT: usize = 16;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    pub(crate) reach: Reach,
+    pub(crate) pid: i32,
+    pub(crate) person: Person,
+}
+
+impl Asker {
+    /// The front end in this process, on behalf of `uid`.
+    pub(crate) fn in_process(uid: u32) -> Self {
+        Self {
+            reach: Reach::InProcess,
+            pid: std::process::id() as i32,
+            person: Person {
+                uid,
+                groups: Vec::new(),
+            },
+        }
+    }
+
+    /// The process at the other end of a socket, as the kernel noted it when it connected. Its
+    /// number is told to people and decides nothing: it may be another's by now.
+    pub(crate) fn peer(who: PeerIdentity, mut groups: Vec<u32>) -> Self {
+        groups.push(who.gid);
+        Self {
+            reach: Reach::Socket,
+            pid: who.pid,
+            person: Person {
+                uid: who.uid,
+                groups,
+            },
+        }
+    }
+}
+
+/// Why a process may not become a client: errno and sentence.
+pub(crate) type Refusal = (i32, String);
+
+/// What the volume file and the daemon's configuration say of clients and their logs.
+pub(crate) struct Settings {
+    /// Users who may map the volume besides its owner and root.
+    pub(crate) trusted_uids: Vec<u32>,
+    /// Bytes of the logs of other processes, if the volume file says.
+    pub(crate) client_log_bytes: Option<u64>,
+    /// See [`crate::DaemonConfig::log_map`].
+    pub(crate) log_map: LogMap,
+    /// See [`crate::DaemonConfig::fixed_logs`].
+    pub(crate) fixed_logs: Option<FixedLogs>,
+    /// See [`crate::DaemonConfig::connection`].
+    pub(crate) connection: Option<u64>,
+    /// See [`crate::DaemonConfig::connection_continues`].
+    pub(crate) connection_continues: bool,
+}
+
+/// What [`AttachService`] is made of.
+pub(crate) struct Parts {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) nvm_dir: PathBuf,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) digests: Arc<DigestScheduler>,
+    pub(crate) leases: Arc<LeaseManager>,
+    pub(crate) tiering: Arc<Tiering>,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) limits: Arc<RateLimits>,
+}
+
+/// Clients come and go: slots of the log table, and the files of their logs.
+pub(crate) struct AttachService {
+    parts: Parts,
+    settings: Settings,
+    /// A log file that is ready.
+    pub(crate) spare: Spare,
+    /// Serialises what is done with log slots and their files.
+    table: Mutex<()>,
+    /// No client but the front end is served, for good.
+    down: AtomicBool,
+}
+
+impl AttachService {
+    pub(crate) fn new(parts: Parts, settings: Settings) -> Self {
+        Self {
+            parts,
+            settings,
+            spare: Spare::default(),
+            table: Mutex::default(),
+            down: AtomicBool::new(false),
+        }
+    }
+
+    /// Refuses clients of other processes from now on, for good: whoever is attaching is a client when this returns, or
+    /// will be refused.
+    pub(crate) fn shut_down(&self) {
+        let _nobody_attaches = self.table.lock();
+        self.down.store(true, Ordering::Release);
+    }
+
+    /// Whether it does.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
+    /// Whether a process may map the volume: its owner, root, and users that the volume file trusts.
+    pub(crate) fn may_attach(&self, asker: &Asker) -> std::result::Result<(), Refusal> {
+        let owner = self.parts.volume.superblock().owner_uid;
+        let uid = asker.person.uid;
+        let trusted = || self.settings.trusted_uids.contains(&uid);
+        if asker.reach == Reach::InProcess || asker.person.is_root() || uid == owner || trusted() {
+            return Ok(());
+        }
+        Err((
+            libc::EACCES,
+            format!(
+                "user {uid} may not map this volume, only its owner {owner}, root and users in its trusted_uids: use the mount point"
+            ),
+        ))
+    }
+
+    /// Attaches a client.
+    pub(crate) fn attach(
+        &self,
+        asker: &Asker,
+        version: u32,
+        log_bytes: u64,
+    ) -> std::result::Result<Arc<Client>, Refusal> {
+        self.may_attach(asker)?;
+        if version != PROTO_VERSION {
+            return Err((
+                libc::EPROTO,
+                format!(
+                    "the client speaks protocol {version}, this daemon {PROTO_VERSION}: use the same shale"
+                ),
+            ));
+        }
+        self.make_client(asker, log_bytes).map_err(|e| {
+            let errno = match &e {
+                DaemonError::NoSlot { .. } => libc::EUSERS,
+                DaemonError::Closing => libc::ESHUTDOWN,
+                DaemonError::Nvm(d) => d.raw_os_error().unwrap_or(libc::EIO),
+                _ => libc::EIO,
+            };
+            (errno, e.to_string())
+        })
+    }
+
+    /// Makes the log file of a slot, with all its space.
+    fn make_log(
+        &self,
+        reach: Reach,
+        slot: u32,
+        uid: u32,
+        (salt, start): (u64, LogPos),
+        ring_bytes: u64,
+    ) -> Result<(Arc<Map>, PathBuf)> {
+        let path = self.parts.nvm_dir.join(file_name(slot));
+        let options = (self.settings.log_map)(slot).path(CountPath::Log);
+        let bytes = RING_AT + ring_bytes as usize;
+        let ready = match reach {
+            Reach::InProcess => None,
+            Reach::Socket => self.spare.take(&path, bytes)?,
+        };
+        let map = Arc::new(match ready {
+            Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
+            None if self.is_there(&path, bytes) => {
+                options.open_files(&[&path], Access::ReadWrite)?
+            }
+            None => {
+                remove(&path)?;
+                options.create_file(&path, bytes)?
+            }
+        });
+        if reach == Reach::InProcess && self.settings.fixed_logs.is_none() {
+            // For a mount that stays; a program's start must not wait for it, nor a test's.
+            map.prepare()?;
+        }
+        let header = LogHeader {
+            magic: LOG_MAGIC,
+            uuid: self.parts.volume.superblock().uuid,
+            salt,
+            ring_bytes,
+            uid,
+            slot,
+            created_ns: self.parts.clock.realtime_ns(),
+            ..zerocopy::FromZeros::new_zeroed()
+        };
+        Log::create_at(map.clone(), header, start)?;
+        failpoints::reach("attach-log");
+        Ok((map, path))
+    }
+
+    /// Whether a test has put a log's file in its place.
+    fn is_there(&self, path: &Path, bytes: usize) -> bool {
+        let may = self.settings.fixed_logs.is_some_and(|fixed| fixed.there);
+        may && std::fs::metadata(path).is_ok_and(|found| found.len() == bytes as u64)
+    }
+
+    /// A free slot of the log table for `asker`.
+    fn free_slot(&self, asker: &Asker) -> Result<u32> {
+        let slots = self.parts.volume.log_slots();
+        let root = asker.reach == Reach::InProcess || asker.person.is_root();
+        let open = if root { 0 } else { SLOTS_KEPT };
+        slots[..slots.len() - open]
+            .iter()
+            .position(|s| s.state == slot_state::FREE)
+            .map(|n| n as u32)
+            .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })
+    }
+
+    /// Bytes of the ring that `asker` gets who wants a log of `log_bytes` bytes; 0: the usual.
+    fn ring_bytes(&self, asker: &Asker, log_bytes: u64) -> u64 {
+        match asker.reach {
+            Reach::Socket => self.client_ring_bytes(log_bytes),
+            Reach::InProcess if log_bytes == 0 => ring(self.parts.volume.superblock().log_bytes),
+            Reach::InProcess => ring(log_bytes),
+        }
+    }
+
+    /// As [`Self::ring_bytes`], for another process. Its log takes memory of the machine, whatever it
+    /// writes into it: so there is a limit.
+    pub(crate) fn client_ring_bytes(&self, log_bytes: u64) -> u64 {
+        let mount = self.parts.volume.superblock().log_bytes;
+        let usual = self.settings.client_log_bytes.unwrap_or(mount);
+        match log_bytes {
+            0 => ring(usual),
+            n => ring(n.min(mount.max(usual))),
+        }
+    }
+
+    fn make_client(&self, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
+        let _one_at_a_time = self.table.lock();
+        if self.parts.clients.is_closing() {
+            return Err(DaemonError::Closing);
+        }
+        if asker.reach == Reach::Socket && self.down.load(Ordering::Acquire) {
+            return Err(DaemonError::Down);
+        }
+        let slot = self.free_slot(asker)?;
+        let ring_bytes = self.ring_bytes(asker, log_bytes);
+        let (salt, start) = match self.settings.fixed_logs {
+            None if mutants::is_on("record-salt") => (0, LogPos(0)),
+            None => (u64::from_le_bytes(random()?), LogPos(0)),
+            Some(fixed) => {
+                let number = self.parts.clients.next_number();
+                (fixed.salt.wrapping_add(number.into()), LogPos(fixed.start))
+            }
+        };
+        let uid = asker.person.uid;
+        let connection = match asker.reach {
+            Reach::InProcess => self.settings.connection.unwrap_or(0),
+            Reach::Socket => 0,
+        };
+        let live = LogSlot {
+            state: slot_state::LIVE,
+            uid,
+            salt,
+            ring_bytes,
+            digested: start.0,
+            connection,
+            ..zerocopy::FromZeros::new_zeroed()
+        };
+        if mutants::is_on("slot-before-log") {
+            self.set_slot(slot, &live)?;
+        }
+        let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
+        let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
+        let own_uid = rustix::process::geteuid().as_raw();
+        let client = Arc::new(Client::new(client::Parts {
+            id: self.parts.clients.take_number(),
+            slot,
+            reach: asker.reach,
+            pid: asker.pid,
+            person: asker.person.clone(),
+            may_steal: asker.reach == Reach::InProcess || uid == own_uid,
+            log: read,
+            log_fd,
+            log_path,
+            salt,
+            ring_bytes,
+        })?);
+        client.set_digested(start);
+        self.set_slot(slot, &live)?;
+        failpoints::reach("attach-slot");
+        self.parts
+            .clients
+            .add(&client, || self.parts.volume.is_tiered());
+        self.parts.limits.begin(&client);
+        if asker.reach == Reach::InProcess && self.settings.connection_continues {
+            self.parts.leases.table().assume_reader(client.id);
+        }
+        self.parts.leases.tell_others();
+        tracing::info!(
+            client = client.id,
+            pid = client.pid,
+            slot,
+            ring_bytes,
+            "client attached"
+        );
+        Ok(client)
+    }
+
+    /// The client has gone, or asks to leave: its log is digested up to what it
+    /// committed, everything it held is free, its slot and log are no more.
+    ///
+    /// A log that cannot be digested now is kept, with its slot; the next start tries again.
+    pub(crate) fn detach(&self, client: &Arc<Client>) -> std::result::Result<(), Halt> {
+        if client.leaving.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let digested = self.parts.digests.digest_to(client, u64::MAX);
+        if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = &digested {
+            // Its records may name granted blocks and numbers, their room is spoken for, and
+            // nobody may change what they change before they are digested: so it keeps
+            // everything, leases too, until the next start.
+            self.parts.clients.note_departed(client, halt.to_string());
+            return digested;
+        }
+        self.parts.tiering.take_report(client);
+        self.parts.accounts.remove(client);
+        self.parts.leases.table().release_all(client.id);
+        self.parts.leases.tell_others();
+        client.grants.lock().give_back(&self.parts.volume);
+        self.parts.credits.close(client.id);
+        if client.reach == Reach::Socket {
+            tracing::info!(client = client.id, pid = client.pid, "client left");
+        }
+        match self.free_log(client.slot, &client.log_path) {
+            Ok(()) if client.reach == Reach::Socket => {
+                crate::recovery::left_log::empty(client.log_fd.as_fd(), client.ring_bytes);
+            }
+            Ok(()) => {}
+            // Everything is in the volume; the next start frees the slot.
+            Err(e) => tracing::error!(client = client.id, "cannot free its log: {e}"),
+        }
+        digested
+    }
+
+    /// Frees a slot of the log table, then removes its file. Nobody may attach in
+    /// between: the file of a new client in that slot has the same name.
+    pub(crate) fn free_log(&self, slot: u32, path: &Path) -> Result<()> {
+        let _nobody_attaches = self.table.lock();
+        self.set_slot(slot, &zerocopy::FromZeros::new_zeroed())?;
+        failpoints::reach("log-freed");
+        Ok(remove(path)?)
+    }
+
+    /// Sets a slot of the log table, durably.
+    fn set_slot(&self, slot: u32, to: &LogSlot) -> Result<()> {
+        let mut txn = self.parts.volume.begin();
+        txn.set_log_slot(slot, to)?;
+        txn.commit()?;
+        Ok(())
+    }
+}
+
+/// Bytes of a ring within the limits.
+fn ring(bytes: u64) -> u64 {
+    bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+}
+
+/// The file of a log, for its client, and how the daemon reads it.
+fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn LogBytes>)> {
+    let duplicate = || {
+        let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
+        let fd = failpoints::io()
+            .and(first)
+            .and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        fd.map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
+    };
+    let read: Box<dyn LogBytes> = match reach {
+        Reach::InProcess => Box::new(log.on(CountPath::Log).clone()),
+        // Nothing of this process may be mapped from a file that somebody can cut short.
+        Reach::Socket => Box::new(FileBytes::of(duplicate()?, log.bytes())),
+    };
+    Ok((duplicate()?, read))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connections::connection::Connection;
+    use crate::{Daemon, DaemonConfig};
+    use shale_pool::MakeOptions;
+    use shale_pool::make_volume;
+    use shale_proto::{Handler, Reply, Request};
+    use shale_sys::SystemClock;
+
+    const TRUSTED: u32 = 1002;
+
+    #[test]
+    fn only_owner_root_and_trusted_users_map_the_volume() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let options = MakeOptions {
+            file: dir.path().join("V.toml"),
+            name: "v".to_owned(),
+            nvm_dir: dir.path().join("nvm"),
+            nvm_bytes: 33 << 20,
+            lower: Default::default(),
+            log_bytes: LOG_BYTES_MIN,
+            durability: shale_format::Durability::Strict,
+            owner_uid: 1000,
+            owner_gid: 1000,
+            root_mode: 0o755,
+            trusted_uids: vec![TRUSTED],
+            force: false,
+        };
+        let made = make_volume(&options, &*clock).unwrap();
+        let daemon = Daemon::start(DaemonConfig::new(made.file), clock).unwrap();
+        let ask = |uid, version| {
+            let gid = uid;
+            let asker = Asker::peer(PeerIdentity { pid: 1, uid, gid }, vec![]);
+            let connection = Connection::new(daemon.services().clone(), asker);
+            let attach = Request::Attach {
+                version,
+                log_bytes: 0,
+            };
+            let status = connection.handle(Request::Status).0;
+            (connection.handle(attach).0, status)
+        };
+        for uid in [0, 1000, TRUSTED] {
+            let (attached, status) = ask(uid, PROTO_VERSION);
+            let Reply::Attached(attached) = attached else {
+                panic!("{attached:?}");
+            };
+            let own = rustix::process::geteuid().as_raw() == uid;
+            assert_eq!(
+                attached.may_steal, own,
+                "in place only where it is one user"
+            );
+            assert!(matches!(status, Reply::Status(_)));
+        }
+        let (attached, status) = ask(1001, PROTO_VERSION);
+        assert!(matches!(
+            attached,
+            Reply::Refused {
+                errno: libc::EACCES,
+                ..
+            }
+        ));
+        assert!(matches!(
+            status,
+            Reply::Refused {
+                errno: libc::EACCES,
+                ..
+            }
+        ));
+        let (attached, _) = ask(0, PROTO_VERSION + 1);
+        assert!(matches!(
+            attached,
+            Reply::Refused {
+                errno: libc::EPROTO,
+                ..
+            }
+        ));
+        daemon.shutdown().unwrap();
+    }
+}

@@ -1,0 +1,216 @@
+//! One attached client, as the daemon sees it: its log, its two pages, its grants.
+//!
+//! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
+
+use crate::coherence::asked::Asked;
+use crate::coherence::page::{ClientPage, DaemonPage};
+use crate::coherence::progress::Reached;
+use crate::connections::accounts::{Tally, process_name};
+use crate::connections::grants::Grants;
+use crate::connections::limits::Bucket;
+use crate::connections::log_bytes::word;
+use crate::connections::rights::Person;
+use parking_lot::Mutex;
+use shale_format::LogPos;
+use shale_format::log::TAIL_AT;
+use shale_oplog::LogBytes;
+use shale_proto::control::state;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// How the client talks to the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// In the daemon's own process: the FUSE front end.
+    InProcess,
+    /// Over the socket.
+    Socket,
+}
+
+/// What has become of the client.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Fate {
+    /// It is served.
+    #[default]
+    Served,
+    /// It was cut off. Of its log, what was committed then counts.
+    Evicted(String),
+    /// Its log cannot be digested for now (an error of the medium). It is kept.
+    Stuck(String),
+}
+
+/// Where the digest of one log stands. Held while it is digested.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// A record was refused at this position, and why: nothing from there on counts.
+    pub(crate) refused: Option<(LogPos, String)>,
+}
+
+/// An attached client.
+pub(crate) struct Client {
+    pub(crate) id: u32,
+    pub(crate) slot: u32,
+    pub(crate) reach: Reach,
+    pub(crate) pid: i32,
+    pub(crate) person: Person,
+    pub(crate) may_steal: bool,
+    /// How its log is read: through a mapping only if the writer is this process.
+    pub(crate) log: Box<dyn LogBytes>,
+    /// The file, for the client.
+    pub(crate) log_fd: OwnedFd,
+    pub(crate) log_path: PathBuf,
+    pub(crate) salt: u64,
+    pub(crate) ring_bytes: u64,
+    pub(crate) daemon_page: DaemonPage,
+    pub(crate) client_page: ClientPage,
+    pub(crate) grants: Mutex<Grants>,
+    /// Files of others that its user could write when it got a lease on them, with their
+    /// generation: it may have them open since.
+    pub(crate) opened: Mutex<HashMap<u64, u32>>,
+    pub(crate) work: Mutex<Work>,
+    pub(crate) fate: Mutex<Fate>,
+    pub(crate) queued: AtomicBool,
+    pub(crate) leaving: AtomicBool,
+    /// It has asked for a lease that it need not get: its calls may go by way of the mount.
+    pub(crate) yields: AtomicBool,
+    /// For which files.
+    pub(crate) asked: Mutex<Asked>,
+    /// Records digested.
+    pub(crate) records: AtomicU64,
+    /// Records before this are in the volume.
+    pub(crate) digested: AtomicU64,
+    /// A leaf among the locks, as `tally` and `bucket` are.
+    pub(crate) reached: Mutex<Reached>,
+    /// Its process as people know it.
+    pub(crate) name: String,
+    pub(crate) tally: Mutex<Tally>,
+    pub(crate) bucket: Mutex<Bucket>,
+}
+
+/// What a client is made of.
+pub(crate) struct Parts {
+    pub(crate) id: u32,
+    pub(crate) slot: u32,
+    pub(crate) reach: Reach,
+    pub(crate) pid: i32,
+    pub(crate) person: Person,
+    pub(crate) may_steal: bool,
+    /// How its log is read: through a mapping only if the writer is this process.
+    pub(crate) log: Box<dyn LogBytes>,
+    /// The file, for the client.
+    pub(crate) log_fd: OwnedFd,
+    pub(crate) log_path: PathBuf,
+    pub(crate) salt: u64,
+    pub(crate) ring_bytes: u64,
+}
+
+impl Client {
+    pub(crate) fn new(parts: Parts) -> crate::error::Result<Self> {
+        let daemon_page = DaemonPage::new()?;
+        daemon_page.set_state(state::RUNNING);
+        daemon_page.set_allowed(u64::MAX);
+        let name = match parts.reach {
+            Reach::InProcess => "mount".to_owned(),
+            Reach::Socket => process_name(parts.pid),
+        };
+        Ok(Self {
+            id: parts.id,
+            slot: parts.slot,
+            reach: parts.reach,
+            pid: parts.pid,
+            person: parts.person,
+            may_steal: parts.may_steal,
+            log: parts.log,
+            log_fd: parts.log_fd,
+            log_path: parts.log_path,
+            salt: parts.salt,
+            ring_bytes: parts.ring_bytes,
+            daemon_page,
+            client_page: ClientPage::new()?,
+            grants: Mutex::default(),
+            opened: Mutex::default(),
+            work: Mutex::default(),
+            fate: Mutex::default(),
+            queued: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            yields: AtomicBool::new(false),
+            asked: Mutex::default(),
+            records: AtomicU64::new(0),
+            digested: AtomicU64::new(0),
+            reached: Mutex::default(),
+            name,
+            tally: Mutex::default(),
+            bucket: Mutex::default(),
+        })
+    }
+
+    /// Whether its records need no check of rights: the daemon's own code wrote them.
+    pub(crate) fn trusted(&self) -> bool {
+        self.reach == Reach::InProcess
+    }
+
+    /// What it says is its oldest record; only for people to read.
+    pub(crate) fn tail(&self) -> u64 {
+        word(&*self.log, TAIL_AT).min(self.digested())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::coherence::barrier::Barrier;
+    use shale_format::log::{END_AT, end};
+    use shale_nvm::{Access, Map, MapOptions, Piece};
+    use shale_proto::control::client_page;
+
+    /// A client with a log in memory and no process behind it.
+    pub(crate) fn lone(id: u32, reach: Reach) -> Client {
+        let log = MapOptions::new().anonymous(8192).unwrap();
+        Client::new(Parts {
+            id,
+            slot: id,
+            reach,
+            pid: 1,
+            person: Person {
+                uid: 1000,
+                groups: vec![],
+            },
+            may_steal: true,
+            log_fd: rustix::io::dup(log.fds().next().unwrap()).unwrap(),
+            log: Box::new(log.on(shale_nvm::Path::Log).clone()),
+            log_path: PathBuf::new(),
+            salt: 1,
+            ring_bytes: 1 << 20,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_forged_commit_word_is_not_believed() {
+        let client = lone(1, Reach::Socket);
+        let page = Map::open(
+            vec![Piece {
+                fd: client.client_page.fd().unwrap(),
+                bytes: client_page::BYTES,
+            }],
+            Access::ReadWrite,
+        )
+        .unwrap();
+        let say = |pos| page.store_u64(client_page::COMMITTED, pos);
+        say(640);
+        assert_eq!(client.committed(), 640);
+        say(64);
+        assert_eq!(client.committed(), 640, "it never goes back");
+        say(1000);
+        assert_eq!(client.committed(), 960, "whole units");
+        say(u64::MAX);
+        assert_eq!(client.committed(), 1 << 20, "at most a ring");
+        client.cut(Barrier::register().unwrap());
+        assert_eq!(word(&*client.log, END_AT), end::at(1 << 20));
+        client.set_digested(LogPos(1 << 20));
+        assert_eq!(client.committed(), 1 << 20, "nothing after the cut");
+        assert_eq!(client.backlog(), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! Who is attached, and what all of them are told: the epoch of the volume's structure, whether there are lower
+//! tiers, how the volume is mounted.
+//!
+//! Lock order: `told`, then `attached`, then what belongs to one client.
+
+use crate::connections::client::Client;
+use parking_lot::{Mutex, RwLock};
+use shale_format::TxId;
+use shale_sys::mutants;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A client that was cut off or left, for `status`.
+#[derive(Clone, Debug)]
+pub(crate) struct Departed {
+    pub(crate) client: u32,
+    pub(crate) pid: i32,
+    pub(crate) why: String,
+}
+
+/// Departed clients that `status` remembers.
+const DEPARTED_MAX: usize = 16;
+
+/// What every client has been told.
+#[derive(Debug, Default)]
+struct Told {
+    /// Structure epoch, and the transaction that clients of that epoch see.
+    epoch: u64,
+    txid: TxId,
+    /// How the volume is mounted.
+    mount: u64,
+}
+
+/// The clients of a daemon.
+pub(crate) struct Clients {
+    attached: RwLock<BTreeMap<u32, Arc<Client>>>,
+    told: Mutex<Told>,
+    departed: Mutex<Vec<Departed>>,
+    next: AtomicU32,
+    closing: AtomicBool,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            attached: RwLock::default(),
+            told: Mutex::default(),
+            departed: Mutex::default(),
+            // 0 stands for the logs that recovery could not digest.
+            next: AtomicU32::new(1),
+            closing: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Clients {
+    /// All attached clients.
+    pub(crate) fn snapshot(&self) -> Vec<Arc<Client>> {
+        self.attached.read().values().cloned().collect()
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, id: u32) -> Option<Arc<Client>> {
+        self.attached.read().get(&id).cloned()
+    }
+
+    /// Whether one of them is such. Nobody comes or goes meanwhile.
+    pub(crate) fn any(&self, is_such: impl Fn(&Arc<Client>) -> bool) -> bool {
+        self.attached.read().values().any(is_such)
+    }
+
+    /// Does something with all of them, by number. Nobody comes or goes meanwhile.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&BTreeMap<u32, Arc<Client>>) -> T) -> T {
+        f(&self.attached.read())
+    }
+
+    /// The number that the next client will have.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Takes that number.
+    pub(crate) fn take_number(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Adds a client. From here on it hears of every epoch, and of tiers that come and go.
+    pub(crate) fn add(&self, client: &Arc<Client>, is_tiered: impl FnOnce() -> bool) {
+        let told = self.told.lock();
+        client.daemon_page.set_epoch(told.epoch);
+        client.daemon_page.set_tiers(is_tiered());
+        client.daemon_page.set_mount(told.mount);
+        let before = self.attached.write().insert(client.id, client.clone());
+        assert!(before.is_none(), "number {} was taken twice", client.id);
+    }
+
+    /// Takes a client out of the list; `last` is done before anybody else sees that it is gone.
+    pub(crate) fn remove(&self, client: &Client, last: impl FnOnce()) {
+        let mut attached = self.attached.write();
+        attached.remove(&client.id);
+        last();
+    }
+
+    /// Tells all clients that the volume's structure is another one since `txid`. One
+    /// at a time, so that the word in a page never goes back.
+    pub(crate) fn publish(&self, txid: TxId) {
+        let mut told = self.told.lock();
+        told.epoch += u64::from(!mutants::is_on("epoch-kept"));
+        told.txid = told.txid.max(txid);
+        for client in self.attached.read().values() {
+            client.daemon_page.set_epoch(told.epoch);
+        }
+    }
+
+    /// Newest transaction whose epoch every client has been told.
+    pub(crate) fn published(&self) -> TxId {
+        self.told.lock().txid
+    }
+
+    /// Tells all clients whether there are lower tiers.
+    pub(crate) fn tell_tiers(&self, is_tiered: impl FnOnce() -> bool) {
+        let _told = self.told.lock();
+        let is_tiered = is_tiered();
+        for client in self.attached.read().values() {
+            client.daemon_page.set_tiers(is_tiered);
+        }
+    }
+
+    /// Tells all clients how the volume is mounted (bits of [`shale_proto::control::mount_flag`]).
+    pub(crate) fn tell_mount(&self, flags: u64) {
+        let mut told = self.told.lock();
+        told.mount = flags;
+        for client in self.attached.read().values() {
+            client.daemon_page.set_mount(flags);
+        }
+    }
+
+    /// Notes for `status` that a client is gone, and why.
+    pub(crate) fn note_departed(&self, client: &Client, why: String) {
+        let mut departed = self.departed.lock();
+        if departed.len() == DEPARTED_MAX {
+            departed.remove(0);
+        }
+        departed.push(Departed {
+            client: client.id,
+            pid: client.pid,
+            why,
+        });
+    }
+
+    /// Those that are gone, oldest first.
+    pub(crate) fn departed(&self) -> Vec<Departed> {
+        self.departed.lock().clone()
+    }
+
+    /// The volume is being unmounted: nobody attaches any more.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,510 @@
+//! Answering requests of one client (or of one that may become a client).
+
+use crate::coherence::halt::Halt;
+use crate::coherence::lease_manager::NoLease;
+use crate::coherence::lease_table::{Elsewhere, Wish};
+use crate::connections::attach::{Asker, Refusal};
+use crate::connections::client::{Client, Reach};
+use crate::error::DaemonError;
+use crate::services::Services;
+use crate::space::Supply;
+use crate::stats::Observer;
+use crate::tiering::Unsent;
+use parking_lot::Mutex;
+use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
+use shale_format::{BlockAddr, Ino};
+use shale_proto::message::{
+    Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX,
+};
+use shale_proto::{Handler, Insist, LeaseMode, Reply, Request};
+use shale_volume::{Run, VolumeError};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Most runs of inode numbers in one grant.
+const INODE_RUNS_MAX: u32 = 64;
+/// Numbers that one client of another process may hold without having used them.
+const INODES_HELD_MAX: usize = 128 << 10;
+/// Part of the tier's blocks that one client of another process may hold likewise.
+const GRANTED_PART: u64 = 4;
+/// A grant below this many blocks is not worth its message.
+const GRANT_BLOCKS_MIN: u64 = 16;
+/// Most runs in one grant: what fits a message.
+const GRANT_RUNS_MAX: usize = 2000;
+
+/// Most blocks below NVM that are read at once.
+const LOWER_BLOCKS_MAX: u64 = 256;
+/// The same for one message over a socket.
+const LOWER_BLOCKS_SENT_MAX: u64 = 15;
+
+type Answer = (Reply, Vec<OwnedFd>);
+
+/// One connection. When it is dropped its client has gone.
+pub(crate) struct Connection {
+    services: Arc<Services>,
+    asker: Asker,
+    client: Mutex<Option<Arc<Client>>>,
+    unsent: Unsent,
+}
+
+impl Connection {
+    pub(crate) fn new(services: Arc<Services>, asker: Asker) -> Self {
+        Self {
+            services,
+            asker,
+            client: Mutex::new(None),
+            unsent: Unsent::default(),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let client = self.client.get_mut().take();
+        if let Some(client) = client
+            && let Err(halt) = self.services.attach.detach(&client)
+        {
+            tracing::error!(client = client.id, "client gone: {halt}");
+        }
+    }
+}
+
+impl Handler for Connection {
+    fn handle(&self, request: Request) -> Answer {
+        self.answer(request).unwrap_or_else(|(errno, why)| {
+            tracing::debug!(pid = self.asker.pid, errno, "refused: {why}");
+            (Reply::Refused { errno, why }, Vec::new())
+        })
+    }
+}
+
+fn failed(error: &DaemonError) -> Refusal {
+    (libc::EIO, error.to_string())
+}
+
+fn halted(halt: &Halt) -> Refusal {
+    let errno = match halt {
+        Halt::Short(_) => libc::ENOSPC,
+        Halt::Refused(_) | Halt::Stuck(_) => libc::EIO,
+    };
+    (errno, halt.to_string())
+}
+
+impl Connection {
+    fn answer(&self, request: Request) -> Result<Answer, Refusal> {
+        let plain = |reply| Ok((reply, Vec::new()));
+        match request {
+            Request::Attach { version, log_bytes } => return self.attach(version, log_bytes),
+            Request::Space => {
+                self.services.attach.may_attach(&self.asker)?;
+                return plain(Reply::Space(self.services.space.statfs()));
+            }
+            Request::Status => {
+                self.services.attach.may_attach(&self.asker)?;
+                return plain(Reply::Status(Observer::new(&self.services).text()));
+            }
+            Request::Detach => {
+                let client = self.client.lock().take();
+                if let Some(client) = client {
+                    self.services
+                        .attach
+                        .detach(&client)
+                        .map_err(|h| halted(&h))?;
+                }
+                return plain(Reply::Done);
+            }
+            _ => {}
+        }
+        let client = self.served()?;
+        match request {
+            Request::Segments { first } => self.segments(first),
+            Request::GrantInodes { parent, runs } => {
+                plain(self.grant_inodes(&client, parent, runs)?)
+            }
+            Request::GrantBlocks { blocks } => self.grant_blocks(&client, blocks.into()),
+            Request::ReturnBlocks { runs } => plain(self.return_blocks(&client, &runs)?),
+            Request::Reserve { wanted, least } => plain(self.services.space.reserve(
+                &client,
+                wanted.max(least),
+                least,
+            )),
+            Request::ReturnRoom { bytes } => {
+                self.services.credits.settle(client.id, bytes);
+                plain(Reply::Done)
+            }
+            Request::Pace => plain(self.services.limits.pace(&client)),
+            Request::Doorbell => {
+                self.services.queue.push(&client);
+                plain(Reply::Done)
+            }
+            Request::Digest { upto } => plain(self.digest(&client, upto)?),
+            Request::Lease { ino, mode, insist } => {
+                let client = &client;
+                let wish = Wish {
+                    client: client.id,
+                    ino,
+                    mode,
+                    insist,
+                };
+                plain(self.lease(client, &wish)?)
+            }
+            Request::Map { ino, first, blocks } => self.map(&client, ino, first, blocks),
+            Request::ReadLower { addr, blocks } => plain(self.read_lower(addr, blocks)?),
+            Request::OpenLower { addr } => self.open_lower(addr),
+            Request::Unlease { ino } => {
+                self.services
+                    .leases
+                    .give_back(&client, ino)
+                    .map_err(|h| halted(&h))?;
+                plain(Reply::Done)
+            }
+            Request::Attach { .. } | Request::Space | Request::Status | Request::Detach => {
+                Err((libc::EPROTO, "the request was answered before".to_owned()))
+            }
+        }
+    }
+
+    fn served(&self) -> Result<Arc<Client>, Refusal> {
+        let client = self.client.lock().clone().ok_or_else(|| {
+            (
+                libc::ENOTCONN,
+                "attach first: this connection has no client".to_owned(),
+            )
+        })?;
+        if let crate::connections::client::Fate::Evicted(why) = &*client.fate.lock() {
+            return Err((libc::EIO, format!("the client was cut off: {why}")));
+        }
+        Ok(client)
+    }
+
+    fn attach(&self, version: u32, log_bytes: u64) -> Result<Answer, Refusal> {
+        let mut slot = self.client.lock();
+        if slot.is_some() {
+            return Err((
+                libc::EISCONN,
+                "this connection has a client already".to_owned(),
+            ));
+        }
+        let client = self
+            .services
+            .attach
+            .attach(&self.asker, version, log_bytes)?;
+        let fds = self.descriptors(&client);
+        let superblock = self.services.volume.superblock();
+        let attached = Attached {
+            client: client.id,
+            slot: client.slot,
+            ring_bytes: client.ring_bytes,
+            segments: self.services.map.pieces().len() as u32,
+            nvm_bytes: self.services.map.bytes() as u64,
+            may_steal: client.may_steal,
+            durability: superblock.durability,
+            resumed: false,
+        };
+        *slot = Some(client);
+        // On an error the client is in place and goes with the connection.
+        Ok((Reply::Attached(attached), fds.map_err(|e| failed(&e))?))
+    }
+
+    fn descriptors(&self, client: &Client) -> Result<Vec<OwnedFd>, DaemonError> {
+        let log = rustix::io::fcntl_dupfd_cloexec(&client.log_fd, 0)
+            .map_err(|e| DaemonError::file(&client.log_path, "duplicate its descriptor", e))?;
+        Ok(vec![
+            log,
+            client.daemon_page.read_only_fd()?,
+            client.client_page.fd()?,
+        ])
+    }
+
+    fn segments(&self, first: u32) -> Result<Answer, Refusal> {
+        let map = &self.services.map;
+        let mut bytes = Vec::new();
+        let mut fds = Vec::new();
+        let wanted = map.pieces().enumerate().skip(first as usize);
+        for (n, (_, length)) in wanted.take(DESCRIPTORS_MAX) {
+            fds.push(map.read_only_fd(n).map_err(|e| failed(&e.into()))?);
+            bytes.push(length as u64);
+        }
+        Ok((Reply::Segments { first, bytes }, fds))
+    }
+
+    fn grant_inodes(&self, client: &Arc<Client>, parent: u64, runs: u32) -> Result<Reply, Refusal> {
+        let mut inos = Vec::new();
+        let many = || client.grants.lock().inos.len() >= INODES_HELD_MAX;
+        if !client.trusted() && many() {
+            // Those of inodes that wait in its log are used as soon as it is digested.
+            let done = self.services.digests.digest_to(client, u64::MAX);
+            done.map_err(|h| halted(&h))?;
+            if many() {
+                return Ok(Reply::Inodes { inos });
+            }
+        }
+        for _ in 0..runs.clamp(1, INODE_RUNS_MAX) {
+            let granted = self.services.volume.grant_inodes(Ino(parent));
+            if granted.is_empty() {
+                break;
+            }
+            inos.extend(granted.into_iter().map(|ino| ino.0));
+        }
+        client.grants.lock().inos.extend(&inos);
+        self.services.leases.give_new(client.id, &inos);
+        Ok(Reply::Inodes { inos })
+    }
+
+    fn grant_blocks(&self, client: &Client, blocks: u64) -> Result<Answer, Refusal> {
+        let none = (
+            Reply::Blocks {
+                runs: Vec::new(),
+                segments: Vec::new(),
+            },
+            Vec::new(),
+        );
+        let volume = &self.services.volume;
+        let supply = || Supply::of(volume);
+        let held = client.grants.lock().blocks.blocks();
+        let most = match client.trusted() {
+            true => u64::MAX,
+            false => (volume.space().total / GRANTED_PART).saturating_sub(held),
+        };
+        let granted = self.services.credits.with_available(supply, |bytes| {
+            let wanted = blocks.min(GRANT_BLOCKS_MAX.into());
+            let blocks = wanted
+                .min(bytes / BLOCK / 4)
+                .min(client.grant_max())
+                .min(most);
+            let worth_it = client.may_steal && blocks >= least_blocks(wanted);
+            worth_it.then(|| volume.grant(blocks).ok()).flatten()
+        });
+        let Some(mut runs) = granted else {
+            return Ok(none);
+        };
+        for surplus in runs.drain(runs.len().min(GRANT_RUNS_MAX)..) {
+            self.services.volume.give_back(surplus);
+        }
+        let mut segments = Vec::new();
+        runs.retain(|run| {
+            let fits = note_segments(*run, &mut segments);
+            if !fits {
+                self.services.volume.give_back(*run);
+            }
+            fits
+        });
+        let mut grants = client.grants.lock();
+        for run in &runs {
+            grants.blocks.insert(*run);
+        }
+        drop(grants);
+        client.charge_blocks(runs.iter().map(|run| run.len).sum(), 0);
+        let mut fds = Vec::new();
+        let all: Vec<_> = self.services.map.fds().collect();
+        for &segment in &segments {
+            let fd = all
+                .get(segment as usize)
+                .copied()
+                .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+            let fd = fd.unwrap_or(Err(rustix::io::Errno::BADF));
+            fds.push(fd.map_err(|e| {
+                (
+                    libc::EMFILE,
+                    format!("descriptor of segment {segment}: {e}"),
+                )
+            })?);
+        }
+        let runs = runs
+            .iter()
+            .map(|run| BlockRun {
+                addr: run.addr.raw(),
+                blocks: run.len as u32,
+            })
+            .collect();
+        Ok((Reply::Blocks { runs, segments }, fds))
+    }
+
+    fn return_blocks(&self, client: &Client, runs: &[BlockRun]) -> Result<Reply, Refusal> {
+        let mut grants = client.grants.lock();
+        for run in runs {
+            let run = Run {
+                addr: BlockAddr::from_raw(run.addr),
+                len: run.blocks.into(),
+            };
+            if !grants.blocks.remove(run) {
+                return Err((
+                    libc::EINVAL,
+                    format!(
+                        "{} blocks at {:?} are not granted to this client",
+                        run.len, run.addr
+                    ),
+                ));
+            }
+            self.services.volume.give_back(run);
+            client.charge_blocks(0, run.len);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn map(&self, client: &Client, ino: u64, first: u64, blocks: u64) -> Result<Answer, Refusal> {
+        let mapped = self.services.direct.map_blocks(client, ino, first, blocks);
+        mapped.map_err(|e| failed(&e))
+    }
+
+    fn digest(&self, client: &Arc<Client>, upto: u64) -> Result<Reply, Refusal> {
+        let done = self.services.digests.digest_to(client, upto);
+        done.map_err(|h| halted(&h))?;
+        let pos = client.digested();
+        Ok(Reply::Digested { pos })
+    }
+
+    fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {
+        let addr = BlockAddr::from_raw(addr);
+        let opened = self.services.tiering.open_lower(self.asker.reach, addr);
+        let fd = opened.map_err(|e| failed(&e.into()))?;
+        Ok((Reply::Device, fd.into_iter().collect()))
+    }
+
+    fn read_lower(&self, addr: u64, blocks: u32) -> Result<Reply, Refusal> {
+        let addr = BlockAddr::from_raw(addr);
+        let blocks = u64::from(blocks).clamp(1, LOWER_BLOCKS_MAX);
+        // One message has a limit, a call within the process has none.
+        let read = match self.asker.reach {
+            Reach::InProcess => self.services.tiering.read_lower(addr, blocks),
+            Reach::Socket => {
+                let sent = blocks.min(LOWER_BLOCKS_SENT_MAX);
+                self.unsent.read(&self.services.tiering, addr, blocks, sent)
+            }
+        };
+        let (generation, data) = read.map_err(|e| failed(&e.into()))?;
+        Ok(Reply::Lower { generation, data })
+    }
+
+    fn lease(&self, client: &Client, wish: &Wish) -> Result<Reply, Refusal> {
+        if !Ino(wish.ino).is_user() {
+            return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
+        }
+        self.check_there(client, wish.ino)?;
+        // What may change has to be in NVM.
+        let insists = wish.insist != Insist::No;
+        let rises = || {
+            self.services
+                .tiering
+                .rises_at_once(wish.ino)
+                .unwrap_or(false)
+        };
+        let stays = match wish.mode {
+            LeaseMode::Exclusive if !insists && !rises() => return Ok(Reply::NotLeased),
+            LeaseMode::Exclusive => self.services.tiering.raise_inode(wish.ino),
+            LeaseMode::Shared => Ok(None),
+        };
+        let stays = match stays {
+            Ok(stays) => stays,
+            // Who does not insist has something to do that can be left undone.
+            Err(_) if !insists => return Ok(Reply::NotLeased),
+            Err(e @ VolumeError::NoSpace { .. }) => return Err((libc::ENOSPC, e.to_string())),
+            Err(other) => return Err(failed(&other.into())),
+        };
+        let leased = self.services.leases.acquire(client, wish);
+        drop(stays);
+        match leased {
+            Ok(Some(given)) => {
+                if let Err((_, why)) = self.note_opened(client, wish.ino) {
+                    // The lease is the client's: an answer that hid it would hide, too, that
+                    // what the client knows is old.
+                    tracing::error!(client = client.id, "what it may write is not known: {why}");
+                }
+                Ok(Reply::Leased {
+                    generation: given.grant.generation,
+                    fresh: given.grant.fresh,
+                    mode: given.grant.mode,
+                    used: given.used,
+                    watched: given.watched,
+                    shared: given.shared,
+                })
+            }
+            Ok(None) => Ok(Reply::NotLeased),
+            Err(NoLease::Elsewhere(Elsewhere { ns, alone })) => Ok(Reply::Elsewhere { ns, alone }),
+            Err(NoLease::Halt(halt)) => Err(halted(&halt)),
+            Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
+        }
+    }
+}
+
+impl Connection {
+    /// Nobody gets a lease on what is not there: the table would grow without end.
+    fn check_there(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
+        if client.trusted() || self.services.leases.table().knows(ino) || self.inode(ino)?.is_some()
+        {
+            return Ok(());
+        }
+        Err((libc::ENOENT, format!("there is no inode {ino}")))
+    }
+
+    /// Notes that the client's user may write a file of another user, now.
+    fn note_opened(&self, client: &Client, ino: u64) -> Result<(), Refusal> {
+        if client.trusted() || client.person.is_root() {
+            return Ok(());
+        }
+        // The list that decides is read with the inode that leads to it.
+        let _reader = self.services.reclaimer.read();
+        let view = self.services.volume.view();
+        let found = view.inode(Ino(ino)).map_err(|e| failed(&e.into()))?;
+        let (person, Some(inode)) = (&client.person, found) else {
+            return Ok(());
+        };
+        if inode.is_file() && !person.owns(&inode) && person.may_write(&view, &inode) {
+            client.opened.lock().insert(ino, inode.generation);
+        }
+        Ok(())
+    }
+
+    fn inode(&self, ino: u64) -> Result<Option<shale_format::inode::Inode>, Refusal> {
+        let _reader = self.services.reclaimer.read();
+        let found = self.services.volume.view().inode(Ino(ino));
+        found.map_err(|e| failed(&e.into()))
+    }
+}
+
+/// Fewest blocks to grant to who asks for `wanted`: all that one call needs, else what is worth a message.
+fn least_blocks(wanted: u64) -> u64 {
+    match wanted > GRANT_AHEAD_BLOCKS.into() {
+        true => wanted,
+        false => GRANT_BLOCKS_MIN,
+    }
+}
+
+/// Adds the segments that a run lies in; `false` if that would be more than one reply carries.
+pub(crate) fn note_segments(run: Run, segments: &mut Vec<u32>) -> bool {
+    let first = run.addr.byte() / SEGMENT_BYTES;
+    let last = (run.addr.byte() + run.len * BLOCK - 1) / SEGMENT_BYTES;
+    let missing: Vec<u32> = (first..=last)
+        .map(|n| n as u32)
+        .filter(|n| !segments.contains(n))
+        .collect();
+    let fits = segments.len() + missing.len() <= DESCRIPTORS_MAX;
+    if fits {
+        segments.extend(missing);
+    }
+    fits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_names_every_segment_it_touches() {
+        let per_segment = SEGMENT_BYTES / BLOCK;
+        let mut segments = vec![1];
+        let run = Run {
+            addr: BlockAddr::nvm(per_segment - 1),
+            len: per_segment + 2,
+        };
+        assert!(note_segments(run, &mut segments));
+        assert_eq!(segments, [1, 0, 2]);
+        let huge = Run {
+            addr: BlockAddr::nvm(0),
+            len: per_segment * 200,
+        };
+        assert!(!note_segments(huge, &mut segments));
+        assert_eq!(segments.len(), 3);
+    }
+}

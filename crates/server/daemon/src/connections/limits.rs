@@ -1,0 +1,387 @@
+//! How fast a client may write, if somebody has set a limit (bytes a second of its log, and of
+//! the blocks granted to it for full blocks).
+//!
+//! The word `ALLOWED` in the daemon page says up to which log position the client goes on without
+//! asking; without a limit that is the end of the world, and a write costs one comparison with
+//! a word beside one that it reads anyway. A client that has come so far asks, outside of its gate and
+//! locks, and is told how long to wait: so nobody else ever waits for it. There is no thread for this.
+//!
+//! A bucket of tokens, in bytes: filled at the rate, up to an eighth of a second's worth; what was
+//! logged and granted is taken out. It may go below 0 by one call of each thread, which is paid
+//! back. A call thus may be larger than the bucket.
+//!
+//! What it was granted before there was a limit it is asked to return then, since nobody counted it.
+//!
+//! The same word has a client pause that takes room faster than digest gives it back (see [`crate::space`]).
+//!
+//! A client that does not look at the word is limited by nothing but its log. It runs as a user
+//! who may attach, and hurts only that user's own limit.
+
+use crate::connections::client::{Client, Reach};
+use crate::connections::clients::Clients;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use shale_format::limits::BLOCK_BYTES;
+use shale_proto::Reply;
+use shale_sys::Clock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Least limit, in bytes a second: a single call of 1 MiB takes 16 s then.
+pub const RATE_MIN: u64 = 64 << 10;
+/// Tokens are counted in this part of a byte.
+const PART: i128 = 1_000_000_000;
+/// Parts of a second that fit the bucket.
+const BURST_PART: u64 = 8;
+/// Least bytes that fit the bucket: a grant of blocks.
+const BURST_MIN: u64 = 64 << 10;
+/// Parts of a second that a client is let go on for at least when it has waited.
+const SLICE_PART: u64 = 50;
+/// Shortest pause that a client is told of.
+const HOLD_MIN_NS: u64 = 50_000;
+/// Longest wait between two questions.
+const WAIT_MAX_NS: u64 = 100_000_000;
+
+/// Whose limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Whose {
+    /// Of each client that has none of its own, now and later; not of the mount.
+    Each,
+    /// Of all programs on the mount together.
+    Mount,
+    /// Of one process.
+    Process(i32),
+}
+
+/// The limits of a volume's clients, in bytes a second; 0: none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Of each client that has none of its own.
+    #[serde(default)]
+    pub each: u64,
+    /// Of the mount.
+    #[serde(default)]
+    pub mount: u64,
+    /// Of processes, by number. 0: none for this one, whatever there is for each.
+    #[serde(default)]
+    pub process: BTreeMap<i32, u64>,
+}
+
+impl Limits {
+    /// Sets one; `None`: as for each client.
+    pub fn set(&mut self, whose: Whose, rate: Option<u64>) {
+        let rate = rate.map(|r| if r == 0 { 0 } else { r.max(RATE_MIN) });
+        match (whose, rate) {
+            (Whose::Each, rate) => self.each = rate.unwrap_or(0),
+            (Whose::Mount, rate) => self.mount = rate.unwrap_or(0),
+            (Whose::Process(pid), Some(rate)) => drop(self.process.insert(pid, rate)),
+            (Whose::Process(pid), None) => drop(self.process.remove(&pid)),
+        }
+    }
+
+    fn of(&self, client: &Client) -> u64 {
+        match client.reach {
+            Reach::InProcess => self.mount,
+            Reach::Socket => *self.process.get(&client.pid).unwrap_or(&self.each),
+        }
+    }
+}
+
+/// What a client may still write.
+#[derive(Debug, Default)]
+pub(crate) struct Bucket {
+    rate: u64,
+    /// In parts of a byte.
+    tokens: i128,
+    /// When it was filled last, and how far the log went then.
+    at_ns: u64,
+    seen: u64,
+    waited_ns: u64,
+    /// Blocks that were granted before there was a limit, and may not be used yet.
+    uncounted: u64,
+    /// The client has to hear that it is to return those.
+    give_back: bool,
+    /// The client has to pause once until then, whatever its limit; 0: it has not.
+    hold_until_ns: u64,
+}
+
+impl Bucket {
+    fn burst(&self) -> u64 {
+        (self.rate / BURST_PART).max(BURST_MIN)
+    }
+
+    fn fill(&mut self, now_ns: u64, committed: u64) {
+        let passed = now_ns.saturating_sub(self.at_ns);
+        self.tokens += i128::from(passed) * i128::from(self.rate);
+        self.tokens -= i128::from(committed.saturating_sub(self.seen)) * PART;
+        self.tokens = self.tokens.min(i128::from(self.burst()) * PART);
+        (self.at_ns, self.seen) = (now_ns, committed);
+    }
+
+    /// The log position up to which the client may go on.
+    fn allowed(&self) -> u64 {
+        match self.rate {
+            _ if self.hold_until_ns > 0 => 0,
+            0 => u64::MAX,
+            _ => self.seen + (self.tokens / PART).max(0) as u64,
+        }
+    }
+
+    /// How long the client has to wait before it asks again; 0: it may go on.
+    fn wait_ns(&mut self) -> u64 {
+        let held = std::mem::take(&mut self.hold_until_ns);
+        if held > self.at_ns {
+            return held - self.at_ns;
+        }
+        if self.rate == 0 || self.tokens >= PART {
+            return 0;
+        }
+        let slice = (self.rate / SLICE_PART).max(1);
+        let lacking = i128::from(slice) * PART - self.tokens;
+        let ns = (lacking / i128::from(self.rate)).clamp(1, i128::from(WAIT_MAX_NS)) as u64;
+        self.waited_ns += ns;
+        ns
+    }
+}
+
+impl Client {
+    fn with_bucket<T>(&self, f: impl FnOnce(&mut Bucket) -> T) -> T {
+        let mut bucket = self.bucket.lock();
+        let out = f(&mut bucket);
+        self.daemon_page.set_allowed(bucket.allowed());
+        out
+    }
+
+    /// Bytes a second that it may write; 0: no limit.
+    pub(crate) fn rate(&self) -> u64 {
+        self.bucket.lock().rate
+    }
+
+    /// Nanoseconds that it was told to wait, in all.
+    pub(crate) fn waited_ns(&self) -> u64 {
+        self.bucket.lock().waited_ns
+    }
+
+    fn set_rate(&self, rate: u64, now_ns: u64) {
+        let committed = self.committed();
+        let granted = self.grants.lock().blocks.blocks();
+        self.with_bucket(|b| {
+            if b.rate == 0 {
+                (b.uncounted, b.give_back) = (granted, granted > 0);
+            }
+            if b.rate != rate {
+                (b.rate, b.tokens) = (rate, 0);
+                (b.at_ns, b.seen) = (now_ns, committed);
+            }
+        });
+    }
+
+    /// How long it has to wait before it asks again, 0: it may go on; and whether it is to return
+    /// what it was granted.
+    pub(crate) fn pace(&self, now_ns: u64) -> (u64, bool) {
+        let committed = self.committed();
+        self.with_bucket(|b| {
+            b.fill(now_ns, committed);
+            (b.wait_ns(), std::mem::take(&mut b.give_back))
+        })
+    }
+
+    /// Has it pause before its next call that writes, if that comes within the pause. Shorter than it takes to ask: not
+    /// at all.
+    pub(crate) fn hold_back(&self, now_ns: u64, ns: u64) {
+        if ns >= HOLD_MIN_NS {
+            self.with_bucket(|b| b.hold_until_ns = now_ns + ns);
+        }
+    }
+
+    /// Most blocks that one grant may have.
+    pub(crate) fn grant_max(&self) -> u64 {
+        let bucket = self.bucket.lock();
+        match bucket.rate {
+            0 => u64::MAX,
+            _ => bucket.burst() / BLOCK_BYTES as u64,
+        }
+    }
+
+    /// Blocks are granted, or come back.
+    pub(crate) fn charge_blocks(&self, granted: u64, returned: u64) {
+        self.with_bucket(|b| {
+            let free = returned.min(b.uncounted);
+            b.uncounted -= free;
+            let blocks = i128::from(granted) - i128::from(returned - free);
+            if b.rate > 0 {
+                b.tokens -= blocks * BLOCK_BYTES as i128 * PART;
+            }
+        });
+    }
+}
+
+/// How fast clients may write.
+pub(crate) struct RateLimits {
+    clock: Arc<dyn Clock>,
+    clients: Arc<Clients>,
+    limits: Mutex<Limits>,
+}
+
+impl RateLimits {
+    pub(crate) fn new(clock: Arc<dyn Clock>, clients: Arc<Clients>) -> Self {
+        Self {
+            clock,
+            clients,
+            limits: Mutex::default(),
+        }
+    }
+
+    /// A client that has come has its limit from the start.
+    pub(crate) fn begin(&self, client: &Client) {
+        let limits = self.limits.lock();
+        client.set_rate(limits.of(client), self.clock.monotonic_ns());
+    }
+
+    /// The client has come to where it has to ask.
+    pub(crate) fn pace(&self, client: &Client) -> Reply {
+        let (ns, give_back) = client.pace(self.clock.monotonic_ns());
+        Reply::Wait { ns, give_back }
+    }
+
+    /// The limits in force.
+    pub(crate) fn now(&self) -> Limits {
+        self.limits.lock().clone()
+    }
+
+    /// Changes them, for clients from their next call on. Gives them as they are then.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Limits)) -> Limits {
+        let mut limits = self.limits.lock();
+        change(&mut limits);
+        for client in self.clients.snapshot() {
+            client.set_rate(limits.of(&client), self.clock.monotonic_ns());
+        }
+        limits.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shale_format::BlockAddr;
+    use shale_volume::Run;
+
+    const MS: u64 = 1_000_000;
+
+    /// Writes as fast as it is let for some time; gives the bytes.
+    fn write_for(bucket: &mut Bucket, ms: u64, each: u64, overslept_ms: u64) -> u64 {
+        let (mut now, mut pos) = (bucket.at_ns, bucket.seen);
+        let (end, from) = (now + ms * MS, pos);
+        while now < end {
+            if pos < bucket.allowed() {
+                pos += each;
+                continue;
+            }
+            bucket.fill(now, pos);
+            match bucket.wait_ns() {
+                0 => {}
+                ns => now += ns + overslept_ms * MS,
+            }
+        }
+        pos - from
+    }
+
+    #[test]
+    fn the_rate_is_kept_whatever_the_size_of_calls() {
+        for (rate, each) in [
+            (RATE_MIN, 64),
+            (RATE_MIN, 100_000),
+            (50 << 20, 4096),
+            (2 << 30, 100_000),
+        ] {
+            for overslept in [0, 30] {
+                let mut bucket = Bucket {
+                    rate,
+                    ..Bucket::default()
+                };
+                let bytes = write_for(&mut bucket, 20_000, each, overslept);
+                let off = bytes as f64 / (20 * rate) as f64;
+                assert!(
+                    (0.9..1.1).contains(&off),
+                    "{rate} bytes a second in calls of {each}: {off}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn idle_time_is_not_saved_up_and_debts_are_paid() {
+        let rate = 1 << 20;
+        let mut bucket = Bucket {
+            rate,
+            ..Bucket::default()
+        };
+        bucket.fill(1_000_000 * MS, 0);
+        assert_eq!(bucket.allowed(), rate / BURST_PART);
+        bucket.fill(1_000_000 * MS, rate + rate / BURST_PART);
+        assert_eq!(bucket.allowed(), bucket.seen);
+        bucket.fill(1_000_900 * MS, bucket.seen);
+        assert!(bucket.wait_ns() > 0, "a second's worth is owed");
+        bucket.fill(1_001_100 * MS, bucket.seen);
+        assert_eq!(bucket.wait_ns(), 0);
+    }
+
+    #[test]
+    fn who_is_held_back_pauses_once_and_goes_on() {
+        let client = crate::connections::client::tests::lone(1, Reach::Socket);
+        client.hold_back(MS, HOLD_MIN_NS - 1);
+        assert_eq!(client.pace(MS), (0, false));
+        client.hold_back(MS, 300_000);
+        assert_eq!(client.bucket.lock().allowed(), 0, "the next call asks");
+        assert_eq!(client.pace(MS + 100_000), (200_000, false));
+        assert_eq!(client.bucket.lock().allowed(), u64::MAX);
+        assert_eq!(client.pace(MS + 100_000), (0, false));
+        client.hold_back(MS, 300_000);
+        assert_eq!(
+            client.pace(2 * MS),
+            (0, false),
+            "it did something else meanwhile"
+        );
+        assert_eq!(client.waited_ns(), 0, "that was no limit");
+    }
+
+    #[test]
+    fn what_was_granted_before_there_was_a_limit_counts_for_nothing() {
+        let client = crate::connections::client::tests::lone(1, Reach::Socket);
+        client.grants.lock().blocks.insert(Run {
+            addr: BlockAddr::nvm(100),
+            len: 50,
+        });
+        client.set_rate(RATE_MIN, 0);
+        let (wait, give_back) = client.pace(0);
+        assert!(give_back);
+        assert!(!client.pace(0).1, "it is told once");
+        client.charge_blocks(0, 50);
+        assert_eq!(client.pace(0).0, wait);
+        client.charge_blocks(0, 1);
+        assert_eq!(client.pace(0).0, 0);
+    }
+
+    #[test]
+    fn each_process_has_the_limit_of_each_unless_it_has_its_own() {
+        let mut limits = Limits::default();
+        let direct = crate::connections::client::tests::lone(1, Reach::Socket);
+        let mount = crate::connections::client::tests::lone(2, Reach::InProcess);
+        limits.set(Whose::Each, Some(1));
+        assert_eq!((limits.of(&direct), limits.of(&mount)), (RATE_MIN, 0));
+        limits.set(Whose::Process(direct.pid), Some(0));
+        limits.set(Whose::Mount, Some(1 << 20));
+        assert_eq!((limits.of(&direct), limits.of(&mount)), (0, 1 << 20));
+        limits.set(Whose::Process(direct.pid), None);
+        assert_eq!(limits.of(&direct), RATE_MIN);
+        direct.set_rate(RATE_MIN, 5);
+        assert!(direct.pace(5).0 > 0);
+        assert_eq!(direct.pace(1_000_000_005), (0, false));
+        direct.charge_blocks(1000, 0);
+        assert!(direct.pace(1_000_000_005).0 > 0);
+        direct.charge_blocks(0, 1000);
+        assert_eq!(direct.pace(1_000_000_005).0, 0);
+        direct.set_rate(0, 1_000_000_005);
+        assert_eq!(direct.pace(1_000_000_005).0, 0);
+    }
+}

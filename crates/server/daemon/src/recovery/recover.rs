@@ -1,0 +1,543 @@
+//! Recovery: every log that the last daemon left is digested before a client is
+//! accepted (DESIGN §12). It is the normal path: a clean stop leaves no logs.
+//!
+//! A client of the last daemon may still be there and append. So every log is *ended* first:
+//! its client is told in the file, and finds out before its call returns. Where it ends is
+//! found once, and told to the client when everything before it counts.
+//!
+//! Steps, each of which may be cut off and is then done again from the start:
+//! 1. end and read every log in the table; take the blocks that its steal records name, before
+//!    anything else is allocated;
+//! 2. digest the logs, several at once; one that finds too little space again alone, after
+//!    the others, and after orphans that no log names have gone;
+//! 3. free the slots, all in one transaction, then remove the files;
+//! 4. free orphans, unless the mount survived: then the kernel may still use them.
+//!
+//! Space is as it was for the last daemon, and more: idle grants are free again, and with
+//! no client whatever a chunk frees is free for the next. So what could be digested then
+//! can be now. A log that cannot (a damaged medium) is *left*: its slot, file, blocks and
+//! room stay, and so do the inodes that it names, orphans too; nobody may change those.
+//!
+//! When the mount survived, the kernel sends unanswered requests again. What the logs of
+//! its connection did for requests is collected *before* they go. A log that
+//! knows such requests is *kept*, digested and small, until they have been answered: were
+//! the daemon killed again before that, the next one would find them still.
+
+use crate::coherence::barrier::Barrier;
+use crate::coherence::gate::OwnReaders;
+use crate::connections::grants::RunSet;
+use crate::connections::log_bytes::{FileBytes, set_word, word};
+use crate::connections::rights::{LeftRights, Person, groups_of_user};
+use crate::digest_scheduler::{TRIES, is_short, passes_with_time};
+use crate::error::Result;
+use crate::recovery::left_log::{Left, Outcome, empty, shrink};
+use crate::recovery::orphans;
+use parking_lot::Mutex;
+use serde::Serialize;
+use shale_digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
+use shale_format::LogPos;
+use shale_format::limits::BLOCK_BYTES;
+use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
+use shale_oplog::{LogBytes, Recent, Scan};
+use shale_pool::nvm_dir::{remove, volume_files};
+use shale_sys::{Clock, failpoints, mutants};
+use shale_volume::Volume;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Logs kept for requests at most; more than that only a daemon that dies for ever leaves.
+const KEPT_MAX: usize = 64;
+
+/// What recovery found and did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RecoveryReport {
+    /// Logs found.
+    pub logs: usize,
+    /// Logs that could not be digested and wait for the next start.
+    pub logs_left: usize,
+    /// Logs put aside because one of their records was refused.
+    pub logs_refused: usize,
+    /// Records digested.
+    pub records: u64,
+    /// Bytes of log digested.
+    pub bytes: u64,
+    /// Orphans freed.
+    pub orphans_freed: u64,
+    /// Requests of the surviving mount whose results are known.
+    pub requests: usize,
+    /// Milliseconds it took.
+    pub ms: u64,
+    /// What could not be recovered: file and reason, each.
+    pub problems: Vec<String>,
+    /// Counts of all its digests.
+    pub digest: DigestStats,
+}
+
+/// What a recovery leaves behind.
+pub(crate) struct Recovered {
+    pub(crate) report: RecoveryReport,
+    pub(crate) kept: Kept,
+    pub(crate) left: Undigested,
+}
+
+/// What logs that could not be digested hold on to.
+#[derive(Default)]
+pub(crate) struct Undigested {
+    /// Room that their records have set aside.
+    pub(crate) reserve_bytes: u64,
+    /// Inodes that they change and that are no directories: those of others could not be
+    /// told apart by their number alone.
+    pub(crate) inos: Vec<u64>,
+}
+
+/// Requests done before the crash, and the logs that prove it.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) recent: Recent,
+    pub(crate) logs: Vec<(u32, PathBuf)>,
+    /// Monotonic time of the recovery.
+    pub(crate) since_ns: u64,
+}
+
+/// What recovery works with.
+pub(crate) struct Recovery<'a> {
+    pub(crate) volume: &'a Arc<Volume>,
+    pub(crate) digester: &'a Digester,
+    pub(crate) readers: &'a OwnReaders,
+    pub(crate) nvm_dir: &'a Path,
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) connection: Option<u64>,
+    pub(crate) threads: usize,
+    pub(crate) barrier: Barrier,
+}
+
+impl Recovery<'_> {
+    /// Recovers. Errors are those of the volume itself; what is wrong with one log is
+    /// reported and does not stop the others.
+    pub(crate) fn run(&self) -> Result<Recovered> {
+        let started_ns = self.clock.monotonic_ns();
+        let mut report = RecoveryReport::default();
+        let mut logs = self.open_logs(&mut report);
+        report.logs = logs.len();
+        self.end_all(&logs);
+        let space = self.volume.space();
+        let room_bytes = (space.free + space.pending) * BLOCK_BYTES as u64;
+        for log in &mut logs {
+            log.room_bytes = room_bytes;
+        }
+        failpoints::reach("recovery-open");
+        self.survey(&mut logs);
+        if mutants::is_on("slots-freed-first") {
+            self.free_slots(&logs, &mut Kept::default())?;
+        }
+        failpoints::reach("recovery-survey");
+        self.digest(&mut logs);
+        failpoints::reach("recovery-digest");
+        report.orphans_freed = self.digest_short(&mut logs)?;
+        let mut kept = self.collect_requests(&logs);
+        report.requests = kept.recent.len();
+        for log in &mut logs {
+            log.tell_end();
+            self.settle(log, &mut report);
+        }
+        self.release();
+        failpoints::reach("recovery-settled");
+        self.free_slots(&logs, &mut kept)?;
+        failpoints::reach("recovery-slots");
+        let left = self.left(&logs)?;
+        // A log that is left knows more of them than it names: what is below a directory.
+        let orphans_go = !mutants::is_on("orphans-go");
+        if self.connection.is_none() && report.logs_left == 0 && orphans_go {
+            report.orphans_freed += orphans::free_all(self.volume, &HashSet::new())?;
+        }
+        failpoints::reach("recovery-orphans");
+        report.ms = (self.clock.monotonic_ns() - started_ns) / 1_000_000;
+        kept.since_ns = self.clock.monotonic_ns();
+        for problem in &report.problems {
+            tracing::error!("recovery: {problem}");
+        }
+        if report.logs > 0 {
+            tracing::info!(
+                logs = report.logs,
+                records = report.records,
+                ms = report.ms,
+                "recovered"
+            );
+        }
+        Ok(Recovered { report, kept, left })
+    }
+
+    /// Makes free what was freed: nobody reads but the threads here.
+    fn release(&self) {
+        let txid = self.volume.txid();
+        self.readers.pass();
+        self.volume.release_up_to(txid);
+    }
+
+    fn open_logs(&self, report: &mut RecoveryReport) -> Vec<Left> {
+        let slots = self.volume.log_slots();
+        let live = slots
+            .into_iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.state == slot_state::LIVE);
+        live.map(|(number, slot)| {
+            let number = number as u32;
+            let path = self.nvm_dir.join(file_name(number));
+            let map = match FileBytes::open(&path) {
+                Ok(map) if map.bytes() as u64 >= RING_AT as u64 + slot.ring_bytes => Some(map),
+                Ok(map) => {
+                    report.problems.push(format!(
+                        "{}: {} bytes, expected {}: what was in it and not digested is lost",
+                        path.display(),
+                        map.bytes(),
+                        RING_AT as u64 + slot.ring_bytes
+                    ));
+                    None
+                }
+                Err(e) => {
+                    report
+                        .problems
+                        .push(format!("{e}: what was in it and not digested is lost"));
+                    None
+                }
+            };
+            if let Some(why) = map
+                .as_ref()
+                .and_then(|m| self.wrong_header(m, number, &slot))
+            {
+                // Salt and length come from the table, so its records can still be told.
+                report.problems.push(format!("{}: {why}", path.display()));
+            }
+            // The front end's log names its connection; root may do everything.
+            let foreign = slot.connection == 0 && slot.uid != 0;
+            Left {
+                number,
+                slot,
+                path,
+                map,
+                writer: foreign.then(|| Person {
+                    uid: slot.uid,
+                    groups: groups_of_user(slot.uid),
+                }),
+                room_bytes: 0,
+                taken: RunSet::default(),
+                named: HashSet::new(),
+                head: LogPos(slot.digested),
+                outcome: Outcome {
+                    end: slot.digested,
+                    ..Outcome::default()
+                },
+            }
+        })
+        .collect()
+    }
+
+    fn wrong_header(&self, map: &FileBytes, number: u32, slot: &LogSlot) -> Option<String> {
+        let mut bytes = [0; LogHeader::BYTES];
+        if !map.load(0, &mut bytes) {
+            return Some("its header cannot be read".to_owned());
+        }
+        let header = match LogHeader::decode(&bytes) {
+            Ok(header) => header,
+            Err(e) => return Some(e.to_string()),
+        };
+        let ours = header.uuid == self.volume.superblock().uuid
+            && header.salt == slot.salt
+            && header.ring_bytes == slot.ring_bytes
+            && header.slot == number;
+        (!ours).then(|| "the file is another log than the table says".to_owned())
+    }
+
+    /// Tells clients that are still there that their logs end.
+    fn end_all(&self, logs: &[Left]) {
+        for map in logs.iter().filter_map(|l| l.map.as_ref()) {
+            set_word(map.fd(), END_AT, end::SOUGHT);
+        }
+        self.barrier.run();
+    }
+
+    /// Takes the blocks that steal records name out of the free space.
+    fn survey(&self, logs: &mut [Left]) {
+        let view = self.volume.view();
+        let next = AtomicUsize::new(0);
+        let logs_now = &*logs;
+        let found: Vec<Mutex<Survey>> = logs.iter().map(|_| Mutex::default()).collect();
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(log) = logs_now.get(index) else {
+                    break;
+                };
+                if let Some(map) = &log.map {
+                    let from = LogPos(log.slot.digested);
+                    *found[index].lock() = survey(&log.source(map), &view, from);
+                }
+            }
+        };
+        match self.threads.min(logs_now.len()) {
+            0 | 1 => work(),
+            threads => std::thread::scope(|scope| {
+                (0..threads).for_each(|_| drop(scope.spawn(work)));
+            }),
+        }
+        for (log, found) in logs.iter_mut().zip(found) {
+            let found = found.into_inner();
+            log.named = found.named;
+            log.head = found.head.max(log.head);
+            for run in found.stolen {
+                // What is not free is not this log's: digest refuses the record.
+                if !mutants::is_on("survey-takes") && self.volume.take(run).is_ok() {
+                    log.taken.insert(run);
+                }
+            }
+        }
+    }
+
+    fn digest(&self, logs: &mut [Left]) {
+        // A log whose writer may have lied about the room it needs comes after the others.
+        let (foreign, own): (Vec<&mut Left>, Vec<&mut Left>) =
+            logs.iter_mut().rev().partition(|l| l.writer.is_some());
+        for jobs in [own, foreign] {
+            self.digest_together(jobs);
+        }
+    }
+
+    fn digest_together(&self, jobs: Vec<&mut Left>) {
+        if self.threads.min(jobs.len()) <= 1 {
+            return jobs.into_iter().rev().for_each(|log| self.digest_log(log));
+        }
+        let jobs = Mutex::new(jobs);
+        let threads = self.threads.min(jobs.lock().len());
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    loop {
+                        let Some(log) = jobs.lock().pop() else { break };
+                        self.digest_log(log);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Digests a log from where its outcome ends.
+    fn digest_log(&self, log: &mut Left) {
+        let Some(map) = log.map.take() else {
+            return;
+        };
+        log.outcome.short = false;
+        let (mut tries, mut alone) = (0, false);
+        loop {
+            match self.chunk(log, &map, alone) {
+                Ok(true) => (tries, alone) = (0, false),
+                Ok(false) => break,
+                Err(e) if passes_with_time(&e) && tries < TRIES => {
+                    tries += 1;
+                    alone |= is_short(&e);
+                    self.release();
+                }
+                Err(e) if self.digester.give_up(&e) => log.outcome.problem = Some(e.to_string()),
+                Err(e @ DigestError::Cut { .. }) => {
+                    log.outcome.problem = Some(e.to_string());
+                    log.outcome.refused = true;
+                    break;
+                }
+                Err(e) => {
+                    log.outcome.problem = Some(format!("{e}: the log is kept"));
+                    log.outcome.short = is_short(&e);
+                    log.outcome.keep = !log.outcome.short;
+                    break;
+                }
+            }
+        }
+        log.map = Some(map);
+    }
+
+    /// Digests one chunk; whether there is another.
+    fn chunk(
+        &self,
+        log: &mut Left,
+        map: &FileBytes,
+        alone: bool,
+    ) -> std::result::Result<bool, DigestError> {
+        let source = log.source(map);
+        let own = OwnLog::new(log.taken.iter().collect());
+        let left;
+        let authority: &dyn Authority = match log.writer.clone() {
+            None => &own,
+            Some(person) => {
+                let room = log.room_bytes;
+                left = LeftRights { person, own, room };
+                &left
+            }
+        };
+        let (from, all) = (LogPos(log.outcome.end), log.head);
+        let reader = self.readers.enter();
+        let digester = self.digester;
+        let done = match alone {
+            false => digester.chunk(&source, from, all, authority, Mode::Recovery),
+            true => digester.chunk_alone(&source, from, all, authority, Mode::Recovery),
+        }?;
+        drop(reader);
+        let outcome = &mut log.outcome;
+        outcome.end = done.upto.0;
+        outcome.stats += done.stats;
+        for &run in done.linked.iter().chain(&done.unused) {
+            log.taken.remove(run);
+        }
+        for run in done.unused {
+            self.volume.give_back(run);
+        }
+        if let Some(refused) = done.refused {
+            outcome.problem = Some(refused.to_string());
+            outcome.refused = true;
+            return Ok(false);
+        }
+        Ok(!done.at_end && done.upto != from)
+    }
+
+    /// Digests logs that found too little space, one by one: others have freed something
+    /// since. At last, unless the kernel may still use them, orphans go that no record
+    /// names. Gives their number.
+    fn digest_short(&self, logs: &mut [Left]) -> Result<u64> {
+        self.digest_short_again(logs);
+        let mut freed = 0;
+        if self.connection.is_none() && logs.iter().any(|l| l.outcome.short) {
+            let named = logs.iter().flat_map(|l| l.named.iter().copied());
+            freed = orphans::free_all(self.volume, &named.collect())?;
+            self.digest_short_again(logs);
+        }
+        for log in logs.iter_mut().filter(|l| l.outcome.short) {
+            log.outcome.keep = true;
+        }
+        Ok(freed)
+    }
+
+    fn digest_short_again(&self, logs: &mut [Left]) {
+        let digested = |logs: &[Left]| logs.iter().map(|l| l.outcome.end).sum::<u64>();
+        loop {
+            let before = digested(logs);
+            for log in logs.iter_mut().filter(|l| l.outcome.short) {
+                log.outcome.problem = None;
+                self.digest_log(log);
+            }
+            if digested(logs) == before {
+                return;
+            }
+        }
+    }
+
+    /// What must not be changed or given away while logs are left.
+    fn left(&self, logs: &[Left]) -> Result<Undigested> {
+        let mut left = Undigested::default();
+        let view = self.volume.view();
+        for log in logs.iter().filter(|l| l.outcome.keep) {
+            let Some(map) = &log.map else { continue };
+            let found = survey(&log.source(map), &view, LogPos(log.outcome.end));
+            left.reserve_bytes += found.reserve_bytes;
+            let mut to_come = Vec::new();
+            for ino in found.named {
+                match view.inode(ino)? {
+                    Some(inode) if !inode.is_dir() => left.inos.push(ino.0),
+                    None if ino.is_user() => to_come.push(ino),
+                    _ => {}
+                }
+            }
+            // What it has yet to make must not be somebody else's by then.
+            self.volume.hold_inodes(&to_come);
+        }
+        Ok(left)
+    }
+
+    /// What the logs of the surviving mount's connection did for its requests.
+    fn collect_requests(&self, logs: &[Left]) -> Kept {
+        let mut kept = Kept::default();
+        let Some(connection) = self.connection else {
+            return kept;
+        };
+        for log in logs.iter().filter(|l| l.slot.connection == connection) {
+            let Some(map) = &log.map else { continue };
+            let end = log.outcome.end;
+            let lowest = end.saturating_sub(log.slot.ring_bytes);
+            let tail = word(map, TAIL_AT).clamp(lowest, end);
+            if mutants::is_on("requests-unknown") {
+                continue;
+            }
+            let before = kept.recent.len();
+            let scan = Scan::new(map, log.slot.salt, log.slot.ring_bytes, LogPos(tail));
+            for record in scan.until(LogPos(end)) {
+                kept.recent.add(&record);
+            }
+            if kept.recent.len() > before && kept.logs.len() < KEPT_MAX {
+                shrink(map, log.slot.ring_bytes, tail, end);
+                kept.logs.push((log.number, log.path.clone()));
+            }
+        }
+        kept
+    }
+
+    /// Adds a log to the report and returns blocks that it did not use.
+    fn settle(&self, log: &mut Left, report: &mut RecoveryReport) {
+        let outcome = &log.outcome;
+        report.records += outcome.stats.records;
+        report.bytes += outcome.end - log.slot.digested;
+        report.digest += outcome.stats;
+        if let Some(problem) = &outcome.problem {
+            report
+                .problems
+                .push(format!("{}: {problem}", log.path.display()));
+        }
+        report.logs_refused += usize::from(outcome.refused);
+        if outcome.keep {
+            report.logs_left += 1;
+            return;
+        }
+        for run in log.taken.iter() {
+            self.volume.give_back(run);
+        }
+    }
+
+    fn free_slots(&self, logs: &[Left], kept: &mut Kept) -> Result<()> {
+        if mutants::is_on("requests-kept") {
+            kept.logs.clear();
+        }
+        let stays = |number| kept.logs.iter().any(|&(n, _)| n == number);
+        let gone: Vec<&Left> = logs
+            .iter()
+            .filter(|l| !l.outcome.keep && !stays(l.number))
+            .collect();
+        if !gone.is_empty() {
+            let mut txn = self.volume.begin();
+            for log in &gone {
+                txn.set_log_slot(log.number, &zerocopy::FromZeros::new_zeroed())?;
+            }
+            txn.commit()?;
+        }
+        for log in gone.iter().filter(|l| l.outcome.refused) {
+            // Evidence: what a client wrote that the volume must not have.
+            let aside = log.path.with_extension("refused");
+            if let Err(e) = std::fs::rename(&log.path, &aside) {
+                tracing::error!("recovery: {}: cannot put it aside: {e}", log.path.display());
+            }
+        }
+        let slots = self.volume.log_slots();
+        for name in volume_files(self.nvm_dir)? {
+            let number = name.strip_prefix("log-").and_then(|n| n.parse().ok());
+            let slot = number.and_then(|n: usize| slots.get(n));
+            if slot.is_some_and(|s| s.state == slot_state::FREE)
+                && let Err(e) = remove(&self.nvm_dir.join(&name))
+            {
+                // Nothing of it counts any more, so it keeps nobody from starting.
+                tracing::error!("recovery: {e}");
+            }
+        }
+        for log in gone {
+            if let Some(file) = &log.map {
+                empty(file.fd(), log.slot.ring_bytes);
+            }
+        }
+        Ok(())
+    }
+}

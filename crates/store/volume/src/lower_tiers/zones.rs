@@ -1,0 +1,606 @@
+//! Zones of the tiers below NVM, in memory: write pointers and live blocks.
+//!
+//! A zone is written from its first block on. How far it is written becomes durable with the
+//! batch that links what was written; a crash forgets the rest, which nothing refers to, and it
+//! is written again. A zone without live blocks is erased when no reader can hold one of its
+//! blocks. One empty zone of a tier is kept for cleaning. Of a device with a *spare* that much never
+//! becomes live: the less of a zone is live when it is cleaned, the less is written again (StageFS
+//! §5.1 gives the translation layer of a flash device 10%).
+//!
+//! Invariants: a live block lies below its zone's write pointer; blocks are given out, and
+//! written, in order; one thread at a time allocates and writes.
+//!
+//! A medium that is only written in order ([`shale_block::TierDevice::zone_written`]) cannot write
+//! again what a crash forgot: there a zone goes on behind what the medium has, and what lies between
+//! is dead. If the medium has less than was committed, its erasure was cut short: the zone
+//! counts as full, until it is erased. A zone that is worn out counts as full, too: it is never written or erased, and of
+//! the tier's room only what is live in it is part.
+
+use crate::allocation::space::{Run, WordChange};
+use crate::allocation::words::for_words;
+use crate::error::{Result, VolumeError};
+use crate::lower_tiers::lower::ZonePlace;
+use parking_lot::Mutex;
+use shale_format::zone::ZoneEntry;
+use shale_format::{BlockAddr, TierId, TxId};
+use shale_sys::mutants;
+use std::collections::BTreeSet;
+
+mod info;
+pub use info::{Heat, LowerSpace, ZoneInfo};
+
+/// Zones that one transaction erases, most.
+const ERASED_AT_ONCE: usize = 64;
+
+struct Zone {
+    place: ZonePlace,
+    /// Byte of NVM at which its entry is.
+    entry_byte: u64,
+    entry: ZoneEntry,
+    /// Blocks given out, at least those that the entry counts.
+    given: u64,
+    /// Blocks that reached the device.
+    reached: u64,
+    live: u64,
+    freed: TxId,
+    /// Its medium never lets it be written again.
+    worn: bool,
+}
+
+/// A zone as it is found at the start.
+pub(crate) struct FoundZone {
+    pub(crate) place: ZonePlace,
+    /// Byte of NVM at which its entry is.
+    pub(crate) entry_byte: u64,
+    /// As last committed.
+    pub(crate) entry: ZoneEntry,
+    /// Blocks written as its medium has it; `None`: it can be written anywhere.
+    pub(crate) on_medium: Option<u64>,
+    /// It is worn out.
+    pub(crate) worn: bool,
+}
+
+impl Zone {
+    /// `used`: the tier's bitmap.
+    fn new(found: &FoundZone, used: &[u64]) -> Zone {
+        let FoundZone {
+            place,
+            entry_byte,
+            entry,
+            on_medium,
+            worn,
+        } = *found;
+        let mut live = 0;
+        for_words(place.first, place.blocks, |w, mask| {
+            live += u64::from((used[w] & mask).count_ones());
+        });
+        let committed = entry.written.into();
+        let written = match on_medium {
+            Some(there) if there < committed => place.blocks,
+            Some(there) => there,
+            None => committed,
+        };
+        Zone {
+            place,
+            entry_byte,
+            entry,
+            given: written,
+            reached: written,
+            live,
+            freed: TxId(0),
+            worn,
+        }
+    }
+
+    fn left(&self) -> u64 {
+        self.place.blocks - self.given
+    }
+
+    fn end(&self) -> u64 {
+        self.place.first + self.place.blocks
+    }
+}
+
+/// How a device is used.
+#[derive(Clone, Default)]
+struct DeviceUse {
+    /// Nothing new goes to it: it is being emptied.
+    emptying: bool,
+    /// Nothing new goes to it until the next start: why.
+    failing: Option<String>,
+    /// It only has no room below it, and is used again when it has.
+    full: bool,
+    /// Written to since it was flushed.
+    dirty: bool,
+    /// Blocks that it writes at once.
+    unit: u64,
+    /// Blocks of it that are not to be in use.
+    spare: u64,
+}
+
+impl DeviceUse {
+    fn is_closed(&self) -> bool {
+        self.emptying || self.failing.is_some()
+    }
+}
+
+struct State {
+    zones: Vec<Zone>,
+    open: [Option<usize>; 2],
+    /// By place in the tier.
+    devices: Vec<DeviceUse>,
+    erased: u64,
+    written: u64,
+    out_of_order: u64,
+}
+
+/// The zones of one tier.
+pub(crate) struct Zones {
+    tier: TierId,
+    state: Mutex<State>,
+}
+
+impl Zones {
+    /// None yet.
+    pub(crate) fn new(tier: TierId) -> Zones {
+        let state = State {
+            zones: Vec::new(),
+            open: [None; 2],
+            devices: Vec::new(),
+            erased: 0,
+            written: 0,
+            out_of_order: 0,
+        };
+        Zones {
+            tier,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Adds the zones of the tier's last device, which writes `unit` blocks at once.
+    /// `used`: the tier's bitmap as last committed. Gives the device's place in the tier.
+    pub(crate) fn add(
+        &self,
+        zones: &[FoundZone],
+        unit: u64,
+        used: &[u64],
+        emptying: bool,
+    ) -> usize {
+        let mut state = self.state.lock();
+        let zones = zones.iter().map(|found| Zone::new(found, used));
+        state.zones.extend(zones);
+        state.devices.push(DeviceUse {
+            emptying,
+            unit,
+            ..DeviceUse::default()
+        });
+        state.reopen();
+        state.devices.len() - 1
+    }
+
+    /// Takes the zones of a device out, which hold nothing.
+    pub(crate) fn remove(&self, device: usize) {
+        let mut state = self.state.lock();
+        state.zones.retain(|z| z.place.device != device);
+        state.devices.remove(device);
+        for (n, zone) in (0..).zip(&mut state.zones) {
+            zone.place.zone = n;
+            zone.place.device -= usize::from(zone.place.device > device);
+        }
+        state.reopen();
+    }
+
+    /// Says whether a device is being emptied.
+    pub(crate) fn set_emptying(&self, device: usize, emptying: bool) {
+        let mut state = self.state.lock();
+        state.devices[device].emptying = emptying;
+        state.reopen();
+    }
+
+    /// Keeps `percent` percent of a device out of use, for cleaning.
+    pub(crate) fn set_spare(&self, device: usize, percent: u32) {
+        let mut state = self.state.lock();
+        let zones = state.zones.iter().filter(|z| z.place.device == device);
+        let blocks: u64 = zones.map(|z| z.place.blocks).sum();
+        state.devices[device].spare = blocks * u64::from(percent) / 100;
+    }
+
+    /// Nothing new goes to a device any more, because it fails. The first reason stays.
+    pub(crate) fn set_failing(&self, device: usize, why: String) {
+        let mut state = self.state.lock();
+        if let Some(one) = state.devices.get_mut(device)
+            && one.failing.is_none()
+        {
+            one.failing = Some(why);
+            // What was written to it with the one that failed is linked by nobody.
+            one.dirty = false;
+        }
+        state.reopen();
+    }
+
+    /// The same, until [`Zones::set_used_again`].
+    pub(crate) fn set_full(&self, device: usize, why: String) {
+        self.set_failing(device, why.clone());
+        if let Some(one) = self.state.lock().devices.get_mut(device) {
+            one.full = one.failing.as_ref() == Some(&why);
+        }
+    }
+
+    /// Devices that get nothing new only because there is no room below them.
+    pub(crate) fn full(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        let devices = state.devices.iter().enumerate();
+        devices.filter(|(_, d)| d.full).map(|(n, _)| n).collect()
+    }
+
+    /// Has a device that had no room below it tried again.
+    pub(crate) fn set_used_again(&self, device: usize) {
+        let mut state = self.state.lock();
+        if let Some(one) = state.devices.get_mut(device)
+            && std::mem::take(&mut one.full)
+        {
+            one.failing = None;
+            state.reopen();
+        }
+    }
+
+    /// Why nothing new goes to a device, if it fails.
+    pub(crate) fn failing(&self, device: usize) -> Option<String> {
+        let state = self.state.lock();
+        state.devices.get(device)?.failing.clone()
+    }
+
+    /// Devices that were written to since they were asked for last.
+    pub(crate) fn take_dirty(&self) -> Vec<usize> {
+        let mut state = self.state.lock();
+        let all = state.devices.iter_mut().enumerate();
+        all.filter_map(|(n, d)| std::mem::take(&mut d.dirty).then_some(n))
+            .collect()
+    }
+
+    /// A device was flushed: where it writes several blocks at once, its zones go on at the next of
+    /// these units. The rest of the one that was begun is dead.
+    pub(crate) fn flushed(&self, device: usize) {
+        let mut state = self.state.lock();
+        let unit = state.devices.get(device).map_or(1, |d| d.unit);
+        let zones = state
+            .zones
+            .iter_mut()
+            .filter(|z| unit > 1 && z.place.device == device);
+        for zone in zones {
+            zone.reached = zone.reached.next_multiple_of(unit);
+            zone.given = zone.given.max(zone.reached);
+        }
+    }
+
+    /// Blocks in use on a device, and how many of these are in zones that are worn out.
+    pub(crate) fn live_on(&self, device: usize) -> (u64, u64) {
+        let state = self.state.lock();
+        let zones = state.zones.iter().filter(|z| z.place.device == device);
+        zones.fold((0, 0), |(live, worn), z| {
+            (live + z.live, worn + u64::from(z.worn) * z.live)
+        })
+    }
+
+    /// Blocks that could come into use, were everything cleaned, on devices that are written to; their
+    /// spare is kept, one zone at least. `without` this device.
+    pub(crate) fn possible(&self, without: Option<usize>) -> u64 {
+        let state = self.state.lock();
+        let (unused, largest) = state.unused(without);
+        unused.saturating_sub(largest.max(state.spare(without)))
+    }
+
+    /// Blocks that could be written, were everything cleaned; one zone is kept.
+    pub(crate) fn cleanable(&self) -> u64 {
+        let (unused, largest) = self.state.lock().unused(None);
+        unused.saturating_sub(largest)
+    }
+
+    /// Whether a run lies on one device.
+    pub(crate) fn covers(&self, run: Run) -> bool {
+        let state = self.state.lock();
+        let end = run.addr.index().checked_add(run.len);
+        let Some(last) = end.filter(|_| run.len > 0).map(|end| end - 1) else {
+            return false;
+        };
+        let of = |index| {
+            let zone = state.zones.get(state.zone_of(index));
+            zone.filter(|z| z.place.first <= index)
+                .map(|z| z.place.device)
+        };
+        of(run.addr.index()).is_some_and(|device| of(last) == Some(device))
+    }
+
+    /// Blocks in a row for up to `blocks` blocks, in the order in which they are to be written.
+    /// `last`: what is kept for cleaning may be used too.
+    pub(crate) fn allocate(&self, heat: Heat, blocks: u64, last: bool) -> Result<Run> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        // With no zone in reserve what is begun is for cleaning, or there will never be one again.
+        let most = match last {
+            true => blocks,
+            false if state.has_reserve() => state.room(),
+            false => 0,
+        };
+        if most == 0 {
+            return Err(VolumeError::NoSpace {
+                wanted: blocks,
+                free: 0,
+            });
+        }
+        let at = match state.open[heat as usize].filter(|&n| state.zones[n].left() > 0) {
+            Some(open) => open,
+            None => {
+                state.open[heat as usize] = None;
+                let fresh = state.fresh(last);
+                let other = 1 - heat as usize;
+                let shared = state.open[other].filter(|&n| state.zones[n].left() > 0);
+                // Where zones are short, hot and cold share one.
+                let found = fresh.or(shared).ok_or(VolumeError::NoSpace {
+                    wanted: blocks,
+                    free: 0,
+                })?;
+                if fresh.is_some() {
+                    state.zones[found].entry.heat = heat as u8;
+                    state.open[heat as usize] = Some(found);
+                }
+                found
+            }
+        };
+        let zone = &mut state.zones[at];
+        let len = blocks.min(most).min(zone.left());
+        let skipped = match mutants::is_on("zone-order") {
+            true => zone.left() - len,
+            false => zone.given,
+        };
+        let first = zone.place.first + skipped;
+        zone.given += len;
+        Ok(Run {
+            addr: BlockAddr::new(self.tier, first),
+            len,
+        })
+    }
+
+    /// Generation of the zone of a run that is about to be written.
+    pub(crate) fn writing(&self, run: Run) -> Result<u32> {
+        let mut state = self.state.lock();
+        let index = state.go_on(run)?;
+        let zone = &state.zones[index];
+        let (generation, device) = (zone.entry.generation, zone.place.device);
+        state.devices[device].dirty = true;
+        state.written += run.len;
+        Ok(generation)
+    }
+
+    /// Passes over a run that is to be linked as never written.
+    pub(crate) fn passing(&self, run: Run) -> Result<()> {
+        self.state.lock().go_on(run).map(drop)
+    }
+
+    /// Entries of the zones in which the changes link blocks, as they are to be.
+    /// With the byte of NVM at which each is.
+    pub(crate) fn linked(&self, txid: TxId, changes: &[WordChange]) -> Vec<(u64, ZoneEntry)> {
+        let mut state = self.state.lock();
+        let mut touched = BTreeSet::new();
+        for c in changes.iter().filter(|c| c.now & !c.base != 0) {
+            touched.insert(state.zone_of(c.word as u64 * 64));
+        }
+        let mut entries = Vec::new();
+        for n in touched {
+            let zone = &mut state.zones[n];
+            zone.entry.written = zone.reached.max(zone.entry.written.into()) as u32;
+            zone.entry.txid = txid.0;
+            entries.push((zone.entry_byte, zone.entry));
+        }
+        entries
+    }
+
+    /// Whether blocks may be linked: they were written.
+    pub(crate) fn is_written(&self, run: Run) -> bool {
+        let state = self.state.lock();
+        let (mut at, end) = (run.addr.index(), run.addr.index() + run.len);
+        while at < end {
+            let zone = &state.zones[state.zone_of(at)];
+            let to = end.min(zone.end());
+            if to > zone.place.first + zone.reached {
+                return false;
+            }
+            at = to;
+        }
+        true
+    }
+
+    /// Takes over what a commit did.
+    pub(crate) fn settle(&self, txid: TxId, changes: &[WordChange]) {
+        let mut state = self.state.lock();
+        for c in changes {
+            let index = state.zone_of(c.word as u64 * 64);
+            let zone = &mut state.zones[index];
+            zone.live += u64::from((c.now & !c.base).count_ones());
+            let gone = u64::from((c.base & !c.now).count_ones());
+            zone.live -= gone;
+            if gone > 0 {
+                zone.freed = txid;
+            }
+        }
+    }
+
+    /// Zones that can be erased: written, without live blocks, and no reader holds one of
+    /// their blocks if batches up to `released` are. [`ERASED_AT_ONCE`] at most.
+    pub(crate) fn erasable(&self, released: TxId) -> Vec<(u64, ZoneInfo)> {
+        let state = self.state.lock();
+        let free = |z: &Zone| z.given > 0 && z.live == 0 && z.freed <= released && !z.worn;
+        // An open zone that is not full goes on.
+        let goes_on = |n: usize, z: &Zone| state.open.contains(&Some(n)) && z.left() > 0;
+        // Nothing more is asked of a device that fails.
+        let fails = |z: &Zone| {
+            let device = &state.devices[z.place.device];
+            // Erasing gives room back to what is full.
+            device.failing.is_some() && !device.full
+        };
+        let zones = state.zones.iter().enumerate();
+        zones
+            .filter(|(n, z)| free(z) && !goes_on(*n, z) && !fails(z))
+            .take(ERASED_AT_ONCE)
+            .map(|(n, _)| (n as u64, state.info(n)))
+            .collect()
+    }
+
+    /// What a zone's entry is after it was erased.
+    pub(crate) fn erased_entry(&self, zone: u64) -> ZoneEntry {
+        let entry = self.state.lock().zones[zone as usize].entry;
+        let generation = match mutants::is_on("zone-generation") {
+            true => entry.generation,
+            false => entry.generation.wrapping_add(1).max(1),
+        };
+        ZoneEntry {
+            written: 0,
+            generation,
+            ..entry
+        }
+    }
+
+    /// Byte of NVM at which a zone's entry is.
+    pub(crate) fn entry_byte(&self, zone: u64) -> u64 {
+        self.state.lock().zones[zone as usize].entry_byte
+    }
+
+    /// The erasure is committed.
+    pub(crate) fn erased(&self, zone: u64, entry: ZoneEntry) {
+        let mut state = self.state.lock();
+        let n = zone as usize;
+        assert_eq!(state.zones[n].live, 0, "a zone with live blocks is erased");
+        for open in &mut state.open {
+            *open = open.filter(|&o| o != n);
+        }
+        let z = &mut state.zones[n];
+        (z.entry, z.given, z.reached) = (entry, 0, 0);
+        state.erased += 1;
+    }
+
+    /// A zone is worn out: it is closed for good.
+    pub(crate) fn set_worn(&self, zone: u64) {
+        let mut state = self.state.lock();
+        state.close(zone as usize);
+        state.zones[zone as usize].worn = true;
+    }
+
+    pub(crate) fn infos(&self) -> Vec<ZoneInfo> {
+        let state = self.state.lock();
+        (0..state.zones.len()).map(|n| state.info(n)).collect()
+    }
+
+    /// Written blocks that were never linked are given up with their zone: a failed write
+    /// leaves a gap, so nothing more is written there.
+    pub(crate) fn close(&self, addr: BlockAddr) {
+        let mut state = self.state.lock();
+        let n = state.zone_of(addr.index());
+        state.close(n);
+    }
+}
+
+impl State {
+    /// Moves a zone's write pointer behind a run, and gives the zone; counts what is out of order.
+    fn go_on(&mut self, run: Run) -> Result<usize> {
+        let index = self.zone_of(run.addr.index());
+        let zone = &mut self.zones[index];
+        let from = run.addr.index() - zone.place.first;
+        let in_order = from == zone.reached || mutants::is_on("zone-order");
+        zone.reached = from + run.len;
+        if in_order {
+            return Ok(index);
+        }
+        self.out_of_order += 1;
+        Err(VolumeError::BadRun {
+            first: run.addr.raw(),
+            last: run.addr.raw() + run.len,
+            why: "not where its zone goes on",
+        })
+    }
+
+    /// Nothing more is written to a zone.
+    fn close(&mut self, n: usize) {
+        for open in &mut self.open {
+            *open = open.filter(|&o| o != n);
+        }
+        let zone = &mut self.zones[n];
+        (zone.given, zone.reached) = (zone.place.blocks, zone.place.blocks);
+    }
+
+    fn zone_of(&self, index: u64) -> usize {
+        self.zones.partition_point(|z| z.end() <= index)
+    }
+
+    /// Blocks that are not in use on devices that are written to, and those of the largest zone there.
+    fn unused(&self, without: Option<usize>) -> (u64, u64) {
+        let mine = |z: &&Zone| Some(z.place.device) != without && !self.is_closed(z) && !z.worn;
+        let zones = self.zones.iter().filter(mine);
+        zones.fold((0, 0), |(sum, largest), z| {
+            (sum + z.place.blocks - z.live, largest.max(z.place.blocks))
+        })
+    }
+
+    /// The spare of devices that are written to.
+    fn spare(&self, without: Option<usize>) -> u64 {
+        let devices = self.devices.iter().enumerate();
+        let mine = devices.filter(|(n, d)| Some(*n) != without && !d.is_closed());
+        mine.map(|(_, d)| d.spare).sum()
+    }
+
+    /// Blocks that may come into use besides what is.
+    fn room(&self) -> u64 {
+        self.unused(None).0.saturating_sub(self.spare(None))
+    }
+
+    fn is_closed(&self, zone: &Zone) -> bool {
+        self.devices[zone.place.device].is_closed()
+    }
+
+    /// Finds the zones that go on where they end.
+    fn reopen(&mut self) {
+        let begun = |heat: u8| {
+            self.zones.iter().position(|z| {
+                z.given > 0 && z.left() > 0 && z.entry.heat == heat && !self.is_closed(z)
+            })
+        };
+        self.open = [begun(0), begun(1)];
+    }
+
+    /// Empty zones that may be written.
+    fn empty(&self) -> impl Iterator<Item = usize> {
+        let free = |z: &Zone| z.given == 0 && !self.is_closed(z);
+        (0..self.zones.len()).filter(move |&n| free(&self.zones[n]))
+    }
+
+    /// Whether there is an empty zone, which is kept for cleaning.
+    fn has_reserve(&self) -> bool {
+        self.empty().next().is_some() || mutants::is_on("zone-reserve")
+    }
+
+    /// An empty zone; the last one only if `last`.
+    fn fresh(&self, last: bool) -> Option<usize> {
+        let mut empty = self.empty();
+        let first = empty.next()?;
+        (last || empty.next().is_some() || mutants::is_on("zone-reserve")).then_some(first)
+    }
+
+    fn info(&self, n: usize) -> ZoneInfo {
+        let z = &self.zones[n];
+        ZoneInfo {
+            place: z.place,
+            written: z.given,
+            live: z.live,
+            heat: if z.entry.heat == 0 {
+                Heat::Hot
+            } else {
+                Heat::Cold
+            },
+            txid: TxId(z.entry.txid),
+            open: self.open.contains(&Some(n)) && z.left() > 0,
+            worn: z.worn,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
