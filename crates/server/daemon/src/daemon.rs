@@ -5,211 +5,42 @@
 //! daemon that is killed instead leaves logs; the next one recovers.
 
 use crate::coherence::barrier::Barrier;
-use crate::coherence::gate::OwnReaders;
 use crate::coherence::lease_table::LeaseHook;
+use crate::config::DaemonConfig;
 use crate::connections::attach::Asker;
 use crate::connections::client::{Fate, Reach};
 use crate::connections::connection::Connection;
 use crate::connections::limits::Limits;
 use crate::connections::listen::Connections;
-use crate::connections::mappings::Mappings;
-use crate::connections::rights::Person;
+use crate::connections::person::Person;
 use crate::device_manager::DeviceReport;
 use crate::error::{DaemonError, Result};
-use crate::recovery::recover::{Recovered, Recovery, RecoveryReport};
+use crate::opening::Opened;
+use crate::recovery::recover::RecoveryReport;
 use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::services::Services;
 use crate::stats::Observer;
 use crate::stats::Status;
-use crate::tiering::{Holding, MigrateProgress, Of, PinReport, STRAIGHT_BYTES, Speed};
+use crate::tiering::{Holding, MigrateProgress, Of, PinReport, Speed};
 use parking_lot::Mutex;
-use shale_digest::Digester;
 use shale_format::TierId;
 use shale_format::log::RING_AT;
-use shale_nvm::{Map, MapOptions};
+use shale_nvm::Map;
 use shale_oplog::Recent;
 use shale_pool::PoolError;
-use shale_pool::device_assembly::{self, Expected};
 use shale_pool::host_space::{self, HostSpace};
-use shale_pool::labels;
-use shale_pool::nvm_dir::{self, NvmLock, open_nvm};
-use shale_pool::volume_file::{DeviceFile, VolumeFile};
+use shale_pool::nvm_dir::NvmLock;
+use shale_pool::volume_file::DeviceFile;
 use shale_proto::control::state;
 use shale_proto::{Handler, SocketPeer};
 use shale_sys::{Clock, failpoints};
-use shale_volume::{LowerDevices, View, Volume};
+use shale_volume::Volume;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// How a daemon runs.
-#[derive(Clone)]
-pub struct DaemonConfig {
-    /// The volume.
-    pub volume: VolumeFile,
-    /// Where its file is, to be written when devices come and go; `None`: they do not.
-    pub volume_path: Option<PathBuf>,
-    /// Threads that digest; 0: one per processor.
-    pub digest_threads: usize,
-    /// Percentage of a log at which its digest begins.
-    pub digest_at_percent: u32,
-    /// Bytes of a run of new data from which on it goes straight below a full NVM.
-    pub straight_bytes: u64,
-    /// How fast migration is at first.
-    pub speed: Speed,
-    /// Inodes of which leases are known while nobody needs them: beyond that the ones go that were
-    /// asked for least lately.
-    pub leases_max: usize,
-    /// How long a client may stay inside one call while others wait for it.
-    pub gate_timeout: Duration,
-    /// Number of the FUSE connection that this daemon serves: logs of the same
-    /// connection, left by a daemon that was killed, tell which requests were done.
-    /// `None`: a fresh mount, or none.
-    pub connection: Option<u64>,
-    /// The connection goes on: it was served before by a daemon that was killed.
-    /// Then orphans stay, since the kernel may still use them.
-    pub connection_continues: bool,
-    /// Without devices below NVM that are not there: what they hold cannot be read.
-    pub degraded: bool,
-    /// Process that starts this one again; only shown.
-    pub supervisor_pid: Option<u32>,
-    /// How the NVM tier is mapped (recorder, timing model).
-    pub map: MapOptions,
-    /// The NVM tier, if it is mapped already: for many daemons on one volume, one after the other.
-    pub mapped: Option<Arc<Map>>,
-    /// The devices of tiers below NVM, if they are open already; their labels are not looked at.
-    pub lower: Option<LowerDevices>,
-    /// How the log of a slot is mapped (recorder, timing model).
-    pub log_map: LogMap,
-    /// Logs that a test can make again just so. Never for a volume that is to be kept.
-    pub fixed_logs: Option<FixedLogs>,
-}
-
-/// What is otherwise random or 0 about a new log.
-#[derive(Clone, Copy, Debug)]
-pub struct FixedLogs {
-    /// Salts are counted from here on.
-    pub salt: u64,
-    /// Position of the first record, a multiple of 64 that is less than the ring has bytes: a
-    /// log that begins near the end of its ring soon meets it.
-    pub start: u64,
-    /// A file that has a new log's name and length is taken as it is, with what it holds: the
-    /// space of logs is made once for many daemons.
-    pub there: bool,
-}
-
-/// How the log of a slot is mapped.
-pub type LogMap = Arc<dyn Fn(u32) -> MapOptions + Send + Sync>;
-
-/// About 100 bytes each.
-const LEASES_MAX: usize = 1 << 16;
-
-impl DaemonConfig {
-    /// The defaults for a volume: a thread per processor, digest from 30%, 5 s.
-    pub fn new(volume: VolumeFile) -> Self {
-        Self {
-            volume,
-            volume_path: None,
-            digest_threads: 0,
-            digest_at_percent: 30,
-            straight_bytes: STRAIGHT_BYTES,
-            speed: Speed::default(),
-            leases_max: LEASES_MAX,
-            gate_timeout: Duration::from_secs(5),
-            connection: None,
-            connection_continues: false,
-            degraded: false,
-            supervisor_pid: None,
-            map: MapOptions::new(),
-            mapped: None,
-            lower: None,
-            log_map: Arc::new(|_| MapOptions::new()),
-            fixed_logs: None,
-        }
-    }
-
-    fn threads(&self) -> usize {
-        // To ask takes a while: files of the control group are read.
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        match self.digest_threads {
-            0 => processors(),
-            1 => 1,
-            n => n.min(processors().max(1)),
-        }
-    }
-}
-
-/// A volume that was opened and recovered, and is served by nobody yet.
-pub(crate) struct Opened {
-    pub(crate) map: Arc<Map>,
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) digester: Digester,
-    pub(crate) readers: OwnReaders,
-    pub(crate) mappings: Mappings,
-    pub(crate) recovered: Recovered,
-    /// The count on the labels of devices.
-    pub(crate) starts: u64,
-}
-
-impl Opened {
-    fn new(
-        config: &DaemonConfig,
-        clock: &dyn Clock,
-        barrier: Barrier,
-    ) -> Result<(NvmLock, Opened)> {
-        let dir = config.volume.nvm_dir();
-        let map = match &config.mapped {
-            Some(map) => map.clone(),
-            None => Arc::new(open_nvm(dir, config.volume.nvm_bytes(), &config.map)?),
-        };
-        let lock = NvmLock::take(dir)?;
-        nvm_dir::close_to_others(dir)?;
-        let (uuid, segments) = (config.volume.uuid_bytes(), map.pieces().len());
-        let starts = labels::check(dir, &uuid, segments)?;
-        let superblock = *View::open_head(map.clone())?.0.superblock();
-        config.volume.check_superblock(&superblock)?;
-        let (volume, starts) = match &config.lower {
-            Some(devices) => (Volume::open_with(map.clone(), devices)?, 0),
-            None => {
-                let expected = Expected {
-                    file: &config.volume,
-                    path: config.volume_path.as_deref(),
-                    degraded: config.degraded,
-                };
-                device_assembly::start(&expected, &map, &superblock, starts)?
-            }
-        };
-        let volume = Arc::new(volume);
-        let mappings = Mappings::reopen(dir, &volume)?;
-        let digester = Digester::new(volume.clone());
-        let readers = OwnReaders::default();
-        let recovered = Recovery {
-            volume: &volume,
-            digester: &digester,
-            readers: &readers,
-            nvm_dir: dir,
-            clock,
-            connection: config.connection.filter(|_| config.connection_continues),
-            threads: config.threads(),
-            barrier,
-        }
-        .run()?;
-        let opened = Opened {
-            map,
-            volume,
-            digester,
-            readers,
-            mappings,
-            recovered,
-            starts,
-        };
-        Ok((lock, opened))
-    }
-}
 
 /// What is done now and then, by the first digest thread.
 fn housekeeping(services: &Services) {
@@ -219,18 +50,6 @@ fn housekeeping(services: &Services) {
     services.mappings.look(&services.volume);
     Observer::new(services).note_rates();
     services.kept.forget_old();
-}
-
-/// Opens and recovers a volume as [`Daemon::start`] does, and serves nobody.
-///
-/// # Errors
-/// As there.
-pub fn recover_only(
-    config: &DaemonConfig,
-    clock: &dyn Clock,
-) -> Result<(Arc<Volume>, RecoveryReport)> {
-    let (_lock, opened) = Opened::new(config, clock, Barrier::register()?)?;
-    Ok((opened.volume, opened.recovered.report))
 }
 
 /// A running daemon. Dropping it without [`Daemon::shutdown`] stops its threads and

@@ -14,7 +14,7 @@ use crate::connections::clients::Clients;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::Result;
 use crate::space::{Credits, Supply};
-use crate::stats::tiers::FlashUse;
+use crate::stats::flash::FlashUse;
 use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
 use shale_format::TierId;

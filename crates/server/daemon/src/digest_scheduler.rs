@@ -22,15 +22,15 @@ use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::accounts::Accounts;
 use crate::connections::client::{Client, Fate, Work};
 use crate::connections::clients::Clients;
+use crate::connections::digest_queue::Queue;
 use crate::connections::rights::Rights;
 use crate::space::{Credits, Supply};
 use crate::tiering::{LogDigester, Tiering};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use shale_digest::{ChunkDone, DigestError, DigestStats, Digester, LogSource, Mode};
 use shale_format::{Ino, LogPos};
 use shale_sys::failpoints;
 use shale_volume::{Volume, VolumeError};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -44,44 +44,6 @@ const PASS_WAIT: Duration = Duration::from_secs(10);
 
 /// Most room that the records of a chunk have set aside, as a part of all: it comes back with the chunk.
 const CHUNK_ROOM_PART: u64 = 4;
-
-/// Logs that wait for a digest thread.
-#[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<(VecDeque<Arc<Client>>, bool)>,
-    wake: Condvar,
-}
-
-impl Queue {
-    /// Has a log digested soon.
-    pub(crate) fn push(&self, client: &Arc<Client>) {
-        if !client.queued.swap(true, Ordering::AcqRel) {
-            self.state.lock().0.push_back(client.clone());
-            self.wake.notify_one();
-        }
-    }
-
-    /// Ends all threads.
-    pub(crate) fn stop(&self) {
-        self.state.lock().1 = true;
-        self.wake.notify_all();
-    }
-
-    /// The next log; `Ok(None)`: none for a while; `Err`: stop.
-    fn pop(&self, wait: Duration) -> Result<Option<Arc<Client>>, ()> {
-        let mut state = self.state.lock();
-        self.wake
-            .wait_while_for(&mut state, |s| s.0.is_empty() && !s.1, wait);
-        match (state.1, state.0.pop_front()) {
-            (true, _) => Err(()),
-            (false, Some(client)) => {
-                client.queued.store(false, Ordering::Release);
-                Ok(Some(client))
-            }
-            (false, None) => Ok(None),
-        }
-    }
-}
 
 /// Counters of all digests since the start.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 //!
 //! | Module | What it holds |
 //! | --- | --- |
-//! | [`daemon`], `services` | starting and stopping; what a daemon is made of |
+//! | [`config`], `opening`, `services`, [`daemon`] | how it is started, opening and recovering, what it is made of, what it does |
 //! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
 //! | `log_bytes` | reading the log of somebody who may cut it short |
 //! | `digest_scheduler` | when a log is digested |
@@ -19,11 +19,14 @@
 #![forbid(unsafe_code)]
 
 mod coherence;
+pub mod config;
 mod connections;
 pub mod daemon;
 mod device_manager;
 mod digest_scheduler;
 pub mod error;
+mod opening;
+mod rate_sampler;
 pub mod recovery;
 mod reservations;
 pub mod scrub;
@@ -34,15 +37,18 @@ pub mod tiering;
 mod whereis;
 
 pub use coherence::lease_table::LeaseHook;
-pub use connections::accounts::Written;
+pub use config::{DaemonConfig, FixedLogs, LogMap};
 pub use connections::limits::{Limits, RATE_MIN, Whose};
-pub use daemon::{Daemon, DaemonConfig, FixedLogs, LogMap, recover_only};
+pub use connections::tally::Written;
+pub use daemon::Daemon;
 pub use device_manager::DeviceReport;
 pub use error::{DaemonError, Result};
+pub use opening::recover_only;
+pub use rate_sampler::RateStatus;
 pub use recovery::recover::RecoveryReport;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stats::Status;
-pub use stats::rates::RateStatus;
-pub use stats::tiers::{DeviceStatus, FlashUse, MigrationStatus, TierStatus};
+pub use stats::flash::FlashUse;
+pub use stats::tiers::{DeviceStatus, MigrationStatus, TierStatus};
 pub use tiering::{Holding, MigrateProgress, PinReport};
 pub use whereis::{PARTS_MAX, WherePart};

@@ -3,7 +3,7 @@
 use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::client::Client;
 use crate::connections::clients::Clients;
-use crate::digest_scheduler::Queue;
+use crate::connections::digest_queue::Queue;
 use crate::space::{Credits, Supply};
 use crate::tiering::{ROOM_WAIT, Tiering};
 use shale_format::limits::BLOCK_BYTES;

@@ -15,7 +15,7 @@ pub(crate) mod halt;
 pub(crate) mod lease_manager;
 #[path = "../../../../server/daemon/src/coherence/lease_table.rs"]
 pub(crate) mod lease_table;
-#[path = "../../../../server/daemon/src/coherence/progress.rs"]
+#[path = "../../../../server/daemon/src/connections/progress.rs"]
 mod progress;
 
 pub(crate) mod client;

@@ -9,7 +9,7 @@
 //! | [`grace`] | waits until calls of clients have ended |
 //! | [`reclaimer`] | gives out again what was freed, once no reader can hold it |
 //! | [`halt`] | digesting a log up to a position, and why that can stop |
-//! | [`fence`], [`progress`] | cutting a client off; how far its log counts |
+//! | [`fence`] | cutting a client off |
 //! | [`asked`] | files that a client has asked for |
 //! | `sync` | locks and atomics, which the model checker (`harness/tests/leases`) replaces |
 //!
@@ -30,13 +30,11 @@ pub(crate) mod lease_table;
 mod lease_table_tests;
 pub(crate) mod lease_trimmer;
 pub(crate) mod page;
-pub(crate) mod progress;
 pub(crate) mod reclaimer;
-mod sync;
+pub(crate) mod sync;
 
 // Under these names the model checker has its own.
 use crate::connections::client;
 use crate::connections::clients;
-use crate::connections::log_bytes;
-use crate::digest_scheduler::Queue;
+use crate::connections::digest_queue::Queue;
 use crate::space;

@@ -9,72 +9,18 @@
 
 use crate::connections::client::Client;
 use crate::connections::clients::Clients;
+use crate::connections::tally::{Tally, Written};
 use parking_lot::Mutex;
-use serde::Serialize;
 use shale_digest::ChunkDone;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use std::collections::{BTreeSet, HashMap};
-use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Inodes whose last writer is known, in each of two generations.
 const WRITERS_MAX: usize = 1 << 18;
-
-/// Bytes that one client has caused to be written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Written {
-    /// Records in its log.
-    pub log_bytes: u64,
-    /// Full blocks that it put into the volume itself; known once they are digested.
-    pub stolen_bytes: u64,
-    /// Blocks that digests wrote.
-    pub copied_bytes: u64,
-    /// To NVM: the three above, and what migration moved up.
-    pub nvm_bytes: u64,
-    /// To flash, by migration and cleaning.
-    pub ssd_bytes: u64,
-    /// To disks, likewise.
-    pub hdd_bytes: u64,
-}
-
-/// Counters behind [`Written`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    logged: u64,
-    stolen: u64,
-    copied: u64,
-    moved: [u64; 3],
-}
-
-impl AddAssign for Tally {
-    fn add_assign(&mut self, o: Self) {
-        self.logged += o.logged;
-        self.stolen += o.stolen;
-        self.copied += o.copied;
-        for (sum, n) in self.moved.iter_mut().zip(o.moved) {
-            *sum += n;
-        }
-    }
-}
-
-impl Tally {
-    /// `backlog`: bytes of log that are not digested yet.
-    fn written(&self, backlog: u64) -> Written {
-        let log_bytes = self.logged + backlog;
-        let [up, ssd_bytes, hdd_bytes] = self.moved;
-        Written {
-            log_bytes,
-            stolen_bytes: self.stolen,
-            copied_bytes: self.copied,
-            nvm_bytes: log_bytes + self.stolen + self.copied + up,
-            ssd_bytes,
-            hdd_bytes,
-        }
-    }
-}
 
 /// Last writers of inodes; the older half is forgotten when there are many.
 #[derive(Default)]
@@ -185,32 +131,9 @@ impl Client {
     }
 }
 
-/// Name of a process as the kernel has it, for people to read; nothing if it is gone.
-pub(crate) fn process_name(pid: i32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let shown = |c: char| if c.is_control() { '?' } else { c };
-    name.trim_end().chars().map(shown).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn all_that_was_written_to_nvm_is_one_sum() {
-        let mut tally = Tally {
-            logged: 100,
-            stolen: 4096,
-            copied: 8192,
-            moved: [1, 2, 3],
-        };
-        let written = tally.written(28);
-        assert_eq!(written.log_bytes, 128);
-        assert_eq!(written.nvm_bytes, 128 + 4096 + 8192 + 1);
-        assert_eq!((written.ssd_bytes, written.hdd_bytes), (2, 3));
-        tally += tally;
-        assert_eq!(tally.written(0).hdd_bytes, 6);
-    }
 
     #[test]
     fn old_writers_are_forgotten_first() {
@@ -224,11 +147,5 @@ mod tests {
         assert_eq!(writers.of(WRITERS_MAX as u64), Some(1));
         assert_eq!(writers.of(6), None);
         assert!(writers.young.len() + writers.old.len() <= 2 * WRITERS_MAX);
-    }
-
-    #[test]
-    fn a_name_is_safe_to_show() {
-        assert!(!process_name(std::process::id() as i32).is_empty());
-        assert_eq!(process_name(-1), "");
     }
 }

@@ -6,14 +6,14 @@
 
 use crate::coherence::halt::Halt;
 use crate::coherence::lease_manager::LeaseManager;
+use crate::config::{FixedLogs, LogMap};
 use crate::connections::accounts::Accounts;
 use crate::connections::client::{self, Client, Reach};
 use crate::connections::clients::Clients;
 use crate::connections::limits::RateLimits;
 use crate::connections::log_bytes::FileBytes;
-use crate::connections::rights::Person;
+use crate::connections::person::Person;
 use crate::connections::spare::Spare;
-use crate::daemon::{FixedLogs, LogMap};
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
 use crate::space::Credits;

@@ -4,12 +4,12 @@
 
 use crate::coherence::asked::Asked;
 use crate::coherence::page::{ClientPage, DaemonPage};
-use crate::coherence::progress::Reached;
-use crate::connections::accounts::{Tally, process_name};
+use crate::connections::bucket::Bucket;
 use crate::connections::grants::Grants;
-use crate::connections::limits::Bucket;
 use crate::connections::log_bytes::word;
-use crate::connections::rights::Person;
+use crate::connections::person::Person;
+use crate::connections::progress::Reached;
+use crate::connections::tally::Tally;
 use parking_lot::Mutex;
 use shale_format::LogPos;
 use shale_format::log::TAIL_AT;
@@ -157,6 +157,13 @@ impl Client {
     }
 }
 
+/// Name of a process as the kernel has it, for people to read; nothing if it is gone.
+pub(crate) fn process_name(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    name.trim_end().chars().map(shown).collect()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -185,6 +192,12 @@ pub(crate) mod tests {
             ring_bytes: 1 << 20,
         })
         .unwrap()
+    }
+
+    #[test]
+    fn a_name_is_safe_to_show() {
+        assert!(!process_name(std::process::id() as i32).is_empty());
+        assert_eq!(process_name(-1), "");
     }
 
     #[test]

@@ -5,13 +5,14 @@ use crate::coherence::lease_manager::NoLease;
 use crate::coherence::lease_table::{Elsewhere, Wish};
 use crate::connections::attach::{Asker, Refusal};
 use crate::connections::client::{Client, Reach};
+use crate::connections::mappings::note_segments;
 use crate::error::DaemonError;
 use crate::services::Services;
 use crate::space::Supply;
 use crate::stats::Observer;
 use crate::tiering::Unsent;
 use parking_lot::Mutex;
-use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{
     Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX,
@@ -468,43 +469,5 @@ fn least_blocks(wanted: u64) -> u64 {
     match wanted > GRANT_AHEAD_BLOCKS.into() {
         true => wanted,
         false => GRANT_BLOCKS_MIN,
-    }
-}
-
-/// Adds the segments that a run lies in; `false` if that would be more than one reply carries.
-pub(crate) fn note_segments(run: Run, segments: &mut Vec<u32>) -> bool {
-    let first = run.addr.byte() / SEGMENT_BYTES;
-    let last = (run.addr.byte() + run.len * BLOCK - 1) / SEGMENT_BYTES;
-    let missing: Vec<u32> = (first..=last)
-        .map(|n| n as u32)
-        .filter(|n| !segments.contains(n))
-        .collect();
-    let fits = segments.len() + missing.len() <= DESCRIPTORS_MAX;
-    if fits {
-        segments.extend(missing);
-    }
-    fits
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_names_every_segment_it_touches() {
-        let per_segment = SEGMENT_BYTES / BLOCK;
-        let mut segments = vec![1];
-        let run = Run {
-            addr: BlockAddr::nvm(per_segment - 1),
-            len: per_segment + 2,
-        };
-        assert!(note_segments(run, &mut segments));
-        assert_eq!(segments, [1, 0, 2]);
-        let huge = Run {
-            addr: BlockAddr::nvm(0),
-            len: per_segment * 200,
-        };
-        assert!(!note_segments(huge, &mut segments));
-        assert_eq!(segments.len(), 3);
     }
 }

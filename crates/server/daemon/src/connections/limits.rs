@@ -17,6 +17,7 @@
 //! A client that does not look at the word is limited by nothing but its log. It runs as a user
 //! who may attach, and hurts only that user's own limit.
 
+use crate::connections::bucket::{Bucket, PART};
 use crate::connections::client::{Client, Reach};
 use crate::connections::clients::Clients;
 use parking_lot::Mutex;
@@ -29,18 +30,8 @@ use std::sync::Arc;
 
 /// Least limit, in bytes a second: a single call of 1 MiB takes 16 s then.
 pub const RATE_MIN: u64 = 64 << 10;
-/// Tokens are counted in this part of a byte.
-const PART: i128 = 1_000_000_000;
-/// Parts of a second that fit the bucket.
-const BURST_PART: u64 = 8;
-/// Least bytes that fit the bucket: a grant of blocks.
-const BURST_MIN: u64 = 64 << 10;
-/// Parts of a second that a client is let go on for at least when it has waited.
-const SLICE_PART: u64 = 50;
 /// Shortest pause that a client is told of.
 const HOLD_MIN_NS: u64 = 50_000;
-/// Longest wait between two questions.
-const WAIT_MAX_NS: u64 = 100_000_000;
 
 /// Whose limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,63 +75,6 @@ impl Limits {
             Reach::InProcess => self.mount,
             Reach::Socket => *self.process.get(&client.pid).unwrap_or(&self.each),
         }
-    }
-}
-
-/// What a client may still write.
-#[derive(Debug, Default)]
-pub(crate) struct Bucket {
-    rate: u64,
-    /// In parts of a byte.
-    tokens: i128,
-    /// When it was filled last, and how far the log went then.
-    at_ns: u64,
-    seen: u64,
-    waited_ns: u64,
-    /// Blocks that were granted before there was a limit, and may not be used yet.
-    uncounted: u64,
-    /// The client has to hear that it is to return those.
-    give_back: bool,
-    /// The client has to pause once until then, whatever its limit; 0: it has not.
-    hold_until_ns: u64,
-}
-
-impl Bucket {
-    fn burst(&self) -> u64 {
-        (self.rate / BURST_PART).max(BURST_MIN)
-    }
-
-    fn fill(&mut self, now_ns: u64, committed: u64) {
-        let passed = now_ns.saturating_sub(self.at_ns);
-        self.tokens += i128::from(passed) * i128::from(self.rate);
-        self.tokens -= i128::from(committed.saturating_sub(self.seen)) * PART;
-        self.tokens = self.tokens.min(i128::from(self.burst()) * PART);
-        (self.at_ns, self.seen) = (now_ns, committed);
-    }
-
-    /// The log position up to which the client may go on.
-    fn allowed(&self) -> u64 {
-        match self.rate {
-            _ if self.hold_until_ns > 0 => 0,
-            0 => u64::MAX,
-            _ => self.seen + (self.tokens / PART).max(0) as u64,
-        }
-    }
-
-    /// How long the client has to wait before it asks again; 0: it may go on.
-    fn wait_ns(&mut self) -> u64 {
-        let held = std::mem::take(&mut self.hold_until_ns);
-        if held > self.at_ns {
-            return held - self.at_ns;
-        }
-        if self.rate == 0 || self.tokens >= PART {
-            return 0;
-        }
-        let slice = (self.rate / SLICE_PART).max(1);
-        let lacking = i128::from(slice) * PART - self.tokens;
-        let ns = (lacking / i128::from(self.rate)).clamp(1, i128::from(WAIT_MAX_NS)) as u64;
-        self.waited_ns += ns;
-        ns
     }
 }
 
@@ -263,6 +197,7 @@ impl RateLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connections::bucket::BURST_PART;
     use shale_format::BlockAddr;
     use shale_volume::Run;
 

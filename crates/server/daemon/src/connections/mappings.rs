@@ -12,17 +12,18 @@
 
 use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::client::Client;
-use crate::connections::connection::note_segments;
 use crate::error::{DaemonError, Result};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use shale_format::checksum::crc32c;
 use shale_format::limits::BLOCK_BYTES;
+use shale_format::limits::SEGMENT_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_nvm::Map;
 use shale_pool::nvm_dir::MAPPING_PREFIX;
 use shale_proto::Reply;
 use shale_proto::message::BlockRun;
+use shale_proto::message::DESCRIPTORS_MAX;
 use shale_sys::failpoints;
 use shale_volume::{Mapping as Lies, Run, Volume, VolumeError};
 use std::fs::{File, OpenOptions};
@@ -31,6 +32,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Runs of blocks of one mapping: each is a mapping of its own to the kernel.
 const RUNS_MAX: usize = 256;
 /// Mappings of all programs; whoever wants more has the mount's.
@@ -205,6 +207,21 @@ fn fits(volume: &Volume, runs: &[Run]) -> bool {
     all <= volume.space().total / HELD_PART
 }
 
+/// Adds the segments that a run lies in; `false` if that would be more than one reply carries.
+pub(crate) fn note_segments(run: Run, segments: &mut Vec<u32>) -> bool {
+    let first = run.addr.byte() / SEGMENT_BYTES;
+    let last = (run.addr.byte() + run.len * BLOCK - 1) / SEGMENT_BYTES;
+    let missing: Vec<u32> = (first..=last)
+        .map(|n| n as u32)
+        .filter(|n| !segments.contains(n))
+        .collect();
+    let fits = segments.len() + missing.len() <= DESCRIPTORS_MAX;
+    if fits {
+        segments.extend(missing);
+    }
+    fits
+}
+
 /// Maps files of the volume for programs.
 pub(crate) struct DirectMappings {
     pub(crate) mappings: Arc<Mappings>,
@@ -292,6 +309,24 @@ impl DirectMappings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_names_every_segment_it_touches() {
+        let per_segment = SEGMENT_BYTES / BLOCK;
+        let mut segments = vec![1];
+        let run = Run {
+            addr: BlockAddr::nvm(per_segment - 1),
+            len: per_segment + 2,
+        };
+        assert!(note_segments(run, &mut segments));
+        assert_eq!(segments, [1, 0, 2]);
+        let huge = Run {
+            addr: BlockAddr::nvm(0),
+            len: per_segment * 200,
+        };
+        assert!(!note_segments(huge, &mut segments));
+        assert_eq!(segments.len(), 3);
+    }
 
     #[test]
     fn the_file_of_a_mapping_is_checked() {

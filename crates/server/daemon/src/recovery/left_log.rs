@@ -2,7 +2,7 @@
 
 use crate::connections::grants::RunSet;
 use crate::connections::log_bytes::{FileBytes, set_word};
-use crate::connections::rights::Person;
+use crate::connections::person::Person;
 use rustix::fs::FallocateFlags;
 use shale_digest::{DigestStats, LogSource};
 use shale_format::limits::BLOCK_BYTES;

@@ -1,16 +1,17 @@
 //! The state of a volume as `shale status` shows it.
 
-pub(crate) mod rates;
+pub(crate) mod flash;
+mod rates;
 pub(crate) mod tiers;
 
-use crate::connections::accounts::Written;
 use crate::connections::client::{Fate, Reach};
 use crate::connections::limits::Limits;
+use crate::connections::tally::Written;
+use crate::rate_sampler::RateStatus;
 use crate::recovery::recover::RecoveryReport;
 use crate::services::Services;
 use crate::space::Supply;
 use crate::tiering::BadBlock;
-use rates::RateStatus;
 use serde::Serialize;
 use shale_digest::DigestStats;
 use shale_format::Durability;

@@ -12,7 +12,8 @@ mod owners;
 mod scrubbed;
 mod spare;
 
-use crate::daemon::{Daemon, DaemonConfig};
+use crate::config::DaemonConfig;
+use crate::daemon::Daemon;
 use crate::tiering::{Speed, Unsent};
 #[cfg(feature = "mutants")]
 use cuts::are_found;

@@ -1,0 +1,106 @@
+//! How a daemon is started.
+
+use crate::tiering::{STRAIGHT_BYTES, Speed};
+use shale_nvm::{Map, MapOptions};
+use shale_pool::volume_file::VolumeFile;
+use shale_volume::LowerDevices;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a daemon runs.
+#[derive(Clone)]
+pub struct DaemonConfig {
+    /// The volume.
+    pub volume: VolumeFile,
+    /// Where its file is, to be written when devices come and go; `None`: they do not.
+    pub volume_path: Option<PathBuf>,
+    /// Threads that digest; 0: one per processor.
+    pub digest_threads: usize,
+    /// Percentage of a log at which its digest begins.
+    pub digest_at_percent: u32,
+    /// Bytes of a run of new data from which on it goes straight below a full NVM.
+    pub straight_bytes: u64,
+    /// How fast migration is at first.
+    pub speed: Speed,
+    /// Inodes of which leases are known while nobody needs them: beyond that the ones go that were
+    /// asked for least lately.
+    pub leases_max: usize,
+    /// How long a client may stay inside one call while others wait for it.
+    pub gate_timeout: Duration,
+    /// Number of the FUSE connection that this daemon serves: logs of the same
+    /// connection, left by a daemon that was killed, tell which requests were done.
+    /// `None`: a fresh mount, or none.
+    pub connection: Option<u64>,
+    /// The connection goes on: it was served before by a daemon that was killed.
+    /// Then orphans stay, since the kernel may still use them.
+    pub connection_continues: bool,
+    /// Without devices below NVM that are not there: what they hold cannot be read.
+    pub degraded: bool,
+    /// Process that starts this one again; only shown.
+    pub supervisor_pid: Option<u32>,
+    /// How the NVM tier is mapped (recorder, timing model).
+    pub map: MapOptions,
+    /// The NVM tier, if it is mapped already: for many daemons on one volume, one after the other.
+    pub mapped: Option<Arc<Map>>,
+    /// The devices of tiers below NVM, if they are open already; their labels are not looked at.
+    pub lower: Option<LowerDevices>,
+    /// How the log of a slot is mapped (recorder, timing model).
+    pub log_map: LogMap,
+    /// Logs that a test can make again just so. Never for a volume that is to be kept.
+    pub fixed_logs: Option<FixedLogs>,
+}
+
+/// What is otherwise random or 0 about a new log.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedLogs {
+    /// Salts are counted from here on.
+    pub salt: u64,
+    /// Position of the first record, a multiple of 64 that is less than the ring has bytes: a
+    /// log that begins near the end of its ring soon meets it.
+    pub start: u64,
+    /// A file that has a new log's name and length is taken as it is, with what it holds: the
+    /// space of logs is made once for many daemons.
+    pub there: bool,
+}
+
+/// How the log of a slot is mapped.
+pub type LogMap = Arc<dyn Fn(u32) -> MapOptions + Send + Sync>;
+
+/// About 100 bytes each.
+const LEASES_MAX: usize = 1 << 16;
+
+impl DaemonConfig {
+    /// The defaults for a volume: a thread per processor, digest from 30%, 5 s.
+    pub fn new(volume: VolumeFile) -> Self {
+        Self {
+            volume,
+            volume_path: None,
+            digest_threads: 0,
+            digest_at_percent: 30,
+            straight_bytes: STRAIGHT_BYTES,
+            speed: Speed::default(),
+            leases_max: LEASES_MAX,
+            gate_timeout: Duration::from_secs(5),
+            connection: None,
+            connection_continues: false,
+            degraded: false,
+            supervisor_pid: None,
+            map: MapOptions::new(),
+            mapped: None,
+            lower: None,
+            log_map: Arc::new(|_| MapOptions::new()),
+            fixed_logs: None,
+        }
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        // To ask takes a while: files of the control group are read.
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        match self.digest_threads {
+            0 => processors(),
+            1 => 1,
+            n => n.min(processors().max(1)),
+        }
+    }
+}
