@@ -313,14 +313,14 @@ fn a_lock_that_is_busy_while_a_daemon_is_started_again_ends_no_mount() {
     v.mount();
     let file = v.mountpoint().join("file");
     fs::write(&file, b"before").unwrap();
-    let daemon = v.status()["daemon_pid"].as_u64().unwrap();
+    let status = v.status();
+    let pid = |who: &str| status[who].as_u64().unwrap();
     thread::scope(|scope| {
-        let nvm = v.dir().join("nvm/lock");
-        let taken = scope.spawn(move || hold(&nvm));
-        // It waits in flock(2), and is woken as the daemon ends.
-        thread::sleep(Duration::from_millis(300));
-        signal(daemon, Signal::KILL);
-        let held = taken.join().unwrap();
+        // The supervisor starts no daemon before the lock is taken.
+        signal(pid("supervisor_pid"), Signal::STOP);
+        signal(pid("daemon_pid"), Signal::KILL);
+        let held = hold(&v.dir().join("nvm/lock"));
+        signal(pid("supervisor_pid"), Signal::CONT);
         let writer = scope.spawn(|| fs::write(&file, b"after"));
         let begun = Instant::now();
         let status = v.shale(&["status", v.place()]).failed(1);
