@@ -66,7 +66,7 @@ impl DeviceKind {
     }
 
     /// Whether it can be written anywhere.
-    pub fn is_usual(&self) -> bool {
+    pub(crate) fn is_usual(&self) -> bool {
         *self == DeviceKind::Conventional
     }
 

@@ -23,7 +23,7 @@ use zerocopy::FromZeros;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
-pub const ZONES_MIN: u64 = 4;
+pub(crate) const ZONES_MIN: u64 = 4;
 /// Tiers below NVM as people call them.
 pub const NAMES: [&str; 2] = ["ssd", "hdd"];
 /// They.
@@ -84,7 +84,7 @@ impl Divided {
 }
 
 /// Devices that are to become a volume's, open and without labels yet.
-pub struct NewDevices {
+pub(crate) struct NewDevices {
     files: [Vec<DeviceFile>; 2],
     tables: [TierTable; 2],
     starts: [[u32; DEVICES_MAX]; 2],
@@ -94,7 +94,7 @@ pub struct NewDevices {
 }
 
 /// The label of a device, if it has one: the newer one of its copies.
-pub fn label_of(device: &dyn TierDevice) -> Result<Option<DeviceLabel>> {
+pub(crate) fn label_of(device: &dyn TierDevice) -> Result<Option<DeviceLabel>> {
     let mut found: Option<DeviceLabel> = None;
     let mut bytes = [0; BLOCK_BYTES];
     for copy in [0, 1] {
@@ -114,7 +114,7 @@ pub fn label_uuid(device: &dyn TierDevice) -> Option<[u8; 16]> {
 }
 
 /// Writes both copies of a label, durably.
-pub fn write_label(device: &dyn TierDevice, label: &DeviceLabel) -> Result<()> {
+pub(crate) fn write_label(device: &dyn TierDevice, label: &DeviceLabel) -> Result<()> {
     let mut bytes = [0; BLOCK_BYTES];
     bytes[..DeviceLabel::BYTES].copy_from_slice(&label.encode());
     for copy in [0, 1] {

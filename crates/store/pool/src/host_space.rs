@@ -162,7 +162,7 @@ pub fn log_file_bytes(log_bytes: u64) -> u64 {
 }
 
 /// Bytes that the files of a volume in a directory take.
-pub fn taken_bytes(dir: &Path) -> Result<u64> {
+pub(crate) fn taken_bytes(dir: &Path) -> Result<u64> {
     let files = volume_files(dir)?;
     Ok(files.iter().map(|name| allocated(&dir.join(name))).sum())
 }
@@ -202,7 +202,7 @@ fn no_room(path: &Path, why: String) -> PoolError {
 
 /// Refuses a volume that takes more than there is, of a file system or of memory. `dir`: the NVM directory; `at`: what
 /// of it exists.
-pub fn check_room(
+pub(crate) fn check_room(
     (dir, at): (&Path, &Path),
     need: &NvmNeed,
     tiers: [&Vec<DeviceFile>; 2],

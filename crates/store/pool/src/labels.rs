@@ -20,7 +20,7 @@ use std::path::Path;
 const NAME: &str = "user.shale.segment";
 
 /// What to do about a part of a volume that is older than the rest.
-pub const PUT_BACK: &str = "Put all of the volume back from one backup, NVM directory and devices; if all of it is: shale fsck \
+pub(crate) const PUT_BACK: &str = "Put all of the volume back from one backup, NVM directory and devices; if all of it is: shale fsck \
                                    VOLUME.toml --repair --restored";
 
 /// What a label says.
@@ -105,7 +105,7 @@ pub fn check(dir: &Path, uuid: &[u8; 16], segments: usize) -> Result<u64> {
 ///
 /// # Errors
 /// It is older; the segment is named.
-pub fn check_content(dir: &Path, segments: usize, txid: u64) -> Result<()> {
+pub(crate) fn check_content(dir: &Path, segments: usize, txid: u64) -> Result<()> {
     let labels = (0..segments).filter_map(|n| Some((n, read(&dir.join(segment_name(n)))?)));
     match labels.into_iter().find(|(_, label)| label.txid > txid) {
         None => Ok(()),

@@ -102,7 +102,7 @@ pub fn make_nvm(dir: &Path, bytes: u64, options: &MapOptions) -> Result<Map> {
 }
 
 /// The lock of an NVM directory.
-pub fn lock_path(dir: &Path) -> PathBuf {
+pub(crate) fn lock_path(dir: &Path) -> PathBuf {
     dir.join(LOCK)
 }
 

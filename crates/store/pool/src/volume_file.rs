@@ -87,7 +87,7 @@ impl DeviceFile {
     ///
     /// # Errors
     /// As [`BlockFile::open`]; the model is none that is known.
-    pub fn open_conventional(&self, bytes: u64) -> Result<Arc<dyn TierDevice>> {
+    pub(crate) fn open_conventional(&self, bytes: u64) -> Result<Arc<dyn TierDevice>> {
         let file = BlockFile::open(&self.path, bytes)?.with_unit(self.unit());
         let Some(name) = &self.model else {
             return Ok(Arc::new(file));
