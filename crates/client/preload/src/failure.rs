@@ -47,14 +47,14 @@ fn stderr() -> Option<[u64; 2]> {
 }
 
 /// Notes what a panic says: it is printed when standard error is the kernel's. No other thread goes on from what the
-/// call that panicked has left.
+/// call that panicked has left: it panics as well, and what it says is no cause, so this is noted first.
 fn note(panic: &PanicHookInfo<'_>) {
-    shale_libfs::stop_appending();
     let place = panic.location().map(ToString::to_string);
     let why = panic.payload_as_str().unwrap_or("a panic");
     let place = place.unwrap_or_default();
     SAID.lock()
         .get_or_insert_with(|| format!("{place}: {}", why.replace('\n', " ")));
+    shale_libfs::stop_appending();
 }
 
 /// The result of `f`; [`PANICKED`]: it panicked.

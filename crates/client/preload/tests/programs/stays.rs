@@ -79,7 +79,8 @@ fn a_file_goes_over_between_two_calls() {
             let file = m.path().join(format!("{how}-{us}"));
             let report = told(&m, how, &file, "4000", &[("SHALE_WARM_US", us)]);
             assert_eq!(report.lines().count(), 2, "{how} {us}: {report}");
-            let over = report.contains(r#""attached":1"#);
+            // Twice, if both went back to the mount and one came again.
+            let over = report.lines().any(|l| !l.contains(r#""attached":0"#));
             assert!(over || us == "2000", "{how} {us}: {report}");
         }
     }
