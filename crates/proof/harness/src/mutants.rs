@@ -372,7 +372,7 @@ pub struct Fate {
 }
 
 impl Fate {
-    /// One row of the table in docs/TESTING.md.
+    /// One row of a table for docs/runs.
     pub fn row(&self) -> String {
         const WORKLOAD_CHARS: usize = 40;
         let (name, what) = (&self.name, &self.what);

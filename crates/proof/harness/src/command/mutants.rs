@@ -24,7 +24,7 @@ pub struct Args {
     /// Part I of N of them, I from 0
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = super::crash::parse_shard)]
     part: (u64, u64),
-    /// Run nothing: print the table of docs/TESTING.md from what --json printed
+    /// Run nothing: print a table for docs/runs from what --json printed
     #[arg(long, value_name = "FILE", num_args = 1..)]
     table: Vec<PathBuf>,
     /// This one, in this process

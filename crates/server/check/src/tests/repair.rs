@@ -419,7 +419,7 @@ fn seeded_damage_is_mended() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release -p shale-daemon seeded_damage -- --ignored"]
+#[ignore = "minutes: cargo test --release -p shale-check seeded_damage -- --ignored"]
 fn seeded_damage_is_mended_at_length() {
     seeds(40..6000);
 }

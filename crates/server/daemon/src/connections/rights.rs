@@ -1,5 +1,5 @@
 //! What a client's records may do, as the daemon knows it: numbers and blocks granted,
-//! leases held, POSIX permission (TESTING §7).
+//! leases held, POSIX permission (DESIGN §25).
 //!
 //! The in-process client is the FUSE front end: the kernel has checked permissions, and
 //! the daemon is its own code. A client over the socket runs as the volume's owner, as a user
