@@ -56,7 +56,7 @@ pub use error::NvmError;
 pub use hooks::{Event, Recorder, Sink, StoreKind};
 pub use isa::{LINE_BYTES, LINE_WORDS};
 pub use map::{Map, MapOptions};
-pub use mapping::{Access, Persistence, Piece};
+pub use mapping::{Access, Piece};
 pub use shared::SharedWords;
 pub use span::{Clean, Dirty, InFlight, Joined, Span};
 pub use timing::{Model, Pace, Timing};

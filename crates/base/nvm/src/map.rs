@@ -12,7 +12,7 @@ use rustix::mm::Advice;
 use crate::counters::{Counters, Path, Snapshot};
 use crate::error::NvmError;
 use crate::hooks::{Hooks, Recorder};
-use crate::mapping::{Access, Mapping, Persistence, Piece, path_of};
+use crate::mapping::{Access, Mapping, Piece, path_of};
 use crate::view::View;
 use crate::{Model, Timing};
 use shale_sys::failpoints;
@@ -226,9 +226,10 @@ impl Map {
         &self.views[path as usize]
     }
 
-    /// What a fence is worth here: real only if every piece is.
-    pub fn persistence(&self) -> Persistence {
-        self.shared.mapping.persistence()
+    /// Whether every piece is NVM that is mapped directly (DAX): what was flushed and fenced
+    /// survives a power cut. Otherwise it is tmpfs or a page cache.
+    pub fn is_dax(&self) -> bool {
+        self.shared.mapping.is_dax()
     }
 
     /// Whether the kernel took the advice to use huge pages. It may still not have any.
@@ -333,7 +334,7 @@ impl Map {
     /// # Errors
     /// As [`Map::populate`].
     pub fn prepare(&self) -> Result<(), NvmError> {
-        if self.persistence() == Persistence::Emulated {
+        if !self.is_dax() {
             self.populate()?;
             self.views[0].raw_clear();
         }

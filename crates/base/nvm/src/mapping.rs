@@ -34,15 +34,6 @@ pub enum Access {
     ReadWrite,
 }
 
-/// What a fence is worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Persistence {
-    /// A DAX mapping: what was flushed and fenced survives a power cut.
-    Dax,
-    /// tmpfs or page cache: survives every process, not a power cut.
-    Emulated,
-}
-
 /// One file to be mapped.
 #[derive(Debug)]
 pub struct Piece {
@@ -70,7 +61,8 @@ pub(crate) struct Mapping {
     pieces: Vec<Mapped>,
     /// A bit for each page that may be stored to.
     writable: Vec<AtomicU64>,
-    persistence: Persistence,
+    /// Every piece is mapped directly, in step with its metadata (`MAP_SYNC`).
+    is_dax: bool,
     huge_pages: bool,
     /// What is writable has this key.
     key: Option<ProtectionKey>,
@@ -136,10 +128,7 @@ impl Mapping {
         let mut offset = 0;
         for piece in pieces {
             let range = offset..offset + piece.bytes;
-            let persistence = mapping.place(range.clone(), piece.fd.as_fd(), 0, access)?;
-            if persistence == Persistence::Emulated {
-                mapping.persistence = Persistence::Emulated;
-            }
+            mapping.is_dax &= mapping.place(range.clone(), piece.fd.as_fd(), 0, access)?;
             mapping.pieces.push(Mapped {
                 fd: piece.fd,
                 offset,
@@ -177,21 +166,21 @@ impl Mapping {
             writable: (0..=bytes / PAGE_BYTES / 64)
                 .map(|_| AtomicU64::new(0))
                 .collect(),
-            persistence: Persistence::Dax,
+            is_dax: true,
             huge_pages: false,
             key: None,
             guard: ManuallyDrop::new(Guard::new(base, bytes)),
         })
     }
 
-    /// Maps a file, from byte `from` on, over its part of the reservation.
+    /// Maps a file, from byte `from` on, over its part of the reservation; whether it is DAX.
     fn place(
         &self,
         range: Range<usize>,
         fd: BorrowedFd<'_>,
         from: usize,
         access: Access,
-    ) -> Result<Persistence, NvmError> {
+    ) -> Result<bool, NvmError> {
         let (offset, bytes) = (range.start, range.len());
         let (prot, name) = match access {
             Access::ReadOnly => (ProtFlags::READ, "read-only"),
@@ -201,13 +190,13 @@ impl Mapping {
         let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         // A MAP_FIXED call that fails may leave a hole where the reservation was, so
         // what the file can do is tried elsewhere first.
-        let (flags, persistence) = match probe(bytes, prot, sync, fd) {
-            Ok(()) => (sync, Persistence::Dax),
+        let (flags, is_dax) = match probe(bytes, prot, sync, fd) {
+            Ok(()) => (sync, true),
             Err(_) => {
                 failpoints::io()
                     .and_then(|()| probe(bytes, prot, MapFlags::SHARED, fd))
                     .map_err(failed)?;
-                (MapFlags::SHARED, Persistence::Emulated)
+                (MapFlags::SHARED, false)
             }
         };
         assert!(offset + bytes <= self.bytes && offset.is_multiple_of(PAGE_BYTES));
@@ -228,7 +217,7 @@ impl Mapping {
             // SAFETY: what was just mapped there, readable and writable.
             unsafe { key.protect(self.base.wrapping_add(offset), bytes) }.map_err(failed)?;
         }
-        Ok(persistence)
+        Ok(is_dax)
     }
 
     /// Gives the kernel advice on all pieces.
@@ -338,8 +327,8 @@ impl Mapping {
         self.bytes
     }
 
-    pub(crate) fn persistence(&self) -> Persistence {
-        self.persistence
+    pub(crate) fn is_dax(&self) -> bool {
+        self.is_dax
     }
 
     pub(crate) fn huge_pages(&self) -> bool {

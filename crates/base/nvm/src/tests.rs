@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::{Access, Map, MapOptions, Model, Path, Persistence, Piece, Span};
+use crate::{Access, Map, MapOptions, Model, Path, Piece, Span};
 use shale_sys::ProtectionKey;
 
 /// A directory in RAM that is removed at the end.
@@ -164,7 +164,7 @@ fn pieces_lie_side_by_side() {
     assert_eq!(map.bytes(), 4096 + 12288 + 5000);
     let pieces: Vec<_> = map.pieces().collect();
     assert_eq!(pieces, [(0, 4096), (4096, 12288), (16384, 5000)]);
-    assert_eq!(map.persistence(), Persistence::Emulated);
+    assert!(!map.is_dax());
     assert!(map.instructions().contains('+'));
 
     // One run over both seams.

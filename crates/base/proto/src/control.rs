@@ -60,8 +60,9 @@ pub mod mount_flag {
 
 /// Words of the client page (byte offsets).
 pub mod client_page {
-    /// u64: records before this log position are complete and durable.
-    pub const COMMITTED: usize = 0;
+    /// u64: records before this log position are published: complete, and to be digested. In NVM a record
+    /// is fenced before it is published, so this word tells how far the log is hardened, too.
+    pub const PUBLISHED: usize = 0;
     /// u64: position up to which the log has been given out to threads (a hint).
     pub const RESERVED: usize = 64;
     /// u64: blocks that the client has read from devices of flash by itself. The daemon takes the number now and then

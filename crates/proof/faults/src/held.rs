@@ -59,7 +59,7 @@ impl Inside {
         let ino = hand.make_file("fault-inside", b"from before");
         hand.digest();
         hand.ask(Request::Unlease { ino: ROOT.0 });
-        let kept = hand.writer.committed().0;
+        let kept = hand.writer.published().pos().0;
         let inside = Inside { hand, ino, kept };
         eventually("log space comes back", || inside.reclaim() == kept);
         inside.hand.set_gate(GATE, 1);
@@ -71,7 +71,7 @@ impl Inside {
     fn digest(&self) {
         // A request for a digest would wait for this very call.
         self.hand.ask(Request::Doorbell);
-        let upto = self.hand.writer.committed().0;
+        let upto = self.hand.writer.published().pos().0;
         let digested = || self.hand.daemon_page.load_u64(daemon_page::DIGESTED);
         eventually("it is digested", || digested() == upto);
     }

@@ -301,7 +301,7 @@ impl Attacker {
     }
 
     pub fn commit_at(&self, pos: u64) {
-        self.page.store_u64(client_page::COMMITTED, pos);
+        self.page.store_u64(client_page::PUBLISHED, pos);
     }
 
     /// Puts and commits a record.

@@ -120,7 +120,7 @@ fn old_after_wrap(scene: &Scene<'_>) -> (Attacker, Reply) {
 fn commit_word(scene: &Scene<'_>, by: fn(u64) -> u64) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     a.make(1, &scene.name("f"), b"good");
-    a.page.store_u64(client_page::COMMITTED, by(a.head));
+    a.page.store_u64(client_page::PUBLISHED, by(a.head));
     let reply = a.digest();
     (a, reply)
 }

@@ -197,7 +197,7 @@ impl Stage {
                 let ino = made[(n % 8) as usize];
                 hand.append(encode::write(ino, n % 8 * 1000, &content_at(n % 8)));
                 assert!(matches!(hand.digest(), Reply::Digested { .. }));
-                hand.writer.set_tail(hand.writer.committed());
+                hand.writer.set_tail(hand.writer.published().pos());
                 std::thread::sleep(Duration::from_millis(2));
             }
             hand

@@ -355,7 +355,7 @@ impl Daemon {
         &self.services.map
     }
 
-    /// Has every log digested as far as it is committed, and what that freed given out again.
+    /// Has every log digested as far as it is published, and what that freed given out again.
     /// Waits for it, but not for a client that stays inside a call.
     pub fn quiesce(&self) {
         self.services.digests.digest_all();

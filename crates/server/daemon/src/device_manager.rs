@@ -266,7 +266,7 @@ impl DeviceManager {
             return Err("calls of programs have not returned in time; try again".to_owned());
         }
         for client in self.clients.snapshot() {
-            match self.digests.digest_to(&client, client.committed()) {
+            match self.digests.digest_to(&client, client.published().pos().0) {
                 Ok(()) | Err(Halt::Refused(_)) => {}
                 Err(why) => return Err(format!("of process {} {why}", client.pid)),
             }

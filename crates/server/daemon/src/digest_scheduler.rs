@@ -138,7 +138,7 @@ impl DigestScheduler {
         }
     }
 
-    /// Digests a log up to `target`, or to what its client has committed if that is less.
+    /// Digests a log up to `target`, or to what its client has published if that is less.
     ///
     /// # Errors
     /// See [`Halt`].
@@ -158,11 +158,11 @@ impl DigestScheduler {
         }
     }
 
-    /// Digests every log as far as it is committed when this begins: what clients go on logging
+    /// Digests every log as far as it is published when this begins: what clients go on logging
     /// meanwhile does not keep it from ending.
     pub(crate) fn digest_all(&self) {
         let clients = self.parts.clients.snapshot();
-        let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
+        let ends: Vec<u64> = clients.iter().map(|c| c.published().pos().0).collect();
         for (client, end) in clients.iter().zip(ends) {
             // Whoever cannot be digested has been reported; the others count.
             let _ = self.digest_to(client, end);
@@ -172,7 +172,7 @@ impl DigestScheduler {
     /// See [`LogDigester::digest_until`].
     fn digest_until(&self, enough: &mut dyn FnMut() -> bool) {
         let clients = self.parts.clients.snapshot();
-        let ends: Vec<u64> = clients.iter().map(|c| c.committed()).collect();
+        let ends: Vec<u64> = clients.iter().map(|c| c.published().pos().0).collect();
         for (client, end) in clients.iter().zip(ends) {
             while client.digested() < end && self.digest_to(client, client.digested() + 1).is_ok() {
                 if enough() {
@@ -296,7 +296,7 @@ impl DigestScheduler {
             None if done.upto <= from && from < limit => Some((
                 from,
                 format!(
-                    "no valid record at {} although the client committed up to {}",
+                    "no valid record at {} although the client published up to {}",
                     from.0, limit.0
                 ),
             )),

@@ -38,7 +38,7 @@ pub struct LogSource<'a> {
 /// How far a log is to be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The client is there and has published its committed position: every record
+    /// The client is there and has published so far: every record
     /// before that must be valid, and stolen blocks are durable.
     Live,
     /// After a crash: the log ends at the first record that is not valid, or whose

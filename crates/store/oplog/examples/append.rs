@@ -8,7 +8,7 @@
 use shale_format::log::{LOG_MAGIC, LogHeader, RING_AT};
 use shale_format::{Ino, LogPos};
 use shale_nvm::Map;
-use shale_oplog::{CommittedWord, Log, Overlay, Scan, Source, Writer, encode};
+use shale_oplog::{Log, Overlay, PublishedWord, Scan, Source, Writer, encode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Fills most of the ring with records of this size and scans them.
 fn scan(writer: &Writer, bytes: usize) {
     let data = vec![7; bytes];
-    let from = writer.committed();
+    let from = writer.published().pos();
     while writer.used() < 0.75 {
         let mut part = encode::write(Ino(20), 0, &data);
         let mut permit = writer.admit(part.bytes(), |_| unreachable!("a quarter is free"));
@@ -55,7 +55,7 @@ fn scan(writer: &Writer, bytes: usize) {
         let begin = Instant::now();
         let mut scan = Scan::of(writer.log(), from);
         let count = scan.by_ref().count();
-        assert!(count > 0 && scan.head() == writer.committed());
+        assert!(count > 0 && scan.head() == writer.published().pos());
         scans.push(begin.elapsed().as_nanos() as f64);
 
         let begin = Instant::now();
@@ -64,13 +64,13 @@ fn scan(writer: &Writer, bytes: usize) {
         }
         copies.push(begin.elapsed().as_nanos() as f64);
     }
-    let total = (writer.committed().0 - from.0) as f64;
+    let total = (writer.published().pos().0 - from.0) as f64;
     println!(
         "scan of {bytes} byte writes {:.1} GB/s, copy out {:.1} GB/s",
         total / median(scans),
         total / median(copies)
     );
-    writer.set_tail(writer.committed());
+    writer.set_tail(writer.published().pos());
 }
 
 /// Appending, and writing over what is there, in overlays of some sizes.
@@ -110,7 +110,7 @@ fn writer(dir: &Path) -> Result<Writer, Box<dyn std::error::Error>> {
         crc: 0,
     };
     let log = Arc::new(Log::create(Arc::new(map), header)?);
-    let word = CommittedWord {
+    let word = PublishedWord {
         map: Arc::new(Map::anonymous(4096)?),
         offset: 0,
     };
@@ -139,7 +139,7 @@ fn compare(writer: &Writer, bare: &Map, bytes: usize) -> (f64, f64) {
             writer.append(&mut permit, &mut part);
         }
         appends.push(begin.elapsed().as_nanos() as f64 / count as f64);
-        writer.set_tail(writer.committed());
+        writer.set_tail(writer.published().pos());
     }
     (median(floors), median(appends))
 }

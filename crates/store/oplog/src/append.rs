@@ -8,8 +8,12 @@
 //!    as a whole or not at all (checksum), so: the record, if every earlier one is
 //!    whole; else nothing. Data above [`CHECKSUM_BYTES_MAX`] is stored and fenced
 //!    first, then the header, then a second fence.
-//! 4. *publish*: wait until all earlier claims are published, store `committed`. The
+//! 4. *publish*: wait until all earlier claims are published, store `published`. The
 //!    record, for certain; only now the call returns.
+//!
+//! In NVM the fence comes before the publication, so what is published is hardened: `hardened`
+//! is `published` by construction ([`Domain::hardened`]), and a call that waits for its records
+//! has nothing to wait for.
 //!
 //! What recovery keeps is therefore a prefix of the log, which contains every call
 //! that had returned and respects real time across threads.
@@ -29,6 +33,7 @@ use parking_lot::Mutex;
 use shale_format::LogPos;
 use shale_format::record::flag;
 use shale_nvm::{Map, SharedWords};
+use shale_persist::{Domain, Hardened, Published};
 use shale_sys::{failpoints, mutants};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +42,9 @@ use std::time::Duration;
 /// not be made to hold any number.
 pub const CHAIN_RECORDS_MAX: usize = 4096;
 
-/// The word that tells the daemon how far the log is complete: 8 bytes of shared
+/// The word that tells the daemon how far the log is published: 8 bytes of shared
 /// memory, at a multiple of 8.
-pub struct CommittedWord {
+pub struct PublishedWord {
     /// The client's control page.
     pub map: Arc<Map>,
     /// Byte offset of the word.
@@ -61,6 +66,7 @@ pub struct Writer {
     pub(crate) ring: Ring,
     words: SharedWords,
     word_at: usize,
+    domain: Domain,
     /// Serialises changes of the durable tail. Leaf.
     pub(crate) tail_lock: Mutex<()>,
 }
@@ -71,10 +77,11 @@ impl Writer {
     ///
     /// # Errors
     /// A durable tail that is above `head` or more than a turn of the ring below it.
-    pub fn new(log: Arc<Log>, head: LogPos, word: CommittedWord) -> Result<Self, OplogError> {
+    pub fn new(log: Arc<Log>, head: LogPos, word: PublishedWord) -> Result<Self, OplogError> {
         let lowest = LogPos(head.0.saturating_sub(log.ring_bytes()));
         let tail = log.tail(lowest, head)?;
         let ring = Ring::new(log.ring_bytes(), tail.0, head.0);
+        let domain = log.domain();
         let words = SharedWords::new(word.map);
         words.store_u64(word.offset, head.0);
         Ok(Self {
@@ -82,6 +89,7 @@ impl Writer {
             ring,
             words,
             word_at: word.offset,
+            domain,
             tail_lock: Mutex::new(()),
         })
     }
@@ -91,10 +99,16 @@ impl Writer {
         &self.log
     }
 
-    /// Everything before this position is complete and durable.
+    /// Everything before this position is complete, and the daemon sees it.
     #[inline]
-    pub fn committed(&self) -> LogPos {
-        LogPos(self.ring.committed())
+    pub fn published(&self) -> Published {
+        Published::at(LogPos(self.ring.published()))
+    }
+
+    /// Everything before this position survives a power cut.
+    #[inline]
+    pub fn hardened(&self) -> Hardened {
+        self.domain.hardened(self.published())
     }
 
     /// Next position that will be given out: no later record begins before it.
@@ -235,7 +249,7 @@ impl Writer {
     fn publish(&self, claim: Claim) -> Appended {
         failpoints::reach("append-filled");
         self.ring
-            .publish(claim, |committed| self.announce(committed));
+            .publish(claim, |published| self.announce(published));
         Appended {
             pos: LogPos(claim.start),
             end: LogPos(claim.end),
@@ -284,8 +298,8 @@ impl Writer {
     }
 
     #[inline]
-    fn announce(&self, committed: u64) {
-        self.words.store_u64(self.word_at, committed);
+    fn announce(&self, published: u64) {
+        self.words.store_u64(self.word_at, published);
     }
 }
 

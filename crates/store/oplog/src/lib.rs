@@ -11,7 +11,7 @@
 //! | [`overlay`] | which bytes of a file are newer here than in the volume |
 //! | [`inflight`], [`recent`] | requests that must be answered exactly once |
 //!
-//! Positions: `tail` ≤ `digested` ≤ `committed` ≤ `reserved`; see [`ring`].
+//! Positions: `tail` ≤ `digested` ≤ `published` ≤ `reserved` and `hardened` ≤ `published`; see [`ring`].
 #![forbid(unsafe_code)]
 
 pub mod append;
@@ -30,7 +30,7 @@ pub mod scan;
 pub mod source;
 mod sync;
 
-pub use append::{Appended, CHAIN_RECORDS_MAX, CommittedWord, Writer};
+pub use append::{Appended, CHAIN_RECORDS_MAX, PublishedWord, Writer};
 pub use encode::{Part, WRITE_BYTES_MAX};
 pub use error::OplogError;
 pub use inflight::{Hold, InFlight};

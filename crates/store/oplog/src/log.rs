@@ -10,6 +10,7 @@ use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{END_AT, LogHeader, RING_AT, TAIL_AT};
 use shale_format::record::RecordHeader;
 use shale_nvm::{LINE_BYTES, Map, Path, View, crc32c};
+use shale_persist::Domain;
 use std::sync::Arc;
 
 /// One mapped log file.
@@ -98,6 +99,11 @@ impl Log {
     #[inline]
     pub(crate) fn salted(&self) -> u32 {
         self.salted
+    }
+
+    /// What makes the log durable.
+    pub(crate) fn domain(&self) -> Domain {
+        Domain::of(&self.map)
     }
 
     /// The mapping, as used for the log.

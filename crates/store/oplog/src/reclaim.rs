@@ -8,7 +8,7 @@ use crate::append::Writer;
 use shale_format::LogPos;
 
 impl Writer {
-    /// Raises the tail to `tail` (at or below `committed`; a record's first position or
+    /// Raises the tail to `tail` (at or below `published`; a record's first position or
     /// the end of the last) and gives the space before it to new records. A position
     /// that is not above the present tail changes nothing.
     ///
@@ -18,9 +18,9 @@ impl Writer {
         let guard = self.tail_lock.lock();
         if tail > self.tail() {
             assert!(
-                tail <= self.committed(),
-                "tail {tail:?} is above committed {:?}",
-                self.committed()
+                tail <= self.published().pos(),
+                "tail {tail:?} is above {:?}",
+                self.published()
             );
             self.log.store_tail(tail);
             self.ring.release(tail.0);

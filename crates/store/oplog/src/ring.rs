@@ -1,11 +1,11 @@
 //! Who owns which bytes of the ring: admit, reserve, publish, release.
 //!
-//! `tail` ≤ `committed` ≤ `reserved` ≤ `tail + bytes`. Invariants:
+//! `tail` ≤ `published` ≤ `reserved` ≤ `tail + bytes`. Invariants:
 //! * `free` + bytes held by permits + (`reserved` − `tail`) = ring bytes. So whoever
 //!   holds a permit can reserve without waiting, and live ranges never overlap.
-//! * A claim belongs to one thread until it publishes it. `committed` moves over the
+//! * A claim belongs to one thread until it publishes it. `published` moves over the
 //!   claims in their order, each only after its owner made it durable: everything
-//!   before `committed` is complete, and the call that returns saw all earlier ones.
+//!   before `published` is complete, and the call that returns saw all earlier ones.
 //! * No record straddles the ring's end. The one claim that would is filled with pads
 //!   and its owner claims again; it cannot straddle twice, since its own first claim
 //!   keeps `tail` back. Hence a permit holds twice the bytes it is asked for.
@@ -126,7 +126,7 @@ impl Queue {
 pub struct Ring {
     bytes: u64,
     reserved: Line<AtomicU64>,
-    committed: Line<AtomicU64>,
+    published: Line<AtomicU64>,
     free: Line<AtomicU64>,
     tail: Line<AtomicU64>,
     turn: Queue,
@@ -213,7 +213,7 @@ impl Ring {
         Self {
             bytes,
             reserved: Line(AtomicU64::new(head)),
-            committed: Line(AtomicU64::new(head)),
+            published: Line(AtomicU64::new(head)),
             free: Line(AtomicU64::new(bytes - (head - tail))),
             tail: Line(AtomicU64::new(tail)),
             turn: Queue::new(),
@@ -239,8 +239,8 @@ impl Ring {
     }
 
     /// Every record before this position is complete and durable.
-    pub fn committed(&self) -> u64 {
-        self.committed.0.load(Ordering::SeqCst)
+    pub fn published(&self) -> u64 {
+        self.published.0.load(Ordering::SeqCst)
     }
 
     /// Oldest position that is kept.
@@ -328,7 +328,7 @@ impl Ring {
     }
 
     /// Publishes a claim that is complete and durable: waits until every earlier claim
-    /// is, calls `announce` with the new committed position (calls of `announce` never
+    /// is, calls `announce` with the new published position (calls of `announce` never
     /// overlap and come in order), and lets the next one go on.
     pub fn publish(&self, claim: Claim, announce: impl FnOnce(u64)) {
         self.wait_turn(claim);
@@ -348,14 +348,14 @@ impl Ring {
     /// If the thread of an earlier one has panicked.
     #[inline]
     pub fn wait_turn(&self, claim: Claim) {
-        if self.committed.0.load(Ordering::SeqCst) != claim.start {
+        if self.published.0.load(Ordering::SeqCst) != claim.start {
             self.wait_longer(claim);
         }
     }
 
     #[cold]
     fn wait_longer(&self, claim: Claim) {
-        let mine = || self.committed.0.load(Ordering::SeqCst) == claim.start;
+        let mine = || self.published.0.load(Ordering::SeqCst) == claim.start;
         let abandoned = || self.abandoned.load(Ordering::SeqCst) != 0;
         for _ in 0..SPINS {
             if mine() {
@@ -379,7 +379,7 @@ impl Ring {
     /// Second half of [`Self::publish`]; only for the thread whose turn it is.
     pub fn advance(&self, claim: Claim, announce: impl FnOnce(u64)) {
         announce(claim.end);
-        self.committed.0.store(claim.end, Ordering::Release);
+        self.published.0.store(claim.end, Ordering::Release);
         self.turn.wake();
     }
 
@@ -387,9 +387,9 @@ impl Ring {
     /// present tail changes nothing. The caller has made `tail` durable before.
     pub fn release(&self, tail: u64) {
         assert!(
-            tail <= self.committed(),
-            "tail {tail} is above committed {}",
-            self.committed()
+            tail <= self.published(),
+            "tail {tail} is above published {}",
+            self.published()
         );
         let old = self.tail.0.fetch_max(tail, Ordering::SeqCst);
         if tail > old {

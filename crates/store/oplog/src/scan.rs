@@ -120,7 +120,7 @@ impl<'a> Scan<'a> {
         Self::new(log.view(), log.salt(), log.ring_bytes(), from)
     }
 
-    /// Ends the scan at `limit` (a live client's `committed`): nothing behind is looked at.
+    /// Ends the scan at `limit` (a live client's `published`): nothing behind is looked at.
     pub fn until(mut self, limit: LogPos) -> Self {
         self.limit = limit.0;
         self

@@ -70,7 +70,7 @@ fn bytes(of: &[u8]) -> Box<[u8]> {
 
 /// Appends, scans, decodes.
 fn through_the_log(writer: &Writer, mut part: Part<'_>) -> Result<Op, OplogError> {
-    let from = writer.committed();
+    let from = writer.published().pos();
     let mut permit = writer.admit(part.bytes(), |_| panic!("the ring is large enough"));
     let appended = writer.append(&mut permit, &mut part);
     assert_eq!(appended.pos, from);

@@ -94,8 +94,8 @@ impl Model {
     }
 
     fn publish(&self, claim: Claim) {
-        let announce = |committed| {
-            let before = std::mem::replace(&mut *locked(&self.announced), committed);
+        let announce = |published| {
+            let before = std::mem::replace(&mut *locked(&self.announced), published);
             assert_eq!(before, claim.start, "not in order: announced");
         };
         if self.in_order {
@@ -138,9 +138,9 @@ impl Model {
         self.publish(claim);
     }
 
-    /// Everything committed is digested at once and its space given back.
+    /// Everything published is digested at once and its space given back.
     fn collect(&self) {
-        let digested = self.ring.committed();
+        let digested = self.ring.published();
         for byte in locked(&self.bytes).iter_mut() {
             if byte.is_some_and(|byte| byte.pos < digested) {
                 *byte = None;
@@ -171,7 +171,7 @@ fn run(head: u64, sizes: [&'static [u64]; 3], in_order: bool) {
     }
     let end = head + total + *locked(&model.padded);
     assert_eq!(model.ring.reserved(), end);
-    assert_eq!(model.ring.committed(), end);
+    assert_eq!(model.ring.published(), end);
     assert_eq!(model.ring.tail(), end);
     let whole = model.ring.wait_room(RING_BYTES / 2, None);
     assert!(whole, "all of the ring is free again");

@@ -8,7 +8,7 @@ use shale_format::log::{RING_AT, TAIL_AT};
 use shale_format::record::{Kind, RecordHeader, flag};
 use shale_format::{Ino, LogPos};
 use shale_nvm::Map;
-use shale_oplog::{Appended, CommittedWord, Log, Op, OplogError, Part, Scan, Writer, encode};
+use shale_oplog::{Appended, Log, Op, OplogError, Part, PublishedWord, Scan, Writer, encode};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ fn odd_sizes_wrap_and_nothing_straddles() {
     for n in 0..2000u64 {
         let len = 1 + random.below(3000) as usize;
         let data = random.bytes(len);
-        let from = w.committed();
+        let from = w.published().pos();
         let appended = append(&w, 16 + n, &data);
         let first = appended.pos.0 / RING_BYTES;
         assert_eq!(first, (appended.end.0 - 1) / RING_BYTES, "straddles");
@@ -242,7 +242,7 @@ fn create_open_and_resume_keep_the_tail() {
     let (records, head) = scan(&log, tail);
     assert_eq!((records.len(), head), (1, second.end));
     let page = Arc::new(Map::anonymous(4096).unwrap());
-    let word = CommittedWord {
+    let word = PublishedWord {
         map: page.clone(),
         offset: 128,
     };
@@ -356,9 +356,9 @@ fn threads_and_digest_agree_on_one_order() {
     assert_eq!(w.tail(), w.reserved());
 }
 
-/// Takes every committed record, checks its data, and gives its space back.
+/// Takes every published record, checks its data, and gives its space back.
 fn digest(w: &Writer, order: &mut Vec<(u64, u64)>) {
-    let target = w.committed();
+    let target = w.published().pos();
     let mut scan = Scan::of(w.log(), w.tail()).until(target);
     for record in scan.by_ref() {
         let Ok(Op::Write {
@@ -376,7 +376,7 @@ fn digest(w: &Writer, order: &mut Vec<(u64, u64)>) {
         assert!(data.iter().all(|&b| b == offset as u8 | 1));
         order.push((ino.0, offset));
     }
-    assert_eq!(scan.head(), target, "everything committed is valid");
+    assert_eq!(scan.head(), target, "everything published is valid");
     w.set_tail(target);
 }
 
@@ -397,7 +397,7 @@ fn appender(w: &Writer, clock: &AtomicU64, thread: u64, count: u64) -> Vec<((u64
             w.wait_room(bytes, Some(Duration::from_millis(5)));
         });
         let appended = w.append_chain(&mut permit, &mut parts);
-        assert!(w.committed() >= appended.end);
+        assert!(w.published().pos() >= appended.end);
         let ended = clock.fetch_add(1, Ordering::SeqCst);
         calls.push((
             (ino.0, n),

@@ -10,7 +10,8 @@ use shale_format::limits::{
     BLOCK_BYTES, CLIENT_LOG_BYTES_DEFAULT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN, NVM_BYTES_MIN,
 };
 use shale_format::superblock::TierTable;
-use shale_nvm::{Map, MapOptions, Persistence};
+use shale_nvm::{Map, MapOptions};
+use shale_persist::Domain;
 use shale_sys::Clock;
 use shale_volume::{MkfsOptions, Volume, VolumeError};
 use std::io::Read;
@@ -55,7 +56,7 @@ pub struct Made {
     /// The volume file as written.
     pub file: VolumeFile,
     /// What a fence is worth there.
-    pub persistence: Persistence,
+    pub domain: Domain,
     /// Whether the kernel took the advice to use huge pages.
     pub huge_pages: bool,
     /// Number of segment files.
@@ -156,7 +157,7 @@ pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
         host: HostSpace::of(&dir)?,
         need,
         file,
-        persistence: map.persistence(),
+        domain: Domain::of(&map),
         huge_pages: map.huge_pages(),
         segments: map.pieces().len(),
         divided: devices.divided(),

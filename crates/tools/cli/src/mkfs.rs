@@ -7,7 +7,7 @@ use crate::terminal::{note, say};
 use shale_block::BlockModel;
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
-use shale_nvm::Persistence;
+use shale_persist::Domain;
 use shale_pool::DeviceKind;
 use shale_pool::LowerTiers;
 use shale_pool::Made;
@@ -242,7 +242,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         print(args, &made);
     }
-    if persistence(&made) != "dax" && !made.host.is_memory {
+    if made.domain != Domain::Dax && !made.host.is_memory {
         let (dir, kind) = (made.file.nvm_dir().display(), &made.host.kind);
         note!(
             "{dir}: it lies on {kind} without DAX, which is no NVM: a power cut loses the volume, or leaves it damaged"
@@ -276,13 +276,6 @@ fn log_bytes(args: &Args) -> Result<u64> {
     }
 }
 
-fn persistence(made: &Made) -> &'static str {
-    match made.persistence {
-        Persistence::Dax => "dax",
-        Persistence::Emulated => "emulated",
-    }
-}
-
 /// What a fence is worth there, in words. `kind`: the file system of the NVM directory.
 pub fn explain(persistence: &str, kind: &str, is_memory: bool) -> String {
     match (persistence, is_memory) {
@@ -309,7 +302,7 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
         "log_bytes": made.file.log_bytes,
         "client_log_bytes": made.file.client_log_bytes.unwrap_or(made.file.log_bytes),
         "trusted_uids": made.file.trusted_uids,
-        "persistence": persistence(made),
+        "persistence": made.domain.name(),
         "nvm_host": made.host,
         "needs": made.need,
         "needs_bytes": made.need.bytes(),
@@ -349,7 +342,7 @@ fn print(args: &Args, made: &Made) {
     let (kind, is_memory) = (&made.host.kind, made.host.is_memory);
     say!(
         "  nvm is      {}",
-        explain(persistence(made), kind, is_memory)
+        explain(made.domain.name(), kind, is_memory)
     );
     let (mount, other) = (made.file.log_bytes, made.file.client_log_bytes);
     match other.filter(|&other| other != mount) {

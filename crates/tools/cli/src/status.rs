@@ -272,7 +272,7 @@ fn digest(digest: &Value) -> String {
 }
 
 fn client(client: &Value) -> String {
-    let waiting = number(client, "committed").saturating_sub(number(client, "digested"));
+    let waiting = number(client, "published").saturating_sub(number(client, "digested"));
     format!(
         "{} of process {} {}(user {}), {}: {} of {} log kept, {} to digest; wrote {}{}",
         word(client, "kind"),
@@ -329,7 +329,7 @@ mod tests {
             "space": {"used_bytes": 1 << 20, "total_bytes": 1 << 30, "available_bytes": 5 << 20, "dirty_bytes": 72, "inodes": 7},
             "digest": {"records": 9, "last_error": "worn out"},
             "clients": [{"kind": "mount", "pid": 12, "uid": 0, "state": "served",
-                "log_bytes": 4096, "log_used_bytes": 128, "committed": 200, "digested": 72,
+                "log_bytes": 4096, "log_used_bytes": 128, "published": 200, "digested": 72,
                 "name": "mount", "limit_bytes_per_s": 1 << 20,
                 "written": {"nvm_bytes": 2048, "hdd_bytes": 1 << 20}}],
             "departed": [{"pid": 99, "why": "slept inside a call"}],

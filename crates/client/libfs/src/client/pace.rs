@@ -52,19 +52,19 @@ impl Pauses {
         self.ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Whoever finds out that so much of a ring of `ring` bytes is in use, after `committed`, has to
+    /// Whoever finds out that so much of a ring of `ring` bytes is in use, after `published`, has to
     /// pause so long, in nanoseconds; 0: not now. Of several threads one pauses for what all have logged.
-    fn due(&self, in_use: u64, committed: u64, ring: u64) -> u64 {
+    fn due(&self, in_use: u64, published: u64, ring: u64) -> u64 {
         let last = self.last.load(Ordering::Relaxed);
         // What was logged before it was so full is not paid for.
-        let since = committed.saturating_sub(last).min(ring / 64);
+        let since = published.saturating_sub(last).min(ring / 64);
         let ns = pause_ns(in_use, since, ring);
         if ns < PAUSE_MIN_NS {
             return 0;
         }
         let mine =
             self.last
-                .compare_exchange(last, committed, Ordering::Relaxed, Ordering::Relaxed);
+                .compare_exchange(last, published, Ordering::Relaxed, Ordering::Relaxed);
         mine.map_or(0, |_| ns)
     }
 }
@@ -93,9 +93,9 @@ impl Session {
 
     /// Pauses if the log has become so full that its digest does not keep up.
     #[cold]
-    pub(crate) fn slow_down(&self, committed: u64) {
-        let in_use = committed.saturating_sub(self.reclaimed());
-        let ns = self.pauses.due(in_use, committed, self.log_bytes());
+    pub(crate) fn slow_down(&self, published: u64) {
+        let in_use = published.saturating_sub(self.reclaimed());
+        let ns = self.pauses.due(in_use, published, self.log_bytes());
         if ns > 0 {
             self.pauses.count(ns);
             sleep(Duration::from_nanos(ns));
@@ -152,20 +152,20 @@ mod tests {
     /// the highest that the log gets, the longest pause and all pauses.
     fn run(written: u64, digested: u64) -> (u64, u64, u64) {
         let pauses = Pauses::default();
-        let (mut now, mut committed, mut reclaimed, mut upto) = (0u64, 0u64, 0u64, 0u64);
+        let (mut now, mut published, mut reclaimed, mut upto) = (0u64, 0u64, 0u64, 0u64);
         let (mut done_at, mut most, mut longest, mut all) = (None::<u64>, 0, 0, 0);
         while now < 2_000_000_000 {
             // 128 bytes at a time.
             now += 128 * 1_000_000 / written;
-            committed += 128;
-            let ns = pauses.due(committed - reclaimed, committed, RING);
+            published += 128;
+            let ns = pauses.due(published - reclaimed, published, RING);
             (longest, all, now) = (longest.max(ns), all + ns, now + ns);
-            most = most.max(committed - reclaimed);
+            most = most.max(published - reclaimed);
             if done_at.is_some_and(|at| at <= now) {
                 (reclaimed, done_at) = (upto, None);
             }
-            if done_at.is_none() && committed - reclaimed > RING / 10 * 3 {
-                upto = committed.min(reclaimed + RING / 4);
+            if done_at.is_none() && published - reclaimed > RING / 10 * 3 {
+                upto = published.min(reclaimed + RING / 4);
                 done_at = Some(now + (upto - reclaimed) * 1_000_000 / digested);
             }
         }

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_nvm::{Access, Map, MapOptions, Piece, SharedWords};
-use shale_oplog::{CommittedWord, Kept, Log, Permit, Recent, Writer};
+use shale_oplog::{Kept, Log, Permit, PublishedWord, Recent, Writer};
 use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Space};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
@@ -318,14 +318,14 @@ impl Session {
     fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
         self.may_append()?;
         self.reclaim();
-        let committed = self.log.committed().0;
-        if committed >= self.daemon_words.load_u64(daemon_page::ALLOWED) {
+        let published = self.log.published().pos().0;
+        if published >= self.daemon_words.load_u64(daemon_page::ALLOWED) {
             self.keep_pace()?;
         }
-        let behind = committed.saturating_sub(self.digested().0);
+        let behind = published.saturating_sub(self.digested().0);
         if behind > self.attached.ring_bytes / 10 * 3 {
-            self.ring_bell(committed)?;
-            self.slow_down(committed);
+            self.ring_bell(published)?;
+            self.slow_down(published);
         }
         match self.permits.take(&self.log, thread, bytes) {
             Some(kept) => Ok(kept),
@@ -340,7 +340,7 @@ impl Session {
             // As little as helps: the answer comes when the chunk is digested in which that is.
             let upto = self.digested().0 + bytes;
             self.ask(Request::Digest {
-                upto: upto.min(self.log.committed().0),
+                upto: upto.min(self.log.published().pos().0),
             })?;
             self.reclaim();
             if let Some(permit) = self.log.try_admit(bytes) {
@@ -353,13 +353,13 @@ impl Session {
 
     /// Tells the daemon once that the log has filled above the mark.
     #[cold]
-    fn ring_bell(&self, committed: u64) -> Result<()> {
+    fn ring_bell(&self, published: u64) -> Result<()> {
         let last = self.belled.load(Ordering::Relaxed);
-        let due = committed.saturating_sub(last) > self.attached.ring_bytes / 20;
+        let due = published.saturating_sub(last) > self.attached.ring_bytes / 20;
         let mine = due
             && self
                 .belled
-                .compare_exchange(last, committed, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(last, published, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if mine {
             self.ask(Request::Doorbell)?;
@@ -539,14 +539,14 @@ impl Session {
     /// Has everything that was logged so far brought into the volume.
     pub fn digest(&self) -> Result<()> {
         self.ask(Request::Digest {
-            upto: self.log.committed().0,
+            upto: self.log.published().pos().0,
         })?;
         Ok(())
     }
 
     /// Space of the volume. What was deleted counts as free at once.
     pub fn space(&self) -> Result<Space> {
-        if self.digested() < self.log.committed() {
+        if self.digested() < self.log.published().pos() {
             self.digest()?;
         }
         match self.ask(Request::Space)? {
@@ -580,9 +580,9 @@ fn new_writer(
     log: &Arc<Map>,
     page: &Arc<Map>,
 ) -> std::result::Result<Writer, shale_oplog::OplogError> {
-    let word = CommittedWord {
+    let word = PublishedWord {
         map: page.clone(),
-        offset: client_page::COMMITTED,
+        offset: client_page::PUBLISHED,
     };
     let log = Log::open(log.clone())?;
     let start = LogPos(log.tail_word());

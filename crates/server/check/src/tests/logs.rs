@@ -7,7 +7,7 @@ use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_format::{Ino, LogPos};
 use shale_nvm::{Map, MapOptions};
-use shale_oplog::{CommittedWord, Log, Writer, encode};
+use shale_oplog::{Log, PublishedWord, Writer, encode};
 use shale_pool::error::PoolError;
 use shale_pool::nvm_dir::{NvmLock, make_nvm};
 use shale_volume::Volume;
@@ -44,7 +44,7 @@ pub(super) fn write_log(map: &Arc<Map>) {
         crc: 0,
     };
     let log = Arc::new(Log::create(Arc::clone(map), header).unwrap());
-    let word = CommittedWord {
+    let word = PublishedWord {
         map: Arc::new(Map::anonymous(4096).unwrap()),
         offset: 64,
     };

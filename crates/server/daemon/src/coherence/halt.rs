@@ -25,7 +25,7 @@ impl std::fmt::Display for Halt {
     }
 }
 
-/// Digests a log up to `target`, or to what its client has committed if that is less, with `chunk`, which is given
+/// Digests a log up to `target`, or to what its client has published if that is less, with `chunk`, which is given
 /// from where and up to where. After each chunk those who wait to digest it look whether it has come as far
 /// as they need: a client that goes on writing keeps nobody waiting here who needs no more than what is there.
 ///
@@ -47,11 +47,16 @@ pub(crate) fn digest_to(
         if let Fate::Stuck(why) = &*client.fate.lock() {
             return Err(Halt::Stuck(why.clone()));
         }
-        let (from, limit) = (client.digested(), client.committed());
+        let (from, limit) = (client.digested(), client.published().pos().0);
         if from >= target.min(limit) {
             return Ok(());
         }
         chunk(&mut work, LogPos(from), LogPos(limit))?;
+        assert!(
+            (from..=limit).contains(&client.digested()),
+            "a chunk from {from} to {limit} has left the log digested to {}",
+            client.digested()
+        );
         let_pass(&mut work);
     }
 }

@@ -107,8 +107,8 @@ impl ClientPage {
         rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(|e| os("duplicate it", e))
     }
 
-    pub(crate) fn committed(&self) -> u64 {
-        self.map.load_u64(client_page::COMMITTED)
+    pub(crate) fn published(&self) -> u64 {
+        self.map.load_u64(client_page::PUBLISHED)
     }
 
     /// Whether the client may have inode `ino` open: a word counts for several inodes.
@@ -174,6 +174,6 @@ mod tests {
     fn a_client_cannot_shrink_its_page() {
         let page = ClientPage::new().unwrap();
         assert!(rustix::fs::ftruncate(page.fd().unwrap(), 0).is_err());
-        assert_eq!(page.committed(), 0);
+        assert_eq!(page.published(), 0);
     }
 }

@@ -145,7 +145,7 @@ impl Reclaimer {
         drop(blocks);
         for (client, &digested) in reclaim() {
             let upto = match mutants::is_on("reclaim-early") {
-                true => client.committed(),
+                true => client.published().pos().0,
                 false => digested,
             };
             client.daemon_page.set_reclaim(upto);

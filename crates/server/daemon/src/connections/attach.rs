@@ -341,7 +341,7 @@ impl AttachService {
     }
 
     /// The client has gone, or asks to leave: its log is digested up to what it
-    /// committed, everything it held is free, its slot and log are no more.
+    /// published, everything it held is free, its slot and log are no more.
     ///
     /// A log that cannot be digested now is kept, with its slot; the next start tries again.
     pub(crate) fn detach(&self, client: &Arc<Client>) -> std::result::Result<(), Halt> {

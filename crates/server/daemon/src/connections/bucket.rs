@@ -34,12 +34,12 @@ impl Bucket {
         (self.rate / BURST_PART).max(BURST_MIN)
     }
 
-    pub(super) fn fill(&mut self, now_ns: u64, committed: u64) {
+    pub(super) fn fill(&mut self, now_ns: u64, published: u64) {
         let passed = now_ns.saturating_sub(self.at_ns);
         self.tokens += i128::from(passed) * i128::from(self.rate);
-        self.tokens -= i128::from(committed.saturating_sub(self.seen)) * PART;
+        self.tokens -= i128::from(published.saturating_sub(self.seen)) * PART;
         self.tokens = self.tokens.min(i128::from(self.burst()) * PART);
-        (self.at_ns, self.seen) = (now_ns, committed);
+        (self.at_ns, self.seen) = (now_ns, published);
     }
 
     /// The log position up to which the client may go on.

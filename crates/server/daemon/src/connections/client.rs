@@ -35,7 +35,7 @@ pub(crate) enum Fate {
     /// It is served.
     #[default]
     Served,
-    /// It was cut off. Of its log, what was committed then counts.
+    /// It was cut off. Of its log, what was published then counts.
     Evicted(String),
     /// Its log cannot be digested for now (an error of the medium). It is kept.
     Stuck(String),
@@ -211,19 +211,19 @@ pub(crate) mod tests {
             Access::ReadWrite,
         )
         .unwrap();
-        let say = |pos| page.store_u64(client_page::COMMITTED, pos);
+        let say = |pos| page.store_u64(client_page::PUBLISHED, pos);
         say(640);
-        assert_eq!(client.committed(), 640);
+        assert_eq!(client.published().pos().0, 640);
         say(64);
-        assert_eq!(client.committed(), 640, "it never goes back");
+        assert_eq!(client.published().pos().0, 640, "it never goes back");
         say(1000);
-        assert_eq!(client.committed(), 960, "whole units");
+        assert_eq!(client.published().pos().0, 960, "whole units");
         say(u64::MAX);
-        assert_eq!(client.committed(), 1 << 20, "at most a ring");
+        assert_eq!(client.published().pos().0, 1 << 20, "at most a ring");
         client.cut(Barrier::register().unwrap());
         assert_eq!(word(&*client.log, END_AT), end::at(1 << 20));
         client.set_digested(LogPos(1 << 20));
-        assert_eq!(client.committed(), 1 << 20, "nothing after the cut");
+        assert_eq!(client.published().pos().0, 1 << 20, "nothing after the cut");
         assert_eq!(client.backlog(), 0);
     }
 }

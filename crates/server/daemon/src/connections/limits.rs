@@ -97,7 +97,7 @@ impl Client {
     }
 
     fn set_rate(&self, rate: u64, now_ns: u64) {
-        let committed = self.committed();
+        let published = self.published().pos().0;
         let granted = self.grants.lock().blocks.blocks();
         self.with_bucket(|b| {
             if b.rate == 0 {
@@ -105,7 +105,7 @@ impl Client {
             }
             if b.rate != rate {
                 (b.rate, b.tokens) = (rate, 0);
-                (b.at_ns, b.seen) = (now_ns, committed);
+                (b.at_ns, b.seen) = (now_ns, published);
             }
         });
     }
@@ -113,9 +113,9 @@ impl Client {
     /// How long it has to wait before it asks again, 0: it may go on; and whether it is to return
     /// what it was granted.
     pub(crate) fn pace(&self, now_ns: u64) -> (u64, bool) {
-        let committed = self.committed();
+        let published = self.published().pos().0;
         self.with_bucket(|b| {
-            b.fill(now_ns, committed);
+            b.fill(now_ns, published);
             (b.wait_ns(), std::mem::take(&mut b.give_back))
         })
     }

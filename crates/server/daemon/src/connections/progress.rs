@@ -7,11 +7,12 @@ use super::sync::{Ordering, mutants};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{END_AT, end};
+use shale_persist::Published;
 
 /// How far a log was believed to be complete, and where it was cut off.
 #[derive(Debug)]
 pub(crate) struct Reached {
-    /// Highest committed position that was believed.
+    /// Highest published position that was believed.
     believed: u64,
     /// Nothing from here on counts; `u64::MAX` while the client is served.
     cut: u64,
@@ -37,32 +38,33 @@ impl Client {
         self.daemon_page.set_digested(pos.0);
     }
 
-    /// How far the client says that its log is complete. What cannot be true is
+    /// How far the client says that its log is published. What cannot be true is
     /// not believed: the word never goes back, is a multiple of a record's unit, and never runs
     /// a ring ahead of what was digested (the client keeps no more than a ring).
-    pub(crate) fn committed(&self) -> u64 {
+    pub(crate) fn published(&self) -> Published {
         let mut reached = self.reached.lock();
         self.look_at_log(&mut reached);
-        reached.believed.min(reached.cut)
+        Published::at(LogPos(reached.believed.min(reached.cut)))
     }
 
     fn look_at_log(&self, reached: &mut Reached) {
         let unit = RECORD_ALIGN as u64;
         let highest = self.digested() + self.ring_bytes;
-        let said = self.client_page.committed() / unit * unit;
+        let said = self.client_page.published() / unit * unit;
         reached.believed = reached.believed.max(said.min(highest));
     }
 
-    /// From now on nothing that the client commits counts. Whoever is appending finds out
+    /// From now on nothing that the client publishes counts. Whoever is appending finds out
     /// before the call returns. Exact: the end is what is believed at one moment, and nobody
     /// believes more afterwards.
     pub(crate) fn cut(&self, barrier: Barrier) {
-        let early = mutants::is_on("cut-early").then(|| self.committed());
+        let early = mutants::is_on("cut-early").then(|| self.published().pos().0);
         set_word(&self.log_fd, END_AT, end::SOUGHT);
         if !mutants::is_on("cut-barrier") {
             barrier.run();
         }
-        let early = early.or_else(|| mutants::is_on("cut-in-pieces").then(|| self.committed()));
+        let early =
+            early.or_else(|| mutants::is_on("cut-in-pieces").then(|| self.published().pos().0));
         let mut reached = self.reached.lock();
         let now = early.unwrap_or_else(|| {
             self.look_at_log(&mut reached);
@@ -81,6 +83,6 @@ impl Client {
 
     /// Bytes of log that wait for digest.
     pub(crate) fn backlog(&self) -> u64 {
-        self.committed().saturating_sub(self.digested())
+        self.published().pos().0.saturating_sub(self.digested())
     }
 }

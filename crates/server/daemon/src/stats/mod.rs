@@ -16,7 +16,8 @@ use serde::Serialize;
 use shale_digest::DigestStats;
 use shale_format::Durability;
 use shale_format::limits::BLOCK_BYTES;
-use shale_nvm::{Path, PathCounts, Persistence};
+use shale_nvm::{Path, PathCounts};
+use shale_persist::Domain;
 use shale_pool::host_space::NvmHost;
 use shale_pool::volume_file::uuid_text;
 use std::collections::BTreeMap;
@@ -142,7 +143,11 @@ pub struct ClientStatus {
     pub log_bytes: u64,
     /// Bytes of the ring that it keeps.
     pub log_used_bytes: u64,
-    /// Records before this position are complete.
+    /// Records before this position are complete and can be digested.
+    pub published: u64,
+    /// Records before this position survive a power cut.
+    pub hardened: u64,
+    /// As [`Self::published`]: its name in releases before 0.2.
     pub committed: u64,
     /// Records before this position are in the volume.
     pub digested: u64,
@@ -253,14 +258,6 @@ impl PathStatus {
     }
 }
 
-/// Word for what a fence is worth.
-pub fn persistence_word(persistence: Persistence) -> &'static str {
-    match persistence {
-        Persistence::Dax => "dax",
-        Persistence::Emulated => "emulated",
-    }
-}
-
 /// Tells the state of a daemon; asks every service, and changes none.
 pub(crate) struct Observer<'s> {
     of: &'s Services,
@@ -273,7 +270,7 @@ impl<'s> Observer<'s> {
 
     /// Where the NVM lies. Real NVM is not looked at: it may have many files, and is nothing but itself.
     fn nvm_host(&self) -> Option<NvmHost> {
-        let emulated = self.of.map.persistence() == Persistence::Emulated;
+        let emulated = Domain::of(&self.of.map) == Domain::Emulated;
         let log = self.of.attach.client_ring_bytes(0);
         emulated
             .then(|| NvmHost::look(&self.of.nvm_dir, log).ok())
@@ -300,7 +297,7 @@ impl<'s> Observer<'s> {
             supervisor_pid: self.of.config.supervisor_pid,
             uptime_s: (self.of.clock.monotonic_ns() - self.of.started_ns) / 1_000_000_000,
             nvm_dir: self.of.nvm_dir.display().to_string(),
-            persistence: persistence_word(self.of.map.persistence()),
+            persistence: Domain::of(&self.of.map).name(),
             nvm_host: self.nvm_host(),
             huge_pages: self.of.map.huge_pages(),
             instructions: self.of.map.instructions(),
@@ -390,7 +387,9 @@ impl<'s> Observer<'s> {
     fn client_statuses(&self) -> (usize, Vec<ClientStatus>) {
         let leases = self.of.leases.table().counts();
         let status = |client: &crate::connections::client::Client| {
-            let (committed, digested) = (client.committed(), client.digested());
+            let (published, digested) = (client.published(), client.digested());
+            let hardened = Domain::of(&self.of.map).hardened(published).pos().0;
+            let published = published.pos().0;
             let fate = client.fate.lock().clone();
             let granted = client.grants.lock().blocks.blocks();
             ClientStatus {
@@ -408,10 +407,12 @@ impl<'s> Observer<'s> {
                     Fate::Stuck(why) => format!("stuck: {why}"),
                 },
                 log_bytes: client.ring_bytes,
-                log_used_bytes: committed
+                log_used_bytes: published
                     .saturating_sub(client.tail())
                     .min(client.ring_bytes),
-                committed,
+                published,
+                hardened,
+                committed: published,
                 digested,
                 records: client.records.load(Ordering::Relaxed),
                 leases: leases.get(&client.id).copied().unwrap_or(0),

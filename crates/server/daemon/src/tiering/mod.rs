@@ -173,9 +173,9 @@ pub(crate) struct Counts {
 /// State of migration.
 /// Whoever digests logs, as far as tiering asks for it.
 pub(crate) trait LogDigester: Send + Sync {
-    /// Digests every log as far as it is committed when this begins.
+    /// Digests every log as far as it is published when this begins.
     fn digest_all(&self);
-    /// Digests logs, as far as they are committed when this begins, chunk by chunk until `enough` is true. It is asked
+    /// Digests logs, as far as they are published when this begins, chunk by chunk until `enough` is true. It is asked
     /// at the end, too.
     fn digest_until(&self, enough: &mut dyn FnMut() -> bool);
 }

@@ -17,7 +17,7 @@ fn what_is_appended_is_in_the_volume_after_digest() {
     let mut hand = Hand::in_process(&daemon);
     let data: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
     hand.make_file("a", &data);
-    let end = hand.writer.committed().0;
+    let end = hand.writer.published().pos().0;
     assert_eq!(hand.digest(), Reply::Digested { pos: end });
     let view = daemon.volume().view();
     assert_eq!(content(&view, "a"), data);
@@ -164,7 +164,7 @@ fn a_torn_log_is_recovered_to_its_last_whole_record() {
     let daemon = place.start();
     let mut hand = Hand::in_process(&daemon);
     hand.make_file("whole", b"kept");
-    let torn_at = hand.writer.committed().0;
+    let torn_at = hand.writer.published().pos().0;
     hand.make_file("torn", b"not kept");
     let view = hand.writer.log().view().clone();
     view.store_u64(4096 + torn_at as usize + 64, 0x0bad);
@@ -210,7 +210,7 @@ fn freed_blocks_wait_for_the_gate() {
     let before = daemon.volume().space();
     hand.set_gate(9, 77);
     hand.append(unlink("big", ino));
-    let end = hand.writer.committed().0;
+    let end = hand.writer.published().pos().0;
     assert_eq!(
         hand.digest(),
         Reply::Digested { pos: end },
@@ -468,7 +468,7 @@ fn a_forged_commit_word_ends_the_client_only() {
     let mut hostile = Hand::over(&place.socket());
     hostile.make_file("good", b"before");
     let forged = u64::MAX - 63;
-    let word = shale_proto::control::client_page::COMMITTED;
+    let word = shale_proto::control::client_page::PUBLISHED;
     hostile.page.store_u64(word, forged);
     let upto = forged;
     let Reply::Refused { why, .. } = hostile.ask(Request::Digest { upto }) else {

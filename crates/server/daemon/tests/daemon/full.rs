@@ -35,7 +35,7 @@ fn every_byte_of_room_that_was_given_can_be_digested() {
         let part = encode::write(ino, written, &piece);
         if hand.writer.try_admit(part.bytes()).is_none() {
             hand.digest();
-            hand.writer.set_tail(hand.writer.committed());
+            hand.writer.set_tail(hand.writer.published().pos());
         }
         hand.append_for(part, (growth / 64) as u32, 0);
         written += piece.len() as u64;
@@ -178,7 +178,7 @@ fn fill(hand: &mut Hand) -> Ino {
     while reserve(hand, growth, growth).is_some() {
         hand.append_for(encode::write(ino, written, &piece), (growth / 64) as u32, 0);
         hand.digest();
-        hand.writer.set_tail(hand.writer.committed());
+        hand.writer.set_tail(hand.writer.published().pos());
         written += piece.len() as u64;
     }
     ino
@@ -198,7 +198,7 @@ fn a_log_without_space_waits_and_keeps_what_it_names() {
         hand.append(encode::unlink(ROOT, ino, 8, 0, name.as_bytes()));
     }
     hand.digest();
-    hand.writer.set_tail(hand.writer.committed());
+    hand.writer.set_tail(hand.writer.published().pos());
     for n in 0..12 {
         let piece = vec![n as u8; 1 << 20];
         hand.append(encode::write(orphan, n << 20, &piece));
@@ -239,7 +239,7 @@ fn a_log_that_is_left_keeps_its_orphans_for_the_next_start() {
     hand.append(encode::unlink(ROOT, orphan, 8, 0, b"orphan"));
     hand.make_file("after", b"");
     hand.digest();
-    hand.writer.set_tail(hand.writer.committed());
+    hand.writer.set_tail(hand.writer.published().pos());
     for n in 0..12 {
         let piece = vec![n as u8; 1 << 20];
         hand.append(encode::write(orphan, n << 20, &piece));

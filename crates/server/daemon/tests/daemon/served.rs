@@ -6,7 +6,7 @@ use shale_format::log::RING_AT;
 use shale_format::record::{CreateBody, Kind, flag};
 use shale_format::{DirKey, Durability, FileBlock, Ino, LogPos};
 use shale_nvm::{Access, Map, Piece};
-use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
+use shale_oplog::{Log, Part, PublishedWord, Writer, encode};
 use shale_pool::MakeOptions;
 use shale_pool::VolumeFile;
 use shale_pool::make_volume;
@@ -142,9 +142,9 @@ impl Hand {
         let log = map(RING_AT + attached.ring_bytes as usize, Access::ReadWrite);
         let daemon_page = map(daemon_page::BYTES, Access::ReadOnly);
         let page = Arc::new(map(client_page::BYTES, Access::ReadWrite));
-        let word = CommittedWord {
+        let word = PublishedWord {
             map: page.clone(),
-            offset: client_page::COMMITTED,
+            offset: client_page::PUBLISHED,
         };
         let log = Arc::new(Log::open(Arc::new(log)).unwrap());
         Self {
@@ -261,7 +261,7 @@ impl Hand {
 
     /// Digests everything.
     pub fn digest(&self) -> Reply {
-        let upto = self.writer.committed().0;
+        let upto = self.writer.published().pos().0;
         self.ask(Request::Digest { upto })
     }
 

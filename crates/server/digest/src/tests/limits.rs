@@ -126,10 +126,10 @@ fn a_chunk_of_a_live_log_is_a_part_of_its_ring() {
     let w = World::with(NVM_BYTES_MIN as usize, Bounds::default());
     w.create(1, 100, "f", FILE);
     let data = [7; 8192];
-    while w.writer.committed().0 < 2 * part + part / 2 {
+    while w.writer.published().pos().0 < 2 * part + part / 2 {
         w.write(100, 0, &data);
     }
-    let end = w.writer.committed();
+    let end = w.writer.published().pos();
     let from = w.at;
     let whole = w
         .digester
@@ -141,7 +141,7 @@ fn a_chunk_of_a_live_log_is_a_part_of_its_ring() {
     );
     let mut w = World::with(NVM_BYTES_MIN as usize, Bounds::default());
     w.create(1, 100, "f", FILE);
-    while w.writer.committed().0 < 2 * part + part / 2 {
+    while w.writer.published().pos().0 < 2 * part + part / 2 {
         w.write(100, 0, &data);
     }
     let ends: Vec<u64> = w.digest().iter().map(|c| c.upto.0).collect();
@@ -159,7 +159,7 @@ fn as_many_records_as_have_set_so_much_room_aside() {
     for n in 0..9 {
         w.write(100, n, b"x");
     }
-    let (log, limit) = (w.source(), w.writer.committed());
+    let (log, limit) = (w.source(), w.writer.published().pos());
     let chunk = |from| {
         w.digester
             .chunk_of(4 * 3 * 64, &log, from, limit, &w.rules, Mode::Live)

@@ -252,7 +252,7 @@ fn names_with_one_hash_are_told_apart() {
     let w = World::new();
     w.push(create_twin(1, 100, "a", FILE, 0));
     w.push(create_twin(1, 101, "b", FILE, 1));
-    let good = w.writer.committed();
+    let good = w.writer.published().pos();
     w.push(create_twin(1, 102, "a", FILE, 2));
     let image = Colliding(w.view());
     let plan_to = |limit| {
@@ -264,7 +264,7 @@ fn names_with_one_hash_are_told_apart() {
     let p = plan_to(good).unwrap();
     let keys: Vec<u64> = p.inodes[0].entries.iter().map(|(k, _)| k.0).collect();
     assert_eq!(keys, [640, 641]);
-    let refused = plan_to(w.writer.committed()).unwrap_err().to_string();
+    let refused = plan_to(w.writer.published().pos()).unwrap_err().to_string();
     assert!(refused.contains("the name exists already"), "{refused}");
 }
 

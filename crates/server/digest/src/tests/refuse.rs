@@ -190,7 +190,7 @@ fn a_live_log_may_not_end_early() {
     let w = world();
     let at = w.write(103, 0, b"fine");
     w.write(103, 0, b"damaged");
-    let second = w.writer.committed().0 - 128;
+    let second = w.writer.published().pos().0 - 128;
     w.writer
         .log()
         .view()
@@ -203,7 +203,7 @@ fn a_live_log_may_not_end_early() {
     let w = world();
     w.write(103, 0, b"fine");
     w.write(103, 0, b"damaged");
-    let second = w.writer.committed().0 - 128;
+    let second = w.writer.published().pos().0 - 128;
     w.writer
         .log()
         .view()

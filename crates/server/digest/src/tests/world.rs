@@ -11,7 +11,7 @@ use shale_format::log::{LogHeader, LogSlot, RING_AT, slot_state};
 use shale_format::record::{CreateBody, RenameBody, SetAttrBody, StealBody, attr, flag};
 use shale_format::{BlockAddr, DirKey, FileBlock, Ino, LogPos};
 use shale_nvm::Map;
-use shale_oplog::{CommittedWord, Log, Part, Writer, encode};
+use shale_oplog::{Log, Part, PublishedWord, Writer, encode};
 use shale_volume::{Mapping, MkfsOptions, Run, View, Volume};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -164,7 +164,7 @@ impl World {
             crc: 0,
         };
         let log = Arc::new(Log::create(log_map.clone(), header).unwrap());
-        let word = CommittedWord {
+        let word = PublishedWord {
             map: Arc::new(Map::anonymous(4096).unwrap()),
             offset: 0,
         };
@@ -302,7 +302,7 @@ impl World {
 
     pub fn chunk(&self, mode: Mode) -> Result<ChunkDone, DigestError> {
         let limit = match mode {
-            Mode::Live => self.writer.committed(),
+            Mode::Live => self.writer.published().pos(),
             Mode::Recovery => LogPos(u64::MAX),
         };
         let log = self.source();
@@ -320,7 +320,7 @@ impl World {
             let end = done.at_end;
             all.extend(done.txid.is_some().then_some(done));
             if end {
-                assert_eq!(self.at, self.writer.committed());
+                assert_eq!(self.at, self.writer.published().pos());
                 self.writer.set_tail(self.at);
                 self.volume().release_up_to(self.volume().txid());
                 return all;
@@ -338,7 +338,7 @@ impl World {
     /// The plan of everything that is not digested.
     pub fn plan(&self) -> Result<Plan, PlanError> {
         let bounds = gather::Most::ANY;
-        let limit = self.writer.committed();
+        let limit = self.writer.published().pos();
         let view = self.view();
         let batch = gather::gather(&self.source(), &view, self.at, limit, Mode::Live, &bounds);
         plan::plan(&batch.items, &view, &self.rules)

@@ -41,8 +41,8 @@ impl Floor {
     }
 
     /// Whether a fence makes bytes survive a power cut here.
-    pub(crate) fn persistence(&self) -> shale_nvm::Persistence {
-        self.map.persistence()
+    pub(crate) fn domain(&self) -> shale_persist::Domain {
+        shale_persist::Domain::of(&self.map)
     }
 }
 

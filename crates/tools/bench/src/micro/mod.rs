@@ -18,7 +18,8 @@ mod target;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use shale_nvm::Persistence;
+
+use shale_persist::Domain;
 
 pub use budget::{Budget, Verdict};
 pub use floor::NAME_RECORD_BYTES;
@@ -228,9 +229,9 @@ fn set_up(
 ) -> Result<(Vec<Box<dyn Target>>, String)> {
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     let floor = Floor::new(place, options.working_set_bytes as usize)?;
-    let persistence = match floor.persistence() {
-        Persistence::Dax => "survives a power cut (DAX)",
-        Persistence::Emulated => "emulated by memory, survives no power cut",
+    let persistence = match floor.domain() {
+        Domain::Dax => "survives a power cut (DAX)",
+        Domain::Emulated => "emulated by memory, survives no power cut",
     };
     let device = format!("{}, {persistence}, no timing model", floor.instructions());
     targets.push(Box::new(floor));

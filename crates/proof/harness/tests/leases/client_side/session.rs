@@ -216,10 +216,10 @@ impl Session {
             log.len() as u64 * RECORD
         };
         self.world.perhaps_stop(&self.client);
-        while self.client_words.load_u64(client_page::COMMITTED) != end - RECORD {
+        while self.client_words.load_u64(client_page::PUBLISHED) != end - RECORD {
             shuttle::thread::yield_now();
         }
-        self.client_words.store_u64(client_page::COMMITTED, end);
+        self.client_words.store_u64(client_page::PUBLISHED, end);
         LogPos(end)
     }
 }

@@ -93,8 +93,8 @@ impl DaemonPage {
 pub(crate) struct ClientPage(pub(crate) Words);
 
 impl ClientPage {
-    pub(crate) fn committed(&self) -> u64 {
-        self.0.load_u64(client_page::COMMITTED)
+    pub(crate) fn published(&self) -> u64 {
+        self.0.load_u64(client_page::PUBLISHED)
     }
 
     pub(crate) fn uses(&self, _ino: u64) -> bool {

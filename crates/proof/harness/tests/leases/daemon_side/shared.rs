@@ -103,7 +103,7 @@ impl Shared {
         volume.get(&ino).copied().unwrap_or(0)
     }
 
-    /// Digests what the log says, as far as it is committed.
+    /// Digests what the log says, as far as it is published.
     fn chunk(&self, client: &Client, from: LogPos, limit: LogPos) {
         for at in (from.0 / RECORD)..(limit.0 / RECORD) {
             let record = {
@@ -113,7 +113,7 @@ impl Shared {
                     .lock()
                     .expect("nobody fails holding it");
                 *log.get(at as usize)
-                    .expect("committed before it was written")
+                    .expect("published before it was written")
             };
             let mode = self.leases.table().mode(client.id, record.ino);
             assert_eq!(

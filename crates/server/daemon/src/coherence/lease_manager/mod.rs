@@ -29,7 +29,7 @@ use std::sync::{Arc, Weak};
 
 /// Who digests logs: what a holder wrote has to be in the volume before the next one has the lease.
 pub(crate) trait LogFlusher: Send + Sync {
-    /// Digests a log up to `target`, or to what its client has committed if that is less.
+    /// Digests a log up to `target`, or to what its client has published if that is less.
     ///
     /// # Errors
     /// The log cannot be digested so far.
