@@ -128,7 +128,7 @@ impl BlockError {
         )
     }
 
-    /// Whether the file system that an image lies on has no room for it.
+    /// Whether the file system that an image lies on has no space for it.
     pub fn is_full(&self) -> bool {
         matches!(self.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
     }

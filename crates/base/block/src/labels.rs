@@ -53,7 +53,7 @@ pub trait LabelRows {
     fn used(&self, row: u32) -> u64;
 
     /// Whether one more page can be programmed before the row is erased.
-    fn has_room(&self, row: u32) -> bool;
+    fn has_space(&self, row: u32) -> bool;
 
     /// What a page holds that is used up; `None`: no version.
     ///
@@ -144,7 +144,7 @@ impl Labels {
         assert!(which < LABELS, "block {which} of a device is no label");
         assert_eq!(from.len(), IO_BYTES);
         self.held[which] = Some(from.into());
-        if rows.has_room(self.current) {
+        if rows.has_space(self.current) {
             return self.program(rows, which);
         }
         // The full row must hold on until the other one has it all.

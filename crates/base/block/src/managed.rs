@@ -8,7 +8,7 @@
 //! # Active zones
 //!
 //! A device may allow few zones to be begun and not full. What a volume writes at a time are [`NEEDED`] zones
-//! at most. When there are more of them at the start than leave room for these, those that are written furthest count
+//! at most. When there are more of them at the start than leave space for these, those that are written furthest count
 //! as full, and are finished when another one is begun. So do zones whose pointer stands within a block.
 //!
 //! # Wear
@@ -262,7 +262,7 @@ impl ManagedZones {
     }
 
     /// Finishes zones that count as full until one more can be begun.
-    fn make_room(&self, slots: &mut [Slot]) -> Result<(), BlockError> {
+    fn reclaim(&self, slots: &mut [Slot]) -> Result<(), BlockError> {
         let most = self.device.max_active();
         while most > 0 && Self::active(slots) >= most {
             let full = |s: &Slot| s.active && s.next == Some(self.zone_bytes);
@@ -297,7 +297,7 @@ impl ManagedZones {
             return self.judge(&mut self.state.lock(), n, done);
         }
         if !slot.active {
-            self.make_room(&mut slots)?;
+            self.reclaim(&mut slots)?;
         }
         slots[n].active = true;
         // Where it goes on after a write that failed nobody knows.
@@ -385,7 +385,7 @@ impl LabelRows for ManagedZones {
         slot.next.map_or(0, |next| next / PAGE_BYTES)
     }
 
-    fn has_room(&self, row: u32) -> bool {
+    fn has_space(&self, row: u32) -> bool {
         let slot = self.state.lock()[self.row(row)];
         let next = slot.next.map(|next| next.next_multiple_of(PAGE_BYTES));
         next.is_some_and(|next| next + PAGE_BYTES <= self.zone_bytes)

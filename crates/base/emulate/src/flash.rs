@@ -339,7 +339,7 @@ impl LabelRows for FlashZones {
         self.flash.next_page(self.label_block(row)).into()
     }
 
-    fn has_room(&self, row: u32) -> bool {
+    fn has_space(&self, row: u32) -> bool {
         let block = self.label_block(row);
         let pages = self.geometry().pages_per_block;
         let unfit = self.flash.is_half_erased(block) || self.flash.is_worn(block);

@@ -319,16 +319,16 @@ impl RecordHeader {
     }
 
     /// Reads a header found at `pos` and checks everything that does not need the
-    /// bytes behind it; `room` is what is left of the ring from there.
+    /// bytes behind it; `ring_left` is what is left of the ring from there.
     /// `None`: the log ends here.
-    pub fn decode(bytes: &[u8], pos: u64, room: usize) -> Option<Self> {
+    pub fn decode(bytes: &[u8], pos: u64, ring_left: usize) -> Option<Self> {
         let (h, _) = Self::read_from_prefix(bytes).ok()?;
         let total = h.bytes as usize;
         let kind = Kind::from_number(h.kind)?;
         let limit = if kind == Kind::Pad {
-            room
+            ring_left
         } else {
-            RECORD_BYTES_MAX.min(room)
+            RECORD_BYTES_MAX.min(ring_left)
         };
         let needed = if kind == Kind::Pad {
             RecordHeader::BYTES

@@ -1,7 +1,7 @@
 //! Extended attributes of one inode: one checksummed run of blocks, written anew
 //! whenever one of them changes. Where no run is free that is long enough they lie in
 //! single blocks, which a list in one more block names: a full volume whose free
-//! blocks are scattered still takes what it has room for.
+//! blocks are scattered still takes what it has space for.
 
 use crate::checksum::crc32c_parts;
 use crate::layout::layout;

@@ -109,13 +109,13 @@ fn logs_and_records() {
         record.pos = r.below(1 << 20) * 64;
         let pos = record.pos;
         r.scribble(record.as_mut_bytes());
-        let room = r.below(1 << 22) as usize;
+        let ring_left = r.below(1 << 22) as usize;
         spoiled(&mut r, record.as_bytes(), |b| {
-            if let Some(h) = RecordHeader::decode(b, pos, room) {
+            if let Some(h) = RecordHeader::decode(b, pos, ring_left) {
                 let whole = h.bytes as usize;
                 let filled = 64 + h.body_bytes as usize + h.payload_bytes as usize;
                 let pad = h.kind() == Kind::Pad;
-                assert!(whole <= room && whole >= 64 && whole.is_multiple_of(64));
+                assert!(whole <= ring_left && whole >= 64 && whole.is_multiple_of(64));
                 assert!(pad || filled <= whole, "{h:?}");
             }
         });

@@ -194,14 +194,14 @@ impl View {
             if rest.is_empty() {
                 continue;
             }
-            let room = LINE_BYTES - at % LINE_BYTES;
-            if count > 0 || room < LINE_BYTES {
-                let taken = room.min(rest.len());
+            let line_left = LINE_BYTES - at % LINE_BYTES;
+            if count > 0 || line_left < LINE_BYTES {
+                let taken = line_left.min(rest.len());
                 self.keep(&mut waiting[count..count + taken], &rest[..taken]);
                 count += taken;
                 at += taken;
                 rest = &rest[taken..];
-                if taken < room {
+                if taken < line_left {
                     continue;
                 }
                 pass.bytes(&self.isa, &waiting[..count]);

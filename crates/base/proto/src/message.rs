@@ -80,13 +80,13 @@ pub enum Request {
         /// all of them are granted (up to [`GRANT_BLOCKS_MAX`]), or none.
         blocks: u32,
     },
-    /// Granted blocks that no record names and none will: when room is short, idle
+    /// Granted blocks that no record names and none will: when space is short, idle
     /// grants must not be what others lack.
     ReturnBlocks {
         /// The blocks; parts of granted runs are welcome.
         runs: Vec<BlockRun>,
     },
-    /// Room in the volume for later records, in bytes. A client asks outside of its
+    /// Space in the volume for later records, in bytes. A client asks outside of its
     /// gate: the answer may have to wait until every gate is passed.
     Reserve {
         /// Bytes wanted in the best case.
@@ -94,8 +94,8 @@ pub enum Request {
         /// With less than this the answer is [`Reply::NoSpace`].
         least: u64,
     },
-    /// Room that is not needed any more.
-    ReturnRoom {
+    /// Space that is not needed any more.
+    ReturnCredit {
         /// Bytes.
         bytes: u64,
     },
@@ -177,13 +177,13 @@ pub enum Reply {
     },
     /// Granted blocks; the descriptors with this message are the segments named.
     Blocks {
-        /// The blocks; none when there is no room for a grant.
+        /// The blocks; none when there is no space for a grant.
         runs: Vec<BlockRun>,
         /// Indexes of the segments whose read-write descriptors come along.
         segments: Vec<u32>,
     },
-    /// Room in bytes.
-    Room {
+    /// Space credits, in bytes.
+    Credit {
         /// Bytes set aside for this client.
         bytes: u64,
     },
@@ -295,7 +295,7 @@ pub struct Space {
     pub total: u64,
     /// Blocks free for files now, or as soon as no reader can hold them any more.
     pub free: u64,
-    /// Bytes free besides whole blocks: with the room of a client they can make one more.
+    /// Bytes free besides whole blocks: with the space of a client they can make one more.
     pub spare_bytes: u64,
     /// Inodes in use.
     pub inodes_used: u64,

@@ -71,7 +71,7 @@ fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedF
             socket,
             &mut [IoSliceMut::new(&mut bytes)],
             &mut control,
-            // With the length that the message has, whether or not there is room for it.
+            // With the length that the message has, whether or not there is space for it.
             RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC,
         )
     })?;

@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     for (number = first; number < end; number++) {
         make_record(record, number);
         if (checked(shale_write(file, record, RECORD_BYTES), "write") != RECORD_BYTES) {
-            fprintf(stderr, "append: record %lld: no room for all of it\n", number);
+            fprintf(stderr, "append: record %lld: no space for all of it\n", number);
             return 1;
         }
     }

@@ -113,13 +113,13 @@ int shale_open(shale_t *volume, const char *path, int flags, mode_t mode, shale_
 int shale_close(shale_file_t *file);
 
 /* Reads up to `bytes` at the handle's offset and moves it. Returns the bytes read, fewer only at the
- * end of the file. `into`: room for `bytes`; may be NULL if that is 0. -EISDIR; -EBADF: not
+ * end of the file. `into`: space for `bytes`; may be NULL if that is 0. -EISDIR; -EBADF: not
  * open for reading; -EINVAL: too many bytes. */
 ssize_t shale_read(shale_file_t *file, void *into, size_t bytes);
 
 /* Writes `bytes` at the handle's offset, with O_APPEND at the end of the file (up to 1 MiB in one piece,
  * whoever else appends), and moves the offset behind them. Returns the bytes written, fewer only if there is no
- * room for all. `from`: may be NULL if `bytes` is 0. -EBADF: not open for writing; -EFBIG; -EINVAL. */
+ * space for all. `from`: may be NULL if `bytes` is 0. -EBADF: not open for writing; -EFBIG; -EINVAL. */
 ssize_t shale_write(shale_file_t *file, const void *from, size_t bytes);
 
 /* As shale_read() and shale_write(), at byte `offset`; the handle's own stays. With O_APPEND a write goes

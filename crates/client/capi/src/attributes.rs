@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use crate::attachment::Attachment;
-use crate::edge::{bytes, copy_all, count, handle, room, status, text};
+use crate::edge::{buffer, bytes, copy_all, count, handle, status, text};
 use core::ffi::{c_char, c_int, c_void};
 
 /// See the header.
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn shale_getxattr(
     count(|| {
         // SAFETY: the caller's promise.
         let (volume, path, name, into) =
-            unsafe { (handle(volume)?, text(path)?, text(name)?, room(value, n)?) };
+            unsafe { (handle(volume)?, text(path)?, text(name)?, buffer(value, n)?) };
         copy_all(&volume.tree.getxattr(path, name, true)?, into)
     })
 }
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn shale_listxattr(
     count(|| {
         // SAFETY: the caller's promise.
         let (volume, path, into) =
-            unsafe { (handle(volume)?, text(path)?, room(names.cast(), n)?) };
+            unsafe { (handle(volume)?, text(path)?, buffer(names.cast(), n)?) };
         copy_all(&volume.tree.listxattr(path, true)?, into)
     })
 }

@@ -8,7 +8,7 @@ use shale_libfs::{File, ListedEntry, OFlags, ReadDir};
 use std::sync::Arc;
 
 /// Bytes of the longest name with its zero byte, as the header says.
-const NAME_ROOM: usize = 256;
+const NAME_BYTES: usize = 256;
 
 /// A walk through a directory: `shale_dir_t`.
 pub struct Walk {
@@ -32,12 +32,12 @@ pub struct Entry {
     /// Type, `DT_REG` and the like.
     pub d_type: u8,
     /// Name, ended by a zero byte.
-    pub d_name: [u8; NAME_ROOM],
+    pub d_name: [u8; NAME_BYTES],
 }
 
 impl Entry {
     fn of(listed: &ListedEntry) -> Self {
-        let mut d_name = [0; NAME_ROOM];
+        let mut d_name = [0; NAME_BYTES];
         d_name[..listed.name.len()].copy_from_slice(&listed.name);
         Self {
             d_ino: listed.ino,

@@ -85,9 +85,9 @@ pub(crate) unsafe fn bytes<'a>(at: *const c_void, bytes: usize) -> Result<&'a [u
 /// A buffer to write into.
 ///
 /// # Safety
-/// `at` has room for `bytes` bytes, or `bytes` is 0, or `at` is null; nobody else uses them while
+/// `at` has space for `bytes` bytes, or `bytes` is 0, or `at` is null; nobody else uses them while
 /// `'a` lasts.
-pub(crate) unsafe fn room<'a>(at: *mut c_void, bytes: usize) -> Result<&'a mut [u8]> {
+pub(crate) unsafe fn buffer<'a>(at: *mut c_void, bytes: usize) -> Result<&'a mut [u8]> {
     if !check_buffer(at, bytes)? {
         return Ok(&mut []);
     }
@@ -121,8 +121,8 @@ pub(crate) fn not_negative(number: i64) -> Result<u64> {
     u64::try_from(number).map_err(|_| Errno::INVAL)
 }
 
-/// Copies a value whose length the caller had to guess: returns the length, and with no room at
-/// all only that. Errors: `ERANGE` if there is some room but too little.
+/// Copies a value whose length the caller had to guess: returns the length, and with no space at
+/// all only that. Errors: `ERANGE` if there is some space but too little.
 pub(crate) fn copy_all(value: &[u8], into: &mut [u8]) -> Result<usize> {
     if !into.is_empty() {
         let into = into.get_mut(..value.len()).ok_or(Errno::RANGE)?;
@@ -160,10 +160,10 @@ mod tests {
 
     #[test]
     fn values_are_copied_whole_or_not() {
-        let mut room = [0; 3];
-        assert_eq!(copy_all(b"abc", &mut room), Ok(3));
-        assert_eq!(&room, b"abc");
-        assert_eq!(copy_all(b"abcd", &mut room), Err(Errno::RANGE));
+        let mut buffer = [0; 3];
+        assert_eq!(copy_all(b"abc", &mut buffer), Ok(3));
+        assert_eq!(&buffer, b"abc");
+        assert_eq!(copy_all(b"abcd", &mut buffer), Err(Errno::RANGE));
         assert_eq!(copy_all(b"abcd", &mut []), Ok(4));
     }
 }

@@ -1,7 +1,7 @@
 //! Open files.
 
 use crate::attachment::Attachment;
-use crate::edge::{Out, answer, bytes, count, handle, not_negative, room, status, text};
+use crate::edge::{Out, answer, buffer, bytes, count, handle, not_negative, status, text};
 use crate::status::stat;
 use core::ffi::{c_char, c_int, c_void};
 use shale_libfs::{Errno, File, OFlags, Result};
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn shale_close(file: *mut OpenFile) -> c_int {
 pub unsafe extern "C" fn shale_read(file: *const OpenFile, into: *mut c_void, n: usize) -> isize {
     count(|| {
         // SAFETY: the caller's promise.
-        let (file, into) = unsafe { (handle(file)?, room(into, n)?) };
+        let (file, into) = unsafe { (handle(file)?, buffer(into, n)?) };
         file.file.read(into)
     })
 }
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn shale_pread(
 ) -> isize {
     count(|| {
         // SAFETY: the caller's promise.
-        let (file, into) = unsafe { (handle(file)?, room(into, n)?) };
+        let (file, into) = unsafe { (handle(file)?, buffer(into, n)?) };
         file.file.pread(not_negative(offset)?, into)
     })
 }

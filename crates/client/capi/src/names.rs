@@ -1,7 +1,7 @@
 //! Names, and the volume as a whole.
 
 use crate::attachment::Attachment;
-use crate::edge::{Out, count, handle, room, status, text};
+use crate::edge::{Out, buffer, count, handle, status, text};
 use crate::status::{stat, statvfs};
 use core::ffi::{c_char, c_int, c_uint};
 use shale_libfs::{Errno, Result, Tree};
@@ -178,7 +178,8 @@ pub unsafe extern "C" fn shale_readlink(
 ) -> isize {
     count(|| {
         // SAFETY: the caller's promise.
-        let (volume, path, into) = unsafe { (handle(volume)?, text(path)?, room(into.cast(), n)?) };
+        let (volume, path, into) =
+            unsafe { (handle(volume)?, text(path)?, buffer(into.cast(), n)?) };
         if into.is_empty() {
             return Err(Errno::INVAL);
         }

@@ -31,8 +31,8 @@ pub(crate) enum Stop {
     Lease(u64, LeaseMode),
     /// The file may become longer here only if nobody uses it by way of the mount.
     Grow(u64),
-    /// This many bytes of room in the volume are needed first.
-    Room(u64),
+    /// This many bytes of space in the volume are needed first.
+    NeedSpace(u64),
     /// So many bytes of the log are needed, more than the call was given space for.
     Log(u64),
     /// Inode numbers for this directory are needed first.

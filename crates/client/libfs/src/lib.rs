@@ -2,7 +2,7 @@
 //!
 //! A [`Session`] is a client of a volume: it logs every change to its own update
 //! log, answers reads from log, overlays and volume, and asks the daemon only for
-//! leases, numbers and room. The calls come in two shapes: by inode number, for
+//! leases, numbers and space. The calls come in two shapes: by inode number, for
 //! adapters such as FUSE, and by path and handle.
 #![forbid(unsafe_code)]
 

@@ -328,7 +328,7 @@ fn live(view: &View) -> Checked<Vec<Live>> {
     Ok(all)
 }
 
-/// Moves everything out of NVM, as far as there is room. Gives the bytes.
+/// Moves everything out of NVM, as far as there is space. Gives the bytes.
 pub(super) fn down(daemon: &Daemon) -> Checked<u64> {
     daemon.quiesce();
     let moved = daemon.migrate(None).map_err(|e| format!("migration: {e}"));

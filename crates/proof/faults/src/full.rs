@@ -203,8 +203,8 @@ pub fn inodes(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     kept!(filling.act(&Act::Open(SLOT, b"fault-large".to_vec(), flags, 0o600)));
     kept!(filling.digest());
     let free = kept!(filling.free());
-    let room = free.saturating_sub(200) * 4096;
-    kept!(filling.act(&Act::File(SLOT, FileAct::Allocate(0, 0, room))));
+    let space = free.saturating_sub(200) * 4096;
+    kept!(filling.act(&Act::File(SLOT, FileAct::Allocate(0, 0, space))));
     let mut made = vec![b"fault-large".to_vec()];
     let mut chance = Chance::new(trial.options.seed);
     for n in 0..200_000_u64 {

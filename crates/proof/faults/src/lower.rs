@@ -154,7 +154,7 @@ pub fn writes(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     })
 }
 
-/// Both tiers are full: what does not fit stays, and when half is removed there is room.
+/// Both tiers are full: what does not fit stays, and when half is removed there is space.
 pub fn full(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let t = kept!(Tiered::new(trial)?);
     while trial.next_case() {

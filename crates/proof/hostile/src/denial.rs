@@ -7,10 +7,10 @@ use shale_proto::control::{client_page, state};
 use shale_proto::message::PROTO_VERSION;
 use shale_proto::{LeaseMode, Reply, Request};
 
-const GROWTH: &str = "was set aside";
+const GROWTH: &str = "were reserved";
 
 /// What nobody set aside is not to be had.
-fn without_room(scene: &Scene<'_>, raws: fn(u64) -> Vec<Raw>) -> (Attacker, Reply) {
+fn without_space(scene: &Scene<'_>, raws: fn(u64) -> Vec<Raw>) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"mine");
     let free = scene.stage.daemon.volume().space();
@@ -26,17 +26,17 @@ fn without_room(scene: &Scene<'_>, raws: fn(u64) -> Vec<Raw>) -> (Attacker, Repl
     (a, reply)
 }
 
-/// More room in records than the client was given, or has left.
-fn beyond_room(scene: &Scene<'_>, returned: u64) -> (Attacker, Reply) {
+/// More credit in records than the client was given, or has left.
+fn beyond_credit(scene: &Scene<'_>, returned: u64) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"mine");
-    a.ask(Request::ReturnRoom { bytes: returned });
+    a.ask(Request::ReturnCredit { bytes: returned });
     a.append(write(ino, 0, &[1; 100_000]).reserve(8 << 20));
     let reply = a.digest();
     (a, reply)
 }
 
-fn all_room(scene: &Scene<'_>) -> (Attacker, Reply) {
+fn all_credit(scene: &Scene<'_>) -> (Attacker, Reply) {
     let a = scene.attacker();
     let reply = a.ask(Request::Reserve {
         wanted: u64::MAX,
@@ -49,7 +49,7 @@ fn all_room(scene: &Scene<'_>) -> (Attacker, Reply) {
             least: 0,
         });
     }
-    a.ask(Request::ReturnRoom { bytes: u64::MAX });
+    a.ask(Request::ReturnCredit { bytes: u64::MAX });
     let reply = a.digest();
     (a, reply)
 }
@@ -66,20 +66,20 @@ fn log_flood(scene: &Scene<'_>) -> (Attacker, Reply) {
     (a, reply)
 }
 
-/// As many extents of one byte as there is room for: the volume fills, and is freed again.
+/// As many extents of one byte as there is space for: the volume fills, and is freed again.
 fn extents_until_full(scene: &Scene<'_>) -> (Attacker, Reply) {
     const AT_ONCE: u64 = 500;
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"");
     let mut extents = 0;
-    // In pairs a part of it is enough, and leaves room for the others.
+    // In pairs a part of it is enough, and leaves space for the others.
     let most = if scene.alone { 1_000_000 } else { 1_000 };
     while extents < most {
         let bytes = AT_ONCE * 8192;
         let (wanted, least) = (bytes, bytes);
         if !matches!(
             a.ask(Request::Reserve { wanted, least }),
-            Reply::Room { .. }
+            Reply::Credit { .. }
         ) {
             break;
         }
@@ -224,16 +224,16 @@ fn messages(scene: &Scene<'_>) -> (Attacker, Reply) {
 
 /// Moves at the bottom of a deep tree: each has its whole way up looked at. Others' digests go on.
 fn deep_moves(scene: &Scene<'_>) -> (Attacker, Reply) {
-    let (depth, moves, room) = match scene.alone {
+    let (depth, moves, space) = match scene.alone {
         true => (600, 1500, 13 << 20),
         false => (50, 50, 1 << 20),
     };
     let ask = Request::Reserve {
-        wanted: room,
-        least: room,
+        wanted: space,
+        least: space,
     };
     let mut a = scene.attacker();
-    if !matches!(a.ask(ask), Reply::Room { .. }) {
+    if !matches!(a.ask(ask), Reply::Credit { .. }) {
         assert!(!scene.alone, "there is room");
         return messages(scene);
     }
@@ -307,13 +307,13 @@ fn slots(scene: &Scene<'_>) -> (Attacker, Reply) {
 pub const CASES: &[Case] = &[
     refused(
         "16 TiB allocated",
-        |s| without_room(s, |f| vec![fallocate(f, 0, 16 << 40, 1)]),
+        |s| without_space(s, |f| vec![fallocate(f, 0, 16 << 40, 1)]),
         GROWTH,
     ),
     refused(
         "data without room",
         |s| {
-            without_room(s, |f| {
+            without_space(s, |f| {
                 (0..40)
                     .map(|n| write(f, n << 18, &[1; 262_144]).reserve(0))
                     .collect()
@@ -323,13 +323,13 @@ pub const CASES: &[Case] = &[
     ),
     refused(
         "too little room",
-        |s| without_room(s, |f| vec![write(f, 0, &[1; 1 << 20]).reserve(64)]),
+        |s| without_space(s, |f| vec![write(f, 0, &[1; 1 << 20]).reserve(64)]),
         GROWTH,
     ),
     refused(
         "attributes without room",
         |s| {
-            without_room(s, |f| {
+            without_space(s, |f| {
                 vec![set_xattr(f, b"user.x", &[1; 60_000]).reserve(0)]
             })
         },
@@ -337,15 +337,15 @@ pub const CASES: &[Case] = &[
     ),
     refused(
         "room above what was given",
-        |s| beyond_room(s, 0),
-        "than the client was given",
+        |s| beyond_credit(s, 0),
+        "has credit for",
     ),
     refused(
         "room returned and used",
-        |s| beyond_room(s, u64::MAX),
-        "than the client was given",
+        |s| beyond_credit(s, u64::MAX),
+        "has credit for",
     ),
-    harmless("all room", all_room),
+    harmless("all room", all_credit),
     harmless("log flood", log_flood),
     harmless("tiny extents", tiny_extents),
     harmless("extents until full", extents_until_full),

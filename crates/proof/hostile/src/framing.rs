@@ -72,14 +72,14 @@ fn chain(scene: &Scene<'_>, records: usize) -> (Attacker, Reply) {
     (a, reply)
 }
 
-/// A chain of writes that has its end, of `records` times `bytes` bytes, with room for all of them.
+/// A chain of writes that has its end, of `records` times `bytes` bytes, with space for all of them.
 fn whole_chain(scene: &Scene<'_>, (records, bytes): (u64, usize)) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"good");
-    let room = records * bytes as u64 + (64 << 10);
+    let space = records * bytes as u64 + (64 << 10);
     a.ask(Request::Reserve {
-        wanted: room,
-        least: room,
+        wanted: space,
+        least: space,
     });
     for n in 0..records {
         let part = write(ino, n * bytes as u64, &vec![1; bytes]).reserve(bytes as u64 + 8192);

@@ -240,7 +240,7 @@ fn log(stage: &Stage, seed: u64) {
     let reply = a.digest();
     assert!(begun.elapsed() < TIME_MAX, "{:?}", begun.elapsed());
     if let Reply::Refused { why, .. } = &reply {
-        assert!(why.contains("log") || why.contains("room"), "{why}");
+        assert!(why.contains("log") || why.contains("space"), "{why}");
     }
 }
 
@@ -267,7 +267,7 @@ fn messages(stage: &Stage, seed: u64) {
                 wanted: n,
                 least: r.nasty().min(1 << 40),
             },
-            5 => Request::ReturnRoom { bytes: n },
+            5 => Request::ReturnCredit { bytes: n },
             6 => Request::Digest { upto: n },
             7 => Request::Lease {
                 ino: n,

@@ -115,7 +115,7 @@ fn posix_is_asked_again_at_recovery() {
     }
 }
 
-/// Data without room at recovery: others come first, and what is too much waits.
+/// Data without space at recovery: others come first, and what is too much waits.
 fn what_a_left_log_lies_about_is_not_taken_from_others() {
     let (place, daemon) = recovered(
         |a, _| {

@@ -36,7 +36,7 @@ use shale_model::{Act, FileAct, Memory, Shale, Side, Snapshot};
 
 /// Bytes of a page, the unit in which a place is put back.
 pub const PAGE_BYTES: usize = 4096;
-/// Logs that a place has room for: one per client, and one for the look afterwards.
+/// Logs that a place has space for: one per client, and one for the look afterwards.
 pub const LOGS: usize = 4;
 /// Times that a lock is tried, a millisecond apart.
 const LOCK_TRIES: u32 = 1_000;
@@ -279,7 +279,7 @@ fn take_nearly_all(
         // The size stays as it is, so for the model nothing happens.
         match shale.act(&Act::File(slot, FileAct::Allocate(KEEP_SIZE, end, bytes))) {
             Ok(_) => end += bytes,
-            // Room that is kept for nodes counts as free.
+            // Space that is kept for nodes counts as free.
             Err(_) => most = more / 2,
         }
     }

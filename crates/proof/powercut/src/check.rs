@@ -198,7 +198,7 @@ pub fn live_on(
     Ok(done.and_then(|()| fsck(place)))
 }
 
-/// Moves everything out of NVM, as far as there is room below, and then extents, inodes and directories: the
+/// Moves everything out of NVM, as far as there is space below, and then extents, inodes and directories: the
 /// tree is the same.
 fn move_down(
     daemon: &Daemon,

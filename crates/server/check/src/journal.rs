@@ -37,10 +37,10 @@ fn batch(media: &Media, sb: &Superblock, findings: &mut Findings) -> Option<Patc
         return None;
     }
     let header = JournalHeader::decode(&block).filter(|h| h.uuid == sb.uuid)?;
-    let room = (sb.journal_blocks - 1) * BLOCK_BYTES as u64;
-    if header.body_bytes > room || header.body_bytes > u32::MAX.into() {
+    let capacity = (sb.journal_blocks - 1) * BLOCK_BYTES as u64;
+    if header.body_bytes > capacity || header.body_bytes > u32::MAX.into() {
         let what = "batch larger than the journal";
-        findings.error(JOURNAL, at, what, (room, header.body_bytes));
+        findings.error(JOURNAL, at, what, (capacity, header.body_bytes));
         return None;
     }
     let mut body = vec![0; header.body_bytes as usize];

@@ -241,8 +241,8 @@ fn record_behind(view: &View, ring: u64, head: u64, limit: u64) -> Option<u64> {
     while pos + step <= end {
         let at = RING_AT + (pos % ring) as usize;
         let line = view.load_array::<{ RecordHeader::BYTES }>(at);
-        let room = ring - pos % ring;
-        if RecordHeader::decode(&line, pos, room as usize).is_some() {
+        let ring_left = ring - pos % ring;
+        if RecordHeader::decode(&line, pos, ring_left as usize).is_some() {
             return Some(pos);
         }
         pos += step;

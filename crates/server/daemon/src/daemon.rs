@@ -114,7 +114,7 @@ impl Daemon {
     }
 
     /// What the log of the mount takes, and what there is for it: for a mount that found none.
-    pub fn room_for_log(&self) -> (std::path::PathBuf, u64, u64) {
+    pub fn space_for_log(&self) -> (std::path::PathBuf, u64, u64) {
         let dir = self.services.nvm_dir.clone();
         let needed = host_space::log_file_bytes(self.services.volume.superblock().log_bytes);
         let free = HostSpace::of(&dir).map_or(0, |space| space.free_bytes);
@@ -232,7 +232,7 @@ impl Daemon {
         Ok(self.services.tiering.migrate_now(bytes, progress)?)
     }
 
-    /// What pinning these inodes to a tier would move, and what there is room for.
+    /// What pinning these inodes to a tier would move, and what there is space for.
     ///
     /// # Errors
     /// There is no such tier.
@@ -249,7 +249,7 @@ impl Daemon {
         Ok(self.services.tiering.holdings()?)
     }
 
-    /// Moves inodes that nobody uses below NVM, as migration does by itself where data makes no room.
+    /// Moves inodes that nobody uses below NVM, as migration does by itself where data frees no space.
     /// Gives the blocks of 16.
     ///
     /// # Errors
@@ -266,7 +266,7 @@ impl Daemon {
         Ok(self.services.tiering.sink_all_leaves(Of::Directories)?)
     }
 
-    /// The same of leaves of files' extents, as migration does where data makes no room.
+    /// The same of leaves of files' extents, as migration does where data frees no space.
     ///
     /// # Errors
     /// A device fails.
@@ -277,7 +277,7 @@ impl Daemon {
     /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.
     ///
     /// # Errors
-    /// There is no such tier, it has not enough room, or an inode is gone: nothing is pinned then.
+    /// There is no such tier, it has not enough space, or an inode is gone: nothing is pinned then.
     pub fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
         self.services.tiering.pin(inos, tier)
     }

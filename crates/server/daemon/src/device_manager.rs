@@ -13,7 +13,7 @@ use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::clients::Clients;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::Result;
-use crate::space::{Credits, Supply};
+use crate::space::{FreeSpace, SpaceCredits};
 use crate::stats::flash::FlashUse;
 use crate::tiering::Tiering;
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ pub(crate) struct DeviceManager {
     pub(crate) reclaimer: Arc<Reclaimer>,
     pub(crate) digests: Arc<DigestScheduler>,
     pub(crate) tiering: Arc<Tiering>,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) credits: Arc<SpaceCredits>,
     /// Where the volume file is, to be written when devices come and go; `None`: they do not.
     pub(crate) volume_path: Option<PathBuf>,
     /// Logs that recovery could not digest.
@@ -187,7 +187,7 @@ impl DeviceManager {
         let left = self.logs_left;
         if left > 0 && !self.tiering.is_tiered() {
             let why = format!(
-                "{left} logs that could not be digested set no room aside for tiers below NVM: \
+                "{left} logs that could not be digested reserved no space for tiers below NVM: \
                  unmount, and run shale fsck --repair first"
             );
             return Err(wrong(&file.path, why).into());
@@ -240,7 +240,7 @@ impl DeviceManager {
         report.ok_or_else(|| wrong(&file.path, "it was not added").into())
     }
 
-    /// Adds the first device below NVM. What was logged before has set no room aside for what lies
+    /// Adds the first device below NVM. What was logged before has reserved no space for what lies
     /// below, so nothing may go there until all of it is digested; the caller's turn sees to that. A
     /// crash on the way is no harm: recovery digests everything before anything moves.
     fn add_first(&self, tier: TierId, file: &DeviceFile, new: &NewDevice) -> Result<()> {
@@ -289,31 +289,31 @@ impl DeviceManager {
         added
     }
 
-    /// NVM for the tables of a device; nobody is given the room meanwhile. The first device may come to
+    /// NVM for the tables of a device; nobody is given the space meanwhile. The first device may come to
     /// a volume that is full to the last block, so its tables may have what the reserve can spare:
-    /// nobody is given room before as much has moved below.
+    /// nobody is given space before as much has moved below.
     fn take_tables(&self, file: &DeviceFile, new: &NewDevice) -> Result<Run> {
         let wanted = Volume::table_blocks(&new.entry) * BLOCK;
         let tiered = self.tiering.is_tiered();
         let take = || {
             let supply = || {
-                let mut supply = Supply::of(&self.volume);
+                let mut supply = FreeSpace::of(&self.volume);
                 supply.blocks.free += u64::from(!tiered) * supply.blocks.spare();
                 supply
             };
-            self.credits.with_available(supply, |room| {
-                (wanted <= room)
+            self.credits.with_available(supply, |space| {
+                (wanted <= space)
                     .then(|| self.volume.take_tables(&new.entry))
-                    .ok_or(room)
+                    .ok_or(space)
             })
         };
         let taken = take().or_else(|_| {
-            // What waits to be digested holds room that it does not need.
+            // What waits to be digested holds space that it does not need.
             self.digests.digest_all();
             self.reclaimer.pass();
             take()
         });
-        let room = match taken {
+        let space = match taken {
             Ok(Err(VolumeError::NoSpace { free, .. })) => {
                 let why = format!(
                     "its tables need {wanted} bytes of NVM in a row, and {} are free so: remove files, or \
@@ -323,14 +323,14 @@ impl DeviceManager {
                 return Err(wrong(&file.path, why).into());
             }
             Ok(run) => return Ok(run?),
-            Err(room) => room,
+            Err(space) => space,
         };
-        let most = ((room / BLOCK).saturating_sub(3) * BLOCKS_PER_TABLE * BLOCK) >> 20;
+        let most = ((space / BLOCK).saturating_sub(3) * BLOCKS_PER_TABLE * BLOCK) >> 20;
         let help = match tiered {
-            true => "shale migrate makes room".to_owned(),
+            true => "shale migrate frees space".to_owned(),
             false => format!("remove files, or begin with a device of {most} MiB"),
         };
-        let why = format!("its tables need {wanted} bytes of NVM, and {room} can be had: {help}");
+        let why = format!("its tables need {wanted} bytes of NVM, and {space} can be had: {help}");
         Err(wrong(&file.path, why).into())
     }
 
@@ -357,7 +357,7 @@ impl DeviceManager {
 
     /// See [`crate::Daemon::evacuate_device`].
     pub(crate) fn evacuate(&self, path: &Path) -> Result<u64> {
-        // Files that were removed a moment ago need not find room.
+        // Files that were removed a moment ago need not find space.
         self.digests.digest_all();
         let turn = self.tiering.turn();
         let found = self.find_device(path)?;
@@ -372,15 +372,15 @@ impl DeviceManager {
             return Err(wrong(path, why).into());
         }
         if !found.info.is_emptying() {
-            let room = self.tiering.room_elsewhere(found.tier, found.at);
-            if live > room {
+            let space = self.tiering.available_elsewhere(found.tier, found.at);
+            if live > space {
                 let bytes = |blocks: u64| blocks * BLOCK;
                 let why = format!(
-                    "it holds {} bytes, and the other devices have room for {}: {} bytes are missing; \
+                    "it holds {} bytes, and the other devices have space for {}: {} bytes are missing; \
                      add a device (shale device add) or remove files",
                     bytes(live),
-                    bytes(room),
-                    bytes(live - room)
+                    bytes(space),
+                    bytes(live - space)
                 );
                 return Err(wrong(path, why).into());
             }

@@ -12,7 +12,7 @@
 //!
 //! A chunk that finds too few free blocks waits for a pass of the gates, which gives out
 //! what earlier chunks freed, then takes its turn alone, in pieces down to one transaction.
-//! Room was set aside for every record (see [`crate::space`]), so that is enough; where a
+//! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it set aside, its log waits and is tried again.
 
 use crate::coherence::fence::{Fence, is_over};
@@ -24,7 +24,7 @@ use crate::connections::client::{Client, Fate, Work};
 use crate::connections::clients::Clients;
 use crate::connections::digest_queue::Queue;
 use crate::connections::rights::Rights;
-use crate::space::{Credits, Supply};
+use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{LogDigester, Tiering};
 use parking_lot::Mutex;
 use shale_digest::{ChunkDone, DigestError, DigestStats, Digester, LogSource, Mode};
@@ -42,8 +42,8 @@ pub(crate) const TRIES: u32 = 8;
 /// Longest wait for one pass while a chunk lacks blocks.
 const PASS_WAIT: Duration = Duration::from_secs(10);
 
-/// Most room that the records of a chunk have set aside, as a part of all: it comes back with the chunk.
-const CHUNK_ROOM_PART: u64 = 4;
+/// Most space that the records of a chunk have reserved, as a part of all: it comes back with the chunk.
+const CHUNK_RESERVED_PART: u64 = 4;
 
 /// Counters of all digests since the start.
 #[derive(Default)]
@@ -75,7 +75,7 @@ pub(crate) struct Parts {
     pub(crate) reclaimer: Arc<Reclaimer>,
     pub(crate) leases: Arc<LeaseManager>,
     pub(crate) tiering: Arc<Tiering>,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) accounts: Arc<Accounts>,
     /// Percentage of a log at which its digest begins.
     pub(crate) digest_at_percent: u32,
@@ -198,7 +198,7 @@ impl DigestScheduler {
             slot: client.slot,
         };
         let digester = &self.parts.digester;
-        let room = Supply::of(&self.parts.volume).whole() / CHUNK_ROOM_PART;
+        let space = FreeSpace::of(&self.parts.volume).whole() / CHUNK_RESERVED_PART;
         let (mut tries, mut alone) = (0, false);
         let mut straight = self
             .parts
@@ -209,7 +209,7 @@ impl DigestScheduler {
             let rights = Rights::new(client, &self.parts.credits, &self.parts.leases, rule);
             let reader = self.parts.reclaimer.read();
             let done = match alone {
-                false => digester.chunk_of(room, &source, from, limit, &rights, Mode::Live),
+                false => digester.chunk_of(space, &source, from, limit, &rights, Mode::Live),
                 true => digester.chunk_alone(&source, from, limit, &rights, Mode::Live),
             };
             drop(reader);
@@ -283,7 +283,9 @@ impl DigestScheduler {
                 self.parts.tiering.recency.touch(*ino, blocks);
             }
             self.parts.accounts.add_chunk(client, done);
-            self.parts.credits.settle(client.id, done.reserve_released);
+            self.parts
+                .credits
+                .release_credit(client.id, done.reserve_released);
             self.parts.reclaimer.ask();
             client
                 .records

@@ -4,8 +4,8 @@ use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::client::Client;
 use crate::connections::clients::Clients;
 use crate::connections::digest_queue::Queue;
-use crate::space::{Credits, Supply};
-use crate::tiering::{ROOM_WAIT, Tiering};
+use crate::space::{FreeSpace, SpaceCredits};
+use crate::tiering::{SPACE_WAIT, Tiering};
 use shale_format::limits::BLOCK_BYTES;
 use shale_proto::Reply;
 use shale_proto::message::Space;
@@ -14,7 +14,7 @@ use shale_volume::{Volume, VolumeError};
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Bytes of room counted for each inode that could still be made.
+/// Bytes of space counted for each inode that could still be made.
 const INODE_GROWTH_BYTES: u64 = 1024;
 
 /// Gives clients space, and has some made where there is none.
@@ -23,44 +23,48 @@ pub(crate) struct SpaceReservations {
     pub(crate) volume: Arc<Volume>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) queue: Arc<Queue>,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) reclaimer: Arc<Reclaimer>,
     pub(crate) tiering: Arc<Tiering>,
 }
 
 impl SpaceReservations {
-    /// Room for records that are still to come: from what is there, or after everything
+    /// Space for records that are still to come: from what is there, or after everything
     /// that waits was digested and what that freed can be given out.
     pub(crate) fn reserve(&self, client: &Client, wanted: u64, least: u64) -> Reply {
         let give = || {
             self.credits
-                .give(client.id, wanted, least, || Supply::of(&self.volume))
-                .map(|bytes| Reply::Room { bytes })
+                .give(client.id, wanted, least, || FreeSpace::of(&self.volume))
+                .map(|bytes| Reply::Credit { bytes })
         };
-        if let Some(room) = give() {
+        if let Some(space) = give() {
             self.digest_ahead();
-            if let Reply::Room { bytes } = room
+            if let Reply::Credit { bytes } = space
                 && client.backlog() > 0
             {
-                let pause_ns = self.credits.pause_ns(&Supply::of(&self.volume), bytes);
+                let pause_ns = self.credits.pause_ns(&FreeSpace::of(&self.volume), bytes);
                 client.hold_back(self.clock.monotonic_ns(), pause_ns);
             }
-            return room;
+            return space;
         }
         let none = VolumeError::NoSpace {
             wanted: least,
             free: 0,
         };
-        let take = || self.tiering.once_room(least, give).ok_or(none.clone());
+        let take = || {
+            self.tiering
+                .take_after_reclaim(least, give)
+                .ok_or(none.clone())
+        };
         self.tiering
-            .once_others_went(ROOM_WAIT, take)
+            .once_others_went(SPACE_WAIT, take)
             .unwrap_or(Reply::NoSpace)
     }
 
-    /// Begins to digest when a good part of the room is given out: whoever asks when it is gone would have to
+    /// Begins to digest when a good part of the space is given out: whoever asks when it is gone would have to
     /// wait. As early as for a log that fills.
     fn digest_ahead(&self) {
-        let available = self.credits.available(&Supply::of(&self.volume));
+        let available = self.credits.available(&FreeSpace::of(&self.volume));
         if available / 2 < self.credits.outstanding() {
             for client in self.clients.snapshot() {
                 if client.backlog() > 0 && client.served() {
@@ -73,7 +77,7 @@ impl SpaceReservations {
     /// Space as `statfs` tells it: free is what could be reserved, by a client that
     /// waits until what was freed is released too.
     pub(crate) fn statfs(&self) -> Space {
-        let supply = self.reclaimer.released_supply();
+        let supply = self.reclaimer.released_space();
         let blocks = &supply.blocks;
         let available = self.credits.available(&supply);
         let tiers = self.volume.lower_tiers();

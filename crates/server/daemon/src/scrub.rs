@@ -89,7 +89,7 @@ struct Scrub<'a> {
     unread: Vec<(BlockAddr, VolumeError)>,
     /// Inodes with damage.
     bad: BTreeSet<u64>,
-    /// Room for a run of blocks.
+    /// Space for a run of blocks.
     buffer: Vec<u8>,
 }
 

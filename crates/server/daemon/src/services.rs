@@ -27,7 +27,7 @@ use crate::recovery::kept_requests::KeptRequests;
 use crate::recovery::recover::RecoveryReport;
 use crate::reservations::SpaceReservations;
 use crate::scrub::Scrubber;
-use crate::space::{Credits, LEFT_LOGS};
+use crate::space::{LEFT_LOGS, SpaceCredits};
 use crate::tiering::{self, Tiering};
 use shale_digest::Digester;
 use shale_nvm::Map;
@@ -54,7 +54,7 @@ pub(crate) struct Services {
     pub(crate) leases: Arc<LeaseManager>,
     pub(crate) trimmer: LeaseTrimmer,
     pub(crate) attach: Arc<AttachService>,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) digests: Arc<DigestScheduler>,
     pub(crate) rates: Sampler,
     pub(crate) accounts: Arc<Accounts>,
@@ -88,7 +88,7 @@ struct Base {
     reclaimer: Arc<Reclaimer>,
     accounts: Arc<Accounts>,
     mappings: Arc<Mappings>,
-    credits: Arc<Credits>,
+    credits: Arc<SpaceCredits>,
     digester: Arc<Digester>,
     clock: Arc<dyn Clock>,
     map: Arc<Map>,
@@ -242,7 +242,7 @@ impl Services {
             mappings: opened.mappings,
         };
         let base = Base::new(&config, clock, barrier, volume);
-        base.credits.hold(recovered.left.reserve_bytes);
+        base.credits.hold_for_logs(recovered.left.reserve_bytes);
         let table = LeaseTable::new(base.clock.clone(), config.leases_max);
         table.give_new(LEFT_LOGS, &recovered.left.inos);
         let digests = base.digests(&config, table);

@@ -87,9 +87,9 @@ pub trait Authority {
     fn passes_over_stale_free(&self) -> bool {
         false
     }
-    /// Bytes of room that was set aside for this client's records and not given back yet.
+    /// Bytes of credit that this client's records may spend and not given back yet.
     /// `None`: it need not be checked that they keep to it.
-    fn room(&self) -> Option<u64> {
+    fn credit(&self) -> Option<u64> {
         None
     }
     /// Whether set-user-id, set-group-id and capabilities outlive a change of content even though

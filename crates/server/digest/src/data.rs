@@ -44,7 +44,7 @@ pub(crate) struct Placed<'v> {
 }
 
 impl Placed<'_> {
-    /// Allocates the large runs of a plan below NVM, as far as there is room: the beginning of each.
+    /// Allocates the large runs of a plan below NVM, as far as there is space: the beginning of each.
     fn straight(&mut self, plan: &Plan, straight: Straight) -> Result<(), DigestError> {
         let Straight { tier, .. } = straight;
         let large = |c: &&CopyRun| c.blocks >= straight.run_blocks;
@@ -335,16 +335,16 @@ impl Writer<'_> {
                 let Some(f) = fill.as_mut() else {
                     unreachable!("the fills of a run fill all of it");
                 };
-                let room = (bytes - at).min(f.bytes);
+                let rest = (bytes - at).min(f.bytes);
                 let direct = match below {
                     true => 0,
-                    false => self.direct(f.from, target, at, room, held == 0)?,
+                    false => self.direct(f.from, target, at, rest, held == 0)?,
                 };
                 let n = if direct > 0 {
                     done += direct;
                     direct
                 } else {
-                    let n = room.min((BUFFER_BYTES - held) as u64);
+                    let n = rest.min((BUFFER_BYTES - held) as u64);
                     self.load(f.from, old, held, n as usize)?;
                     held += n as usize;
                     n
@@ -399,13 +399,13 @@ impl Writer<'_> {
         from: From,
         target: BlockAddr,
         at: u64,
-        room: u64,
+        rest: u64,
         empty: bool,
     ) -> Result<u64, DigestError> {
         let (From::New(Source::Log(pos)), Some(log)) = (from, self.log.bytes.mapped()) else {
             return Ok(0);
         };
-        let bytes = room - room % LINE_BYTES as u64;
+        let bytes = rest - rest % LINE_BYTES as u64;
         if !empty || bytes < DIRECT_BYTES || !at.is_multiple_of(LINE_BYTES as u64) {
             return Ok(0);
         }

@@ -78,7 +78,7 @@ pub(crate) struct Most {
     /// Bytes of the log.
     pub log_bytes: u64,
     /// Bytes of the volume that the records have set aside.
-    pub room: u64,
+    pub reserved: u64,
     /// Journal that the records need, as far as they tell by themselves.
     pub journal_bytes: u64,
 }
@@ -90,7 +90,7 @@ impl Most {
         records: usize::MAX,
         bytes: usize::MAX,
         log_bytes: u64::MAX,
-        room: u64::MAX,
+        reserved: u64::MAX,
         journal_bytes: u64::MAX,
     };
 }
@@ -99,7 +99,7 @@ impl Most {
 #[derive(Default)]
 struct Sum {
     bytes: usize,
-    room: u64,
+    reserved: u64,
     /// Inodes that change, with new ones.
     inodes: HashSet<u64>,
     /// Of these, new ones: most of them lie in new blocks, which need no journal.
@@ -110,7 +110,7 @@ impl Sum {
     fn add(&mut self, record: &Record, op: &Op) {
         self.bytes += record.payload().len();
         let header = &record.header;
-        self.room += u64::from(header.reserve) * RESERVE_BYTES;
+        self.reserved += u64::from(header.reserve) * RESERVE_BYTES;
         self.inodes.insert(header.ino);
         match op {
             Op::Create { .. } => {
@@ -129,7 +129,7 @@ impl Sum {
         let slots = self.inodes.len() as u64 - self.fresh;
         records >= most.records
             || self.bytes >= most.bytes
-            || self.room >= most.room
+            || self.reserved >= most.reserved
             || FIXED_BYTES + slots * SLOT_BYTES >= most.journal_bytes
     }
 }
@@ -301,7 +301,7 @@ pub struct Survey {
     pub stolen: Vec<Run>,
     /// Inodes that its records name.
     pub named: HashSet<Ino>,
-    /// Bytes of room that its records have set aside.
+    /// Bytes of space that its records have set aside.
     pub reserve_bytes: u64,
 }
 

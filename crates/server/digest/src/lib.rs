@@ -228,20 +228,20 @@ impl Digester {
         self.chunk_of(u64::MAX, log, from, limit, authority, mode)
     }
 
-    /// As [`Self::chunk`], with records that have set aside no more than `room` bytes, if they are in several transactions.
+    /// As [`Self::chunk`], with records that have reserved no more than `reserved` bytes, if they are in several transactions.
     ///
     /// # Errors
     /// As for [`Self::chunk`].
     pub fn chunk_of(
         &self,
-        room: u64,
+        reserved: u64,
         log: &LogSource<'_>,
         from: LogPos,
         limit: LogPos,
         authority: &dyn Authority,
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
-        let batch = self.gather(room, log, from, limit, mode);
+        let batch = self.gather(reserved, log, from, limit, mode);
         failpoints::reach("digest-scan");
         if batch.moves_directories() {
             // Whether a directory would come to lie below itself is known only while
@@ -288,7 +288,7 @@ impl Digester {
 
     fn gather(
         &self,
-        room: u64,
+        reserved: u64,
         log: &LogSource<'_>,
         from: LogPos,
         limit: LogPos,
@@ -296,13 +296,13 @@ impl Digester {
     ) -> Batch {
         let most = Most {
             records: self.guess().min(self.bounds.records_max),
-            room,
+            reserved,
             bytes: self.bounds.bytes_max,
             log_bytes: match mode {
                 Mode::Live => log.ring_bytes / self.bounds.ring_parts,
                 Mode::Recovery => u64::MAX,
             },
-            journal_bytes: part_to_fill(self.volume.journal_room()),
+            journal_bytes: part_to_fill(self.volume.journal_capacity()),
         };
         gather::gather(log, &self.volume.view(), from, limit, mode, &most)
     }
@@ -324,7 +324,7 @@ impl Digester {
         loop {
             let error = match self.attempt(log, batch, records, from, authority) {
                 Ok((done, wanted)) => {
-                    let fitting = fitting(records, wanted, self.volume.journal_room());
+                    let fitting = fitting(records, wanted, self.volume.journal_capacity());
                     let more = (guess + guess / 2 + 1).min(fitting).max(guess);
                     self.records.store(cut.unwrap_or(more), Ordering::Relaxed);
                     return Ok(done);
@@ -341,8 +341,8 @@ impl Digester {
                 DigestError::Volume(VolumeError::NoSpace { .. } | VolumeError::Growth { .. }) => {
                     batch.whole(records / 2)
                 }
-                DigestError::Volume(VolumeError::JournalFull { wanted, room }) => {
-                    let fitting = fitting(records, *wanted, *room).max(1);
+                DigestError::Volume(VolumeError::JournalFull { wanted, capacity }) => {
+                    let fitting = fitting(records, *wanted, *capacity).max(1);
                     cut = Some(fitting);
                     batch.whole(fitting)
                 }
@@ -420,10 +420,10 @@ impl Digester {
         if upto == from {
             return Ok((done, plan.journal_bytes));
         }
-        let room = self.volume.journal_room();
-        if plan.journal_bytes > room && batch.whole(records / 2) < records {
+        let capacity = self.volume.journal_capacity();
+        if plan.journal_bytes > capacity && batch.whole(records / 2) < records {
             let wanted = plan.journal_bytes;
-            return Err(VolumeError::JournalFull { wanted, room }.into());
+            return Err(VolumeError::JournalFull { wanted, capacity }.into());
         }
         let growth = growth(&plan, authority)?;
         let placed = data::allocate(&self.volume, &plan, authority.straight())?;
@@ -456,12 +456,12 @@ impl Digester {
 /// Blocks that a plan may use at most: what a record of this client may need was set aside by its own word.
 fn growth(plan: &Plan, authority: &dyn Authority) -> Result<Option<u64>, VolumeError> {
     let growth = authority
-        .room()
+        .credit()
         .filter(|_| !mutants::is_on("growth-unchecked"))
         .map(|_| plan.reserve_bytes / BLOCK_BYTES as u64);
     let wanted = plan.unwritten_blocks();
-    match growth.filter(|&room| wanted > room) {
-        Some(room) => Err(VolumeError::Growth { wanted, room }),
+    match growth.filter(|&reserved| wanted > reserved) {
+        Some(reserved) => Err(VolumeError::Growth { wanted, reserved }),
         None => Ok(growth),
     }
 }
@@ -478,17 +478,17 @@ fn touched(plan: &Plan) -> Vec<(u64, Range<u64>)> {
     plan.inodes.iter().flat_map(of).collect()
 }
 
-/// Bytes of a journal with this room that a chunk is made to need, by estimate.
-fn part_to_fill(room: u64) -> u64 {
-    let growing = room.saturating_sub(estimate::FIXED_BYTES);
+/// Bytes of a journal with this capacity that a chunk is made to need, by estimate.
+fn part_to_fill(capacity: u64) -> u64 {
+    let growing = capacity.saturating_sub(estimate::FIXED_BYTES);
     estimate::FIXED_BYTES + growing / 16 * 15
 }
 
 /// How many of the records fit if all of them want `wanted` bytes of journal, most of
 /// them in proportion to their number.
-fn fitting(records: usize, wanted: u64, room: u64) -> usize {
+fn fitting(records: usize, wanted: u64, capacity: u64) -> usize {
     let each = wanted.saturating_sub(estimate::FIXED_BYTES).max(1);
-    let growing = part_to_fill(room) - estimate::FIXED_BYTES;
+    let growing = part_to_fill(capacity) - estimate::FIXED_BYTES;
     let fitting = u128::from(records as u64) * u128::from(growing) / u128::from(each);
     fitting.min(usize::MAX as u128) as usize
 }

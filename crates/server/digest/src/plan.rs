@@ -178,9 +178,9 @@ pub fn plan(
     authority: &dyn Authority,
 ) -> Result<Plan, PlanError> {
     let mut net = Net::new(image, authority);
-    let (mut chain, mut room) = (0, authority.room());
+    let (mut chain, mut credit) = (0, authority.credit());
     for (n, item) in items.iter().enumerate() {
-        let taken = use_room(&mut room, item).and_then(|()| take(&mut net, n as u32, item));
+        let taken = spend_credit(&mut credit, item).and_then(|()| take(&mut net, n as u32, item));
         if let Err(stop) = taken {
             return Err(match stop {
                 Stop::Volume(e) => PlanError::Volume(e),
@@ -205,12 +205,12 @@ pub fn plan(
     Ok(decide(net, items)?)
 }
 
-/// Takes what a record says it has set aside out of the room that its client was given.
-fn use_room(room: &mut Option<u64>, item: &Item) -> Step<()> {
-    if let Some(left) = room {
+/// Takes what a record says it has reserved out of its client's credit.
+fn spend_credit(credit: &mut Option<u64>, item: &Item) -> Step<()> {
+    if let Some(left) = credit {
         match left.checked_sub(reserved(item)) {
             Some(less) => *left = less,
-            None => return bad("more room set aside than the client was given"),
+            None => return bad("more space reserved than the client has credit for"),
         }
     }
     Ok(())

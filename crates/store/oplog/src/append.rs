@@ -143,7 +143,7 @@ impl Writer {
     }
 
     /// The right to append `bytes` bytes of records ([`Part::bytes`], summed), if the
-    /// ring has room for them and for a possible pad. What is not used goes back when
+    /// ring has space for them and for a possible pad. What is not used goes back when
     /// the permit is dropped. Take it before any inode lock.
     ///
     /// # Panics
@@ -159,21 +159,21 @@ impl Writer {
         self.ring.resume(kept)
     }
 
-    /// As [`Self::try_admit`]; while there is no room it calls `make_room` again and
+    /// As [`Self::try_admit`]; while there is no space it calls `make_space` again and
     /// again, which collects (see [`Self::set_tail`]), asks for a digest, and sleeps
-    /// in [`Self::wait_room`] or in the answer.
-    pub fn admit(&self, bytes: u64, mut make_room: impl FnMut(u64)) -> Permit<'_> {
+    /// in [`Self::wait_for_space`] or in the answer.
+    pub fn admit(&self, bytes: u64, mut make_space: impl FnMut(u64)) -> Permit<'_> {
         loop {
             if let Some(permit) = self.try_admit(bytes) {
                 return permit;
             }
-            make_room(bytes);
+            make_space(bytes);
         }
     }
 
     /// Sleeps until a permit for `bytes` bytes may be had (true) or `limit` has passed.
-    pub fn wait_room(&self, bytes: u64, limit: Option<Duration>) -> bool {
-        self.ring.wait_room(bytes, limit)
+    pub fn wait_for_space(&self, bytes: u64, limit: Option<Duration>) -> bool {
+        self.ring.wait_for_space(bytes, limit)
     }
 
     /// Appends one record and returns when it is certain to survive a power cut. One

@@ -3,7 +3,7 @@
 //! again after a crash is not done again.
 //!
 //! A request begins without a hold. It takes one after it has its permit and before
-//! it reserves: a request that waits for room therefore holds nothing, or a full ring
+//! it reserves: a request that waits for space therefore holds nothing, or a full ring
 //! would never get a new tail. For the same reason a request takes one permit for
 //! everything it will append.
 

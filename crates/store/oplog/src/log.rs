@@ -174,8 +174,8 @@ impl Log {
         let mut chunk = vec![0; CHUNK];
         let (mut pos, mut wiped) = (head.0, 0);
         while pos < end {
-            let room = self.ring_bytes() - pos % self.ring_bytes();
-            let bytes = room.min(end - pos).min(CHUNK as u64) as usize;
+            let ring_left = self.ring_bytes() - pos % self.ring_bytes();
+            let bytes = ring_left.min(end - pos).min(CHUNK as u64) as usize;
             view.load(self.place(pos), &mut chunk[..bytes]);
             for (n, line) in chunk[..bytes].chunks_exact(LINE_BYTES).enumerate() {
                 let line_pos = pos + (n * LINE_BYTES) as u64;

@@ -130,7 +130,7 @@ pub struct Ring {
     free: Line<AtomicU64>,
     tail: Line<AtomicU64>,
     turn: Queue,
-    room: Queue,
+    waiters: Queue,
     /// Not 0: a thread panicked with a claim that it had not published.
     abandoned: AtomicU32,
 }
@@ -217,7 +217,7 @@ impl Ring {
             free: Line(AtomicU64::new(bytes - (head - tail))),
             tail: Line(AtomicU64::new(tail)),
             turn: Queue::new(),
-            room: Queue::new(),
+            waiters: Queue::new(),
             abandoned: AtomicU32::new(0),
         }
     }
@@ -248,7 +248,7 @@ impl Ring {
         self.tail.0.load(Ordering::SeqCst)
     }
 
-    /// Takes the right to append `bytes` bytes of records, if there is room.
+    /// Takes the right to append `bytes` bytes of records, if there is space.
     pub fn try_admit(&self, bytes: u64) -> Option<Permit<'_>> {
         assert!(
             bytes <= self.permit_bytes_max(),
@@ -284,18 +284,18 @@ impl Ring {
     }
 
     /// Sleeps until a permit for `bytes` bytes may be had, or `limit` has passed.
-    /// Returns whether there seems to be room; another thread may still be faster.
-    pub fn wait_room(&self, bytes: u64, limit: Option<Duration>) -> bool {
-        let roomy = || self.free.0.load(Ordering::SeqCst) >= 2 * bytes;
-        if !roomy() {
-            self.room.sleep(limit, roomy);
+    /// Returns whether there seems to be space; another thread may still be faster.
+    pub fn wait_for_space(&self, bytes: u64, limit: Option<Duration>) -> bool {
+        let enough = || self.free.0.load(Ordering::SeqCst) >= 2 * bytes;
+        if !enough() {
+            self.waiters.sleep(limit, enough);
         }
-        roomy()
+        enough()
     }
 
     fn give_back(&self, bytes: u64) {
         self.free.0.fetch_add(bytes, Ordering::SeqCst);
-        self.room.wake();
+        self.waiters.wake();
     }
 
     /// Claims the next `bytes` positions, by one atomic add. Never waits.

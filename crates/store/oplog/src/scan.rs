@@ -180,7 +180,7 @@ impl<'a> Scan<'a> {
         if pos >= self.limit {
             return None;
         }
-        let room = self.ring_bytes - pos % self.ring_bytes;
+        let ring_left = self.ring_bytes - pos % self.ring_bytes;
         let at = place(self.ring_bytes, pos);
         let mut line = [0; RecordHeader::BYTES];
         if !self.window.load(at, &mut line) {
@@ -190,7 +190,7 @@ impl<'a> Scan<'a> {
         if mutants::is_on("record-position") {
             due = RecordHeader::read_from_bytes(&line).ok()?.pos;
         }
-        let header = RecordHeader::decode(&line, due, room as usize)?;
+        let header = RecordHeader::decode(&line, due, ring_left as usize)?;
         if u64::from(header.bytes) > self.limit - pos {
             return None;
         }

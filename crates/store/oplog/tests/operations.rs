@@ -351,7 +351,7 @@ fn recent_requests_say_what_they_did() {
     let w = new_writer(RING_BYTES);
     let append = |request: u64, mut part: Part<'_>| {
         part.header.request = request;
-        let mut permit = w.admit(part.bytes(), |_| panic!("room"));
+        let mut permit = w.admit(part.bytes(), |_| panic!("space"));
         w.append(&mut permit, &mut part).pos
     };
     let made = append(8, encode::create(DIR, INO, create_body(), b"n", b""));
@@ -383,7 +383,7 @@ fn costs_stay_within_the_budget() {
     let cost = |len: usize| {
         let data = vec![1; len];
         let mut part = encode::write(INO, 0, &data);
-        let mut permit = w.admit(part.bytes(), |_| panic!("room"));
+        let mut permit = w.admit(part.bytes(), |_| panic!("space"));
         let before = map.counts();
         w.append(&mut permit, &mut part);
         let spent = (map.counts() - before).total();

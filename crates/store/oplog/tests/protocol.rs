@@ -116,7 +116,7 @@ impl Model {
         let mut permit = loop {
             match self.ring.try_admit(bytes) {
                 Some(permit) => break permit,
-                None => self.ring.wait_room(bytes, None),
+                None => self.ring.wait_for_space(bytes, None),
             };
         };
         let reservation = self.ring.reserve(&mut permit, bytes);
@@ -173,7 +173,7 @@ fn run(head: u64, sizes: [&'static [u64]; 3], in_order: bool) {
     assert_eq!(model.ring.reserved(), end);
     assert_eq!(model.ring.published(), end);
     assert_eq!(model.ring.tail(), end);
-    let whole = model.ring.wait_room(RING_BYTES / 2, None);
+    let whole = model.ring.wait_for_space(RING_BYTES / 2, None);
     assert!(whole, "all of the ring is free again");
 }
 

@@ -19,7 +19,7 @@ const RING_BYTES: u64 = 16 << 10;
 
 fn append(w: &Writer, ino: u64, data: &[u8]) -> Appended {
     let mut part = encode::write(Ino(ino), 0, data);
-    let mut permit = w.admit(part.bytes(), |_| panic!("no room"));
+    let mut permit = w.admit(part.bytes(), |_| panic!("no space"));
     w.append(&mut permit, &mut part)
 }
 
@@ -59,7 +59,7 @@ fn a_full_ring_refuses_until_the_tail_rises() {
         ends.push(w.append(&mut permit, &mut part).end);
     }
     assert!(w.used() > 0.9, "{}", w.used());
-    assert!(!w.wait_room(192, Some(Duration::from_millis(1))));
+    assert!(!w.wait_for_space(192, Some(Duration::from_millis(1))));
     assert_eq!(scan(w.log(), LogPos(0)).0.len(), ends.len());
 
     let mut asked = 0;
@@ -176,7 +176,7 @@ fn chains_are_whole_or_absent() {
         encode::truncate(Ino(21), 3),
     ];
     let bytes = parts.iter().map(Part::bytes).sum();
-    let mut permit = w.admit(bytes, |_| panic!("room"));
+    let mut permit = w.admit(bytes, |_| panic!("space"));
     let chain = w.append_chain(&mut permit, &mut parts);
     assert_eq!(permit.left(), 0);
     let flags: Vec<_> = parts.iter().map(|p| p.header.flags).collect();
@@ -208,7 +208,7 @@ fn stolen_blocks_that_did_not_survive_end_the_log() {
         encode::steal(Ino(20), 0, body(0)).flags(flag::FENCED),
         encode::steal(Ino(20), 0, body(2)),
     ] {
-        let mut permit = w.admit(part.bytes(), |_| panic!("room"));
+        let mut permit = w.admit(part.bytes(), |_| panic!("space"));
         last = w.append(&mut permit, &mut part).pos;
     }
     let mut asked = Vec::new();
@@ -394,7 +394,7 @@ fn appender(w: &Writer, clock: &AtomicU64, thread: u64, count: u64) -> Vec<((u64
         let mut permit = w.admit(bytes, |bytes| {
             waits += 1;
             assert!(waits < 1000, "the digest has stopped");
-            w.wait_room(bytes, Some(Duration::from_millis(5)));
+            w.wait_for_space(bytes, Some(Duration::from_millis(5)));
         });
         let appended = w.append_chain(&mut permit, &mut parts);
         assert!(w.published().pos() >= appended.end);

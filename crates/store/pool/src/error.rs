@@ -60,7 +60,7 @@ pub enum PoolError {
     },
     /// It takes more than there is.
     #[error("{}: {why}; make it smaller, or use --force to have it made all the same", path.display())]
-    NoRoom {
+    NoSpace {
         /// The NVM directory, or the image.
         path: PathBuf,
         /// What it takes, and what there is.

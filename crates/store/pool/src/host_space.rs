@@ -193,8 +193,8 @@ impl Left {
     }
 }
 
-fn no_room(path: &Path, why: String) -> PoolError {
-    PoolError::NoRoom {
+fn no_space(path: &Path, why: String) -> PoolError {
+    PoolError::NoSpace {
         path: path.to_path_buf(),
         why,
     }
@@ -202,7 +202,7 @@ fn no_room(path: &Path, why: String) -> PoolError {
 
 /// Refuses a volume that takes more than there is, of a file system or of memory. `dir`: the NVM directory; `at`: what
 /// of it exists.
-pub(crate) fn check_room(
+pub(crate) fn check_space(
     (dir, at): (&Path, &Path),
     need: &NvmNeed,
     tiers: [&Vec<DeviceFile>; 2],
@@ -217,7 +217,7 @@ pub(crate) fn check_room(
         let why = format!(
             "the volume takes {text}, which is memory there ({kind}), and {free} of memory are free: when it is full the machine has none left"
         );
-        return Err(no_room(dir, why));
+        return Err(no_space(dir, why));
     }
     let mut left = Left(Vec::new());
     if let Err(space) = left.take(at, more)? {
@@ -226,7 +226,7 @@ pub(crate) fn check_room(
             "the volume takes {}, and {free} are free there ({kind})",
             need.text()
         );
-        return Err(no_room(dir, why));
+        return Err(no_space(dir, why));
     }
     for (tier, device) in devices(tiers) {
         check_image(tier, device, &mut left)?;
@@ -259,7 +259,7 @@ fn check_image(tier: &str, device: &DeviceFile, left: &mut Left) -> Result<()> {
         let why = format!(
             "{tier}: an image of {size}, and {free} are free there ({kind}): it could not be filled"
         );
-        return Err(no_room(path, why));
+        return Err(no_space(path, why));
     }
     Ok(())
 }

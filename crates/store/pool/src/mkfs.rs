@@ -2,7 +2,7 @@
 
 use crate::devices::{Divided, LowerTiers, NAMES, NewDevices};
 use crate::error::{PoolError, Result};
-use crate::host_space::{HostSpace, NvmNeed, check_room, shown};
+use crate::host_space::{HostSpace, NvmNeed, check_space, shown};
 use crate::nvm_dir::{NvmLock, lock_path, make_nvm, remove, strangers, volume_files};
 use crate::volume_file::{DeviceFile, FORMAT, NvmEntry, VolumeFile, uuid_text};
 use shale_format::Durability;
@@ -125,7 +125,7 @@ pub fn make_volume(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
     if !options.force {
         let parent = dir.parent().unwrap_or(Path::new("/"));
         let at = if dir.exists() { &*dir } else { parent };
-        check_room((&dir, at), &need, options.lower.tiers())?;
+        check_space((&dir, at), &need, options.lower.tiers())?;
     }
     let mut begun = Begun::default();
     begun.expect(&dir);

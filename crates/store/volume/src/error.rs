@@ -32,20 +32,20 @@ pub enum VolumeError {
         free: u64,
     },
     /// The transaction is larger than the journal: use several.
-    #[error("transaction of {wanted} bytes does not fit the journal of {room} bytes")]
+    #[error("transaction of {wanted} bytes does not fit the journal of {capacity} bytes")]
     JournalFull {
         /// Bytes that the transaction needs.
         wanted: u64,
         /// Bytes of the journal.
-        room: u64,
+        capacity: u64,
     },
     /// The volume would grow by more than the transaction may make it grow.
-    #[error("{wanted} blocks more in use, and room for {room} was set aside")]
+    #[error("{wanted} blocks more in use, and {reserved} were reserved")]
     Growth {
         /// Blocks.
         wanted: u64,
         /// Blocks that it may be.
-        room: u64,
+        reserved: u64,
     },
     /// A directory has an entry with this key already.
     #[error("directory {dir:?} has an entry {key:?} already")]
@@ -127,9 +127,9 @@ pub enum VolumeError {
     /// A device of a lower tier fails or is not there.
     #[error("lower tier: {0}")]
     Lower(String),
-    /// The file system that a device's image lies on has no room: as if the device were full, until it has.
+    /// The file system that a device's image lies on has no space: as if the device were full, until it has.
     #[error(
-        "lower tier: {0}; the file system below it is full, and it gets nothing new until that has room"
+        "lower tier: {0}; the file system below it is full, and it gets nothing new until that has space"
     )]
     LowerFull(String),
     /// A zone of a lower tier was found to be worn out. Its device goes on without it: what was to be written

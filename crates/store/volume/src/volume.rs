@@ -332,8 +332,8 @@ impl Volume {
     }
 
     /// Bytes of journal that one transaction may fill.
-    pub fn journal_room(&self) -> u64 {
-        journal::room(self.superblock())
+    pub fn journal_capacity(&self) -> u64 {
+        journal::capacity(self.superblock())
     }
 
     /// Takes `blocks` free blocks, as few runs as there can be, near `hint`. They

@@ -160,14 +160,14 @@ fn no_client(daemon: &Daemon, errno: i32) -> Failure {
             "the mount cannot become a client of its volume: {why}"
         ));
     }
-    let (dir, needed, free) = daemon.room_for_log();
+    let (dir, needed, free) = daemon.space_for_log();
     Failure::new(format!(
         "{}: the log of the mount takes {}, and {} are free there: {why}",
         dir.display(),
         shown(needed),
         shown(free)
     ))
-    .advise("make room there, or make the volume anew with a smaller --nvm or --log-bytes")
+    .advise("free space there, or make the volume anew with a smaller --nvm or --log-bytes")
 }
 
 /// A mount that is shut down serves no client, and one that is not can be.

@@ -40,7 +40,7 @@ Examples:
 
 Nothing new is written to the device, and what it holds moves to other devices of its tier or, where those \
 are full, to other tiers. Programs go on meanwhile. It goes on by itself when this command is ended, when \
-the daemon is killed, and at the next mount. Without room elsewhere nothing is begun.";
+the daemon is killed, and at the next mount. Without space elsewhere nothing is begun.";
 const REMOVE: &str = "\
 Example:
   shale device remove /mnt/shale /dev/sdb

@@ -22,7 +22,7 @@ Examples:
   shale migrate /mnt/shale --limit 100M    at most 100 MiB a second; 0: no limit
 
 Migration begins by itself when NVM is 95% full (migrate_at_percent in the volume file). Whoever waits for \
-room that NVM does not have has it made, also while it is paused, and as fast as it goes. So does this \
+space that NVM does not have has it freed, also while it is paused, and as fast as it goes. So does this \
 command move what it is told to. Pause and limit hold until the volume is unmounted.";
 
 /// Arguments of `migrate`.

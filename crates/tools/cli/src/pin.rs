@@ -20,7 +20,7 @@ Examples:
   shale where /mnt/shale/index.db                 says what is pinned
 
 What lies elsewhere is brought to the tier at once. What is written later to a file that is pinned to ssd or \
-hdd goes there when NVM makes room. If the tier has not enough room, nothing is pinned.";
+hdd goes there when NVM needs space. If the tier has not enough space, nothing is pinned.";
 
 /// Inodes of one order.
 const AT_ONCE: usize = 1000;
@@ -78,14 +78,14 @@ pub fn run(args: &Args) -> Result<()> {
     control::digest(&dir)?;
     let tier = (!args.unpin).then_some(args.tier as u8);
     let all = order(&dir, &inos, tier, true)?;
-    if all.elsewhere_bytes > all.room_bytes {
+    if all.elsewhere_bytes > all.available_bytes {
         return Err(Failure::new(format!(
-            "{}: {} would have to come to {}, and there is room for {}: {} are missing; nothing is pinned",
+            "{}: {} would have to come to {}, and there is space for {}: {} are missing; nothing is pinned",
             args.paths[0].display(),
             size::show(all.elsewhere_bytes),
             name(args.tier),
-            size::show(all.room_bytes),
-            size::show(all.elsewhere_bytes - all.room_bytes)
+            size::show(all.available_bytes),
+            size::show(all.elsewhere_bytes - all.available_bytes)
         )));
     }
     let done = order(&dir, &inos, tier, false)?;
@@ -123,7 +123,7 @@ fn order(dir: &StateDir, inos: &[u64], tier: Option<u8>, look: bool) -> Result<P
         sum = PinReport {
             inodes: sum.inodes + one.inodes,
             elsewhere_bytes: sum.elsewhere_bytes + one.elsewhere_bytes,
-            room_bytes: one.room_bytes,
+            available_bytes: one.available_bytes,
             moved_bytes: sum.moved_bytes + one.moved_bytes,
         };
     }

@@ -119,7 +119,7 @@ fn table(status: &Value) -> String {
         explain(word(status, "persistence"), word(host, "kind"), is_memory),
     );
     if let Some(short) = host["short"].as_str() {
-        line("NO ROOM", short.to_owned());
+        line("NO SPACE", short.to_owned());
     }
     line("inodes", number(space, "inodes").to_string());
     line("daemon", daemon(status));
@@ -223,7 +223,7 @@ fn migration(m: &Value) -> String {
         .map_or(String::new(), |e| format!("; {e}"));
     format!(
         "{pace}; {} down, {} up, {} cleaned in {}, {} a second lately, {} since the start; \
-         {} straight from logs; calls waited for room {} ms at most{error}",
+         {} straight from logs; calls waited for space {} ms at most{error}",
         size::show(number(m, "down_bytes")),
         size::show(number(m, "up_bytes")),
         size::show(number(m, "cleaned_bytes")),
@@ -341,7 +341,7 @@ mod tests {
             "/m: volume 'v', strict",
             "1 MiB used of 1 GiB, 5 MiB available, 72 B logged",
             "not a power cut",
-            "NO ROOM    1 GiB of the volume",
+            "NO SPACE   1 GiB of the volume",
             "process 12, for 3 s, started again 2 times",
             "gone (was process 11)",
             "9 records",

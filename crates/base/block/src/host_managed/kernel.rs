@@ -205,10 +205,13 @@ impl HostManaged for KernelZones {
     }
 
     fn report(&self, into: &mut [u8]) -> Result<(), BlockError> {
-        let room = (into.len() - HEADER_BYTES) / super::report::ZONE_BYTES;
+        let capacity = (into.len() - HEADER_BYTES) / super::report::ZONE_BYTES;
         let header = ReportHeader::read_from_prefix(into).map(|(header, _)| header);
         let asked = header.map_or(usize::MAX, |header| header.nr_zones as usize);
-        assert!(asked <= room, "{asked} zones in room for {room}");
+        assert!(
+            asked <= capacity,
+            "{asked} zones in a buffer for {capacity}"
+        );
         let mut words: Vec<u64> = into
             .as_chunks()
             .0

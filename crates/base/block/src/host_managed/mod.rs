@@ -32,7 +32,7 @@ pub trait HostManaged: BlockDevice {
     fn max_active(&self) -> u64;
 
     /// Answers as `BLKREPORTZONE`: takes `into` as a `struct blk_zone_report` with its zones behind it,
-    /// which says at which sector to begin and how many zones there is room for.
+    /// which says at which sector to begin and how many zones the buffer holds.
     ///
     /// # Errors
     /// What the kernel says.

@@ -193,10 +193,10 @@ fn take(
         )
     };
     let (header, rest) = ReportHeader::read_from_prefix(report).map_err(|_| short())?;
-    let room = rest.len() / ZONE_BYTES;
+    let capacity = rest.len() / ZONE_BYTES;
     let count = header.nr_zones as usize;
-    if count > room {
-        let wrong = ("zones in a report, at most", room as u64, count as u64);
+    if count > capacity {
+        let wrong = ("zones in a report, at most", capacity as u64, count as u64);
         return Err((at, wrong));
     }
     for bytes_of_zone in rest.chunks_exact(ZONE_BYTES).take(count) {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_holds_no_more_than_it_has_room_for() {
+    fn a_report_holds_no_more_than_fits() {
         let mut bytes = report(&usual(), REP_CAPACITY);
         bytes[8] = 5;
         assert_eq!(

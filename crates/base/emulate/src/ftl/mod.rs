@@ -260,7 +260,7 @@ impl Ftl {
 
     /// Writes the blocks that are in the cache longest, two of them.
     fn write_oldest(&self, state: &mut State) -> Result<(), BlockError> {
-        self.make_room(state)?;
+        self.reclaim(state)?;
         let oldest = state.cache.oldest(SLOTS);
         self.program_data(state, Stream::Written, &oldest)?;
         for (block, _) in oldest {
@@ -285,7 +285,7 @@ impl Ftl {
     /// Lists on flash all that was trimmed.
     fn list_trims(&self, state: &mut State) -> Result<(), BlockError> {
         while state.map.pending() > 0 {
-            self.make_room(state)?;
+            self.reclaim(state)?;
             // Cleaning may have listed them.
             if state.map.pending() > 0 {
                 self.write_trims(state, Stream::Written)?;

@@ -118,7 +118,7 @@ impl Place {
 
     /// The page to program next; `None` if there is none for this stream. It must be programmed.
     pub fn take(&mut self, flash: &Zoned, stream: Stream) -> Option<PageAt> {
-        // Cleaning opens a block of the reserve only where nothing else has room.
+        // Cleaning opens a block of the reserve only where nothing else has space.
         let thrifty = self.free_blocks <= RESERVE;
         let ways = [!thrifty, true];
         for open_freely in ways.into_iter().skip(usize::from(!thrifty)) {

@@ -218,7 +218,7 @@ fn a_trim_that_was_flushed_stays_although_older_copies_are_left() {
 }
 
 #[test]
-fn many_trims_of_single_blocks_cost_no_room() {
+fn many_trims_of_single_blocks_cost_no_space() {
     let ftl = Ftl::open(flash(), settings(Victims::CostBenefit, 0)).unwrap();
     let mut model = Model::new(&ftl);
     for round in 0..2_000 {

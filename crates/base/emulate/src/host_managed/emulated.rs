@@ -492,18 +492,18 @@ impl HostManaged for EmulatedZones {
     }
 
     fn report(&self, into: &mut [u8]) -> Result<(), BlockError> {
-        let short = |_| self.failed("report into so little room".to_owned(), Errno::INVAL);
+        let short = |_| self.failed("report into too small a buffer".to_owned(), Errno::INVAL);
         let (asked, _) = ReportHeader::read_from_prefix(into).map_err(|_| short(()))?;
         let (head, rest) = into.split_at_mut(HEADER_BYTES);
         let first = asked.sector * SECTOR / self.shape.zone_bytes;
         let state = self.state.lock();
         let there = (first..).zip(state.zones.iter().skip(first as usize));
-        let rooms = rest
+        let slots = rest
             .chunks_exact_mut(ZONE_BYTES)
             .take(asked.nr_zones as usize);
         let mut nr_zones = 0;
-        for ((n, zone), room) in there.zip(rooms) {
-            room.copy_from_slice(self.raw(n, *zone).as_bytes());
+        for ((n, zone), slot) in there.zip(slots) {
+            slot.copy_from_slice(self.raw(n, *zone).as_bytes());
             nr_zones += 1;
         }
         let header = ReportHeader {

@@ -64,7 +64,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The device of StageFS §5.1.1 with room for `bytes`, rounded up to a whole block in each
+    /// The device of StageFS §5.1.1 with space for `bytes`, rounded up to a whole block in each
     /// unit: 16 units, blocks of 2 MiB, pages of 8 KiB.
     pub fn stagefs(bytes: u64) -> Geometry {
         const UNITS: u32 = 16;

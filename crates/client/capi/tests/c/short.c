@@ -2,7 +2,7 @@
  * is written, or the call says ENOMEM. With memory again all goes on, and what was written is there.
  *
  *   short MOUNTPOINT FILE [fits]     FILE: a path inside the volume; fits: NVM is so small that digests, which
- *                                    make room, free memory as fast as it is used: nothing need be refused
+ *                                    free space, free memory as fast as it is used: nothing need be refused
  */
 #define _GNU_SOURCE
 #include <errno.h>

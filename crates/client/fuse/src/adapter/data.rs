@@ -176,7 +176,7 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
             ..
         } = self.body.take()?;
         self.request.direct = flags.cast_signed() & libc::O_DIRECT != 0;
-        let into = self.out.room(size as usize)?;
+        let into = self.out.buffer(size as usize)?;
         let found = self.fs.read(&self.request, self.ino, offset, into)?;
         assert!(
             found <= size as usize,

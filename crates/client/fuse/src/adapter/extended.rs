@@ -95,14 +95,14 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         }
     }
 
-    /// The bytes, or with no room for any their number.
-    fn put_sized(&mut self, bytes: &[u8], room: u32) -> Result<usize> {
-        if room == 0 {
+    /// The bytes, or with no space for any their number.
+    fn put_sized(&mut self, bytes: &[u8], capacity: u32) -> Result<usize> {
+        if capacity == 0 {
             self.out.put(&GetxattrOut {
                 size: bytes.len() as u32,
                 padding: 0,
             })?;
-        } else if bytes.len() > room as usize {
+        } else if bytes.len() > capacity as usize {
             return Err(Errno(libc::ERANGE));
         } else {
             self.out.put_bytes(bytes)?;
@@ -139,8 +139,8 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         }
         // The result comes first but is known last.
         let head = size_of::<IoctlOut>();
-        let room = self.out.room(head + out_size as usize)?;
-        let output = &mut room[head..];
+        let buffer = self.out.buffer(head + out_size as usize)?;
+        let output = &mut buffer[head..];
         let ioctl = Ioctl { cmd, arg, input };
         let (result, filled) = self.fs.ioctl(&self.request, self.ino, &ioctl, output)?;
         assert!(

@@ -59,13 +59,13 @@ impl<'a> Body<'a> {
 
 /// What follows the header of a reply, filled from the front.
 pub struct Payload<'a> {
-    room: &'a mut [u8],
+    buffer: &'a mut [u8],
     used: usize,
 }
 
 impl<'a> Payload<'a> {
-    pub fn new(room: &'a mut [u8]) -> Self {
-        Self { room, used: 0 }
+    pub fn new(buffer: &'a mut [u8]) -> Self {
+        Self { buffer, used: 0 }
     }
 
     /// Bytes filled so far.
@@ -80,21 +80,21 @@ impl<'a> Payload<'a> {
 
     /// Adds bytes.
     pub fn put_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        self.room(bytes.len())?.copy_from_slice(bytes);
+        self.buffer(bytes.len())?.copy_from_slice(bytes);
         self.used += bytes.len();
         Ok(())
     }
 
     /// The next `bytes` bytes, to be filled in place and then [`commit`](Self::commit)ted.
-    pub fn room(&mut self, bytes: usize) -> Result<&mut [u8]> {
-        self.room[self.used..]
+    pub fn buffer(&mut self, bytes: usize) -> Result<&mut [u8]> {
+        self.buffer[self.used..]
             .get_mut(..bytes)
             .ok_or(Errno(libc::ERANGE))
     }
 
     /// Counts `bytes` bytes filled in place.
     pub fn commit(&mut self, bytes: usize) {
-        debug_assert!(self.used + bytes <= self.room.len());
+        debug_assert!(self.used + bytes <= self.buffer.len());
         self.used += bytes;
     }
 

@@ -466,7 +466,7 @@ fn pages_are_filled_left_or_passed() {
 }
 
 #[test]
-fn listing_stops_at_the_first_entry_without_room() {
+fn listing_stops_at_the_first_entry_that_does_not_fit() {
     // Names of 1, 8 and 9 bytes take 32, 32 and 40 bytes.
     let listing = |size| {
         serve(

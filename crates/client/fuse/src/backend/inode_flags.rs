@@ -98,8 +98,8 @@ impl Wish {
             }
             Self::Version => {
                 let attr = session.getattr(caller, ino).map_err(errno)?;
-                let room = output.get_mut(..4).ok_or(Errno(libc::EINVAL))?;
-                room.copy_from_slice(&attr.generation.to_ne_bytes());
+                let buffer = output.get_mut(..4).ok_or(Errno(libc::EINVAL))?;
+                buffer.copy_from_slice(&attr.generation.to_ne_bytes());
                 Ok(4)
             }
         }
@@ -115,7 +115,7 @@ fn ours(theirs: u32, of: impl Fn(&(u32, u32, u32)) -> u32) -> Result<u32> {
     Ok(set.fold(0, |all, f| all | f.0))
 }
 
-/// Puts flags where the caller has room for them; `whole`: in a `struct fsxattr`. Gives the bytes.
+/// Puts flags where the caller has space for them; `whole`: in a `struct fsxattr`. Gives the bytes.
 fn put(flags: u32, whole: bool, output: &mut [u8]) -> Result<usize> {
     let set = || FLAGS.iter().filter(|f| flags & f.0 != 0);
     let mut bytes = [0; FSXATTR_BYTES];
@@ -124,8 +124,8 @@ fn put(flags: u32, whole: bool, output: &mut [u8]) -> Result<usize> {
         false => (set().fold(0, |all, f| all | f.1), 4),
     };
     bytes[..4].copy_from_slice(&word.to_ne_bytes());
-    let room = output.get_mut(..length).ok_or(Errno(libc::EINVAL))?;
-    room.copy_from_slice(&bytes[..length]);
+    let buffer = output.get_mut(..length).ok_or(Errno(libc::EINVAL))?;
+    buffer.copy_from_slice(&bytes[..length]);
     Ok(length)
 }
 
@@ -137,9 +137,9 @@ mod tests {
     fn flags_go_to_and_fro_in_both_forms() {
         for ours in [0, IMMUTABLE, APPEND_ONLY | NO_DUMP, NO_ATIME] {
             for (whole, cmd) in [(false, SET_FLAGS), (true, SET_XATTR)] {
-                let mut room = [0; FSXATTR_BYTES];
-                let bytes = put(ours, whole, &mut room).unwrap();
-                let input = &room[..bytes];
+                let mut buffer = [0; FSXATTR_BYTES];
+                let bytes = put(ours, whole, &mut buffer).unwrap();
+                let input = &buffer[..bytes];
                 let ioctl = Ioctl { cmd, arg: 0, input };
                 assert_eq!(Wish::of(&ioctl), Ok(Wish::Set(ours)));
             }

@@ -213,7 +213,7 @@ pub struct DirEntry<'a> {
     pub attr: Option<Attr>,
 }
 
-/// Takes directory entries; `false` says that this one found no room: it was not
+/// Takes directory entries; `false` says that this one found no space: it was not
 /// taken, its reference was not either, and no more should follow.
 pub type EntrySink<'a> = dyn FnMut(DirEntry<'_>) -> bool + 'a;
 
@@ -473,7 +473,7 @@ pub trait NodeFs: Send + Sync {
     }
 
     /// Any ioctl but that of [`shutdown`](Self::shutdown). Fills `output`, which is
-    /// as long as the caller has room, from its start; returns the result of the
+    /// as long as the caller has space, from its start; returns the result of the
     /// call and the number of bytes filled.
     fn ioctl(
         &self,

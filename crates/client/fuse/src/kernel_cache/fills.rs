@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_were_forgotten_for_want_of_room_count_as_filled() {
+    fn files_that_were_forgotten_for_want_of_space_count_as_filled() {
         let fills = Fills::default();
         let last = fills.last(5);
         assert!(fills.hold(5, last, false) && !fills.let_go(5, last));

@@ -42,7 +42,7 @@ struct Use {
 struct Used {
     /// Mostly one; there are many files.
     threads: SmallVec<[Use; 1]>,
-    /// When one was left out for want of room: it may live.
+    /// When one was left out for want of space: it may live.
     more: Option<Instant>,
     /// The file was made here: all is known.
     made: bool,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn those_there_is_no_room_for_are_not_forgotten_while_they_may_live() {
+    fn those_that_do_not_fit_are_not_forgotten_while_they_may_live() {
         let users = Users::new(false);
         for tid in (0..8 * THREADS as u32).map(|n| u32::MAX - n) {
             users.note(5, tid, true);

@@ -139,8 +139,8 @@ impl Device {
 
     /// Waits for one request and reads it to the start of `buf`.
     pub fn receive(&self, buf: &mut LockedBuf) -> Result<Received, FuseError> {
-        let room = buf.bytes.min(REQUEST_BYTES_MAX);
-        let found = match rustix::io::read(&self.0, &mut buf[..room]) {
+        let length = buf.bytes.min(REQUEST_BYTES_MAX);
+        let found = match rustix::io::read(&self.0, &mut buf[..length]) {
             Ok(found) => found,
             // ENOENT: the request was interrupted before it was read.
             Err(OsErrno::INTR | OsErrno::NOENT) => return Ok(Received::Nothing),
@@ -171,7 +171,7 @@ impl Device {
         }
     }
 
-    /// Sends the reply that starts `buf`: room for a header, then `payload` bytes.
+    /// Sends the reply that starts `buf`: space for a header, then `payload` bytes.
     /// The header is filled in here. `buf` is part of a [`LockedBuf`]. A request that was
     /// withdrawn meanwhile is not an error.
     pub fn reply(&self, buf: &mut [u8], unique: u64, result: Result<usize, i32>) -> io::Result<()> {

@@ -229,11 +229,11 @@ message! {
     SetxattrExt, 8 { setxattr_flags: u32, padding: u32 }
 }
 message! {
-    /// Room for the value; of LISTXATTR too.
+    /// Space for the value; of LISTXATTR too.
     GetxattrIn, 8 { size: u32, padding: u32 }
 }
 message! {
-    /// Size of the value, when asked with no room.
+    /// Size of the value, when asked with no space.
     GetxattrOut, 8 { size: u32, padding: u32 }
 }
 message! {

@@ -483,7 +483,7 @@ fn extended_attributes_of_a_file_system_without_acls() {
 fn shutdown_brings_its_flags() {
     let Some(m) = Mounted::new() else { return };
     let dir = File::open(m.path("")).unwrap();
-    // SAFETY: TCGETS writes a termios, for which there is room; it is refused anyway.
+    // SAFETY: TCGETS writes a termios, for which there is space; it is refused anyway.
     let refused = unsafe { libc::ioctl(dir.as_raw_fd(), libc::TCGETS, [0u8; 256].as_mut_ptr()) };
     assert_eq!(refused, -1);
     assert_eq!(

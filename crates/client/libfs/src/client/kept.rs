@@ -54,7 +54,7 @@ impl Permits {
         }
     }
 
-    /// A permit for `bytes` bytes of records, if the ring has room: to be resumed. `thread` is
+    /// A permit for `bytes` bytes of records, if the ring has space: to be resumed. `thread` is
     /// the calling thread's gate number. As numbers, so that they stay in registers.
     #[inline(always)]
     pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<Kept> {
@@ -70,7 +70,7 @@ impl Permits {
     }
 
     /// Gives what is left of a permit back and puts a new one in its place; `false`: there
-    /// is no room.
+    /// is no space.
     #[cold]
     fn more(&self, log: &Writer, place: &Place, left: Kept, bytes: u64) -> bool {
         drop(log.resume(left));

@@ -13,7 +13,7 @@ pub(crate) mod pace;
 pub(crate) mod present;
 pub(crate) mod reports;
 pub(crate) mod requests;
-pub(crate) mod room;
+pub(crate) mod reservation;
 pub(crate) mod search;
 pub(crate) mod served;
 pub(crate) mod session;

@@ -1,6 +1,6 @@
 //! One run of a call: inside the gate, with a permit for the log.
 
-use crate::client::room::UNIT;
+use crate::client::reservation::UNIT;
 use crate::client::session::Session;
 use crate::errno::{Errno, Stop};
 use crate::inodes::attr::Caller;
@@ -27,8 +27,8 @@ pub(crate) struct Op<'s> {
     /// The calling thread's gate number.
     thread: usize,
     permit: Option<Permit<'s>>,
-    /// Bytes of room in the volume.
-    room: u64,
+    /// Bytes of space in the volume.
+    reserved: u64,
     /// The run has come to what it works on by names.
     by_name: Cell<bool>,
     /// A record was appended.
@@ -81,7 +81,7 @@ impl<'s> Op<'s> {
             digested: LogPos(0),
             thread,
             permit,
-            room: 0,
+            reserved: 0,
             by_name: Cell::new(false),
             appended: false,
         }
@@ -283,25 +283,25 @@ impl<'s> Op<'s> {
 
     /// Makes sure that the record may add `bytes` to the volume.
     #[inline]
-    pub(crate) fn need_room(&mut self, bytes: u64) -> std::result::Result<(), Stop> {
+    pub(crate) fn reserve_space(&mut self, bytes: u64) -> std::result::Result<(), Stop> {
         let bytes = bytes.next_multiple_of(UNIT);
-        if self.room < bytes {
-            let missing = bytes - self.room;
-            if !self.session.room.take(missing) {
-                return Err(Stop::Room(missing));
+        if self.reserved < bytes {
+            let missing = bytes - self.reserved;
+            if !self.session.reservation.take(missing) {
+                return Err(Stop::NeedSpace(missing));
             }
-            self.room = bytes;
+            self.reserved = bytes;
         }
         Ok(())
     }
 
     fn take_reserve(&mut self) -> u32 {
-        let units = (self.room / UNIT) as u32;
-        self.room = 0;
+        let units = (self.reserved / UNIT) as u32;
+        self.reserved = 0;
         units
     }
 
-    /// Appends the call's record; the room taken so far goes into it. Durable on
+    /// Appends the call's record; the space taken so far goes into it. Durable on
     /// return; `part.payload_at()` then tells where its payload lies. Returns the
     /// position behind the record.
     #[inline]
@@ -351,10 +351,10 @@ impl<'s> Op<'s> {
 }
 
 impl Drop for Op<'_> {
-    /// Gives back the room that was not used, and keeps the permit.
+    /// Gives back the space that was not used, and keeps the permit.
     #[inline(always)]
     fn drop(&mut self) {
-        self.session.room.add(self.room);
+        self.session.reservation.add(self.reserved);
         if let Some(permit) = &mut self.permit {
             self.session.permits.put(self.thread, permit);
         }

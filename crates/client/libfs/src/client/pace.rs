@@ -26,7 +26,7 @@ const PAUSE_MIN_NS: u64 = 100_000;
 /// Longest pause of one call.
 const PAUSE_MAX_NS: u64 = 5_000_000;
 
-/// How a client was slowed because its log filled, or room in the volume went, or by its limit.
+/// How a client was slowed because its log filled, or space in the volume went, or by its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// Pauses.

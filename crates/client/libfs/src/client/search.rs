@@ -26,7 +26,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(crate) struct Search {
     leases: u32,
-    /// There was no room, with everything digested.
+    /// There was no space, with everything digested.
     pub last_try: bool,
     /// The inode that did not exist, and how often it was asked for.
     missing: (u64, u32),

@@ -1,7 +1,7 @@
 //! A client's session with the daemon: mappings, log, grants, and the frame that
 //! every call runs in.
 //!
-//! A call first gets what it needs from the daemon (space in the log, room in the
+//! A call first gets what it needs from the daemon (space in the log, space in the
 //! volume, leases, numbers) while it is outside of gate and locks; then it enters
 //! the gate, takes node locks, appends at most one transaction to the log, and
 //! leaves. When something is missing on the way it leaves, gets it and starts
@@ -17,7 +17,7 @@ pub use crate::client::options::{SessionMaps, SessionOptions};
 use crate::client::pace::Pauses;
 use crate::client::present::Present;
 use crate::client::requests::Requests;
-use crate::client::room::{Room, UNIT, ahead_bytes};
+use crate::client::reservation::{Reservation, UNIT, ahead_bytes};
 use crate::client::search::Search;
 use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::inodes::attr::Caller;
@@ -58,7 +58,7 @@ pub struct Session {
     pub(crate) nodes: Nodes,
     pub(crate) turns: Turns,
     pub(crate) kernel: OnceLock<Kernel>,
-    pub(crate) room: Room,
+    pub(crate) reservation: Reservation,
     pub(crate) numbers: InodeNumbers,
     pub(crate) blocks: Blocks,
     pub(crate) requests: Requests,
@@ -151,7 +151,7 @@ impl Session {
             nodes: Nodes::new(),
             turns: Turns::new(),
             kernel: OnceLock::new(),
-            room: Room::default(),
+            reservation: Reservation::default(),
             numbers: InodeNumbers::default(),
             blocks: Blocks::default(),
             requests: Requests::default(),
@@ -301,8 +301,8 @@ impl Session {
                 .map(|_| ()),
             Stop::Inodes(parent) => self.get_numbers(parent),
             Stop::Blocks(lacking) => self.get_blocks(lacking),
-            Stop::Room(bytes) => match self.get_room(bytes) {
-                // The daemon has digested everything to find room, which can lessen the
+            Stop::NeedSpace(bytes) => match self.acquire_space(bytes) {
+                // The daemon has digested everything to find space, which can lessen the
                 // need: look once more.
                 Err(Errno::NOSPC) if !search.last_try => {
                     search.last_try = true;
@@ -347,7 +347,8 @@ impl Session {
                 return Ok(permit);
             }
             self.still_served().map_err(final_errno)?;
-            self.log.wait_room(bytes, Some(Duration::from_millis(1)));
+            self.log
+                .wait_for_space(bytes, Some(Duration::from_millis(1)));
         }
     }
 
@@ -411,14 +412,14 @@ impl Session {
         }
     }
 
-    /// Gets room so that `bytes` are free for the caller.
-    pub(crate) fn get_room(&self, bytes: u64) -> Result<()> {
+    /// Gets space so that `bytes` are free for the caller.
+    pub(crate) fn acquire_space(&self, bytes: u64) -> Result<()> {
         let ask = |wanted| match self.ask(Request::Reserve {
             wanted,
             least: bytes,
         })? {
-            Reply::Room { bytes } => {
-                self.room.add(bytes / UNIT * UNIT);
+            Reply::Credit { bytes } => {
+                self.reservation.add(bytes / UNIT * UNIT);
                 Ok(true)
             }
             Reply::NoSpace => Ok(false),
@@ -435,7 +436,7 @@ impl Session {
         }
     }
 
-    /// Gives blocks and room that no record uses back to the daemon.
+    /// Gives blocks and space that no record uses back to the daemon.
     pub(crate) fn return_grants(&self) -> Result<()> {
         let runs: Vec<_> = self.blocks.drain();
         for some in runs.chunks(1024) {
@@ -449,14 +450,14 @@ impl Session {
             self.close_runs(&runs);
             self.ask(Request::ReturnBlocks { runs })?;
         }
-        self.return_room()
+        self.return_space()
     }
 
-    /// Gives room that no record uses back to the daemon.
-    pub(crate) fn return_room(&self) -> Result<()> {
-        let bytes = self.room.drain();
+    /// Gives space that no record uses back to the daemon.
+    pub(crate) fn return_space(&self) -> Result<()> {
+        let bytes = self.reservation.drain();
         if bytes > 0 {
-            self.ask(Request::ReturnRoom { bytes })?;
+            self.ask(Request::ReturnCredit { bytes })?;
         }
         Ok(())
     }
@@ -551,8 +552,8 @@ impl Session {
         }
         match self.ask(Request::Space)? {
             Reply::Space(mut s) => {
-                let room = self.room.free() + s.spare_bytes;
-                let own = room / BLOCK_BYTES as u64 + self.blocks.count();
+                let unused = self.reservation.free() + s.spare_bytes;
+                let own = unused / BLOCK_BYTES as u64 + self.blocks.count();
                 s.free = (s.free + own).min(s.total);
                 Ok(s)
             }

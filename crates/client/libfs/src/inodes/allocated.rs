@@ -1,5 +1,5 @@
 //! Blocks that a file was given without data (`fallocate`) and that the volume does
-//! not know of yet: they take room and count as the file's.
+//! not know of yet: they take space and count as the file's.
 
 use shale_format::LogPos;
 use std::collections::BTreeMap;

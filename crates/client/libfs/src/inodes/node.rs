@@ -316,9 +316,9 @@ impl Default for Shard {
 }
 
 impl Shard {
-    /// Makes room for one more: drops nodes of which the volume knows everything and that
+    /// Makes space for one more: drops nodes of which the volume knows everything and that
     /// nobody uses, if there are many.
-    fn make_room(&mut self, digested: LogPos) {
+    fn make_space(&mut self, digested: LogPos) {
         if self.nodes.len() < self.shrink_at {
             return;
         }
@@ -376,14 +376,14 @@ impl Nodes {
     /// Adds a node unless another thread was faster; gives the one that is there.
     pub(crate) fn add(&self, node: Arc<Node>, digested: LogPos) -> Arc<Node> {
         let mut shard = self.shard(node.ino).write();
-        shard.make_room(digested);
+        shard.make_space(digested);
         shard.nodes.entry(node.ino).or_insert(node).clone()
     }
 
     /// Puts a node for an inode that was just made in the place of any old one.
     pub(crate) fn replace(&self, node: Arc<Node>, digested: LogPos) {
         let mut shard = self.shard(node.ino).write();
-        shard.make_room(digested);
+        shard.make_space(digested);
         shard.nodes.insert(node.ino, node);
     }
 

@@ -1,7 +1,7 @@
 //! Sizes and ranges: truncate, fallocate, seek, copy.
 
 use crate::client::op::Op;
-use crate::client::room::content_blocks;
+use crate::client::reservation::content_blocks;
 use crate::client::session::{Need, Session};
 use crate::errno::{BY_KERNEL, Errno, Result, Stop};
 use crate::inodes::attr::{Caller, without_set_id};
@@ -17,8 +17,8 @@ use shale_oplog::encode;
 use shale_proto::{Insist, LeaseMode};
 use std::sync::atomic::Ordering;
 
-/// Parts in which a range is set aside at most where room is short: each leaves a 65th of what was free.
-const ROOM_TRIES: u32 = 16;
+/// Parts in which a range is set aside at most where space is short: each leaves a 65th of what was free.
+const SPACE_TRIES: u32 = 16;
 
 /// `SEEK_DATA` of `lseek`.
 pub const SEEK_DATA: u32 = 3;
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// Sets blocks aside, in a volume with tiers below NVM a piece at a time: room is asked for in
+    /// Sets blocks aside, in a volume with tiers below NVM a piece at a time: space is asked for in
     /// NVM, and each piece can go down before the next. The last one changes the size.
     fn change_in_pieces(
         &self,
@@ -193,12 +193,12 @@ impl Session {
     ) -> Result<()> {
         let (mut start, end) = (range.start, range.end);
         if !self.is_tiered() {
-            return self.change_as_room_comes(caller, ino, change, keep, range);
+            return self.change_as_space_comes(caller, ino, change, keep, range);
         }
         if end - start <= PIECE_BYTES {
             return self.change_range(caller, ino, change, keep, range);
         }
-        self.look_for_room(caller, ino, range)?;
+        self.check_space(caller, ino, range)?;
         let unnamed = Caller {
             request: 0,
             ..*caller
@@ -212,9 +212,9 @@ impl Session {
     }
 
     /// Sets blocks aside in NVM alone. What a record sets aside beyond its blocks, in case each becomes an
-    /// extent of its own, is free again when it is digested: so a range that does not find room at once
+    /// extent of its own, is free again when it is digested: so a range that does not find space at once
     /// is set aside as far as it does, then the rest, until all that is free is the file's.
-    fn change_as_room_comes(
+    fn change_as_space_comes(
         &self,
         caller: &Caller,
         ino: u64,
@@ -226,18 +226,18 @@ impl Session {
         let mut tries = 0;
         loop {
             match self.change_range(caller, ino, change, keep, start..end) {
-                Err(Errno::NOSPC) if tries < ROOM_TRIES => {}
+                Err(Errno::NOSPC) if tries < SPACE_TRIES => {}
                 done => return done,
             }
             if tries == 0 {
-                self.look_for_room(caller, ino, start..end)?;
+                self.check_space(caller, ino, start..end)?;
             }
             tries += 1;
             let to = start / BLOCK * BLOCK + content_blocks(self.space()?.free) * BLOCK;
             if to <= start {
                 return Err(Errno::NOSPC);
             }
-            // All of it, if there is room by now.
+            // All of it, if there is space by now.
             if to < end {
                 let unnamed = Caller {
                     request: 0,
@@ -249,8 +249,8 @@ impl Session {
         }
     }
 
-    /// ENOSPC if all tiers together lack room for the blocks that a range has not got yet.
-    fn look_for_room(&self, caller: &Caller, ino: u64, range: std::ops::Range<u64>) -> Result<()> {
+    /// ENOSPC if all tiers together lack space for the blocks that a range has not got yet.
+    fn check_space(&self, caller: &Caller, ino: u64, range: std::ops::Range<u64>) -> Result<()> {
         let mut missing = 0;
         self.run(caller, Need::default(), |op| {
             let node = op.node(ino)?;

@@ -9,7 +9,7 @@
 //! * it is above [`WHOLE_BYTES_MAX`];
 //! * it cannot be stolen, and its records are above a quarter of the log
 //!   ([`shale_oplog::Writer::permit_bytes_max`]);
-//! * the volume lacks room for the whole of it, or it would end behind the largest file: then the
+//! * the volume lacks space for the whole of it, or it would end behind the largest file: then the
 //!   part that fits is written, as `write(2)` has it.
 //!
 //! Nothing is different for writes of one piece.
@@ -159,8 +159,8 @@ impl Session {
     }
 
     /// Takes blocks for a call that can go nowhere else as a whole, once what earlier calls have replaced is
-    /// free: a program that overwrites a file faster than its log is digested finds little room otherwise, however
-    /// large the volume. `false`: the volume lacks room.
+    /// free: a program that overwrites a file faster than its log is digested finds little space otherwise, however
+    /// large the volume. `false`: the volume lacks space.
     #[cold]
     fn take_blocks_later(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
         if !self.may_steal() {
@@ -173,8 +173,8 @@ impl Session {
         }
         for _ in 0..GRANT_TRIES {
             // The answer comes when they are free.
-            match self.get_room(needed * BLOCK) {
-                Ok(()) => self.return_room()?,
+            match self.acquire_space(needed * BLOCK) {
+                Ok(()) => self.return_space()?,
                 Err(Errno::NOSPC) => return Ok(false),
                 Err(e) => return Err(e),
             }

@@ -7,7 +7,7 @@
 
 use crate::client::grants::{BlockRun, Runs};
 use crate::client::op::Op;
-use crate::client::room::content_blocks;
+use crate::client::reservation::content_blocks;
 use crate::client::session::{Need, Session, final_errno};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Caller, without_set_id};
@@ -130,7 +130,7 @@ impl Session {
                 && let Some(fits) = self.part_that_fits(*at, piece)?
             {
                 piece = fits;
-                // Blocks to steal would have to be free besides the room.
+                // Blocks to steal would have to be free besides the space.
                 let place = (*at, whole, false);
                 written = self.write_piece(caller, ino, known, place, piece, flags);
             }
@@ -146,7 +146,7 @@ impl Session {
         }
     }
 
-    /// Of a piece that found no room, to be written from byte `at` on, what does by now; `None`: less than a
+    /// Of a piece that found no space, to be written from byte `at` on, what does by now; `None`: less than a
     /// block.
     #[cold]
     fn part_that_fits<'d>(&self, at: u64, piece: &'d [u8]) -> Result<Option<&'d [u8]>> {

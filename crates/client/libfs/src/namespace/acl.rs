@@ -5,7 +5,7 @@
 //! digest there, both by `shale_format::acl`.
 
 use crate::client::op::Op;
-use crate::client::room::blocks_bytes;
+use crate::client::reservation::blocks_bytes;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Caller, SetAttr};
@@ -13,7 +13,7 @@ use crate::inodes::flags::may_change;
 use crate::inodes::node::NodeState;
 use crate::namespace::access::{WRITE, may};
 use crate::namespace::meta::changed;
-use crate::namespace::xattrs::{blocks, most_blocks, room_for, with_xattrs};
+use crate::namespace::xattrs::{blocks, most_blocks, space_for, with_xattrs};
 use shale_format::Ino;
 use shale_format::acl::{Acl, AclError, AclKind, matters, permits};
 use shale_format::inode::time;
@@ -100,7 +100,7 @@ impl Op<'_> {
         Ok(may(self.caller, &state.inode, acl.as_ref(), want)?)
     }
 
-    /// The value of the list of an inode after a `chmod` to this mode, if that changes it, with the room that it needs.
+    /// The value of the list of an inode after a `chmod` to this mode, if that changes it, with the space that it needs.
     pub(crate) fn acl_with_mode(
         &mut self,
         state: &mut NodeState,
@@ -120,7 +120,7 @@ impl Op<'_> {
         }
         // As long as before, and written anew.
         let bytes = encoded_bytes(attrs);
-        self.need_room(blocks_bytes(
+        self.reserve_space(blocks_bytes(
             most_blocks(bytes).saturating_sub(blocks(bytes)),
         ))?;
         Ok(Some(new.encode()))
@@ -268,7 +268,7 @@ fn store(
     let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
     let value = acl.map(Acl::encode);
     let goes = value.is_none() && attrs.contains_key(name);
-    op.need_room(room_for(attrs, name, value.as_deref())?)?;
+    op.reserve_space(space_for(attrs, name, value.as_deref())?)?;
     let mut parts = Vec::with_capacity(2);
     let mut new = state.inode;
     if let Some(set) = set {

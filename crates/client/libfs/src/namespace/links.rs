@@ -8,7 +8,7 @@
 //! their end ([`Session::forget`]). That another client uses it is told with the lease.
 
 use crate::client::op::Op;
-use crate::client::room::TREE_BYTES;
+use crate::client::reservation::TREE_BYTES;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
@@ -70,7 +70,7 @@ impl Session {
             may_add_to(&locked[parent].inode)?;
             may_change(&locked[ino].inode)?;
             op.may_link(&locked[ino])?;
-            op.need_room(TREE_BYTES)?;
+            op.reserve_space(TREE_BYTES)?;
             let kind = kind_of_mode(locked[ino].inode.mode);
             let mut part = encode::link(Ino(parent), Ino(ino), kind, key.twin(), name);
             let end = op.append(&mut part)?;

@@ -1,7 +1,7 @@
 //! Attributes of inodes, targets of symbolic links, sizes of the file system.
 
 use crate::client::op::Op;
-use crate::client::room::UNTOLD_BLOCKS;
+use crate::client::reservation::UNTOLD_BLOCKS;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp, without_set_id};

@@ -5,7 +5,7 @@
 //! after it only memory changes.
 
 use crate::client::op::Op;
-use crate::client::room::{INODE_BYTES, TREE_BYTES, blocks_bytes};
+use crate::client::reservation::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
@@ -323,8 +323,8 @@ fn make_in(
     let blocks = u64::from(!fresh.target.is_empty());
     let default = op.acl(dir, AclKind::Default)?;
     let (fresh, attrs) = settled(fresh, default.as_ref());
-    let room = TREE_BYTES + INODE_BYTES + blocks_bytes(blocks);
-    op.need_new(fresh.record_bytes(name.len()), room, &attrs)?;
+    let reserve = TREE_BYTES + INODE_BYTES + blocks_bytes(blocks);
+    op.need_new(fresh.record_bytes(name.len()), reserve, &attrs)?;
     let inode = new_numbered(op, &dir.inode, &fresh)?;
     let ino = inode.ino;
     let body = create_body(&inode, key.twin());
@@ -494,21 +494,21 @@ fn dir_changed(dir: &mut NodeState, now_ns: i64, end: LogPos) {
 }
 
 impl Op<'_> {
-    /// Makes sure that an inode with these attributes can be made: with a record of `bytes` bytes, and `room` for it without
+    /// Makes sure that an inode with these attributes can be made: with a record of `bytes` bytes, and `reserve` for it without
     /// them.
     fn need_new(
         &mut self,
         bytes: usize,
-        room: u64,
+        reserve: u64,
         attrs: &Xattrs,
     ) -> std::result::Result<(), Stop> {
         if attrs.is_empty() {
-            return self.need_room(room);
+            return self.reserve_space(reserve);
         }
         let record =
             |(name, v): (&Vec<u8>, &Vec<u8>)| record_bytes(XattrBody::BYTES, name.len() + v.len());
         self.need_log((bytes + attrs.iter().map(record).sum::<usize>()) as u64)?;
-        self.need_room(room + blocks_bytes(most_blocks(encoded_bytes(attrs))))
+        self.reserve_space(reserve + blocks_bytes(most_blocks(encoded_bytes(attrs))))
     }
 
     /// Puts an inode that was just made, and is open from then on or not, into memory. Its number was

@@ -5,7 +5,7 @@
 //! rename lock, so the walk that looks for cycles sees a tree that stands still.
 
 use crate::client::op::Op;
-use crate::client::room::{INODE_BYTES, TREE_BYTES};
+use crate::client::reservation::{INODE_BYTES, TREE_BYTES};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
@@ -376,10 +376,10 @@ fn append(
     let name = if ends.target.is_none() { TREE_BYTES } else { 0 };
     let mut part = record(ask, ends, new_key, freed);
     if !ask.whiteout() {
-        op.need_room(name)?;
+        op.reserve_space(name)?;
         return Ok((None, op.append(&mut part)?));
     }
-    op.need_room(name + TREE_BYTES + INODE_BYTES)?;
+    op.reserve_space(name + TREE_BYTES + INODE_BYTES)?;
     let inode = new_numbered(op, dir, &Fresh::whiteout())?;
     let body = create_body(&inode, ends.source.key.twin());
     let made = encode::create(Ino(dir.ino), Ino(inode.ino), body, ask.from.1, b"");

@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use crate::client::op::Op;
-use crate::client::room::blocks_bytes;
+use crate::client::reservation::blocks_bytes;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
@@ -82,7 +82,7 @@ impl Session {
             if old.is_none() && flags & XATTR_REPLACE != 0 {
                 return Err(Errno::NODATA.into());
             }
-            op.need_room(room_for(attrs, name, Some(value))?)?;
+            op.reserve_space(space_for(attrs, name, Some(value))?)?;
             let end = op.append(&mut encode::set_xattr(Ino(ino), name, value))?;
             if let Some(attrs) = &mut state.xattrs {
                 attrs.insert(name.to_vec(), value.to_vec());
@@ -201,7 +201,7 @@ pub(crate) fn remove_xattr(
     if !attrs.contains_key(name) {
         return Err(Errno::NODATA.into());
     }
-    op.need_room(room_for(attrs, name, None)?)?;
+    op.reserve_space(space_for(attrs, name, None)?)?;
     let end = op.append(&mut encode::remove_xattr(Ino(ino), name))?;
     if let Some(attrs) = &mut state.xattrs {
         attrs.remove(name);
@@ -221,8 +221,8 @@ pub(crate) fn with_xattrs<'n>(
     Ok(state)
 }
 
-/// Room that attributes need when one of them gets another value, or goes. `ENOSPC`: they are too long together.
-pub(crate) fn room_for(attrs: &Xattrs, name: &[u8], value: Option<&[u8]>) -> Result<u64> {
+/// Space that attributes need when one of them gets another value, or goes. `ENOSPC`: they are too long together.
+pub(crate) fn space_for(attrs: &Xattrs, name: &[u8], value: Option<&[u8]>) -> Result<u64> {
     let entry = |value: &[u8]| XattrEntry::BYTES + name.len() + value.len();
     let now = encoded_bytes(attrs);
     let goes = attrs.get(name).map_or(0, |v| entry(v));

@@ -1,4 +1,4 @@
-//! Write calls above 1 MiB: one transaction each, also where blocks or room are scarce.
+//! Write calls above 1 MiB: one transaction each, also where blocks or space are scarce.
 
 use crate::place::{ME, Place};
 use shale_format::Ino;
@@ -191,7 +191,7 @@ fn verify(session: &Session, files: &BTreeMap<u64, Vec<u8>>) {
     }
 }
 
-/// What was written of a call where there was little room can be digested, by a daemon that runs and
+/// What was written of a call where there was little space can be digested, by a daemon that runs and
 /// by the next one.
 #[test]
 fn large_calls_fill_a_volume_and_are_digested() {

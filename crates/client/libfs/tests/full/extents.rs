@@ -24,7 +24,7 @@ fn write(session: &Session, ino: u64, part: u64, byte: u8) -> Result<(), Errno> 
     done.map(drop)
 }
 
-/// Makes a file, as far as there is room.
+/// Makes a file, as far as there is space.
 fn make(session: &Session, files: &mut Files, n: u32) -> Result<(), Errno> {
     let name = format!("file {n}").into_bytes();
     let ino = session.create(&ME, Ino::ROOT.0, &name, 0o644, 0)?.ino;

@@ -122,7 +122,7 @@ fn fill(session: &Session, name: &[u8]) -> u64 {
     at
 }
 
-/// Nobody waits for room to note that a file was read.
+/// Nobody waits for space to note that a file was read.
 fn read_some(place: &Place, session: &Session, files: &[(u64, Vec<u8>)]) {
     let waits = || {
         place

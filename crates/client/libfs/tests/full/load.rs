@@ -58,7 +58,7 @@ pub struct Load {
     pub refused: u64,
 }
 
-/// What a call came to: done, or no room.
+/// What a call came to: done, or no space.
 fn done<T>(result: Result<T, Errno>, refused: &mut u64) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -129,7 +129,7 @@ impl Load {
         }
     }
 
-    /// Makes a file of `bytes`; `false`: there was no room for all of it.
+    /// Makes a file of `bytes`; `false`: there was no space for all of it.
     pub fn make(&mut self, bytes: u64) -> bool {
         let name = self.fresh_name();
         let made = self.session.create(&ME, name.0, &name.1, 0o644, 0);

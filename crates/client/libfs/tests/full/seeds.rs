@@ -31,7 +31,7 @@ fn fill(load: &mut Load) {
     }
 }
 
-/// Room was set aside for everything that was digested: the reserves are whole, but for
+/// Space was reserved for everything that was digested: the reserves are whole, but for
 /// a few inner nodes that have split.
 #[track_caller]
 fn reserves_are_whole(place: &Place) {
@@ -45,8 +45,8 @@ fn reserves_are_whole(place: &Place) {
     );
 }
 
-/// Makes some space and has it digested, so that the records to come have room and wait.
-fn make_room(load: &mut Load) {
+/// Makes some space and has it digested, so that the records to come have space and wait.
+fn make_space(load: &mut Load) {
     let mut bytes = load.chance.below(6 << 20);
     while bytes > 0 {
         bytes = bytes.saturating_sub(load.unlink());
@@ -66,7 +66,7 @@ fn a_full_volume_is_recovered_to_its_last_record() {
         let mut load = Load::new(place.attach(true), seed);
         fill(&mut load);
         for kill in 0..6 {
-            make_room(&mut load);
+            make_space(&mut load);
             reserves_are_whole(&place);
             for _ in 0..load.chance.below(500) {
                 load.step();
@@ -97,7 +97,7 @@ fn a_running_daemon_digests_a_full_volume() {
         let mut load = Load::new(session.clone(), seed);
         fill(&mut load);
         for _ in 0..10 {
-            make_room(&mut load);
+            make_space(&mut load);
             for _ in 0..load.chance.below(200) {
                 load.step();
             }
@@ -115,7 +115,7 @@ fn a_running_daemon_digests_a_full_volume() {
 
 /// Each overwrite breaks the one extent of a file in two, so each file gets a tree.
 #[test]
-fn overwrites_that_break_every_extent_have_room() {
+fn overwrites_that_break_every_extent_have_space() {
     let mut place = Place::new(32);
     let mut load = Load::new(place.attach(true), 1);
     while load.make(8192) {}
@@ -142,7 +142,7 @@ fn overwrites_that_break_every_extent_have_room() {
 }
 
 /// The last name of every file goes while the file is in use: each becomes an orphan, and
-/// the directory of orphans grows without anybody asking for room.
+/// the directory of orphans grows without anybody asking for space.
 #[test]
 fn every_name_can_go_on_a_full_volume() {
     let mut place = Place::new(32);
@@ -167,7 +167,7 @@ fn every_name_can_go_on_a_full_volume() {
     place.check();
 }
 
-/// The first device below NVM comes to a full volume whose client has logged what sets no room aside for
+/// The first device below NVM comes to a full volume whose client has logged what reserves no space for
 /// it, and goes on.
 #[test]
 fn a_full_volume_gets_flash_under_a_client() {
@@ -179,7 +179,7 @@ fn a_full_volume_gets_flash_under_a_client() {
         fill(&mut load);
         let logged = || place.daemon().status_values().space.dirty_bytes;
         loop {
-            make_room(&mut load);
+            make_space(&mut load);
             for _ in 0..100 {
                 load.step();
             }

@@ -191,7 +191,7 @@ pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
     if let Err(result) = Buffer::new(into, size_of::<libc::stat>() as u64) {
         return result;
     }
-    // SAFETY: the program gave room for a `stat` there.
+    // SAFETY: the program gave space for a `stat` there.
     unsafe { (into as *mut libc::stat).write_unaligned(status) };
     0
 }
@@ -281,7 +281,7 @@ pub fn ioctl(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
     }
     // Behind the end it is less than nothing.
     let left = size.wrapping_sub(call.description().offset.load(Ordering::Relaxed));
-    // SAFETY: the program gave room for an `int` there.
+    // SAFETY: the program gave space for an `int` there.
     unsafe { (args[2] as *mut i32).write_unaligned(left as i32) };
     0
 }

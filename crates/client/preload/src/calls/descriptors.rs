@@ -40,7 +40,7 @@ fn add(fd: i64, index: u32) {
     }
 }
 
-/// A number that the table has no room for: only the kernel can serve it, so it has to
+/// A number that the table has no space for: only the kernel can serve it, so it has to
 /// serve all that share the offset.
 fn too_high(fd: i32, index: u32) {
     let d = description::get(index);

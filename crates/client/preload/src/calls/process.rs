@@ -138,7 +138,7 @@ impl Asked {
             nr::CLONE3 if args[1] as usize > size_of_val(block) => u64::MAX,
             nr::CLONE3 => {
                 let bytes = args[1] as usize;
-                // SAFETY: the program says that so many bytes are there, and there is room for them.
+                // SAFETY: the program says that so many bytes are there, and there is space for them.
                 unsafe {
                     let into = block.as_mut_ptr().cast::<u8>();
                     core::ptr::copy_nonoverlapping(args[0] as *const u8, into, bytes);

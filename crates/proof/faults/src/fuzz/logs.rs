@@ -2,7 +2,7 @@
 //! checksums that fit, recovered. Whatever is refused, the volume is whole.
 //!
 //! A record is: kind, flags, bytes of the body, bytes behind it (two), inode and offset (eight
-//! each), room (two); then the body and what is behind it.
+//! each), space (two); then the body and what is behind it.
 
 use std::sync::Arc;
 

@@ -116,7 +116,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         Request::Space,
         Request::Status,
         Request::Digest { upto: 0 },
-        Request::ReturnRoom { bytes: 4096 },
+        Request::ReturnCredit { bytes: 4096 },
         Request::Unlease { ino: 1 },
         Request::Doorbell,
         Request::Detach,

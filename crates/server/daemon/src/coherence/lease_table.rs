@@ -214,7 +214,7 @@ impl Table {
         self.entries.get_mut(&ino)
     }
 
-    /// Gives room back when few are left of many.
+    /// Shrinks when few are left of many.
     fn shrink(&mut self) {
         if self.entries.capacity() > ORDER_SPARE.max(8 * self.entries.len()) {
             self.entries.shrink_to(2 * self.entries.len());

@@ -8,7 +8,7 @@
 use super::clients::Clients;
 use super::gate::{OwnReader, OwnReaders};
 use super::grace::GracePeriods;
-use super::space::Supply;
+use super::space::FreeSpace;
 use parking_lot::{Condvar, Mutex};
 use shale_format::TxId;
 use shale_sys::mutants;
@@ -92,10 +92,10 @@ impl Reclaimer {
     }
 
     /// What could be given out by whoever waits until all that is free is released.
-    pub(crate) fn released_supply(&self) -> Supply {
+    pub(crate) fn released_space(&self) -> FreeSpace {
         // While it is locked no deferred block becomes a free one: each is counted once.
         let deferred = self.deferred.lock();
-        Supply::of(&self.volume).released(deferred.iter().map(|run| run.len).sum())
+        FreeSpace::of(&self.volume).released(deferred.iter().map(|run| run.len).sum())
     }
 
     /// The thread that makes passes, until [`Self::stop`].

@@ -16,7 +16,7 @@ use crate::connections::person::Person;
 use crate::connections::spare::Spare;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
-use crate::space::Credits;
+use crate::space::SpaceCredits;
 use crate::tiering::Tiering;
 use parking_lot::Mutex;
 use shale_format::LogPos;
@@ -102,7 +102,7 @@ pub(crate) struct Parts {
     pub(crate) digests: Arc<DigestScheduler>,
     pub(crate) leases: Arc<LeaseManager>,
     pub(crate) tiering: Arc<Tiering>,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) limits: Arc<RateLimits>,
 }
@@ -350,7 +350,7 @@ impl AttachService {
         }
         let digested = self.parts.digests.digest_to(client, u64::MAX);
         if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = &digested {
-            // Its records may name granted blocks and numbers, their room is spoken for, and
+            // Its records may name granted blocks and numbers, their space is spoken for, and
             // nobody may change what they change before they are digested: so it keeps
             // everything, leases too, until the next start.
             self.parts.clients.note_departed(client, halt.to_string());

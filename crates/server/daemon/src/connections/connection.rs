@@ -8,7 +8,7 @@ use crate::connections::client::{Client, Reach};
 use crate::connections::mappings::note_segments;
 use crate::error::DaemonError;
 use crate::services::Services;
-use crate::space::Supply;
+use crate::space::FreeSpace;
 use crate::stats::Observer;
 use crate::tiering::Unsent;
 use parking_lot::Mutex;
@@ -130,8 +130,8 @@ impl Connection {
                 wanted.max(least),
                 least,
             )),
-            Request::ReturnRoom { bytes } => {
-                self.services.credits.settle(client.id, bytes);
+            Request::ReturnCredit { bytes } => {
+                self.services.credits.release_credit(client.id, bytes);
                 plain(Reply::Done)
             }
             Request::Pace => plain(self.services.limits.pace(&client)),
@@ -262,7 +262,7 @@ impl Connection {
             Vec::new(),
         );
         let volume = &self.services.volume;
-        let supply = || Supply::of(volume);
+        let supply = || FreeSpace::of(volume);
         let held = client.grants.lock().blocks.blocks();
         let most = match client.trusted() {
             true => u64::MAX,

@@ -10,7 +10,7 @@
 use crate::coherence::lease_manager::LeaseManager;
 use crate::connections::client::Client;
 use crate::connections::person::Person;
-use crate::space::Credits;
+use crate::space::SpaceCredits;
 use parking_lot::Mutex;
 use shale_digest::{Authority, Change, OwnLog, Straight};
 use shale_format::Ino;
@@ -23,7 +23,7 @@ use std::collections::HashSet;
 /// Rights of one client during one call of the digester.
 pub(crate) struct Rights<'a> {
     client: &'a Client,
-    credits: &'a Credits,
+    credits: &'a SpaceCredits,
     leases: &'a LeaseManager,
     /// Numbers that the digester asked about and that are granted.
     asked_inos: Mutex<HashSet<u64>>,
@@ -34,7 +34,7 @@ impl<'a> Rights<'a> {
     /// `straight`: what goes below NVM at once; the caller has the turn of migration.
     pub(crate) fn new(
         client: &'a Client,
-        credits: &'a Credits,
+        credits: &'a SpaceCredits,
         leases: &'a LeaseManager,
         straight: Option<Straight>,
     ) -> Self {
@@ -70,7 +70,7 @@ impl Authority for Rights<'_> {
         self.client.may_steal && self.client.grants.lock().blocks.contains(run)
     }
 
-    fn room(&self) -> Option<u64> {
+    fn credit(&self) -> Option<u64> {
         let given = || self.credits.of(self.client.id);
         (!self.client.trusted()).then(given)
     }
@@ -113,7 +113,7 @@ pub(crate) struct LeftRights {
     pub(crate) own: OwnLog,
     /// Bytes that were free before any log was digested: what all clients had set aside for
     /// their records was no more than that.
-    pub(crate) room: u64,
+    pub(crate) credit: u64,
 }
 
 impl Authority for LeftRights {
@@ -129,8 +129,8 @@ impl Authority for LeftRights {
         true
     }
 
-    fn room(&self) -> Option<u64> {
-        Some(self.room)
+    fn credit(&self) -> Option<u64> {
+        Some(self.credit)
     }
 
     fn keeps_set_id(&self) -> bool {

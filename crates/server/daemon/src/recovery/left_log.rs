@@ -28,7 +28,7 @@ pub(crate) struct Left {
     /// Where its records end.
     pub(crate) head: LogPos,
     /// Bytes that its records may have set aside, if somebody else than root wrote it.
-    pub(crate) room_bytes: u64,
+    pub(crate) credit: u64,
     pub(crate) outcome: Outcome,
 }
 

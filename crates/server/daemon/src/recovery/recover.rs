@@ -16,7 +16,7 @@
 //! Space is as it was for the last daemon, and more: idle grants are free again, and with
 //! no client whatever a chunk frees is free for the next. So what could be digested then
 //! can be now. A log that cannot (a damaged medium) is *left*: its slot, file, blocks and
-//! room stay, and so do the inodes that it names, orphans too; nobody may change those.
+//! space stay, and so do the inodes that it names, orphans too; nobody may change those.
 //!
 //! When the mount survived, the kernel sends unanswered requests again. What the logs of
 //! its connection did for requests is collected *before* they go. A log that
@@ -86,7 +86,7 @@ pub(crate) struct Recovered {
 /// What logs that could not be digested hold on to.
 #[derive(Default)]
 pub(crate) struct Undigested {
-    /// Room that their records have set aside.
+    /// Space that their records have set aside.
     pub(crate) reserve_bytes: u64,
     /// Inodes that they change and that are no directories: those of others could not be
     /// told apart by their number alone.
@@ -124,9 +124,9 @@ impl Recovery<'_> {
         report.logs = logs.len();
         self.end_all(&logs);
         let space = self.volume.space();
-        let room_bytes = (space.free + space.pending) * BLOCK_BYTES as u64;
+        let credit = (space.free + space.pending) * BLOCK_BYTES as u64;
         for log in &mut logs {
-            log.room_bytes = room_bytes;
+            log.credit = credit;
         }
         failpoints::reach("recovery-open");
         self.survey(&mut logs);
@@ -222,7 +222,7 @@ impl Recovery<'_> {
                     uid: slot.uid,
                     groups: groups_of_user(slot.uid),
                 }),
-                room_bytes: 0,
+                credit: 0,
                 taken: RunSet::default(),
                 named: HashSet::new(),
                 head: LogPos(slot.digested),
@@ -297,7 +297,7 @@ impl Recovery<'_> {
     }
 
     fn digest(&self, logs: &mut [Left]) {
-        // A log whose writer may have lied about the room it needs comes after the others.
+        // A log whose writer may have lied about the space it needs comes after the others.
         let (foreign, own): (Vec<&mut Left>, Vec<&mut Left>) =
             logs.iter_mut().rev().partition(|l| l.writer.is_some());
         for jobs in [own, foreign] {
@@ -369,8 +369,12 @@ impl Recovery<'_> {
         let authority: &dyn Authority = match log.writer.clone() {
             None => &own,
             Some(person) => {
-                let room = log.room_bytes;
-                left = LeftRights { person, own, room };
+                let credit = log.credit;
+                left = LeftRights {
+                    person,
+                    own,
+                    credit,
+                };
                 &left
             }
         };

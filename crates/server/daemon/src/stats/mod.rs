@@ -10,7 +10,7 @@ use crate::connections::tally::Written;
 use crate::rate_sampler::RateStatus;
 use crate::recovery::recover::RecoveryReport;
 use crate::services::Services;
-use crate::space::Supply;
+use crate::space::FreeSpace;
 use crate::tiering::BadBlock;
 use serde::Serialize;
 use shale_digest::DigestStats;
@@ -26,7 +26,7 @@ use tiers::{MigrationStatus, TierStatus};
 
 /// Inodes whose leases move most that are shown.
 const BOUNCING_MAX: usize = 8;
-/// What fits a message, with room to spare.
+/// What fits a message, with space to spare.
 const TEXT_BYTES_MAX: usize = 60 << 10;
 
 /// Everything `status` tells. The JSON of it is an interface: keys are not renamed.
@@ -366,7 +366,7 @@ impl<'s> Observer<'s> {
 
     fn space_status(&self) -> SpaceStatus {
         let block = BLOCK_BYTES as u64;
-        let supply = Supply::of(&self.of.volume);
+        let supply = FreeSpace::of(&self.of.volume);
         let blocks = &supply.blocks;
         SpaceStatus {
             total_bytes: blocks.total * block,
@@ -378,7 +378,7 @@ impl<'s> Observer<'s> {
             mappings: self.of.mappings.count(),
             granted_bytes: blocks.taken * block,
             credit_bytes: self.of.credits.outstanding(),
-            reserve_bytes: supply.kept(),
+            reserve_bytes: supply.kept_back(),
             dirty_bytes: self.of.clients.snapshot().iter().map(|c| c.backlog()).sum(),
             inodes: supply.inodes,
         }

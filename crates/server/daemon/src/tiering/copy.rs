@@ -99,7 +99,7 @@ fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
 
 impl Tiering {
     /// Writes a block that its device does not give anew elsewhere, from the copy that is kept in memory. `false`: there is
-    /// none, or no room.
+    /// none, or no space.
     pub(crate) fn mend_block(&self, inode: &Inode, at: u64, from: BlockAddr) -> bool {
         let generation = self.volume.view().generation(from);
         let kept = |generation| self.digester.tail_blocks().has(from, generation);
@@ -119,7 +119,7 @@ impl Tiering {
         let _turn = self.turn();
         let tier = from.tier().unwrap_or(TierId::Nvm);
         let moved = self.move_to(&[block], tier);
-        // Where its own tier is full it may find room above.
+        // Where its own tier is full it may find space above.
         let moved = moved.or_else(|_| self.move_to(&[block], TierId::Nvm));
         moved.is_ok_and(|blocks| blocks == 1)
     }
@@ -175,13 +175,13 @@ impl Tiering {
         Ok(())
     }
 
-    /// Leaves of a batch what the spare of a tier below has room for. Whether that is not all.
+    /// Leaves of a batch what the spare of a tier below has space for. Whether that is not all.
     fn clip(&self, batch: &mut Vec<Wanted>, target: Target) -> bool {
         let space = self.volume.lower_space(target.tier);
         let Some(space) = space.filter(|_| !target.last) else {
             return false;
         };
-        let mut left = space.room;
+        let mut left = space.available;
         let mut clipped = false;
         batch.retain_mut(|w| {
             clipped |= w.blocks > left;

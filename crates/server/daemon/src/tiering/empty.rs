@@ -2,8 +2,8 @@
 
 use super::Tiering;
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
-use super::policy::no_room;
-use crate::space::Supply;
+use super::policy::no_space;
+use crate::space::FreeSpace;
 use shale_format::TierId;
 use shale_volume::{Result, Run, VolumeError, ZoneInfo};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const LOOK_BLOCKS: u64 = BATCH_BLOCKS * 16;
 pub(super) const STUCK_WAIT: Duration = Duration::from_secs(5);
 /// The same for a device with zones that are worn out: what cannot be read may stay so for ever.
 const WORN_WAIT: Duration = Duration::from_secs(60);
-/// Part of the room in NVM that is left to others when blocks come up.
+/// Part of the space in NVM that is left to others when blocks come up.
 const LEFT_PART: u64 = 16;
 
 /// A device that cannot be emptied now, and why.
@@ -61,24 +61,24 @@ impl Tiering {
 impl Tiering {
     /// Bytes of NVM that could be given out now.
     pub(crate) fn available_now(&self) -> u64 {
-        let supply = self.reclaimer.released_supply();
+        let supply = self.reclaimer.released_space();
         self.credits.available(&supply)
     }
 
     /// Blocks of NVM that may be taken from below: not so many that they would soon go back.
-    pub(super) fn room_above(&self) -> u64 {
+    pub(super) fn available_in_nvm(&self) -> u64 {
         let (used, mark) = self.used_and_mark(self.migrate_percent());
         let available = self.available_now() / BLOCK;
         (available - available / LEFT_PART).min(mark.saturating_sub(used))
     }
 
-    /// Blocks that the volume has room for outside of one device.
-    pub(crate) fn room_elsewhere(&self, tier: TierId, device: usize) -> u64 {
+    /// Blocks that the volume has space for outside of one device.
+    pub(crate) fn available_elsewhere(&self, tier: TierId, device: usize) -> u64 {
         let below = [TierId::Ssd, TierId::Hdd].map(|t| {
             let without = (t == tier).then_some(device);
             self.volume.lower_possible(t, without)
         });
-        below.iter().sum::<u64>() + self.room_above()
+        below.iter().sum::<u64>() + self.available_in_nvm()
     }
 
     /// Moves on what a device holds that is being emptied, or what its zones that are worn out hold. Gives the
@@ -106,7 +106,7 @@ impl Tiering {
                         let lack = left * BLOCK;
                         let why = match e {
                             VolumeError::NoSpace { .. } => format!(
-                                "no room for {lack} bytes that are left {place}: add a device or \
+                                "no space for {lack} bytes that are left {place}: add a device or \
                                  remove files"
                             ),
                             other => other.to_string(),
@@ -134,7 +134,7 @@ impl Tiering {
         }
         let unreadable = self.counts().unreadable_blocks;
         let mut moved = 0;
-        // Whoever waits for room in NVM has his turn in between.
+        // Whoever waits for space in NVM has his turn in between.
         for part in parts(wanted) {
             if !self.may_move() {
                 self.ring();
@@ -151,7 +151,7 @@ impl Tiering {
             return Err(VolumeError::Lower(why.to_owned()));
         }
         match moved {
-            0 => Err(no_room(live)),
+            0 => Err(no_space(live)),
             moved => Ok(moved),
         }
     }
@@ -184,31 +184,31 @@ impl Tiering {
         zones.into_iter().take_while(enough).collect()
     }
 
-    /// Blocks that the volume has room for in one tier.
-    pub(super) fn room_in(&self, tier: TierId) -> u64 {
+    /// Blocks that the volume has space for in one tier.
+    pub(super) fn available_in(&self, tier: TierId) -> u64 {
         match tier {
-            TierId::Nvm => self.room_above(),
+            TierId::Nvm => self.available_in_nvm(),
             tier => self.volume.lower_possible(tier, None),
         }
     }
 
-    /// Moves blocks from below to NVM, as many as there is room for. Gives the blocks moved. The
+    /// Moves blocks from below to NVM, as many as there is space for. Gives the blocks moved. The
     /// caller has the turn.
     pub(super) fn move_up(&self, wanted: &[Wanted]) -> Result<u64> {
         let (tier, last) = (TierId::Nvm, false);
         self.move_blocks(wanted, Target { tier, last })
     }
 
-    /// Blocks of NVM for what comes up from below; nobody is given the room meanwhile.
+    /// Blocks of NVM for what comes up from below; nobody is given the space meanwhile.
     pub(super) fn allocate_above(&self, blocks: u64) -> Result<Vec<Run>> {
-        let supply = || Supply::of(&self.volume);
+        let supply = || FreeSpace::of(&self.volume);
         self.credits.with_available(supply, |available| {
-            let room = (available - available / LEFT_PART) / BLOCK;
-            match blocks <= room {
+            let space = (available - available / LEFT_PART) / BLOCK;
+            match blocks <= space {
                 true => self.volume.allocate(blocks, None),
                 false => Err(VolumeError::NoSpace {
                     wanted: blocks,
-                    free: room,
+                    free: space,
                 }),
             }
         })

@@ -1,10 +1,10 @@
 //! Blocks of the inode file below NVM.
 //!
-//! They go down when data alone cannot make the room that is wanted, the coldest first; a block
+//! They go down when data alone cannot free the space that is wanted, the coldest first; a block
 //! holds 16 inodes. They come back when one of their inodes is about to change: before a client gets
 //! the lease under which it may change an inode, the inode's block is in NVM, and it stays there as long as
-//! that lease is held. So no record of a log is about an inode that lies below, and none has to set
-//! room aside for its return. Those that are read again and again come back as data does (`rise`).
+//! that lease is held. So no record of a log is about an inode that lies below, and none has to reserve
+//! space for its return. Those that are read again and again come back as data does (`rise`).
 //!
 //! A batch goes as one of data does (`mover`), but for one thing: slots change in place, so that
 //! the transaction compares what was copied with what is there. Who holds a lease to change is asked for
@@ -38,7 +38,7 @@ pub(super) const RETURNS_MAX: u64 = 64;
 pub(super) const NONE_LEFT: VolumeError = VolumeError::NoSpace { wanted: 1, free: 0 };
 /// So many batches of which all is in use are passed over at a time.
 pub(super) const TRIES: usize = 8;
-/// Nobody waiting for room, they are listed anew so long after none could move.
+/// Nobody waiting for space, they are listed anew so long after none could move.
 pub(super) const LIST_EVERY: Duration = Duration::from_secs(5);
 
 /// A block of the inode file, and how cold it was when it was looked at.
@@ -123,7 +123,7 @@ impl Tiering {
     /// who is about to get a lease to change it.
     ///
     /// # Errors
-    /// A block cannot be read, or there is no room for it.
+    /// A block cannot be read, or there is no space for it.
     pub(crate) fn raise_inode(&self, ino: u64) -> Result<Option<Stays<'_>>> {
         if !self.volume.superblock().can_have_tiers() {
             return Ok(None);
@@ -138,7 +138,7 @@ impl Tiering {
         Ok(Some(stays))
     }
 
-    /// Whether [`Self::raise_inode`] has nothing to bring back, or room for it: for who would rather do without than
+    /// Whether [`Self::raise_inode`] has nothing to bring back, or space for it: for who would rather do without than
     /// wait until others have gone down.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Tiering {
     fn block_for_return(&self) -> Result<BlockAddr> {
         let first = |runs: Vec<Run>| runs.first().map(|run| run.addr);
         let above = || self.allocate_above(1).ok().and_then(first);
-        if let Some(addr) = above().or_else(|| self.once_room(BLOCK, above)) {
+        if let Some(addr) = above().or_else(|| self.take_after_reclaim(BLOCK, above)) {
             return Ok(addr);
         }
         let _reserve = self.inodes.reserve.lock();
@@ -224,7 +224,7 @@ impl Tiering {
         }
     }
 
-    /// Blocks of NVM that may come back although nobody has set room aside for them: what the fixed
+    /// Blocks of NVM that may come back although nobody has reserved space for them: what the fixed
     /// reserve has more than it is for.
     pub(super) fn returns_left(&self) -> u64 {
         let space = self.volume.space();
@@ -244,7 +244,7 @@ impl Tiering {
     }
 
     /// Moves blocks of inodes out of NVM, the coldest first: about `blocks` blocks, one batch at most.
-    /// Gives how many moved. `asked`: somebody waits for the room.
+    /// Gives how many moved. `asked`: somebody waits for the space.
     pub(super) fn sink_inodes(&self, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
@@ -269,8 +269,8 @@ impl Tiering {
                 .downgrade(cold.iter().flat_map(|&fb| inos_of(fb)));
             for (n, &tier) in tiers.iter().enumerate() {
                 let below = tiers.get(n + 1).copied();
-                if let Err(e) = self.make_room_on(tier, below, cold.len() as u64) {
-                    tracing::debug!(?tier, "no room is made: {e}");
+                if let Err(e) = self.reclaim_on(tier, below, cold.len() as u64) {
+                    tracing::debug!(?tier, "no space is freed: {e}");
                 }
                 let last = false;
                 let moved = self.move_inode_blocks(&cold, Target { tier, last })?;
@@ -427,12 +427,12 @@ impl Tiering {
         let staying = self.inodes.staying.lock();
         let mut txn = self.volume.begin();
         let (mut moved, mut unused) = (0, Vec::new());
-        let room = txn.journal_room() / 4 * 3;
+        let space = txn.journal_capacity() / 4 * 3;
         for c in copied {
             let down = c.from.tier() == Some(TierId::Nvm);
             let held = || self.leases.table().any_exclusive(inos_of(c.at));
             let used = down && (staying.contains_key(&c.at) || held());
-            let fits = txn.journal_bytes() < room;
+            let fits = txn.journal_bytes() < space;
             if fits && !used && txn.move_inode_block(FileBlock(c.at), (c.from, c.to), &c.bytes)? {
                 moved += 1;
             } else {

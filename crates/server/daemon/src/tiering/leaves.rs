@@ -1,8 +1,8 @@
 //! Leaves of trees below NVM: of files' extents, and of directories.
 //!
-//! Those of extents go down when data makes no room that is wanted, before inodes: a leaf is 4 KiB for one file, an
+//! Those of extents go down when data frees no space that is wanted, before inodes: a leaf is 4 KiB for one file, an
 //! inode a sixteenth of that, and after its inode has gone below a file's leaves could not. Those of directories go
-//! when nothing else makes room. Of the inode first that was changed or read longest ago, all of them. They come
+//! when nothing else frees space. Of the inode first that was changed or read longest ago, all of them. They come
 //! back, all of them, before a client gets the lease under which it may change the inode, and stay as long as that
 //! is held: no record of a log is about a file or a directory with leaves below. Those of a directory that is read
 //! again and again come back as data does (`rise`); those of a file with the data that does.
@@ -11,7 +11,7 @@
 //!
 //! Not moved: those of the root directory, of an orphan (it is freed without a lease), of a file with data in NVM (which
 //! goes first) or with its inode below, of what is pinned to NVM, is open, has more than [`LEAVES_AT_ONCE`] leaves, and, unless
-//! somebody waits for room, of a directory that changed within [`LATELY`].
+//! somebody waits for space, of a directory that changed within [`LATELY`].
 
 use super::Tiering;
 use super::blocks::Copied;
@@ -30,7 +30,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A directory that changed no longer ago than this stays, unless somebody waits for room.
+/// A directory that changed no longer ago than this stays, unless somebody waits for space.
 const LATELY: Duration = Duration::from_secs(5);
 
 /// Pieces of a file that are asked when they were used; of a larger one as many, evenly.
@@ -188,7 +188,7 @@ impl Tiering {
     /// reserve, where that is enough.
     fn blocks_for_return(&self, blocks: u64) -> Result<Vec<Run>> {
         let above = || self.allocate_above(blocks).ok();
-        if let Some(runs) = above().or_else(|| self.once_room(blocks * BLOCK, above)) {
+        if let Some(runs) = above().or_else(|| self.take_after_reclaim(blocks * BLOCK, above)) {
             return Ok(runs);
         }
         let _reserve = self.inodes.reserve.lock();
@@ -205,7 +205,7 @@ impl Tiering {
     }
 
     /// Moves leaves out of NVM, of the coldest first: of files or directories with about `blocks` leaves.
-    /// Gives how many moved. `asked`: somebody waits for the room.
+    /// Gives how many moved. `asked`: somebody waits for the space.
     pub(super) fn sink_leaves(&self, of: Of, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
@@ -236,8 +236,8 @@ impl Tiering {
                 let wanted: Vec<Wanted> =
                     wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
                 let below = tiers.get(n + 1).copied();
-                if let Err(e) = self.make_room_on(tier, below, wanted.len() as u64) {
-                    tracing::debug!(?tier, "no room is made: {e}");
+                if let Err(e) = self.reclaim_on(tier, below, wanted.len() as u64) {
+                    tracing::debug!(?tier, "no space is freed: {e}");
                 }
                 let moved = self.move_leaves(&wanted, Target { tier, last: false })?;
                 if moved > 0 {

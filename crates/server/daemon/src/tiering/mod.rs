@@ -9,12 +9,12 @@
 //! * `inodes`: blocks of inodes below NVM; `leaves`: leaves of extents and directories; `blocks`: copies of both;
 //!   `returns`: what a batch of data may bring back; `raised`: what came back for a lease stays a while;
 //! * `pace`: the limit;
-//! * `room`: making room, tier by tier;
+//! * `reclaim`: reclaiming space, tier by tier;
 //! * `straight`: what goes below without having been in NVM;
 //! * `rise`: what clients read often below NVM comes back.
 //!
 //! It begins when NVM is 95% full (a setting) and goes on until 5% less are. Whoever waits for
-//! room that NVM does not have has it made at once, whatever the speed is set to.
+//! space that NVM does not have has it reclaimed at once, whatever the speed is set to.
 //!
 //! One batch moves at a time (`turn`). Lock order: `turn`, then the digester's turns, then the
 //! volume's transaction. While a batch is copied it is a reader of the daemon's own, so no block
@@ -34,9 +34,9 @@ mod pace;
 mod pin;
 mod policy;
 mod raised;
+mod reclaim;
 mod returns;
 mod rise;
-mod room;
 mod straight;
 #[cfg(test)]
 mod tests;
@@ -44,7 +44,7 @@ mod tests;
 pub use pace::Speed;
 pub use pin::PinReport;
 pub(crate) use policy::Recency;
-pub(crate) use raised::ROOM_WAIT;
+pub(crate) use raised::SPACE_WAIT;
 pub(crate) use straight::STRAIGHT_BYTES;
 
 use crate::coherence::lease_manager::LeaseManager;
@@ -52,7 +52,7 @@ use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::accounts::Accounts;
 use crate::connections::clients::Clients;
 use crate::connections::mappings::Mappings;
-use crate::space::Credits;
+use crate::space::SpaceCredits;
 pub use bad_blocks::BadBlock;
 use bad_blocks::BadBlocks;
 pub use device_usage::Holding;
@@ -80,7 +80,7 @@ use std::time::Duration;
 pub const MIGRATE_AT_PERCENT: u32 = 95;
 /// Percentage points below the mark at which it ends.
 const DOWN_PERCENT: u32 = 5;
-/// How often the file systems of images that found no room are looked at, in nanoseconds.
+/// How often the file systems of images that found no space are looked at, in nanoseconds.
 const FULL_RETRY_NS: u64 = 10_000_000_000;
 /// Bytes that such a file system has to have for its image to be used again.
 const FULL_RETRY_BYTES: u64 = 16 << 20;
@@ -106,9 +106,9 @@ pub struct MigrationCounts {
     pub batches: u64,
     /// Bytes copied in vain: they changed meanwhile.
     pub vain_bytes: u64,
-    /// Times somebody waited for room.
+    /// Times somebody waited for space.
     pub waits: u64,
-    /// The longest that a call waited for room in NVM, in ns: digest, moving, and what was freed given out.
+    /// The longest that a call waited for space in NVM, in ns: digest, moving, and what was freed given out.
     pub longest_wait_ns: u64,
     /// Times a client lacked blocks below NVM and asked for them.
     pub client_reads: u64,
@@ -197,7 +197,7 @@ pub(crate) struct Parts {
     pub(crate) reclaimer: Arc<Reclaimer>,
     pub(crate) leases: Arc<LeaseManager>,
     pub(crate) digester: Arc<Digester>,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) logs: Weak<dyn LogDigester>,
@@ -213,7 +213,7 @@ pub(crate) struct Tiering {
     reclaimer: Arc<Reclaimer>,
     leases: Arc<LeaseManager>,
     digester: Arc<Digester>,
-    credits: Arc<Credits>,
+    credits: Arc<SpaceCredits>,
     accounts: Arc<Accounts>,
     mappings: Arc<Mappings>,
     /// Gone once the daemon is.
@@ -347,7 +347,7 @@ impl Tiering {
         counts.direct_reads.fetch_add(reads, Ordering::Relaxed);
     }
 
-    /// A call has waited so long for room in NVM.
+    /// A call has waited so long for space in NVM.
     fn count_wait(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.counts.longest_wait.fetch_max(ns, Ordering::Relaxed);
@@ -413,7 +413,7 @@ impl Tiering {
                 self.retry_full();
             }
             self.take_reports();
-            // What waits for room has its turn in between.
+            // What waits for space has its turn in between.
             if self.may_move() && self.empty_devices() > 0 {
                 self.ring();
             }
@@ -427,14 +427,14 @@ impl Tiering {
         }
     }
 
-    /// Uses devices again whose images found no room, when their file system has some.
+    /// Uses devices again whose images found no space, when their file system has some.
     fn retry_full(&self) {
-        let has_room = |path: &str| {
+        let has_space = |path: &str| {
             let space = HostSpace::of(Path::new(path));
             space.is_ok_and(|s| s.free_bytes >= FULL_RETRY_BYTES)
         };
         for tier in LOWER {
-            if self.volume.retry_full(tier, has_room) {
+            if self.volume.retry_full(tier, has_space) {
                 *self.last_error.lock() = None;
             }
         }
@@ -456,7 +456,7 @@ impl Tiering {
             if above == 0 {
                 break;
             }
-            // Who waits for room has his turn after each batch.
+            // Who waits for space has his turn after each batch.
             if self.move_down_all(above.min(self.at_once(mover::BATCH_BLOCKS)), false)? == 0 {
                 break;
             }
@@ -465,7 +465,7 @@ impl Tiering {
         Ok(())
     }
 
-    /// Moves data down, and where that makes no room leaves of extents, then inodes, then directories. Gives the
+    /// Moves data down, and where that frees no space leaves of extents, then inodes, then directories. Gives the
     /// blocks. `asked`: somebody waits.
     fn move_down_all(&self, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
         let moved = match self.move_down(blocks, asked)? {
@@ -487,9 +487,9 @@ impl Tiering {
         *self.last_error.lock() = Some(error.to_string());
     }
 
-    /// Makes room in NVM for somebody who waits: at least `bytes`, if there is that much to
-    /// move and room below. Whether anything moved, or others made the room meanwhile.
-    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+    /// Reclaims space in NVM for somebody who waits: at least `bytes`, if there is that much to
+    /// move and space below. Whether anything moved, or others made the space meanwhile.
+    pub(crate) fn reclaim_space(&self, bytes: u64) -> bool {
         self.counts.waits.fetch_add(1, Ordering::Relaxed);
         if self.wait_for_turn() && self.available_now() >= bytes {
             return true;

@@ -68,7 +68,7 @@ impl Wanted {
         }
     }
 
-    /// Whether it may go to a tier to make room for others.
+    /// Whether it may go to a tier to free space for others.
     pub(super) fn may_go(&self, to: TierId) -> bool {
         self.pin.is_none_or(|pin| pin >= to)
     }
@@ -104,7 +104,7 @@ pub(super) struct Target {
 }
 
 impl Tiering {
-    /// Moves blocks; fewer where the target has no more room or something changed meanwhile.
+    /// Moves blocks; fewer where the target has no more space or something changed meanwhile.
     /// Gives the blocks moved. The caller has the turn.
     pub(super) fn move_blocks(&self, wanted: &[Wanted], target: Target) -> Result<u64> {
         let of_inodes = |w: &&Wanted| w.ino == Ino::NONE.0;

@@ -15,7 +15,7 @@ const FEW_BLOCKS: u64 = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Speed {
-    /// Nothing moves unless somebody waits for room.
+    /// Nothing moves unless somebody waits for space.
     pub paused: bool,
     /// Bytes a second; 0: no limit.
     pub limit: u64,

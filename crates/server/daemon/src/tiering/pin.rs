@@ -2,7 +2,7 @@
 //!
 //! That a file is pinned stands in its inode, so it outlives everything. New files of a pinned directory
 //! inherit it. A pinned file is written to NVM like any other; pinned to a slower tier it moves
-//! there when NVM has to make room, and no further. Only emptying a device moves it elsewhere.
+//! there when NVM has to free space, and no further. Only emptying a device moves it elsewhere.
 
 use super::Tiering;
 use super::empty::parts;
@@ -23,14 +23,14 @@ pub struct PinReport {
     pub inodes: u64,
     /// Bytes that are to come to the tier.
     pub elsewhere_bytes: u64,
-    /// Bytes that the tier has room for.
-    pub room_bytes: u64,
+    /// Bytes that the tier has space for.
+    pub available_bytes: u64,
     /// Bytes that came to it.
     pub moved_bytes: u64,
 }
 
 impl Tiering {
-    /// What pinning these inodes to a tier would move, and what there is room for.
+    /// What pinning these inodes to a tier would move, and what there is space for.
     pub(crate) fn look_at_pins(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
         let mut report = PinReport {
             inodes: inos.len() as u64,
@@ -47,7 +47,7 @@ impl Tiering {
             let all = self.elsewhere(ino, tier, usize::MAX)?;
             report.elsewhere_bytes += all.iter().map(|w| w.blocks * BLOCK).sum::<u64>();
         }
-        report.room_bytes = self.room_in(tier) * BLOCK;
+        report.available_bytes = self.available_in(tier) * BLOCK;
         Ok(report)
     }
 
@@ -55,11 +55,11 @@ impl Tiering {
     pub(crate) fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
         let turn = self.turn();
         let mut report = self.look_at_pins(inos, tier)?;
-        if report.elsewhere_bytes > report.room_bytes {
-            let lack = report.elsewhere_bytes - report.room_bytes;
+        if report.elsewhere_bytes > report.available_bytes {
+            let lack = report.elsewhere_bytes - report.available_bytes;
             let why = format!(
-                "{} bytes are to come there, and there is room for {}: {lack} bytes are missing",
-                report.elsewhere_bytes, report.room_bytes
+                "{} bytes are to come there, and there is space for {}: {lack} bytes are missing",
+                report.elsewhere_bytes, report.available_bytes
             );
             return Err(VolumeError::Lower(why).into());
         }
@@ -88,7 +88,7 @@ impl Tiering {
         Ok(())
     }
 
-    /// Brings what a file holds to a tier; who waits for room has his turn in between. What is
+    /// Brings what a file holds to a tier; who waits for space has his turn in between. What is
     /// written meanwhile comes later. Gives the blocks.
     fn bring(&self, ino: u64, tier: TierId) -> Result<u64> {
         let all = self.elsewhere(ino, tier, usize::MAX)?;

@@ -318,8 +318,8 @@ pub(super) fn oldest(zones: &[ZoneInfo], most: usize) -> Vec<ZoneInfo> {
     full
 }
 
-/// Nothing below has room.
-pub(super) fn no_room(wanted: u64) -> VolumeError {
+/// Nothing below has space.
+pub(super) fn no_space(wanted: u64) -> VolumeError {
     VolumeError::NoSpace { wanted, free: 0 }
 }
 
@@ -330,7 +330,7 @@ mod tests {
     use shale_volume::{Heat, ZonePlace};
 
     #[test]
-    fn an_old_zone_that_is_all_but_live_is_not_cleaned_before_one_that_gives_room() {
+    fn an_old_zone_that_is_nearly_all_live_is_not_cleaned_before_one_that_frees_space() {
         let zone = |zone: u64, live: u64, txid: u64| ZoneInfo {
             place: ZonePlace {
                 zone,

@@ -17,11 +17,11 @@ const FIRST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(5);
 /// What comes back no later than this after it could go has come back soon.
 const SOON: Duration = Duration::from_secs(10);
-/// Who needs a lease, and finds no room because others have to stay, waits no longer.
+/// Who needs a lease, and finds no space because others have to stay, waits no longer.
 pub(super) const LEASE_WAIT: Duration = Duration::from_secs(10);
-/// Who needs room for new things does not wait longer: where nothing can go but what is needed again at once, the
+/// Who needs space for new things does not wait longer: where nothing can go but what is needed again at once, the
 /// volume is full.
-pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(250);
+pub(crate) const SPACE_WAIT: Duration = Duration::from_millis(250);
 /// More are not remembered without looking which are over.
 const KEPT: usize = 4096;
 
@@ -78,7 +78,7 @@ impl Raised {
 }
 
 impl Tiering {
-    /// Takes room in NVM; anew, within `most`, when something may go that had come back for others.
+    /// Takes space in NVM; anew, within `most`, when something may go that had come back for others.
     ///
     /// # Errors
     /// What `take` says at last.

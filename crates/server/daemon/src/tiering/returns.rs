@@ -1,5 +1,5 @@
 //! What a batch of data brings back to NVM, as what maps its blocks changes there: blocks of inodes, and leaves of
-//! extents. It is bounded before anything is copied: where NVM is full, a batch is cut to what there is room for.
+//! extents. It is bounded before anything is copied: where NVM is full, a batch is cut to what there is space for.
 
 use super::Tiering;
 use super::mover::Wanted;

@@ -34,7 +34,7 @@ const TIMES: u64 = 2;
 const HALVED_AFTER: u64 = 64;
 /// Pieces that are remembered.
 const PIECES_MAX: usize = 1 << 16;
-/// Pieces that wait for room; those that came first are forgotten.
+/// Pieces that wait for space; those that came first are forgotten.
 const READY_MAX: usize = 1 << 12;
 
 /// How often a piece was read below NVM.
@@ -191,7 +191,7 @@ impl Tiering {
             .is_ok_and(|inode| inode.is_some_and(|i| person.may_read(&view, &i) || person.owns(&i)))
     }
 
-    /// Moves what is read often up, as far as NVM has room, or holds what is used less.
+    /// Moves what is read often up, as far as NVM has space, or holds what is used less.
     pub(super) fn rise(&self) -> Result<()> {
         let waits = |tiering: &Self| !tiering.rising.lock().ready.is_empty();
         if !waits(self) || !self.may_move() {
@@ -203,7 +203,7 @@ impl Tiering {
         if crowded {
             let age = self.coldest_age()?;
             self.rising.lock().keep_hotter(age / TIMES);
-            if waits(self) && self.room_above() < PIECE_BLOCKS {
+            if waits(self) && self.available_in_nvm() < PIECE_BLOCKS {
                 // Once for each look: data that is all hot does not go to and fro any faster.
                 self.move_down(BATCH_BLOCKS, false)?;
                 self.keep_to_limit();
@@ -211,8 +211,8 @@ impl Tiering {
         }
         let mut left = if crowded { u64::MAX } else { low - used };
         while self.may_move() {
-            let room = self.room_above().min(BATCH_BLOCKS).min(left);
-            let wanted = self.next_to_rise(room)?;
+            let space = self.available_in_nvm().min(BATCH_BLOCKS).min(left);
+            let wanted = self.next_to_rise(space)?;
             if wanted.is_empty() {
                 break;
             }
@@ -228,8 +228,8 @@ impl Tiering {
         Ok(())
     }
 
-    /// Whole pieces that rise next, up to `room` blocks.
-    fn next_to_rise(&self, room: u64) -> Result<Vec<Wanted>> {
+    /// Whole pieces that rise next, up to `space` blocks.
+    fn next_to_rise(&self, space: u64) -> Result<Vec<Wanted>> {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
         loop {
@@ -239,7 +239,7 @@ impl Tiering {
             };
             let before = wanted.len();
             let blocks = self.data_of(next.key, (below, true), &mut wanted)?;
-            if sum + blocks > room {
+            if sum + blocks > space {
                 wanted.truncate(before);
                 self.rising.lock().put_back(next);
                 return Ok(wanted);
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(after([1, 100, 200, 300, 400]), None, "too long ago");
     }
 
-    /// Pieces of which one is read in each look, chosen by `next`, for which room is made by what
+    /// Pieces of which one is read in each look, chosen by `next`, for which space is freed by what
     /// was not used for `age` looks: how many rise, and how often the first does.
     fn risen(age: u64, mut next: impl FnMut(u64) -> u64) -> (usize, usize) {
         let (mut rising, mut all, mut first) = (Rising::default(), 0, 0);

@@ -43,16 +43,16 @@ impl Tiering {
             run_blocks,
             chunk_blocks: run_blocks * if tier == TierId::Hdd { DISK_TIMES } else { 1 },
         });
-        let room = |rule: &Straight| {
+        let space = |rule: &Straight| {
             let space = self.volume.lower_space(rule.tier);
-            space.is_some_and(|s| s.writable.min(s.room) >= rule.chunk_blocks)
+            space.is_some_and(|s| s.writable.min(s.available) >= rule.chunk_blocks)
         };
-        let rule = rules.find(room)?;
+        let rule = rules.find(space)?;
         let _turn = self.turn.try_lock_for(TURN_WAIT)?;
         Some(StraightTurn { rule, _turn })
     }
 
-    /// Whether NVM has been at the mark, and no room was made since.
+    /// Whether NVM has been at the mark, and no space was made since.
     fn is_full(&self) -> bool {
         let full = &self.full;
         let percent = self.migrate_percent();

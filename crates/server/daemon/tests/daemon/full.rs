@@ -1,4 +1,4 @@
-//! A full volume is found out when room is asked for, never at digest; and what the
+//! A full volume is found out when space is asked for, never at digest; and what the
 //! kernel asks again after a crash has its answer.
 
 use crate::served::*;
@@ -8,7 +8,7 @@ use shale_proto::{Reply, Request};
 
 fn reserve(hand: &Hand, wanted: u64, least: u64) -> Option<u64> {
     match hand.ask(Request::Reserve { wanted, least }) {
-        Reply::Room { bytes } => Some(bytes),
+        Reply::Credit { bytes } => Some(bytes),
         Reply::NoSpace => None,
         other => panic!("{other:?}"),
     }
@@ -22,7 +22,7 @@ fn free_blocks(hand: &Hand) -> u64 {
 }
 
 #[test]
-fn every_byte_of_room_that_was_given_can_be_digested() {
+fn every_byte_of_credit_can_be_digested() {
     let place = Place::new(48);
     let daemon = place.start();
     let mut hand = Hand::in_process(&daemon);
@@ -47,16 +47,16 @@ fn every_byte_of_room_that_was_given_can_be_digested() {
         written
     );
     assert!(free_blocks(&hand) < 256);
-    // Deleting needs no room, and gives everything back.
+    // Deleting needs no space, and gives everything back.
     hand.append(unlink("fill", ino));
-    let room = reserve(&hand, 20 << 20, 20 << 20);
+    let space = reserve(&hand, 20 << 20, 20 << 20);
     assert_eq!(
-        room,
+        space,
         Some(20 << 20),
         "the asker's own log was digested for it"
     );
     assert_eq!(
-        hand.ask(Request::ReturnRoom { bytes: 20 << 20 }),
+        hand.ask(Request::ReturnCredit { bytes: 20 << 20 }),
         Reply::Done
     );
     assert_eq!(daemon.status_values().space.credit_bytes, 0);
@@ -65,7 +65,7 @@ fn every_byte_of_room_that_was_given_can_be_digested() {
 }
 
 #[test]
-fn grants_end_before_room_does() {
+fn grants_end_before_credit_does() {
     let place = Place::new(48);
     let daemon = place.start();
     let hand = Hand::in_process(&daemon);
@@ -80,7 +80,7 @@ fn grants_end_before_room_does() {
         granted.extend(runs);
     }
     let rest = free_blocks(&hand);
-    assert!(rest > 0, "a write through the log still has room");
+    assert!(rest > 0, "a write through the log still has space");
     assert_eq!(
         hand.ask(Request::ReturnBlocks { runs: granted }),
         Reply::Done
@@ -169,7 +169,7 @@ fn a_gibibyte_of_log_is_recovered_in_time() {
     daemon.shutdown().unwrap();
 }
 
-/// Fills the volume with one file of whole blocks, up to the last byte of room.
+/// Fills the volume with one file of whole blocks, up to the last byte of space.
 fn fill(hand: &mut Hand) -> Ino {
     let ino = hand.make_file("fill", b"");
     let piece = vec![3u8; 64 << 10];

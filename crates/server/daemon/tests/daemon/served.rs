@@ -106,7 +106,7 @@ pub struct Hand {
     pub page: Arc<Map>,
     pub daemon_page: Map,
     numbers: Vec<u64>,
-    /// Its records are judged, so they have to say how much room they may need.
+    /// Its records are judged, so they have to say how much space they may need.
     judged: bool,
 }
 
@@ -172,7 +172,7 @@ impl Hand {
         let mut permit = self
             .writer
             .try_admit(part.bytes())
-            .expect("room in the log");
+            .expect("space in the log");
         part.header.reserve = reserve;
         if self.judged && reserve == 0 {
             part.header.reserve = self.need(&part);
@@ -182,7 +182,7 @@ impl Hand {
         self.writer.append(&mut permit, &mut part).end
     }
 
-    /// Asks for the room that a record may need; in units of 64 bytes.
+    /// Asks for the space that a record may need; in units of 64 bytes.
     fn need(&self, part: &Part<'_>) -> u32 {
         let blocks = u64::from(part.header.payload_bytes).div_ceil(4096) + 1;
         let bytes = match part.header.kind() {
@@ -195,7 +195,7 @@ impl Hand {
             least: bytes,
         };
         match self.ask(ask) {
-            Reply::Room { bytes } => (bytes / 64) as u32,
+            Reply::Credit { bytes } => (bytes / 64) as u32,
             _ => 0,
         }
     }

@@ -11,8 +11,8 @@ use shale_volume::{Run, VolumeError};
 fn a_chunk_above_the_journal_is_cut() {
     let mut w = World::new();
     w.create(1, 100, "d", DIR);
-    let room = w.volume().journal_room();
-    let count = 2 * room / 272;
+    let capacity = w.volume().journal_capacity();
+    let count = 2 * capacity / 272;
     for n in 0..count {
         w.create(100, 1_000 + n * 17, &format!("f{n}"), FILE);
     }
@@ -35,7 +35,7 @@ fn a_chunk_above_the_journal_is_cut() {
 fn what_did_not_fit_is_remembered() {
     let mut w = World::with(64 << 20, Bounds::default());
     w.create(1, 100, "d", DIR);
-    let count = 3 * w.volume().journal_room() / 272;
+    let count = 3 * w.volume().journal_capacity() / 272;
     for n in 0..count {
         w.create(100, 1_600 + n * 16, &format!("f{n}"), FILE);
     }
@@ -152,7 +152,7 @@ fn a_chunk_of_a_live_log_is_a_part_of_its_ring() {
 }
 
 #[test]
-fn as_many_records_as_have_set_so_much_room_aside() {
+fn as_many_records_as_reserved_so_many_bytes() {
     let mut w = World::new();
     w.reserve.set(3);
     w.create(1, 100, "f", FILE);

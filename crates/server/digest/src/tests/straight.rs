@@ -126,17 +126,17 @@ fn a_chunk_with_little_and_a_file_pinned_elsewhere_stay_in_nvm() {
 }
 
 #[test]
-fn what_the_tier_has_no_room_for_goes_to_nvm() {
+fn what_the_tier_has_no_space_for_goes_to_nvm() {
     let (mut w, _) = world();
     w.rules.straight = rule(16, 16);
-    let (room, blocks) = ((ZONES - 1) * ZONE, 250);
+    let (capacity, blocks) = ((ZONES - 1) * ZONE, 250);
     let expected = data(4, blocks as usize * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
     let all: u64 = w.digest().iter().map(below).sum();
-    assert_eq!(all, room);
+    assert_eq!(all, capacity);
     let tiers = tiers(&w, blocks);
     let split = tiers.partition_point(|t| *t == Some(TierId::Ssd));
-    assert_eq!(split as u64, room);
+    assert_eq!(split as u64, capacity);
     assert!(tiers[split..].iter().all(|t| *t == Some(TierId::Nvm)));
     assert_eq!(w.content(FILE_INO), expected);
     assert_eq!(w.volume().space().taken, 0);

@@ -290,12 +290,12 @@ impl Allocator {
     /// See [`crate::Volume::grant`].
     pub(crate) fn grant(&self, blocks: u64) -> Result<Vec<Run>> {
         let mut state = self.state.lock();
-        let room = state.space.free.saturating_sub(state.space.reserved_fixed);
-        let mut left = blocks.min(room);
+        let available = state.space.free.saturating_sub(state.space.reserved_fixed);
+        let mut left = blocks.min(available);
         if left == 0 {
             return Err(VolumeError::NoSpace {
                 wanted: blocks,
-                free: room,
+                free: available,
             });
         }
         let mut runs = Vec::new();

@@ -1,7 +1,7 @@
 //! Devices of the tiers below NVM come and go while the volume is used.
 //!
 //! Adding, and what a power cut after each step leaves:
-//! 1. room for the tables is taken in NVM, and they are written there: nothing refers to them;
+//! 1. space for the tables is taken in NVM, and they are written there: nothing refers to them;
 //! 2. one transaction marks their blocks used and names the device in the device table: the device is
 //!    not part of the volume, or it is, empty.
 //!
@@ -112,10 +112,10 @@ impl Volume {
         DevicePlace::new(entry, 0, 0).tables().end_block
     }
 
-    /// Takes room for the tables of a device, for [`Volume::add_device_at`].
+    /// Takes space for the tables of a device, for [`Volume::add_device_at`].
     ///
     /// # Errors
-    /// Devices cannot change, or there is no room.
+    /// Devices cannot change, or there is no space.
     pub fn take_tables(&self, entry: &DeviceEntry) -> Result<Run> {
         let wanted = Self::table_blocks(entry);
         self.check_tables(&self.changeable()?, wanted)?;

@@ -1,7 +1,7 @@
 //! Tiers below NVM: where their blocks lie, and reading them.
 //!
 //! A device is a row of zones behind its label and where its place in the device table says, and has a range of its tier's blocks. Its tables
-//! (zones, bitmap, checksums of blocks) lie in NVM, wherever there was room when it was added.
+//! (zones, bitmap, checksums of blocks) lie in NVM, wherever there was space when it was added.
 //!
 //! A block is read with its checksum, which covers its address and how often its zone was
 //! erased. So a block that was never written, was written elsewhere, or is an old one is found.

@@ -188,9 +188,9 @@ impl Volume {
         result
     }
 
-    /// Uses devices again that had no room below them, where there is some now as `has_room` says of their names. Whether there
+    /// Uses devices again that had no space below them, where there is some now as `has_space` says of their names. Whether there
     /// was such a device.
-    pub fn retry_full(&self, tier: TierId, has_room: impl Fn(&str) -> bool) -> bool {
+    pub fn retry_full(&self, tier: TierId, has_space: impl Fn(&str) -> bool) -> bool {
         let (Ok(zones), Ok(lower)) = (self.zones_of(tier), self.below()) else {
             return false;
         };
@@ -200,11 +200,11 @@ impl Volume {
         };
         let device = |n: usize| devices.get(n).and_then(|d| d.device.as_ref());
         let full = zones.full().into_iter();
-        let has_room: Vec<usize> = full
-            .filter(|&n| device(n).is_some_and(|d| has_room(&d.name())))
+        let has_space: Vec<usize> = full
+            .filter(|&n| device(n).is_some_and(|d| has_space(&d.name())))
             .collect();
-        has_room.iter().for_each(|&n| zones.set_used_again(n));
-        !has_room.is_empty()
+        has_space.iter().for_each(|&n| zones.set_used_again(n));
+        !has_space.is_empty()
     }
 
     /// Erases zones of a tier that hold no live block which a reader could still look at, 64 at most.

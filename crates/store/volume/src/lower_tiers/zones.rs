@@ -14,7 +14,7 @@
 //! again what a crash forgot: there a zone goes on behind what the medium has, and what lies between
 //! is dead. If the medium has less than was committed, its erasure was cut short: the zone
 //! counts as full, until it is erased. A zone that is worn out counts as full, too: it is never written or erased, and of
-//! the tier's room only what is live in it is part.
+//! the tier's space only what is live in it is part.
 
 use crate::allocation::space::{Run, WordChange};
 use crate::allocation::words::for_words;
@@ -108,7 +108,7 @@ struct DeviceUse {
     emptying: bool,
     /// Nothing new goes to it until the next start: why.
     failing: Option<String>,
-    /// It only has no room below it, and is used again when it has.
+    /// It only has no space below it, and is used again when it has.
     full: bool,
     /// Written to since it was flushed.
     dirty: bool,
@@ -226,14 +226,14 @@ impl Zones {
         }
     }
 
-    /// Devices that get nothing new only because there is no room below them.
+    /// Devices that get nothing new only because there is no space below them.
     pub(crate) fn full(&self) -> Vec<usize> {
         let state = self.state.lock();
         let devices = state.devices.iter().enumerate();
         devices.filter(|(_, d)| d.full).map(|(n, _)| n).collect()
     }
 
-    /// Has a device that had no room below it tried again.
+    /// Has a device that had no space below it tried again.
     pub(crate) fn set_used_again(&self, device: usize) {
         let mut state = self.state.lock();
         if let Some(one) = state.devices.get_mut(device)
@@ -319,7 +319,7 @@ impl Zones {
         // With no zone in reserve what is begun is for cleaning, or there will never be one again.
         let most = match last {
             true => blocks,
-            false if state.has_reserve() => state.room(),
+            false if state.has_reserve() => state.available(),
             false => 0,
         };
         if most == 0 {
@@ -435,7 +435,7 @@ impl Zones {
         // Nothing more is asked of a device that fails.
         let fails = |z: &Zone| {
             let device = &state.devices[z.place.device];
-            // Erasing gives room back to what is full.
+            // Erasing gives space back to what is full.
             device.failing.is_some() && !device.full
         };
         let zones = state.zones.iter().enumerate();
@@ -548,7 +548,7 @@ impl State {
     }
 
     /// Blocks that may come into use besides what is.
-    fn room(&self) -> u64 {
+    fn available(&self) -> u64 {
         self.unused(None).0.saturating_sub(self.spare(None))
     }
 

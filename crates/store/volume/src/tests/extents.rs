@@ -433,7 +433,10 @@ fn growth_is_limited_where_it_is_asked_for() {
     };
     let before = volume.space();
     // Three blocks of data, one of the inode file.
-    let error = VolumeError::Growth { wanted: 4, room: 3 };
+    let error = VolumeError::Growth {
+        wanted: 4,
+        reserved: 3,
+    };
     assert_eq!(grow(Some(3)), Err(error));
     assert_eq!(volume.space(), before);
     grow(Some(4)).unwrap();

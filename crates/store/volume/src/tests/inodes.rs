@@ -80,7 +80,7 @@ fn hundred_thousand_inodes_in_one_transaction() {
         txn.put_inode(&file(ino.0)).unwrap();
     }
     assert!(
-        txn.journal_bytes() < txn.journal_room(),
+        txn.journal_bytes() < txn.journal_capacity(),
         "new blocks need no journal"
     );
     let done = txn.commit().unwrap();
@@ -98,7 +98,7 @@ fn hundred_thousand_inodes_in_one_transaction() {
         for ino in part {
             txn.free_inode(*ino).unwrap();
         }
-        assert!(txn.journal_bytes() < txn.journal_room());
+        assert!(txn.journal_bytes() < txn.journal_capacity());
         let done = txn.commit().unwrap();
         volume.release_up_to(done.txid);
     }
@@ -234,7 +234,7 @@ fn a_transaction_above_the_journal_is_refused_whole() {
         })
         .unwrap();
     }
-    assert!(txn.journal_bytes() > txn.journal_room());
+    assert!(txn.journal_bytes() > txn.journal_capacity());
     assert!(matches!(txn.commit(), Err(VolumeError::JournalFull { .. })));
     assert_eq!(volume.space(), before);
     assert_eq!(volume.view().inode(Ino(16)).unwrap().unwrap().nlink, 1);

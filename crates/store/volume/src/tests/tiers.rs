@@ -335,7 +335,7 @@ fn an_add_that_fails_is_undone_only_if_it_cannot_count() {
     assert_eq!(t.volume.space().free, free);
     t.volume.add_device(tier, &entry, &device).unwrap();
     assert!(t.volume.may_have_device(&entry.uuid));
-    // A commit that may count: nobody gets the room of the tables.
+    // A commit that may count: nobody gets the space of the tables.
     let (entry, device) = spare(5);
     let free = t.volume.space().free;
     t.volume.broken.store(true, Ordering::Release);

@@ -63,15 +63,15 @@ impl Batch {
 }
 
 /// Bytes that a batch may have.
-pub(crate) fn room(sb: &Superblock) -> u64 {
+pub(crate) fn capacity(sb: &Superblock) -> u64 {
     (sb.journal_blocks - 1) * BLOCK_BYTES as u64
 }
 
 /// Checks that a batch fits the journal.
-pub(crate) fn check_room(sb: &Superblock, batch: &Batch) -> Result<()> {
-    let (wanted, room) = (batch.bytes(), room(sb));
-    if wanted > room {
-        return Err(VolumeError::JournalFull { wanted, room });
+pub(crate) fn check_capacity(sb: &Superblock, batch: &Batch) -> Result<()> {
+    let (wanted, capacity) = (batch.bytes(), capacity(sb));
+    if wanted > capacity {
+        return Err(VolumeError::JournalFull { wanted, capacity });
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ pub(crate) fn check_room(sb: &Superblock, batch: &Batch) -> Result<()> {
 /// Makes a batch durable and applies it. Everything else that the new state needs
 /// has been written by this thread before.
 pub(crate) fn commit(media: &Media, sb: &Superblock, txid: TxId, batch: &Batch) -> Result<()> {
-    check_room(sb, batch)?;
+    check_capacity(sb, batch)?;
     let header = JournalHeader {
         magic: JOURNAL_MAGIC,
         txid: txid.0,
@@ -184,8 +184,8 @@ pub(crate) fn replay(media: &Media, sb: &Superblock) -> Result<bool> {
     if mutants::is_on("journal-replay") {
         return Ok(false);
     }
-    if header.body_bytes > room(sb) {
-        return Err(damaged(sb, room(sb), header.body_bytes));
+    if header.body_bytes > capacity(sb) {
+        return Err(damaged(sb, capacity(sb), header.body_bytes));
     }
     let mut body = vec![0; header.body_bytes as usize];
     media.load(at.plus(1), 0, &mut body)?;

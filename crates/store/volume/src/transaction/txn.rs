@@ -115,7 +115,7 @@ fn check_growth(core: &Core, root: &RootBlock, most: Option<u64>) -> Result<()> 
     let grown = root.used_blocks[0].saturating_sub(core.root.used_blocks[0]);
     let wanted = grown.saturating_sub(core.draft.uncounted());
     match most {
-        Some(room) if wanted > room => Err(VolumeError::Growth { wanted, room }),
+        Some(reserved) if wanted > reserved => Err(VolumeError::Growth { wanted, reserved }),
         _ => Ok(()),
     }
 }
@@ -529,8 +529,8 @@ impl Txn<'_> {
     }
 
     /// Bytes of journal that it may fill.
-    pub fn journal_room(&self) -> u64 {
-        self.volume.journal_room()
+    pub fn journal_capacity(&self) -> u64 {
+        self.volume.journal_capacity()
     }
 
     /// Makes it durable. After an error the state is the one before.
@@ -573,7 +573,7 @@ impl Txn<'_> {
         if let Some((block, copy)) = &self.superblock {
             batch.push(BlockAddr::nvm(*block).byte(), &copy.encode());
         }
-        journal::check_room(sb, &batch)?;
+        journal::check_capacity(sb, &batch)?;
 
         let late = mutants::is_on("nodes-after-commit");
         if late {

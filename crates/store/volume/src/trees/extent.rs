@@ -94,7 +94,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Whether one more fits the leaf, however it cuts what is there.
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.merged.len() + self.old.len() + usize::from(self.cut.is_some()) + 2 <= EXTENTS_MAX
     }
 
@@ -321,7 +321,7 @@ impl Draft {
                 let mut done = 0;
                 for e in all.iter().take_while(|e| inside(e)) {
                     draft.check_new(tier, e)?;
-                    if !merge.has_room() {
+                    if !merge.has_space() {
                         break;
                     }
                     merge.add(e);

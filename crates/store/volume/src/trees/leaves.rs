@@ -253,10 +253,12 @@ impl Draft {
         (addr, level): (BlockAddr, u16),
         owner: Ino,
         (moves, moved): (&Moves, &mut Vec<BlockAddr>),
-        room: u64,
+        most_bytes: u64,
     ) -> Result<BlockAddr> {
         if level == 0 {
-            let to = moves.get(&addr).filter(|_| self.journal_bytes() < room);
+            let to = moves
+                .get(&addr)
+                .filter(|_| self.journal_bytes() < most_bytes);
             let Some(&to) = to else {
                 return Ok(addr);
             };
@@ -275,7 +277,7 @@ impl Draft {
         for child in &mut children {
             let below = (BlockAddr::from_raw(child.addr), level - 1);
             let now = self
-                .move_below::<T>(below, owner, (moves, moved), room)?
+                .move_below::<T>(below, owner, (moves, moved), most_bytes)?
                 .raw();
             changed |= now != child.addr;
             child.addr = now;
@@ -293,10 +295,12 @@ impl Draft {
         root: &mut ExtentRoot,
         owner: Ino,
         (moves, moved): (&Moves, &mut Vec<BlockAddr>),
-        room: u64,
+        most_bytes: u64,
     ) -> Result<()> {
         let at = top(root, owner)?;
-        root.addr = self.move_below::<T>(at, owner, (moves, moved), room)?.raw();
+        root.addr = self
+            .move_below::<T>(at, owner, (moves, moved), most_bytes)?
+            .raw();
         self.count(root);
         Ok(())
     }
@@ -319,7 +323,7 @@ impl Txn<'_> {
             return Ok(moved);
         };
         let is_dir = inode.is_dir();
-        let room = self.journal_room() / 4 * 3;
+        let most_bytes = self.journal_capacity() / 4 * 3;
         let roots = if is_dir { 1 } else { inode.root.len() };
         for root in &mut inode.root[..roots] {
             if root.kind != root_kind::TREE {
@@ -327,8 +331,8 @@ impl Txn<'_> {
             }
             let (draft, to) = (self.draft(), (moves, &mut moved));
             let result = match is_dir {
-                true => draft.move_leaves::<Dirent>(root, ino, to, room),
-                false => draft.move_leaves::<Extent>(root, ino, to, room),
+                true => draft.move_leaves::<Dirent>(root, ino, to, most_bytes),
+                false => draft.move_leaves::<Extent>(root, ino, to, most_bytes),
             };
             self.noted(result)?;
         }

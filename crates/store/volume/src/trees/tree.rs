@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// A node with less than this is merged with a neighbour where they fit one node.
 pub(crate) const SPARSE_BYTES: usize = NODE_BODY_BYTES / 4;
-/// The same for the directory of orphans, for which nobody sets room aside when a name
+/// The same for the directory of orphans, for which nobody reserves space when a name
 /// goes: two neighbours hold at least this together, so it never has more than four times
 /// the leaves that its entries need.
 const SPARSE_ORPHANS_BYTES: usize = NODE_BODY_BYTES / 2;
@@ -129,7 +129,7 @@ impl Draft {
         }
     }
 
-    /// Nodes that the transaction added and that need no room set aside.
+    /// Nodes that the transaction added and that need no reserved space.
     pub(crate) fn uncounted(&self) -> u64 {
         self.uncounted.max(0) as u64
     }
@@ -242,7 +242,7 @@ impl Draft {
         }
         let node = Node::load(&self.view, addr, owner, level)?;
         self.free(Run { addr, len: 1 })?;
-        // What comes back is no growth that somebody has set room aside for.
+        // What comes back is no growth that somebody has reserved space for.
         self.uncounted += i64::from(self.sunk.left(T::KIND, addr));
         Ok((self.new_addr()?, node))
     }

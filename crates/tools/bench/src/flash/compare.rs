@@ -177,7 +177,7 @@ pub struct Row {
     pub file_bytes: u64,
     /// Bytes overwritten while counted.
     pub app_bytes: u64,
-    /// Overwrites that found no room before a sync, from the start on.
+    /// Overwrites that found no space before a sync, from the start on.
     pub refused: u64,
     /// What was counted meanwhile.
     pub counted: Counters,

@@ -18,8 +18,8 @@ pub const BLOCK_BYTES: usize = 4096;
 const HOT_ONE_IN: usize = 5;
 /// Of 100 overwrites so many go to hot files.
 const HOT_PERCENT: u64 = 80;
-/// A block for which so many syncs make no room is an error.
-const SYNCS_FOR_ROOM: u32 = 4;
+/// A block for which so many syncs make no space is an error.
+const SYNCS_FOR_SPACE: u32 = 4;
 
 /// What to do.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub struct Options {
     pub file_bytes: u64,
     /// A file is filled in so many passes, each with every so-manieth block and a sync behind it. With
     /// two no extent is larger than a block: btrfs keeps one until all of it is overwritten, and
-    /// with large ones finds no room for random overwrites long before it is full.
+    /// with large ones finds no space for random overwrites long before it is full.
     pub fill_passes: usize,
     /// Everything is synced (`syncfs`) after so many overwrites.
     pub sync_every: u64,
@@ -49,7 +49,7 @@ pub struct Load {
     /// By file and block: which write of all was the last to it.
     versions: Vec<u32>,
     written: u32,
-    /// Overwrites that found no room before a sync.
+    /// Overwrites that found no space before a sync.
     refused: u64,
     chance: Chance,
 }
@@ -168,14 +168,14 @@ impl Load {
         self.sync()
     }
 
-    /// Overwrites that found no room: the file system gave back only at a sync what others had
+    /// Overwrites that found no space: the file system gave back only at a sync what others had
     /// made free.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
     fn write(&mut self, file: usize, block: usize, content: &[u8]) -> Result<()> {
-        let mut left = SYNCS_FOR_ROOM;
+        let mut left = SYNCS_FOR_SPACE;
         loop {
             let written = self.files[file].write_all_at(content, (block * BLOCK_BYTES) as u64);
             match written {

@@ -328,7 +328,7 @@ pub fn run(dirs: Vec<PathBuf>, options: Options) -> Result<Report> {
         ended.store(true, Ordering::Relaxed);
         let seconds = begun.elapsed().as_secs_f64();
         let found = checker.map_or(Ok(()), |checker| checker.join().unwrap_or(Ok(())));
-        // Why the mover failed says more than that the load found no room.
+        // Why the mover failed says more than that the load found no space.
         mover.join().unwrap_or(Ok(())).and(found)?;
         steps.map(|steps| (steps, seconds))
     });

@@ -2,7 +2,7 @@
 //! in the user-space mover that Strata is compared with (§5.3).
 //!
 //! New files go to the first level. A level that is 95% full is emptied to 90%, as a volume's tiers are, and
-//! also where somebody waits for room in it.
+//! also where somebody waits for space in it.
 //! A batch is copied, the level below synced once, and only then the old files are removed. It is
 //! as good as such a mover can be: where a file is stands in memory, so no path leads through a symbolic
 //! link; each level has a mover of its own; who reads a file that is moved reads the old one.
@@ -31,9 +31,9 @@ const END_PERCENT: f64 = 90.0;
 const BATCH_BYTES: u64 = 16 << 20;
 /// Bytes that are left free for what a file system writes of its own.
 const SPARE_BYTES: u64 = 2 << 20;
-/// How often room is looked at.
+/// How often space is looked at.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long room is waited for.
+/// How long space is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How often a file that moves away under its reader is looked for.
 const FINDS_MAX: u32 = 8;
@@ -60,9 +60,9 @@ struct Placed {
 /// One file system.
 struct Level {
     dir: PathBuf,
-    /// Somebody found no room in it.
+    /// Somebody found no space in it.
     short: AtomicBool,
-    /// Bytes that writers were told there is room for, and that may not be written yet.
+    /// Bytes that writers were told there is space for, and that may not be written yet.
     promised: Mutex<u64>,
 }
 
@@ -75,7 +75,7 @@ pub struct Levels {
     uses: AtomicU64,
     moved_bytes: AtomicU64,
     waits: AtomicU64,
-    /// A mover has failed: nobody makes room any more.
+    /// A mover has failed: nobody frees space any more.
     broken: AtomicBool,
 }
 
@@ -120,7 +120,7 @@ impl Levels {
         self.moved_bytes.load(Ordering::Relaxed)
     }
 
-    /// How often a write waited for room or for a mover.
+    /// How often a write waited for space or for a mover.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
@@ -147,8 +147,8 @@ impl Levels {
         percent(self.levels.iter())
     }
 
-    /// Promises room, if there is any; [`Self::use_room`] must follow.
-    fn take_room(&self, level: usize, bytes: u64) -> Result<bool> {
+    /// Promises space, if there is any; [`Self::use_space`] must follow.
+    fn take_space(&self, level: usize, bytes: u64) -> Result<bool> {
         if self.levels.len() == 1 {
             return Ok(true);
         }
@@ -164,17 +164,17 @@ impl Levels {
     }
 
     /// What was promised is written, or not needed.
-    fn use_room(&self, level: usize, bytes: u64) {
+    fn use_space(&self, level: usize, bytes: u64) {
         if self.levels.len() > 1 {
             *self.levels[level].promised.lock() -= bytes;
         }
     }
 
     /// Takes a file that is to be written, or a new one; returns when it is not being moved and
-    /// `more` bytes have room where it is. [`Self::let_go`] must follow.
+    /// `more` bytes have space where it is. [`Self::let_go`] must follow.
     ///
     /// # Errors
-    /// A file system cannot be asked, or nobody makes room any more.
+    /// A file system cannot be asked, or nobody frees space any more.
     pub fn hold(&self, number: u64, more: u64) -> Result<PathBuf> {
         let level = {
             let mut files = self.files.lock();
@@ -194,7 +194,7 @@ impl Levels {
             file.level
         };
         let mut waited = None;
-        while !self.take_room(level, more)? {
+        while !self.take_space(level, more)? {
             let begun = *waited.get_or_insert_with(Instant::now);
             if self.broken.load(Ordering::Relaxed) || begun.elapsed() > PATIENCE {
                 return Err(BenchError::Program {
@@ -213,7 +213,7 @@ impl Levels {
     pub fn let_go(&self, number: u64, bytes: Option<u64>) {
         let mut files = self.files.lock();
         if let Some(file) = files.get(&number) {
-            self.use_room(file.level, file.promised);
+            self.use_space(file.level, file.promised);
         }
         match (bytes, files.get_mut(&number)) {
             (Some(bytes), Some(file)) => {
@@ -291,17 +291,17 @@ impl Levels {
         synced.map_err(BenchError::file(below, "sync"))
     }
 
-    /// Moves one batch down; says whether there was any, and room for it.
+    /// Moves one batch down; says whether there was any, and space for it.
     fn batch(&self, level: usize) -> Result<bool> {
         // No more than fits below with some to spare: a level that is nearly full takes small batches.
         let below = stat(&self.levels[level + 1].dir)?;
         let limit = BATCH_BYTES.min(below.f_bavail * below.f_frsize / 4);
         let chosen = self.coldest(level, limit);
         let sum = chosen.iter().map(|(_, bytes)| bytes).sum();
-        let done = match self.take_room(level + 1, sum) {
+        let done = match self.take_space(level + 1, sum) {
             Ok(true) => {
                 let copied = self.copy(level, &chosen);
-                self.use_room(level + 1, sum);
+                self.use_space(level + 1, sum);
                 copied.map(|()| true)
             }
             other => other,
@@ -343,7 +343,7 @@ impl Levels {
     /// Moves files down until `ended`.
     ///
     /// # Errors
-    /// A file cannot be moved; who waits for room is told, too.
+    /// A file cannot be moved; who waits for space is told, too.
     pub fn move_on(&self, ended: &AtomicBool) -> Result<()> {
         thread::scope(|scope| {
             let movers = (0..self.levels.len() - 1).map(|level| {

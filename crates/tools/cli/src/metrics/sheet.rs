@@ -346,10 +346,10 @@ fn migration(sheet: &mut Sheet, s: &Status) {
     sheet.counter(
         "migration_waits",
         None,
-        "Times somebody waited for room",
+        "Times somebody waited for space",
         one(c.waits),
     );
-    let help = "The longest that a call waited for room in NVM";
+    let help = "The longest that a call waited for space in NVM";
     let longest = c.longest_wait_ns as f64 / 1e9;
     sheet.seconds("migration_longest_wait", help, vec![(Vec::new(), longest)]);
     sheet.gauge(

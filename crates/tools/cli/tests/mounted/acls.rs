@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounted/acls.py");
-/// What the kernel hands to a mount is one page at most; ext4 has less room.
+/// What the kernel hands to a mount is one page at most; ext4 has less space.
 const OTHERS: [(&str, &str); 1] = [("600 users: ENOSPC", "600 users: E2BIG")];
 
 fn done(command: &mut Command) -> String {

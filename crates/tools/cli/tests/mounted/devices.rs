@@ -150,7 +150,7 @@ fn a_device_comes_and_another_is_emptied_and_goes() {
     let list = devices(&v);
     let path = |n: usize| PathBuf::from(list[n]["path"].as_str().unwrap());
     let (old, full) = (path(0), path(1));
-    // Nowhere else is room for it: said, and nothing is begun.
+    // Nowhere else is space for it: said, and nothing is begun.
     fill(&v, 20..30);
     move_down(&v);
     let text = v.shale(&["device", "evacuate", v.place(), old.to_str().unwrap()]);
@@ -437,7 +437,7 @@ fn pinned_files_stay_or_come_back() {
     fs::write(dir.join("new"), pattern(77, FILE_BYTES)).unwrap();
     move_down(&v);
     assert_eq!(tiers_of(&v, &dir.join("new")), ["hdd"]);
-    // More than there is room for: refused, and nothing is pinned.
+    // More than there is space for: refused, and nothing is pinned.
     fill(&v, 20..40);
     move_down(&v);
     let all: Vec<String> = (0..40).map(|n| file(&v, n).display().to_string()).collect();

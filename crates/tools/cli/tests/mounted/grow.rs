@@ -190,7 +190,7 @@ fn alone_again(v: &Volume, file: &Path, device: &str) {
     v.shale(&["device", "remove", v.place(), device]).ok();
     assert!(!fs::read_to_string(v.file()).unwrap().contains("flash.img"));
     assert_eq!(tiers(v), ["nvm"]);
-    // NVM alone is full again when it is full, and what is removed makes room.
+    // NVM alone is full again when it is full, and what is removed frees space.
     let large = v.mountpoint().join("large");
     let error = fs::write(&large, vec![1; 64 * MIB]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StorageFull);

@@ -372,7 +372,7 @@ fn a_mount_whose_log_finds_no_room_says_how_much() {
             "--log-bytes",
         ],
     );
-    // It can be mounted when there is room, and status tells that the rest has none.
+    // It can be mounted when there is space, and status tells that the rest has none.
     let small = format!("{nvm}:64M");
     shale(&["mkfs", &file, "--nvm", &small, "--force"]).ok();
     shale(&["mount", &file, &mount]).ok();
@@ -385,7 +385,7 @@ fn a_mount_whose_log_finds_no_room_says_how_much() {
         &[
             "NOT NVM",
             "ext4",
-            "NO ROOM",
+            "NO SPACE",
             "a program's log are not allocated",
         ],
     );
@@ -436,7 +436,7 @@ fn a_medium_that_fills_up_below_an_image_is_a_full_tier() {
         statfs_free(&v)
     );
     assert!(fs::read(&file).unwrap() == data);
-    // With room it goes on by itself.
+    // With space it goes on by itself.
     fs::remove_file(place.at("small/fill")).unwrap();
     wait_until("the device is in use again", || {
         !v.shale(&["status", v.place()])

@@ -74,7 +74,7 @@ fn a_volume_is_as_large_as_its_slowest_tier() {
     v.fsck();
 }
 
-/// An image gives the host back what files took that are gone, though nobody needs room.
+/// An image gives the host back what files took that are gone, though nobody needs space.
 #[test]
 fn images_shrink_when_files_go() {
     if !can_mount() {
@@ -145,7 +145,7 @@ fn what_is_read_often_rises() {
     v.fsck();
 }
 
-/// Set aside is what all tiers together have room for, as zeros, and refused is what they have not.
+/// Set aside is what all tiers together have space for, as zeros, and refused is what they have not.
 #[test]
 fn more_than_nvm_holds_is_set_aside() {
     if !can_mount() {

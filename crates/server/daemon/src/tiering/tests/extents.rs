@@ -209,7 +209,7 @@ fn leaves_of_extents_are_told_from_data_where_zones_are_emptied() {
     assert_eq!(bytes, 224 * 4096, "{held:?}");
 }
 
-/// What cleaning a zone changes comes back to NVM, and no more in one batch than there is room for.
+/// What cleaning a zone changes comes back to NVM, and no more in one batch than there is space for.
 #[test]
 fn cleaning_brings_back_what_it_changes_in_bounds() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

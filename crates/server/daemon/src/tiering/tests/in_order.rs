@@ -337,7 +337,7 @@ fn a_power_cut_in_migration_to_a_host_managed_device_loses_nothing() {
     assert!(states > 100);
 }
 
-/// A zone that cannot be written any more is no room, and its device goes on without it.
+/// A zone that cannot be written any more is no free space, and its device goes on without it.
 #[test]
 fn a_zone_that_is_worn_out_is_left_alone() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

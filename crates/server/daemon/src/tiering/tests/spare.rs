@@ -15,18 +15,18 @@ fn live(s: &Stage, tier: TierId) -> u64 {
 }
 
 #[test]
-fn what_a_spare_leaves_no_room_for_goes_further_down() {
+fn what_a_spare_leaves_no_space_for_goes_further_down() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut s = half_spare(dir.path());
     let space = |s: &Stage| s.daemon.volume().lower_space(TierId::Ssd).unwrap();
-    assert_eq!((space(&s).room, space(&s).reserved), (160, 160));
+    assert_eq!((space(&s).available, space(&s).reserved), (160, 160));
     for ino in 16..22 {
         s.write(ino, 0, 40, ino as u8);
     }
     s.daemon.migrate(None).unwrap();
     let (above, below) = (live(&s, TierId::Ssd), live(&s, TierId::Hdd));
     assert_eq!(above + below, 240);
-    // What was oldest there was moved on to make room for the rest.
+    // What was oldest there was moved on to free space for the rest.
     assert!((100..=160).contains(&above), "{above}");
     // Written anew over and over, it needs no more.
     for round in 0..40 {

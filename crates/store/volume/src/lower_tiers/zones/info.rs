@@ -46,7 +46,7 @@ pub struct LowerSpace {
     /// Left in zones that are being written.
     pub begun: u64,
     /// May come into use besides what is: all others but the spare of devices that are written to.
-    pub room: u64,
+    pub available: u64,
     /// Kept for cleaning: the spare of its devices, one empty zone at least.
     pub reserved: u64,
     /// Zones.
@@ -96,7 +96,7 @@ impl Zones {
             }
         }
         space.empty_zones = empty.len() as u64;
-        space.room = state.room();
+        space.available = state.available();
         space.reserved = empty.first().map_or(0, |&zone| zone).max(state.spare(None));
         if state.has_reserve() {
             space.writable = space.begun + empty.iter().skip(1).sum::<u64>();

@@ -52,7 +52,7 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
         let space = zones.space();
         (
             zones.possible(None),
-            space.room,
+            space.available,
             space.reserved,
             zones.cleanable(),
         )
@@ -86,11 +86,11 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
     assert!(matches!(full, Err(VolumeError::NoSpace { .. })), "{full:?}");
     assert_eq!(zones.allocate(Heat::Cold, 64, true).unwrap().len, 12);
     zones.set_emptying(0, true);
-    assert_eq!((zones.possible(None), zones.space().room), (0, 0));
+    assert_eq!((zones.possible(None), zones.space().available), (0, 0));
 }
 
 #[test]
-fn a_zone_that_is_worn_out_is_no_room_but_for_what_is_live() {
+fn a_worn_out_zone_has_space_only_for_what_is_live() {
     let zone = |n: u64| FoundZone {
         place: ZonePlace {
             zone: n,

@@ -1,8 +1,8 @@
-//! Room in the volume: every record sets aside what it may add to the volume, so
+//! Space reservation: every record reserves what it may add to the volume, so
 //! that a full volume is found out at the call and never at digest.
 //!
-//! The daemon hands out room in large pieces; calls take from the piece at hand. What a
-//! record has set aside is free again when it is digested, so these are worst cases
+//! The daemon hands out credits in large pieces; calls reserve from the credit at hand. What a
+//! record has reserved is free again when it is digested, so these are worst cases
 //! (DESIGN §16), whatever is digested together: mostly a record adds a fraction of it.
 
 use crate::client::op::Op;
@@ -11,14 +11,14 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_proto::message::GRANT_AHEAD_BLOCKS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Room is counted in this many bytes, as in a record's header.
+/// Space is counted in this many bytes, as in a record's header.
 pub(crate) const UNIT: u64 = 64;
-/// Asked for at once when the piece at hand is used up, at most: of room and of blocks alike.
+/// Asked for at once when the piece at hand is used up, at most: of space and of blocks alike.
 pub(crate) const PIECE_BYTES: u64 = 16 << 20;
 
 const _: () = assert!(PIECE_BYTES == GRANT_AHEAD_BLOCKS as u64 * BLOCK_BYTES as u64);
 
-/// Part of NVM that a client asks for ahead of use at most, of room and of blocks each: it keeps what it does
+/// Part of NVM that a client asks for ahead of use at most, of space and of blocks each: it keeps what it does
 /// not use for as long as it does nothing, and nobody else can have it.
 const AHEAD_PART: u64 = 128;
 
@@ -31,7 +31,7 @@ pub(crate) fn ahead_bytes(nvm_bytes: u64) -> u64 {
 /// two; or the first node of a file that had a single extent. (Inner nodes that split are
 /// few, and the daemon's reserve is for them.)
 pub(crate) const TREE_BYTES: u64 = 2 * BLOCK_BYTES as u64;
-/// What a new inode may add: a block of the inode file, and the room that every inode
+/// What a new inode may add: a block of the inode file, and the space that every inode
 /// keeps for its entry among the orphans.
 pub(crate) const INODE_BYTES: u64 = BLOCK_BYTES as u64 + 128;
 /// What each block may add to the tree of its file: on a full volume every block may
@@ -49,7 +49,7 @@ pub(crate) fn content_blocks(free: u64) -> u64 {
     blocks_bytes(free).saturating_sub(TREE_BYTES) / (BLOCK_BYTES as u64 + EXTENT_BYTES)
 }
 
-/// Blocks that are not told as free: a new file, its name, and its last block need so much room beyond
+/// Blocks that are not told as free: a new file, its name, and its last block need so much space beyond
 /// what they fill.
 pub(crate) const UNTOLD_BLOCKS: u64 = 8;
 
@@ -78,13 +78,13 @@ pub(crate) fn blocks_bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// Room this client has and no record uses yet, in bytes.
+/// Space this client has and no record uses yet, in bytes.
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct Reservation {
     free: AtomicU64,
 }
 
-impl Room {
+impl Reservation {
     /// Takes `bytes` (a multiple of [`UNIT`]); `false`: there is less.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         bytes == 0
@@ -96,7 +96,7 @@ impl Room {
                 .is_ok()
     }
 
-    /// Adds room.
+    /// Adds space.
     pub(crate) fn add(&self, bytes: u64) {
         if bytes > 0 {
             self.free.fetch_add(bytes, Ordering::Relaxed);
@@ -115,26 +115,26 @@ impl Room {
 }
 
 impl Op<'_> {
-    /// Room for writing `blocks` blocks anew, of which the file gets `new`.
+    /// Space for writing `blocks` blocks anew, of which the file gets `new`.
     pub(crate) fn need_content(&mut self, new: u64, blocks: u64) -> Result<(), Stop> {
         match self.session.is_tiered() {
-            false => self.need_room(content_bytes(new, blocks)),
-            true => self.need_room(tiered_content_bytes(blocks)),
+            false => self.reserve_space(content_bytes(new, blocks)),
+            true => self.reserve_space(tiered_content_bytes(blocks)),
         }
     }
 
-    /// Room for cutting a file, which gives back `freed` blocks.
+    /// Space for cutting a file, which gives back `freed` blocks.
     pub(crate) fn need_cut(&mut self, freed: u64) -> Result<(), Stop> {
         match self.session.is_tiered() {
-            false => self.need_room(cut_bytes(freed)),
-            true => self.need_room(TIERED_CUT_BYTES),
+            false => self.reserve_space(cut_bytes(freed)),
+            true => self.reserve_space(TIERED_CUT_BYTES),
         }
     }
 
-    /// Room for moving a file's extents.
+    /// Space for moving a file's extents.
     pub(crate) fn need_shift(&mut self) -> Result<(), Stop> {
         let below = u64::from(self.session.is_tiered()) * LOWER_TREES_BYTES;
-        self.need_room(TREE_BYTES + below)
+        self.reserve_space(TREE_BYTES + below)
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn giving_back_two_blocks_needs_no_room() {
+    fn giving_back_two_blocks_needs_no_space() {
         assert_eq!(cut_bytes(0), 8192);
         assert_eq!(cut_bytes(1), 4096);
         assert_eq!((cut_bytes(2), cut_bytes(u64::MAX)), (0, 0));
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn take_never_goes_below_zero() {
-        let r = Room::default();
+        let r = Reservation::default();
         assert!(!r.take(64));
         r.add(128);
         assert!(r.take(64) && r.take(64) && !r.take(64));

@@ -1,9 +1,9 @@
-//! Making room, tier by tier: what NVM lacks goes to flash, what flash lacks to disks, and zones
+//! Reclaiming space, tier by tier: what NVM lacks goes to flash, what flash lacks to disks, and zones
 //! in which much is dead are cleaned before anything moves further down.
 
 use super::Tiering;
 use super::mover::{BATCH_BLOCKS, DISK_BATCH_BLOCKS, Target, Wanted};
-use super::policy::{no_room, oldest, to_clean};
+use super::policy::{no_space, oldest, to_clean};
 use shale_format::TierId;
 use shale_volume::{LowerSpace, Result, VolumeError, ZoneInfo};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 const TRIES: usize = 8;
 /// The same of zones.
 const ZONES_TRIED: usize = 32;
-/// A zone that is less live than this is cleaned and not moved down, in percent: with room below, and with hardly any.
+/// A zone that is less live than this is cleaned and not moved down, in percent: with space below, and with hardly any.
 const CLEAN_LIVE_PERCENT: [u64; 2] = [75, 90];
 /// What goes to a disk at once is of a tier no more than one of so many parts, or one zone.
 const TIER_PARTS: u64 = 16;
@@ -21,12 +21,16 @@ const READY_BLOCKS: u64 = 2 * BATCH_BLOCKS;
 /// Longest wait for the pass after which zones can be erased.
 const PASS_WAIT: Duration = Duration::from_secs(10);
 
-/// Batches that are moved down for one request of room.
+/// Batches that are moved down for one request of space.
 const MIGRATE_TRIES: u32 = 64;
 
 impl Tiering {
-    /// What `take` takes, after all that can make `bytes` of room in NVM was done, as far as it had to be.
-    pub(crate) fn once_room<T>(&self, bytes: u64, take: impl Fn() -> Option<T>) -> Option<T> {
+    /// What `take` takes, after all that can reclaim `bytes` in NVM was done, as far as it had to be.
+    pub(crate) fn take_after_reclaim<T>(
+        &self,
+        bytes: u64,
+        take: impl Fn() -> Option<T>,
+    ) -> Option<T> {
         let mut taken = None;
         if let Some(logs) = self.logs.upgrade() {
             logs.digest_until(&mut || {
@@ -47,7 +51,7 @@ impl Tiering {
         }
         // What NVM lacks the tiers below may have.
         for _ in 0..MIGRATE_TRIES {
-            if !self.is_tiered() || !self.make_room(bytes) {
+            if !self.is_tiered() || !self.reclaim_space(bytes) {
                 break;
             }
             self.reclaimer.pass();
@@ -62,7 +66,7 @@ impl Tiering {
     pub(crate) fn move_down(&self, blocks: u64, asked: bool) -> Result<u64> {
         let _turn = self.turn_for(asked);
         let mut moved = Ok(Some(0));
-        // What is coldest may be pinned to where there is no room.
+        // What is coldest may be pinned to where there is no space.
         for _ in 0..TRIES {
             moved = self.move_coldest(blocks.min(BATCH_BLOCKS * 4));
             if !matches!(moved, Ok(Some(0))) {
@@ -72,8 +76,8 @@ impl Tiering {
         Ok(moved?.unwrap_or(0))
     }
 
-    /// Has each tier below NVM keep some room that can be written at once, so that nobody who waits for
-    /// room in NVM waits for a zone to be emptied too.
+    /// Has each tier below NVM keep some space that can be written at once, so that nobody who waits for
+    /// space in NVM waits for a zone to be emptied too.
     pub(super) fn keep_ready(&self) -> Result<()> {
         let tiers = self.volume.lower_tiers();
         for (n, &tier) in tiers.iter().enumerate() {
@@ -101,7 +105,7 @@ impl Tiering {
     }
 
     /// Erases zones in which nothing is live any more, unless somebody moves something: their space is the
-    /// host's or the flash's again, and who needs room finds it.
+    /// host's or the flash's again, and who needs space finds it.
     pub(super) fn erase_dead(&self) -> Result<()> {
         self.bad_blocks.forget_dead(&self.volume);
         let Some(_turn) = self.turn.try_lock() else {
@@ -131,7 +135,7 @@ impl Tiering {
         if all == 0 {
             return Ok(None);
         }
-        let mut full = no_room(all);
+        let mut full = no_space(all);
         // What is pinned to a slower tier goes there at once.
         let pinned = wanted.iter().filter(|w| w.pin == Some(TierId::Hdd));
         let pinned: Vec<Wanted> = pinned.copied().collect();
@@ -143,8 +147,8 @@ impl Tiering {
         }
         for (n, &tier) in tiers.iter().enumerate() {
             let wanted: Vec<Wanted> = wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
-            if let Err(e) = self.make_room_on(tier, tiers.get(n + 1).copied(), all) {
-                tracing::debug!(?tier, "no room is made: {e}");
+            if let Err(e) = self.reclaim_on(tier, tiers.get(n + 1).copied(), all) {
+                tracing::debug!(?tier, "no space is freed: {e}");
                 full = e;
             }
             let last = false;
@@ -159,7 +163,7 @@ impl Tiering {
         }
     }
 
-    /// Moves blocks to one tier, where room is made for them. Gives the blocks moved. The caller has
+    /// Moves blocks to one tier, where space is freed for them. Gives the blocks moved. The caller has
     /// the turn.
     pub(super) fn move_to(&self, wanted: &[Wanted], tier: TierId) -> Result<u64> {
         if tier == TierId::Nvm {
@@ -168,15 +172,15 @@ impl Tiering {
         let tiers = self.volume.lower_tiers();
         let below = tiers.iter().copied().find(|t| *t > tier);
         let all: u64 = wanted.iter().map(|w| w.blocks).sum();
-        if let Err(e) = self.make_room_on(tier, below, all.min(BATCH_BLOCKS)) {
-            tracing::debug!(?tier, "no room is made: {e}");
+        if let Err(e) = self.reclaim_on(tier, below, all.min(BATCH_BLOCKS)) {
+            tracing::debug!(?tier, "no space is freed: {e}");
         }
         let last = false;
         self.move_blocks(wanted, Target { tier, last })
     }
 
     /// Has `blocks` blocks of a tier below NVM writable, if that can be. `below`: the next tier.
-    pub(super) fn make_room_on(
+    pub(super) fn reclaim_on(
         &self,
         tier: TierId,
         below: Option<TierId>,
@@ -185,11 +189,11 @@ impl Tiering {
         let mut last = None;
         loop {
             let Some(space) = self.volume.lower_space(tier) else {
-                return Err(no_room(blocks));
+                return Err(no_space(blocks));
             };
             // More than its spare leaves is not made by cleaning.
-            let cleaned = space.writable >= blocks.min(space.room);
-            if cleaned && space.room >= blocks {
+            let cleaned = space.writable >= blocks.min(space.available);
+            if cleaned && space.available >= blocks {
                 return Ok(());
             }
             if !cleaned && space.dead > 0 && self.erase(tier)? > 0 {
@@ -200,9 +204,12 @@ impl Tiering {
                 false => self.empty_zone(tier, below)?,
             };
             self.erase(tier)?;
-            let now = self.volume.lower_space(tier).map(|s| (s.writable, s.room));
+            let now = self
+                .volume
+                .lower_space(tier)
+                .map(|s| (s.writable, s.available));
             if emptied == 0 || now == last {
-                return Err(no_room(blocks));
+                return Err(no_space(blocks));
             }
             last = now;
         }
@@ -219,7 +226,7 @@ impl Tiering {
         }
     }
 
-    /// Zones that are worth emptying: to clean what takes nothing new makes no room, nor does one with a block
+    /// Zones that are worth emptying: to clean what takes nothing new frees no space, nor does one with a block
     /// that cannot be read, which is not erased.
     fn cleaned_zones(&self, tier: TierId) -> Vec<ZoneInfo> {
         let devices = self.volume.lower_device_infos(tier);
@@ -259,7 +266,7 @@ impl Tiering {
     }
 
     /// Blocks that move from a tier to the one below at once, of several zones: to a disk what fills a batch, if it has
-    /// room for that, but no large part of the tier.
+    /// space for that, but no large part of the tier.
     fn zones_at_once(&self, tier: TierId, below: TierId) -> u64 {
         let all = self.volume.lower_space(tier).map_or(0, |space| space.total);
         match below {
@@ -292,7 +299,7 @@ impl Tiering {
         if live == 0 {
             return Ok(0);
         }
-        self.make_room_on(below, None, live)?;
+        self.reclaim_on(below, None, live)?;
         let last = false;
         self.move_blocks(&wanted, Target { tier: below, last })
     }
