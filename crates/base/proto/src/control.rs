@@ -14,14 +14,14 @@ pub mod daemon_page {
     pub const STATE: usize = 128;
     /// u64: no thread that is inside a call can still hold a pointer to records
     /// before this log position: the daemon stores here what [`DIGESTED`] was,
-    /// after every thread has passed the gate since. The client may reuse the space.
+    /// after a grace period. The client may reuse the space.
     pub const RECLAIM: usize = 192;
     /// u64: a call that begins when the log is complete up to here or further asks first
     /// ([`Request::Pace`](crate::Request::Pace)); `u64::MAX`: no limit is set. On the cache line
     /// of [`RECLAIM`], which every writing call reads.
     pub const ALLOWED: usize = RECLAIM + 8;
     /// u64: not 0 while the volume has tiers below NVM: calls that see so reserve space for what lies
-    /// there. Nothing does before every thread has passed the gate since, and what was logged until
+    /// there. Nothing does before a grace period has ended, and what was logged until
     /// then is digested. On the cache line of [`RECLAIM`].
     pub const TIERS: usize = RECLAIM + 16;
     /// u64: bits of [`super::mount_flag`], as the mount has them now. On the cache line of [`RECLAIM`].
@@ -70,17 +70,17 @@ pub mod client_page {
     pub const DIRECT_BLOCKS: usize = 128;
     /// u64: how many reads that were; taken likewise.
     pub const DIRECT_READS: usize = DIRECT_BLOCKS + 8;
-    /// First of [`GATES`] gates, one per thread, a cache line each: u64 sequence
+    /// First of [`READER_SLOTS`] reader slots, one per thread, a cache line each: u64 sequence
     /// number, odd while the thread is inside a call.
-    pub const GATE: usize = 4096;
-    /// Number of gates.
-    pub const GATES: usize = 128;
-    /// Distance of two gates in bytes.
-    pub const GATE_BYTES: usize = 64;
+    pub const FIRST_READER_SLOT: usize = 4096;
+    /// Number of reader slots.
+    pub const READER_SLOTS: usize = 128;
+    /// Distance of two reader slots in bytes.
+    pub const READER_SLOT_BYTES: usize = 64;
     /// First of [`USES`] u32 words: how many open files the client has, by [`uses`] of
-    /// their inodes. A word goes up only inside the gate and under a lease on the inode, so
-    /// whoever took all leases on an inode and passed the gates reads who has it open.
-    pub const USE: usize = GATE + GATES * GATE_BYTES;
+    /// their inodes. A word goes up only inside the read section and under a lease on the inode, so
+    /// a caller that took all leases on an inode and waited for a grace period reads who has it open.
+    pub const USE: usize = FIRST_READER_SLOT + READER_SLOTS * READER_SLOT_BYTES;
     /// Number of words that count open files.
     pub const USES: usize = 1024;
     /// First of [`READS`] u64 words: pieces of files that were read lately ([`Read`]), each at the
@@ -136,9 +136,9 @@ pub mod client_page {
         USE + (h as usize % USES) * 4
     }
 
-    /// Byte offset of the sequence word of gate `n`.
-    pub fn gate(n: usize) -> usize {
-        GATE + n * GATE_BYTES
+    /// Byte offset of the sequence word of reader slot `n`.
+    pub fn reader_slot(n: usize) -> usize {
+        FIRST_READER_SLOT + n * READER_SLOT_BYTES
     }
 }
 

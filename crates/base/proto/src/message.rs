@@ -87,7 +87,7 @@ pub enum Request {
         runs: Vec<BlockRun>,
     },
     /// Space in the volume for later records, in bytes. A client asks outside of its
-    /// gate: the answer may have to wait until every gate is passed.
+    /// read section: the answer may have to wait for a grace period.
     Reserve {
         /// Bytes wanted in the best case.
         wanted: u64,
@@ -102,12 +102,12 @@ pub enum Request {
     /// The log has filled above the mark: digest soon. Answered at once.
     Doorbell,
     /// Digest at least up to this log position and answer when it is done. Asked
-    /// outside of the gate, like [`Request::Reserve`].
+    /// outside of the read section, like [`Request::Reserve`].
     Digest {
         /// Log position.
         upto: u64,
     },
-    /// A lease on an inode. Asked outside of the gate, like [`Request::Reserve`].
+    /// A lease on an inode. Asked outside of the read section, like [`Request::Reserve`].
     /// `ENOENT` for the number of an inode that another client has yet to make.
     Lease {
         /// Inode.
@@ -123,7 +123,7 @@ pub enum Request {
         ino: u64,
     },
     /// Blocks of a tier below NVM, from this one on. Answered by [`Reply::Lower`], with as many
-    /// as fit and can be read. Asked outside of the gate: the caller looks again afterwards.
+    /// as fit and can be read. Asked outside of the read section: the caller looks again afterwards.
     ReadLower {
         /// First block (`BlockAddr::raw`).
         addr: u64,
@@ -154,7 +154,7 @@ pub enum Request {
     /// The client leaves: digest its log, free everything it holds. Answered when done.
     Detach,
     /// The log has come to where the daemon page says that the client has to ask (see
-    /// [`ALLOWED`](crate::control::daemon_page::ALLOWED)). Asked outside of the gate.
+    /// [`ALLOWED`](crate::control::daemon_page::ALLOWED)). Asked outside of the read section.
     Pace,
 }
 

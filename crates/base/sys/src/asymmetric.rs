@@ -12,7 +12,7 @@
 //! Invariants: while `state` is [`WRITER`] only its owner changes it. A sleeper counts itself in
 //! `sleepers`, then has the barrier, then looks at `state` a last time (in the kernel, as it
 //! goes to sleep): so either it sees that the lock was left, or who leaves it sees the sleeper.
-//! Where there is no barrier to be had a sleeper wakes up by itself after [`NAP`].
+//! Where there is no barrier to be had a sleeper wakes up by itself after [`SLEEP_MAX`].
 
 use crate::lone;
 use parking_lot::lock_api;
@@ -32,7 +32,7 @@ const WRITER: u32 = 1 << 31;
 /// Looks before a thread sleeps: longer than a short call keeps the lock.
 const SPINS: u32 = 100;
 /// Longest sleep without looking.
-const NAP: Timespec = Timespec {
+const SLEEP_MAX: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
@@ -137,7 +137,7 @@ impl Asymmetric {
             }
             // Woken, changed meanwhile, interrupted, or slept long enough: look again.
             if state != 0 {
-                let _ = futex::wait(&self.state, Flags::PRIVATE, state, Some(&NAP));
+                let _ = futex::wait(&self.state, Flags::PRIVATE, state, Some(&SLEEP_MAX));
             }
             slept = true;
         }
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_sleeper_is_woken() {
         let lock = Arc::new(RwLock::new(()));
-        let mut naps = 0;
+        let mut timeouts = 0;
         for round in 0..60 {
             let guard = lock.write();
             let other = Arc::clone(&lock);
@@ -287,9 +287,12 @@ mod tests {
             let left = Instant::now();
             drop(guard);
             let woken = waiter.join().unwrap();
-            naps += u32::from(woken.duration_since(left) > Duration::from_millis(2));
+            timeouts += u32::from(woken.duration_since(left) > Duration::from_millis(2));
         }
-        assert!(naps < 20, "{naps} of 60 sleepers woke by themselves");
+        assert!(
+            timeouts < 20,
+            "{timeouts} of 60 sleepers woke by themselves"
+        );
     }
 
     #[test]

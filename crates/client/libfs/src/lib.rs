@@ -13,9 +13,9 @@ mod io;
 mod lower_tiers;
 mod namespace;
 
-pub use client::gate_number::{begin_anew_in_child, prepare_thread};
 pub use client::op::{panicked_after_append, stop_appending};
 pub use client::pace::Waits;
+pub use client::reader_slot::{begin_anew_in_child, prepare_thread};
 pub use client::session::{Session, SessionMaps, SessionOptions};
 pub use errno::{BY_KERNEL, ELSEWHERE, Errno, Result};
 pub use inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp};

@@ -122,7 +122,7 @@ const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: u64 = 1 << 4;
 const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
 /// Tells the kernel that this process takes part in barriers: those of its own forks, and
-/// the daemon's, which pass the gate. Needed again after fork and exec.
+/// the daemon's, which enter read sections. Needed again after fork and exec.
 pub fn register_barriers() {
     plain_membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
     plain_membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED);

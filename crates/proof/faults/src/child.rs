@@ -30,7 +30,7 @@ const REFUSED: i32 = 3;
 /// Longest that a child may take for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a client that stays inside a call is waited for.
-pub const GATE: Duration = Duration::from_secs(1);
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A point at which something happens to a child.
 #[derive(Debug, Clone)]
@@ -297,7 +297,7 @@ pub fn join(stage: &Stage) -> Checked<Arc<Session>> {
 /// What a child daemon does. Gives its exit status.
 pub fn serve(nvm: &Path, socket: &Path) -> i32 {
     let mut config = config_of(nvm);
-    config.gate_timeout = GATE;
+    config.client_stall_timeout = STALL_TIMEOUT;
     let daemon = shale_daemon::Daemon::start(config, Arc::new(SystemClock::new()));
     let daemon = daemon.and_then(|daemon| daemon.listen(socket).map(|()| daemon));
     let daemon = match daemon {

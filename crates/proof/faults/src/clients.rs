@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::Trial;
-use super::child::{GATE, Point, Process, counter, returned, was_killed, was_refused};
+use super::child::{Point, Process, STALL_TIMEOUT, counter, returned, was_killed, was_refused};
 use super::decay::kept;
 use super::killed::May;
 use super::sight::{Sight, use_it};
@@ -36,7 +36,7 @@ impl Meeting {
     fn new(trial: &Trial<'_>, point: Option<&Point>, limits: &str) -> Result<Checked<Meeting>> {
         let stage = trial.stage()?;
         let mut config = stage.config();
-        config.gate_timeout = GATE;
+        config.client_stall_timeout = STALL_TIMEOUT;
         let daemon = kept!(stage.start_with(config));
         let listening = daemon.listen(&super::child::socket(&stage));
         kept!(listening.map_err(|e| format!("listen: {e}")));
@@ -89,7 +89,7 @@ impl Meeting {
         use_it(&mut shale, b"fault-new")?;
         as_used(&mut model, b"fault-new");
         let took = begun.elapsed();
-        match took < GATE * 4 + Duration::from_secs(2) {
+        match took < STALL_TIMEOUT * 4 + Duration::from_secs(2) {
             true => Ok((shale, model)),
             false => Err(format!("the others waited {took:?}")),
         }

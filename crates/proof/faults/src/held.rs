@@ -26,8 +26,8 @@ use shale_model::{Act, FileAct, Fill, Side};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SLOT: usize = 1;
-/// The gate of the call that goes on.
-const GATE: usize = 3;
+/// The reader slot of the call that goes on.
+const READER_SLOT: usize = 3;
 /// Nobody is cut off while this is looked at.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Blocks that stay free: what a digest needs for a moment, and that it need not wait.
@@ -43,7 +43,7 @@ struct Inside {
     kept: u64,
 }
 
-/// When what the client logs inside of its call is digested. Gates are passed for one digest after
+/// When what the client logs inside of its call is digested. A grace period is waited for once per digest after
 /// the other, so the first one after it came inside is the one that shows most.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -62,7 +62,7 @@ impl Inside {
         let kept = hand.writer.published().pos().0;
         let inside = Inside { hand, ino, kept };
         eventually("log space comes back", || inside.reclaim() == kept);
-        inside.hand.set_gate(GATE, 1);
+        inside.hand.set_reader_slot(READER_SLOT, 1);
         inside.hand.append(encode::write(ino, 0, b"from inside"));
         inside
     }
@@ -87,7 +87,7 @@ impl Inside {
         let upto = digested();
         self.hand
             .append(encode::write(self.ino, 0, b"not digested"));
-        self.hand.set_gate(GATE, 2);
+        self.hand.set_reader_slot(READER_SLOT, 2);
         eventually("log space comes back", || self.reclaim() >= upto);
         let reclaim = self.reclaim();
         match reclaim <= digested() {
@@ -106,7 +106,7 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         // Nobody has to wait until it is cut off.
-        self.hand.set_gate(GATE, 4);
+        self.hand.set_reader_slot(READER_SLOT, 4);
     }
 }
 
@@ -196,7 +196,7 @@ fn fill_up(side: &mut dyn Side, session: &Session, daemon: &Daemon) -> Checked<V
 
 fn hold(stage: &Stage, filled: &Filled, order: Order) -> Checked<usize> {
     let mut config = stage.config();
-    config.gate_timeout = PATIENCE;
+    config.client_stall_timeout = PATIENCE;
     let daemon: Arc<Daemon> = stage.start_with(config)?;
     let inside = Inside::enter(&daemon);
     if order == Order::LogFirst {

@@ -22,8 +22,8 @@ use shale_model::{Act, FileAct, Fill, Side};
 
 /// Requests of one kind that are let fail, each by itself, at most.
 const REQUESTS: u64 = 400;
-/// The gate of a call that goes on.
-const GATE: usize = 3;
+/// The reader slot of a call that goes on.
+const READER_SLOT: usize = 3;
 
 /// Every failure of a kind of request, one after the other, until fewer come.
 fn each(
@@ -335,7 +335,7 @@ pub fn held(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         t.restore()?;
         let done = t.serve(|daemon, shale, session| {
             let hand = Hand::in_process(daemon);
-            hand.set_gate(GATE, 1);
+            hand.set_reader_slot(READER_SLOT, 1);
             let done = remove_below(&t, shale).and_then(|()| {
                 session.digest().map_err(|e| format!("digest: {e}"))?;
                 match erased(daemon)? {
@@ -343,7 +343,7 @@ pub fn held(trial: &mut Trial<'_>) -> Result<Checked<()>> {
                     n => Err(format!("{n} zones were erased while a call could see them")),
                 }
             });
-            hand.set_gate(GATE, 2);
+            hand.set_reader_slot(READER_SLOT, 2);
             hand.ask(Request::Detach);
             done?;
             daemon.quiesce();

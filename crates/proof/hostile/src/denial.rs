@@ -168,7 +168,7 @@ fn stopped(scene: &Scene<'_>) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"mine");
     a.digest();
-    a.page.store_u64(client_page::gate(9), 77);
+    a.page.store_u64(client_page::reader_slot(9), 77);
     let b = scene.attacker();
     let begun = std::time::Instant::now();
     b.take(ino);
@@ -187,7 +187,7 @@ fn stopped_with_root(scene: &Scene<'_>) -> (Attacker, Reply) {
     for ino in [1, scene.stage.things.mine] {
         a.take(ino);
     }
-    a.page.store_u64(client_page::gate(9), 77);
+    a.page.store_u64(client_page::reader_slot(9), 77);
     let begun = std::time::Instant::now();
     let b = scene.attacker();
     for ino in [1, scene.stage.things.mine] {

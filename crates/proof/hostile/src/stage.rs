@@ -102,7 +102,7 @@ impl Stage {
         count_panics();
         let place = Place::with_owner(64, LOG_BYTES_MIN, MALLORY);
         let mut config = place.config();
-        config.gate_timeout = Duration::from_millis(100);
+        config.client_stall_timeout = Duration::from_millis(100);
         let daemon = start(config);
         let mut root = Hand::in_process(&daemon);
         let mut make = |dir: u64, name: &str, mode, uid, data: &[u8]| {

@@ -27,7 +27,7 @@ pub struct DaemonConfig {
     /// asked for least lately.
     pub leases_max: usize,
     /// How long a client may stay inside one call while others wait for it.
-    pub gate_timeout: Duration,
+    pub client_stall_timeout: Duration,
     /// Number of the FUSE connection that this daemon serves: logs of the same
     /// connection, left by a daemon that was killed, tell which requests were done.
     /// `None`: a fresh mount, or none.
@@ -81,7 +81,7 @@ impl DaemonConfig {
             straight_bytes: STRAIGHT_BYTES,
             speed: Speed::default(),
             leases_max: LEASES_MAX,
-            gate_timeout: Duration::from_secs(5),
+            client_stall_timeout: Duration::from_secs(5),
             connection: None,
             connection_continues: false,
             degraded: false,

@@ -359,7 +359,7 @@ impl Daemon {
     /// Waits for it, but not for a client that stays inside a call.
     pub fn quiesce(&self) {
         self.services.digests.digest_all();
-        self.services.reclaimer.pass();
+        self.services.reclaimer.wait_grace_period();
     }
 
     /// Has clients of other processes served no more: what their calls returned from is kept, the next call finds
@@ -407,7 +407,7 @@ impl Daemon {
             }
         }
         failpoints::reach("unmount-logs");
-        self.services.reclaimer.pass();
+        self.services.reclaimer.wait_grace_period();
         self.services.kept.forget();
         self.join();
         failpoints::reach("unmount-end");

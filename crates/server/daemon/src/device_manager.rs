@@ -252,7 +252,7 @@ impl DeviceManager {
             let done = self.volume.remove_device(tier, &new.entry.uuid)?;
             self.clients.publish(done.txid);
             self.clients.tell_tiers(|| self.tiering.is_tiered());
-            self.reclaimer.ask();
+            self.reclaimer.request();
             return Err(wrong(&file.path, format!("it is not added: {why}")).into());
         }
         // The thread that migrates slept until now.
@@ -262,7 +262,7 @@ impl DeviceManager {
 
     /// Digests all that calls have logged which began before this one.
     fn digest_what_was(&self) -> std::result::Result<(), String> {
-        if !self.reclaimer.pass() {
+        if !self.reclaimer.wait_grace_period() {
             return Err("calls of programs have not returned in time; try again".to_owned());
         }
         for client in self.clients.snapshot() {
@@ -310,7 +310,7 @@ impl DeviceManager {
         let taken = take().or_else(|_| {
             // What waits to be digested holds space that it does not need.
             self.digests.digest_all();
-            self.reclaimer.pass();
+            self.reclaimer.wait_grace_period();
             take()
         });
         let space = match taken {
@@ -429,7 +429,7 @@ impl DeviceManager {
         let done = self.volume.remove_device(found.tier, uuid)?;
         self.clients.publish(done.txid);
         self.clients.tell_tiers(|| self.tiering.is_tiered());
-        self.reclaimer.ask();
+        self.reclaimer.request();
         shale_sys::failpoints::reach("device-removed");
         let Some(device) = &found.info.device else {
             return Ok(());

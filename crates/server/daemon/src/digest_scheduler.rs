@@ -3,14 +3,14 @@
 //! A log is digested when its client rings, when it is 30% full, when somebody waits
 //! for it, and when its client goes. One thread at a time works on a log; logs are
 //! worked on in parallel. After each chunk's commit, in this order: the position is published,
-//! the epoch raised, credit taken back, and a pass of the gates asked for; nobody waits
-//! for that pass here.
+//! the epoch raised, credit taken back, and a grace period requested; nobody waits
+//! for that grace period here.
 //!
 //! A refused record ends its log: the client is cut off and reported, others go on. An
 //! error of the medium stops the log, which is kept: nothing is dropped for it, but a change of a part of
 //! a block below NVM that cannot be read; that block is given up (see `digest::lost`).
 //!
-//! A chunk that finds too few free blocks waits for a pass of the gates, which gives out
+//! A chunk that finds too few free blocks waits for a grace period, which gives out
 //! what earlier chunks freed, then takes its turn alone, in pieces down to one transaction.
 //! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it set aside, its log waits and is tried again.
@@ -37,10 +37,10 @@ use std::time::Duration;
 
 /// How often logs are looked at whose clients forgot to ring.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Times a chunk that found too few free blocks is tried again after a pass of the gates.
+/// Times a chunk that found too few free blocks is tried again after a grace period.
 pub(crate) const TRIES: u32 = 8;
-/// Longest wait for one pass while a chunk lacks blocks.
-const PASS_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for one grace period while a chunk lacks blocks.
+const GRACE_WAIT: Duration = Duration::from_secs(10);
 
 /// Most space that the records of a chunk have reserved, as a part of all: it comes back with the chunk.
 const CHUNK_RESERVED_PART: u64 = 4;
@@ -54,7 +54,7 @@ pub(crate) struct Totals {
     pub(crate) last_error: Mutex<Option<String>>,
 }
 
-/// Whether the same chunk may work later: freed blocks come back with the next pass, and
+/// Whether the same chunk may work later: freed blocks come back after the next grace period, and
 /// a plan that a commit of another log overtook is made anew.
 pub(crate) fn passes_with_time(error: &DigestError) -> bool {
     is_short(error) || matches!(error, DigestError::Moved { .. })
@@ -237,7 +237,7 @@ impl DigestScheduler {
                     straight = None;
                     alone |= is_short(&e);
                     tries += 1;
-                    self.parts.reclaimer.pass_within(PASS_WAIT);
+                    self.parts.reclaimer.wait_grace_period_within(GRACE_WAIT);
                 }
                 Err(e) if is_short(&e) => return Err(self.short(client, &e)),
                 Err(e) if self.gives_up(&e) => {}
@@ -286,7 +286,7 @@ impl DigestScheduler {
             self.parts
                 .credits
                 .release_credit(client.id, done.reserve_released);
-            self.parts.reclaimer.ask();
+            self.parts.reclaimer.request();
             client
                 .records
                 .fetch_add(done.stats.records, Ordering::Relaxed);
@@ -336,7 +336,7 @@ impl DigestScheduler {
         // Before this nobody else could be granted them.
         self.parts.volume.return_inodes(&done.vanished);
         self.forget_inodes(done);
-        // A thread of the client may still be reading them: they are free after the next pass.
+        // A thread of the client may still be reading them: they are free after the next grace period.
         self.parts.reclaimer.defer_free(&done.unused);
     }
 

@@ -1,7 +1,7 @@
 //! Opening a volume and recovering what a crash left, before anybody is served.
 
 use crate::coherence::barrier::Barrier;
-use crate::coherence::gate::OwnReaders;
+use crate::coherence::readers::LocalReaders;
 use crate::config::DaemonConfig;
 use crate::connections::mappings::Mappings;
 use crate::error::Result;
@@ -20,7 +20,7 @@ pub(crate) struct Opened {
     pub(crate) map: Arc<Map>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) digester: Digester,
-    pub(crate) readers: OwnReaders,
+    pub(crate) readers: LocalReaders,
     pub(crate) mappings: Mappings,
     pub(crate) recovered: Recovered,
     /// The count on the labels of devices.
@@ -58,7 +58,7 @@ impl Opened {
         let volume = Arc::new(volume);
         let mappings = Mappings::reopen(dir, &volume)?;
         let digester = Digester::new(volume.clone());
-        let readers = OwnReaders::default();
+        let readers = LocalReaders::default();
         let recovered = Recovery {
             volume: &volume,
             digester: &digester,

@@ -6,11 +6,11 @@
 
 use crate::coherence::barrier::Barrier;
 use crate::coherence::fence::Fence;
-use crate::coherence::gate::OwnReaders;
 use crate::coherence::grace::GracePeriods;
 use crate::coherence::lease_manager::LeaseManager;
 use crate::coherence::lease_table::LeaseTable;
 use crate::coherence::lease_trimmer::LeaseTrimmer;
+use crate::coherence::readers::LocalReaders;
 use crate::coherence::reclaimer::Reclaimer;
 use crate::config::DaemonConfig;
 use crate::connections::accounts::Accounts;
@@ -74,7 +74,7 @@ struct OpenedVolume {
     volume: Arc<Volume>,
     map: Arc<Map>,
     digester: Digester,
-    readers: OwnReaders,
+    readers: LocalReaders,
     mappings: Mappings,
 }
 
@@ -112,7 +112,7 @@ impl Base {
         let clients: Arc<Clients> = Arc::default();
         let queue: Arc<Queue> = Arc::default();
         let fence = Arc::new(Fence::new(barrier, clients.clone(), queue.clone()));
-        let limit = config.gate_timeout;
+        let limit = config.client_stall_timeout;
         let grace = GracePeriods::new(barrier, clients.clone(), fence.clone(), limit);
         let grace = Arc::new(grace);
         let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);

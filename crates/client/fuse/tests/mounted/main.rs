@@ -401,7 +401,7 @@ fn a_write_that_a_read_overtakes_is_seen_when_it_has_returned() {
         let (written, last) = (new[0], offset + new.len() as u64 - 1);
         assert_eq!((read(offset), read(last)), (b'a', b'a'), "in pages now");
         let writes = m.fs.writes.load(Ordering::Relaxed);
-        let gate = m.fs.gate.lock();
+        let latch = m.fs.latch.lock();
         thread::scope(|scope| {
             let writer = scope.spawn(|| file.write_all_at(new, offset).unwrap());
             eventually("the write comes", || {
@@ -409,7 +409,7 @@ fn a_write_that_a_read_overtakes_is_seen_when_it_has_returned() {
             });
             m.notifier().inval_inode(ino, Inval::All).unwrap();
             assert_eq!(read(offset), b'a', "not written yet");
-            drop(gate);
+            drop(latch);
             writer.join().unwrap();
         });
         assert_eq!((read(offset), read(last)), (written, written));

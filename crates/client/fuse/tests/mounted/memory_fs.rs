@@ -49,7 +49,7 @@ pub struct MemoryFs {
     pub shutdown_flags: AtomicU32,
     pub destroyed: AtomicU64,
     /// Writes wait while it is held.
-    pub gate: Mutex<()>,
+    pub latch: Mutex<()>,
     /// Writes that came.
     pub writes: AtomicU64,
 }
@@ -418,7 +418,7 @@ impl NodeFs for MemoryFs {
         flags: WriteFlags,
     ) -> Result<usize> {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        drop(self.gate.lock());
+        drop(self.latch.lock());
         let mut tree = self.tree.lock();
         let end = offset + data.len() as u64;
         let size = tree.node(ino)?.attr.size;

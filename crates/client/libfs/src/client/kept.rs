@@ -1,11 +1,11 @@
 //! What each thread keeps of its last permit for the log, so that most calls get theirs
 //! without an atomic step that other threads could contend for.
 //!
-//! Invariant: the place of a gate number is touched by the thread that has the number
+//! Invariant: the entry of a reader slot is touched by the thread that has the slot
 //! only, so plain loads and stores suffice. The number that threads share has none.
 
-use crate::client::gate_number::SHARED;
 use crate::client::present::Present;
+use crate::client::reader_slot::SHARED;
 use shale_oplog::{Kept, Permit, Writer};
 use shale_proto::control::{daemon_page, mount_flag};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-/// The permits that threads keep, by gate number.
+/// The permits that threads keep, by reader slot.
 pub(crate) struct Permits {
     places: Box<[Place]>,
     /// Looked after whenever a thread gets a new permit.
@@ -55,7 +55,7 @@ impl Permits {
     }
 
     /// A permit for `bytes` bytes of records, if the ring has space: to be resumed. `thread` is
-    /// the calling thread's gate number. As numbers, so that they stay in registers.
+    /// the calling thread's reader slot. As numbers, so that they stay in registers.
     #[inline(always)]
     pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<Kept> {
         let Some(place) = self.places.get(thread) else {

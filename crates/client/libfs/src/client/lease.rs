@@ -1,7 +1,7 @@
 //! Leases as a client holds them: the word in each inode's memory, and getting one.
 //!
 //! A node's word has the generation of the lease and its mode. It stands as long as the
-//! daemon's word for the inode has the same generation; a call looks inside the gate, so
+//! daemon's word for the inode has the same generation; a call looks inside the read section, so
 //! that the daemon waits for it before somebody else gets the lease. The daemon's words
 //! are shared by several inodes: when one of them is taken away all have to be asked for
 //! again, and most are told that nothing was lost.
@@ -10,8 +10,8 @@
 //! asking, loading and setting the word are one step: one thread at a time per inode.
 
 use super::errno::{ELSEWHERE, Errno, Result, Stop};
-use super::gate::Inside;
 use super::node::Node;
+use super::read_section::ReadSection;
 use super::session::Session;
 use super::sync::{AtomicU64, Mutex, Ordering, failpoints};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
@@ -74,7 +74,7 @@ impl Turns {
 
 impl Session {
     /// Whether the lease on a node in memory stands and suffices. True as long as the
-    /// caller stays inside the gate.
+    /// caller stays inside the read section.
     pub(crate) fn holds(&self, node: &Node, mode: LeaseMode) -> bool {
         node.lease.covers(self.lease_word(node.ino), mode)
     }
@@ -95,7 +95,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gets a lease and brings the inode in memory up to date. Outside of the gate.
+    /// Gets a lease and brings the inode in memory up to date. Outside of the read section.
     /// `false`: others have the lease, and the caller does not insist.
     pub(crate) fn acquire(&self, ino: u64, mode: LeaseMode, insist: Insist) -> Result<bool> {
         let _turn = self.turns.of(ino).lock();
@@ -121,7 +121,7 @@ impl Session {
             };
         failpoints::reach("lease-given");
         loop {
-            let inside = Inside::enter(self.client_words());
+            let inside = ReadSection::enter(self.client_words());
             let node = match self.nodes.get(ino) {
                 Some(node) => self.up_to_date(node, fresh),
                 None => self.load(ino, self.epoch()),
@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// Whether the volume may be asked about an inode that is not in memory, for once: gets
-    /// a shared lease if nobody has to lose one, and calls `f` inside the gate while it stands.
+    /// a shared lease if nobody has to lose one, and calls `f` inside the read section while it stands.
     pub(crate) fn glance<T>(&self, ino: u64, f: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         let _turn = self.turns.of(ino).lock();
         if self.nodes.get(ino).is_some() {
@@ -175,7 +175,7 @@ impl Session {
             Ok(_) => return Err(Errno::PROTO),
             Err(e) => return Err(e),
         };
-        let _inside = Inside::enter(self.client_words());
+        let _inside = ReadSection::enter(self.client_words());
         if self.lease_word(ino) == generation {
             f().map(Some)
         } else {

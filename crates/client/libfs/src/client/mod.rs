@@ -1,7 +1,5 @@
 //! A client of the daemon: the session, calls as attempts, leases, space in log and volume.
 
-pub(crate) mod gate;
-pub(crate) mod gate_number;
 pub(crate) mod grants;
 pub(crate) mod kept;
 pub(crate) mod lease;
@@ -11,6 +9,8 @@ pub(crate) mod op;
 pub(crate) mod options;
 pub(crate) mod pace;
 pub(crate) mod present;
+pub(crate) mod read_section;
+pub(crate) mod reader_slot;
 pub(crate) mod reports;
 pub(crate) mod requests;
 pub(crate) mod reservation;

@@ -1,4 +1,4 @@
-//! One run of a call: inside the gate, with a permit for the log.
+//! One run of a call: inside the read section, with a permit for the log.
 
 use crate::client::reservation::UNIT;
 use crate::client::session::Session;
@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a call works with. Its runs have it one after the other, each inside the gate;
+/// What a call works with. Its runs have it one after the other, each inside the read section;
 /// what one has been given and not used, the next one has.
 pub(crate) struct Op<'s> {
     pub session: &'s Session,
@@ -24,7 +24,7 @@ pub(crate) struct Op<'s> {
     /// Epoch in which the run is.
     pub epoch: u64,
     digested: LogPos,
-    /// The calling thread's gate number.
+    /// The calling thread's reader slot.
     thread: usize,
     permit: Option<Permit<'s>>,
     /// Bytes of space in the volume.
@@ -65,7 +65,7 @@ fn may_append() {
 }
 
 impl<'s> Op<'s> {
-    /// A call that has yet to enter the gate.
+    /// A call that has yet to enter the read section.
     #[inline(always)]
     pub(crate) fn new(
         session: &'s Session,
@@ -87,7 +87,7 @@ impl<'s> Op<'s> {
         }
     }
 
-    /// Begins a run: the thread is inside the gate, and stays until the run ends.
+    /// Begins a run: the thread is inside the read section, and stays until the run ends.
     #[inline(always)]
     pub(crate) fn begin(&mut self) {
         self.epoch = self.session.epoch();

@@ -1,4 +1,4 @@
-//! Waiting outside of gate and locks: where a limit is set on what this client writes, and where it
+//! Waiting outside of the read section and locks: where a limit is set on what this client writes, and where it
 //! logs faster than its log is digested.
 //!
 //! A log that is full stops its writer until a chunk is digested, which can take a tenth of a second. So a writer is
@@ -107,7 +107,7 @@ impl Session {
         self.pauses.stops.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits as long as the daemon says. Outside of gate and locks, so nobody waits for who waits
+    /// Waits as long as the daemon says. Outside of the read section and locks, so nobody waits for who waits
     /// here; and in this process, so that other threads may ask the daemon meanwhile.
     #[cold]
     pub(crate) fn keep_pace(&self) -> Result<()> {

@@ -16,10 +16,10 @@ const MISSING_MAX: u32 = 8;
 /// Runs that begin anew at once. Most need one.
 const AT_ONCE: u32 = 100;
 /// Time between later ones: the first, and the longest.
-const NAP: Duration = Duration::from_micros(20);
-const NAP_MAX: Duration = Duration::from_millis(2);
+const BACKOFF_MIN: Duration = Duration::from_micros(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(2);
 /// For so long at least a call begins anew: as long as the daemon waits for who is held up inside
-/// a call. Naps are counted as they were asked for: on a busy machine it takes longer.
+/// a call. Sleeps are counted as they were asked for: on a busy machine it takes longer.
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// What a call has met with on its way to what it needs.
@@ -32,7 +32,7 @@ pub(crate) struct Search {
     missing: (u64, u32),
     /// Runs that found something changed since it was looked up.
     again: u32,
-    nap: Duration,
+    backoff: Duration,
     slept: Duration,
 }
 
@@ -62,14 +62,15 @@ impl Search {
             std::thread::yield_now();
             return Ok(());
         }
-        if self.slept >= AGAIN_MAX || damaged.load(Ordering::Relaxed) && self.nap == NAP_MAX {
+        if self.slept >= AGAIN_MAX || damaged.load(Ordering::Relaxed) && self.backoff == BACKOFF_MAX
+        {
             damaged.store(true, Ordering::Relaxed);
             tracing::error!("a name does not lead to what it says: the volume needs fsck");
             return Err(Errno::IO);
         }
-        self.nap = (self.nap * 2).clamp(NAP, NAP_MAX);
-        sleep(self.nap);
-        self.slept += self.nap;
+        self.backoff = (self.backoff * 2).clamp(BACKOFF_MIN, BACKOFF_MAX);
+        sleep(self.backoff);
+        self.slept += self.backoff;
         Ok(())
     }
 }

@@ -2,13 +2,11 @@
 //! every call runs in.
 //!
 //! A call first gets what it needs from the daemon (space in the log, space in the
-//! volume, leases, numbers) while it is outside of gate and locks; then it enters
-//! the gate, takes node locks, appends at most one transaction to the log, and
+//! volume, leases, numbers) while it is outside of the read section and locks; then it enters
+//! the read section, takes node locks, appends at most one transaction to the log, and
 //! leaves. When something is missing on the way it leaves, gets it and starts
 //! anew, having changed nothing.
 
-use crate::client::gate::{self, Inside};
-use crate::client::gate_number;
 use crate::client::grants::{BlockRun, Blocks, InodeNumbers, Runs, within_segments};
 use crate::client::kept::Permits;
 use crate::client::lease::Turns;
@@ -16,6 +14,8 @@ use crate::client::op::Op;
 pub use crate::client::options::{SessionMaps, SessionOptions};
 use crate::client::pace::Pauses;
 use crate::client::present::Present;
+use crate::client::read_section::{self, ReadSection};
+use crate::client::reader_slot;
 use crate::client::requests::Requests;
 use crate::client::reservation::{Reservation, UNIT, ahead_bytes};
 use crate::client::search::Search;
@@ -103,7 +103,7 @@ impl Session {
         options: SessionOptions,
         maps: &SessionMaps,
     ) -> Result<Arc<Self>> {
-        gate::register_barriers();
+        read_section::register_barriers();
         let ask = Request::Attach {
             version: PROTO_VERSION,
             log_bytes: options.log_bytes,
@@ -243,7 +243,7 @@ impl Session {
         if self.options.memory.is_some_and(Memory::is_short) {
             return Err(Errno::NOMEM);
         }
-        let thread = gate_number::number();
+        let thread = reader_slot::number();
         let admitted = |bytes| {
             Ok(match bytes {
                 0 => None,
@@ -260,7 +260,7 @@ impl Session {
             // Made in its place and never moved: loading together what was stored apart a
             // moment ago would stall.
             let result = {
-                let _inside = Inside::enter_as(&self.client_words, thread);
+                let _inside = ReadSection::enter_as(&self.client_words, thread);
                 op.begin();
                 f(&mut op)
             };

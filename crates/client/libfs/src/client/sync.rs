@@ -1,5 +1,5 @@
 //! Atomics, locks and waiting of the lease protocol, in one place so that the model check
-//! (`crates/proof/harness/tests/leases`) can compile its files against its own: gates, leases, whether
+//! (`crates/proof/harness/tests/leases`) can compile its files against its own: read sections, leases, whether
 //! the client is still served.
 
 pub(crate) use parking_lot::Mutex;

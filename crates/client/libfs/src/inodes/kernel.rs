@@ -1,8 +1,8 @@
 //! What a session that serves a kernel keeps for it: which inodes the kernel has
 //! references to, and which it may have been told something about lately.
 //!
-//! Both are changed inside the gate and under a lease on the inode, so whoever took the
-//! lease and passed the gates sees everything (DESIGN §9).
+//! Both are changed inside the read section and under a lease on the inode, so a caller that took the
+//! lease and waited for a grace period sees everything (DESIGN §9).
 
 use crate::client::session::Session;
 use parking_lot::Mutex;

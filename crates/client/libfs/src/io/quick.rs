@@ -2,8 +2,8 @@
 //! lease stands. It looks at what mostly is so, in the order of the long way; where something is
 //! not, that way (`read.rs`) begins anew and finds out what to do.
 
-use crate::client::gate::Inside;
-use crate::client::gate_number::number;
+use crate::client::read_section::ReadSection;
+use crate::client::reader_slot::number;
 use crate::client::session::Session;
 use crate::client::sync::{failpoints, mutants};
 use crate::inodes::node::{Node, NodeState};
@@ -29,7 +29,7 @@ impl Session {
             return None;
         }
         let n = {
-            let _inside = Inside::enter_as(self.client_words(), number());
+            let _inside = ReadSection::enter_as(self.client_words(), number());
             let epoch = self.epoch();
             failpoints::reach("call-inside");
             if !self.holds(node, LeaseMode::Shared) && !mutants::is_on("quick-unleased") {

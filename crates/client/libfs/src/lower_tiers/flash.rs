@@ -1,7 +1,7 @@
 //! Reading flash in the program's own process (Strata §3.5: protected direct reads of the SSD).
 //!
 //! The daemon hands out a descriptor for each device of flash that can do nothing but read. A block that a call lacks is
-//! read by it, outside of gate and locks, and counts only if its checksum fits its address and the number of
+//! read by it, outside of the read section and locks, and counts only if its checksum fits its address and the number of
 //! erasures that the call knew: so it needs no lock, and nobody's word. What does not fit, or cannot be read, the
 //! daemon is asked for: it names what is bad, and may have another copy.
 

@@ -1,7 +1,7 @@
 //! Blocks of tiers below NVM, of files, inodes and trees: a cache of 4 KiB blocks, filled from flash or by asking the daemon (DESIGN §8).
 //!
 //! A block is known by its address and how often its zone was erased: together they name the same
-//! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves gate and
+//! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves the read section and
 //! locks, gets them, and begins anew; with what the volume then says it looks again. What the
 //! daemon could not read is remembered until the call that wanted it has come back and heard so.
 
@@ -103,7 +103,7 @@ pub(crate) fn stop(e: &VolumeError) -> Stop {
 }
 
 impl Session {
-    /// The inode as the volume has it, wherever it lies. Inside the gate.
+    /// The inode as the volume has it, wherever it lies. Inside the read section.
     pub(crate) fn inode(&self, ino: u64) -> std::result::Result<Option<Inode>, Stop> {
         let (addr, len) = match self.view.find_inode(Ino(ino))? {
             FoundInode::None => return Ok(None),
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// Gets what loading an inode outside of a run lacked, so that it may be tried once more. Outside
-    /// of the gate.
+    /// of the read section.
     pub(crate) fn get_lacking(&self, stop: Stop) -> Result<()> {
         match stop {
             Stop::Blocks(lacking) => self.get_blocks(lacking),
@@ -169,7 +169,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gets blocks from their device, or from the daemon. Outside of gate and locks.
+    /// Gets blocks from their device, or from the daemon. Outside of the read section and locks.
     pub(crate) fn get_blocks(&self, lacking: Lacking) -> Result<()> {
         let generation = lacking.generation;
         let from = (lacking.addr, generation);

@@ -299,7 +299,7 @@ fn read(call: &Call<'_>, client: &Client, offset: u64, into: &Buffers) -> Result
     Ok(done)
 }
 
-/// Reads into memory that must not be touched inside the gate.
+/// Reads into memory that must not be touched inside the read section.
 #[cold]
 fn read_around(client: &Client, ino: u64, at: u64, into: Buffer) -> Result<usize, Errno> {
     let caller = caller();

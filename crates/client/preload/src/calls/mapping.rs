@@ -7,7 +7,7 @@
 //! descriptors here.
 //!
 //! A buffer may lie in such a mapping. To touch it can be a call to the daemon, which may
-//! have to wait until nobody is inside the gate: so nobody touches it there, and the bytes
+//! have to wait until nobody is inside the read section: so nobody touches it there, and the bytes
 //! take a way around ([`may_fault`]). Ranges are noted and never forgotten: what was a
 //! mapping and is other memory now only costs a copy.
 

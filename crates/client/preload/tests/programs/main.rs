@@ -380,7 +380,7 @@ fn where_code_may_not_be_changed_programs_run_on_the_mount() {
     assert!(!told.contains(r#""attached":1"#), "{told}");
 }
 
-/// Each has what the other needs to fetch a page: nobody may wait for it inside the gate. The
+/// Each has what the other needs to fetch a page: nobody may wait for it inside the read section. The
 /// daemon would cut both off after five seconds.
 #[test]
 fn buffers_in_files_that_others_write_hold_nobody_up() {

@@ -1,10 +1,10 @@
 //! A client: LibFS' own files as they are, and what stands for the rest of it.
 #![allow(dead_code, reason = "the model needs only a part of those files")]
 
-#[path = "../../../../client/libfs/src/client/gate.rs"]
-mod gate;
 #[path = "../../../../client/libfs/src/client/lease.rs"]
 mod lease;
+#[path = "../../../../client/libfs/src/client/read_section.rs"]
+mod read_section;
 #[path = "../../../../client/libfs/src/client/served.rs"]
 mod served;
 
@@ -12,10 +12,10 @@ pub(crate) mod session;
 
 use crate::sync;
 
-mod gate_number {
-    pub(crate) use crate::memory::gate_number as number;
+mod reader_slot {
+    pub(crate) use crate::memory::reader_slot as number;
 
-    /// There are gates enough.
+    /// There are reader slots enough.
     pub(crate) struct Overflow;
 
     pub(crate) fn overflow(_number: usize) -> Option<Overflow> {

@@ -5,8 +5,6 @@
 mod asked;
 #[path = "../../../../server/daemon/src/coherence/fence.rs"]
 pub(crate) mod fence;
-#[path = "../../../../server/daemon/src/coherence/gate.rs"]
-mod gate;
 #[path = "../../../../server/daemon/src/coherence/grace.rs"]
 pub(crate) mod grace;
 #[path = "../../../../server/daemon/src/coherence/halt.rs"]
@@ -17,6 +15,8 @@ pub(crate) mod lease_manager;
 pub(crate) mod lease_table;
 #[path = "../../../../server/daemon/src/connections/progress.rs"]
 mod progress;
+#[path = "../../../../server/daemon/src/coherence/readers.rs"]
+mod readers;
 
 pub(crate) mod client;
 pub(crate) mod clients;

@@ -1,6 +1,6 @@
 //! The lease protocol under a model checker: the very sources of daemon and LibFS that
-//! decide and act (the table of leases, taking them, passing gates, cutting off, how far a log
-//! goes, which entries go that nobody needs; gate, lease words, getting leases, whether a client is still served), with locks,
+//! decide and act (the table of leases, taking them, waiting for readers, cutting off, how far a log
+//! goes, which entries go that nobody needs; read section, lease words, getting leases, whether a client is still served), with locks,
 //! atomics and shared memory that explore interleavings. What stands for the rest is a
 //! volume of one number per inode and calls that add one or look.
 //!
@@ -92,10 +92,10 @@ fn cut_meanwhile() {
     shared.clients.add(&client);
     let session = Session::new(&world, &client);
     let mut threads = Vec::new();
-    for gate in 0..2 {
+    for slot in 0..2 {
         let (world, session) = (world.clone(), session.clone());
         threads.push(shuttle::thread::spawn(move || {
-            memory::use_gate(gate);
+            memory::use_reader_slot(slot);
             while session.write(100).is_ok() {
                 world.wrote(100);
             }
@@ -216,11 +216,11 @@ fn run() {
         let client = Client::new(id);
         shared.clients.add(&client);
         let session = Session::new(&world, &client);
-        for gate in 0..count {
+        for slot in 0..count {
             world.begin(id);
             let (world, session) = (world.clone(), session.clone());
             threads.push(shuttle::thread::spawn(move || {
-                memory::use_gate(gate);
+                memory::use_reader_slot(slot);
                 calls(&world, &session, inos);
                 memory::fence();
                 world.end(id);
@@ -295,10 +295,10 @@ fn priority_schedules() {
 /// Each deliberate mistake, and where it shows.
 const MISTAKES: &[(&str, &str, fn())] = &[
     ("lease-generation", "the generation is not raised", run),
-    ("lease-gate", "the gates are not passed", run),
+    ("lease-gate", "no grace period is waited for", run),
     (
         "lease-barrier",
-        "no barrier before the look at the gates",
+        "no barrier before the read of the reader slots",
         run,
     ),
     (

@@ -2,7 +2,7 @@
 //! buffer of its own, in order, until the processor writes them out; loads find the
 //! thread's own stores first. Locked instructions and system calls empty the buffer of their
 //! thread, a barrier on all processors those of all. The checker alone would have every
-//! store seen at once, and then no gate would need a barrier.
+//! store seen at once, and then no read section would need a barrier.
 
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::ThreadId;
@@ -17,7 +17,7 @@ struct State {
     words: HashMap<Place, u64>,
     buffers: HashMap<ThreadId, VecDeque<(Place, u64)>>,
     pages: u32,
-    gates: HashMap<ThreadId, usize>,
+    slots: HashMap<ThreadId, usize>,
 }
 
 thread_local! {
@@ -45,14 +45,14 @@ fn me() -> ThreadId {
     shuttle::thread::current().id()
 }
 
-/// The calling thread uses this gate from now on.
-pub(crate) fn use_gate(number: usize) {
-    STATE.with(|s| s.borrow_mut().gates.insert(me(), number));
+/// The calling thread uses this reader slot from now on.
+pub(crate) fn use_reader_slot(number: usize) {
+    STATE.with(|s| s.borrow_mut().slots.insert(me(), number));
 }
 
-/// The calling thread's gate.
-pub(crate) fn gate_number() -> usize {
-    STATE.with(|s| s.borrow().gates[&me()])
+/// The calling thread's reader slot.
+pub(crate) fn reader_slot() -> usize {
+    STATE.with(|s| s.borrow().slots[&me()])
 }
 
 /// Another thread may run here.

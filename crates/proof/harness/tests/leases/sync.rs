@@ -30,7 +30,7 @@ pub(crate) fn sleep(_time: Duration) {
     shuttle::thread::yield_now();
 }
 
-pub(crate) fn nap(time: Duration) -> Duration {
+pub(crate) fn backoff_sleep(time: Duration) -> Duration {
     sleep(time);
     time
 }

@@ -69,7 +69,7 @@ impl World {
         seen.inside.push((client.id, ino, mode, mark));
     }
 
-    /// Its call leaves the gate next.
+    /// Its call leaves the read section next.
     pub(crate) fn leave(&self, client: &Client, ino: u64, mode: LeaseMode) {
         let mut seen = self.seen();
         let this = |(id, other, held, _): &(u32, u64, LeaseMode, _)| {

@@ -1,4 +1,4 @@
-//! The barrier on all processors that lets clients' gates be plain stores (DESIGN §9).
+//! The barrier on all processors that lets clients' reader slots be plain stores (DESIGN §9).
 //!
 //! Client processes must be registered (`MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`)
 //! before they attach; this process registers when the daemon starts.
@@ -6,7 +6,7 @@
 use crate::error::{DaemonError, Result};
 use rustix::thread::{MembarrierCommand, membarrier, membarrier_query};
 
-/// The barrier that orders the daemon's stores before its look at the gates.
+/// The barrier that orders the daemon's stores before it reads the reader slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Barrier {
     /// Interrupts only processors that run a registered process: about 2 µs.

@@ -4,7 +4,7 @@ use super::barrier::Barrier;
 use super::client::{Client, Fate, Reach};
 use super::clients::Clients;
 use super::fence::Fence;
-use super::gate::{Inside, Waiting};
+use super::readers::{ActiveReaders, Backoff};
 use super::sync::{Ordering, mutants};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,15 +52,15 @@ impl GracePeriods {
 
     /// The calls that clients are inside of, or may be without having seen the last change to their pages: for
     /// [`Self::wait_outside`].
-    pub(crate) fn calls(&self, clients: &[Arc<Client>]) -> Vec<(Arc<Client>, Inside)> {
+    pub(crate) fn calls(&self, clients: &[Arc<Client>]) -> Vec<(Arc<Client>, ActiveReaders)> {
         self.barrier.run();
         inside(clients)
     }
 
     /// Waits until clients have left the calls they were inside of: for all at the same time, so
     /// that several that are held up take one limit.
-    pub(crate) fn wait_outside(&self, mut calls: Vec<(Arc<Client>, Inside)>) {
-        let mut waiting = Waiting::default();
+    pub(crate) fn wait_outside(&self, mut calls: Vec<(Arc<Client>, ActiveReaders)>) {
+        let mut backoff = Backoff::default();
         loop {
             calls.retain_mut(|(client, inside)| {
                 !inside.passed(&client.client_page) && !has_gone(client)
@@ -68,9 +68,9 @@ impl GracePeriods {
             if calls.is_empty() {
                 return;
             }
-            if !waiting.turn(self.limit) {
+            if !backoff.step(self.limit) {
                 calls.retain(|(client, _)| self.waits_on(client));
-                waiting = Waiting::default();
+                backoff = Backoff::default();
             }
         }
     }
@@ -99,8 +99,9 @@ impl GracePeriods {
 }
 
 /// The calls that clients are inside of. A barrier comes before.
-fn inside(clients: &[Arc<Client>]) -> Vec<(Arc<Client>, Inside)> {
-    let look = |client: &Arc<Client>| (client.clone(), Inside::look(&client.client_page));
+fn inside(clients: &[Arc<Client>]) -> Vec<(Arc<Client>, ActiveReaders)> {
+    let look =
+        |client: &Arc<Client>| (client.clone(), ActiveReaders::snapshot(&client.client_page));
     clients.iter().map(look).collect()
 }
 

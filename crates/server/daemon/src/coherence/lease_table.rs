@@ -2,7 +2,7 @@
 //!
 //! A client asks at its first use of an inode and keeps the lease. Taking one back
 //! needs no help from its holder: the generation word of the inode's bucket in the
-//! holder's daemon page is raised, then its gates are passed, then its log is digested.
+//! holder's daemon page is raised, then a grace period is waited for, then its log is digested.
 //! Other inodes of the bucket look revoked to the holder too; it asks again and
 //! hears that nothing was lost. Who only has to stop writing keeps a shared lease.
 //!

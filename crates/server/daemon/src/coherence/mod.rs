@@ -5,7 +5,7 @@
 //! | [`lease_table`] | decides who may hold a lease; knows of nobody |
 //! | [`lease_manager`] | does what was decided: takes leases from their holders |
 //! | [`lease_trimmer`] | leases that nobody uses go |
-//! | [`gate`], [`barrier`], [`page`] | the shared pages of a client, and how one knows that it is outside of calls |
+//! | [`readers`], [`barrier`], [`page`] | the shared pages of a client, and how one knows that it is outside of calls |
 //! | [`grace`] | waits until calls of clients have ended |
 //! | [`reclaimer`] | gives out again what was freed, once no reader can hold it |
 //! | [`halt`] | digesting a log up to a position, and why that can stop |
@@ -19,9 +19,6 @@
 pub(crate) mod asked;
 pub(crate) mod barrier;
 pub(crate) mod fence;
-pub(crate) mod gate;
-#[cfg(test)]
-mod gate_tests;
 pub(crate) mod grace;
 pub(crate) mod halt;
 pub(crate) mod lease_manager;
@@ -30,6 +27,9 @@ pub(crate) mod lease_table;
 mod lease_table_tests;
 pub(crate) mod lease_trimmer;
 pub(crate) mod page;
+pub(crate) mod readers;
+#[cfg(test)]
+mod readers_tests;
 pub(crate) mod reclaimer;
 pub(crate) mod sync;
 

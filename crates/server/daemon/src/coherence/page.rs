@@ -136,8 +136,8 @@ impl ClientPage {
         )
     }
 
-    pub(crate) fn gate(&self, n: usize) -> u64 {
-        self.map.load_u64(client_page::gate(n))
+    pub(crate) fn reader_slot(&self, n: usize) -> u64 {
+        self.map.load_u64(client_page::reader_slot(n))
     }
 }
 

@@ -6,8 +6,8 @@
 //! to overwrite. A client that does not move in time is cut off, so one sleeper cannot stop the volume.
 
 use super::clients::Clients;
-use super::gate::{OwnReader, OwnReaders};
 use super::grace::GracePeriods;
+use super::readers::{LocalReaders, ReadGuard};
 use super::space::FreeSpace;
 use parking_lot::{Condvar, Mutex};
 use shale_format::TxId;
@@ -28,10 +28,10 @@ pub(crate) struct Reclaimer {
     volume: Arc<Volume>,
     clients: Arc<Clients>,
     grace: Arc<GracePeriods>,
-    readers: OwnReaders,
+    readers: LocalReaders,
     /// Blocks that no file needs, and that a thread of a client may still be reading.
     deferred: Mutex<Vec<Run>>,
-    /// Who waits for the next pass, and how many there were.
+    /// Who waits for the next grace period, and how many there were.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -41,7 +41,7 @@ impl Reclaimer {
         volume: Arc<Volume>,
         clients: Arc<Clients>,
         grace: Arc<GracePeriods>,
-        readers: OwnReaders,
+        readers: LocalReaders,
     ) -> Self {
         Self {
             volume,
@@ -55,21 +55,21 @@ impl Reclaimer {
     }
 
     /// Begins to read the volume: what is freed from now on stays as it is until the reader is dropped.
-    pub(crate) fn read(&self) -> OwnReader<'_> {
+    pub(crate) fn read(&self) -> ReadGuard<'_> {
         self.readers.enter()
     }
 
-    /// Asks for a pass that begins after this call. Gives its number.
-    pub(crate) fn ask(&self) -> u64 {
+    /// Asks for a grace period that begins after this call. Gives its number.
+    pub(crate) fn request(&self) -> u64 {
         let mut state = self.state.lock();
         state.wanted += 1;
         self.changed.notify_all();
         state.wanted
     }
 
-    /// Asks for a pass and waits until it is through, at most `limit`; whether it is.
-    pub(crate) fn pass_within(&self, limit: Duration) -> bool {
-        let number = self.ask();
+    /// Asks for a grace period and waits until it has ended, at most `limit`; whether it is.
+    pub(crate) fn wait_grace_period_within(&self, limit: Duration) -> bool {
+        let number = self.request();
         let mut state = self.state.lock();
         self.changed
             .wait_while_for(&mut state, |s| s.done < number && !s.stop, limit);
@@ -77,16 +77,16 @@ impl Reclaimer {
     }
 
     /// The same, for as long as it may take: who does not leave a call in time is cut off meanwhile.
-    pub(crate) fn pass(&self) -> bool {
-        self.pass_within(self.grace.longest())
+    pub(crate) fn wait_grace_period(&self) -> bool {
+        self.wait_grace_period_within(self.grace.longest())
     }
 
-    /// Frees blocks after the next pass that begins.
+    /// Frees blocks after the next grace period that begins.
     pub(crate) fn defer_free(&self, runs: &[Run]) {
         self.deferred.lock().extend(runs.iter().copied());
     }
 
-    /// Whether a pass would free something.
+    /// Whether a grace period would free something.
     pub(crate) fn has_freed(&self) -> bool {
         self.volume.space().pending > 0 || !self.deferred.lock().is_empty()
     }
@@ -98,10 +98,10 @@ impl Reclaimer {
         FreeSpace::of(&self.volume).released(deferred.iter().map(|run| run.len).sum())
     }
 
-    /// The thread that makes passes, until [`Self::stop`].
+    /// The thread that waits for grace periods, until [`Self::stop`].
     pub(crate) fn run(&self) {
         while let Some(number) = self.next() {
-            self.make_pass();
+            self.run_grace_period();
             self.state.lock().done = number;
             self.changed.notify_all();
         }
@@ -113,7 +113,7 @@ impl Reclaimer {
         self.changed.notify_all();
     }
 
-    /// The number that the next pass will reach; `None`: stop.
+    /// The number that the next grace period will reach; `None`: stop.
     fn next(&self) -> Option<u64> {
         let mut state = self.state.lock();
         self.changed
@@ -121,7 +121,7 @@ impl Reclaimer {
         (!state.stop).then_some(state.wanted)
     }
 
-    fn make_pass(&self) {
+    fn run_grace_period(&self) {
         let txid: TxId = self.clients.published();
         let deferred = self.deferred.lock().len();
         let clients = self.clients.snapshot();
@@ -134,11 +134,11 @@ impl Reclaimer {
             reclaim().for_each(|(client, upto)| client.daemon_page.set_reclaim(*upto));
         }
         let calls = self.grace.calls(&clients);
-        self.readers.pass();
+        self.readers.wait_for_all();
         self.grace.wait_outside(calls);
         self.volume.release_up_to(txid);
         let mut blocks = self.deferred.lock();
-        assert!(blocks.len() >= deferred, "only passes free them");
+        assert!(blocks.len() >= deferred, "only grace periods free them");
         blocks
             .drain(..deferred)
             .for_each(|run| self.volume.give_back(run));

@@ -1,13 +1,13 @@
 //! Locks, atomics and waiting of the lease protocol, in one place so that the model check
 //! (`crates/proof/harness/tests/leases`) can compile its files against its own: the table of leases,
-//! taking them, passing gates, cutting off.
+//! taking them, waiting for readers, cutting off.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 pub(crate) use shale_sys::{failpoints, mutants};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Turns of waiting for a gate with a pause instruction: most calls last microseconds.
+/// Steps of waiting for a reader with a pause instruction: most calls last microseconds.
 pub(crate) const SPINS: u32 = 200;
 
 /// One pause of a waiting loop.
@@ -15,15 +15,15 @@ pub(crate) fn pause() {
     std::hint::spin_loop();
 }
 
-/// A nap counts as long as it took, but no longer than this: whoever was not run for that time
+/// A sleep counts as long as it took, but no longer than this: whoever was not run for that time
 /// was held up as much as those it waits for.
-const NAP_COUNTED_MAX: Duration = Duration::from_millis(20);
+const SLEEP_COUNTED_MAX: Duration = Duration::from_millis(20);
 
 /// Sleeps; how long that counts.
-pub(crate) fn nap(time: Duration) -> Duration {
+pub(crate) fn backoff_sleep(time: Duration) -> Duration {
     let begun = Instant::now();
     std::thread::sleep(time);
-    begun.elapsed().clamp(time, NAP_COUNTED_MAX.max(time))
+    begun.elapsed().clamp(time, SLEEP_COUNTED_MAX.max(time))
 }
 
 /// Lets whoever waits for a lock have it first, if somebody does; then it is held again.

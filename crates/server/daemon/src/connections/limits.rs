@@ -3,7 +3,7 @@
 //!
 //! The word `ALLOWED` in the daemon page says up to which log position the client goes on without
 //! asking; without a limit that is the end of the world, and a write costs one comparison with
-//! a word beside one that it reads anyway. A client that has come so far asks, outside of its gate and
+//! a word beside one that it reads anyway. A client that has come so far asks, outside of its read section and
 //! locks, and is told how long to wait: so nobody else ever waits for it. There is no thread for this.
 //!
 //! A bucket of tokens, in bytes: filled at the rate, up to an eighth of a second's worth; what was

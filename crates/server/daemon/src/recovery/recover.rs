@@ -24,7 +24,7 @@
 //! the daemon killed again before that, the next one would find them still.
 
 use crate::coherence::barrier::Barrier;
-use crate::coherence::gate::OwnReaders;
+use crate::coherence::readers::LocalReaders;
 use crate::connections::grants::RunSet;
 use crate::connections::log_bytes::{FileBytes, set_word, word};
 use crate::connections::person::{Person, groups_of_user};
@@ -106,7 +106,7 @@ pub(crate) struct Kept {
 pub(crate) struct Recovery<'a> {
     pub(crate) volume: &'a Arc<Volume>,
     pub(crate) digester: &'a Digester,
-    pub(crate) readers: &'a OwnReaders,
+    pub(crate) readers: &'a LocalReaders,
     pub(crate) nvm_dir: &'a Path,
     pub(crate) clock: &'a dyn Clock,
     pub(crate) connection: Option<u64>,
@@ -173,7 +173,7 @@ impl Recovery<'_> {
     /// Makes free what was freed: nobody reads but the threads here.
     fn release(&self) {
         let txid = self.volume.txid();
-        self.readers.pass();
+        self.readers.wait_for_all();
         self.volume.release_up_to(txid);
     }
 

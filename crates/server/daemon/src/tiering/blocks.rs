@@ -4,7 +4,7 @@
 
 use super::Tiering;
 use super::mover::Target;
-use crate::coherence::gate::OwnReader;
+use crate::coherence::readers::ReadGuard;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino, TierId, tree};
 use shale_sys::failpoints;
@@ -83,7 +83,7 @@ impl Tiering {
     /// Flushes what was copied, if that is wanted, and has it linked. Gives the blocks.
     pub(super) fn move_copied(
         &self,
-        reader: OwnReader<'_>,
+        reader: ReadGuard<'_>,
         copied: &[Copied],
         (target, flushes): (Target, bool),
         relink: impl FnOnce() -> Result<u64>,

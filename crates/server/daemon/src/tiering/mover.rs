@@ -6,7 +6,7 @@
 //! 2. that tier is flushed (NVM: fenced by the commit): the state before;
 //! 3. one transaction maps each block that is still where it was read to its new place and frees
 //!    the old one: the state before, or after;
-//! 4. the new epoch is published; the old blocks are given out again after a pass of the gates.
+//! 4. the new epoch is published; the old blocks are given out again after a grace period.
 //!
 //! No digest is between its plan and its commit while a batch commits, so none finds that the
 //! inode it planned for has changed.
@@ -282,7 +282,7 @@ impl Tiering {
         counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
         counts.vain.fetch_add(vain, Ordering::Relaxed);
         counts.batches.fetch_add(1, Ordering::Relaxed);
-        self.reclaimer.ask();
+        self.reclaimer.request();
         failpoints::reach("migrate-committed");
     }
 

@@ -18,8 +18,8 @@ const CLEAN_LIVE_PERCENT: [u64; 2] = [75, 90];
 const TIER_PARTS: u64 = 16;
 /// Blocks that each tier keeps writable, if it can: what two batches need.
 const READY_BLOCKS: u64 = 2 * BATCH_BLOCKS;
-/// Longest wait for the pass after which zones can be erased.
-const PASS_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for the grace period after which zones can be erased.
+const GRACE_WAIT: Duration = Duration::from_secs(10);
 
 /// Batches that are moved down for one request of space.
 const MIGRATE_TRIES: u32 = 64;
@@ -44,7 +44,7 @@ impl Tiering {
         self.mappings.look(&self.volume);
         if self.reclaimer.has_freed() {
             // A client that does not move is cut off within one limit.
-            self.reclaimer.pass();
+            self.reclaimer.wait_grace_period();
         }
         if let Some(taken) = take() {
             return Some(taken);
@@ -54,7 +54,7 @@ impl Tiering {
             if !self.is_tiered() || !self.reclaim_space(bytes) {
                 break;
             }
-            self.reclaimer.pass();
+            self.reclaimer.wait_grace_period();
             if let Some(taken) = take() {
                 return Some(taken);
             }
@@ -219,7 +219,7 @@ impl Tiering {
     fn erase(&self, tier: TierId) -> Result<u64> {
         match self.volume.erase_zones(tier)? {
             0 => {
-                self.reclaimer.pass_within(PASS_WAIT);
+                self.reclaimer.wait_grace_period_within(GRACE_WAIT);
                 self.volume.erase_zones(tier)
             }
             erased => Ok(erased),

@@ -200,7 +200,7 @@ fn a_missing_log_is_reported_and_the_rest_goes_on() {
 }
 
 #[test]
-fn freed_blocks_wait_for_the_gate() {
+fn freed_blocks_wait_for_a_grace_period() {
     let place = Place::new(64);
     let daemon = place.start();
     let mut hand = Hand::in_process(&daemon);
@@ -208,7 +208,7 @@ fn freed_blocks_wait_for_the_gate() {
     hand.digest();
     daemon.quiesce();
     let before = daemon.volume().space();
-    hand.set_gate(9, 77);
+    hand.set_reader_slot(9, 77);
     hand.append(unlink("big", ino));
     let end = hand.writer.published().pos().0;
     assert_eq!(
@@ -220,7 +220,7 @@ fn freed_blocks_wait_for_the_gate() {
     let held = daemon.volume().space();
     assert!(held.pending >= 1024 && held.free <= before.free, "{held:?}");
     assert!(hand.daemon_page.load_u64(daemon_page::RECLAIM) < end);
-    hand.set_gate(9, 78);
+    hand.set_reader_slot(9, 78);
     eventually("the blocks are free", || {
         daemon.volume().space().pending == 0
     });
@@ -233,12 +233,12 @@ fn freed_blocks_wait_for_the_gate() {
 fn a_client_that_never_leaves_a_call_is_cut_off() {
     let place = Place::new(64);
     let mut config = place.config();
-    config.gate_timeout = Duration::from_millis(100);
+    config.client_stall_timeout = Duration::from_millis(100);
     let daemon = start(config);
     daemon.listen(&place.socket()).unwrap();
     let mut stuck = Hand::over(&place.socket());
     let ino = stuck.make_file("file", b"counts");
-    stuck.set_gate(0, 1);
+    stuck.set_reader_slot(0, 1);
     let other = Hand::in_process(&daemon);
     let (_, fresh) = other.lease(ino);
     assert!(fresh);
@@ -258,7 +258,7 @@ fn clients_that_never_leave_their_calls_are_waited_for_together() {
     const LIMIT: Duration = Duration::from_millis(1_000);
     let place = Place::new(64);
     let mut config = place.config();
-    config.gate_timeout = LIMIT;
+    config.client_stall_timeout = LIMIT;
     let daemon = start(config);
     daemon.listen(&place.socket()).unwrap();
     let mut other = Hand::in_process(&daemon);
@@ -268,7 +268,7 @@ fn clients_that_never_leave_their_calls_are_waited_for_together() {
         [(); 4].map(|()| {
             let reader = Hand::over(&place.socket());
             reader.lease_as(ino, LeaseMode::Shared);
-            reader.set_gate(0, 1);
+            reader.set_reader_slot(0, 1);
             reader
         })
     };

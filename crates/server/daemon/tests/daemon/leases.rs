@@ -18,16 +18,16 @@ fn known(daemon: &Daemon) -> usize {
 
 /// Does something to an inode as a LibFS does: inside first, then look whether the lease still stands.
 fn under_lease(hand: &Hand, ino: Ino, append: impl Fn()) {
-    const GATE: usize = 5;
+    const READER_SLOT: usize = 5;
     let stands = |generation| hand.daemon_page.load_u32(bucket(ino.0)) == generation;
     for turn in 0.. {
         let (generation, _) = hand.lease(ino);
-        hand.set_gate(GATE, 2 * turn + 1);
+        hand.set_reader_slot(READER_SLOT, 2 * turn + 1);
         let held = stands(generation);
         if held {
             append();
         }
-        hand.set_gate(GATE, 2 * turn + 2);
+        hand.set_reader_slot(READER_SLOT, 2 * turn + 2);
         if held {
             return;
         }

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const ROOT: Ino = Ino::ROOT;
-/// The gate that calls of a [`Hand`] pass.
-const GATE: usize = 5;
+/// The reader slot that calls of a [`Hand`] use.
+const READER_SLOT: usize = 5;
 
 /// A volume that goes when it is dropped.
 pub struct Place {
@@ -243,12 +243,12 @@ impl Hand {
         loop {
             let (generation, _) = self.lease(ROOT);
             // As a LibFS does: inside first, then look whether the lease still stands.
-            self.set_gate(GATE, 1);
+            self.set_reader_slot(READER_SLOT, 1);
             let held = self.daemon_page.load_u32(word) == generation;
             if held {
                 self.append(encode::create(ROOT, ino, body, name.as_bytes(), b""));
             }
-            self.set_gate(GATE, 2);
+            self.set_reader_slot(READER_SLOT, 2);
             if held {
                 break;
             }
@@ -265,9 +265,9 @@ impl Hand {
         self.ask(Request::Digest { upto })
     }
 
-    /// Makes gate `n` odd or even.
-    pub fn set_gate(&self, n: usize, sequence: u64) {
-        self.page.store_u64(client_page::gate(n), sequence);
+    /// Makes reader slot `n` odd or even.
+    pub fn set_reader_slot(&self, n: usize, sequence: u64) {
+        self.page.store_u64(client_page::reader_slot(n), sequence);
     }
 
     pub fn state(&self) -> u32 {

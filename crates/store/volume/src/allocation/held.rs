@@ -1,6 +1,6 @@
 //! Blocks of NVM that programs have mapped.
 //!
-//! A mapping is not passed like a gate: what is mapped has to stay what it is until the mapping
+//! No grace period ends a mapping: what is mapped has to stay what it is until the mapping
 //! has gone. So a block that is freed while it is *held* is not given out: it *waits*, and is
 //! free when nobody holds it any more. In memory only: the persistent bitmap has it free.
 

@@ -26,7 +26,7 @@ impl View {
 
     /// How many of the blocks in `bytes`, which somebody has read from the device of `addr`, from there on within one zone, are
     /// what was written there when the zone had been erased `generation` times: those before the first that is not. Needs no
-    /// gate: what changes meanwhile does not fit.
+    /// read section: what changes meanwhile does not fit.
     ///
     /// # Errors
     /// No such block.

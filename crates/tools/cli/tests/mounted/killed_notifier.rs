@@ -25,12 +25,12 @@ const BYTES: usize = 1 << 20;
 
 /// Whether reads wait, and how many do.
 #[derive(Default)]
-struct Gate {
+struct Latch {
     state: Mutex<(bool, usize)>,
     moved: Condvar,
 }
 
-impl Gate {
+impl Latch {
     fn pass(&self) {
         let mut state = self.state.lock();
         state.1 += 1;
@@ -54,7 +54,7 @@ impl Gate {
 struct SlowFs {
     place: TempDir,
     _backing: TempDir,
-    gate: Arc<Gate>,
+    latch: Arc<Latch>,
 }
 
 impl SlowFs {
@@ -66,15 +66,15 @@ impl SlowFs {
         image.set_len(IMAGE_BYTES).unwrap();
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
         let mount = shale_fuse::Session::mount(place.path(), &MountOptions::default()).unwrap();
-        let gate = Arc::new(Gate::default());
-        let gate_of_reads = gate.clone();
-        let reads = Box::new(move |_| gate_of_reads.pass());
+        let latch = Arc::new(Latch::default());
+        let latch_of_reads = latch.clone();
+        let reads = Box::new(move |_| latch_of_reads.pass());
         let files = Arc::new(DirectoryFs::new(backing.path(), reads));
         thread::spawn(move || mount.serve(files, &ServeOptions::default()).unwrap());
         Self {
             place,
             _backing: backing,
-            gate,
+            latch,
         }
     }
 
@@ -85,13 +85,13 @@ impl SlowFs {
 
 impl Drop for SlowFs {
     fn drop(&mut self) {
-        self.gate.close(false);
+        self.latch.close(false);
         let _ = shale_fuse::unmount(self.place.path(), true);
     }
 }
 
 /// If the test fails, reads are answered, and the mount is aborted: threads in the kernel may wait for an answer that nobody gives.
-struct Ends<'a>(&'a Gate, &'a Path);
+struct Ends<'a>(&'a Latch, &'a Path);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
@@ -150,13 +150,13 @@ fn read_while(v: &Volume, slow: &SlowFs, then: impl FnOnce(u64)) -> Option<Vec<u
     let client = client.unwrap();
     let path = v.mountpoint().join("file");
     let daemon = v.status()["daemon_pid"].as_u64().unwrap();
-    slow.gate.close(true);
+    slow.latch.close(true);
     let read = thread::scope(|scope| {
-        let _ends = Ends(&slow.gate, v.mountpoint());
+        let _ends = Ends(&slow.latch, v.mountpoint());
         // A process of its own: this one could start no program while it has a file of the mount open, since a new
         // program closes it, which asks the daemon.
         let reader = scope.spawn(|| Command::new("cat").arg(&path).output());
-        wait_until("the read has come to the device", || slow.gate.holds());
+        wait_until("the read has come to the device", || slow.latch.holds());
         scope.spawn(|| take_file(&client));
         // For a moment any thread may.
         wait_until("the kernel is to drop the page", || {
@@ -185,7 +185,7 @@ fn a_daemon_that_is_killed_while_it_notifies_is_followed_by_another() {
     let mut old = 0;
     let read = read_while(&v, &slow, |daemon| {
         kill(daemon);
-        slow.gate.close(false);
+        slow.latch.close(false);
         old = daemon;
     });
     let read = read.expect("the read saw the kill");
@@ -206,7 +206,7 @@ fn a_mount_whose_notifier_and_supervisor_were_killed_is_taken_away() {
     let read = read_while(&v, &slow, |daemon| {
         kill(supervisor);
         kill(daemon);
-        slow.gate.close(false);
+        slow.latch.close(false);
         wait_until("the daemon is dead", || {
             fs::read_to_string(format!("/proc/{daemon}/stat"))
                 .unwrap()

@@ -1,7 +1,7 @@
 //! Words that mean nothing to an engineer of the field, and what to write instead.
 //!
 //! `crates/tools/xtask/words.txt` has a line for each: the word, a space, its replacement. The words are looked for whole, in code and
-//! in comments, not in string literals; a name such as `make_room` has the words `make` and `room`.
+//! in comments, not in string literals; a name in snake case has the words between its underscores.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! A session: what its calls do, step by step as `Session::run` and `Op` do it.
 
 use super::errno::{Errno, Result, Stop};
-use super::gate::Inside;
 use super::lease::Turns;
 use super::node::Node;
+use super::read_section::ReadSection;
 use super::sync::{SharedWords, mutants};
 use crate::daemon_side::client::{Client, Fate, RECORD, Record};
 use crate::daemon_side::lease_table::Wish;
@@ -172,12 +172,12 @@ impl Session {
         f: impl Fn(&Node) -> std::result::Result<u64, Stop>,
     ) -> std::result::Result<u64, Stop> {
         let early = mutants::is_on("gate-after-look");
-        let mut inside = (!early).then(|| Inside::enter(self.client_words()));
+        let mut inside = (!early).then(|| ReadSection::enter(self.client_words()));
         let node = self.nodes.get(ino);
         let node = node
             .filter(|n| self.holds(n, mode))
             .ok_or(Stop::Lease(mode))?;
-        inside.get_or_insert_with(|| Inside::enter(self.client_words()));
+        inside.get_or_insert_with(|| ReadSection::enter(self.client_words()));
         self.world.enter(&self.client, ino, mode);
         let result = f(&node);
         self.world.leave(&self.client, ino, mode);

@@ -9,8 +9,8 @@ use shale_proto::control::{client_page, daemon_page, state};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// So many gates are used; the others are never odd.
-pub(crate) const GATES_USED: usize = 2;
+/// So many reader slots are used; the others are never odd.
+pub(crate) const READER_SLOTS_USED: usize = 2;
 /// Bytes of a record.
 pub(crate) const RECORD: u64 = 64;
 
@@ -101,9 +101,9 @@ impl ClientPage {
         false
     }
 
-    pub(crate) fn gate(&self, n: usize) -> u64 {
-        match n < GATES_USED {
-            true => self.0.load_u64(client_page::gate(n)),
+    pub(crate) fn reader_slot(&self, n: usize) -> u64 {
+        match n < READER_SLOTS_USED {
+            true => self.0.load_u64(client_page::reader_slot(n)),
             false => 0,
         }
     }

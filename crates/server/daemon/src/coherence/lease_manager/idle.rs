@@ -2,7 +2,7 @@
 //! least lately (DESIGN §9).
 //!
 //! A lease that goes is taken from its holders without being given to anybody, in the same steps: the
-//! generation words are raised, so that its holders ask before they do anything under it again; the gates are
+//! generation words are raised, so that its holders ask before they do anything under it again; a grace period is
 //! passed, so that no call goes on; what a writer did is digested. Then the entry is removed, unless
 //! somebody has asked for it meanwhile: until then it says who holds it, and whoever else wants the inode
 //! takes it from them as ever. Nobody waits for any of this.

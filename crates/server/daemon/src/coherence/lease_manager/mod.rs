@@ -1,7 +1,7 @@
 //! Taking leases: what [`super::lease_table`] decided is done here (DESIGN §9).
 //!
 //! From a holder, step by step: the generation word is raised, so that no new call goes
-//! on under the lease; the gates are passed, so that no old one does; if it could
+//! on under the lease; a grace period is waited for, so that no old one does; if it could
 //! write, its log is digested, so that the next holder finds everything in the volume.
 //! The holder is never woken. One that stays inside a call is cut off after the time limit;
 //! several that do are waited for together.

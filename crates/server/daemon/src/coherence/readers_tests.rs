@@ -1,10 +1,10 @@
-//! Tests of passing gates.
+//! Tests of waiting for readers.
 
 use super::barrier::Barrier;
-use super::gate::*;
 use super::page::ClientPage;
+use super::readers::*;
 use shale_nvm::{Access, Map, Piece};
-use shale_proto::control::client_page::{self, GATES};
+use shale_proto::control::client_page::{self, READER_SLOTS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,25 +22,28 @@ fn waits_for_who_is_inside_and_for_nobody_else() {
     let barrier = Barrier::register().unwrap();
     let page = ClientPage::new().unwrap();
     let client = client_side(&page);
-    let last = client_page::gate(GATES - 1);
-    client.store_u64(client_page::gate(3), 8);
+    let last = client_page::reader_slot(READER_SLOTS - 1);
+    client.store_u64(client_page::reader_slot(3), 8);
     barrier.run();
-    assert!(Inside::look(&page).passed(&page), "even: outside");
+    assert!(
+        ActiveReaders::snapshot(&page).passed(&page),
+        "even: outside"
+    );
     client.store_u64(last, 5);
     barrier.run();
-    let mut inside = Inside::look(&page);
+    let mut inside = ActiveReaders::snapshot(&page);
     assert!(!inside.passed(&page), "odd: inside");
     client.store_u64(last, 7);
     assert!(inside.passed(&page), "inside of another call: passed");
 }
 
-/// However often the waiting thread is not run: the naps count as long as they take.
+/// However often the waiting thread is not run: the sleeps count as long as they take.
 #[test]
 fn waiting_ends_at_the_limit() {
     let limit = Duration::from_millis(200);
-    let mut waiting = Waiting::default();
+    let mut waiting = Backoff::default();
     let begun = std::time::Instant::now();
-    let turns = std::iter::from_fn(|| waiting.turn(limit).then_some(()));
+    let turns = std::iter::from_fn(|| waiting.step(limit).then_some(()));
     let turns = turns
         .inspect(|()| std::thread::sleep(Duration::ZERO))
         .count();
@@ -50,7 +53,7 @@ fn waiting_ends_at_the_limit() {
 
 #[test]
 fn own_readers_hold_back_only_who_came_after() {
-    let readers = Arc::new(OwnReaders::default());
+    let readers = Arc::new(LocalReaders::default());
     let first = readers.enter();
     let before = readers.entered();
     let later = readers.enter();

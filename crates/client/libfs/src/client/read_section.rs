@@ -1,15 +1,15 @@
-//! The gate: how the daemon knows that nobody is inside a call (DESIGN §9).
+//! Read-side critical sections of calls, as of RCU: how the daemon knows that nobody is inside a call (DESIGN §9).
 //!
-//! A thread makes the sequence number of its gate odd when it enters a call and
+//! A thread makes the sequence number of its reader slot odd when it enters a call and
 //! even when it leaves. Entering costs a store and leaving another; the daemon
 //! pays for the ordering with a `membarrier`. A thread inside waits for no one
 //! who waits for the daemon, so the daemon's wait for it is short.
 
-use super::gate_number::{Overflow, number, overflow};
+use super::reader_slot::{Overflow, number, overflow};
 use super::sync::{Ordering, SharedWords, compiler_fence};
-use shale_proto::control::client_page::gate;
+use shale_proto::control::client_page::reader_slot;
 
-/// The daemon's barriers have to reach this process: its gates are plain stores.
+/// The daemon's barriers have to reach this process: its reader slots are plain stores.
 pub(crate) fn register_barriers() {
     let register = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
     if rustix::thread::membarrier(register).is_err() {
@@ -18,14 +18,14 @@ pub(crate) fn register_barriers() {
 }
 
 /// A thread inside a call; leaving on drop.
-pub(crate) struct Inside<'a> {
+pub(crate) struct ReadSection<'a> {
     page: &'a SharedWords,
     at: usize,
     sequence: u64,
     _shared: Option<Overflow>,
 }
 
-impl<'a> Inside<'a> {
+impl<'a> ReadSection<'a> {
     /// Enters. One call at a time per thread.
     #[inline]
     pub(crate) fn enter(page: &'a SharedWords) -> Self {
@@ -36,7 +36,7 @@ impl<'a> Inside<'a> {
     #[inline(always)]
     pub(crate) fn enter_as(page: &'a SharedWords, n: usize) -> Self {
         let shared = overflow(n);
-        let at = gate(n);
+        let at = reader_slot(n);
         let sequence = page.load_u64(at) | 1;
         page.store_u64(at, sequence);
         compiler_fence(Ordering::SeqCst);
@@ -49,7 +49,7 @@ impl<'a> Inside<'a> {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for ReadSection<'_> {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
         self.page.store_u64(self.at, self.sequence.wrapping_add(1));

@@ -1,55 +1,56 @@
-//! Passing gates: how the daemon knows that no thread of a client still uses what it
+//! Active readers, and waiting for them: how the daemon knows that no thread of a client still uses what it
 //! saw before a change (DESIGN §9).
 //!
-//! A client's thread makes its gate odd with a plain store, then looks at the daemon
+//! A client's thread makes its reader slot odd with a plain store, then looks at the daemon
 //! page. The daemon changes its page, runs a barrier on all processors ([`super::barrier`]), then
-//! waits until every gate that was odd has moved. So a thread either is seen
+//! waits until every slot that was odd has moved. So a thread either is seen
 //! inside, or sees the change. A client that is outside of calls costs nothing
 //! and is never woken.
 
 use super::page::ClientPage;
-use super::sync::{Condvar, Mutex, SPINS, nap, pause};
-use shale_proto::control::client_page::GATES;
+use super::sync::{Condvar, Mutex, SPINS, backoff_sleep, pause};
+use shale_proto::control::client_page::READER_SLOTS;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Gates of one client that were odd after a barrier.
+/// Reader slots of one client that were odd after a barrier.
 #[derive(Debug)]
-pub(crate) struct Inside {
+pub(crate) struct ActiveReaders {
     odd: Vec<(usize, u64)>,
 }
 
-impl Inside {
-    /// Looks at all gates. The barrier comes before.
-    pub(crate) fn look(page: &ClientPage) -> Inside {
-        let odd = (0..GATES)
-            .map(|n| (n, page.gate(n)))
+impl ActiveReaders {
+    /// Reads all reader slots. The barrier comes before.
+    pub(crate) fn snapshot(page: &ClientPage) -> ActiveReaders {
+        let odd = (0..READER_SLOTS)
+            .map(|n| (n, page.reader_slot(n)))
             .filter(|(_, sequence)| sequence % 2 == 1)
             .collect();
-        Inside { odd }
+        ActiveReaders { odd }
     }
 
     /// Whether each of them has moved since.
     pub(crate) fn passed(&mut self, page: &ClientPage) -> bool {
-        self.odd.retain(|&(n, sequence)| page.gate(n) == sequence);
+        self.odd
+            .retain(|&(n, sequence)| page.reader_slot(n) == sequence);
         self.odd.is_empty()
     }
 }
 
 /// How long calls have been waited for.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct Backoff {
     spins: u32,
-    nap: Duration,
+    sleep: Duration,
     counted: Duration,
 }
 
-impl Waiting {
+impl Backoff {
     /// Waits a little: at first with a pause instruction (most calls last microseconds), then
     /// sleeps ever longer. `false`: `limit` is over.
-    pub(crate) fn turn(&mut self, limit: Duration) -> bool {
-        const NAP: Duration = Duration::from_micros(20);
-        const NAP_MAX: Duration = Duration::from_millis(2);
+    pub(crate) fn step(&mut self, limit: Duration) -> bool {
+        const SLEEP_MIN: Duration = Duration::from_micros(20);
+        const SLEEP_MAX: Duration = Duration::from_millis(2);
         if self.spins < SPINS {
             self.spins += 1;
             pause();
@@ -58,41 +59,41 @@ impl Waiting {
         if self.counted >= limit {
             return false;
         }
-        self.nap = (self.nap * 2).clamp(NAP, NAP_MAX);
-        self.counted += nap(self.nap);
+        self.sleep = (self.sleep * 2).clamp(SLEEP_MIN, SLEEP_MAX);
+        self.counted += backoff_sleep(self.sleep);
         true
     }
 }
 
-/// The daemon's own readers of the volume: a digest that plans from old trees must
+/// In-process readers: the daemon's own readers of the volume: a digest that plans from old trees must
 /// end before their blocks are given out again, just like a client's call.
 #[derive(Default)]
-pub(crate) struct OwnReaders {
+pub(crate) struct LocalReaders {
     inside: Mutex<(u64, BTreeSet<u64>)>,
     left: Condvar,
 }
 
 /// A reader of the daemon's own, until dropped.
-pub(crate) struct OwnReader<'a> {
-    readers: &'a OwnReaders,
+pub(crate) struct ReadGuard<'a> {
+    readers: &'a LocalReaders,
     number: u64,
 }
 
-impl OwnReaders {
+impl LocalReaders {
     /// Begins to read.
-    pub(crate) fn enter(&self) -> OwnReader<'_> {
+    pub(crate) fn enter(&self) -> ReadGuard<'_> {
         let mut inside = self.inside.lock();
         let number = inside.0;
         inside.0 += 1;
         inside.1.insert(number);
-        OwnReader {
+        ReadGuard {
             readers: self,
             number,
         }
     }
 
     /// Waits until everyone who is reading now has ended.
-    pub(crate) fn pass(&self) {
+    pub(crate) fn wait_for_all(&self) {
         self.wait_for(self.entered());
     }
 
@@ -110,7 +111,7 @@ impl OwnReaders {
     }
 }
 
-impl Drop for OwnReader<'_> {
+impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         self.readers.inside.lock().1.remove(&self.number);
         self.readers.left.notify_all();

@@ -1,4 +1,4 @@
-//! Which gate a thread uses.
+//! Which reader slot a thread uses.
 //!
 //! A thread takes a number in its first call and keeps it as long as it lives. It can make calls until the
 //! very end: libc writes its buffers in `exit`, and programs write in destructors of thread-specific
@@ -10,19 +10,19 @@
 //! nobody. It changes by compare-and-exchange, and a count in its upper half with each change: so a
 //! thread that finds the owner dead does not take the number from another one with the same name.
 
-use shale_proto::control::client_page::GATES;
+use shale_proto::control::client_page::READER_SLOTS;
 use shale_sys::threads;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The last gate is shared by all threads for which no other is left.
-pub(crate) const SHARED: usize = GATES - 1;
+/// The last slot is shared by all threads for which no other is left.
+pub(crate) const SHARED: usize = READER_SLOTS - 1;
 
 /// Who has each number: the kernel's number of the thread in the lower half, 0: nobody; changes in the upper.
 static OWNER: [AtomicU64; SHARED] = [const { AtomicU64::new(0) }; SHARED];
 static OVERFLOW: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
-/// Held by the one thread that is inside the shared gate.
+/// Held by the one thread that is inside a section of the shared slot.
 pub(crate) type Overflow = parking_lot::MutexGuard<'static, ()>;
 
 /// The thread has no number yet.
@@ -58,7 +58,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// Gate number of the calling thread.
+/// Reader slot of the calling thread.
 #[inline(always)]
 pub(crate) fn number() -> usize {
     match NUMBER.get() {
@@ -97,7 +97,7 @@ fn claim(me: u32, may: impl Fn(u32) -> bool) -> Option<usize> {
     })
 }
 
-/// What a thread with gate number `n` holds while it is inside.
+/// What a thread with slot `n` holds while it is inside.
 #[inline(always)]
 pub(crate) fn overflow(n: usize) -> Option<Overflow> {
     (n == SHARED).then(|| OVERFLOW.lock())
