@@ -1,26 +1,26 @@
-//! The FUSE adapter: the mount point every program can use, and the only door
-//! for programs the preload library does not reach (DESIGN §3).
+//! The FUSE server: the mount point that every program can use (DESIGN §3, §21).
 //!
-//! * [`NodeFs`] is what a file system has to do, in our own words.
-//! * [`Session`] mounts, adopts the mount of a daemon that died, and serves it.
-//! * [`Notifier`] tells the kernel to drop what it cached.
+//! * `serving`: the mount, the device, and the threads that take requests. [`Session`] mounts, or adopts the mount of
+//!   a daemon that died.
+//! * `adapter`: messages of the kernel to calls of [`NodeFs`], and answers back.
+//! * `backend`: [`NodeFs`] by LibFS, as one more client of the daemon.
+//! * `kernel_cache`: which names, attributes, sizes and pages the kernel caches, and invalidating them before another
+//!   client changes the file (DESIGN §31). [`Notifier`] sends the invalidations.
 //!
-//! Two properties shape the crate.
+//! `cli` starts it in the daemon's process; it calls `libfs` only, and the daemon calls it through a hook when a lease
+//! is about to be revoked.
 //!
-//! **A daemon's death is not seen by programs.** The descriptor of `/dev/fuse` is
-//! kept by a supervisor; the next daemon adopts it, asks the kernel to send
-//! every unanswered request again, and never initialises twice. Every buffer
-//! the kernel copies a request or a reply through is resident and locked: a
-//! process killed while the kernel faults one in would end that request with
-//! `EIO`. This is why the crate has a transport of its own: the published FUSE
-//! crates answer from stack and heap, and cannot ask for the flags that
-//! [`session`] needs.
+//! **Programs do not see a daemon die.** A supervisor keeps the descriptor of `/dev/fuse`; the next daemon adopts it,
+//! asks the kernel to resend unanswered requests, and never initialises twice. Every buffer that the kernel copies
+//! through is resident and locked: a process killed while the kernel faults one in would end that request with `EIO`.
+//! The published FUSE crates answer from stack and heap and cannot set the flags that this needs.
 //!
-//! **The kernel does the caching and the checking.** Names, attributes and file
-//! data stay cached until they are taken back with [`Notifier`]; listings of
-//! directories are asked for each time; `default_permissions` has the kernel check
-//! every permission of POSIX; opening and closing existing files sends no message
-//! at all. So there is no state per open file anywhere in this crate.
+//! **The kernel caches and checks.** Names, attributes and data stay cached until they are invalidated;
+//! `default_permissions` has the kernel check permissions; opening and closing an existing file sends no request. So
+//! the crate has no state per open file.
+//!
+//! Locks are leaves (each file names its own). None is held while a notification is sent: that can wait for a request
+//! which needs the lock.
 #![deny(unsafe_code)]
 
 mod adapter;

@@ -1,9 +1,20 @@
-//! POSIX semantics in the caller's process (DESIGN §3).
+//! LibFS: POSIX semantics in the caller's process, as a client of the daemon (DESIGN §3).
 //!
-//! A [`Session`] is a client of a volume: it logs every change to its own update
-//! log, answers reads from log, overlays and volume, and asks the daemon only for
-//! leases, numbers and space. The calls come in two shapes: by inode number, for
-//! adapters such as FUSE, and by path and handle.
+//! | Module | What it owns |
+//! | --- | --- |
+//! | `client` | the session with the daemon, leases, log space and credit; the frame that every call runs in |
+//! | `inodes` | inodes in memory: attributes, overlay, directory changes |
+//! | `namespace` | names, paths, listings, attributes, permissions |
+//! | `io` | reading and writing, open files, mappings |
+//! | `lower_tiers` | reading blocks that are not in NVM, with a cache |
+//!
+//! A [`Session`] appends every change to its own update log, answers reads from overlays, log and volume, and asks the
+//! daemon only for leases, inode numbers, blocks and space. The calls have two forms: by inode number (`fuse`), and by path
+//! and handle (`preload`, `capi`, tests). It reads the volume and never writes it; only granted blocks and the log.
+//!
+//! Lock order: the rename lock of the session, nodes by ascending inode number, then leaves. No lock of a node is held while a
+//! call waits for log space or for the daemon. A call that returned survives a power cut; one that did not is there as a
+//! whole or not at all, but for large writes (SPEC, *What is atomic*).
 #![forbid(unsafe_code)]
 
 mod client;

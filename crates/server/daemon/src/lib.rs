@@ -1,21 +1,26 @@
-//! The shared side of a volume, as a library: clients, leases, migration, recovery (DESIGN §3, §5, §6, §9).
+//! The daemon as a library: the trusted process that owns a volume (DESIGN §3, §6, §9, §12).
 //!
-//! | Module | What it holds |
+//! It admits clients, grants leases, decides when logs are digested, moves data between tiers, and recovers what a
+//! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `digest`,
+//! `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
+//!
+//! | Module | What it owns |
 //! | --- | --- |
-//! | [`config`], `opening`, `services`, [`daemon`] | how it is started, opening and recovering, what it is made of, what it does |
-//! | `attach`, `spare`, `client`, `connection`, `listen` | clients: in this process, or over a socket |
-//! | `log_bytes` | reading the log of somebody who may cut it short |
-//! | `digest_scheduler` | when a log is digested |
-//! | `clients` | who is attached, and what all of them are told |
-//! | `coherence` | leases; waiting until nobody uses what is freed; cutting clients off |
-//! | `rights`, `grants` | who may do what |
-//! | `space`, `reservations` | a full volume is found out at the call |
-//! | `accounts`, `limits` | who wrote what to which tier, and how fast a client may |
-//! | [`recover`], `orphans` | what a crash left |
-//! | [`tiering`] | moving data between tiers, reading what lies below NVM, what lies on each device |
-//! | [`scrub`] | verifying a volume that is mounted |
-//! | `device_manager` | devices come and go |
-//! | [`stats`] | what `status` shows: counts, how fast they grow |
+//! | [`daemon`], [`config`], `opening`, `services` | start and end of a daemon, its settings, its services and threads |
+//! | `connections` | clients: attach, requests, permissions, logs, write accounting, rate limits |
+//! | `coherence` | leases, grace periods, deferred frees, cutting clients off |
+//! | `digest_scheduler` | when a log is digested, and what follows from each chunk |
+//! | `space`, `reservations` | space credits: ENOSPC comes at the call, never at digest (DESIGN §16) |
+//! | [`recovery`] | logs, requests and orphans that a crash left |
+//! | [`tiering`] | migration, zones, bad blocks, reads of lower tiers (DESIGN §32) |
+//! | `device_manager`, `whereis` | devices that come and go; where a file's blocks are |
+//! | [`scrub`] | verifying the checksums of a mounted volume |
+//! | [`stats`], `rate_sampler` | what `status` shows |
+//!
+//! No service reaches all others: each is given the ones it needs when it is made (`services`), which also states the
+//! order of locks. No lock is held while the daemon waits for calls of clients. Every change of the volume is one
+//! transaction of `volume`, so a power cut leaves it as before or as after; all else here is in memory, and is built
+//! again at the next start.
 #![forbid(unsafe_code)]
 
 mod coherence;

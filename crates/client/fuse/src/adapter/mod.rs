@@ -1,9 +1,10 @@
-//! From messages to [`NodeFs`] and back: converts, calls, converts back. Holds
-//! no state beyond how long answers stay valid.
+//! Messages of the kernel to calls of [`NodeFs`], and its answers to replies.
 //!
-//! Answers that let the kernel stop asking are `ENOSYS`: to OPEN, FLUSH,
-//! ACCESS, INTERRUPT, POLL and everything not known here. None of them is a
-//! failure to the program; see the table in [`Adapter::handle`].
+//! Called by the threads of `serving`; calls `backend` and, around changes that the page cache must not miss,
+//! `kernel_cache`. Holds no locks, and no state but how long answers stay valid.
+//!
+//! `ENOSYS` tells the kernel to stop asking: OPEN, FLUSH, ACCESS, INTERRUPT, POLL and unknown requests get it. No
+//! program sees it as a failure; the table is in [`Adapter::handle`].
 
 mod attributes;
 mod data;

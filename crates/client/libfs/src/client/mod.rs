@@ -1,4 +1,16 @@
-//! A client of the daemon: the session, calls as attempts, leases, space in log and volume.
+//! A session with the daemon, and the frame that every call runs in.
+//!
+//! Owns the log and its reservations, the control pages, grants of numbers and blocks, lease words, and whether the
+//! daemon still serves this client. Called by `namespace` and `io`; calls `inodes`, `oplog`, `volume` (to read) and
+//! the daemon by `proto`.
+//!
+//! A call gets what it may wait for (log space, leases, grants, credit) outside of locks, enters a read section, locks
+//! inodes, appends at most one transaction, and leaves. If it lacks something on the way it leaves, having changed
+//! nothing, gets it, and is tried again. No lock is held while the daemon is asked, but the one that lets a single
+//! thread acquire an inode's lease.
+//!
+//! What a call returned is durable: its transaction is complete in the log and fenced. What it did not return may be
+//! there or not, never in part.
 
 pub(crate) mod grants;
 pub(crate) mod kept;

@@ -1,4 +1,14 @@
-//! Inodes in memory: what the log and the volume say of them together.
+//! Inodes in memory: the state that log and volume give together.
+//!
+//! Owns the cache of nodes (65,536 at most), each with its lease word, attributes, roots, overlay and directory
+//! changes, and the kernel's references where the session serves a mount. Called by `client`, `namespace` and `io`;
+//! reads the volume, writes nothing.
+//!
+//! A node is valid while its lease word stands; it is loaded again when its lease or the epoch has changed. Its
+//! pointers into the log are dropped before the log reuses the space.
+//!
+//! Lock order: nodes by ascending inode number, then a node's leaves, then the shards of the cache. Nothing here
+//! survives a power cut, and nothing has to.
 
 pub(crate) mod allocated;
 pub(crate) mod attr;

@@ -1,4 +1,11 @@
-//! Reading, writing, and what changes ranges of a file; open files.
+//! Content of files: reading, writing, truncating, ranges, mappings, open files.
+//!
+//! Called by front ends (by inode number, or by [`crate::File`]); calls `client` for the frame of a call, `inodes` for
+//! what is locked, and `lower_tiers` for blocks that are not in NVM. No locks of its own but a file handle's offset.
+//!
+//! A write is one transaction (SPEC, *What is atomic*). Full blocks are written to granted blocks and fenced before
+//! the record that names them; a power cut in between leaves blocks that nothing refers to. A read returns nothing
+//! if this client was cut off meanwhile.
 
 pub(crate) mod direct;
 pub(crate) mod handle;

@@ -1,20 +1,25 @@
-//! Who may read and write which inode, and when what was freed may be used again (DESIGN §9, Strata §3.4).
+//! Coherence: who may read and write which inode, and when freed blocks may be reused (DESIGN §9, §15, Strata §3.4).
 //!
-//! | Module | What it holds |
+//! | Module | What it owns |
 //! | --- | --- |
-//! | [`lease_table`] | decides who may hold a lease; knows of nobody |
-//! | [`lease_manager`] | does what was decided: takes leases from their holders |
-//! | [`lease_trimmer`] | leases that nobody uses go |
-//! | [`readers`], [`barrier`], [`page`] | the shared pages of a client, and how one knows that it is outside of calls |
-//! | [`grace`] | waits until calls of clients have ended |
-//! | [`reclaimer`] | gives out again what was freed, once no reader can hold it |
-//! | [`halt`] | digesting a log up to a position, and why that can stop |
-//! | [`fence`] | cutting a client off |
-//! | [`asked`] | files that a client has asked for |
+//! | [`lease_table`] | which client has which lease; decides, and reaches no client |
+//! | [`lease_manager`] | revokes leases as the table decided |
+//! | [`lease_trimmer`] | when unused leases go |
+//! | [`readers`], [`barrier`], [`page`] | the control pages of a client; whether its threads are in a read section |
+//! | [`grace`] | waiting for a grace period, with a time limit |
+//! | [`reclaimer`] | freed blocks, which are reused after a grace period |
+//! | [`fence`] | cutting off a client that does not leave its read section in time |
+//! | [`halt`] | digesting a log up to a position; why that stops before |
+//! | [`asked`] | the last files that a client asked for |
 //! | `sync` | locks and atomics, which the model checker (`harness/tests/leases`) replaces |
 //!
-//! Each service knows those before it: [`fence::Fence`], [`grace::GracePeriods`], then [`reclaimer::Reclaimer`] and
-//! [`lease_manager::LeaseManager`]. Digesting a log comes from above ([`lease_manager::LogFlusher`]).
+//! Called by `connections` (requests of clients), `digest_scheduler` and `tiering` (grace periods, deferred frees). Each
+//! service knows those before it: [`fence::Fence`], [`grace::GracePeriods`], then [`reclaimer::Reclaimer`] and
+//! [`lease_manager::LeaseManager`]. A holder's log is digested through a trait of this module
+//! ([`lease_manager::LogFlusher`]), which `digest_scheduler` implements.
+//!
+//! Locks of the table and of the reclaimer are leaves; none is held during a grace period or a digest. Leases are in
+//! memory: after a crash all clients attach again and hold none.
 
 pub(crate) mod asked;
 pub(crate) mod barrier;

@@ -1,4 +1,17 @@
-//! Clients: how they come, what they ask for, what they may, what they have written.
+//! Clients of the daemon: who they are, what they may do, what they wrote.
+//!
+//! Owns one thread a connection (and the FUSE server in this process, which calls without a socket): attach and
+//! detach, answers to requests, the log file and control pages of each client, its grants, the queue of logs to
+//! digest, write accounting, rate limits, direct mappings. It calls `coherence`, `tiering`, `space` and
+//! `digest_scheduler`; these get an attached client as data, not this module.
+//!
+//! A client of another process is trusted with nothing (DESIGN §25): its records are judged at digest by what is
+//! noted here of its leases, grants and user. Its log is read by `pread`, since it can cut the file short.
+//!
+//! Lock order: the log table, then a client's work, the list of clients, a client's grants, its state.
+//!
+//! After a power cut only the log table and the log files are left; `recovery` digests them. A slot is durable before
+//! its client is answered, and its log file before the slot.
 
 pub(crate) mod accounts;
 pub(crate) mod attach;

@@ -1,24 +1,28 @@
-//! Migration: cold data moves to slower tiers, zones are cleaned, hot data comes back (DESIGN §11,
-//! Strata §3.3).
+//! Migration: demotes cold data, cleans zones, promotes what is read often (DESIGN §11, §32, Strata §3.3).
 //!
-//! * `policy`: what is cold, and which zones to empty;
-//! * `owners`: whose blocks lie in a zone;
-//! * `empty`: devices that are to be removed; moving up;
-//! * `pin`: files that stay in a tier;
-//! * `mover`: moving blocks, in batches, each as safe as a digest; `copy`: reading and writing them;
-//! * `inodes`: blocks of inodes below NVM; `leaves`: leaves of extents and directories; `blocks`: copies of both;
-//!   `returns`: what a batch of data may bring back; `raised`: what came back for a lease stays a while;
-//! * `pace`: the limit;
-//! * `reclaim`: reclaiming space, tier by tier;
-//! * `straight`: what goes below without having been in NVM;
-//! * `rise`: what clients read often below NVM comes back.
+//! | Module | What it owns |
+//! | --- | --- |
+//! | `policy` | which regions are cold, which zones to clean |
+//! | `owners` | which inodes have blocks in a zone |
+//! | `mover`, `copy` | moving data in batches, each as safe as a digest; reading and writing their blocks |
+//! | `inodes`, `leaves`, `blocks` | demoting and promoting blocks of inodes, leaves of trees; what both share |
+//! | `returns`, `raised` | metadata that a batch of data would promote; what was promoted for a lease stays a while |
+//! | `rise` | promotion of what clients read often |
+//! | `empty`, `pin` | evacuating devices; files that stay in a tier |
+//! | `reclaim` | making space in a tier for calls that wait for it |
+//! | `straight` | new data that a digest writes directly to a lower tier |
+//! | `lower_read`, `bad_blocks` | reads of lower tiers for clients; blocks that cannot be read |
+//! | `pace`, `device_usage` | the rate limit; bytes on each device |
 //!
-//! It begins when NVM is 95% full (a setting) and goes on until 5% less are. Whoever waits for
-//! space that NVM does not have has it reclaimed at once, whatever the speed is set to.
+//! Demotion begins when NVM is 95% full (a setting) and ends at 5 points less. A call that waits for space has it
+//! reclaimed at once, whatever the rate limit. Called by its own thread, by `reservations` (space), `connections` (reads,
+//! pins, leases on demoted metadata) and `digest_scheduler` (direct placement); it has logs digested through
+//! `LogDigester`.
 //!
-//! One batch moves at a time (`turn`). Lock order: `turn`, then the digester's turns, then the
-//! volume's transaction. While a batch is copied it is a reader of the daemon's own, so no block
-//! that it looks at is given out again; what changed meanwhile is left as it is.
+//! One batch moves at a time, under `turn`. Lock order: `turn`, then the digester's commit barrier, then the volume's
+//! transaction. While a batch is copied the daemon counts as one of its readers, so none of its blocks is reused; what
+//! changed meanwhile is not moved. A power cut before a batch's transaction leaves copies that nothing refers to; after
+//! it, the blocks are in their new place.
 
 mod bad_blocks;
 mod blocks;

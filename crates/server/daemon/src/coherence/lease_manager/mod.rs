@@ -1,16 +1,14 @@
-//! Taking leases: what [`super::lease_table`] decided is done here (DESIGN §9).
+//! Revokes leases, as [`super::lease_table`] decided (DESIGN §9).
 //!
-//! From a holder, step by step: the generation word is raised, so that no new call goes
-//! on under the lease; a grace period is waited for, so that no old one does; if it could
-//! write, its log is digested, so that the next holder finds everything in the volume.
-//! The holder is never woken. One that stays inside a call is cut off after the time limit;
-//! several that do are waited for together.
+//! From a client, in this order: its generation word is raised, so that no new call proceeds under the lease; a grace
+//! period is waited for, so that no old call does; if the lease was exclusive the client's log is digested, so that the
+//! next holder finds everything in the volume. The client is not woken. A client that stays in a read section beyond the
+//! time limit is cut off; several are waited for together.
 //!
-//! From the front end in this process: the kernel keeps names, pages and attributes. It
-//! is told to drop them *first*, while nobody waits for the inode: dropping waits for
-//! requests of the kernel, and those wait for leases. If the front end has used the
-//! inode between that and its losing the lease, the kernel may keep something again:
-//! then the front end keeps the lease too, and all begins anew.
+//! From the FUSE server in this process: the kernel caches names, pages and attributes. They are invalidated *first*,
+//! before any request waits for the inode: invalidation waits for requests of the kernel, and these wait for leases. If
+//! the FUSE server used the inode between invalidation and revocation, the kernel may have cached something again: then
+//! the FUSE server keeps the lease, and the revocation is retried.
 
 mod idle;
 
