@@ -18,7 +18,7 @@
 //! | [`stats`], `rate_sampler` | what `status` shows |
 //!
 //! No service reaches all others: each is given the ones it needs when it is made (`services`), which also states the
-//! order of locks. No lock is held while the daemon waits for calls of clients. Every change of the volume is one
+//! order of locks; none of those is held while the daemon waits for calls of clients. Every change of the volume is one
 //! transaction of `volume`, so a power cut leaves it as before or as after; all else here is in memory, and is built
 //! again at the next start.
 #![forbid(unsafe_code)]

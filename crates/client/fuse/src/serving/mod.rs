@@ -4,7 +4,7 @@
 //! 2 to 4 threads that take requests, and threads that send notifications and have nothing else open. Called by `cli`
 //! (mount, adopt, serve); calls `adapter` with each request. The structs of the wire are `wire`.
 //!
-//! Locks: the list of workers and that of senders, each taken alone. All `unsafe` of the crate is in `transport`.
+//! Locks are leaves, each taken alone. All `unsafe` of the crate is in `transport`.
 //!
 //! Two processes never serve one mount at the same time: the supervisor waits for the end of the first.
 

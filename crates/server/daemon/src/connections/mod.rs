@@ -8,7 +8,8 @@
 //! A client of another process is trusted with nothing (DESIGN §25): its records are judged at digest by what is
 //! noted here of its leases, grants and user. Its log is read by `pread`, since it can cut the file short.
 //!
-//! Lock order: the log table, then a client's work, the list of clients, a client's grants, its state.
+//! Lock order: the log table, a client's work, the volume's transaction, the list of clients, a client's grants, its
+//! state.
 //!
 //! After a power cut only the log table and the log files are left; `recovery` digests them. A slot is durable before
 //! its client is answered, and its log file before the slot.

@@ -1,7 +1,7 @@
 //! The state of a volume as `shale status`, `df`, `top` and the metrics show it.
 //!
-//! Owns nothing: reads the counters of the services when a request asks, and takes their locks one at a time. Counters
-//! are in memory and begin at 0 with each daemon.
+//! Owns nothing: reads the counters of the services when a request asks. Counters are in memory and begin at 0 with
+//! each daemon.
 
 pub(crate) mod flash;
 mod rates;
