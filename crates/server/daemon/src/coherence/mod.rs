@@ -18,8 +18,8 @@
 //! [`lease_manager::LeaseManager`]. A holder's log is digested through a trait of this module
 //! ([`lease_manager::LogFlusher`]), which `digest_scheduler` implements.
 //!
-//! Locks here are leaves, but for the lease table's check whether a number is free; none is held during a grace period or a digest. Leases are in
-//! memory: after a crash all clients attach again and hold none.
+//! Locks here are leaves, but for the lease table's check whether a number is free; none is held during a grace period
+//! or a digest. Leases are in memory: after a crash all clients attach again and hold none.
 
 pub(crate) mod asked;
 pub(crate) mod barrier;
