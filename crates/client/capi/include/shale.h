@@ -207,6 +207,9 @@ int shale_removexattr(shale_t *volume, const char *path, const char *name);
 
 /* ---- The volume ---- */
 
+/* Makes everything durable that was done by this handle: what is not so already (see DURABILITY). */
+int shale_sync(shale_t *volume);
+
 /* Sizes. What was deleted counts as free at once. `*sizes` is written only on success. */
 int shale_statfs(shale_t *volume, struct statvfs *sizes);
 

@@ -193,6 +193,16 @@ pub unsafe extern "C" fn shale_readlink(
 /// See the header.
 ///
 /// # Safety
+/// As the header says: a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shale_sync(volume: *const Attachment) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| unsafe { handle(volume) }?.tree.sync())
+}
+
+/// See the header.
+///
+/// # Safety
 /// As the header says: a handle, and a place for the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shale_statfs(volume: *const Attachment, to: *mut libc::statvfs) -> c_int {

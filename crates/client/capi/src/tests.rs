@@ -10,7 +10,7 @@ use crate::files::{
 use crate::leases::{shale_give_back, shale_give_back_file, shale_lease, shale_lease_file};
 use crate::names::{
     shale_access, shale_link, shale_lstat, shale_mkdir, shale_readlink, shale_rename, shale_rmdir,
-    shale_stat, shale_statfs, shale_symlink, shale_unlink,
+    shale_stat, shale_statfs, shale_symlink, shale_sync, shale_unlink,
 };
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -154,6 +154,8 @@ fn names_are_made_moved_listed_and_removed() {
             shale_stat(volume, ptr::null(), status.as_mut_ptr()),
             -libc::EFAULT
         );
+        assert_eq!(shale_sync(volume), 0);
+        assert_eq!(shale_sync(ptr::null()), -libc::EBADF);
         assert_eq!(shale_statfs(volume, sizes.as_mut_ptr()), 0);
         assert!(sizes.assume_init().f_bavail > 0);
         assert_eq!(shale_detach(volume), 0);

@@ -196,7 +196,7 @@ fn free_unused() {
 
 /// Sets a client aside whose daemon is gone or has cut it off. `false`: it is all right.
 pub fn set_aside_if_lost(mount: u32, client: &'static Client) -> bool {
-    let lost = client.link.is_broken() || client.session.sync_all().is_err();
+    let lost = client.link.is_broken() || !client.session.is_served();
     if lost && is_taken_away(mount, client) {
         crate::report::lost();
     }
@@ -225,6 +225,24 @@ pub fn part(mount: u32, client: &'static Client) {
     if is_taken_away(mount, client) {
         pays::parted();
     }
+}
+
+/// Has everything that this process has logged hardened, of all mounts. What fails of `mount` is told.
+pub fn harden_all(mount: Option<u32>) -> Result<(), Errno> {
+    let mut result = Ok(());
+    for other in 0..MOUNTS as u32 {
+        let Some(client) = current(other) else {
+            continue;
+        };
+        // Of a lost session the daemon has what was logged.
+        if let Err(e) = client.session.sync_all()
+            && !set_aside_if_lost(other, client)
+            && mount == Some(other)
+        {
+            result = Err(e);
+        }
+    }
+    result
 }
 
 /// Frees what was set aside, if that can be done now. For calls that go by way of the mount.

@@ -154,6 +154,7 @@ fn is_ours(number: u32, args: &Args) -> bool {
         nr::MMAP => ours(4),
         nr::MREMAP | nr::MUNMAP | nr::MPROTECT | nr::RT_SIGACTION | nr::IO_URING_SETUP => false,
         nr::SETUID | nr::SETREUID | nr::SETRESUID | nr::SETFSUID | nr::UNSHARE => false,
+        nr::SYNC | nr::SYNCFS => false,
         nr::DUP2 | nr::DUP3 | nr::SENDFILE => ours(0) || ours(1),
         nr::SPLICE | nr::COPY_FILE_RANGE => ours(0) || ours(2),
         nr::SENDMSG | nr::SENDMMSG => transfer::sends_ours(number, args),
@@ -190,6 +191,7 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
             return PASS;
         }
         nr::UNSHARE => return PASS,
+        nr::SYNC | nr::SYNCFS => return attributes::sync_all(number, args),
         nr::FALLOCATE if RangeCall::is_needed(args[1] as u32) => {
             return attributes::shift(thread, args[0] as i32, args);
         }
@@ -294,7 +296,7 @@ pub const BY_DESCRIPTOR: [u32; 22] = [
 ];
 
 /// Numbers of [`class::ALWAYS`].
-pub const ALWAYS: [u32; 30] = [
+pub const ALWAYS: [u32; 32] = [
     nr::FALLOCATE,
     nr::MMAP,
     nr::MUNMAP,
@@ -325,6 +327,8 @@ pub const ALWAYS: [u32; 30] = [
     nr::SETRESUID,
     nr::IO_URING_SETUP,
     nr::UNSHARE,
+    nr::SYNC,
+    nr::SYNCFS,
 ];
 
 /// Fills the table of classes.

@@ -101,6 +101,7 @@ impl Ask {
                 let flags = WriteFlags {
                     append: *append,
                     kill_suidgid: false,
+                    sync: false,
                 };
                 let written = session.write(c, *ino, *at, data, flags);
                 written.map(|n| Told::Bytes(n as u64))

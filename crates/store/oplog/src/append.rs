@@ -94,6 +94,11 @@ impl Writer {
         })
     }
 
+    /// What makes the log durable.
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
     /// The log.
     pub fn log(&self) -> &Arc<Log> {
         &self.log

@@ -147,6 +147,7 @@ static void attributes(void)
     CHECK(shale_listxattr(volume, directory, got, sizeof got) == 7 && strcmp(got, "user.a") == 0);
     CHECK(shale_removexattr(volume, directory, "user.a") == 0);
     CHECK(getxattr(out(0, "."), "user.a", got, sizeof got) == -1 && errno == ENODATA);
+    CHECK(shale_sync(volume) == 0);
     CHECK(shale_statfs(volume, &ours) == 0 && statvfs(out(0, "."), &kernels) == 0);
     CHECK(ours.f_bsize == kernels.f_bsize && ours.f_blocks == kernels.f_blocks);
     CHECK(ours.f_namemax == kernels.f_namemax && ours.f_bavail > 0);

@@ -2,7 +2,7 @@
 
 use shale_libfs::Caller;
 
-use crate::backend::node::{Attr, Errno, Request, SetAttr, SetTime, Timestamp};
+use crate::backend::node::{Attr, Errno, Request, SetAttr, SetTime, Timestamp, WriteFlags};
 
 /// Preferred size of input and output, in bytes.
 pub const IO_BYTES: u32 = 4096;
@@ -14,6 +14,15 @@ pub fn caller(request: &Request) -> Caller {
         pid: request.pid,
         umask: request.umask,
         request: request.unique,
+    }
+}
+
+/// What comes from dirty pages has its place already.
+pub fn write_flags(flags: WriteFlags) -> shale_libfs::WriteFlags {
+    shale_libfs::WriteFlags {
+        kill_suidgid: flags.kill_suidgid,
+        append: flags.append && !flags.from_cache,
+        sync: flags.sync,
     }
 }
 
@@ -71,5 +80,33 @@ pub fn set_attr(set: &SetAttr) -> shale_libfs::SetAttr {
             nsec: t.nsec,
         }),
         kill_suidgid: set.kill_suidgid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flag_of_a_write_arrives() {
+        let all = WriteFlags {
+            kill_suidgid: true,
+            append: true,
+            sync: true,
+            from_cache: false,
+        };
+        let arrived = shale_libfs::WriteFlags {
+            kill_suidgid: true,
+            append: true,
+            sync: true,
+        };
+        assert_eq!(write_flags(all), arrived);
+        let none = WriteFlags::default();
+        assert_eq!(write_flags(none), shale_libfs::WriteFlags::default());
+        let written_back = WriteFlags {
+            from_cache: true,
+            ..all
+        };
+        assert!(!write_flags(written_back).append);
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use shale_libfs::{AclKind, Caller, LeaseMode, Session};
 use shale_proto::mounts;
 
-use crate::backend::convert::{IO_BYTES, attr, caller, errno, set_attr};
+use crate::backend::convert::{IO_BYTES, attr, caller, errno, set_attr, write_flags};
 use crate::backend::groups;
 use crate::backend::inode_flags::Wish;
 use crate::backend::node::{
@@ -369,10 +369,7 @@ impl NodeFs for ShaleFs {
         if flags.from_cache {
             self.told.written_mapped(ino);
         }
-        let flags = shale_libfs::WriteFlags {
-            kill_suidgid: flags.kill_suidgid,
-            append: flags.append && !flags.from_cache,
-        };
+        let flags = write_flags(flags);
         let append = flags.append;
         if append {
             self.users.appends(ino, request.pid);
@@ -479,7 +476,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn syncfs(&self, _request: &Request) -> Result<()> {
-        Ok(())
+        self.session.sync_all().map_err(errno)
     }
 
     fn statfs(&self, _request: &Request) -> Result<StatFs> {

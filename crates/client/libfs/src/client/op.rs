@@ -31,8 +31,8 @@ pub(crate) struct Op<'s> {
     reserved: u64,
     /// The run has come to what it works on by names.
     by_name: Cell<bool>,
-    /// A record was appended.
-    appended: bool,
+    /// Position behind the last record that was appended; 0: none was.
+    pub(crate) appended: LogPos,
 }
 
 thread_local! {
@@ -83,7 +83,7 @@ impl<'s> Op<'s> {
             permit,
             reserved: 0,
             by_name: Cell::new(false),
-            appended: false,
+            appended: LogPos(0),
         }
     }
 
@@ -311,7 +311,7 @@ impl<'s> Op<'s> {
         part.header.reserve = self.take_reserve();
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
         let end = self.session.log.append(permit, part).end;
-        self.appended = true;
+        self.appended = end;
         failpoints::reach("call-appended");
         self.session.log_goes_on(end)?;
         Ok(end)
@@ -343,7 +343,7 @@ impl<'s> Op<'s> {
             return ends.last().ok_or(Errno::IO.into());
         }
         let end = self.session.log.append_chain(permit, parts).end;
-        self.appended = true;
+        self.appended = end;
         failpoints::reach("call-appended");
         self.session.log_goes_on(end)?;
         Ok(end)
@@ -358,7 +358,7 @@ impl Drop for Op<'_> {
         if let Some(permit) = &mut self.permit {
             self.session.permits.put(self.thread, permit);
         }
-        if self.appended && std::thread::panicking() {
+        if self.appended > LogPos(0) && std::thread::panicking() {
             APPENDED.set(true);
             stop_appending();
         }

@@ -73,6 +73,8 @@ pub struct Session {
     /// A name was seen that does not lead to what it says ([`Search::once_more`]).
     damaged: AtomicBool,
     pub(crate) options: SessionOptions,
+    /// Whether the records of every call are hardened when it returns.
+    hardens_at_return: bool,
     attached: Attached,
 }
 
@@ -81,6 +83,18 @@ pub struct Session {
 pub(crate) struct Need {
     /// Bytes of log.
     pub log: u64,
+    /// The call returns when its records are hardened, whatever the policy of the volume (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+}
+
+impl Need {
+    /// So many bytes of log.
+    pub(crate) fn log(bytes: u64) -> Self {
+        Self {
+            log: bytes,
+            sync: false,
+        }
+    }
 }
 
 impl Session {
@@ -133,6 +147,8 @@ impl Session {
         let lower = Arc::new(LowerCache::default());
         let view = view.given_by(lower.clone());
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
+        let policy = Durability::from_number(attached.durability).unwrap_or_default();
+        let hardens_at_return = log.domain().hardens_at_return(policy);
         let absent = attached.ring_bytes * u64::from(!options.present);
         let begin = log.reserved().0;
         let present = Present::new(log_map.clone(), begin, absent);
@@ -165,13 +181,34 @@ impl Session {
             pauses: Pauses::default(),
             damaged: AtomicBool::new(false),
             options,
+            hardens_at_return,
             attached,
         }))
     }
 
-    /// The durability policy of the volume.
-    pub fn durability(&self) -> Durability {
-        Durability::from_number(self.attached.durability).unwrap_or_default()
+    /// Whether every call is durable when it returns, so that fsync(2) has nothing to do.
+    pub fn is_durable_at_return(&self) -> bool {
+        self.hardens_at_return
+    }
+
+    /// Whether the daemon still serves this client.
+    pub fn is_served(&self) -> bool {
+        let served = self.run(&Caller::default(), Need::default(), |_| self.still_served());
+        served.is_ok()
+    }
+
+    /// Returns when the records before `upto` survive a power cut: the one place where a call waits for that, and
+    /// where fsync(2) does. In NVM a record is hardened when it is published, so nobody waits; what can keep it
+    /// from being there is a memory error in the log (`EIO`).
+    #[inline(always)]
+    pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
+        self.log_is_whole()?;
+        debug_assert!(
+            upto <= self.log.hardened().pos(),
+            "a call has appended up to {upto:?} and the log is at {:?}",
+            self.log.hardened()
+        );
+        Ok(())
     }
 
     /// Bytes of this client's update log.
@@ -268,7 +305,8 @@ impl Session {
                 Ok(value) => {
                     match need.log {
                         0 => self.still_served().map_err(final_errno)?,
-                        _ => self.log_is_whole()?,
+                        _ if need.sync || self.hardens_at_return => self.harden(op.appended)?,
+                        _ => {}
                     }
                     return Ok(value);
                 }

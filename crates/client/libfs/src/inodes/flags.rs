@@ -32,9 +32,7 @@ impl Session {
         if self.done_before(caller).is_some() {
             return Ok(());
         }
-        let need = Need {
-            log: record_bytes(SetAttrBody::BYTES, 0) as u64,
-        };
+        let need = Need::log(record_bytes(SetAttrBody::BYTES, 0) as u64);
         self.run(caller, need, |op| {
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;

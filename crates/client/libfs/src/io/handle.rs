@@ -38,7 +38,7 @@ pub struct File {
 
 impl Session {
     /// Opens the file at `path` as open(2) does. Known flags: access modes, `CREATE`,
-    /// `EXCL`, `TRUNC`, `APPEND`, `NOFOLLOW`, `DIRECTORY`, `TMPFILE`, `PATH`; others are
+    /// `EXCL`, `TRUNC`, `APPEND`, `NOFOLLOW`, `DIRECTORY`, `TMPFILE`, `PATH`, `SYNC`, `DSYNC`; others are
     /// taken and ignored. `mode` is for a file that is made.
     ///
     /// Errors: those of open(2); `ENXIO` for device nodes, FIFOs and sockets, which
@@ -274,6 +274,7 @@ impl File {
         let flags = WriteFlags {
             kill_suidgid: self.caller.uid != 0,
             append,
+            sync: self.flags.intersects(OFlags::SYNC | OFlags::DSYNC),
         };
         let (ino, known) = (self.node.ino, Some(&*self.node));
         self.session

@@ -102,9 +102,7 @@ impl Session {
         kept: &dyn Fn() -> u64,
         place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<()> {
-        let need = Need {
-            log: record_bytes(0, 0) as u64,
-        };
+        let need = Need::log(record_bytes(0, 0) as u64);
         self.run(caller, need, |op| {
             let ino = place(op)?;
             if size > FILE_BYTES_MAX {
@@ -272,9 +270,7 @@ impl Session {
         keep: bool,
         range: std::ops::Range<u64>,
     ) -> Result<()> {
-        let need = Need {
-            log: record_bytes(FallocateBody::BYTES, 0) as u64,
-        };
+        let need = Need::log(record_bytes(FallocateBody::BYTES, 0) as u64);
         let bits = match change {
             RangeChange::Punch => mode::PUNCH_HOLE | mode::KEEP_SIZE,
             RangeChange::Zero => mode::ZERO_RANGE | if keep { mode::KEEP_SIZE } else { 0 },
@@ -345,9 +341,7 @@ impl Session {
         if !offset.is_multiple_of(BLOCK) || !bytes.is_multiple_of(BLOCK) {
             return Err(Errno::INVAL);
         }
-        let need = Need {
-            log: record_bytes(FallocateBody::BYTES, 0) as u64,
-        };
+        let need = Need::log(record_bytes(FallocateBody::BYTES, 0) as u64);
         self.run(caller, need, |op| {
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;
@@ -418,6 +412,7 @@ impl Session {
         let flags = WriteFlags {
             kill_suidgid: kills_set_id(caller),
             append: false,
+            sync: false,
         };
         while done < bytes {
             let want = (buffer.len() as u64).min(bytes - done) as usize;
@@ -445,9 +440,7 @@ impl Session {
         if !self.notes_access() || !self.may_note_access(ino)? {
             return Ok(());
         }
-        let need = Need {
-            log: record_bytes(SetAttrBody::BYTES, 0) as u64,
-        };
+        let need = Need::log(record_bytes(SetAttrBody::BYTES, 0) as u64);
         self.run(&caller, need, |op| {
             // Not worth insisting on: it may have been lost a moment ago.
             let node = match op.node_to_change(ino) {

@@ -74,7 +74,11 @@ impl Session {
         let Some((mut place, log)) = self.places_for(guess, data)? else {
             return Ok(None);
         };
-        let result = self.run(caller, Need { log }, |op| {
+        let need = Need {
+            log,
+            sync: flags.sync,
+        };
+        let result = self.run(caller, need, |op| {
             let found;
             // Only the first run trusts it: what stops the call may have replaced it.
             let node = match known.take() {

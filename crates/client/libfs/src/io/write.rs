@@ -31,6 +31,9 @@ pub struct WriteFlags {
     pub kill_suidgid: bool,
     /// Write at the end of the file, wherever the offset points.
     pub append: bool,
+    /// Return when the data survives a power cut, whatever the policy of the volume: the file is open with
+    /// `O_SYNC` or `O_DSYNC`, or the call says so (`RWF_SYNC`, `RWF_DSYNC`).
+    pub sync: bool,
 }
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -176,6 +179,7 @@ impl Session {
         };
         let need = Need {
             log: log_bytes(data.len(), stolen.as_ref()),
+            sync: flags.sync,
         };
         let result = self.run(caller, need, |op| {
             let found;

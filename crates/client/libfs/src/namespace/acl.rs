@@ -200,9 +200,7 @@ impl Session {
     ) -> Result<()> {
         let name = kind.name();
         let attribute = record_bytes(XattrBody::BYTES, name.len() + value.len());
-        let need = Need {
-            log: (record_bytes(SetAttrBody::BYTES, 0) + attribute) as u64,
-        };
+        let need = Need::log((record_bytes(SetAttrBody::BYTES, 0) + attribute) as u64);
         self.run(caller, need, |op| {
             let ino = place(op)?;
             let acl = Acl::parse(value).map_err(refused)?;

@@ -51,9 +51,7 @@ impl Session {
         name_bytes: usize,
         place: impl Fn(&Op<'_>) -> std::result::Result<(u64, u64, N), Stop>,
     ) -> Result<Attr> {
-        let need = Need {
-            log: record_bytes(LinkBody::BYTES, name_bytes) as u64,
-        };
+        let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
         self.run(caller, need, |op| {
             let (ino, parent, name) = place(op)?;
             let name = name.as_ref();
@@ -129,9 +127,7 @@ impl Session {
         want_dir: bool,
         place: impl Fn(&Op<'_>) -> std::result::Result<(u64, N, Option<u64>), Stop>,
     ) -> Result<()> {
-        let need = Need {
-            log: record_bytes(LinkBody::BYTES, name_bytes) as u64,
-        };
+        let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
         self.run(caller, need, |op| {
             let (parent, name, expected) = place(op)?;
             let name = name.as_ref();
@@ -249,9 +245,7 @@ impl Session {
 
     /// Frees an inode that has neither name nor user; whether it did.
     fn free_unused(&self, caller: &Caller, ino: u64) -> Result<bool> {
-        let need = Need {
-            log: record_bytes(0, 0) as u64,
-        };
+        let need = Need::log(record_bytes(0, 0) as u64);
         let freed = self.run(caller, need, |op| {
             let node = op.node_to_change(ino)?;
             let mut state = op.write(&node)?;

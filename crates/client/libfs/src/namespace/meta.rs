@@ -8,10 +8,10 @@ use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp, without_set
 use crate::inodes::flags::may_set;
 use crate::io::read::read_target;
 use crate::namespace::rights::has_capability;
+use shale_format::Ino;
 use shale_format::inode::{Inode, time};
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
 use shale_format::record::{Kind, SetAttrBody, attr, record_bytes};
-use shale_format::{Durability, Ino};
 use shale_oplog::encode;
 
 const SECOND_NS: u32 = 1_000_000_000;
@@ -74,9 +74,7 @@ impl Session {
         caller: &Caller,
         place: impl Fn(&Op<'_>) -> std::result::Result<(u64, SetAttr), Stop>,
     ) -> Result<Attr> {
-        let need = Need {
-            log: record_bytes(SetAttrBody::BYTES, 0) as u64,
-        };
+        let need = Need::log(record_bytes(SetAttrBody::BYTES, 0) as u64);
         self.run(caller, need, |op| {
             let (ino, set) = place(op)?;
             check_times(&set)?;
@@ -126,26 +124,24 @@ impl Session {
         })
     }
 
-    /// Whether every call is durable when it returns, so that fsync(2) has nothing to do.
-    pub fn is_durable_at_return(&self) -> bool {
-        self.durability() == Durability::Strict
-    }
-
-    /// Makes an inode durable: a file's content, a directory's entries. A call that has
-    /// returned is durable already, so this only tells whether the inode is there and
-    /// the client is still served (`EIO`).
+    /// Makes an inode durable: a file's content, a directory's entries. Returns when all records about it
+    /// are hardened; what the volume has of it is so already. `EIO`: the client is not served any more.
     pub fn fsync(&self, caller: &Caller, ino: u64, _data_only: bool) -> Result<()> {
-        self.run(caller, Need::default(), |op| {
+        let newest = self.run(caller, Need::default(), |op| {
             let node = op.node(ino)?;
-            drop(op.read(&node)?);
-            self.still_served()
-        })
+            let newest = op.read(&node)?.newest;
+            self.still_served().map(|()| newest)
+        })?;
+        self.harden(newest)
     }
 
-    /// Makes everything durable; see [`Self::fsync`].
+    /// Makes everything durable that this client has done; see [`Self::fsync`].
     pub fn sync_all(&self) -> Result<()> {
         let caller = Caller::default();
-        self.run(&caller, Need::default(), |_| self.still_served())
+        let published = self.run(&caller, Need::default(), |_| {
+            self.still_served().map(|()| self.log.published())
+        })?;
+        self.harden(published.pos())
     }
 
     /// Sizes of the file system. Brings what is logged into the volume first.

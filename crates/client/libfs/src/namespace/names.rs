@@ -91,9 +91,7 @@ impl<'a> Fresh<'a> {
 
     /// What making it with a name of at most `name_bytes` bytes needs.
     pub(crate) fn need(&self, name_bytes: usize) -> Need {
-        Need {
-            log: self.record_bytes(name_bytes) as u64,
-        }
+        Need::log(self.record_bytes(name_bytes) as u64)
     }
 
     fn record_bytes(&self, name_bytes: usize) -> usize {
@@ -226,9 +224,7 @@ impl Session {
         flags: u32,
         place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<(Attr, Arc<Node>)> {
-        let need = Need {
-            log: record_bytes(CreateBody::BYTES, 0) as u64,
-        };
+        let need = Need::log(record_bytes(CreateBody::BYTES, 0) as u64);
         self.run(caller, need, |op| {
             let parent = place(op)?;
             let dir = op.node(parent)?;

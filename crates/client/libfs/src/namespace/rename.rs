@@ -126,7 +126,7 @@ impl Session {
     ) -> Result<()> {
         let whiteout = Fresh::whiteout().need(name_bytes).log;
         let bytes = record_bytes(RenameBody::BYTES, name_bytes) as u64 + whiteout;
-        self.run(caller, Need { log: bytes }, |op| {
+        self.run(caller, Need::log(bytes), |op| {
             let ask = place(op)?;
             rename_in(op, &ask.borrowed())
         })

@@ -102,7 +102,7 @@ impl Session {
         };
         let log =
             record_bytes(SetAttrBody::BYTES, 0) + record_bytes(XattrBody::BYTES, CAPABILITY.len());
-        self.run(&caller, Need { log: log as u64 }, |op| {
+        self.run(&caller, Need::log(log as u64), |op| {
             let node = op.node_to_change(ino)?;
             let mut state = with_xattrs(op, &node)?;
             if has_capability(op, &mut state)? {

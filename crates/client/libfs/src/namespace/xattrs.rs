@@ -62,9 +62,7 @@ impl Session {
             return self.set_acl_where(caller, kind, value, None, place);
         }
         let bytes = name.len().min(XATTR_NAME_BYTES_MAX) + value.len().min(XATTR_VALUE_BYTES_MAX);
-        let need = Need {
-            log: record_bytes(XattrBody::BYTES, bytes) as u64,
-        };
+        let need = Need::log(record_bytes(XattrBody::BYTES, bytes) as u64);
         self.run(caller, need, |op| {
             let ino = place(op)?;
             check_set(name, value, flags)?;
@@ -157,9 +155,8 @@ impl Session {
             // One that is not there is no error.
             return self.set_acl_where(caller, kind, b"", None, place);
         }
-        let need = Need {
-            log: record_bytes(XattrBody::BYTES, name.len().min(XATTR_NAME_BYTES_MAX)) as u64,
-        };
+        let need =
+            Need::log(record_bytes(XattrBody::BYTES, name.len().min(XATTR_NAME_BYTES_MAX)) as u64);
         self.run(caller, need, |op| {
             let ino = place(op)?;
             check_name(name)?;

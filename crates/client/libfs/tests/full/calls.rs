@@ -21,6 +21,7 @@ const LOG_ALL: SessionOptions = SessionOptions {
 const PLAIN: WriteFlags = WriteFlags {
     kill_suidgid: false,
     append: false,
+    sync: false,
 };
 const APPEND: WriteFlags = WriteFlags {
     append: true,

@@ -3,6 +3,7 @@
 
 mod calls;
 mod directories;
+mod durable;
 mod extents;
 mod free;
 mod inodes;

@@ -3,7 +3,8 @@
 use crate::calls::limits;
 use crate::calls::vectors::Buffer;
 use crate::calls::way::{Call, Way};
-use crate::client::caller;
+use crate::client::{self, caller};
+use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
 use crate::hook::stubs::PASS;
@@ -20,7 +21,7 @@ use std::os::fd::BorrowedFd;
 /// Preferred size of input and output, as the mount says.
 const IO_BYTES: u32 = 4096;
 
-/// `fsync`, `fdatasync`, `sync_file_range`: what has returned is durable already.
+/// `fsync`, `fdatasync`, `sync_file_range`.
 pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
     let call = Call::new(thread, fd, index, number, args);
     let client = match call.way(false) {
@@ -37,6 +38,21 @@ pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
     {
         Ok(()) => 0,
         Err(e) => call.failed(client, None, e),
+    }
+}
+
+/// `sync`, `syncfs`: what this process has logged; then the kernel's, which writes back what was stored through
+/// mappings. Linux does not tell a mount like ours of either.
+pub fn sync_all(number: u32, args: &Args) -> i64 {
+    let mount = match table::get(args[0] as i32) {
+        Entry::File(index) if number == nr::SYNCFS => {
+            Some(description::get(index).mount.load(Ordering::Relaxed))
+        }
+        _ => None,
+    };
+    match client::harden_all(mount) {
+        Ok(()) => PASS,
+        Err(e) => raw::fail(e.raw_os_error()),
     }
 }
 

@@ -16,8 +16,10 @@ use shale_libfs::{Errno, WriteFlags};
 /// Flags of `preadv2` and `pwritev2`.
 mod rwf {
     pub const APPEND: u64 = 0x10;
-    /// Those that ask for what happens anyway: high priority, durable, not to wait.
-    pub const HARMLESS: u64 = 0x0f;
+    /// `RWF_DSYNC` and `RWF_SYNC`: as `O_DSYNC` and `O_SYNC`, for this call.
+    pub const SYNC: u64 = 0x02 | 0x04;
+    /// Those that ask for what happens anyway: high priority, not to wait.
+    pub const HARMLESS: u64 = 0x01 | 0x08;
 }
 
 /// Bytes that take the way around at a time.
@@ -29,6 +31,7 @@ struct Asked {
     /// `None`: at the description's offset.
     at: Option<u64>,
     append: bool,
+    sync: bool,
     /// All its flags are known here.
     known: bool,
 }
@@ -52,8 +55,9 @@ impl Asked {
         let placed = !matches!(number, nr::WRITE | nr::READV | nr::WRITEV);
         let second = matches!(number, nr::PREADV2 | nr::PWRITEV2);
         let flags = if second { args[5] } else { 0 };
-        let known = flags & !(rwf::APPEND | rwf::HARMLESS) == 0;
+        let known = flags & !(rwf::APPEND | rwf::SYNC | rwf::HARMLESS) == 0;
         let append = flags & rwf::APPEND != 0;
+        let sync = flags & rwf::SYNC != 0;
         let offset = args[3] as i64;
         let at = match placed {
             true if second && offset == -1 => None,
@@ -66,6 +70,7 @@ impl Asked {
             write,
             at,
             append,
+            sync,
             known,
         })
     }
@@ -204,8 +209,12 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
             done
         }
         true => {
-            let append = asked.append || call.flags() & libc::O_APPEND != 0;
-            match write(&call, client, &mut at, &buffers, append) {
+            let flags = WriteFlags {
+                append: asked.append || call.flags() & libc::O_APPEND != 0,
+                sync: asked.sync,
+                kill_suidgid: false,
+            };
+            match write(&call, client, &mut at, &buffers, flags) {
                 Err(Refused::Limit) => {
                     if let Some(held) = held {
                         held.end(shared);
@@ -327,13 +336,13 @@ fn read_around(client: &Client, ino: u64, at: u64, into: Buffer) -> Result<usize
     Ok(done)
 }
 
-/// Bytes written; `at` is then where they ended.
+/// Bytes written; `at` is then where they ended. `flags`: but for what the caller's user decides.
 fn write(
     call: &Call<'_>,
     client: &Client,
     at: &mut u64,
     from: &Buffers,
-    append: bool,
+    mut flags: WriteFlags,
 ) -> Result<usize, Refused> {
     let caller = caller();
     let mut bytes = from.bytes();
@@ -342,7 +351,7 @@ fn write(
     }
     let limit = limits::file_bytes();
     if limit != u64::MAX {
-        let end = match append {
+        let end = match flags.append {
             true => client.session.getattr(&caller, call.ino()).map(|a| a.size),
             false => Ok(*at),
         };
@@ -352,10 +361,7 @@ fn write(
             return Err(Refused::Limit);
         }
     }
-    let flags = WriteFlags {
-        kill_suidgid: caller.uid != 0,
-        append,
-    };
+    flags.kill_suidgid = caller.uid != 0;
     let gathered;
     let data = match from {
         // SAFETY: the program gave the buffer for this call.

@@ -43,6 +43,7 @@ pub mod nr {
     pub const SETRESUID: u32 = 117;
     pub const SETFSUID: u32 = 122;
     pub const SETRLIMIT: u32 = 160;
+    pub const SYNC: u32 = 162;
     pub const GETTID: u32 = 186;
     pub const FUTEX: u32 = 202;
     pub const EXIT_GROUP: u32 = 231;
@@ -58,6 +59,7 @@ pub mod nr {
     pub const RT_TGSIGQUEUEINFO: u32 = 297;
     pub const PRLIMIT64: u32 = 302;
     pub const OPEN_BY_HANDLE_AT: u32 = 304;
+    pub const SYNCFS: u32 = 306;
     pub const SENDMMSG: u32 = 307;
     pub const EXECVEAT: u32 = 322;
     pub const MEMBARRIER: u32 = 324;

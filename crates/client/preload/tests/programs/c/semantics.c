@@ -164,6 +164,9 @@ static void vectors_and_sizes(void)
     CHECK(writev(fd, from, 3) == 6 && preadv(fd, to, 2, 0) == 6);
     CHECK(memcmp(first, "abc", 3) == 0 && memcmp(second, "def", 3) == 0);
     CHECK(pwritev2(fd, from, 3, -1, RWF_APPEND) == 6 && lseek(fd, 0, SEEK_END) == 12);
+    CHECK(pwritev2(fd, from, 1, 0, RWF_SYNC) == 2 && pwritev2(fd, from, 1, 0, RWF_DSYNC | RWF_HIPRI) == 2);
+    CHECK(syncfs(fd) == 0 && syncfs(-1) == -1 && errno == EBADF);
+    sync();
     /* Flags that nobody knows: done at the offset, or refused. */
     CHECK(lseek(fd, 3, SEEK_SET) == 3 && preadv2(fd, to, 1, -1, 0x40000000) == -1);
     ssize_t done = pwritev2(fd, from, 1, -1, 0x20 /* RWF_NOAPPEND */);

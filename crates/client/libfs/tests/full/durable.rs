@@ -1,0 +1,147 @@
+//! Which calls wait until what they did survives a power cut: a memory error in the log, which keeps a record from being
+//! there, is reported by those that do.
+
+use crate::place::{ME, Place};
+use rustix::fs::OFlags;
+use shale_format::Durability;
+use shale_format::log::RING_AT;
+use shale_libfs::{Errno, Session, SessionOptions, WriteFlags};
+use shale_proto::{Channel, InProcess, ProtoError, Reply, Request};
+use shale_sys::SystemClock;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+/// Passes messages on. The volume has another policy than it says, and the log's file is known.
+struct Told {
+    to: InProcess,
+    policy: Durability,
+    log: Mutex<Option<OwnedFd>>,
+}
+
+impl Channel for Told {
+    fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
+        let (mut reply, fds) = self.to.call(request)?;
+        if let Reply::Attached(attached) = &mut reply {
+            attached.durability = self.policy as u8;
+            *self.log.lock().unwrap() = Some(fds[0].try_clone().unwrap());
+        }
+        Ok((reply, fds))
+    }
+}
+
+/// A volume, a client of it for whom it has that policy, and the client's file.
+struct Client {
+    session: Arc<Session>,
+    told: Arc<Told>,
+    ino: u64,
+    place: Place,
+}
+
+impl Client {
+    fn new(policy: Durability) -> Self {
+        let place = Place::new(34);
+        let told = Arc::new(Told {
+            to: InProcess(place.daemon().attach_as(0, &[0])),
+            policy,
+            log: Mutex::default(),
+        });
+        let clock = Arc::new(SystemClock::new());
+        let options = SessionOptions::default();
+        let session = Session::attach(told.clone(), clock, Default::default(), options).unwrap();
+        let ino = session.create(&ME, 1, b"f", 0o644, 0).unwrap().ino;
+        Self {
+            session,
+            told,
+            ino,
+            place,
+        }
+    }
+
+    /// The next record goes to memory that is not there any more.
+    fn lose_log(&self) {
+        let log = self.told.log.lock().unwrap();
+        rustix::fs::ftruncate(log.as_ref().unwrap(), RING_AT as u64).unwrap();
+    }
+
+    fn write(&self, flags: WriteFlags) -> Result<usize, Errno> {
+        self.session.write(&ME, self.ino, 0, b"0123456789", flags)
+    }
+
+    fn end(mut self) {
+        self.place.kill();
+    }
+}
+
+const PLAIN: WriteFlags = WriteFlags {
+    kill_suidgid: false,
+    append: false,
+    sync: false,
+};
+const SYNC: WriteFlags = WriteFlags {
+    sync: true,
+    ..PLAIN
+};
+
+#[test]
+fn a_strict_call_waits() {
+    let client = Client::new(Durability::Strict);
+    assert!(client.session.is_durable_at_return());
+    assert_eq!(client.write(PLAIN), Ok(10));
+    assert_eq!(client.session.fsync(&ME, client.ino, false), Ok(()));
+    client.lose_log();
+    assert_eq!(client.write(PLAIN), Err(Errno::IO));
+    client.end();
+}
+
+#[test]
+fn a_buffered_call_leaves_it_to_fsync() {
+    let client = Client::new(Durability::Buffered);
+    assert!(!client.session.is_durable_at_return());
+    client.lose_log();
+    assert_eq!(client.write(PLAIN), Ok(10));
+    assert!(client.session.is_served());
+    assert_eq!(
+        client.session.fsync(&ME, client.ino, true),
+        Err(Errno::IO),
+        "fdatasync"
+    );
+    assert_eq!(client.session.sync_all(), Err(Errno::IO));
+    client.end();
+}
+
+#[test]
+fn a_buffered_call_with_sync_waits() {
+    let client = Client::new(Durability::Buffered);
+    client.lose_log();
+    assert_eq!(client.write(SYNC), Err(Errno::IO));
+    client.end();
+}
+
+#[test]
+fn a_large_buffered_call_with_sync_waits() {
+    let client = Client::new(Durability::Buffered);
+    client.lose_log();
+    let (session, data) = (&client.session, vec![7; 3 << 20]);
+    assert_eq!(
+        session.write(&ME, client.ino, 1, &data, SYNC),
+        Err(Errno::IO)
+    );
+    client.end();
+}
+
+#[test]
+fn a_file_that_is_open_for_it_waits() {
+    for (flags, expected) in [
+        (OFlags::empty(), Ok(10)),
+        (OFlags::DSYNC, Err(Errno::IO)),
+        (OFlags::SYNC, Err(Errno::IO)),
+    ] {
+        let client = Client::new(Durability::Buffered);
+        let file = client.session.open(&ME, b"f", OFlags::RDWR | flags, 0);
+        let file = file.unwrap();
+        client.lose_log();
+        assert_eq!(file.write(b"0123456789"), expected, "{flags:?}");
+        drop(file);
+        client.end();
+    }
+}
