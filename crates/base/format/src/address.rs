@@ -145,25 +145,25 @@ pub struct DirKey(pub u64);
 
 impl DirKey {
     /// Number of entries with one hash that can be told apart.
-    pub const TWINS: u64 = 64;
+    pub const COLLISIONS: u64 = 64;
     /// Lowest key of an entry.
-    pub const FIRST: DirKey = DirKey(Self::TWINS);
+    pub const FIRST: DirKey = DirKey(Self::COLLISIONS);
 
     /// First key of the group for a name hash.
     pub fn group(hash: u64) -> Self {
-        let top = (hash >> 1) & !(Self::TWINS - 1);
-        DirKey(top.max(Self::TWINS))
+        let top = (hash >> 1) & !(Self::COLLISIONS - 1);
+        DirKey(top.max(Self::COLLISIONS))
     }
     /// First key of the group that this key is in.
     pub fn group_start(self) -> Self {
-        DirKey(self.0 & !(Self::TWINS - 1))
+        DirKey(self.0 & !(Self::COLLISIONS - 1))
     }
     /// The key of the group with number `twin` (0 to 63).
     pub fn with_twin(self, twin: u8) -> Self {
-        DirKey(self.group_start().0 | (u64::from(twin) % Self::TWINS))
+        DirKey(self.group_start().0 | (u64::from(twin) % Self::COLLISIONS))
     }
     /// Which of the entries with the same hash this is.
     pub fn twin(self) -> u8 {
-        (self.0 % Self::TWINS) as u8
+        (self.0 % Self::COLLISIONS) as u8
     }
 }

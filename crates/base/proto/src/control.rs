@@ -83,7 +83,7 @@ pub mod client_page {
     pub const USE: usize = FIRST_READER_SLOT + READER_SLOTS * READER_SLOT_BYTES;
     /// Number of words that count open files.
     pub const USES: usize = 1024;
-    /// First of [`READS`] u64 words: pieces of files that were read lately ([`Read`]), each at the
+    /// First of [`READS`] u64 words: pieces of files that were read recently ([`Read`]), each at the
     /// place that [`reads`] gives. The daemon takes them now and then and leaves zeros. A hint:
     /// where two pieces share a place, one is forgotten. Only in volumes with several tiers.
     pub const READ: usize = USE + USES * 4;

@@ -38,7 +38,7 @@ pub enum Insist {
     /// and fro, or programs on the mount use it, [`Reply::Elsewhere`].
     Yield,
     /// As [`Insist::Yield`], of a client that would make the file longer: also
-    /// [`Reply::Elsewhere`] if others used it by way of the mount lately. The client may hold the lease.
+    /// [`Reply::Elsewhere`] if others used it by way of the mount recently. The client may hold the lease.
     Grow,
 }
 
@@ -100,7 +100,7 @@ pub enum Request {
         bytes: u64,
     },
     /// The log has filled above the mark: digest soon. Answered at once.
-    Doorbell,
+    Notify,
     /// Digest at least up to this log position and answer when it is done. Asked
     /// outside of the read section, like [`Request::Reserve`].
     Digest {
@@ -208,7 +208,7 @@ pub enum Reply {
         /// Of an exclusive lease, to a client that has asked with [`Insist::Yield`]: other
         /// processes use the inode by way of the mount, so the kernel must not know it too large.
         watched: bool,
-        /// The same, and they did lately, or append to it: the kernel must not know it too small, either.
+        /// The same, and they did recently, or append to it: the kernel must not know it too small, either.
         /// Who makes it longer asks with [`Insist::Grow`] first.
         shared: bool,
     },

@@ -22,7 +22,7 @@ pub const BY_KERNEL: Errno = Errno::REMOTEIO;
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// Why an operation has to stop before it changed anything. All but [`Stop::Errno`]
-/// are settled outside of locks and the read section, and then the operation begins anew.
+/// are resolved outside of locks and the read section, and then the operation begins anew.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// Final: the caller is told.

@@ -213,7 +213,7 @@ struct Account {
     times: u32,
 }
 
-/// Accounts by file: those used lately, and those used before them.
+/// Accounts by file: those used recently, and those used before them.
 #[derive(Default)]
 struct Accounts {
     young: HashMap<u64, Account>,

@@ -39,7 +39,7 @@ pub struct Thread {
     pub slot: AtomicU32,
     /// Upper end of the stack for served calls ([`crate::hook::stack`]); 0: none yet.
     pub stack: AtomicUsize,
-    /// The slot's list of inodes used lately ([`crate::fd::recent`]); null: none yet.
+    /// The slot's list of inodes used recently ([`crate::fd::recent`]); null: none yet.
     pub recent: AtomicPtr<Recent>,
     /// File for which the thread has asked for a lease in the call that it is in, or one before; 0: none.
     pub asked: AtomicU64,
@@ -100,7 +100,7 @@ struct Slot {
     turn: AtomicU32,
     /// Upper end of a stack that goes with the slot; 0: none yet.
     stack: AtomicUsize,
-    /// Inodes that its thread has used lately; null: none yet.
+    /// Inodes that its thread has used recently; null: none yet.
     recent: AtomicPtr<Recent>,
 }
 

@@ -70,7 +70,7 @@ impl Inside {
     /// Has what it logged digested.
     fn digest(&self) {
         // A request for a digest would wait for this very call.
-        self.hand.ask(Request::Doorbell);
+        self.hand.ask(Request::Notify);
         let upto = self.hand.writer.published().pos().0;
         let digested = || self.hand.daemon_page.load_u64(daemon_page::DIGESTED);
         eventually("it is digested", || digested() == upto);

@@ -43,13 +43,13 @@ pub mod killed;
 pub mod left;
 pub mod load;
 pub mod lower;
+pub mod lower_inodes;
 pub mod media;
 pub mod memory;
 pub mod rot;
 pub mod scarce;
 pub mod sight;
 pub mod stage;
-pub mod sunk;
 pub mod table;
 pub mod zones;
 

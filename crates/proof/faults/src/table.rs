@@ -3,7 +3,7 @@
 use super::stage::Checked;
 use super::{
     Trial, astray, changes, clients, cuts, decay, devices, full, golden, gone, held, images,
-    killed, left, lower, media, memory, scarce, sunk, zones,
+    killed, left, lower, lower_inodes, media, memory, scarce, zones,
 };
 use shale_bench::Result;
 
@@ -234,7 +234,7 @@ pub const ROWS: &[Row] = &[
         "rot-inodes-below",
         "a block of inodes below NVM: fsck names them, EIO on them only, the block named in status; repair \
          keeps those that are whole",
-        sunk::rot,
+        lower_inodes::rot,
     ),
     row("rot-lower-bitmap", VOLUME, zones::bitmaps),
     row(

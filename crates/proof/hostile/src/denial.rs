@@ -201,7 +201,7 @@ fn stopped_with_root(scene: &Scene<'_>) -> (Attacker, Reply) {
 fn messages(scene: &Scene<'_>) -> (Attacker, Reply) {
     let a = scene.attacker();
     for _ in 0..500 {
-        assert_eq!(a.ask(Request::Doorbell), Reply::Done);
+        assert_eq!(a.ask(Request::Notify), Reply::Done);
         a.ask(Request::Digest { upto: u64::MAX });
         a.ask(Request::Unlease { ino: u64::MAX });
         a.ask(Request::Segments { first: u32::MAX });
@@ -263,7 +263,7 @@ fn large_log(scene: &Scene<'_>) -> (Attacker, Reply) {
     let channel = shale_proto::InProcess(scene.stage.daemon.attach_as(MALLORY, &[]));
     let ask = |version, log_bytes| Request::Attach { version, log_bytes };
     let call = |request| shale_proto::Channel::call(&channel, request).unwrap().0;
-    for request in [ask(0, 0), Request::Doorbell, Request::Segments { first: 0 }] {
+    for request in [ask(0, 0), Request::Notify, Request::Segments { first: 0 }] {
         assert!(matches!(call(request), Reply::Refused { .. }));
     }
     let Reply::Attached(attached) = call(ask(PROTO_VERSION, u64::MAX)) else {

@@ -428,7 +428,7 @@ impl Place {
         let (recording, unrest) = (self.recording.clone(), self.unrest.clone());
         DaemonConfig {
             digest_threads: 1,
-            straight_bytes: BLOCK_BYTES as u64,
+            direct_placement_min_bytes: BLOCK_BYTES as u64,
             speed: Speed {
                 paused: true,
                 limit: 0,

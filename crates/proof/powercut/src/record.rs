@@ -39,8 +39,8 @@ pub type Parts = [u64; 2];
 
 /// Both of a tree.
 pub fn parts(tree: &Snapshot) -> Parts {
-    let is_twins = |p: &[u8]| p.first().is_none_or(|&b| b == b'/');
-    let below = |path: &[u8]| path.strip_prefix(TWIN).is_some_and(is_twins);
+    let is_collision = |p: &[u8]| p.first().is_none_or(|&b| b == b'/');
+    let below = |path: &[u8]| path.strip_prefix(TWIN).is_some_and(is_collision);
     [false, true].map(|twin| tree.digest(|path| below(path) == twin))
 }
 

@@ -120,7 +120,7 @@ impl Walk<'_> {
             _ => (),
         }
         last.is_some_and(|last| {
-            // In order, so that a group has no more names than there are twins.
+            // In order, so that a group has no more names than there are collision numbers.
             last < e.key && DirKey(last).group_start() == DirKey(e.key).group_start()
         })
     }

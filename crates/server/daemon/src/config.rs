@@ -1,6 +1,6 @@
 //! How a daemon is started.
 
-use crate::tiering::{STRAIGHT_BYTES, Speed};
+use crate::tiering::{DIRECT_PLACEMENT_MIN_BYTES, Speed};
 use shale_nvm::{Map, MapOptions};
 use shale_pool::volume_file::VolumeFile;
 use shale_volume::LowerDevices;
@@ -20,11 +20,11 @@ pub struct DaemonConfig {
     /// Percentage of a log at which its digest begins.
     pub digest_at_percent: u32,
     /// Bytes of a run of new data from which on it goes straight below a full NVM.
-    pub straight_bytes: u64,
+    pub direct_placement_min_bytes: u64,
     /// How fast migration is at first.
     pub speed: Speed,
     /// Inodes of which leases are known while nobody needs them: beyond that the ones go that were
-    /// asked for least lately.
+    /// asked for least recently.
     pub leases_max: usize,
     /// How long a client may stay inside one call while others wait for it.
     pub client_stall_timeout: Duration,
@@ -78,7 +78,7 @@ impl DaemonConfig {
             volume_path: None,
             digest_threads: 0,
             digest_at_percent: 30,
-            straight_bytes: STRAIGHT_BYTES,
+            direct_placement_min_bytes: DIRECT_PLACEMENT_MIN_BYTES,
             speed: Speed::default(),
             leases_max: LEASES_MAX,
             client_stall_timeout: Duration::from_secs(5),

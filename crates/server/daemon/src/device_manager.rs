@@ -256,7 +256,7 @@ impl DeviceManager {
             return Err(wrong(&file.path, format!("it is not added: {why}")).into());
         }
         // The thread that migrates slept until now.
-        self.tiering.ring();
+        self.tiering.wake();
         Ok(())
     }
 
@@ -388,7 +388,7 @@ impl DeviceManager {
         }
         drop(turn);
         self.tiering.unstick(&found.info.place.uuid);
-        self.tiering.ring();
+        self.tiering.wake();
         Ok(live * BLOCK)
     }
 

@@ -200,12 +200,12 @@ impl DigestScheduler {
         let digester = &self.parts.digester;
         let space = FreeSpace::of(&self.parts.volume).whole() / CHUNK_RESERVED_PART;
         let (mut tries, mut alone) = (0, false);
-        let mut straight = self
+        let mut direct = self
             .parts
             .tiering
-            .straight_turn(limit.0.saturating_sub(from.0));
+            .lock_direct_writes(limit.0.saturating_sub(from.0));
         loop {
-            let rule = straight.as_ref().map(|turn| turn.rule);
+            let rule = direct.as_ref().map(|turn| turn.rule);
             let rights = Rights::new(client, &self.parts.credits, &self.parts.leases, rule);
             let reader = self.parts.reclaimer.read();
             let done = match alone {
@@ -215,26 +215,26 @@ impl DigestScheduler {
             drop(reader);
             match done {
                 Ok(done) => {
-                    if let Err(e) = self.parts.tiering.placed_straight(&done.below) {
+                    if let Err(e) = self.parts.tiering.placed_directly(&done.below) {
                         self.parts.tiering.migration_failed(&e);
                     }
-                    drop(straight);
+                    drop(direct);
                     self.chunk_done(client, work, from, limit, &done, rights);
                     return Ok(());
                 }
                 // It finds another zone.
-                Err(e @ DigestError::Volume(VolumeError::WornZone(_))) if straight.is_some() => {
+                Err(e @ DigestError::Volume(VolumeError::WornZone(_))) if direct.is_some() => {
                     self.parts.tiering.migration_failed(&e);
                 }
                 // A device that failed gets nothing more: it goes to NVM.
                 Err(e @ DigestError::Volume(VolumeError::Lower(_) | VolumeError::LowerFull(_)))
-                    if straight.is_some() =>
+                    if direct.is_some() =>
                 {
                     self.parts.tiering.migration_failed(&e);
-                    straight = None;
+                    direct = None;
                 }
                 Err(e) if passes_with_time(&e) && tries < TRIES => {
-                    straight = None;
+                    direct = None;
                     alone |= is_short(&e);
                     tries += 1;
                     self.parts.reclaimer.wait_grace_period_within(GRACE_WAIT);

@@ -1,4 +1,4 @@
-//! How fast bytes move lately: counters are noted about once a second, for ten seconds.
+//! How fast bytes move recently: counters are noted about once a second, for ten seconds.
 
 use parking_lot::Mutex;
 use serde::Serialize;

@@ -152,7 +152,7 @@ impl Base {
                 logs: digests.clone(),
                 settings: tiering::Settings {
                     migrate_at_percent: config.volume.migrate_at_percent,
-                    straight_bytes: config.straight_bytes,
+                    direct_placement_min_bytes: config.direct_placement_min_bytes,
                 },
                 speed: config.speed,
             }));

@@ -104,7 +104,7 @@ impl SpaceCredits {
 
     /// How long whoever was given `bytes` now has to pause, in nanoseconds, while logs wait that give space back when
     /// they are digested; 0: not. As LibFS does where a log fills: from 60% in use on, and for twice as
-    /// long with each 4% more, so that a writer settles at the speed of digest before it is stopped.
+    /// long with each 4% more, so that a writer converges to the speed of digest before it is stopped.
     pub(crate) fn pause_ns(&self, free: &FreeSpace, bytes: u64) -> u64 {
         let (whole, outstanding) = (free.whole().max(1), self.outstanding());
         let used = u128::from(outstanding) * 1000 / u128::from(whole);

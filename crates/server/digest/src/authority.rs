@@ -63,7 +63,7 @@ pub struct Change<'a> {
 
 /// Large runs of new data go from the log straight to a tier below NVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Straight {
+pub struct DirectPlacement {
     /// The tier.
     pub tier: TierId,
     /// Blocks that follow one another in a file, at least.
@@ -109,7 +109,7 @@ pub trait Authority {
     }
     /// The tier below NVM that large runs of new data go to at once, if any. Whoever says one sees to
     /// it that nobody else allocates or writes there during the call.
-    fn straight(&self) -> Option<Straight> {
+    fn direct_placement(&self) -> Option<DirectPlacement> {
         None
     }
     /// Whether the access control list of an inode matters to what the client may do with it.

@@ -2,12 +2,12 @@
 //! (DESIGN §6.3). Nothing is fenced here: the commit by the same thread does that, and
 //! until then the blocks are not part of the volume. A crash leaves free blocks.
 //!
-//! Where NVM is full, large runs go [`Straight`] to a tier below it: once instead of to NVM and from
+//! Where NVM is full, large runs go [`DirectPlacement`] to a tier below it: once instead of to NVM and from
 //! there down. They are written in the order in which they were allocated, in long requests, and the tier
 //! is flushed before anything links them, as in `migrate`.
 
 use super::DigestError;
-use super::authority::Straight;
+use super::authority::DirectPlacement;
 use super::content::{BLOCK, Source};
 use super::gather::LogSource;
 use super::layout::{CopyRun, From};
@@ -45,9 +45,9 @@ pub(crate) struct Placed<'v> {
 
 impl Placed<'_> {
     /// Allocates the large runs of a plan below NVM, as far as there is space: the beginning of each.
-    fn straight(&mut self, plan: &Plan, straight: Straight) -> Result<(), DigestError> {
-        let Straight { tier, .. } = straight;
-        let large = |c: &&CopyRun| c.blocks >= straight.run_blocks;
+    fn place_directly(&mut self, plan: &Plan, rule: DirectPlacement) -> Result<(), DigestError> {
+        let DirectPlacement { tier, .. } = rule;
+        let large = |c: &&CopyRun| c.blocks >= rule.run_blocks;
         let mine = |p: &&InodePlan| {
             let pin = p.inode.as_ref().and_then(Inode::pin);
             pin.is_none_or(|pin| pin == tier)
@@ -57,7 +57,7 @@ impl Placed<'_> {
             .flat_map(|p| p.file.copies.iter().filter(large))
             .map(|c| c.blocks)
             .sum();
-        if all < straight.chunk_blocks {
+        if all < rule.chunk_blocks {
             return Ok(());
         }
         for (inode, extents) in plan.inodes.iter().zip(&mut self.extents) {
@@ -164,7 +164,7 @@ fn rest_of(copy: &CopyRun, below: &[Extent]) -> (u64, u64) {
 pub(crate) fn allocate<'v>(
     volume: &'v Volume,
     plan: &Plan,
-    straight: Option<Straight>,
+    rule: Option<DirectPlacement>,
 ) -> Result<Placed<'v>, DigestError> {
     let mut placed = Placed {
         volume,
@@ -172,8 +172,8 @@ pub(crate) fn allocate<'v>(
         extents: vec![Vec::new(); plan.inodes.len()],
         below: Vec::new(),
     };
-    if let Some(straight) = straight {
-        placed.straight(plan, straight)?;
+    if let Some(rule) = rule {
+        placed.place_directly(plan, rule)?;
     }
     let below: Vec<usize> = placed.extents.iter().map(Vec::len).collect();
     let mut together = 0;

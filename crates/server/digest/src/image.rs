@@ -1,8 +1,8 @@
 //! What planning reads of the volume: a small part of [`View`], so that plans can be
 //! made and tested without a device.
 
+use super::dirent_prefetch::CollisionPrefetch;
 use super::plan::Item;
-use super::twins::Twins;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::INODE_BYTES;
 use shale_format::xattr::Xattrs;
@@ -19,7 +19,7 @@ pub trait Image {
     /// Key group of `name` in any directory.
     fn key_group(&self, name: &[u8]) -> DirKey;
     /// The entries of the group in directory `dir`.
-    fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>>;
+    fn collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>>;
     /// The extended attributes of an inode.
     fn xattrs(&self, inode: &Inode) -> Result<Xattrs>;
     /// What lies at file block `fb`.
@@ -37,8 +37,8 @@ impl Image for View {
     fn key_group(&self, name: &[u8]) -> DirKey {
         View::key_group(self, name)
     }
-    fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
-        View::twins(self, dir, group)
+    fn collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
+        View::collisions(self, dir, group)
     }
     fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
         View::xattrs(self, inode)
@@ -64,7 +64,7 @@ pub(crate) struct ChunkImage {
     file: OnceCell<Inode>,
     /// Runs of the inode file: end, and address of the first block or a hole.
     runs: RefCell<BTreeMap<u64, (u64, Option<BlockAddr>)>>,
-    twins: RefCell<Twins>,
+    collisions: RefCell<CollisionPrefetch>,
     leaf: RefCell<KeptLeaf>,
 }
 
@@ -75,13 +75,13 @@ impl ChunkImage {
             view,
             file: OnceCell::new(),
             runs: RefCell::default(),
-            twins: RefCell::default(),
+            collisions: RefCell::default(),
             leaf: RefCell::default(),
         };
         // What cannot be read here is read again when a record asks for it: records
         // before that one can be digested.
-        let twins = Twins::read(&image.view, &image, items).unwrap_or_default();
-        image.twins.replace(twins);
+        let collisions = CollisionPrefetch::read(&image.view, &image, items).unwrap_or_default();
+        image.collisions.replace(collisions);
         image
     }
 
@@ -135,10 +135,10 @@ impl Image for ChunkImage {
     fn key_group(&self, name: &[u8]) -> DirKey {
         self.view.key_group(name)
     }
-    fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
-        match self.twins.borrow_mut().take(dir, group) {
+    fn collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
+        match self.collisions.borrow_mut().take(dir, group) {
             Some(known) => Ok(known),
-            None => self.view.twins(dir, group),
+            None => self.view.collisions(dir, group),
         }
     }
     fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {

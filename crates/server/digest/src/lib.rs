@@ -25,6 +25,7 @@ mod apply;
 pub mod authority;
 pub mod content;
 mod data;
+mod dirent_prefetch;
 mod estimate;
 mod files;
 pub mod gather;
@@ -37,12 +38,11 @@ pub mod plan;
 pub mod ranges;
 pub mod stats;
 pub mod tail_block_cache;
-mod twins;
 
 #[cfg(test)]
 mod tests;
 
-pub use authority::{Act, Authority, Change, OwnLog, Straight};
+pub use authority::{Act, Authority, Change, DirectPlacement, OwnLog};
 pub use gather::{Bounds, LogSource, Mode, Survey, survey};
 pub use plan::{Plan, PlanError, Refused};
 pub use stats::DigestStats;
@@ -426,7 +426,7 @@ impl Digester {
             return Err(VolumeError::JournalFull { wanted, capacity }.into());
         }
         let growth = growth(&plan, authority)?;
-        let placed = data::allocate(&self.volume, &plan, authority.straight())?;
+        let placed = data::allocate(&self.volume, &plan, authority.direct_placement())?;
         let late = mutants::is_on("commit-before-data");
         let (into, items) = ((&*self.volume, &self.tail_blocks), &batch.items);
         let write = || data::write(into, log, items, &plan, &placed);

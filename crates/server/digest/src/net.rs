@@ -360,7 +360,7 @@ impl<'a> Net<'a> {
     /// The slot of `name` with number `twin`, with all of its group known.
     pub(crate) fn entry(&mut self, dir: Ino, name: &[u8], twin: u8) -> Step<(DirKey, &mut DirNet)> {
         need(
-            u64::from(twin) < DirKey::TWINS,
+            u64::from(twin) < DirKey::COLLISIONS,
             "the number among equal hashes is above 63",
         )?;
         let group = self.image.key_group(name);
@@ -369,7 +369,7 @@ impl<'a> Net<'a> {
         if net.dir.groups.insert(group)
             && let Some(base) = net.continued()
         {
-            for e in image.twins(base, group)? {
+            for e in image.collisions(base, group)? {
                 let entry = Entry {
                     ino: e.ino,
                     kind: e.kind,
@@ -401,7 +401,7 @@ impl<'a> Net<'a> {
     pub(crate) fn vacant(&mut self, dir: Ino, name: &[u8], twin: u8) -> Step<DirKey> {
         let (key, net) = self.entry(dir, name, twin)?;
         let group = key.group_start();
-        let group = group..=group.with_twin((DirKey::TWINS - 1) as u8);
+        let group = group..=group.with_twin((DirKey::COLLISIONS - 1) as u8);
         for (k, slot) in net.slots.range(group) {
             if let Some(e) = &slot.now {
                 need(*e.name != *name, "the name exists already")?;

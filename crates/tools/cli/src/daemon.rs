@@ -98,7 +98,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     let continues = mount.is_some();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let daemon = open(start, continues, &clock)?;
-    if start.settle {
+    if start.flush_logs {
         return shutdown(&daemon);
     }
     daemon.change_limits(|limits| *limits = kept(&start.state_dir, limit::FILE));
@@ -188,7 +188,7 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
     let file = VolumeFile::load(&start.volume).map_err(|e| Failure::new(e.to_string()))?;
     let config = DaemonConfig {
         volume_path: Some(start.volume.clone()),
-        connection: (!start.settle).then_some(start.connection),
+        connection: (!start.flush_logs).then_some(start.connection),
         connection_continues: continues,
         degraded: start.degraded,
         supervisor_pid: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32),

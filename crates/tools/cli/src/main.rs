@@ -28,6 +28,7 @@ mod mount_options;
 mod mounts;
 mod packet;
 mod pin;
+mod placement;
 mod process;
 mod run;
 mod scrub;
@@ -38,7 +39,6 @@ mod supervise;
 mod terminal;
 mod top;
 mod umount;
-mod whereis;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::IsTerminal;
@@ -98,7 +98,7 @@ enum Verb {
     /// Show or say how fast clients may write
     Limit(limit::Args),
     /// Show on which tiers, in which zones, a file lies
-    Where(whereis::Args),
+    Where(placement::Args),
     /// Check a volume that is not mounted, and repair it if asked
     Fsck(fsck::Args),
     /// Verify the checksums of a volume that is mounted
@@ -132,7 +132,7 @@ impl Verb {
             Verb::Pin(args) => ("pin", pin::run(&args)),
             Verb::Device(args) => ("device", device::run(&args)),
             Verb::Limit(args) => ("limit", limit::run(&args)),
-            Verb::Where(args) => ("where", whereis::run(&args)),
+            Verb::Where(args) => ("where", placement::run(&args)),
             Verb::Fsck(args) => ("fsck", fsck::run(&args)),
             Verb::Scrub(args) => ("scrub", scrub::run(&args)),
             Verb::Log(args) => ("log", log::run(&args)),

@@ -50,7 +50,8 @@ pub struct Start {
     /// Without devices that are not there.
     pub degraded: bool,
     /// Nothing is mounted any more: bring every log into the volume and end.
-    pub settle: bool,
+    #[serde(rename = "settle")]
+    pub flush_logs: bool,
 }
 
 /// What a daemon tells its supervisor.
@@ -165,7 +166,7 @@ mod tests {
             info,
             metrics: None,
             degraded: false,
-            settle: false,
+            flush_logs: false,
         };
         send(&theirs, &ToDaemon::Start(start), &[file.as_fd()]).unwrap();
         send(&theirs, &ToDaemon::Mounted, &[]).unwrap();

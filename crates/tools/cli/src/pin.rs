@@ -3,10 +3,10 @@
 use crate::ask;
 use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
+use crate::placement::{mount_of, tree};
 use crate::size;
 use crate::state::StateDir;
 use crate::terminal::{Waiting, count, say};
-use crate::whereis::{mount_of, tree};
 use clap::ValueEnum;
 use shale_daemon::PinReport;
 use std::os::unix::fs::MetadataExt;

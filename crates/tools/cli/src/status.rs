@@ -222,7 +222,7 @@ fn migration(m: &Value) -> String {
         .as_str()
         .map_or(String::new(), |e| format!("; {e}"));
     format!(
-        "{pace}; {} down, {} up, {} cleaned in {}, {} a second lately, {} since the start; \
+        "{pace}; {} down, {} up, {} cleaned in {}, {} a second recently, {} since the start; \
          {} straight from logs; calls waited for space {} ms at most{error}",
         size::show(number(m, "down_bytes")),
         size::show(number(m, "up_bytes")),

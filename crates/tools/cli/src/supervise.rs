@@ -52,9 +52,9 @@ const LINGER_TELL: Duration = Duration::from_secs(1);
 /// Between two tries to lock the volume for the next daemon.
 const LOCK_PAUSE: Duration = Duration::from_millis(250);
 /// How long the lock of an unmounted volume is waited for: nobody uses it any more, and the next mount recovers it.
-const SETTLE_LOCK_WAIT: Duration = Duration::from_secs(60);
+const FLUSH_LOCK_WAIT: Duration = Duration::from_secs(60);
 /// How often an unmounted volume's logs are tried.
-const SETTLE_TRIES: u32 = 3;
+const FLUSH_TRIES: u32 = 3;
 
 /// What is to be mounted where. Both paths are absolute.
 #[derive(Clone, Debug)]
@@ -329,7 +329,7 @@ impl Supervisor {
             if !self.is_connected() {
                 return match &status {
                     Ok(status) if status.success() => self.end(),
-                    _ => self.settle(),
+                    _ => self.flush_logs(),
                 };
             }
             let reason = self.died(&status);
@@ -419,7 +419,7 @@ impl Supervisor {
     }
 
     /// Starts a daemon and a thread that listens to it.
-    fn start(&mut self, settle: bool) -> Result<()> {
+    fn start(&mut self, flush_logs: bool) -> Result<()> {
         let (ours, theirs) = packet::pair()?;
         let stderr = match self.foreground {
             true => Stdio::inherit(),
@@ -443,7 +443,7 @@ impl Supervisor {
             info: self.info,
             metrics: self.metrics.clone(),
             degraded: self.degraded,
-            settle,
+            flush_logs,
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
         fds.extend(self.mount.as_ref().map(Session::fd));
@@ -490,11 +490,11 @@ impl Supervisor {
 
     /// The last daemon died after the unmount: another one brings what it left into the
     /// volume.
-    fn settle(&mut self) -> Result<()> {
+    fn flush_logs(&mut self) -> Result<()> {
         self.mount = None;
         let mut reason = Failure::new("the daemon died while the volume was being unmounted");
         let (begun, mut tries) = (Instant::now(), 0);
-        while tries < SETTLE_TRIES {
+        while tries < FLUSH_TRIES {
             self.start(true)?;
             let status = self.wait_for_end()?;
             self.daemon = None;
@@ -502,7 +502,7 @@ impl Supervisor {
                 return self.end();
             }
             reason = self.died(&status);
-            match reason.busy && begun.elapsed() < SETTLE_LOCK_WAIT {
+            match reason.busy && begun.elapsed() < FLUSH_LOCK_WAIT {
                 true => self.wait_for_lock(&reason),
                 false => tries += 1,
             }

@@ -132,7 +132,7 @@ impl ShaleFs {
         self.users.others(ino, pid)
     }
 
-    /// Whether processes other than `besides` asked for anything about `ino` by way of the mount lately,
+    /// Whether processes other than `besides` asked for anything about `ino` by way of the mount recently,
     /// or append to it.
     pub fn shared_with(&self, ino: u64, besides: &[i32]) -> bool {
         self.users.shared(ino, besides)

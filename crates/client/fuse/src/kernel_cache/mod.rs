@@ -9,11 +9,11 @@
 //!
 //! In memory only: after a restart every inode counts as cached by the kernel, and every size as possibly old.
 
+pub(crate) mod delayed_replies;
 pub(crate) mod fills;
 pub(crate) mod late;
 pub(crate) mod overtaken;
 pub(crate) mod peek;
-pub(crate) mod settle;
 pub(crate) mod sizes;
 pub(crate) mod told;
 pub(crate) mod users;

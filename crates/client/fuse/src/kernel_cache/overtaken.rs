@@ -89,14 +89,14 @@ impl Overtaken {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether pages of any file were dropped lately.
+    /// Whether pages of any file were dropped recently.
     fn any(&self) -> bool {
         let last = self.last.load(Ordering::Acquire);
         let recent = |since: u64| self.nanos().saturating_sub(since) < RECENT.as_nanos() as u64;
         (last != 0 && recent(last)) || self.inherits()
     }
 
-    /// Whether a process before this one may have dropped pages lately.
+    /// Whether a process before this one may have dropped pages recently.
     fn inherits(&self) -> bool {
         self.continues && self.begun.elapsed() < RECENT
     }
@@ -239,7 +239,7 @@ impl Dropper {
     }
 
     /// Has pages dropped that reads have filled with what was there before a write.
-    pub(crate) fn settle(&self, peeks: &Peeks, notifier: &Notifier, done: &Done<'_>) {
+    pub(crate) fn resolve(&self, peeks: &Peeks, notifier: &Notifier, done: &Done<'_>) {
         let ino = done.ino;
         let look = |(from, to): Range| peeks.look(notifier, ino, from, (to - from) as u32);
         for (from, to) in done.old(look) {

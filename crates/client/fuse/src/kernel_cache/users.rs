@@ -4,10 +4,10 @@
 //! pages: a client that could go past the mount leaves them the file. And whether anybody
 //! *but one client* has asked for anything about it: if nobody has, what the kernel
 //! thinks of its size matters to nobody but this client, which knows better. If somebody who is no client has
-//! done so lately, or appends to it, the kernel alone makes it longer.
+//! done so recently, or appends to it, the kernel alone makes it longer.
 //!
 //! Threads are noted, and looked for among those of a process when somebody asks. What has ended
-//! uses nothing. Of the files used least lately nothing is known any more.
+//! uses nothing. Of the files used least recently nothing is known any more.
 //!
 //! Lock order: the shards are leaves.
 
@@ -47,9 +47,9 @@ struct Used {
     /// The file was made here: all is known.
     made: bool,
 }
-const _: () = assert!(size_of::<Used>() <= 88, "one for each file used lately");
+const _: () = assert!(size_of::<Used>() <= 88, "one for each file used recently");
 
-/// Files used lately, and those used before them.
+/// Files used recently, and those used before them.
 #[derive(Default)]
 struct Shard {
     young: HashMap<u64, Used>,
@@ -123,7 +123,7 @@ impl Users {
             .for_each(|u| u.appends = true);
     }
 
-    /// Whether processes other than `clients` asked for anything about a file lately, or append to it;
+    /// Whether processes other than `clients` asked for anything about a file recently, or append to it;
     /// or it may be so.
     pub(crate) fn shared(&self, ino: u64, clients: &[i32]) -> bool {
         let used = self.shard(ino).lock().get(ino).unwrap_or_default();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_shared_with_who_asked_lately_or_appends() {
+    fn a_file_is_shared_with_recent_openers_and_appenders() {
         let (users, own) = (Users::new(false), std::process::id() as i32);
         assert!(!users.shared(5, &[own]));
         users.note(5, own as u32, true);

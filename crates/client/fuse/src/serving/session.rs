@@ -33,11 +33,11 @@ use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, Pages, Validity, ioctl_of, i
 use crate::backend::inode_flags;
 use crate::backend::node::{Errno, NodeFs, ROOT_INO};
 use crate::error::FuseError;
+use crate::kernel_cache::delayed_replies::DelayedReplies;
 use crate::kernel_cache::fills::Fills;
 use crate::kernel_cache::late::{LATE_THREADS, Late, Queue};
 use crate::kernel_cache::overtaken::{DROP_THREADS, Done, Dropper, Overtaken};
 use crate::kernel_cache::peek::Peeks;
-use crate::kernel_cache::settle::Settler;
 use crate::serving::mount::{MountOptions, mount};
 use crate::serving::negotiate::{MountInfo, Negotiated, negotiate};
 use crate::serving::notify::{self, Inval, Notifier};
@@ -200,7 +200,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 /// Where requests go that a worker cannot answer by itself.
 #[derive(Clone)]
 struct Aside {
-    settler: Settler,
+    delayed_replies: DelayedReplies,
     late: Late,
     dropper: Dropper,
 }
@@ -328,11 +328,11 @@ impl Session {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
         let fills = &Fills::default();
-        let (settler, queue) = Settler::new();
+        let (delayed_replies, queue) = DelayedReplies::new();
         let (late, writes) = Late::new();
         let (dropper, wishes) = Dropper::new();
         let aside = Aside {
-            settler,
+            delayed_replies,
             late,
             dropper,
         };
@@ -340,7 +340,7 @@ impl Session {
             let notifier = self.notifier();
             let (fs, device) = (adapter.fs(), &*self.device);
             let settling = thread::Builder::new()
-                .name("settle".to_owned())
+                .name("delayed".to_owned())
                 .spawn_scoped(scope, move || {
                     queue.run(fs, device, &notifier, |unique| unique & !UNIQUE_RESENT)
                 })
@@ -489,7 +489,7 @@ impl Session {
             }
             if let Answer::Reply(mut result) = answer {
                 if let (Pages::Stored { offset, bytes }, Ok(_)) = (pages, result) {
-                    self.settle(&aside.dropper, &header, (offset, bytes), message);
+                    self.resolve(&aside.dropper, &header, (offset, bytes), message);
                 }
                 // Shut down meanwhile: what the kernel is given now is not dropped again.
                 if let Some(errno) = self.refuses(&header, message) {
@@ -497,7 +497,9 @@ impl Session {
                 }
                 if old_size {
                     match result {
-                        Ok(bytes) if aside.settler.hold(&header, &payload[..bytes]) => continue,
+                        Ok(bytes) if aside.delayed_replies.hold(&header, &payload[..bytes]) => {
+                            continue;
+                        }
                         _ => adapter.fs().size_known(header.nodeid, None),
                     }
                 }
@@ -508,8 +510,8 @@ impl Session {
         Ok(Ended::Stopped)
     }
 
-    /// See [`Dropper::settle`]; `offset` and `bytes` are those of a write.
-    fn settle(
+    /// See [`Dropper::resolve`]; `offset` and `bytes` are those of a write.
+    fn resolve(
         &self,
         dropper: &Dropper,
         header: &InHeader,
@@ -525,7 +527,7 @@ impl Session {
             offset,
             data: &message[from..from + bytes as usize],
         };
-        dropper.settle(&self.peeks, &self.notifier(), &done);
+        dropper.resolve(&self.peeks, &self.notifier(), &done);
     }
 
     /// What a request is told that is not served: after a shutdown all but what unmounting needs; and changes of the

@@ -3,7 +3,7 @@
 //!
 //! A log that is full stops its writer until a chunk is digested, which can take a tenth of a second. So a writer is
 //! slowed before: from 60% full on it pauses for each so many bytes, and for twice as long with each 4% more.
-//! So it settles where it logs as fast as is digested, whatever that is, and what a chunk gives back
+//! So its speed converges where it logs as fast as is digested, whatever that is, and what a chunk gives back
 //! and takes until the next moves it by a few steps. While digest keeps up, a log is not that full:
 //! digest begins at 30%, and no chunk is more than a quarter of the ring.
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_settles_at_the_speed_of_digest_and_is_never_stopped() {
+    fn a_writer_converges_to_the_speed_of_digest_and_is_never_stopped() {
         for (written, digested) in [
             (200_000, 150_000),
             (200_000, 50_000),

@@ -1,4 +1,4 @@
-//! Reports of reads (Strata §3.3): which pieces of files this client read lately, so that
+//! Reports of reads (Strata §3.3): which pieces of files this client read recently, so that
 //! migration knows what is hot. In volumes with several tiers only.
 //!
 //! There is no message: pieces are noted in a table of 4 KiB on the client page, and the daemon

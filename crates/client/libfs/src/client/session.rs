@@ -68,7 +68,7 @@ pub struct Session {
     pub(crate) flash: FlashDevices,
     pub(crate) paths: PathCache,
     reclaimed: AtomicU64,
-    belled: AtomicU64,
+    notified: AtomicU64,
     pub(crate) pauses: Pauses,
     /// A name was seen that does not lead to what it says ([`Search::once_more`]).
     damaged: AtomicBool,
@@ -177,7 +177,7 @@ impl Session {
             flash: FlashDevices::default(),
             paths: PathCache::new(),
             reclaimed: AtomicU64::new(begin),
-            belled: AtomicU64::new(0),
+            notified: AtomicU64::new(0),
             pauses: Pauses::default(),
             damaged: AtomicBool::new(false),
             options,
@@ -320,17 +320,17 @@ impl Session {
                     drop(op);
                     op = Op::new(self, caller, thread, admitted(need.log.max(bytes))?);
                 }
-                Err(stop) => self.settle(stop, &mut search)?,
+                Err(stop) => self.resolve_stop(stop, &mut search)?,
             }
         }
     }
 
     /// Gets what a run stopped for, so that the call may be run once more.
     #[cold]
-    fn settle(&self, stop: Stop, search: &mut Search) -> Result<()> {
+    fn resolve_stop(&self, stop: Stop, search: &mut Search) -> Result<()> {
         match stop {
             Stop::Errno(e) => Err(e),
-            // Settled where the call's space in the log can be given back.
+            // Resolved where the call's space in the log can be given back.
             Stop::Rights(..) | Stop::Log(_) => Err(Errno::IO),
             Stop::Again => search.once_more(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
@@ -362,7 +362,7 @@ impl Session {
         }
         let behind = published.saturating_sub(self.digested().0);
         if behind > self.attached.ring_bytes / 10 * 3 {
-            self.ring_bell(published)?;
+            self.notify_daemon(published)?;
             self.slow_down(published);
         }
         match self.permits.take(&self.log, thread, bytes) {
@@ -392,16 +392,16 @@ impl Session {
 
     /// Tells the daemon once that the log has filled above the mark.
     #[cold]
-    fn ring_bell(&self, published: u64) -> Result<()> {
-        let last = self.belled.load(Ordering::Relaxed);
+    fn notify_daemon(&self, published: u64) -> Result<()> {
+        let last = self.notified.load(Ordering::Relaxed);
         let due = published.saturating_sub(last) > self.attached.ring_bytes / 20;
         let mine = due
             && self
-                .belled
+                .notified
                 .compare_exchange(last, published, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if mine {
-            self.ask(Request::Doorbell)?;
+            self.ask(Request::Notify)?;
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ impl DirState {
     /// Changes of the group that `group` is in.
     pub(crate) fn group(&self, group: DirKey) -> impl Iterator<Item = (DirKey, &Change)> {
         let first = group.group_start();
-        let last = DirKey(first.0 + DirKey::TWINS);
+        let last = DirKey(first.0 + DirKey::COLLISIONS);
         self.changes.range(first..last).map(|(&k, c)| (k, c))
     }
 

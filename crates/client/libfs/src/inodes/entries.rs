@@ -93,7 +93,7 @@ pub(crate) fn slot(
         }
     }
     if dir.in_volume {
-        for d in view.twins(&dir.inode, group)? {
+        for d in view.collisions(&dir.inode, group)? {
             if dir.dir.get(d.key).is_none() {
                 if d.name == name {
                     return Ok(Slot::Taken(Found {
@@ -107,7 +107,7 @@ pub(crate) fn slot(
         }
     }
     match taken.trailing_ones() as u64 {
-        DirKey::TWINS.. => Err(Errno::NOSPC.into()),
+        DirKey::COLLISIONS.. => Err(Errno::NOSPC.into()),
         free => Ok(Slot::Vacant(group.with_twin(free as u8))),
     }
 }

@@ -1,5 +1,5 @@
 //! What a session that serves a kernel keeps for it: which inodes the kernel has
-//! references to, and which it may have been told something about lately.
+//! references to, and which it may have been told something about recently.
 //!
 //! Both are changed inside the read section and under a lease on the inode, so a caller that took the
 //! lease and waited for a grace period sees everything (DESIGN §9).

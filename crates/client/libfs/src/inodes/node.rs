@@ -12,7 +12,7 @@ use crate::client::session::Session;
 use crate::errno::Stop;
 use crate::inodes::allocated::Allocated;
 use crate::inodes::dir::DirState;
-use crate::inodes::lately::Lately;
+use crate::inodes::extent_hint::ExtentHint;
 use parking_lot::{Mutex, RwLock};
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
@@ -176,7 +176,7 @@ pub(crate) struct Node {
     /// Decoded extents; cleared with every refresh.
     leaves: Mutex<Leaves>,
     /// Of these, the run of blocks that was asked for last.
-    lately: Lately,
+    extent_hint: ExtentHint,
     /// From this file block on the volume has nothing, as far as the leaves tell: what is
     /// appended need not look there. Changes back to `u64::MAX` with every refresh.
     nothing_from: AtomicU64,
@@ -203,7 +203,7 @@ impl Node {
             ino,
             state: asymmetric::RwLock::new(state),
             leaves: Mutex::default(),
-            lately: Lately::default(),
+            extent_hint: ExtentHint::default(),
             nothing_from: AtomicU64::new(u64::MAX),
             read_to: AtomicU64::new(0),
             handles: AtomicU32::new(0),
@@ -252,7 +252,7 @@ impl Node {
     fn forget_leaves(&self) {
         let mut leaves = self.leaves.lock();
         *leaves = Leaves::default();
-        self.lately.forget();
+        self.extent_hint.forget();
         drop(leaves);
         self.nothing_from.store(u64::MAX, Ordering::Relaxed);
     }
@@ -270,13 +270,13 @@ impl Node {
         if !state.in_volume || fb.0 >= self.nothing_from.load(Ordering::Relaxed) {
             return Ok(NOTHING);
         }
-        if let Some((addr, len)) = self.lately.get(fb) {
+        if let Some((addr, len)) = self.extent_hint.get(fb) {
             return Ok(Mapping::Data { addr, len });
         }
         let mut leaves = self.leaves.lock();
         let found = leaves.map(view, &state.inode, fb)?;
         if let Mapping::Data { addr, len } = found {
-            self.lately.note(fb, addr, len);
+            self.extent_hint.note(fb, addr, len);
         }
         drop(leaves);
         if matches!(found, Mapping::Hole { len } if len >= u64::MAX - fb.0) {

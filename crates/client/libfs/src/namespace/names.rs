@@ -232,7 +232,7 @@ impl Session {
             op.live_dir(&dir)?;
             may_add_to(&dir.inode)?;
             let default = op.acl(&dir, AclKind::Default)?;
-            let (fresh, attrs) = settled(fresh, default.as_ref());
+            let (fresh, attrs) = with_inherited(fresh, default.as_ref());
             op.need_new(record_bytes(CreateBody::BYTES, 0), INODE_BYTES, &attrs)?;
             let ino = self.numbers.take(parent).ok_or(Stop::Inodes(parent))?;
             let mut inode = new_inode(op, &dir.inode, ino, &fresh);
@@ -318,7 +318,7 @@ fn make_in(
     }
     let blocks = u64::from(!fresh.target.is_empty());
     let default = op.acl(dir, AclKind::Default)?;
-    let (fresh, attrs) = settled(fresh, default.as_ref());
+    let (fresh, attrs) = with_inherited(fresh, default.as_ref());
     let reserve = TREE_BYTES + INODE_BYTES + blocks_bytes(blocks);
     op.need_new(fresh.record_bytes(name.len()), reserve, &attrs)?;
     let inode = new_numbered(op, &dir.inode, &fresh)?;
@@ -349,7 +349,7 @@ fn make_in(
 
 /// What is made in a directory with this default list, with its mode as it will be, and the lists that it gets: as the
 /// kernel's `posix_acl_create`.
-fn settled<'a>(fresh: &Fresh<'a>, default: Option<&Acl>) -> (Fresh<'a>, Xattrs) {
+fn with_inherited<'a>(fresh: &Fresh<'a>, default: Option<&Acl>) -> (Fresh<'a>, Xattrs) {
     let link = fresh.mode & S_IFMT == libc::S_IFLNK;
     match default.filter(|_| !link) {
         None => {

@@ -177,8 +177,8 @@ fn directories_that_are_read_again_and_again_return() {
     assert!(place.add_flash(64));
     let session = place.attach(false);
     let names = filled(&session);
-    let sunk = place.daemon().sink_directories().unwrap();
-    assert!(sunk > 500, "{sunk} leaves");
+    let demoted = place.daemon().sink_directories().unwrap();
+    assert!(demoted > 500, "{demoted} leaves");
     let dirs: Vec<u64> = names.keys().copied().collect();
     assert!(dirs.iter().all(|dir| leaves_below(&place, *dir) > 0));
     let begun = Instant::now();

@@ -213,8 +213,8 @@ fn inodes_that_are_read_again_and_again_return() {
     let made = (0..640).map(|n| session.create(&ME, Ino::ROOT.0, &name(n), 0o644, 0));
     let inos: Vec<u64> = made.map(|made| made.unwrap().ino).collect();
     session.digest().unwrap();
-    let sunk = place.daemon().sink_inodes().unwrap();
-    assert!(sunk >= 39, "{sunk} blocks");
+    let demoted = place.daemon().sink_inodes().unwrap();
+    assert!(demoted >= 39, "{demoted} blocks");
     let below = |ino: u64| {
         let found = place.daemon().volume().view().find_inode(Ino(ino));
         matches!(found.unwrap(), FoundInode::Below { .. })

@@ -1,4 +1,4 @@
-//! Inodes that a thread has used lately, each with its short way ([`Found`]).
+//! Inodes that a thread has used recently, each with its short way ([`Found`]).
 //!
 //! A list goes with the thread's slot, so nobody else touches it and it needs no lock; the
 //! next thread of the slot goes on with it. An entry is found by the numbers of client and inode.

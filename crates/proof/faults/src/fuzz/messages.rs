@@ -118,7 +118,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         Request::Digest { upto: 0 },
         Request::ReturnCredit { bytes: 4096 },
         Request::Unlease { ino: 1 },
-        Request::Doorbell,
+        Request::Notify,
         Request::Detach,
     ];
     let greedy = vec![

@@ -260,7 +260,7 @@ impl Repair {
             self.note_inode(ino, what, true);
             return;
         }
-        self.settle_content(&inode, found);
+        self.resolve_content(&inode, found);
     }
 
     /// The target of a symbolic link, where it is in NVM and not what was written.
@@ -282,7 +282,7 @@ impl Repair {
             .insert(ino / shale_format::limits::INODES_PER_BLOCK, 0);
     }
 
-    fn settle_content(&mut self, inode: &Inode, found: Found) {
+    fn resolve_content(&mut self, inode: &Inode, found: Found) {
         let eof = FileBlock::at_or_after(inode.size).0;
         let notes = self.notes.len();
         for lost in found.lost.iter().filter(|l| l.start < l.end.min(eof)) {

@@ -46,10 +46,10 @@ impl Repair {
         if !lost.is_empty() {
             self.put_into_lost_found(&lost);
         }
-        self.settle_orphans(&orphans);
+        self.resolve_orphans(&orphans);
         let all: Vec<u64> = self.inodes.keys().copied().collect();
         for ino in all {
-            self.settle_links(ino, orphans.contains(&ino));
+            self.resolve_links(ino, orphans.contains(&ino));
         }
     }
 
@@ -145,7 +145,7 @@ impl Repair {
     }
 
     /// The directory of orphans holds exactly the orphans.
-    fn settle_orphans(&mut self, orphans: &BTreeSet<u64>) {
+    fn resolve_orphans(&mut self, orphans: &BTreeSet<u64>) {
         let same = self.listed() == *orphans;
         let whole = self
             .kept(Ino::ORPHANS)
@@ -170,7 +170,7 @@ impl Repair {
         self.note_inode(Ino::ORPHANS.0, "list of orphans set right", false);
     }
 
-    fn settle_links(&mut self, ino: u64, orphan: bool) {
+    fn resolve_links(&mut self, ino: u64, orphan: bool) {
         let Some(kept) = self.inodes.get_mut(&ino) else {
             return;
         };

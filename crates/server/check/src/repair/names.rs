@@ -152,10 +152,10 @@ impl Repair {
             sorted.altered = true;
             self.put_anew(dir, entry, &mut sorted.by_key);
         }
-        self.settle_entries(dir, sorted);
+        self.resolve_entries(dir, sorted);
     }
 
-    fn settle_entries(&mut self, dir: u64, sorted: Sorted) {
+    fn resolve_entries(&mut self, dir: u64, sorted: Sorted) {
         let Some(kept) = self.inodes.get_mut(&dir) else {
             return;
         };
@@ -224,7 +224,7 @@ impl Repair {
         all: &mut BTreeMap<u64, Dirent>,
     ) {
         let group = self.key_group(&entry.name);
-        let free = (0..DirKey::TWINS).map(|n| group.with_twin(n as u8));
+        let free = (0..DirKey::COLLISIONS).map(|n| group.with_twin(n as u8));
         match free.into_iter().find(|key| !all.contains_key(&key.0)) {
             Some(key) => {
                 entry.key = key;

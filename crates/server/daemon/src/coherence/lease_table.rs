@@ -17,7 +17,7 @@
 //! does of their calls when that moment has come has a little time to end.
 //!
 //! An entry goes when its inode is freed, if its number is nobody's then. Of those that are left the ones
-//! that were asked for least lately go when there are too many ([`super::lease_manager`]): who held one has to ask
+//! that were asked for least recently go when there are too many ([`super::lease_manager`]): who held one has to ask
 //! again, and is told that what it knows may be old.
 //!
 //! This file decides; [`super::lease_manager`] does what it decided. Lock order: the table's lock is a leaf, but
@@ -63,7 +63,7 @@ pub trait LeaseHook: Send + Sync {
     fn used_by_others(&self, _ino: u64, _pid: i32) -> Option<Duration> {
         None
     }
-    /// Whether programs on the mount other than the processes `besides` used `ino` lately, or append to it.
+    /// Whether programs on the mount other than the processes `besides` used `ino` recently, or append to it.
     fn shared_with(&self, _ino: u64, _besides: &[i32]) -> bool {
         false
     }
@@ -240,7 +240,7 @@ pub(crate) struct Given {
     pub(crate) used: bool,
     /// Other processes use it by way of the mount.
     pub(crate) watched: bool,
-    /// They did lately, or append to it.
+    /// They did recently, or append to it.
     pub(crate) shared: bool,
 }
 
@@ -476,7 +476,7 @@ impl LeaseTable {
         table.shrink();
     }
 
-    /// If there are too many entries: those that go next, of the ones that nobody asked for lately. They stay
+    /// If there are too many entries: those that go next, of the ones that nobody asked for recently. They stay
     /// what they are until [`LeaseTable::left`].
     pub(crate) fn leaving(&self) -> Vec<Leaving> {
         let now = self.clock.monotonic_ns();

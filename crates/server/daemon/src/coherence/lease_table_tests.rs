@@ -287,7 +287,7 @@ fn an_entry_goes_with_its_inode_unless_the_number_is_in_use_again() {
 }
 
 #[test]
-fn those_asked_for_least_lately_go_first() {
+fn those_asked_for_least_recently_go_first() {
     let leases = LeaseTable::new(Arc::new(SystemClock::new()), 32);
     (0..32).for_each(|ino| drop(leases.ask(&wish(1, ino, Exclusive), || 7)));
     assert!(leases.leaving().is_empty(), "not too many");

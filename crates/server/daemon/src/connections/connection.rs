@@ -135,7 +135,7 @@ impl Connection {
                 plain(Reply::Done)
             }
             Request::Pace => plain(self.services.limits.pace(&client)),
-            Request::Doorbell => {
+            Request::Notify => {
                 self.services.queue.push(&client);
                 plain(Reply::Done)
             }

@@ -12,7 +12,7 @@ use crate::connections::client::Client;
 use crate::connections::person::Person;
 use crate::space::SpaceCredits;
 use parking_lot::Mutex;
-use shale_digest::{Authority, Change, OwnLog, Straight};
+use shale_digest::{Authority, Change, DirectPlacement, OwnLog};
 use shale_format::Ino;
 use shale_format::inode::Inode;
 use shale_proto::LeaseMode;
@@ -27,23 +27,23 @@ pub(crate) struct Rights<'a> {
     leases: &'a LeaseManager,
     /// Numbers that the digester asked about and that are granted.
     asked_inos: Mutex<HashSet<u64>>,
-    straight: Option<Straight>,
+    direct_placement: Option<DirectPlacement>,
 }
 
 impl<'a> Rights<'a> {
-    /// `straight`: what goes below NVM at once; the caller has the turn of migration.
+    /// `direct_placement`: what goes below NVM at once; the caller has the turn of migration.
     pub(crate) fn new(
         client: &'a Client,
         credits: &'a SpaceCredits,
         leases: &'a LeaseManager,
-        straight: Option<Straight>,
+        direct_placement: Option<DirectPlacement>,
     ) -> Self {
         Self {
             client,
             credits,
             leases,
             asked_inos: Mutex::default(),
-            straight,
+            direct_placement,
         }
     }
 
@@ -62,8 +62,8 @@ impl Authority for Rights<'_> {
         granted
     }
 
-    fn straight(&self) -> Option<Straight> {
-        self.straight
+    fn direct_placement(&self) -> Option<DirectPlacement> {
+        self.direct_placement
     }
 
     fn granted_blocks(&self, run: Run) -> bool {

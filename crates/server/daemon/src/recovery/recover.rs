@@ -141,7 +141,7 @@ impl Recovery<'_> {
         report.requests = kept.recent.len();
         for log in &mut logs {
             log.tell_end();
-            self.settle(log, &mut report);
+            self.report_log(log, &mut report);
         }
         self.release();
         failpoints::reach("recovery-settled");
@@ -484,7 +484,7 @@ impl Recovery<'_> {
     }
 
     /// Adds a log to the report and returns blocks that it did not use.
-    fn settle(&self, log: &mut Left, report: &mut RecoveryReport) {
+    fn report_log(&self, log: &mut Left, report: &mut RecoveryReport) {
         let outcome = &log.outcome;
         report.records += outcome.stats.records;
         report.bytes += outcome.end - log.slot.digested;

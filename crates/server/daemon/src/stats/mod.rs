@@ -86,7 +86,7 @@ pub struct Status {
     pub leases: LeaseStatus,
     /// What digests did since the start.
     pub digest: DigestStatus,
-    /// How fast it goes lately.
+    /// How fast it goes recently.
     pub rates: RateStatus,
     /// What went to the volume's blocks in NVM through the daemon, by path. Logs are other files, each with its own client's
     /// mapping: what went there is in `written` of `clients`, and in `written_by_others`.
@@ -188,7 +188,7 @@ pub struct DepartedStatus {
 pub struct LeaseStatus {
     /// Inodes of which something is known.
     pub known: usize,
-    /// With more than this those go that were asked for least lately.
+    /// With more than this those go that were asked for least recently.
     pub most: usize,
     /// Times since the start.
     pub moves: u64,

@@ -1,4 +1,4 @@
-//! Rates for `status`: how fast bytes move lately.
+//! Rates for `status`: how fast bytes move recently.
 
 use super::Observer;
 use crate::rate_sampler::{RateStatus, Sample};

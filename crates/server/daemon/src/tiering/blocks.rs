@@ -86,7 +86,7 @@ impl Tiering {
         reader: ReadGuard<'_>,
         copied: &[Copied],
         (target, flushes): (Target, bool),
-        relink: impl FnOnce() -> Result<u64>,
+        remap: impl FnOnce() -> Result<u64>,
     ) -> Result<u64> {
         let Some(from) = copied.first().and_then(|c| c.from.tier()) else {
             return Ok(0);
@@ -96,7 +96,7 @@ impl Tiering {
             self.volume.flush_lower(target.tier)?;
         }
         failpoints::reach("migrate-flushed");
-        let moved = self.digester.between_chunks(relink);
+        let moved = self.digester.between_chunks(remap);
         drop(reader);
         let all = || copied.iter().map(|c| c.to).collect();
         let moved = moved.inspect_err(|_| self.give_back_copies_at(all()))?;

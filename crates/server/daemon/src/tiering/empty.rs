@@ -137,7 +137,7 @@ impl Tiering {
         // Whoever waits for space in NVM has his turn in between.
         for part in parts(wanted) {
             if !self.may_move() {
-                self.ring();
+                self.wake();
                 return Ok(moved);
             }
             let turn = self.turn_for(false);

@@ -4,7 +4,7 @@
 //! holds 16 inodes. They come back when one of their inodes is about to change: before a client gets
 //! the lease under which it may change an inode, the inode's block is in NVM, and it stays there as long as
 //! that lease is held. So no record of a log is about an inode that lies below, and none has to reserve
-//! space for its return. Those that are read again and again come back as data does (`rise`).
+//! space for its return. Those that are read again and again come back as data does (`promotion`).
 //!
 //! A batch goes as one of data does (`mover`), but for one thing: slots change in place, so that
 //! the transaction compares what was copied with what is there. Who holds a lease to change is asked for
@@ -247,9 +247,9 @@ impl Tiering {
     /// Gives how many moved. `asked`: somebody waits for the space.
     pub(super) fn sink_inodes(&self, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
-        let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
+        let recent = |at: &Instant| at.elapsed() < LIST_EVERY;
         let inodes = &self.inodes;
-        if tiers.is_empty() || (!asked && inodes.none_at.lock().as_ref().is_some_and(lately)) {
+        if tiers.is_empty() || (!asked && inodes.none_at.lock().as_ref().is_some_and(recent)) {
             return Ok(0);
         }
         let _turn = self.turn_for(asked);
@@ -393,7 +393,7 @@ impl Tiering {
         let copied = self.copy_inodes(blocks, target)?;
         let flushes = !mutants::is_on("inodes-flush");
         self.move_copied(reader, &copied, (target, flushes), || {
-            self.relink_inodes(&copied)
+            self.remap_inodes(&copied)
         })
     }
 
@@ -422,7 +422,7 @@ impl Tiering {
 
     /// Maps what was copied, as far as it is still where and what it was, and nobody may change it.
     /// Gives the blocks.
-    fn relink_inodes(&self, copied: &[Copied]) -> Result<u64> {
+    fn remap_inodes(&self, copied: &[Copied]) -> Result<u64> {
         // Whoever gets a lease to change from here on finds what is done here.
         let staying = self.inodes.staying.lock();
         let mut txn = self.volume.begin();

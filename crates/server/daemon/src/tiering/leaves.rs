@@ -5,13 +5,13 @@
 //! when nothing else frees space. Of the inode first that was changed or read longest ago, all of them. They come
 //! back, all of them, before a client gets the lease under which it may change the inode, and stay as long as that
 //! is held: no record of a log is about a file or a directory with leaves below. Those of a directory that is read
-//! again and again come back as data does (`rise`); those of a file with the data that does.
+//! again and again come back as data does (`promotion`); those of a file with the data that does.
 //!
 //! Nodes never change in place: the transaction links a copy where the tree names what was copied.
 //!
 //! Not moved: those of the root directory, of an orphan (it is freed without a lease), of a file with data in NVM (which
 //! goes first) or with its inode below, of what is pinned to NVM, is open, has more than [`LEAVES_AT_ONCE`] leaves, and, unless
-//! somebody waits for space, of a directory that changed within [`LATELY`].
+//! somebody waits for space, of a directory that changed within [`RECENT`].
 
 use super::Tiering;
 use super::blocks::Copied;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A directory that changed no longer ago than this stays, unless somebody waits for space.
-const LATELY: Duration = Duration::from_secs(5);
+const RECENT: Duration = Duration::from_secs(5);
 
 /// Pieces of a file that are asked when they were used; of a larger one as many, evenly.
 const PIECES_ASKED: u64 = 4096;
@@ -160,9 +160,9 @@ impl Tiering {
             runs.iter().for_each(|run| self.volume.give_back(*run));
         }
         let (copied, tier) = (copied?, TierId::Nvm);
-        let relink = || self.relink_leaves(&copied);
+        let remap = || self.remap_leaves(&copied);
         let target = (Target { tier, last: false }, true);
-        if self.move_copied(reader, &copied, target, relink)? > 0 {
+        if self.move_copied(reader, &copied, target, remap)? > 0 {
             self.leaves.raised.note(ino.0);
         }
         Ok(())
@@ -208,10 +208,10 @@ impl Tiering {
     /// Gives how many moved. `asked`: somebody waits for the space.
     pub(super) fn sink_leaves(&self, of: Of, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
-        let lately = |at: &Instant| at.elapsed() < LIST_EVERY;
+        let recent = |at: &Instant| at.elapsed() < LIST_EVERY;
         let known = &self.leaves;
         let none_at = &known.of(of).none_at;
-        if tiers.is_empty() || (!asked && none_at.lock().as_ref().is_some_and(lately)) {
+        if tiers.is_empty() || (!asked && none_at.lock().as_ref().is_some_and(recent)) {
             return Ok(0);
         }
         let _turn = self.turn_for(asked);
@@ -289,7 +289,7 @@ impl Tiering {
     fn list_coldest_leaves(&self, of: Of, asked: bool) -> Result<VecDeque<Cold>> {
         let clients = self.clients.snapshot();
         let now_s = self.clock.realtime_ns() / 1_000_000_000;
-        let lately = now_s - LATELY.as_secs() as i64;
+        let recent = now_s - RECENT.as_secs() as i64;
         let open = |i: &Inode, c: &Arc<Client>| c.client_page.uses(i.ino);
         let mut cold = Vec::new();
         self.each_inode_block(&mut |fb, in_nvm| {
@@ -301,7 +301,7 @@ impl Tiering {
             let inodes = inodes.unwrap_or_default();
             for inode in inodes.iter().filter(|i| may_sink(of, i)) {
                 let changed_s = inode.time_s[time::CHANGE].max(inode.time_s[time::ACCESS]);
-                let used = of == Of::Directories && !asked && changed_s > lately;
+                let used = of == Of::Directories && !asked && changed_s > recent;
                 let blocks = self.leaves_here(inode).len() as u64;
                 if blocks == 0 || used || clients.iter().any(|c| open(inode, c)) {
                     continue;
@@ -333,8 +333,8 @@ impl Tiering {
                 let reader = self.reclaimer.read();
                 let copied = self.copy_leaves(batch, target)?;
                 let flushes = !mutants::is_on("directories-flush");
-                let relink = || self.relink_leaves(&copied);
-                self.move_copied(reader, &copied, (target, flushes), relink)
+                let remap = || self.remap_leaves(&copied);
+                self.move_copied(reader, &copied, (target, flushes), remap)
             })?;
         }
         Ok(moved)
@@ -369,7 +369,7 @@ impl Tiering {
 
     /// Links what was copied, as far as the tree still names it; none goes down of an inode that
     /// somebody may change, or whose leaves have to stay by now. Gives the blocks.
-    fn relink_leaves(&self, copied: &[Copied]) -> Result<u64> {
+    fn remap_leaves(&self, copied: &[Copied]) -> Result<u64> {
         // Whoever gets a lease to change from here on finds what is done here.
         let staying = self.inodes.staying.lock();
         let mut txn = self.volume.begin();

@@ -7,10 +7,10 @@
 //! | `mover`, `copy` | moving data in batches, each as safe as a digest; reading and writing their blocks |
 //! | `inodes`, `leaves`, `blocks` | demoting and promoting blocks of inodes, leaves of trees; what both share |
 //! | `returns`, `raised` | metadata that a batch of data would promote; what was promoted for a lease stays a while |
-//! | `rise` | promotion of what clients read often |
+//! | `promotion` | promotion of what clients read often |
 //! | `empty`, `pin` | evacuating devices; files that stay in a tier |
 //! | `reclaim` | making space in a tier for calls that wait for it |
-//! | `straight` | new data that a digest writes directly to a lower tier |
+//! | `direct_placement` | new data that a digest writes directly to a lower tier |
 //! | `lower_read`, `bad_blocks` | reads of lower tiers for clients; blocks that cannot be read |
 //! | `pace`, `device_usage` | the rate limit; bytes on each device |
 //!
@@ -28,6 +28,7 @@ mod bad_blocks;
 mod blocks;
 mod copy;
 mod device_usage;
+mod direct_placement;
 mod empty;
 mod inodes;
 mod leaves;
@@ -37,19 +38,18 @@ mod owners;
 mod pace;
 mod pin;
 mod policy;
+mod promotion;
 mod raised;
 mod reclaim;
 mod returns;
-mod rise;
-mod straight;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use direct_placement::DIRECT_PLACEMENT_MIN_BYTES;
 pub use pace::Speed;
 pub use pin::PinReport;
 pub(crate) use policy::Recency;
 pub(crate) use raised::SPACE_WAIT;
-pub(crate) use straight::STRAIGHT_BYTES;
 
 use crate::coherence::lease_manager::LeaseManager;
 use crate::coherence::reclaimer::Reclaimer;
@@ -90,7 +90,7 @@ const FULL_RETRY_NS: u64 = 10_000_000_000;
 const FULL_RETRY_BYTES: u64 = 16 << 20;
 /// How often the mark is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// The same while there is nowhere to move to: the first device below NVM rings.
+/// The same while there is nowhere to move to: the first device below NVM wakes the thread.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Wait after an error before the next try.
 const ERROR_WAIT: Duration = Duration::from_secs(2);
@@ -101,15 +101,17 @@ pub struct MigrationCounts {
     /// Bytes moved to a slower tier.
     pub down_bytes: u64,
     /// Bytes of new data that went from logs straight below NVM.
-    pub straight_bytes: u64,
+    #[serde(rename = "straight_bytes")]
+    pub direct_to_tier_bytes: u64,
     /// Bytes moved to a faster tier.
     pub up_bytes: u64,
     /// Bytes moved to empty zones for good ones.
     pub cleaned_bytes: u64,
     /// Batches committed.
     pub batches: u64,
-    /// Bytes copied in vain: they changed meanwhile.
-    pub vain_bytes: u64,
+    /// Bytes copied and dropped: the blocks changed meanwhile.
+    #[serde(rename = "vain_bytes")]
+    pub aborted_bytes: u64,
     /// Times somebody waited for space.
     pub waits: u64,
     /// The longest that a call waited for space in NVM, in ns: digest, moving, and what was freed given out.
@@ -149,8 +151,8 @@ impl MigrationCounts {
 }
 
 #[derive(Default)]
-struct Bell {
-    rung: bool,
+struct Wakeup {
+    requested: bool,
     stop: bool,
 }
 
@@ -158,11 +160,11 @@ struct Bell {
 #[derive(Default)]
 pub(crate) struct Counts {
     down: AtomicU64,
-    straight: AtomicU64,
+    direct_to_tier: AtomicU64,
     up: AtomicU64,
     cleaned: AtomicU64,
     batches: AtomicU64,
-    vain: AtomicU64,
+    aborted: AtomicU64,
     waits: AtomicU64,
     longest_wait: AtomicU64,
     client_reads: AtomicU64,
@@ -190,7 +192,7 @@ pub(crate) struct Settings {
     /// Percentage of NVM at which migration begins.
     pub(crate) migrate_at_percent: Option<u32>,
     /// Bytes of a run of new data from which on it goes straight below a full NVM.
-    pub(crate) straight_bytes: u64,
+    pub(crate) direct_placement_min_bytes: u64,
 }
 
 /// What [`Tiering`] is made of.
@@ -225,8 +227,8 @@ pub(crate) struct Tiering {
     settings: Settings,
     pub(crate) bad_blocks: BadBlocks,
     turn: Mutex<()>,
-    bell: Mutex<Bell>,
-    rings: Condvar,
+    wakeup: Mutex<Wakeup>,
+    woken: Condvar,
     speed: Mutex<Speed>,
     debt: pace::Debt,
     counts: Counts,
@@ -235,7 +237,7 @@ pub(crate) struct Tiering {
     owners: owners::Owners,
     inodes: inodes::InodeBlocks,
     leaves: leaves::Leaves,
-    rising: Mutex<rise::Rising>,
+    promotions: Mutex<promotion::Promotions>,
     last_error: Mutex<Option<String>>,
     stuck: Mutex<Vec<Stuck>>,
     /// NVM was at the mark and is not where moving down ends yet.
@@ -259,8 +261,8 @@ impl Tiering {
             settings: parts.settings,
             bad_blocks: BadBlocks::default(),
             turn: Mutex::default(),
-            bell: Mutex::default(),
-            rings: Condvar::new(),
+            wakeup: Mutex::default(),
+            woken: Condvar::new(),
             speed: Mutex::new(parts.speed),
             debt: Default::default(),
             counts: Counts::default(),
@@ -269,7 +271,7 @@ impl Tiering {
             owners: Default::default(),
             inodes: Default::default(),
             leaves: Default::default(),
-            rising: Mutex::default(),
+            promotions: Mutex::default(),
             last_error: Mutex::default(),
             stuck: Mutex::default(),
             full: AtomicBool::new(false),
@@ -291,35 +293,35 @@ impl Tiering {
     }
 
     /// The mark may have been passed.
-    pub(crate) fn ring(&self) {
-        self.bell.lock().rung = true;
-        self.rings.notify_all();
+    pub(crate) fn wake(&self) {
+        self.wakeup.lock().requested = true;
+        self.woken.notify_all();
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
-        self.bell.lock().stop = true;
-        self.rings.notify_all();
+        self.wakeup.lock().stop = true;
+        self.woken.notify_all();
     }
 
     fn stopped(&self) -> bool {
-        self.bell.lock().stop
+        self.wakeup.lock().stop
     }
 
-    /// Waits for the bell; `false`: stop.
+    /// Waits for a wakeup; `false`: stop.
     fn wait(&self, time: Duration) -> bool {
-        let mut bell = self.bell.lock();
-        self.rings
-            .wait_while_for(&mut bell, |b| !b.rung && !b.stop, time);
-        bell.rung = false;
-        !bell.stop
+        let mut wakeup = self.wakeup.lock();
+        self.woken
+            .wait_while_for(&mut wakeup, |b| !b.requested && !b.stop, time);
+        wakeup.requested = false;
+        !wakeup.stop
     }
 
-    /// Sleeps, rung or not; `false`: stop.
+    /// Sleeps, woken or not; `false`: stop.
     fn sleep(&self, time: Duration) -> bool {
-        let mut bell = self.bell.lock();
-        self.rings.wait_while_for(&mut bell, |b| !b.stop, time);
-        !bell.stop
+        let mut wakeup = self.wakeup.lock();
+        self.woken.wait_while_for(&mut wakeup, |b| !b.stop, time);
+        !wakeup.stop
     }
 
     pub(crate) fn speed(&self) -> Speed {
@@ -328,7 +330,7 @@ impl Tiering {
 
     pub(crate) fn set_speed(&self, speed: Speed) {
         *self.speed.lock() = speed;
-        self.ring();
+        self.wake();
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {
@@ -362,11 +364,11 @@ impl Tiering {
         let c = &self.counts;
         MigrationCounts {
             down_bytes: of(&c.down),
-            straight_bytes: of(&c.straight),
+            direct_to_tier_bytes: of(&c.direct_to_tier),
             up_bytes: of(&c.up),
             cleaned_bytes: of(&c.cleaned),
             batches: of(&c.batches),
-            vain_bytes: of(&c.vain),
+            aborted_bytes: of(&c.aborted),
             waits: of(&c.waits),
             longest_wait_ns: of(&c.longest_wait),
             client_reads: of(&c.client_reads),
@@ -419,7 +421,7 @@ impl Tiering {
             self.take_reports();
             // What waits for space has its turn in between.
             if self.may_move() && self.empty_devices() > 0 {
-                self.ring();
+                self.wake();
             }
             let moved = self.sink().and_then(|()| self.rise());
             let moved = moved.and_then(|()| self.keep_ready());

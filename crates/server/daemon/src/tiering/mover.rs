@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
     pub(crate) from: BlockAddr,
     /// Blocks.
     pub(crate) blocks: u64,
-    /// Used lately.
+    /// Used recently.
     pub(crate) hot: bool,
     /// Set aside by `fallocate` and never written: they have a place and nothing to copy.
     pub(crate) unwritten: bool,
@@ -250,7 +250,7 @@ impl Tiering {
         }
         let result = self
             .digester
-            .between_chunks(|| self.relink(&copied, target.tier));
+            .between_chunks(|| self.remap(&copied, target.tier));
         drop(reader);
         done.moved = match result {
             Ok(moved) => moved,
@@ -278,9 +278,9 @@ impl Tiering {
             Some(from) if from > to => &counts.up,
             _ => &counts.down,
         };
-        let vain = (copied - moved) * BLOCK;
+        let aborted = (copied - moved) * BLOCK;
         counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
-        counts.vain.fetch_add(vain, Ordering::Relaxed);
+        counts.aborted.fetch_add(aborted, Ordering::Relaxed);
         counts.batches.fetch_add(1, Ordering::Relaxed);
         self.reclaimer.request();
         failpoints::reach("migrate-committed");
@@ -297,7 +297,7 @@ impl Tiering {
     }
 
     /// Maps what was copied, as far as it is still where it was read. Gives the blocks.
-    fn relink(&self, copied: &Copies, to: TierId) -> Result<u64> {
+    fn remap(&self, copied: &Copies, to: TierId) -> Result<u64> {
         if mutants::is_on("migrate-freed-early") {
             self.free_early(copied)?;
         }
@@ -319,7 +319,7 @@ impl Tiering {
             };
             let (before, mut written) = (moved, 0);
             for c in parts {
-                let blocks = relink_one(&mut txn, &mut inode, c, to, &mut unused)?;
+                let blocks = remap_one(&mut txn, &mut inode, c, to, &mut unused)?;
                 moved += blocks;
                 written += u64::from(!c.unwritten) * blocks;
             }
@@ -386,7 +386,7 @@ fn is_at(mapped: Mapping, from: BlockAddr, unwritten: bool) -> (bool, u64) {
 }
 
 /// Maps one run, block by block as far as it is still there. Gives the blocks mapped.
-fn relink_one(
+fn remap_one(
     txn: &mut Txn<'_>,
     inode: &mut shale_volume::Inode,
     c: &Copied,

@@ -30,7 +30,7 @@ struct Stay {
     time: Duration,
 }
 
-/// What has come back lately, by number.
+/// What has come back recently, by number.
 #[derive(Default)]
 pub(super) struct Raised {
     of: Mutex<HashMap<u64, Stay>>,

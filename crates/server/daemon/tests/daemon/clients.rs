@@ -110,7 +110,7 @@ fn a_bad_record_ends_its_log_and_no_other() {
     assert!(matches!(hostile.digest(), Reply::Refused { errno: 5, .. }));
     assert_eq!(hostile.state(), state::EVICTED);
     assert!(matches!(
-        hostile.ask(Request::Doorbell),
+        hostile.ask(Request::Notify),
         Reply::Refused { .. }
     ));
     honest.make_file("honest", b"goes on");

@@ -116,7 +116,7 @@ fn a_number_used_again_is_its_new_makers_alone() {
     daemon.shutdown().unwrap();
 }
 
-/// Leases that nobody uses go when there are many, least lately used first; who held one finds out.
+/// Leases that nobody uses go when there are many, least recently used first; who held one finds out.
 #[test]
 fn leases_that_nobody_uses_go_when_there_are_many() {
     const MOST: usize = 100;

@@ -2,10 +2,10 @@
 
 mod acls;
 mod content;
+mod direct_placement;
 mod limits;
 mod model;
 mod names;
 mod random;
 mod refuse;
-mod straight;
 mod world;

@@ -230,8 +230,8 @@ impl Image for Colliding {
     fn key_group(&self, _: &[u8]) -> DirKey {
         DirKey(640)
     }
-    fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
-        self.0.twins(dir, group)
+    fn collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
+        self.0.collisions(dir, group)
     }
     fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
         self.0.xattrs(inode)

@@ -1,8 +1,8 @@
 //! A volume, one client's log in it, and short ways to append, digest and look.
 
 use crate::{
-    Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, LogSource, Mode, Plan,
-    PlanError, Straight, gather, plan,
+    Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, DirectPlacement, LogSource,
+    Mode, Plan, PlanError, gather, plan,
 };
 use shale_format::acl::Acl;
 use shale_format::inode::Inode;
@@ -34,7 +34,7 @@ pub struct Rules {
     /// Inode number that was not granted.
     pub ungranted: Option<Ino>,
     /// What goes straight below NVM.
-    pub straight: Option<Straight>,
+    pub direct_placement: Option<DirectPlacement>,
     /// The client is in no group and keeps no set-id.
     pub stranger: bool,
     /// Lists with which rights on inode 100 were asked.
@@ -74,8 +74,8 @@ impl Authority for Rules {
             .iter()
             .any(|b| run.addr >= b.addr && run.addr.raw() + run.len <= b.addr.raw() + b.len)
     }
-    fn straight(&self) -> Option<Straight> {
-        self.straight
+    fn direct_placement(&self) -> Option<DirectPlacement> {
+        self.direct_placement
     }
     fn keeps_set_id(&self) -> bool {
         !self.stranger

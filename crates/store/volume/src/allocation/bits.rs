@@ -266,7 +266,7 @@ impl Bits {
     }
 
     /// Makes the changes the bitmap as last committed.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn apply_committed(&mut self) {
         for (w, word) in self.touched.iter() {
             self.used[w] = word.now;
         }

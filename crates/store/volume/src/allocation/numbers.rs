@@ -122,7 +122,7 @@ impl Numbers {
     }
 
     /// Takes over what a commit did.
-    pub(crate) fn settle(&self, blocks: &[BlockSlots]) {
+    pub(crate) fn apply_committed(&self, blocks: &[BlockSlots]) {
         let mut state = self.0.lock();
         for b in blocks {
             let fb = b.fb.0;
@@ -147,7 +147,7 @@ impl Numbers {
 
 impl Numbers {
     /// These blocks lie below NVM now: numbers are granted where inodes are written anyway.
-    pub(crate) fn sunk(&self, blocks: impl Iterator<Item = FileBlock>) {
+    pub(crate) fn demoted(&self, blocks: impl Iterator<Item = FileBlock>) {
         let mut state = self.0.lock();
         for fb in blocks {
             state.slots.remove(&fb.0);

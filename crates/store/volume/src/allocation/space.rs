@@ -364,7 +364,7 @@ impl Allocator {
     }
 
     /// Takes over what a commit did to the bitmap.
-    pub(crate) fn settle(&self, txid: TxId, changes: &[WordChange]) -> Vec<Run> {
+    pub(crate) fn apply_committed(&self, txid: TxId, changes: &[WordChange]) -> Vec<Run> {
         let mut state = self.state.lock();
         for c in changes {
             let ones = |bits: u64| u64::from(bits.count_ones());

@@ -430,7 +430,7 @@ impl Lower {
         Ok(())
     }
 
-    /// Reads a block that should be a leaf, if it was not read lately.
+    /// Reads a block that should be a leaf, if it was not read recently.
     pub(crate) fn read_leaf(&self, addr: BlockAddr, into: &mut Block) -> Result<()> {
         let key = (addr, self.generation(addr)?);
         if let Some(block) = self.leaves.get(key) {

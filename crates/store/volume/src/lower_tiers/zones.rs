@@ -411,7 +411,7 @@ impl Zones {
     }
 
     /// Takes over what a commit did.
-    pub(crate) fn settle(&self, txid: TxId, changes: &[WordChange]) {
+    pub(crate) fn apply_committed(&self, txid: TxId, changes: &[WordChange]) {
         let mut state = self.state.lock();
         for c in changes {
             let index = state.zone_of(c.word as u64 * 64);

@@ -480,7 +480,7 @@ impl View {
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Dirent>> {
         let group = self.key_group(name);
         let mut key = group.0;
-        while key < group.0 + DirKey::TWINS {
+        while key < group.0 + DirKey::COLLISIONS {
             let Some(leaf) = self.entry_leaf(dir, key)? else {
                 break;
             };
@@ -518,11 +518,11 @@ impl View {
     }
 
     /// The entries of the group that `group` is in, in key order. Fewer than
-    /// [`DirKey::TWINS`] means that a twin is free.
+    /// [`DirKey::COLLISIONS`] means that a twin is free.
     ///
     /// # Errors
     /// As [`View::entries`].
-    pub fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
+    pub fn collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
         let first = group.group_start();
         let mut found = Vec::new();
         self.entries(dir, first, &mut |e| {
@@ -541,11 +541,11 @@ impl View {
     /// As [`View::entries`].
     pub fn first_free_twin(&self, dir: &Inode, group: DirKey) -> Result<Option<u8>> {
         let taken = self
-            .twins(dir, group)?
+            .collisions(dir, group)?
             .iter()
             .fold(0u64, |m, e| m | 1 << e.key.twin());
         let first = taken.trailing_ones();
-        Ok((u64::from(first) < DirKey::TWINS).then_some(first as u8))
+        Ok((u64::from(first) < DirKey::COLLISIONS).then_some(first as u8))
     }
 
     /// The extended attributes of an inode.

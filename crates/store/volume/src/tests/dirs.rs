@@ -21,7 +21,7 @@ fn fifty_thousand_names_come_and_go() {
         let mut txn = volume.begin();
         for n in (part..NAMES).step_by(5) {
             let key = view.key_group(&name(n));
-            let twin = txn.twins(&dir, key).unwrap().len() as u8;
+            let twin = txn.collisions(&dir, key).unwrap().len() as u8;
             txn.dir_insert(
                 &mut dir,
                 key.with_twin(twin),
@@ -75,7 +75,7 @@ fn fifty_thousand_names_come_and_go() {
 }
 
 #[test]
-fn twins_exists_no_entry_replace() {
+fn collisions_exists_no_entry_replace() {
     let volume = new_volume(32 * MIB);
     let view = volume.view();
     let mut dir = directory(50);
@@ -100,7 +100,7 @@ fn twins_exists_no_entry_replace() {
     txn.put_inode(&dir).unwrap();
     txn.commit().unwrap();
     assert_eq!(view.first_free_twin(&dir, group).unwrap(), None);
-    assert_eq!(view.twins(&dir, group).unwrap().len(), 64);
+    assert_eq!(view.collisions(&dir, group).unwrap().len(), 64);
     assert_eq!(view.lookup(&dir, b"a").unwrap().unwrap().ino, Ino(60));
     let mut txn = volume.begin();
     txn.dir_remove(&mut dir, group.with_twin(9), &[b'x'; 255])

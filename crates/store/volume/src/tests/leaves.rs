@@ -27,15 +27,15 @@ impl Tiered {
         let mut dir = txn.inode(Ino(DIR)).unwrap().unwrap_or(fresh);
         for n in numbers {
             let group = view.key_group(&name(n));
-            let twins = txn.twins(&dir, group).unwrap();
+            let collisions = txn.collisions(&dir, group).unwrap();
             match there {
                 true => {
-                    let key = group.with_twin(twins.len() as u8);
+                    let key = group.with_twin(collisions.len() as u8);
                     txn.dir_insert(&mut dir, key, Ino(100 + n), 8, &name(n))
                         .unwrap();
                 }
                 false => {
-                    let found = twins.iter().find(|e| e.name == name(n)).unwrap();
+                    let found = collisions.iter().find(|e| e.name == name(n)).unwrap();
                     txn.dir_remove(&mut dir, found.key, &name(n)).unwrap();
                 }
             }

@@ -142,9 +142,9 @@ pub(crate) fn device_batch(sb: &Superblock, table: &DeviceTable, txid: TxId, bat
 }
 
 /// Takes over in memory what a commit did to zones.
-fn settle_lower(core: &Core, txid: TxId, below: Below, erased: &Erased) {
+fn apply_committed_lower(core: &Core, txid: TxId, below: Below, erased: &Erased) {
     for (zones, changes) in below {
-        zones.settle(txid, &changes);
+        zones.apply_committed(txid, &changes);
     }
     for (&(n, zone), entry) in erased {
         if let Some(lower) = &core.draft.lower[n] {
@@ -379,16 +379,16 @@ impl Txn<'_> {
     /// Damaged tree.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Dirent>> {
         let group = self.volume.reader().key_group(name);
-        let twins = self.core.draft.dir_twins(dir, group)?;
-        Ok(twins.into_iter().find(|e| e.name == name))
+        let collisions = self.core.draft.dir_collisions(dir, group)?;
+        Ok(collisions.into_iter().find(|e| e.name == name))
     }
 
     /// The entries of the group that `group` is in, in key order.
     ///
     /// # Errors
     /// Damaged tree.
-    pub fn twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
-        self.core.draft.dir_twins(dir, group)
+    pub fn collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
+        self.core.draft.dir_collisions(dir, group)
     }
 
     /// Adds an entry.
@@ -560,7 +560,7 @@ impl Txn<'_> {
         }
         let changes = core.draft.bits.changes();
         count_used(&mut root, &changes);
-        core.draft.sunk.count(&mut root);
+        core.draft.demoted.count(&mut root);
         check_growth(core, &root, self.growth)?;
         let below = lower_batch(core, &mut root, txid, &self.erased, &mut batch);
         root.txid = txid.0;
@@ -597,11 +597,11 @@ impl Txn<'_> {
         core.draft.committed();
         volume.txid.store(txid.0, Ordering::Release);
         volume.inodes.store(root.inodes, Ordering::Release);
-        volume.numbers.settle(&changed);
-        volume.numbers.sunk(self.slots.sunk());
+        volume.numbers.apply_committed(&changed);
+        volume.numbers.demoted(self.slots.demoted());
         volume.note_below(&root);
-        settle_lower(core, txid, below, &self.erased);
-        let freed = volume.space.settle(txid, &changes);
+        apply_committed_lower(core, txid, below, &self.erased);
+        let freed = volume.space.apply_committed(txid, &changes);
         Ok(Committed { txid, freed })
     }
 }

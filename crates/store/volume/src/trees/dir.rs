@@ -32,9 +32,9 @@ impl Draft {
     }
 
     /// All entries of the group that `group` is in.
-    pub(crate) fn dir_twins(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
+    pub(crate) fn dir_collisions(&self, dir: &Inode, group: DirKey) -> Result<Vec<Dirent>> {
         let first = group.group_start().0;
-        let end = first + DirKey::TWINS;
+        let end = first + DirKey::COLLISIONS;
         let mut found = Vec::new();
         let mut key = first;
         while key < end {

@@ -164,7 +164,7 @@ impl Slots {
     }
 
     /// Blocks that come to lie below NVM.
-    pub(crate) fn sunk(&self) -> impl Iterator<Item = FileBlock> {
+    pub(crate) fn demoted(&self) -> impl Iterator<Item = FileBlock> {
         let down = |m: &Move| is_in_nvm(m.from) && !is_in_nvm(m.to);
         self.moves
             .iter()

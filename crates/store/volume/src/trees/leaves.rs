@@ -43,14 +43,14 @@ type Tiers = [i64; 2];
 
 /// Leaves below NVM that a transaction has more than there were.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sunk {
+pub(crate) struct Demoted {
     /// In the tree of the operation in progress.
     tree: i32,
     entries: Tiers,
     extents: Tiers,
 }
 
-impl Sunk {
+impl Demoted {
     fn add(&mut self, kind: TreeKind, addr: BlockAddr, n: i32) -> bool {
         let tiers = match kind {
             TreeKind::Entries => &mut self.entries,
@@ -264,8 +264,8 @@ impl Draft {
             };
             self.free(Run { addr, len: 1 })?;
             self.mark(Run { addr: to, len: 1 })?;
-            self.sunk.left(T::KIND, addr);
-            self.sunk.add(T::KIND, to, 1);
+            self.demoted.left(T::KIND, addr);
+            self.demoted.add(T::KIND, to, 1);
             moved.push(addr);
             return Ok(to);
         }

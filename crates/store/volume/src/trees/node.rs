@@ -410,7 +410,7 @@ impl Leaf {
 
     /// The entry of `group` in this leaf that has `name`.
     pub(crate) fn entry_named(&self, group: DirKey, name: &[u8]) -> Result<Option<Dirent>> {
-        let end = group.0.saturating_add(DirKey::TWINS);
+        let end = group.0.saturating_add(DirKey::COLLISIONS);
         let first = self.upto(DirentEntry::BYTES, group.0.saturating_sub(1));
         for i in first..self.header.count as usize {
             let bad = || field(self.addr, "entry", i as u64);

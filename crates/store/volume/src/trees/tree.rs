@@ -14,7 +14,7 @@ use crate::error::{Result, VolumeError};
 use crate::lower_tiers::draft_lower::LowerDraft;
 use crate::media::Media;
 use crate::reading::view::View;
-use crate::trees::leaves::Sunk;
+use crate::trees::leaves::Demoted;
 use crate::trees::node::{Dirent, Item, Node, check_bounds, child_index};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::TREE_LEVELS_MAX;
@@ -90,7 +90,7 @@ pub(crate) struct Draft {
     /// [`crate::Txn::limit_growth`].
     uncounted: i64,
     /// Leaves below NVM, more or less than before.
-    pub(crate) sunk: Sunk,
+    pub(crate) demoted: Demoted,
 }
 
 /// A subtree after an insertion.
@@ -125,7 +125,7 @@ impl Draft {
             taken: Vec::new(),
             grown: 0,
             uncounted: 0,
-            sunk: Sunk::default(),
+            demoted: Demoted::default(),
         }
     }
 
@@ -180,10 +180,10 @@ impl Draft {
         self.extents.clear();
         self.entries.clear();
         self.uncounted = 0;
-        self.sunk = Sunk::default();
-        self.bits.settle();
+        self.demoted = Demoted::default();
+        self.bits.apply_committed();
         for lower in self.lower.iter_mut().flatten() {
-            lower.bits.settle();
+            lower.bits.apply_committed();
         }
     }
 
@@ -196,7 +196,7 @@ impl Draft {
         self.extents.clear();
         self.entries.clear();
         self.uncounted = 0;
-        self.sunk = Sunk::default();
+        self.demoted = Demoted::default();
         self.bits.reset();
         for lower in self.lower.iter_mut().flatten() {
             lower.bits.reset();
@@ -243,7 +243,7 @@ impl Draft {
         let node = Node::load(&self.view, addr, owner, level)?;
         self.free(Run { addr, len: 1 })?;
         // What comes back is no growth that somebody has reserved space for.
-        self.uncounted += i64::from(self.sunk.left(T::KIND, addr));
+        self.uncounted += i64::from(self.demoted.left(T::KIND, addr));
         Ok((self.new_addr()?, node))
     }
 
@@ -267,16 +267,16 @@ impl Draft {
             self.pool.push(addr);
             return Ok(());
         }
-        self.sunk.left(T::KIND, addr);
+        self.demoted.left(T::KIND, addr);
         self.free(Run { addr, len: 1 })
     }
 
     /// Adds to a root's counts of nodes what the operation changed.
     pub(crate) fn count(&mut self, root: &mut ExtentRoot) {
-        let (grown, sunk) = (std::mem::take(&mut self.grown), self.sunk.of_tree());
+        let (grown, demoted) = (std::mem::take(&mut self.grown), self.demoted.of_tree());
         if root.kind != root_kind::EMPTY {
             root.file_block = root.file_block.saturating_add_signed(grown);
-            root.len = root.len.saturating_add_signed(sunk);
+            root.len = root.len.saturating_add_signed(demoted);
         }
     }
 

@@ -333,10 +333,15 @@ fn migration(sheet: &mut Sheet, s: &Status) {
         help,
         labelled("direction", &moved),
     );
-    let help = "Bytes of new data that went from logs straight below NVM";
-    sheet.counter("migration_straight", bytes(), help, one(c.straight_bytes));
-    let help = "Bytes copied in vain: they changed meanwhile";
-    sheet.counter("migration_vain", bytes(), help, one(c.vain_bytes));
+    let help = "Bytes of new data that went from logs directly to a tier below NVM";
+    sheet.counter(
+        "migration_straight",
+        bytes(),
+        help,
+        one(c.direct_to_tier_bytes),
+    );
+    let help = "Bytes copied and dropped: the blocks changed meanwhile";
+    sheet.counter("migration_vain", bytes(), help, one(c.aborted_bytes));
     sheet.counter(
         "migration_batches",
         None,

@@ -343,7 +343,7 @@ fn a_daemon_killed_while_it_unmounts_is_followed_by_one_that_digests() {
     if !can_mount() {
         return;
     }
-    let v = Volume::new("settle");
+    let v = Volume::new("flush_logs");
     v.mount();
     let path = v.mountpoint().join("big");
     let bytes = vec![7u8; 9 << 20];

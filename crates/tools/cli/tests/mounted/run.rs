@@ -61,7 +61,7 @@ fn bypassed_programs_run_on_the_mount_and_what_they_start_is_served() {
         count.map_or(0, |n| n.parse::<u64>().unwrap())
     };
     // Children by fork and by vfork; the last is started without our variables. Files are new each time: what
-    // the mount has read lately is left to it.
+    // the mount has read recently is left to it.
     let script = |dir: &str| {
         fs::create_dir(at(dir)).unwrap();
         format!(

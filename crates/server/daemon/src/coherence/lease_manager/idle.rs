@@ -1,5 +1,5 @@
 //! Leases that nobody uses: when there are too many entries in the table, those go that were asked for
-//! least lately (DESIGN §9).
+//! least recently (DESIGN §9).
 //!
 //! A lease that goes is taken from its holders without being given to anybody, in the same steps: the
 //! generation words are raised, so that its holders ask before they do anything under it again; a grace period is

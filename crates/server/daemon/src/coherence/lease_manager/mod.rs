@@ -190,7 +190,7 @@ impl LeaseManager {
     }
 
     /// A client that yields takes the lease `from` others. From the front end that does not count
-    /// if nobody but the client itself went by way of the mount lately: it opens its file anew, say.
+    /// if nobody but the client itself went by way of the mount recently: it opens its file anew, say.
     fn count_bounce(&self, client: &Client, ino: u64, from: &[Holder]) {
         let direct = |h: &Holder| {
             let holder = self.clients.get(h.client);

@@ -265,7 +265,7 @@ impl Rest {
 }
 
 /// Two directories whose leaves lie below.
-fn sunk(dir: &Path) -> Stage {
+fn demoted(dir: &Path) -> Stage {
     let mut s = stage(dir);
     s.make_dirs();
     s.names(32, 0..60, true);
@@ -277,7 +277,7 @@ fn sunk(dir: &Path) -> Stage {
 #[test]
 fn a_damaged_leaf_below_is_told() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     let leaf = s.leaves(32)[1];
     s.memory[0].spoil(byte_of(&s, leaf) + 2000, &[0x55; 8]);
     let shared = s.daemon.services().clone();
@@ -303,7 +303,7 @@ fn a_damaged_leaf_below_is_told() {
 #[test]
 fn of_a_damaged_leaf_below_repair_keeps_the_others() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     s.memory[0].spoil(byte_of(&s, s.leaves(32)[1]) + 2000, &[0x55; 8]);
     let rest = Rest::of(&s, |_| ());
     let report = rest.checked(0..2);
@@ -330,7 +330,7 @@ fn of_a_damaged_leaf_below_repair_keeps_the_others() {
 #[test]
 fn lost_checksums_of_leaves_and_a_lost_root_block_lose_no_names() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     let place = s.daemon.volume().lower_device_infos(TierId::Ssd)[0].place;
     let at = (s.leaves(32)[0].index() - place.first) as usize;
     let sum = place.tables().sums_block as usize * BLOCK_BYTES + at * 4;
@@ -361,7 +361,7 @@ fn mistakes_in_moving_directories_are_found() {
 #[test]
 fn what_came_back_stays_for_a_while() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     let shared = s.daemon.services().clone();
     drop(shared.tiering.raise_inode(32).unwrap());
     assert_eq!(

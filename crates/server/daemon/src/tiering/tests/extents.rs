@@ -133,7 +133,7 @@ fn mistakes_in_moving_extents_are_found() {
 #[test]
 fn extents_that_may_change_are_in_nvm_and_stay_there() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     let shared = s.daemon.services().clone();
     let stays = shared.tiering.raise_inode(16).unwrap();
     assert_eq!((s.below(16), s.below(17)), (0, 1));
@@ -176,7 +176,7 @@ fn what_is_pinned_or_an_orphan_keeps_its_leaves_and_inodes_go_after_them() {
 }
 
 /// Three files whose leaves lie below.
-fn sunk(dir: &Path) -> Stage {
+fn demoted(dir: &Path) -> Stage {
     let mut s = stage(dir);
     for (ino, blocks) in FILES.zip([180, 20, 20]) {
         s.scatter(ino, blocks, ino as u8);
@@ -188,7 +188,7 @@ fn sunk(dir: &Path) -> Stage {
 #[test]
 fn leaves_of_extents_are_told_from_data_where_zones_are_emptied() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     let shared = s.daemon.services().clone();
     for _ in 0..2 {
         let (mut leaves, mut data) = (0, 0);
@@ -246,7 +246,7 @@ fn leaf(s: &Stage, n: usize) -> BlockAddr {
 #[test]
 fn a_damaged_leaf_of_extents_is_told_and_the_rest_goes_on() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     let bad = leaf(&s, 0);
     s.memory[0].spoil(byte_of(&s, bad) + 2000, &[0x55; 8]);
     let shared = s.daemon.services().clone();
@@ -276,7 +276,7 @@ fn a_damaged_leaf_of_extents_is_told_and_the_rest_goes_on() {
 #[test]
 fn of_a_damaged_leaf_of_extents_repair_keeps_the_others() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     s.memory[0].spoil(byte_of(&s, leaf(&s, 0)) + 2000, &[0x55; 8]);
     let rest = Rest::of(&s, |_| ());
     let report = rest.checked(0..2);
@@ -303,7 +303,7 @@ fn of_a_damaged_leaf_of_extents_repair_keeps_the_others() {
 #[test]
 fn lost_checksums_of_leaves_and_a_lost_root_block_lose_no_extents() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let s = sunk(dir.path());
+    let s = demoted(dir.path());
     let place = s.daemon.volume().lower_device_infos(TierId::Ssd)[0].place;
     let at = (leaf(&s, 0).index() - place.first) as usize;
     let sum = place.tables().sums_block as usize * BLOCK_BYTES + at * 4;

@@ -69,7 +69,7 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
             now,
             freed,
         };
-        zones.settle(TxId(1), &[change]);
+        zones.apply_committed(TxId(1), &[change]);
     }
     assert_eq!(seen(&zones), (52, 52, 76, 64));
     assert_eq!(zones.allocate(Heat::Cold, 64, false).unwrap().len, 52);
@@ -80,7 +80,7 @@ fn a_spare_is_never_in_use_and_is_there_for_cleaning() {
         now,
         freed,
     };
-    zones.settle(TxId(1), &[change]);
+    zones.apply_committed(TxId(1), &[change]);
     assert_eq!(seen(&zones), (0, 0, 76, 12));
     let full = zones.allocate(Heat::Cold, 1, false);
     assert!(matches!(full, Err(VolumeError::NoSpace { .. })), "{full:?}");

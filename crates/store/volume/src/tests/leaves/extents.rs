@@ -106,7 +106,7 @@ fn random_changes_with_leaves_below_match_the_model() {
         let t = tiered();
         let mut model = t.fragments(1400, 0);
         let mut inode = t.file();
-        let (mut sunk, mut returned) = (0, 0);
+        let (mut demoted, mut returned) = (0, 0);
         for _ in 0..8 {
             let before = t.extents_below();
             let mut txn = t.volume.begin();
@@ -119,7 +119,7 @@ fn random_changes_with_leaves_below_match_the_model() {
             check(&t.volume.view());
             t.volume.release_up_to(done.txid);
             let share = 1 + r.below(3);
-            sunk += t.move_leaves_of(FILE, TierId::Ssd, |_| r.below(4) < share);
+            demoted += t.move_leaves_of(FILE, TierId::Ssd, |_| r.below(4) < share);
             t.move_leaves_of(FILE, TierId::Nvm, |_| r.below(6) == 0);
             t.volume.release_up_to(t.volume.txid());
             while t.volume.erase_zones(TierId::Ssd).unwrap() > 0 {}
@@ -127,7 +127,7 @@ fn random_changes_with_leaves_below_match_the_model() {
             compare(&t.volume.view(), &inode, &model);
             check(&t.volume.view());
         }
-        assert!(sunk > 12 && returned > 5, "{sunk} {returned}");
+        assert!(demoted > 12 && returned > 5, "{demoted} {returned}");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::serving::transport::{Device, LockedBuf};
 use crate::serving::wire::{AttrOut, InHeader, OutHeader};
 
 /// An answer to a question for attributes.
-struct Held {
+struct DelayedReply {
     ino: u64,
     unique: u64,
     payload: Vec<u8>,
@@ -22,12 +22,12 @@ struct Held {
 
 /// To who sends answers that are held back.
 #[derive(Clone)]
-pub(crate) struct Settler(Sender<Held>);
+pub(crate) struct DelayedReplies(Sender<DelayedReply>);
 
-/// What [`Settler::run`] works on.
-pub(crate) struct Queue(Receiver<Held>);
+/// What [`DelayedReplies::run`] works on.
+pub(crate) struct Queue(Receiver<DelayedReply>);
 
-impl Settler {
+impl DelayedReplies {
     pub(crate) fn new() -> (Self, Queue) {
         let (sender, receiver) = channel();
         (Self(sender), Queue(receiver))
@@ -35,7 +35,7 @@ impl Settler {
 
     /// Has an answer sent when the kernel knows the size. `false`: nobody does that.
     pub(crate) fn hold(&self, header: &InHeader, payload: &[u8]) -> bool {
-        let held = Held {
+        let held = DelayedReply {
             ino: header.nodeid,
             unique: header.unique,
             payload: payload.to_vec(),
@@ -59,8 +59,8 @@ impl Queue {
         // Memory that is there when the kernel takes the answer, as for all answers.
         let mut buf = LockedBuf::new(4096)?;
         for held in self.0 {
-            let told = AttrOut::read_from_prefix(&held.payload);
-            let size = told.ok().map(|(told, _)| told.attr.size);
+            let attributes = AttrOut::read_from_prefix(&held.payload);
+            let size = attributes.ok().map(|(attributes, _)| attributes.attr.size);
             if let Some(size) = size {
                 grow(fs, notifier, held.ino, size);
             }

@@ -65,7 +65,7 @@ struct Ready {
 
 /// Pieces below NVM that are read.
 #[derive(Default)]
-pub(super) struct Rising {
+pub(super) struct Promotions {
     look: u64,
     pieces: HashMap<(u64, u64), Reads>,
     /// Those that were read often enough, in that order.
@@ -74,7 +74,7 @@ pub(super) struct Rising {
     waiting: HashSet<(u64, u64)>,
 }
 
-impl Rising {
+impl Promotions {
     /// A look has begun, after `now` uses of pieces.
     fn begin(&mut self, now: u64) {
         self.look += 1;
@@ -147,7 +147,7 @@ impl Tiering {
     /// Takes from all clients what they say that they have read.
     pub(super) fn take_reports(&self) {
         let now = self.recency.uses();
-        self.rising.lock().begin(now);
+        self.promotions.lock().begin(now);
         for client in self.clients.snapshot() {
             self.take_report(&client);
         }
@@ -168,12 +168,12 @@ impl Tiering {
             let asked = || ino == Ino::NONE || ino.is_user() && self.may_have_read(client, ino);
             *believed.entry(read.ino).or_insert_with(asked)
         });
-        let mut rising = self.rising.lock();
+        let mut promotions = self.promotions.lock();
         for Read { ino, piece, below } in reads {
             self.recency.touch_pieces(ino, piece..=piece);
             if below {
                 let now = self.recency.uses();
-                rising.note((ino, piece), now);
+                promotions.note((ino, piece), now);
             }
         }
     }
@@ -193,7 +193,7 @@ impl Tiering {
 
     /// Moves what is read often up, as far as NVM has space, or holds what is used less.
     pub(super) fn rise(&self) -> Result<()> {
-        let waits = |tiering: &Self| !tiering.rising.lock().ready.is_empty();
+        let waits = |tiering: &Self| !tiering.promotions.lock().ready.is_empty();
         if !waits(self) || !self.may_move() {
             return Ok(());
         }
@@ -202,7 +202,7 @@ impl Tiering {
         let crowded = used + PIECE_BLOCKS > low;
         if crowded {
             let age = self.coldest_age()?;
-            self.rising.lock().keep_hotter(age / TIMES);
+            self.promotions.lock().keep_hotter(age / TIMES);
             if waits(self) && self.available_in_nvm() < PIECE_BLOCKS {
                 // Once for each look: data that is all hot does not go to and fro any faster.
                 self.move_down(BATCH_BLOCKS, false)?;
@@ -233,7 +233,7 @@ impl Tiering {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
         loop {
-            let next = self.rising.lock().next();
+            let next = self.promotions.lock().next();
             let Some(next) = next else {
                 return Ok(wanted);
             };
@@ -241,7 +241,7 @@ impl Tiering {
             let blocks = self.data_of(next.key, (below, true), &mut wanted)?;
             if sum + blocks > space {
                 wanted.truncate(before);
-                self.rising.lock().put_back(next);
+                self.promotions.lock().put_back(next);
                 return Ok(wanted);
             }
             sum += blocks;
@@ -254,14 +254,14 @@ mod tests {
     use super::*;
 
     fn after(looks: impl IntoIterator<Item = u64>) -> Option<u64> {
-        let mut rising = Rising::default();
+        let mut promotions = Promotions::default();
         for look in looks {
-            while rising.look < look {
-                rising.begin(rising.look * 10);
+            while promotions.look < look {
+                promotions.begin(promotions.look * 10);
             }
-            rising.note((7, 3), look * 10);
+            promotions.note((7, 3), look * 10);
         }
-        rising.next().map(|ready| ready.interval)
+        promotions.next().map(|ready| ready.interval)
     }
 
     #[test]
@@ -276,13 +276,13 @@ mod tests {
 
     /// Pieces of which one is read in each look, chosen by `next`, for which space is freed by what
     /// was not used for `age` looks: how many rise, and how often the first does.
-    fn risen(age: u64, mut next: impl FnMut(u64) -> u64) -> (usize, usize) {
-        let (mut rising, mut all, mut first) = (Rising::default(), 0, 0);
+    fn promoted(age: u64, mut next: impl FnMut(u64) -> u64) -> (usize, usize) {
+        let (mut promotions, mut all, mut first) = (Promotions::default(), 0, 0);
         for look in 0..20_000 {
-            rising.begin(look);
-            rising.note((next(look), 0), look);
-            rising.keep_hotter(age);
-            while let Some(ready) = rising.next() {
+            promotions.begin(look);
+            promotions.note((next(look), 0), look);
+            promotions.keep_hotter(age);
+            while let Some(ready) = promotions.next() {
                 all += 1;
                 first += usize::from(ready.key.0 == 0);
             }
@@ -300,37 +300,41 @@ mod tests {
             state >> 33
         };
         // A hundredth of the pieces would fit NVM.
-        let (even, _) = risen(1, |_| random() % 100);
+        let (even, _) = promoted(1, |_| random() % 100);
         assert_eq!(even, 0);
-        let (by_age, _) = risen(10, |_| random() % 100);
-        let (by_count, _) = risen(u64::MAX, |_| random() % 100);
+        let (by_age, _) = promoted(10, |_| random() % 100);
+        let (by_count, _) = promoted(u64::MAX, |_| random() % 100);
         assert!(
             by_count > 1_000 && by_age * 10 < by_count,
             "{by_age} of {by_count}"
         );
-        let (all, first) = risen(10, |look| if look % 4 == 0 { 0 } else { 1 + random() % 99 });
+        let (all, first) = promoted(10, |look| if look % 4 == 0 { 0 } else { 1 + random() % 99 });
         assert!(first > 1_000 && all - first < first / 4, "{first} of {all}");
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut rising = Rising::default();
-        rising.begin(0);
+        let mut promotions = Promotions::default();
+        promotions.begin(0);
         for n in 0..2 * PIECES_MAX as u64 {
-            rising.note((n, 0), n);
+            promotions.note((n, 0), n);
         }
-        assert_eq!(rising.pieces.len(), PIECES_MAX);
+        assert_eq!(promotions.pieces.len(), PIECES_MAX);
         let uses = 2 * PIECES_MAX as u64;
         for look in 0..6 * READY_MAX as u64 {
-            rising.begin(uses + look);
+            promotions.begin(uses + look);
             for n in 0..4 {
                 // Each comes to a third visit after two pauses, and some come again.
-                rising.note((look / 6 * 4 + n, 0), uses + look);
+                promotions.note((look / 6 * 4 + n, 0), uses + look);
             }
-            rising.begin(uses + look);
+            promotions.begin(uses + look);
         }
-        assert!(rising.ready.len() <= READY_MAX);
-        assert_eq!(rising.ready.len(), rising.waiting.len());
-        assert!(rising.ready.len() > READY_MAX / 2, "{}", rising.ready.len());
+        assert!(promotions.ready.len() <= READY_MAX);
+        assert_eq!(promotions.ready.len(), promotions.waiting.len());
+        assert!(
+            promotions.ready.len() > READY_MAX / 2,
+            "{}",
+            promotions.ready.len()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Straight below: while NVM is full, large runs of new data go from the log to a tier below NVM, once
+//! Direct placement: while NVM is full, large runs of new data go from the log to a tier below NVM, once
 //! instead of to NVM and from there down (Strata §3.3).
 //!
 //! NVM is full from the mark on until it is where moving down ends. A digest that gets the turn soon says
@@ -8,7 +8,7 @@
 
 use super::{DOWN_PERCENT, Tiering};
 use parking_lot::MutexGuard;
-use shale_digest::Straight;
+use shale_digest::DirectPlacement;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, TierId};
 use shale_volume::{Result, Run};
@@ -17,39 +17,43 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Least bytes of such a run, unless the configuration says another number.
-pub(crate) const STRAIGHT_BYTES: u64 = 64 << 10;
+pub(crate) const DIRECT_PLACEMENT_MIN_BYTES: u64 = 64 << 10;
 /// On a disk a chunk has at least so many times that: a flush takes as long as writing 1 MiB.
 const DISK_TIMES: u64 = 16;
 /// How long a digest waits for its turn.
 const TURN_WAIT: Duration = Duration::from_millis(20);
 
 /// The turn of a digest that writes below NVM.
-pub(crate) struct StraightTurn<'a> {
-    pub(crate) rule: Straight,
+pub(crate) struct DirectWriteGuard<'a> {
+    pub(crate) rule: DirectPlacement,
     _turn: MutexGuard<'a, ()>,
 }
 
 impl Tiering {
     /// The turn to write below NVM, if new data in `logged` bytes of a log is to go there now. Before
     /// the digester's turns, and before this thread reads.
-    pub(crate) fn straight_turn(&self, logged: u64) -> Option<StraightTurn<'_>> {
-        let small = logged < self.settings.straight_bytes;
+    pub(crate) fn lock_direct_writes(&self, logged: u64) -> Option<DirectWriteGuard<'_>> {
+        let small = logged < self.settings.direct_placement_min_bytes;
         if small || !self.is_tiered() || !self.is_full() {
             return None;
         }
-        let run_blocks = self.settings.straight_bytes / BLOCK_BYTES as u64;
-        let mut rules = self.volume.lower_tiers().into_iter().map(|tier| Straight {
-            tier,
-            run_blocks,
-            chunk_blocks: run_blocks * if tier == TierId::Hdd { DISK_TIMES } else { 1 },
-        });
-        let space = |rule: &Straight| {
+        let run_blocks = self.settings.direct_placement_min_bytes / BLOCK_BYTES as u64;
+        let mut rules = self
+            .volume
+            .lower_tiers()
+            .into_iter()
+            .map(|tier| DirectPlacement {
+                tier,
+                run_blocks,
+                chunk_blocks: run_blocks * if tier == TierId::Hdd { DISK_TIMES } else { 1 },
+            });
+        let space = |rule: &DirectPlacement| {
             let space = self.volume.lower_space(rule.tier);
             space.is_some_and(|s| s.writable.min(s.available) >= rule.chunk_blocks)
         };
         let rule = rules.find(space)?;
         let _turn = self.turn.try_lock_for(TURN_WAIT)?;
-        Some(StraightTurn { rule, _turn })
+        Some(DirectWriteGuard { rule, _turn })
     }
 
     /// Whether NVM has been at the mark, and no space was made since.
@@ -65,7 +69,7 @@ impl Tiering {
     }
 
     /// A chunk has placed these blocks below NVM. The caller has the turn.
-    pub(crate) fn placed_straight(&self, below: &[(Ino, Run)]) -> Result<()> {
+    pub(crate) fn placed_directly(&self, below: &[(Ino, Run)]) -> Result<()> {
         let mut files: BTreeMap<(TierId, u64), u64> = BTreeMap::new();
         for &(ino, run) in below {
             self.note_owner(run, ino.0)?;
@@ -74,15 +78,17 @@ impl Tiering {
         }
         for ((tier, ino), blocks) in files {
             self.accounts.add_moved(&[(ino, blocks)], tier);
-            self.count_straight(blocks);
+            self.count_placed_directly(blocks);
         }
         Ok(())
     }
 }
 
 impl Tiering {
-    fn count_straight(&self, blocks: u64) {
+    fn count_placed_directly(&self, blocks: u64) {
         let bytes = blocks * BLOCK_BYTES as u64;
-        self.counts.straight.fetch_add(bytes, Ordering::Relaxed);
+        self.counts
+            .direct_to_tier
+            .fetch_add(bytes, Ordering::Relaxed);
     }
 }

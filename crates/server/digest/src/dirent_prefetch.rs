@@ -27,13 +27,13 @@ struct Known {
 
 /// What was read ahead.
 #[derive(Default)]
-pub(crate) struct Twins {
+pub(crate) struct CollisionPrefetch {
     dirs: HashMap<Ino, Known>,
 }
 
-impl Twins {
+impl CollisionPrefetch {
     /// Reads the groups of all names in these records.
-    pub fn read(view: &View, image: &dyn Image, items: &[Item]) -> Result<Twins> {
+    pub fn read(view: &View, image: &dyn Image, items: &[Item]) -> Result<CollisionPrefetch> {
         let mut wanted: HashMap<Ino, Vec<DirKey>> = HashMap::new();
         let mut want = |dir: u64, name: &[u8]| {
             let group = image.key_group(name).group_start();
@@ -63,7 +63,7 @@ impl Twins {
                 dirs.insert(dir, known(view, &inode, &groups)?);
             }
         }
-        Ok(Twins { dirs })
+        Ok(CollisionPrefetch { dirs })
     }
 
     /// The entries of a group, once; `None`: not known.

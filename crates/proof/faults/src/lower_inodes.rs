@@ -15,29 +15,29 @@ use super::stage::{Checked, inos};
 use shale_bench::Result;
 
 /// A block of inodes below NVM: where it lies, and the paths of its inodes.
-struct Sunk {
+struct Demoted {
     first: u64,
     block: Live,
     paths: Vec<Vec<u8>>,
 }
 
 /// Moves all inodes down that may go, behind the leaves of their extents; gives the blocks.
-fn sink(t: &mut Tiered) -> Result<Checked<Vec<Sunk>>> {
+fn sink(t: &mut Tiered) -> Result<Checked<Vec<Demoted>>> {
     let all = kept!(inos(&t.stage.view()?));
-    let sunk = t.serve(|daemon, _, _| {
+    let demoted = t.serve(|daemon, _, _| {
         down(daemon)?;
-        let sunk = daemon.sink_extents().and_then(|_| daemon.sink_inodes());
-        sunk.map_err(|e| format!("inodes do not move: {e}"))
+        let demoted = daemon.sink_extents().and_then(|_| daemon.sink_inodes());
+        demoted.map_err(|e| format!("inodes do not move: {e}"))
     });
-    kept!(sunk);
+    kept!(demoted);
     t.keep()?;
     let view = t.stage.view()?;
-    let mut blocks: BTreeMap<u64, Sunk> = BTreeMap::new();
+    let mut blocks: BTreeMap<u64, Demoted> = BTreeMap::new();
     for (path, ino) in all {
         let found = view.find_inode(Ino(ino)).map_err(program)?;
         if let FoundInode::Below { addr, .. } = found {
             let fb = slot_of(Ino(ino)).0.0;
-            let sunk = blocks.entry(fb).or_insert_with(|| Sunk {
+            let demoted = blocks.entry(fb).or_insert_with(|| Demoted {
                 first: fb * INODES_PER_BLOCK,
                 block: Live {
                     path: path.clone(),
@@ -45,7 +45,7 @@ fn sink(t: &mut Tiered) -> Result<Checked<Vec<Sunk>>> {
                 },
                 paths: Vec::new(),
             });
-            sunk.paths.push(path);
+            demoted.paths.push(path);
         }
     }
     match blocks.is_empty() {
@@ -64,7 +64,7 @@ pub fn rot(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         t.restore()?;
         let one = &blocks[trial.chance.below(blocks.len() as u64) as usize];
         let other = &blocks[trial.chance.below(blocks.len() as u64) as usize];
-        let of = |s: &Sunk| {
+        let of = |s: &Demoted| {
             let at = s.block.byte() as usize;
             t.contents[s.block.device()][at..at + BLOCK_BYTES].to_vec()
         };
@@ -90,7 +90,7 @@ pub fn rot(trial: &mut Trial<'_>) -> Result<Checked<()>> {
 }
 
 /// `fsck` names the inodes, all of them and no other are EIO, `status` names the block.
-fn spoiled(t: &Tiered, one: &Sunk) -> Checked<usize> {
+fn spoiled(t: &Tiered, one: &Demoted) -> Checked<usize> {
     let report = t.fsck()?;
     let numbers = format!("{} to {}", one.first, one.first + INODES_PER_BLOCK - 1);
     if report.complete || !report.findings.iter().any(|f| f.found.contains(&numbers)) {
@@ -118,7 +118,7 @@ fn spoiled(t: &Tiered, one: &Sunk) -> Checked<usize> {
 }
 
 /// Repair makes it whole, and loses nothing but inodes of that block. Gives the paths that are gone.
-fn mended(t: &Tiered, one: &Sunk) -> Checked<usize> {
+fn mended(t: &Tiered, one: &Demoted) -> Checked<usize> {
     let report = t.repair()?;
     if !report.clean() || !report.mended.iter().any(|m| m.lost) {
         return Err(format!("repair:\n{report}"));

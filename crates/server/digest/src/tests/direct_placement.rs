@@ -1,7 +1,7 @@
 //! Large runs of new data that go straight below NVM.
 
 use super::world::{FILE, World};
-use crate::{Bounds, ChunkDone, DigestError, Mode, Straight};
+use crate::{Bounds, ChunkDone, DigestError, DirectPlacement, Mode};
 use shale_block::{ManagedBlocks, MemoryBlocks, TierDevice};
 use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, NVM_BYTES_MIN};
@@ -50,8 +50,8 @@ fn world_on(flash: Arc<dyn TierDevice>) -> World {
     w
 }
 
-fn rule(run_blocks: u64, chunk_blocks: u64) -> Option<Straight> {
-    Some(Straight {
+fn rule(run_blocks: u64, chunk_blocks: u64) -> Option<DirectPlacement> {
+    Some(DirectPlacement {
         tier: TierId::Ssd,
         run_blocks,
         chunk_blocks,
@@ -82,7 +82,7 @@ fn below(done: &ChunkDone) -> u64 {
 #[test]
 fn large_runs_go_below_and_small_ones_to_nvm() {
     let (mut w, _) = world();
-    w.rules.straight = rule(16, 16);
+    w.rules.direct_placement = rule(16, 16);
     let mut expected = data(1, 20 * BLOCK_BYTES + 77);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 21);
@@ -109,7 +109,7 @@ fn large_runs_go_below_and_small_ones_to_nvm() {
 #[test]
 fn a_chunk_with_little_and_a_file_pinned_elsewhere_stay_in_nvm() {
     let (mut w, _) = world();
-    w.rules.straight = rule(4, 16);
+    w.rules.direct_placement = rule(4, 16);
     let expected = data(2, 15 * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 0);
@@ -128,7 +128,7 @@ fn a_chunk_with_little_and_a_file_pinned_elsewhere_stay_in_nvm() {
 #[test]
 fn what_the_tier_has_no_space_for_goes_to_nvm() {
     let (mut w, _) = world();
-    w.rules.straight = rule(16, 16);
+    w.rules.direct_placement = rule(16, 16);
     let (capacity, blocks) = ((ZONES - 1) * ZONE, 250);
     let expected = data(4, blocks as usize * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
@@ -149,7 +149,7 @@ fn a_device_that_fails_leaves_all_as_it_was_and_nvm_takes_it() {
     w.write(FILE_INO, 0, &old);
     w.digest();
     let taken = w.volume().space().taken;
-    w.rules.straight = rule(16, 16);
+    w.rules.direct_placement = rule(16, 16);
     flash.fail_writes();
     let expected = data(6, 30 * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
@@ -166,7 +166,7 @@ fn a_device_that_fails_leaves_all_as_it_was_and_nvm_takes_it() {
 #[test]
 fn the_last_block_of_what_went_below_is_not_read_for_an_append() {
     let (mut w, flash) = world();
-    w.rules.straight = rule(16, 16);
+    w.rules.direct_placement = rule(16, 16);
     let mut expected = data(10, 30 * BLOCK_BYTES + 100);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 31);
@@ -200,7 +200,7 @@ fn what_a_zone_that_wears_out_does_not_take_goes_to_another_one() {
     let each = (ZONE_BYTES, ZONE_BYTES);
     let flash = ManagedBlocks::open("zones", zones.clone(), LABEL_AREA_BYTES, each);
     let mut w = world_on(Arc::new(flash.unwrap()));
-    w.rules.straight = rule(16, 16);
+    w.rules.direct_placement = rule(16, 16);
     let mut expected = data(7, 30 * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 30);

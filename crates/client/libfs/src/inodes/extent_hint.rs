@@ -12,14 +12,14 @@ use std::sync::atomic::fence;
 
 /// Blocks `first..end` of a file, which lie from `addr` on; none if `end` is 0.
 #[derive(Default)]
-pub(crate) struct Lately {
+pub(crate) struct ExtentHint {
     turn: AtomicU64,
     first: AtomicU64,
     end: AtomicU64,
     addr: AtomicU64,
 }
 
-impl Lately {
+impl ExtentHint {
     /// Where block `fb` lies, and how many blocks follow one another from there on.
     #[inline]
     pub(crate) fn get(&self, fb: FileBlock) -> Option<(BlockAddr, u64)> {
@@ -66,27 +66,27 @@ mod tests {
 
     #[test]
     fn the_last_run_answers_and_is_forgotten() {
-        let lately = Lately::default();
-        assert_eq!(lately.get(FileBlock(0)), None);
-        lately.note(FileBlock(10), BlockAddr::nvm(100), 4);
-        let at = |fb| lately.get(FileBlock(fb));
+        let extent_hint = ExtentHint::default();
+        assert_eq!(extent_hint.get(FileBlock(0)), None);
+        extent_hint.note(FileBlock(10), BlockAddr::nvm(100), 4);
+        let at = |fb| extent_hint.get(FileBlock(fb));
         assert_eq!(at(10), Some((BlockAddr::nvm(100), 4)));
         assert_eq!(at(13), Some((BlockAddr::nvm(103), 1)));
         assert_eq!((at(9), at(14)), (None, None));
-        lately.forget();
+        extent_hint.forget();
         assert_eq!(at(10), None);
     }
 
     /// Of runs that are noted in turn a reader never sees parts of two.
     #[test]
     fn nobody_sees_parts_of_two_runs() {
-        let (lately, stop) = (Lately::default(), AtomicBool::new(false));
+        let (extent_hint, stop) = (ExtentHint::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 let mut seen = 0u64;
                 while !stop.load(Ordering::Relaxed) || seen == 0 {
                     for fb in 0..8 {
-                        if let Some((addr, len)) = lately.get(FileBlock(fb)) {
+                        if let Some((addr, len)) = extent_hint.get(FileBlock(fb)) {
                             let run = addr.index() / 1_000;
                             assert_eq!(addr.index(), run * 1_000 + fb, "run {run}");
                             assert_eq!(len, run + 8 - fb, "run {run}");
@@ -98,7 +98,7 @@ mod tests {
             });
             for turn in 0..2_000_000u64 {
                 let run = turn % 7 + 1;
-                lately.note(FileBlock(0), BlockAddr::nvm(run * 1_000), run + 8);
+                extent_hint.note(FileBlock(0), BlockAddr::nvm(run * 1_000), run + 8);
             }
             stop.store(true, Ordering::Relaxed);
             assert!(seen.join().unwrap() > 0);
