@@ -285,7 +285,7 @@ fn device_bytes(fd: &OwnedFd) -> Result<u64, Errno> {
     }
 }
 
-/// What was tried of a file that is locked: names who has it, where that can be told.
+/// What was tried of a file that is locked: names the process that has it, where that is known.
 pub(crate) fn in_use(fd: impl AsFd) -> String {
     let holder = private::lock_holder(fd);
     let holder = holder.map_or("another process".to_owned(), |pid| format!("process {pid}"));

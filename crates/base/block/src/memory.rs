@@ -44,8 +44,8 @@ pub enum Ask {
     Discard,
 }
 
-/// Told of each step before it happens.
-type Told = Box<dyn Fn(&Step) + Send + Sync>;
+/// Gets each step before it happens.
+type Observer = Box<dyn Fn(&Step) + Send + Sync>;
 /// Asked before anything happens, with nothing locked; it may take its time, or refuse.
 type Asked = Box<dyn Fn(Ask) -> Result<(), Errno> + Send + Sync>;
 
@@ -61,7 +61,7 @@ pub struct MemoryBlocks {
     name: String,
     state: Mutex<State>,
     counters: Counters,
-    told: Option<Told>,
+    observer: Option<Observer>,
     asked: Option<Asked>,
 }
 
@@ -81,14 +81,14 @@ impl MemoryBlocks {
                 ..State::default()
             }),
             counters: Counters::default(),
-            told: None,
+            observer: None,
             asked: None,
         }
     }
 
-    /// Has every step told to `told`.
-    pub fn telling(mut self, told: impl Fn(&Step) + Send + Sync + 'static) -> MemoryBlocks {
-        self.told = Some(Box::new(told));
+    /// Reports every step to `observer`.
+    pub fn telling(mut self, observer: impl Fn(&Step) + Send + Sync + 'static) -> MemoryBlocks {
+        self.observer = Some(Box::new(observer));
         self
     }
 
@@ -143,8 +143,8 @@ impl MemoryBlocks {
         let result = match answer {
             Err(e) => Err(BlockError::os(&self.name, "use it", e)),
             Ok(()) => {
-                if let (Some(told), Some(step)) = (&self.told, step) {
-                    told(step);
+                if let (Some(observer), Some(step)) = (&self.observer, step) {
+                    observer(step);
                 }
                 Ok(f(&mut state.bytes))
             }

@@ -116,7 +116,7 @@ impl Disk {
         let physical = queue("physical_block_size");
         let whole = |bytes: u64| bytes.is_multiple_of(physical.max(SECTOR));
         let discards = queue("discard_max_bytes") > 0;
-        let told = [
+        let counters = [
             (
                 queue("chunk_sectors").saturating_mul(SECTOR),
                 "chunk_sectors",
@@ -128,7 +128,7 @@ impl Disk {
             ),
             (physical, "physical_block_size"),
         ];
-        let told = told
+        let counters = counters
             .into_iter()
             .filter(|&(bytes, _)| bytes > PAGE && bytes <= UNIT_MAX)
             .filter(|&(bytes, _)| bytes.is_multiple_of(PAGE) && whole(bytes));
@@ -139,7 +139,7 @@ impl Disk {
                 .to_string_lossy()
                 .into_owned(),
             before: (start.unwrap_or(0) * SECTOR).saturating_sub(shift),
-            units: told.collect(),
+            units: counters.collect(),
         }
     }
 

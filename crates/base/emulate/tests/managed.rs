@@ -195,7 +195,7 @@ fn a_zone_that_is_worn_out_is_read_and_left_alone() {
 
 /// As the device reports after a write, a finish or a reset has failed.
 #[test]
-fn a_zone_that_wears_out_while_it_is_written_is_told() {
+fn a_zone_that_wears_out_while_it_is_written_is_reported() {
     let device = device(SMALL);
     let blocks = open(&device);
     let error = |zone, block: u64| blocks.write(at(zone, block), &[9; IO_BYTES]).unwrap_err();

@@ -3,7 +3,7 @@
 //! list and mode follow each other. Pure: what is here is decided from bytes and numbers alone.
 //!
 //! The list that decides about an inode says of owner, mask (without one: owning group) and others what its mode says, for
-//! whoever changes one changes the other. A list that says no more than a mode is not stored.
+//! a change of one is a change of the other. A list that says no more than a mode is not stored.
 
 use crate::inode::Inode;
 use crate::limits::ACL_BYTES_MAX;

@@ -144,7 +144,7 @@ pub struct TxId(pub u64);
 pub struct DirKey(pub u64);
 
 impl DirKey {
-    /// Number of entries with one hash that can be told apart.
+    /// Number of entries with one hash that can be distinguished.
     pub const COLLISIONS: u64 = 64;
     /// Lowest key of an entry.
     pub const FIRST: DirKey = DirKey(Self::COLLISIONS);

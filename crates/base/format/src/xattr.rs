@@ -1,4 +1,4 @@
-//! Extended attributes of one inode: one checksummed run of blocks, written anew
+//! Extended attributes of one inode: one checksummed run of blocks, rewritten
 //! whenever one of them changes. Where no run is free that is long enough they lie in
 //! single blocks, which a list in one more block names: a full volume whose free
 //! blocks are scattered still takes what it has space for.

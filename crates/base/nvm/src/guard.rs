@@ -1,6 +1,6 @@
 //! Memory errors: a page of NVM that cannot be read, or a file that became shorter than its
 //! mapping (SIGBUS). The access goes on with a page of zeros that nobody else sees, and the page
-//! counts as *lost* for this mapping; whoever loaded or stored asks [`Lost::has`] afterwards and
+//! counts as *lost* for this mapping; the caller that loaded or stored asks [`Lost::has`] afterwards and
 //! gives an error instead of what it got.
 //!
 //! Invariants: a slot of the table is filled before its mapping is used and emptied after it was
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 const PAGE_BYTES: usize = 4096;
 /// Mappings of one process that are guarded; more are not.
 const MAPPINGS: usize = 256;
-/// Lost pages of one mapping that are told apart; with more, all of it counts as lost.
+/// Lost pages of one mapping that are distinguished; with more, all of it counts as lost.
 const PAGES: usize = 128;
 
 /// The pages of one mapping that are lost.
@@ -225,7 +225,7 @@ mod tests {
     use crate::{Access, Map};
 
     #[test]
-    fn a_page_that_is_gone_is_told_and_the_process_lives() {
+    fn a_page_that_is_gone_is_reported_and_the_process_lives() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("seg");
         let map = Map::create_file(&path, 4 * 4096).unwrap();

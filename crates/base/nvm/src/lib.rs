@@ -6,7 +6,7 @@
 //! | [`counters`] | how many bytes, lines and fences each path cost; counts compare across machines, times do not |
 //! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
 //! | [`timing`] | models that slow a mapping down to those of the papers |
-//! | [`Recorder`] | who is told of every store, flush and fence |
+//! | [`Recorder`] | gets every store, flush and fence |
 //!
 //! [`Map`] owns the mapping; it dereferences to the [`View`] of its default path, and
 //! `map.on(Path::Structure)` is the view that counts for another path. All access

@@ -66,7 +66,7 @@ impl SharedWords {
         unsafe { AtomicU64::from_ptr(self.address(offset, size_of::<u64>()).cast()) }
     }
 
-    /// Loads a word; what was stored before it by whoever stored it is visible (acquire).
+    /// Loads a word; what was stored before it by the thread that stored it is visible (acquire).
     #[inline(always)]
     #[track_caller]
     pub fn load_u64(&self, offset: usize) -> u64 {

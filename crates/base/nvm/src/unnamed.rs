@@ -1,4 +1,4 @@
-//! Files with all their space that have no name yet: whoever dies before giving one leaves
+//! Files with all their space that have no name yet: a process that dies before giving one leaves
 //! nothing behind.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -22,7 +22,7 @@ macro_rules! words {
                 unsafe { <$atomic>::from_ptr(self.base.add(offset).cast()) }
             }
 
-            /// Loads an aligned word; what was stored before it by whoever stored it is
+            /// Loads an aligned word; what was stored before it by the thread that stored it is
             /// visible then (acquire).
             #[inline]
             #[track_caller]

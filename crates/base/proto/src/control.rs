@@ -95,7 +95,7 @@ pub mod client_page {
     /// A piece of a file that was read; or a directory, which is one piece.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Read {
-        /// The file, below 2^39; 0: the inode file, of which only what lies below NVM is told.
+        /// The file, below 2^39; 0: the inode file, of which only what lies below NVM is reported.
         pub ino: u64,
         /// Which piece of 1 MiB, below 2^24: files have at most 16 TiB. Of the inode file: which block.
         pub piece: u64,

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_about_ranges_are_told_as_bytes() {
+    fn calls_about_ranges_are_counted_as_bytes() {
         for mode in [8, 32, 64, 65] {
             let call = RangeCall {
                 mode,

@@ -3,7 +3,7 @@
 //! Such an instruction waits until everything that was stored before it has reached memory.
 //! After a fence that is the time that the medium takes, during which the thread could
 //! do what comes after the lock. So the one who leaves only stores and looks whether somebody
-//! waits; whoever is about to sleep makes the two happen in this order on every processor, with
+//! waits; a thread that is about to sleep makes the two happen in this order on every processor, with
 //! `membarrier` (some microseconds, paid only by those who would sleep anyway).
 //!
 //! While one thread alone uses such locks it enters and leaves without such instructions, as a reader too
@@ -118,7 +118,7 @@ impl Asymmetric {
         self.wait(|slept| polite(slept) && self.try_read());
     }
 
-    /// Waits until `done`, which is told whether the thread has slept already.
+    /// Waits until `done`, which is given whether the thread has slept already.
     fn wait(&self, done: impl Fn(bool) -> bool) {
         for _ in 0..SPINS {
             if done(false) {
@@ -153,14 +153,14 @@ pub fn prepare_thread() {
 
 /// In a child that libc does not know of, by a system call of the program's own: it has one thread, which
 /// is inside of no lock.
-pub fn begin_anew_in_child() {
+pub fn reset_in_child() {
     lone::in_child();
 }
 
 /// Makes every thread of the process have a full barrier, wherever it is. `false`: the kernel has none.
 pub fn barrier() -> bool {
     let everywhere = || membarrier(MembarrierCommand::PrivateExpedited);
-    // The first time in this process it has to be told.
+    // The first time in this process it has to be registered.
     let first = || membarrier(MembarrierCommand::RegisterPrivateExpedited);
     everywhere().is_ok() || first().and_then(|()| everywhere()).is_ok()
 }

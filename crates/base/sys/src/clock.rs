@@ -62,7 +62,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to.
+/// A clock that moves only when it is set.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     realtime_ns: AtomicI64,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn manual_clock_moves_only_when_told() {
+    fn manual_clock_moves_only_when_set() {
         let clock = ManualClock::new(1_000);
         assert_eq!((clock.realtime_ns(), clock.monotonic_ns()), (1_000, 0));
         clock.advance_ns(5);

@@ -6,7 +6,7 @@
 //!
 //! WHAT: `kill` (as by `kill -9`), `stop` (as by `kill -STOP`), `panic` (a mistake in the program); and for the name `io`, which is
 //! every open, map, allocation of a file, descriptor or thread: `once` or `ever` (from then on).
-//! That it happened is told on standard error, in a line that begins with `failpoint`.
+//! That it happened is reported on standard error, in a line that begins with `failpoint`.
 
 #[cfg(feature = "failpoints")]
 mod armed {

@@ -10,7 +10,7 @@
 //! Invariants: `who` is a thread's address only while no other thread has ever got past
 //! [`Lone::join`]; only that thread writes `changing`, and looks at `who` after it has. So either it
 //! sees that `who` is another one, or who changed `who` sees `changing` once the barrier is made.
-//! An address is another thread's only after the first has ended. A child of a fork has one thread and begins anew.
+//! An address is another thread's only after the first has ended. A child of a fork has one thread and restarts.
 
 use crate::asymmetric;
 use crate::threads;
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(word.into_inner(), 12);
     }
 
-    /// A child begins anew, whatever its parent's threads were doing.
+    /// A child restarts, whatever its parent's threads were doing.
     #[test]
     fn a_child_is_alone() {
         let word = AtomicU64::new(0);

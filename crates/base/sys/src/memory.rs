@@ -7,7 +7,7 @@
 //!
 //! Some is kept for when the kernel has no more (a limit on the program's memory, mostly): the call that
 //! finds out ends as if there were more, since much of what is below it cannot be undone half-way; those
-//! after it are refused (`ENOMEM`) until as much can be kept again. Whoever serves calls asks
+//! after it are refused (`ENOMEM`) until as much can be kept again. A program that serves calls asks
 //! [`Memory::is_short`] before each.
 //!
 //! Invariants: a signal handler never calls in while its thread holds one of the locks, so spinning cannot

@@ -1,6 +1,6 @@
 //! Files that nobody but their owner may open: what holds a volume's bytes, and locks.
 //!
-//! `flock` needs no more than a descriptor, so whoever can read a lock file can hold it. Modes are given
+//! `flock` needs no more than a descriptor, so any process that can read a lock file can hold it. Modes are given
 //! when a file is made, never afterwards, and a symbolic link in the place of a name is not followed.
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_of_a_lock_is_told() {
+    fn the_holder_of_a_lock_is_reported() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let file = open_lock(&dir.path().join("lock")).unwrap();
         assert_eq!(lock_holder(&file), None);

@@ -67,13 +67,13 @@ impl ProtectionKey {
         set_register(register() | bits);
     }
 
-    /// Gives pages this key, readable and writable for whoever has opened it.
+    /// Gives pages this key, readable and writable for threads that have opened it.
     ///
     /// # Errors
     /// What the kernel says.
     ///
     /// # Safety
-    /// The pages are of a mapping of the caller's own, which may be read and written by whoever uses it.
+    /// The pages are of a mapping of the caller's own, which may be read and written by any thread.
     pub unsafe fn protect(self, base: *mut u8, bytes: usize) -> Result<(), Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the caller's promise: nothing becomes reachable by it that was not.

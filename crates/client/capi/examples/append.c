@@ -70,7 +70,7 @@ int main(int argc, char **argv)
         }
     }
 
-    /* Optional: whoever is next to use the file finds it in the volume already. */
+    /* Optional: the next user of the file finds it in the volume already. */
     checked(shale_give_back_file(file), "give back");
     checked(shale_close(file), "close");
     checked(shale_detach(volume), "detach");

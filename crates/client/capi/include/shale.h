@@ -12,7 +12,7 @@
  *   -ENOTCONN  the handle was made before a fork(), and this is the child
  *   -EIO       the medium failed, the daemon is gone or has cut this process off, or there is a
  *              mistake in the library; nothing is known of what the call did. If the daemon was
- *              started again, detach and attach anew: what returned before is kept.
+ *              started again, detach and attach again: what returned before is kept.
  *   -ENOSPC    (what changes something) the volume is full
  *   -ENOMEM    (but shale_close, shale_closedir, shale_detach) the process may have no more memory; nothing
  *              was done. Functions that need none may succeed all the same
@@ -118,7 +118,7 @@ int shale_close(shale_file_t *file);
 ssize_t shale_read(shale_file_t *file, void *into, size_t bytes);
 
 /* Writes `bytes` at the handle's offset, with O_APPEND at the end of the file (up to 1 MiB in one piece,
- * whoever else appends), and moves the offset behind them. Returns the bytes written, fewer only if there is no
+ * also when others append), and moves the offset behind them. Returns the bytes written, fewer only if there is no
  * space for all. `from`: may be NULL if `bytes` is 0. -EBADF: not open for writing; -EFBIG; -EINVAL. */
 ssize_t shale_write(shale_file_t *file, const void *from, size_t bytes);
 

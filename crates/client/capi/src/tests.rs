@@ -231,7 +231,7 @@ fn two_clients_see_each_other_and_hand_leases_over() {
         assert_eq!(
             shale_read(read, got.as_mut_ptr().cast(), 4),
             2,
-            "without being told"
+            "without being notified"
         );
         assert_eq!(shale_close(write), 0);
         assert_eq!(shale_detach(one), 0);

@@ -106,9 +106,9 @@ fn the_example_compiles_and_says_what_is_wrong() {
     let program = place.path().join("append");
     let mut command = compiler("cc", "-std=c99", &source, &program);
     run(command.arg(built().join("libshale.a")).args(PRIVATE));
-    let told = Command::new(&program).args(["/proc", "log", "1"]).output();
-    let told = told.unwrap();
-    let words = String::from_utf8_lossy(&told.stderr).into_owned();
-    assert_eq!(told.status.code(), Some(1));
+    let output = Command::new(&program).args(["/proc", "log", "1"]).output();
+    let output = output.unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
     assert_eq!(words, "append: /proc: No such device\n");
 }

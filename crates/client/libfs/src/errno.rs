@@ -1,4 +1,4 @@
-//! What callers are told: errno is decided here and nowhere else.
+//! What callers get: errno is decided here and nowhere else.
 
 pub use rustix::io::Errno;
 
@@ -8,11 +8,11 @@ use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
 use shale_volume::VolumeError;
 
-/// What a call is told that is to be done by way of the mount
+/// What a call gets that is to be done by way of the mount
 /// ([`crate::SessionOptions::yields`]). No other call fails with it.
 pub const ELSEWHERE: Errno = Errno::REMOTE;
 
-/// What a call is told that the kernel has to do, this once: it would make a file shorter than the
+/// What a call gets that the kernel has to do, this once: it would make a file shorter than the
 /// kernel takes it for, while others use it by way of the mount; or it would take set-user-ID,
 /// set-group-ID or a capability from a program, which the kernel must know before the content
 /// changes. Of calls of sessions with [`crate::SessionOptions::yields`] only.
@@ -22,10 +22,10 @@ pub const BY_KERNEL: Errno = Errno::REMOTEIO;
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// Why an operation has to stop before it changed anything. All but [`Stop::Errno`]
-/// are resolved outside of locks and the read section, and then the operation begins anew.
+/// are resolved outside of locks and the read section, and then the operation restarts.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Final: the caller is told.
+    /// Final: the caller gets it.
     Errno(Errno),
     /// A lease of this mode on this inode is needed first.
     Lease(u64, LeaseMode),

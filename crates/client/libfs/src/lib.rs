@@ -26,7 +26,7 @@ mod namespace;
 
 pub use client::op::{panicked_after_append, stop_appending};
 pub use client::pace::Waits;
-pub use client::reader_slot::{begin_anew_in_child, prepare_thread};
+pub use client::reader_slot::{prepare_thread, reset_in_child};
 pub use client::session::{Session, SessionMaps, SessionOptions};
 pub use errno::{BY_KERNEL, ELSEWHERE, Errno, Result};
 pub use inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp};

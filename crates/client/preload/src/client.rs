@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// A session with one mount.
 pub struct Client {
-    /// Told apart from all other clients of this process, also those that were freed.
+    /// Distinguished from all other clients of this process, also those that were freed.
     pub number: u64,
     /// The session.
     pub session: Arc<Session>,
@@ -115,7 +115,7 @@ pub fn get(mount: u32) -> Option<&'static Client> {
     current(mount).or_else(|| pays::may_attach().then(|| attach(mount)).flatten())
 }
 
-/// Whether it is not too early to try anew to become a client, after the daemon was not there or has refused.
+/// Whether it is not too early to try again to become a client, after the daemon was not there or has refused.
 pub fn can_attach(mount: u32) -> bool {
     let again = AGAIN_NS[mount as usize].load(Ordering::Relaxed);
     again == 0 || clock::now_ns() >= again
@@ -188,7 +188,7 @@ fn free_unused() {
         unused
     };
     for mut unused in unused {
-        // SAFETY: from a box, taken out of sight once, and whoever had found it before is done with it.
+        // SAFETY: from a box, taken out of sight once, and a thread that had found it before is done with it.
         // Some milliseconds: unmapped, closed.
         drop(unsafe { Box::from_raw(*unused.client.get_mut()) });
     }
@@ -286,7 +286,7 @@ pub fn drop_all(thread: &thread::Thread) {
     for slot in &CLIENT {
         let client = slot.swap(ptr::null_mut(), Ordering::AcqRel);
         if !client.is_null() {
-            // SAFETY: it came from a box, and whoever used it is gone.
+            // SAFETY: it came from a box, and threads that used it are gone.
             drop(unsafe { Box::from_raw(client) });
         }
     }

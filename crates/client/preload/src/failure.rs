@@ -23,7 +23,7 @@ use std::panic::{PanicHookInfo, catch_unwind, set_hook};
 
 /// What the first panic said. Threads that wait for the one that panicked may do so, too.
 static SAID: Mutex<Option<String>> = Mutex::new(None);
-static TOLD: AtomicBool = AtomicBool::new(false);
+static REPORTED: AtomicBool = AtomicBool::new(false);
 /// Device and inode of standard error when the program began: it may be another file by now.
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
@@ -82,7 +82,7 @@ pub fn go_on_without(thread: &Thread, number: u32, args: &Args) -> i64 {
     result
 }
 
-/// What a call is told that is in the log, as far as that can be; [`PASS`]: the kernel makes it.
+/// What a call returns that is in the log, as far as that can be; [`PASS`]: the kernel makes it.
 fn of_logged(number: u32, args: &Args) -> i64 {
     let logged = shale_libfs::panicked_after_append();
     let Entry::File(index) = table::get(args[0] as i32) else {
@@ -115,7 +115,7 @@ fn appended_bytes(number: u32, args: &Args, flags: u32) -> Option<usize> {
 
 /// Tells the user, once.
 fn tell() {
-    if TOLD.swap(true, Ordering::AcqRel) {
+    if REPORTED.swap(true, Ordering::AcqRel) {
         return;
     }
     let said = SAID.lock().clone().unwrap_or_default();

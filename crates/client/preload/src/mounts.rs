@@ -138,16 +138,16 @@ pub const SIZE_TRIES: u32 = 64;
 /// Has the kernel know the size of a file. It asks neither when it appends, nor when it maps
 /// or reads pages of a mapping. And if what it keeps of the file is dropped while
 /// it asks, it drops the answer, too, and goes on with what it knew before: a read then ends
-/// early. So it is asked until it knows what it was told. Gives the size as told, 0 if
+/// early. So it is asked until it knows what it got. Gives the size it got, 0 if
 /// nobody tells.
 pub fn settle_size(fd: i32) -> u64 {
     let mut size = 0;
     for _ in 0..SIZE_TRIES {
         // A file that cannot be asked about can be neither read nor written.
-        let Some(told) = statx(fd, libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE) else {
+        let Some(stat) = statx(fd, libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE) else {
             return 0;
         };
-        size = told.stx_size;
+        size = stat.stx_size;
         let kept = statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_SIZE);
         if kept.is_none_or(|kept| kept.stx_size == size) {
             break;

@@ -3,14 +3,14 @@
 //! A file stays with the mount until its calls there have taken long enough. To have one served here takes a
 //! lease, for which the daemon digests what the mount has logged and the kernel drops its pages (some hundred
 //! microseconds); to become a client first takes some milliseconds. Nobody knows how long a file will be used,
-//! so what it has been used is taken for what is to come: whoever waits many times as long as the lease takes
+//! so what it has been used is taken for what is to come: a file that waits many times as long as the lease takes
 //! loses a few per cent where nothing follows, and gains most of what can be gained where much does. Time counts, not
 //! calls: reads that the kernel answers from its pages are hardly slower than here, and gain nothing.
 //!
 //! * The time is the description's, so all that share it count together. Short-lived files never get there.
 //! * A file for which this process has asked for a lease already is served from its first call on, by whichever
 //!   descriptor it is used.
-//! * Whoever takes a lock on a file (`fcntl`) expects others to use it, each of whom takes the lease: what was used
+//! * A process that takes a lock on a file (`fcntl`) expects others to use it, each of whom takes the lease: what was used
 //!   between two locks has to pay by itself.
 //! * A lease that is lost again and again after a few calls each (somebody asks about the file by its
 //!   name, or writes it, too) does not pay: the file goes back to the mount for a time, longer each time
@@ -223,7 +223,7 @@ struct Accounts {
 /// The leases that a client has asked for, by file. A leaf among the locks.
 ///
 /// The daemon takes a client that has asked for a lease on a file for one that leaves the file to the kernel only
-/// when it is told to, and past the kernel's pages; any other is a program on the mount. So what was
+/// when it is asked to, and past the kernel's pages; any other is a program on the mount. So what was
 /// asked for is served here whatever it costs, until it is given back. The daemon
 /// remembers fewer files of a client ([`ASKED_FILES`]) than are remembered here.
 #[derive(Default)]
@@ -340,7 +340,7 @@ mod tests {
         assert!(leases.was_away(5) && !leases.was_away(6) && !leases.any_here());
         assert_eq!(until(), now + AWAY_NS);
         assert!(leases.place(5) == Place::Away && !leases.ask(5));
-        // Then it has to pay anew.
+        // Then it has to pay again.
         leases.0.lock().used(5).away_until = now - 1;
         assert!(leases.place(5) == Place::Mount && leases.ask(5));
         assert!(leases.place(5) == Place::Here);

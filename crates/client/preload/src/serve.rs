@@ -27,7 +27,7 @@ pub static READY: AtomicBool = AtomicBool::new(false);
 ///
 /// # Safety
 /// Called by the stubs only, with the arguments of a call that the program makes: pointers among
-/// them are what the program would have told the kernel.
+/// them are what the program would have passed to the kernel.
 pub unsafe extern "C-unwind" fn shale_serve(number: u32, args: *const Args) -> i64 {
     // SAFETY: the stub saved six registers there.
     // Not copied: loading together what was stored apart a moment ago would stall.
@@ -134,7 +134,7 @@ fn parts_descriptors(number: u32, args: &Args) -> bool {
     }
 }
 
-/// What a call is told where this library has no memory for it; `None`: it needs none to speak of. What is
+/// What a call returns where this library has no memory for it; `None`: it needs none to speak of. What is
 /// opened now is left to the kernel.
 #[cold]
 fn without_memory(number: u32, args: &Args) -> Option<i64> {
@@ -231,7 +231,7 @@ fn dispatch(thread: &Thread, number: u32, args: &Args) -> i64 {
     }
 }
 
-/// What a program is told of a descriptor of the library's own. What looks harmless goes on.
+/// What a program gets for a descriptor of the library's own. What looks harmless goes on.
 fn own(number: u32) -> i64 {
     match number {
         nr::FSTAT | nr::NEWFSTATAT | nr::STATX => PASS,

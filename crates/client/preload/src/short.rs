@@ -1,7 +1,7 @@
 //! The short way of files that have hardly been used yet: most files that a program opens never get beyond it.
 //!
 //! What is left to the mount anyway need not cost more than there. A call that is not about the offset is
-//! made at once. One that is holds the description's lock, as on the long way: whoever takes the offset from the kernel
+//! made at once. One that is holds the description's lock, as on the long way: a thread that takes the offset from the kernel
 //! finds no call under way. No session is used here, nothing is allocated, and of the library's own
 //! only what children share is locked, so a thread here is not busy and a fork does not wait for it.
 

@@ -276,7 +276,7 @@ fn take_slot(tid: i32) -> usize {
         if end == SLOTS {
             raw::yield_now();
         } else {
-            // Whoever else adds some adds them for all.
+            // Another thread that adds some adds them for all.
             let more = (end + SLOTS_STEP).min(SLOTS);
             let _ = SLOTS_END.compare_exchange(end, more, Ordering::AcqRel, Ordering::Relaxed);
         }

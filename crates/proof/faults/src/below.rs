@@ -117,7 +117,7 @@ pub(super) fn program(e: impl std::fmt::Display) -> BenchError {
     }
 }
 
-/// A large file made anew.
+/// A large file rebuilt.
 pub(super) fn large(name: &str, seed: u8) -> Vec<Act> {
     let flags = OFlags::RDWR | OFlags::CREATE;
     let fill = Fill {

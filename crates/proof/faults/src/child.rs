@@ -71,7 +71,7 @@ fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> BenchError {
     BenchError::file("a child process", what)
 }
 
-/// Closes what whoever started this program left open: it would take numbers from the child, or, where the number is
+/// Closes what a caller that started this program left open: it would take numbers from the child, or, where the number is
 /// above a limit on them, would not.
 const CLOSE_INHERITED: &str = "for n in /proc/$$/fd/*; do n=${n##*/}; \
      [ $n -le 2 ] || [ $n = 255 ] || eval \"exec $n>&-\"; done; exec /bin/sh \"$@\"";

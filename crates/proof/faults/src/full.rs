@@ -182,7 +182,7 @@ pub fn volume(trial: &mut Trial<'_>) -> Result<Checked<()>> {
             );
         }
         trial.seen = format!("{} calls told ENOSPC", filling.told);
-        // What the workload made anew may have been overwritten: only its own names go.
+        // What the workload rebuilt may have been overwritten: only its own names go.
         kept!(
             filling
                 .end(&made, 0)

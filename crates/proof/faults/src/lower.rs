@@ -233,7 +233,7 @@ pub fn rot(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     Ok(Ok(()))
 }
 
-/// One block cannot be read: its file alone is EIO there, and says so in `status`; written anew
+/// One block cannot be read: its file alone is EIO there, and says so in `status`; rewritten
 /// it is whole.
 pub(super) fn spoiled(t: &Tiered, one: &Live) -> Checked<usize> {
     let paths = with_links(t, &BTreeSet::from([one.path.clone()]));
@@ -258,7 +258,7 @@ pub(super) fn spoiled(t: &Tiered, one: &Live) -> Checked<usize> {
             Act::File(0, data),
             Act::File(0, FileAct::Close),
         ] {
-            shale.act(&act).map_err(|e| format!("written anew: {e}"))?;
+            shale.act(&act).map_err(|e| format!("rewritten: {e}"))?;
         }
         Ok(sight.failed.len())
     })?;

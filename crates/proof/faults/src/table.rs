@@ -222,7 +222,7 @@ pub const ROWS: &[Row] = &[
     row(
         "lower-rot",
         "a block below NVM is not what was written: EIO there, named in status, never wrong data; written \
-         anew it is whole",
+         again it is whole",
         lower::rot,
     ),
     row(

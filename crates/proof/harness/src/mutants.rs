@@ -252,7 +252,7 @@ pub const MUTANTS: [Mutant; 100] = [
     ),
     of_tiers(
         "migrate-unchecked",
-        "a block that was written anew meanwhile is replaced by its copy",
+        "a block that was rewritten meanwhile is replaced by its copy",
     ),
     of_tiers(
         "inodes-flush",

@@ -27,7 +27,7 @@ fn no_page_cache_is_below_ext4_on_a_slow_device() {
     let before: Counters = disk.counters().unwrap();
     assert!(before.written_bytes > BYTES as u64, "{before:?}");
     assert_eq!(before.model, "disk");
-    // Mounted anew: what is not in ext4's cache is read from the disk, at 0.1 GB/s.
+    // Mounted again: what is not in ext4's cache is read from the disk, at 0.1 GB/s.
     let mounted = Mounted::new(&device, Kind::Ext4).unwrap();
     let begun = Instant::now();
     assert!(fs::read(mounted.path().join("file")).unwrap() == bytes);

@@ -101,7 +101,7 @@ fn old_bytes(scene: &Scene<'_>) -> (Attacker, Reply) {
 }
 
 /// A granted block is linked as it was. That shows nothing that its client may not read anyway:
-/// whoever may steal is the daemon's own user, and has the whole tier mapped. Nobody else may.
+/// a caller that may steal is the daemon's own user, and has the whole tier mapped. Nobody else may.
 fn left_unwritten(scene: &Scene<'_>) -> (Attacker, Reply) {
     let (mut a, ino, first) = granted(scene);
     let (segment, mapped) = a.ask_for_fds(Request::Segments { first: 0 });

@@ -85,7 +85,7 @@ fn header(scene: &Scene<'_>, field: usize, evil: [u8; 4]) -> (Attacker, Reply) {
     (a, reply)
 }
 
-/// What was digested is written anew, with the digested position as it is.
+/// What was digested is rewritten, with the digested position as it is.
 fn rewritten(scene: &Scene<'_>) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"good");

@@ -536,7 +536,7 @@ impl Place {
     }
 
     /// What devices below NVM were told since the last time, `before` events after which those of the
-    /// recording were counted anew.
+    /// recording were counted again.
     pub fn take_told(&self, before: usize) -> Vec<Told> {
         let told = self.below.as_ref().map_or(Vec::new(), Below::take_told);
         let later = |told: Told| Told {

@@ -44,7 +44,7 @@ impl Unrest {
     }
 }
 
-/// Holds up whoever is between two steps that take no time; for builds in which there are
+/// Holds up a caller that is between two steps that take no time; for builds in which there are
 /// such places (feature `mutants`).
 pub fn hold_between() {
     static NUMBER: AtomicU64 = AtomicU64::new(1);

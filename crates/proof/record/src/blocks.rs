@@ -40,7 +40,7 @@ impl BlockTape {
         })
     }
 
-    /// Notes what `device`, number `number`, is told from now on.
+    /// Notes what `device`, number `number`, is distinguished from now on.
     pub fn watch(self: &Arc<Self>, number: usize, device: MemoryBlocks) -> MemoryBlocks {
         let tape = Arc::clone(self);
         device.telling(move |step| tape.note(number, step.clone()))

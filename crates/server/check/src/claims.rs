@@ -150,7 +150,7 @@ impl Claims {
         &self.below[n]
     }
 
-    /// Notes blocks of a tier below NVM: what has two owners is told at once.
+    /// Notes blocks of a tier below NVM: what has two owners is reported at once.
     fn claim_below(
         &mut self,
         addr: BlockAddr,

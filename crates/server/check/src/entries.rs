@@ -133,7 +133,7 @@ impl Walk<'_> {
         let Some(slot) = slot.filter(|&s| self.slots.is_used(s)) else {
             let what = "entry for an inode that does not exist";
             findings.error(object, at, what, ("", named()));
-            // What is found in the slot, if there is one, can be told by this name.
+            // What is found in the slot, if there is one, can be reported by this name.
             slot.into_iter().for_each(|slot| self.put(slot));
             return;
         };

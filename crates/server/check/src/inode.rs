@@ -135,7 +135,7 @@ impl Walk<'_> {
         claimed
     }
 
-    /// Bytes of the last block behind the end of the file are zeros: whoever makes the file
+    /// Bytes of the last block behind the end of the file are zeros: a call that makes the file
     /// longer relies on it.
     fn rest(&self, e: &Extent, addr: BlockAddr, object: Object, findings: &mut Findings) {
         let used = (self.size % BLOCK_BYTES as u64) as usize;

@@ -8,7 +8,7 @@
 //! | `entries`, `links` | directory entries; link counts, parents, rings, orphans |
 //! | `lower` | bitmaps and zones of tiers below NVM |
 //! | `claims`, `bitmap` | every block used once, and marked used |
-//! | `paths`, `report` | what is told, by path |
+//! | `paths`, `report` | what is reported, by path |
 //! | `open` | a volume in a directory |
 //! | `repair` | making a damaged volume whole |
 //!
@@ -21,7 +21,7 @@
 //! 90 MiB.
 //!
 //! **Damage** of any kind leads to findings: no panic, no endless walk. A tree node is
-//! entered once, whoever refers to it; what refers to blocks again is followed up to
+//! entered once, however often it is referred to; what refers to blocks again is followed up to
 //! a multiple of the tier.
 #![forbid(unsafe_code)]
 
@@ -77,7 +77,7 @@ const PROGRESS_BLOCKS: u64 = 256;
 pub struct CheckOptions {
     /// Findings listed at most; the rest is counted. Default 1000.
     pub findings_max: usize,
-    /// Devices below NVM, for inodes and leaves of trees that lie there. Default none: those are told of as
+    /// Devices below NVM, for inodes and leaves of trees that lie there. Default none: those are reported as
     /// not readable, with the devices that are missing.
     pub below: Below,
     /// The volume file, to tell what is older than the rest. Default none: nothing is compared.
@@ -334,7 +334,7 @@ impl Checker<'_> {
                 unusable += u64::from(!usable);
             },
         );
-        // Of one tier after the other they were told.
+        // Of one tier after the other they were reported.
         all.sort_by_key(|e| e.file_block);
         let mut end = 0;
         for e in all {

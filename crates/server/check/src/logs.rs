@@ -1,7 +1,7 @@
 //! Update logs: the table, each file's header and positions, and what waits in it.
 //!
 //! A log ends at its first record that is not whole: that is no damage. Whether
-//! records lie behind that point is told, for who wants to know what a crash cost.
+//! records lie behind that point is reported, for who wants to know what a crash cost.
 
 use super::report::{Object, Severity};
 use super::{Checker, LogFile};
@@ -180,7 +180,7 @@ pub(super) fn mend(
     };
     if found.is_none_or(|h| h.encode() != header.encode()) {
         view.copy_nt(0, &header.encode());
-        done.push(("header written anew".to_owned(), false));
+        done.push(("header rewritten".to_owned(), false));
     }
     let oldest = slot.digested.saturating_sub(slot.ring_bytes);
     let tail = view.load_u64(TAIL_AT);

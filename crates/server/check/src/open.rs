@@ -121,7 +121,7 @@ fn what_is_old(file: &VolumeFile, map: &Arc<Map>) -> Option<PoolError> {
         Ok(starts) => starts,
         Err(error) => return Some(error),
     };
-    // What cannot be read is told by the check.
+    // What cannot be read is reported by the check.
     let superblock = *View::open_head(map.clone()).ok()?.0.superblock();
     let view = View::open(map.clone()).ok()?.0;
     let table = view.device_table().ok()?;
@@ -177,7 +177,7 @@ fn wrong(dir: &Path, why: String) -> CheckError {
 /// Keeps daemons away. `None`: no daemon ever served this directory.
 fn hold(dir: &Path) -> Result<Option<File>, CheckError> {
     let path = dir.join(LOCK);
-    // Never through a link, and without waiting for whoever writes to a FIFO in its place.
+    // Never through a link, and without waiting for a writer of a FIFO in its place.
     let mut options = File::options();
     let options = options
         .read(true)

@@ -1,4 +1,4 @@
-//! What a check found: findings, counts, and how they are told.
+//! What a check found: findings, counts, and how they are shown.
 
 use serde::Serialize;
 use shale_format::FormatError;
@@ -207,7 +207,7 @@ pub(super) struct Findings {
     most: usize,
     list: Vec<Finding>,
     counts: [u64; 3],
-    /// Something was looked at already: it is not told twice.
+    /// Something was looked at already: it is not reported twice.
     pub(super) quiet: bool,
 }
 

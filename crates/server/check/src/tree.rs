@@ -118,7 +118,7 @@ pub(super) fn walk(
     walked
 }
 
-/// Reads the block of a node; `false`: it is not there, and that is told.
+/// Reads the block of a node; `false`: it is not there, and that is reported.
 fn read(
     media: &Media,
     findings: &mut Findings,

@@ -182,7 +182,7 @@ impl Daemon {
         })
     }
 
-    /// Who is told before an in-process client loses a lease. To be set before clients
+    /// Called before an in-process client loses a lease. To be set before clients
     /// of other processes are accepted.
     pub fn set_lease_hook(&self, hook: Arc<dyn LeaseHook>) {
         self.services.leases.set_hook(hook);
@@ -453,7 +453,7 @@ impl Daemon {
                 tracing::error!("a thread of the daemon panicked");
             }
         }
-        // Nobody accepts any more: whoever came in the last moment goes too.
+        // Nobody accepts any more: a client that came in the last moment goes too.
         self.connections.close_all();
         drop(self.lock.lock().take());
     }

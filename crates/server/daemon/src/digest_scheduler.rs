@@ -55,7 +55,7 @@ pub(crate) struct Totals {
 }
 
 /// Whether the same chunk may work later: freed blocks come back after the next grace period, and
-/// a plan that a commit of another log overtook is made anew.
+/// a plan that a commit of another log overtook is rebuilt.
 pub(crate) fn passes_with_time(error: &DigestError) -> bool {
     is_short(error) || matches!(error, DigestError::Moved { .. })
 }
@@ -164,7 +164,7 @@ impl DigestScheduler {
         let clients = self.parts.clients.snapshot();
         let ends: Vec<u64> = clients.iter().map(|c| c.published().pos().0).collect();
         for (client, end) in clients.iter().zip(ends) {
-            // Whoever cannot be digested has been reported; the others count.
+            // A client that cannot be digested has been reported; the others count.
             let _ = self.digest_to(client, end);
         }
     }

@@ -61,7 +61,7 @@ impl SpaceReservations {
             .unwrap_or(Reply::NoSpace)
     }
 
-    /// Begins to digest when a good part of the space is given out: whoever asks when it is gone would have to
+    /// Begins to digest when a good part of the space is given out: a client that asks when it is gone would have to
     /// wait. As early as for a log that fills.
     fn digest_ahead(&self) {
         let available = self.credits.available(&FreeSpace::of(&self.volume));

@@ -2,7 +2,7 @@
 //!
 //! Superblocks, root block, log table, bitmap, every inode, every tree node, every run of
 //! extended attributes, data on tiers below NVM. Data on NVM has no checksum. A block of data of which there is a copy in
-//! memory (`tail_blocks`) is written anew elsewhere. All else that is found is told by path and not
+//! memory (`tail_blocks`) is rewritten elsewhere. All else that is found is reported by path and not
 //! changed: `fsck --repair` does that when the volume is not mounted.
 //!
 //! One inode is read at a time, as a reader of the daemon's own: freed blocks wait for that
@@ -26,8 +26,8 @@ use std::time::Duration;
 
 /// A batch is written in place in less.
 const TABLE_WAIT: Duration = Duration::from_millis(10);
-/// Damage told at most; the rest is counted.
-const TOLD_MAX: usize = 1000;
+/// Damage reported at most; the rest is counted.
+const REPORTED_MAX: usize = 1000;
 /// Blocks below NVM that are read at once: 1 MiB.
 const RUN_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
 /// Directories on one path.
@@ -63,7 +63,7 @@ pub struct ScrubReport {
     pub bitmap_blocks: u64,
     /// Things whose checksum does not fit, listed or not.
     pub errors: u64,
-    /// Blocks of data that did not fit and were written anew from a copy in memory; no errors any more.
+    /// Blocks of data that did not fit and were rewritten from a copy in memory; no errors any more.
     pub repaired_blocks: u64,
     /// The first of them.
     pub damage: Vec<Damage>,
@@ -129,7 +129,7 @@ impl Scrub<'_> {
     fn note(&mut self, object: &str, ino: Option<u64>, what: impl std::fmt::Display) {
         self.report.errors += 1;
         self.bad.extend(ino);
-        if self.report.damage.len() < TOLD_MAX {
+        if self.report.damage.len() < REPORTED_MAX {
             self.report.damage.push(Damage {
                 object: object.to_owned(),
                 ino,
@@ -236,7 +236,7 @@ impl Scrub<'_> {
                 }
                 Ok(None) => return true,
                 Err(e) => {
-                    // Its place is told by `fsck`, which knows ways around.
+                    // Its place is reported by `fsck`, which knows ways around.
                     self.note("inode file", None, e);
                     return false;
                 }
@@ -336,7 +336,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Has blocks that could not be read written anew where there is a copy; tells of the others.
+    /// Has blocks that could not be read rewritten where there is a copy; tells of the others.
     fn mend(&mut self, ino: Ino) {
         for (addr, e) in std::mem::take(&mut self.unread) {
             match self.block_at(ino, addr) {

@@ -30,7 +30,7 @@ const UNIT: u64 = 64;
 /// go on a full volume: an entry of 24 bytes in a tree whose leaves are at least a quarter
 /// full, and that tree's inner nodes. A client sets it aside with the inode.
 const ORPHAN_BYTES: u64 = 128;
-/// From here on, in thousandths of all space, whoever is given more is slowed.
+/// From here on, in thousandths of all space, a client that is given more is slowed.
 const PAUSE_FROM: u128 = 600;
 /// With so many more the pause is twice as long.
 const PAUSE_DOUBLE: u128 = 40;
@@ -102,7 +102,7 @@ impl SpaceCredits {
         self.ledger.lock().values().sum()
     }
 
-    /// How long whoever was given `bytes` now has to pause, in nanoseconds, while logs wait that give space back when
+    /// How long a client that was given `bytes` now has to pause, in nanoseconds, while logs wait that give space back when
     /// they are digested; 0: not. As LibFS does where a log fills: from 60% in use on, and for twice as
     /// long with each 4% more, so that a writer converges to the speed of digest before it is stopped.
     pub(crate) fn pause_ns(&self, free: &FreeSpace, bytes: u64) -> u64 {
@@ -130,7 +130,7 @@ impl SpaceCredits {
         free.available(self.outstanding())
     }
 
-    /// Takes blocks out of the supply with `f`, which is told the bytes that could be given
+    /// Takes blocks out of the supply with `f`, which gets the bytes that could be given
     /// out: nobody is given space meanwhile.
     pub(crate) fn with_available<T>(
         &self,

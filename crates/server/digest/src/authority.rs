@@ -107,7 +107,7 @@ pub trait Authority {
     fn unused_by_others(&self, _: Ino) -> bool {
         true
     }
-    /// The tier below NVM that large runs of new data go to at once, if any. Whoever says one sees to
+    /// The tier below NVM that large runs of new data go to at once, if any. The implementation has to see to
     /// it that nobody else allocates or writes there during the call.
     fn direct_placement(&self) -> Option<DirectPlacement> {
         None

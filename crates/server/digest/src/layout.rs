@@ -1,5 +1,5 @@
 //! Where the bytes of one file go: which stolen blocks are linked, which blocks are
-//! written anew and from what, what is unmapped.
+//! rewritten and from what, what is unmapped.
 //!
 //! Rules:
 //! * A block that one stolen block covers wholly is linked: its bytes were written once.

@@ -124,13 +124,13 @@ pub struct ChunkDone {
     /// Granted blocks named by records, which no file needs any more.
     pub unused: Vec<Run>,
     /// Granted inode numbers used by records before `upto`, also for inodes that are
-    /// gone again. Only what is told here and in `linked` and `unused` is used up: the
+    /// gone again. Only what is named here and in `linked` and `unused` is used up: the
     /// authority may have been asked about records that are left for a later chunk.
     pub created: Vec<Ino>,
     /// Of these, the numbers of inodes that are gone again and never reached the volume: they
     /// stay granted until [`Volume::return_inodes`].
     pub vanished: Vec<Ino>,
-    /// Numbers of inodes that the volume had and has no more. They may have been granted anew.
+    /// Numbers of inodes that the volume had and has no more. They may have been granted again.
     pub removed: Vec<Ino>,
     /// The record at `upto` or in the transaction there that must not be digested: the
     /// log stops here.

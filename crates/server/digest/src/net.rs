@@ -7,7 +7,7 @@
 //! no change, overwritten bytes have no piece. Nothing here writes.
 //!
 //! Who made what is kept as the index of the record ("by"), so that a record of which
-//! nothing is left can be told from one that counts.
+//! nothing is left can be distinguished from one that counts.
 
 use super::authority::{Act, Authority, Change};
 use super::content::Content;

@@ -1,4 +1,4 @@
-//! Last blocks of files, where a file ends within its last block and that lies below NVM: whoever appends to
+//! Last blocks of files, where a file ends within its last block and that lies below NVM: a client that appends to
 //! the file needs the bytes of this one block, and a disk would seek for it.
 //!
 //! A block is kept when it is written below NVM, from the bytes that are at hand. Its address and how often its
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!((found, last.reads()), ([7, 9], 1));
         assert!(!last.read((at(5).0, 2), 99, &mut found));
         assert!(!last.read(at(6), 99, &mut found));
-        // The zone was erased and written anew.
+        // The zone was erased and rewritten.
         last.keep(21, (at(5).0, 2), &BLOCK);
         assert!(!last.read(at(5), 0, &mut found));
         assert!(last.read((at(5).0, 2), 99, &mut found));

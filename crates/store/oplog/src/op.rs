@@ -1,7 +1,7 @@
 //! Records as operations: every length and number is checked, nothing is borrowed.
 //!
 //! Whether the operation makes sense (does the inode exist, may this client change
-//! it) is for whoever applies it.
+//! it) is for the code that applies it.
 
 use crate::encode::payload_at;
 use crate::error::OplogError;

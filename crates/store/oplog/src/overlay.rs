@@ -264,7 +264,7 @@ impl Overlay {
         })
     }
 
-    /// Where all of `range`, which is not empty, is, if that is one place and told at once: `Some(None)`
+    /// Where all of `range`, which is not empty, is, if that is one place and known at once: `Some(None)`
     /// is the volume.
     #[inline]
     pub fn in_one(&self, range: Range<u64>) -> Option<Option<Source>> {

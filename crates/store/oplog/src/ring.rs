@@ -1,7 +1,7 @@
 //! Who owns which bytes of the ring: admit, reserve, publish, release.
 //!
 //! `tail` ≤ `published` ≤ `reserved` ≤ `tail + bytes`. Invariants:
-//! * `free` + bytes held by permits + (`reserved` − `tail`) = ring bytes. So whoever
+//! * `free` + bytes held by permits + (`reserved` − `tail`) = ring bytes. So a thread that
 //!   holds a permit can reserve without waiting, and live ranges never overlap.
 //! * A claim belongs to one thread until it publishes it. `published` moves over the
 //!   claims in their order, each only after its owner made it durable: everything
@@ -336,7 +336,7 @@ impl Ring {
     }
 
     /// To be had before a claim is reserved and dropped only if the thread panics before it is published:
-    /// whoever waits for it then panics as well, instead of waiting for ever.
+    /// a thread that waits for it then panics as well, instead of waiting for ever.
     #[inline]
     pub(crate) fn unpublished(&self) -> Unpublished<'_> {
         Unpublished(self)

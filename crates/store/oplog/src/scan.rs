@@ -2,12 +2,12 @@
 //!
 //! The writer may be hostile and storing at this moment. So each header, body and name
 //! is copied to private memory first and checked there; data of writes is checked
-//! where it is (by private pieces) and not kept, since whoever copies it later copies
+//! where it is (by private pieces) and not kept, since the code that copies it later copies
 //! bytes that are the writer's own either way.
 //!
 //! The first record that is not valid ends the log: there is no other sign of the
 //! end. A chain whose last record is missing is not there at all, nor is one that no permit
-//! is for: whoever digests does a chain in one piece, so its length bounds that work.
+//! is for: the digester does a chain in one piece, so its length bounds that work.
 
 use crate::append::CHAIN_RECORDS_MAX;
 use crate::encode::payload_at;

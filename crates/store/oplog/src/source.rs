@@ -1,9 +1,9 @@
 //! Where a scan reads a log file.
 //!
 //! A client has the file of its log open for writing, so it can cut it short at any
-//! moment. A load through a mapping would then end the reader (SIGBUS). So whoever
+//! moment. A load through a mapping would then end the reader (SIGBUS). So a thread that
 //! reads the log of somebody it does not trust reads it by calls into the kernel, which
-//! say what is not there; whoever reads its own log reads the mapping.
+//! say what is not there; a client that reads its own log reads the mapping.
 
 use shale_nvm::View;
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_ahead_stays_and_what_is_gone_is_told() {
+    fn what_was_read_ahead_stays_and_what_is_gone_is_reported() {
         let cut = Cut {
             calls: AtomicUsize::new(0),
             there: AtomicUsize::new(1 << 20),

@@ -58,15 +58,15 @@ fn compare(overlay: &Overlay, model: &Model, range: Range<u64>, seed: u64) {
     }
 }
 
-/// What is told to be in one place is there, in one run; what is in one piece is told.
+/// What is said to be in one place is there, in one run; what is in one piece is reported.
 fn in_one(overlay: &Overlay, model: &Model, range: Range<u64>, seed: u64) {
     let whole = model[range.start as usize].map(|(source, _)| source);
     let expected = |byte| whole.map(|source| plus(source, byte - range.start));
     let place = |byte: u64| model[byte as usize].map(|(source, _)| source);
     let in_volume = range.clone().all(|byte| place(byte).is_none());
     match overlay.in_one(range.clone()) {
-        Some(told) => {
-            assert_eq!(told, whole, "seed {seed}");
+        Some(found) => {
+            assert_eq!(found, whole, "seed {seed}");
             for byte in range.clone() {
                 assert_eq!(place(byte), expected(byte), "byte {byte}, seed {seed}");
             }

@@ -8,7 +8,7 @@
 //! goes to them, and what they hold cannot be read. Devices are found by their labels then, wherever in the volume
 //! file they are named. The device table notes of a device that is not there the count of starts that it had seen, before
 //! any label counts a start without it. Nothing of what it holds changes meanwhile, so it may come back at any later
-//! start, and is told from an older copy of itself by that count.
+//! start, and is distinguished from an older copy of itself by that count.
 
 use crate::device_probe::{self, wrong};
 use crate::devices::{LOWER, NAMES, label, label_of, write_label};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// Things that are kept until others have been used more recently. Whoever has one says how many there may be
+/// Things that are kept until others have been used more recently. Its owner says how many there may be
 /// ([`Lru::pop`]).
 #[derive(Debug)]
 pub struct Lru<K, V> {

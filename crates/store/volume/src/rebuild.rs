@@ -1,4 +1,4 @@
-//! Writing structure anew, for repair: beside what is there, and then all at once.
+//! Writing structure again, for repair: beside what is there, and then all at once.
 //!
 //! New tree nodes and blocks of the inode file go to blocks that nothing refers to.
 //! Root block, bitmap and log slots change through the journal, in one batch: a crash
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// Gives a block that nothing refers to; `None`: there is none left.
 pub type Free<'a> = dyn FnMut() -> Option<BlockAddr> + 'a;
 
-/// A volume whose structure is written anew.
+/// A volume whose structure is rewritten.
 pub struct Rebuild {
     media: Media,
     sb: Superblock,

@@ -34,7 +34,7 @@ pub enum Load {
     Random4k,
     /// 128 bytes anywhere in a file.
     Random128,
-    /// 4 KiB at the end of a file, which is begun anew when it is as large as said.
+    /// 4 KiB at the end of a file, which is begun again when it is as large as said.
     Append4k,
 }
 

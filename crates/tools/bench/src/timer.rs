@@ -22,7 +22,7 @@ const OVERHEAD_SAMPLES: usize = 50_000;
 /// Significant digits of the histograms.
 const DIGITS: u8 = 3;
 
-/// Longest interval that is told from longer ones: ten minutes.
+/// Longest interval that is distinguished from longer ones: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
 /// An empty histogram of nanoseconds.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take, a restart included.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same of one that waits for a lock, which is told then.
+/// The same of one that waits for a lock, which is reported then.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 

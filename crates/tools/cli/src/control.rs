@@ -1,6 +1,6 @@
 //! Orders to a daemon that only its owner may give: a socket beside that of the clients.
 //!
-//! Made anew by each daemon, so it is gone for a moment between two.
+//! Rebuilt by each daemon, so it is gone for a moment between two.
 
 use crate::failure::{Failure, Result};
 use crate::kept::keep;
@@ -108,7 +108,7 @@ pub enum Scrubbing {
     Progress(ScrubProgress),
     /// Something is damaged.
     Found(Damage),
-    /// The end; what was found has been told.
+    /// The end; what was found has been reported.
     Done(ScrubReport),
 }
 
@@ -146,7 +146,7 @@ pub struct Digested {
 pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
     let path = start.state_dir.join(SOCKET);
     let listener = SocketPeer::listen(&path).map_err(Failure::because(path.display()))?;
-    // Whoever gets through before this is asked who it is.
+    // A client that connects before this is asked who it is.
     rustix::fs::chmod(&path, private::MODE.into()).map_err(Failure::because(path.display()))?;
     let daemon = Arc::downgrade(daemon);
     let state_dir = start.state_dir.clone();
@@ -237,7 +237,7 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
     }
 }
 
-/// What the giver of an order is told, when what was set had to be kept.
+/// What the giver of an order gets, when what was set had to be kept.
 fn was_kept<T>(kept: std::io::Result<()>, set: T) -> std::result::Result<T, String> {
     kept.map(|()| set)
         .map_err(|e| format!("set, but not kept: {e}"))
@@ -260,12 +260,12 @@ fn as_it_goes<P, W: Serialize>(
     socket: &OwnedFd,
     word: impl Fn(P) -> W,
 ) -> impl FnMut(P) -> ControlFlow<()> {
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     move |progress| {
-        if told.elapsed() < TELL_EVERY {
+        if reported.elapsed() < TELL_EVERY {
             return ControlFlow::Continue(());
         }
-        told = Instant::now();
+        reported = Instant::now();
         match packet::send(socket, &word(progress), &[]) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
@@ -282,7 +282,7 @@ fn scrub_and_tell(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
     packet::send(socket, &Scrubbing::Done(report), &[])
 }
 
-/// Has the daemon of a mount scrub; `hear` is told everything that it says.
+/// Has the daemon of a mount scrub; `hear` gets everything that it says.
 ///
 /// # Errors
 /// The daemon ends, or refuses.
@@ -298,7 +298,7 @@ pub fn scrub(dir: &StateDir, hear: &mut dyn FnMut(Scrubbing)) -> Result<ScrubRep
     }
 }
 
-/// Has the daemon of a mount move data down; `hear` is told how far it is. Gives the bytes.
+/// Has the daemon of a mount move data down; `hear` gets how far it is. Gives the bytes.
 ///
 /// # Errors
 /// The daemon ends, or refuses.

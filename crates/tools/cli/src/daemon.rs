@@ -62,9 +62,9 @@ pub fn run() -> Result<()> {
             advice: failure.advice.clone(),
             busy: failure.busy,
         };
-        // A supervisor that is gone cannot be told.
-        let told = packet::send(&*supervisor, &failed, &[]);
-        if failure.busy && told.is_ok() {
+        // A supervisor that is gone cannot be notified.
+        let sent = packet::send(&*supervisor, &failed, &[]);
+        if failure.busy && sent.is_ok() {
             std::process::exit(failure.code as i32);
         }
     }
@@ -116,10 +116,10 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
         },
     )
     .map_err(|errno| no_client(&daemon, errno.raw_os_error()))?;
-    let told = packet::send(&**supervisor, &FromDaemon::Opened, &[]);
+    let sent = packet::send(&**supervisor, &FromDaemon::Opened, &[]);
     let mount = match mount {
         Some(mount) => mount,
-        None => match told.and_then(|()| packet::receive::<ToDaemon>(&**supervisor))? {
+        None => match sent.and_then(|()| packet::receive::<ToDaemon>(&**supervisor))? {
             Some((ToDaemon::Mounted, fds)) => fds
                 .into_iter()
                 .next()
@@ -167,7 +167,7 @@ fn no_client(daemon: &Daemon, errno: i32) -> Failure {
         shown(needed),
         shown(free)
     ))
-    .advise("free space there, or make the volume anew with a smaller --nvm or --log-bytes")
+    .advise("free space there, or rebuild the volume with a smaller --nvm or --log-bytes")
 }
 
 /// A mount that is shut down serves no client, and one that is not can be.
@@ -246,12 +246,12 @@ fn serve_mount(
     is_tiered: bool,
 ) -> Result<()> {
     let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
-    let told = supervisor.clone();
+    let supervisor_too = supervisor.clone();
     let options = ServeOptions {
         on_init: Some(Box::new(move |info| {
             let agreed = FromDaemon::Negotiated(info.to_bytes());
             // Without a supervisor there is no next daemon that would have to know.
-            let _ = packet::send(&*told, &agreed, &[]);
+            let _ = packet::send(&*supervisor_too, &agreed, &[]);
         })),
         threads: match is_tiered {
             // While one waits for a disk others answer.

@@ -31,7 +31,7 @@ Example:
   shale device add /mnt/shale --ssd /dev/nvme1n1:512G
 
 It is used at once, also where it is the first one below NVM. Its tables take 0.1% of its size in NVM. The \
-volume file is written anew.";
+volume file is rewritten.";
 const EVACUATE: &str = "\
 Examples:
   shale device evacuate /mnt/shale /dev/sdb
@@ -49,7 +49,7 @@ Only a device that holds nothing can be removed; shale device evacuate empties i
 
 A device that is gone for good (missing, on a volume mounted with --degraded) can be removed when nothing \
 refers to it any more: shale where MOUNTPOINT --device DEVICE names the files that lie there, which are \
-removed, or written anew; shale fsck VOLUME.toml --repair --without-missing gives up directories and inodes \
+removed, or rewritten; shale fsck VOLUME.toml --repair --without-missing gives up directories and inodes \
 that lie there.";
 
 /// How often progress is looked at.
@@ -314,12 +314,12 @@ fn evacuate(args: &Evacuate) -> Result<()> {
     let shown = args.device.display();
     if args.cancel {
         let all = change(&dir, DeviceOrder::Keep(device.clone()))?;
-        return told(args, &all.last_of(&device), "in use again");
+        return report(args, &all.last_of(&device), "in use again");
     }
     let all = change(&dir, DeviceOrder::Evacuate(device.clone()))?;
     let begun = all.last_of(&device);
     let Some(first) = begun.filter(|_| !args.background) else {
-        return told(args, &all.last_of(&device), "is being emptied");
+        return report(args, &all.last_of(&device), "is being emptied");
     };
     let bar = std::io::stderr().is_terminal().then(|| {
         let style =
@@ -354,11 +354,11 @@ fn evacuate(args: &Evacuate) -> Result<()> {
                 args.mountpoint.display()
             )))
         }
-        end => told(args, &end, "is empty"),
+        end => report(args, &end, "is empty"),
     }
 }
 
-fn told(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<()> {
+fn report(args: &Evacuate, device: &Option<DeviceReport>, what: &str) -> Result<()> {
     match args.json {
         true => json(device),
         false => {

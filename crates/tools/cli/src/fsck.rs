@@ -154,7 +154,7 @@ fn wait_for_end(file: &VolumeFile) -> Result<()> {
         note!("{place}: unmounted; waiting until process {pid} has finished");
         let deadline = Instant::now() + END_WAIT;
         for process in [Some(state.supervisor), state.daemon].into_iter().flatten() {
-            // One that does not end is told of as what uses the volume.
+            // One that does not end is named as what uses the volume.
             process.wait(Some(deadline.saturating_duration_since(Instant::now())))?;
         }
     }

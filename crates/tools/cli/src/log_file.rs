@@ -60,7 +60,7 @@ impl LogFile {
 impl Write for LogFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.file.metadata()?.len() + bytes.len() as u64 > LOG_BYTES_MAX {
-            // What is to be told now is worth more than what was told before.
+            // What is to be logged now is worth more than what was logged before.
             let _ = self.start_anew();
         }
         self.file.write(bytes)

@@ -5,7 +5,7 @@
 //!      ◄── Mounted, Failed ──┘  keeps /dev/fuse and the socket                 serves
 //! ```
 //!
-//! Everything that can be found wrong is said here, to whoever waits for the prompt.
+//! Everything that can be found wrong is said here, to the user who waits for the prompt.
 
 use crate::ask;
 use crate::control::{self, Order};
@@ -36,7 +36,7 @@ Examples:
 With --degraded a volume is mounted without devices that are missing, blank, cut, or older than the rest. \
 Nothing is written to them, reading what they hold is EIO, and all else is used as ever. A device may come \
 back at any later mount. For one that is gone for good: shale device list, shale where --device, shale \
-device remove. Whoever reaches the address of --metrics may read them: there is no login.
+device remove. Any process that reaches the address of --metrics may read them: there is no login.
 
 The mount is served in the background until `shale umount`; what its processes say is in the log that `shale \
 status` names. SHALE_LOG=debug makes them say more.";
@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// What of the logs that were left could not be recovered: the mount is there all the
-/// same, and whoever made it has to hear of it.
+/// same, and the process that made it is notified.
 fn recovery_problems(status: Option<&serde_json::Value>) -> Vec<String> {
     let problems = status.map(|status| status["recovery"]["problems"].clone());
     let problems = problems.as_ref().and_then(|p| p.as_array());

@@ -87,7 +87,7 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
         return Ok(whole);
     }
     // Everything but the last part is resolved first, since to resolve the last one is
-    // to ask whoever serves it.
+    // to ask its server.
     if let (Some(parent), Some(name)) = (whole.parent(), whole.file_name())
         && let Ok(parent) = parent.canonicalize()
         && known(&parent.join(name))

@@ -43,7 +43,7 @@ pub struct Start {
     pub state_dir: PathBuf,
     /// Number of the mount, in the place of the kernel's, which it does not tell.
     pub connection: u64,
-    /// What was agreed with the kernel, as the last daemon told ([`MountInfo::to_bytes`]).
+    /// What was agreed with the kernel, as the last daemon reported ([`MountInfo::to_bytes`]).
     pub info: [u8; MountInfo::BYTES],
     /// Where metrics are to be served, if they are.
     pub metrics: Option<String>,
@@ -59,7 +59,7 @@ pub struct Start {
 pub enum FromDaemon {
     /// The volume is recovered and can be served.
     Opened,
-    /// What was agreed with the kernel; sent before the kernel is told.
+    /// What was agreed with the kernel; sent before the kernel gets it.
     Negotiated([u8; MountInfo::BYTES]),
     /// Requests are served from now on.
     Serving,

@@ -128,9 +128,9 @@ pub fn left_of(pid: u32) -> Left {
         let lives = thread(&path.to_string_lossy()).is_some_and(|(_, ended)| !ended);
         // Between the two looks it may have ended.
         if lives && !has_device_only(&path) && path.exists() {
-            let told = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
+            let field = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
             let number = path.file_name().unwrap_or_default().to_string_lossy();
-            let (name, place) = (told("comm"), told("wchan"));
+            let (name, place) = (field("comm"), field("wchan"));
             return Left::Thread(format!("{number} ({} in {place})", name.trim()));
         }
     }

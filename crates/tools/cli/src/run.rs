@@ -58,7 +58,7 @@ pub struct Args {
     /// protection keys where the processor has them; costs each call some 24 ns [default: on]
     #[arg(long, value_name = "WHETHER", value_parser = ["on", "off"])]
     protect: Option<String>,
-    /// Serve nothing in this program, whoever starts it: it runs on the mount, and what it starts
+    /// Serve nothing in this program, however it is started: it runs on the mount, and what it starts
     /// in turn is served. The name of its file, links followed (python3.11, not python3), or a path;
     /// may be given several times [default: none]
     #[arg(long, value_name = "PROGRAM")]
@@ -308,24 +308,25 @@ not a report
             ",\n",
             r#","kernel":{"mmap":{"mapped through the mount":2}}}"#,
         );
-        let told = Summary::of(&text).text();
+        let output = Summary::of(&text).text();
         assert!(
-            told.contains("2 program images, 1 of them clients, 3 files"),
-            "{told}"
+            output.contains("2 program images, 1 of them clients, 3 files"),
+            "{output}"
         );
         assert!(
-            told.contains("in 1 of them libc's code may not be changed"),
-            "{told}"
+            output.contains("in 1 of them libc's code may not be changed"),
+            "{output}"
         );
         assert!(
-            told.contains("Permission denied") && told.contains("the daemon went away 1 time\n")
+            output.contains("Permission denied")
+                && output.contains("the daemon went away 1 time\n")
         );
-        let lines: Vec<Vec<&str>> = told
+        let lines: Vec<Vec<&str>> = output
             .lines()
             .map(|l| l.split_whitespace().collect())
             .collect();
-        assert!(lines.contains(&vec!["read", "7", "0"]), "{told}");
-        assert!(told.contains("mapped through the mount: 2"), "{told}");
+        assert!(lines.contains(&vec!["read", "7", "0"]), "{output}");
+        assert!(output.contains("mapped through the mount: 2"), "{output}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ Examples:
 Reads every structure of the NVM tier, and all data on tiers below, and compares checksums, while the volume \
 is in use. Data on NVM has no checksum. Exit code 0: all fit; 3: damage was found. Damaged structure is \
 repaired by shale fsck VOLUME.toml --repair when the volume is not mounted; data that is damaged is well \
-again when it is written anew, and what cannot be read of it is gone.";
+again when it is rewritten, and what cannot be read of it is gone.";
 
 /// Arguments of `scrub`.
 #[derive(Debug, clap::Args)]
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
             ..Failure::new(format!("{shown}: {} in what was read", count(errors, "error")))
         }
         .advise(
-            "structure: unmount it, then shale fsck VOLUME.toml --repair; data below NVM: write those blocks anew, \
+            "structure: unmount it, then shale fsck VOLUME.toml --repair; data below NVM: write those blocks again, \
              or remove their files",
         )),
     }
@@ -98,7 +98,7 @@ fn print(args: &Args, report: &ScrubReport) -> Result<()> {
     );
     if report.repaired_blocks > 0 {
         let blocks = count(report.repaired_blocks, "block");
-        say!("{blocks} did not fit, written anew from copies in memory");
+        say!("{blocks} did not fit, rewritten from copies in memory");
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! other than root in `$XDG_RUNTIME_DIR/shale`) with state, socket and log.
 //!
 //! The supervisor makes and removes it. One that is left behind by processes that
-//! were killed is taken away by whoever finds it.
+//! were killed is taken away by the process that finds it.
 
 use crate::failure::{Failure, Result};
 use crate::kept;
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// Whether nobody needs this state any more when `new` comes: of a mount that was given
-    /// up, whoever used it is to hear why.
+    /// up, its user learns why.
     fn is_over(&self, new: &Self) -> bool {
         let replaced = self.mountpoint == new.mountpoint || self.nvm_dir == new.nvm_dir;
         self.is_stale() && (self.failure.is_none() || replaced)
@@ -219,7 +219,7 @@ impl StateDir {
         let beside = self.path.join("state.new");
         let text = serde_json::to_vec_pretty(&self.state)
             .map_err(Failure::because("cannot write the state of the mount"))?;
-        // Whoever uses the mount finds it by this.
+        // A user of the mount finds it by this.
         kept::write(&beside, &text, 0o644)
             .and_then(|()| fs::rename(&beside, &path))
             .map_err(Failure::because(format!(
@@ -314,7 +314,7 @@ fn lock(base: &Path, tell: &dyn Fn(&str)) -> Result<File> {
     let shown = path.display();
     let failed = format!("{shown}: cannot lock it");
     let file = private::open_lock(&path).map_err(Failure::because(&failed))?;
-    let (begun, mut told) = (Instant::now(), false);
+    let (begun, mut reported) = (Instant::now(), false);
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
@@ -334,12 +334,12 @@ fn lock(base: &Path, tell: &dyn Fn(&str)) -> Result<File> {
             return Err(Failure::new(text)
                 .advise("only another shale mount should, for a moment: end that process"));
         }
-        if begun.elapsed() > LOCK_QUIET && !told {
+        if begun.elapsed() > LOCK_QUIET && !reported {
             tell(&format!(
                 "{shown}: waiting for {}, which has locked it",
                 holder()
             ));
-            told = true;
+            reported = true;
         }
         std::thread::sleep(ENDING_LOOK);
     }

@@ -8,7 +8,7 @@
 //! the place, listen, let the daemon open and recover the volume, mount, hand over. A
 //! daemon killed at any moment is followed by another: before `Negotiated` has come the
 //! kernel's first request is still unanswered and is sent again, after it the next
-//! daemon is told what was agreed.
+//! daemon gets what was agreed.
 //!
 //! The supervisor itself may be killed: its daemon then serves until nobody uses the
 //! mount, and unmounts it.
@@ -47,7 +47,7 @@ const FAILED_STARTS_MAX: u32 = 11;
 const SHORT_LIVES_MAX: u32 = 50;
 /// Between two looks at a daemon that has closed its socket and not ended.
 const LINGER_LOOK: Duration = Duration::from_millis(50);
-/// After this time it is told.
+/// After this time it is reported.
 const LINGER_TELL: Duration = Duration::from_secs(1);
 /// Between two tries to lock the volume for the next daemon.
 const LOCK_PAUSE: Duration = Duration::from_millis(250);
@@ -447,7 +447,7 @@ impl Supervisor {
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
         fds.extend(self.mount.as_ref().map(Session::fd));
-        // A daemon that is dead already cannot be told; its end is heard all the same.
+        // A daemon that is dead already cannot be notified; its end is heard all the same.
         let _ = packet::send(&ours, &start, &fds);
         self.dir.state.daemon = Some(Process::of(child.id()));
         if let Err(failure) = self.dir.save() {
@@ -515,12 +515,12 @@ impl Supervisor {
         if let Err(error) = shale_fuse::unmount(&self.dir.state.mountpoint, true) {
             tracing::error!("{error}");
         }
-        // The last descriptor: whoever waits for an answer gets an error.
+        // The last descriptor: a process that waits for an answer gets an error.
         self.mount = None;
         self.fail(reason)
     }
 
-    /// Leaves the reason for whoever comes to unmount.
+    /// Leaves the reason for the process that unmounts.
     fn fail(&mut self, reason: &Failure) -> Result<()> {
         self.dir.state.failure = Some(reason.to_string());
         if let Err(failure) = self.dir.save() {
@@ -564,15 +564,15 @@ fn listen(socket: &OwnedFd, mut child: Child, events: &Sender<Event>) {
 
 /// Waits until a daemon has ended, or until nothing is left of it that could keep out or disturb the next one (`true`).
 fn lingers(child: &Child, events: &Sender<Event>) -> Result<bool> {
-    let (pid, begun, mut told) = (child.id(), Instant::now(), false);
+    let (pid, begun, mut reported) = (child.id(), Instant::now(), false);
     while !child_ends_within(child, LINGER_LOOK)? {
         match left_of(pid) {
             Left::Nothing => {
                 tracing::info!(pid, "threads of the dead daemon wait for the next one");
                 return Ok(true);
             }
-            Left::Thread(which) if !told && begun.elapsed() >= LINGER_TELL => {
-                told = true;
+            Left::Thread(which) if !reported && begun.elapsed() >= LINGER_TELL => {
+                reported = true;
                 let why = format!("process {pid} is dead, but its thread {which} has not ended");
                 tracing::warn!("{why}; the next daemon starts when it has");
                 drop(events.send(Event::Lingers(why)));

@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
     let was_stale = dir
         .as_ref()
         .is_none_or(|d| d.state.is_stale() || d.state.failure.is_some());
-    // Whoever serves a mount of which nothing is known here.
+    // The server of a mount of which nothing is known here.
     let served = dir.is_none() && is_ours && ask::is_served(&place);
     if let (true, Some(mount)) = (served, &mount) {
         let device = Some(&mount.device);
@@ -156,7 +156,7 @@ fn own_processes(dir: &StateDir) -> Vec<u32> {
 /// Waits for the processes of a mount that is gone. `Err`: what keeps them.
 fn wait_for_end(dir: &StateDir, lazy: bool) -> Result<std::result::Result<(), Vec<Holder>>> {
     let waiting = Waiting::start("bringing every log into the volume");
-    let (begun, mut told) = (Instant::now(), None);
+    let (begun, mut reported) = (Instant::now(), None);
     let processes = [Some(dir.state.supervisor), dir.state.daemon];
     for process in processes.into_iter().flatten() {
         let mut next = if lazy { LAZY_WAIT } else { QUIET_WAIT };
@@ -172,12 +172,12 @@ fn wait_for_end(dir: &StateDir, lazy: bool) -> Result<std::result::Result<(), Ve
                 return Ok(Err(holders));
             }
             let now = holders::name(&holders);
-            if let Some(named) = now.as_ref().filter(|_| told != now) {
+            if let Some(named) = now.as_ref().filter(|_| reported != now) {
                 waiting.at(&format!("still in use by {named}"));
                 let shown = dir.state.mountpoint.display();
                 note!("{shown}: unmounted, but still in use by {named}; waiting");
             }
-            told = now;
+            reported = now;
         }
     }
     Ok(Ok(()))

@@ -15,7 +15,7 @@ const WEAR_EVERY: u64 = 32;
 
 impl Ftl {
     /// Cleans until a page can be written; then, if few blocks are free, one that is
-    /// mostly garbage, so that whoever writes does not wait for many at once.
+    /// mostly garbage, so that a writer does not wait for many at once.
     pub(super) fn reclaim(&self, state: &mut State) -> Result<(), BlockError> {
         let slots = self.flash.geometry().pages_per_block * SLOTS as u32;
         let short = |state: &State| {

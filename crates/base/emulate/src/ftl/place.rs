@@ -10,7 +10,7 @@ use crate::zoned::{EraseBlock, PageAt, Zoned};
 /// Who programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
-    /// Whoever uses the device.
+    /// The user of the device.
     Written = 0,
     /// Cleaning.
     Moved = 1,

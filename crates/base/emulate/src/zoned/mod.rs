@@ -5,7 +5,7 @@
 //!   block, the page and the page that is expected, and counted.
 //! * A page has [`OOB_BYTES`] bytes of metadata of its own, programmed with it.
 //! * Erased pages read as ones, metadata too.
-//! * A block goes bad when it is told to ([`Zoned::wear_out`]): from then on to program or erase it fails
+//! * A block goes bad on request ([`Zoned::wear_out`]): from then on to program or erase it fails
 //!   and changes nothing, and what it holds is read.
 //! * Counted: pages read, programmed, moved; blocks erased; attempts out of order.
 //! * Time as in [`UnitTimes`], on a virtual clock or waited for ([`Pace`]).
@@ -365,7 +365,7 @@ impl Zoned {
         self.state.lock().blocks[block.0 as usize].worn
     }
 
-    /// Wears a block out: it can only be read from now on, by whoever opens the image, too.
+    /// Wears a block out: it can only be read from now on, also by a later opener of the image.
     ///
     /// # Errors
     /// What the operating system says of the image.
@@ -517,7 +517,7 @@ impl Zoned {
         Ok(())
     }
 
-    /// Waits until all units have done what they were told.
+    /// Waits until all units have done their requests.
     pub fn flush(&self) {
         let mut state = self.state.lock();
         state.in_flight.clear();

@@ -66,7 +66,7 @@ int main(int argc, char **argv)
         return failed("the write that the daemon's death ended", result);
     if (shale_detach(volume) != -EBUSY || shale_close(file) != 0)
         return failed("close", 0);
-    /* The daemon cannot be told; the handle ends all the same. */
+    /* The daemon cannot be notified; the handle ends all the same. */
     shale_detach(volume);
 
     if ((result = attach(argv[1], &volume)) < 0)

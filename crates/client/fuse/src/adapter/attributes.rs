@@ -107,8 +107,8 @@ fn set_attr(set: &SetattrIn) -> SetAttr {
 }
 
 /// How long attributes are valid. Those of a program with set-user-ID or set-group-ID are asked for
-/// anew at each use: should the bit go by another way than by a request of this kernel, the kernel
-/// must not give its rights to whoever runs the new content.
+/// again at each use: should the bit go by another way than by a request of this kernel, the kernel
+/// must not give its rights to a process that runs the new content.
 fn attr_validity(attr: &Attr, usual: Duration) -> Duration {
     const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
     let program = attr.mode & libc::S_IFMT == libc::S_IFREG && attr.mode & SET_ID != 0;

@@ -77,7 +77,7 @@ pub enum Pages {
         offset: u64,
         /// Number of bytes.
         bytes: u64,
-        /// The kernel does not know that attributes change: it has to be told after it.
+        /// The kernel does not know that attributes change: it has to be notified after it.
         tells: bool,
     },
 }

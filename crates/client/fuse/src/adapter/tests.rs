@@ -25,7 +25,7 @@ const REQUEST: Request = Request {
     opened: false,
 };
 
-/// Answers everything with inode 5, or with an error it is told.
+/// Answers everything with inode 5, or with the error that it is given.
 #[derive(Default)]
 struct Noting {
     asked: Mutex<Vec<String>>,

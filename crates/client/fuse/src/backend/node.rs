@@ -263,14 +263,14 @@ pub struct FilePosition {
 /// Methods are called from several threads at once. Names hold no `/` and no
 /// zero byte, but may be longer than the file system allows (`ENAMETOOLONG`).
 pub trait NodeFs: Send + Sync {
-    /// Whether the caller may keep names of directory `dir` that it is told now, and that
+    /// Whether the caller may cache names of directory `dir` that it gets now, and that
     /// names do not exist there.
     fn keeps_names(&self, _dir: u64) -> bool {
         true
     }
 
     /// Whether the caller may keep attributes that come as the answer to a change. It
-    /// takes them as they are, even if it has been told meanwhile to drop all.
+    /// takes them as they are, even if it has been asked meanwhile to drop all.
     fn keeps_changed(&self) -> bool {
         true
     }
@@ -407,7 +407,7 @@ pub trait NodeFs: Send + Sync {
     ) -> Result<()>;
 
     /// Whether every call is durable when it returns, for as long as the mount lives. Then the
-    /// kernel is told that it need not ask for [`Self::fsync`] and [`Self::fsyncdir`].
+    /// kernel learns that it need not ask for [`Self::fsync`] and [`Self::fsyncdir`].
     fn is_durable_at_return(&self) -> bool {
         false
     }
@@ -488,7 +488,7 @@ pub trait NodeFs: Send + Sync {
 
     /// `XFS_IOC_GOINGDOWN`: behave from now on as if the power had been cut. Flags:
     /// 0 write everything first, 1 write the log first, 2 write nothing. The caller has `CAP_SYS_ADMIN`. What
-    /// it is asked afterwards it need not answer: whoever serves it gives `EIO` to everybody from then on, until the mount ends.
+    /// it is asked afterwards it need not answer: its server gives `EIO` to everybody from then on, until the mount ends.
     fn shutdown(&self, request: &Request, flags: u32) -> Result<()> {
         let _ = (request, flags);
         Err(Errno(libc::ENOTTY))
@@ -498,7 +498,7 @@ pub trait NodeFs: Send + Sync {
     fn drop_all_cached(&self) {}
 
     /// Before attributes of `ino` are asked for: whether the kernel may know its size too
-    /// small, so that it has to be told another way before it gets the answer
+    /// small, so that it has to learn it another way before it gets the answer
     /// ([`last_byte`](Self::last_byte), then [`size_known`](Self::size_known)).
     fn size_is_old(&self, ino: u64) -> bool {
         let _ = ino;
@@ -512,9 +512,9 @@ pub trait NodeFs: Send + Sync {
         None
     }
 
-    /// The kernel was told a size, and the answer; `None`: there was no answer.
-    fn size_known(&self, ino: u64, told: Option<u64>) {
-        let _ = (ino, told);
+    /// The kernel got a size with the answer; `None`: there was no answer.
+    fn size_known(&self, ino: u64, size: Option<u64>) {
+        let _ = (ino, size);
     }
 
     /// The answer to request `unique` has reached the kernel: it will not be sent again.

@@ -19,8 +19,8 @@ use crate::backend::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, Ioctl, NodeFs, Request, Result,
     SetAttr, StatFs, WriteFlags,
 };
+use crate::kernel_cache::kernel_dentries::KernelDentries;
 use crate::kernel_cache::sizes::Sizes;
-use crate::kernel_cache::told::Told;
 use crate::kernel_cache::users::Users;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::transport;
@@ -28,7 +28,7 @@ use crate::serving::transport;
 /// A libfs session, served by FUSE.
 pub struct ShaleFs {
     session: Arc<Session>,
-    told: Told,
+    dentries: KernelDentries,
     users: Users,
     sizes: Sizes,
     /// Name of the mount, for who asks one of its files.
@@ -52,7 +52,7 @@ impl ShaleFs {
         session.serve_kernel(continues);
         Self {
             session,
-            told: Told::new(continues),
+            dentries: KernelDentries::new(continues),
             users: Users::new(continues),
             sizes: Sizes::new(continues),
             name: mounts::name_of(number),
@@ -101,7 +101,7 @@ impl ShaleFs {
         let size = self.session.getattr(&Caller::default(), ino);
         self.sizes.leaves(ino, size.map_or(0, |attr| attr.size));
         let seen = self.session.uses_of(ino);
-        match self.told.drop_all(notifier, ino) {
+        match self.dentries.drop_all(notifier, ino) {
             Err(e) if keeps_nothing(&e) => {}
             Err(error) => tracing::error!(ino, %error, "the kernel keeps what it has"),
             Ok(()) => {}
@@ -109,7 +109,7 @@ impl ShaleFs {
         seen
     }
 
-    /// Whether the kernel may have been told something about `ino` since
+    /// Whether the kernel may have cached something of `ino` since
     /// [`Self::drop_cached`], which gave `seen`, began.
     pub fn used_since(&self, ino: u64, seen: u64) -> bool {
         self.session.uses_of(ino) != seen
@@ -117,7 +117,7 @@ impl ShaleFs {
 
     /// Whether the kernel may hold back what a program writes to `ino` by a shared mapping.
     pub fn holds_back(&self, ino: u64) -> bool {
-        self.told.is_mapped(ino)
+        self.dentries.is_mapped(ino)
     }
 
     /// For how long programs on the mount, other than the processes `besides`, should keep
@@ -145,10 +145,10 @@ impl ShaleFs {
     }
 
     /// Notes who looked a file up. Its number is known only now, so it is asked about again: by
-    /// now a client may have it that was not told of this one.
+    /// now a client may have it that did not learn of this one.
     fn noted(&self, request: &Request, found: shale_libfs::Attr) -> shale_libfs::Attr {
         let file = FileKind::from_mode(found.mode) == Some(FileKind::Regular);
-        if !file || !self.note(request, found.ino, false) || self.told.alone() {
+        if !file || !self.note(request, found.ino, false) || self.dentries.alone() {
             return found;
         }
         let again = self.session.getattr(&caller(request), found.ino);
@@ -168,12 +168,12 @@ impl ShaleFs {
 
     /// So many clients are attached besides this one.
     pub fn set_others(&self, count: usize) {
-        self.told.set_others(count);
+        self.dentries.set_others(count);
     }
 }
 
 /// Ends with the file system that tells of pages. A notification waits for the pages of the
-/// request that told of them, so it reaches them right after they were filled: if the thread runs
+/// request that returned them, so it reaches them right after they were filled: if the thread runs
 /// at once then, before the kernel has the new size, so that nobody can have read them.
 fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
     if let Err(error) = transport::run_at_once() {
@@ -190,17 +190,17 @@ fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
 
 impl NodeFs for ShaleFs {
     fn keeps_names(&self, dir: u64) -> bool {
-        self.told.keeps_names(dir)
+        self.dentries.keeps_names(dir)
     }
 
     fn keeps_changed(&self) -> bool {
-        self.told.alone()
+        self.dentries.alone()
     }
 
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
         // By number, for a file handle: the kernel keeps no name of it.
         if !matches!(name, b"." | b"..") {
-            self.told.name(parent, name);
+            self.dentries.name(parent, name);
         }
         let found = self.session.lookup(&caller(request), parent, name);
         let found = found.map_err(errno)?;
@@ -213,7 +213,7 @@ impl NodeFs for ShaleFs {
         if !self.session.unrefer(ino, count) {
             return;
         }
-        self.told.forget(ino);
+        self.dentries.forget(ino);
         self.users.forget(ino);
         self.sizes.forget(ino);
         if let Err(error) = self.session.forget(ino) {
@@ -264,7 +264,7 @@ impl NodeFs for ShaleFs {
         mode: u32,
         rdev: u32,
     ) -> Result<Attr> {
-        self.told.name(parent, name);
+        self.dentries.name(parent, name);
         self.session
             .mknod(&caller(request), parent, name, mode, rdev.into())
             .map(attr)
@@ -272,7 +272,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
-        self.told.name(parent, name);
+        self.dentries.name(parent, name);
         self.session
             .mkdir(&caller(request), parent, name, mode)
             .map(attr)
@@ -280,7 +280,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.told.name(parent, name);
+        self.dentries.name(parent, name);
         self.session
             .symlink(&caller(request), parent, name, target)
             .map(attr)
@@ -288,7 +288,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.told.name(parent, name);
+        self.dentries.name(parent, name);
         self.session
             .link(&caller(request), ino, parent, name)
             .map(attr)
@@ -315,8 +315,8 @@ impl NodeFs for ShaleFs {
         flags: u32,
     ) -> Result<()> {
         // What the kernel keeps of the one name it keeps of the other from now on.
-        self.told.name(from.0, from.1);
-        self.told.name(to.0, to.1);
+        self.dentries.name(from.0, from.1);
+        self.dentries.name(to.0, to.1);
         self.session
             .rename(&caller(request), from, to, flags)
             .map_err(errno)
@@ -330,7 +330,7 @@ impl NodeFs for ShaleFs {
         mode: u32,
         flags: u32,
     ) -> Result<Attr> {
-        self.told.name(parent, name);
+        self.dentries.name(parent, name);
         self.session
             .create(&caller(request), parent, name, mode, flags)
             .map(|new| attr(self.noted_new(request, new)))
@@ -346,7 +346,7 @@ impl NodeFs for ShaleFs {
 
     fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.note(request, ino, !request.direct);
-        if self.told.is_mapped(ino) {
+        if self.dentries.is_mapped(ino) {
             // A program may change the pages without a word: nobody else may read meanwhile.
             self.session
                 .lease(ino, LeaseMode::Exclusive)
@@ -367,7 +367,7 @@ impl NodeFs for ShaleFs {
     ) -> Result<usize> {
         self.note(request, ino, !request.direct);
         if flags.from_cache {
-            self.told.written_mapped(ino);
+            self.dentries.written_mapped(ino);
         }
         let flags = write_flags(flags);
         let append = flags.append;
@@ -436,7 +436,7 @@ impl NodeFs for ShaleFs {
         plus: bool,
         sink: &mut EntrySink<'_>,
     ) -> Result<()> {
-        self.told.directory(ino);
+        self.dentries.directory(ino);
         self.session
             .readdir(
                 &caller(request),
@@ -447,7 +447,7 @@ impl NodeFs for ShaleFs {
                     let kind = FileKind::from_mode(u32::from(entry.kind) << 12)
                         .unwrap_or(FileKind::Regular);
                     if plus {
-                        self.told.name(ino, entry.name);
+                        self.dentries.name(ino, entry.name);
                     }
                     sink(DirEntry {
                         name: entry.name,
@@ -525,7 +525,7 @@ impl NodeFs for ShaleFs {
             return Ok(self.name.clone().into_bytes());
         }
         if name == mounts::MAPPED.as_bytes() {
-            self.told.written_mapped(ino);
+            self.dentries.written_mapped(ino);
             self.session
                 .lease(ino, LeaseMode::Exclusive)
                 .map_err(errno)?;
@@ -571,7 +571,7 @@ impl NodeFs for ShaleFs {
     fn drop_all_cached(&self) {
         if let Some(stop) = self.stop.get() {
             let all = self.session.kernel_references();
-            self.told.drop_whole(&stop.notifier, &all);
+            self.dentries.drop_whole(&stop.notifier, &all);
         }
     }
 
@@ -587,8 +587,8 @@ impl NodeFs for ShaleFs {
         (read == Ok(1)).then_some(byte[0])
     }
 
-    fn size_known(&self, ino: u64, told: Option<u64>) {
-        match told {
+    fn size_known(&self, ino: u64, size: Option<u64>) {
+        match size {
             Some(size) => self.sizes.known(ino, size),
             None => self.sizes.given_up(ino),
         }

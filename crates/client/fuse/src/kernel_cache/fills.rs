@@ -3,7 +3,7 @@
 //! A write past the kernel's pages (`O_DIRECT`) has the kernel drop its pages before the request and
 //! after the answer; `fallocate` and `copy_file_range` after it. In between somebody may read the file
 //! through the pages: the kernel asks, gets the bytes from before, and keeps them until the answer has
-//! come. Meanwhile the change is done, and whoever reads past the pages sees it. So such a change drops
+//! come. Meanwhile the change is done, and a reader that bypasses the page cache sees it. So such a change drops
 //! the pages itself, and is done only if none has been filled since; what would fill one while it is
 //! done waits. Bytes that were given out before are then in a page that was dropped, or under the
 //! lock of one, for which dropping waits (DESIGN §31).

@@ -11,9 +11,9 @@
 
 pub(crate) mod delayed_replies;
 pub(crate) mod fills;
+pub(crate) mod kernel_dentries;
 pub(crate) mod late;
 pub(crate) mod overtaken;
 pub(crate) mod peek;
 pub(crate) mod sizes;
-pub(crate) mod told;
 pub(crate) mod users;

@@ -2,7 +2,7 @@
 //!
 //! What a program writes the kernel puts into a page, lets go of the page, and then asks. If a
 //! notification drops the page in between (another client wanted the file) and somebody reads, the
-//! kernel asks for the page anew. That read may be answered before the write is done, and its page
+//! kernel asks for the page again. That read may be answered before the write is done, and its page
 //! is kept: all programs on the mount would read the bytes from before, long after the write has
 //! returned. (Memory pressure drops no such page: the write refers to it.)
 //!

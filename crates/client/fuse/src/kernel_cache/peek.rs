@@ -39,11 +39,11 @@ impl Peeks {
         let (sender, receiver) = sync_channel(1);
         self.waiting.lock().insert(number, sender);
         let asked = notifier.retrieve(ino, offset, bytes, number);
-        let told = asked
+        let replies = asked
             .ok()
             .and_then(|()| receiver.recv_timeout(WAIT_MAX).ok());
         self.waiting.lock().remove(&number);
-        told
+        replies
     }
 
     /// The kernel has answered: the whole message. An answer for a process before this one is for nobody.

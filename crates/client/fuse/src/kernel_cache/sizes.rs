@@ -19,19 +19,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Files that are known to have been told since a process before this one. When there are more, nothing
+/// Files whose size the kernel got since a process before this one. When there are more, nothing
 /// is known of any: their next answers are held back once more.
-const TOLD_MAX: usize = 1 << 16;
-/// Whoever takes a file away waits so long at most for answers that are held back.
+const KNOWN_MAX: usize = 1 << 16;
+/// A caller that takes a file away waits so long at most for answers that are held back.
 const HELD_BACK_MAX: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 struct State {
-    /// Files that were away since the kernel was told their size, and the largest size that it
+    /// Files that were away since the kernel got their size, and the largest size that it
     /// may know.
     away: HashMap<u64, u64>,
-    /// If a process before this one knew more: files of which the kernel was told since.
-    told: HashSet<u64>,
+    /// If a process before this one knew more: files whose size the kernel got since.
+    known: HashSet<u64>,
     /// Answers that are held back.
     held: HashMap<u64, u32>,
 }
@@ -46,17 +46,17 @@ pub(crate) struct Sizes {
 }
 
 impl State {
-    /// The kernel has been told of a file since a process before this one.
-    fn note_told(&mut self, ino: u64) {
-        if self.told.len() >= TOLD_MAX {
-            self.told = HashSet::new();
+    /// The kernel has got the size of a file since a process before this one.
+    fn note_known(&mut self, ino: u64) {
+        if self.known.len() >= KNOWN_MAX {
+            self.known = HashSet::new();
         }
-        self.told.insert(ino);
+        self.known.insert(ino);
     }
 
     /// The largest size that the kernel may know of a file that was away.
     fn away(&self, ino: u64, continues: bool) -> Option<u64> {
-        let unknown = continues && !self.told.contains(&ino);
+        let unknown = continues && !self.known.contains(&ino);
         self.away.get(&ino).copied().or(unknown.then_some(0))
     }
 }
@@ -114,7 +114,7 @@ impl Sizes {
             _ => {
                 state.away.remove(&ino);
                 if self.continues {
-                    state.note_told(ino);
+                    state.note_known(ino);
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Sizes {
             let mut state = self.state.lock();
             state.away.remove(&ino);
             if self.continues {
-                state.note_told(ino);
+                state.note_known(ino);
             }
         }
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_what_a_process_before_told() {
+    fn nothing_is_known_of_what_a_process_before_answered() {
         let sizes = Sizes::new(true);
         assert!(sizes.hold_back(5) && sizes.may_be_small(5, 0));
         sizes.known(5, 10);
@@ -195,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn not_all_files_that_were_told_are_remembered() {
+    fn not_all_known_files_are_remembered() {
         let sizes = Sizes::new(true);
-        (0..3 * TOLD_MAX as u64).for_each(|ino| sizes.forget(ino));
-        assert!(sizes.state.lock().told.len() <= TOLD_MAX);
+        (0..3 * KNOWN_MAX as u64).for_each(|ino| sizes.forget(ino));
+        assert!(sizes.state.lock().known.len() <= KNOWN_MAX);
         assert!(sizes.hold_back(1), "it is as if nothing were known");
-        assert!(!sizes.hold_back(3 * TOLD_MAX as u64 - 1));
+        assert!(!sizes.hold_back(3 * KNOWN_MAX as u64 - 1));
     }
 
     #[test]

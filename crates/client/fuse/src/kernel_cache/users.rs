@@ -212,10 +212,10 @@ mod tests {
         assert!(users.note(5, own, true) && !users.note(5, own, false));
         assert_eq!(users.besides(5, &[1, own as i32]), None);
         assert!(users.besides(5, &[1]).is_some_and(|left| left <= IN_USE));
-        let (told, tid) = std::sync::mpsc::channel();
+        let (tids, tid) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            told.send(rustix::thread::gettid().as_raw_pid() as u32).ok();
+            tids.send(rustix::thread::gettid().as_raw_pid() as u32).ok();
             ended.recv().ok();
         });
         users.note(5, tid.recv().unwrap(), true);

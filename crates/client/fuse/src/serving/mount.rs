@@ -34,7 +34,7 @@ pub struct MountOptions {
     /// Refuse to change anything. Default `false`.
     pub read_only: bool,
     /// Ignore set-user-ID and set-group-ID of programs. Default `false`: the volume is
-    /// served by its owner, and whoever can mount it could do as much.
+    /// served by its owner, and any user that can mount it could do as much.
     pub nosuid: bool,
     /// Do not open device nodes. Default `false`.
     pub nodev: bool,
@@ -122,7 +122,7 @@ fn mount_directly(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -
 }
 
 /// Has the set-user-ID program of libfuse mount, which any user may. It opens the device
-/// itself and sends the descriptor over a socket it is told of.
+/// itself and sends the descriptor over a socket that it is given.
 fn mount_with_helper(mountpoint: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let mut words = format!(
         "{},fsname={},subtype={SUBTYPE}",
@@ -189,7 +189,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), FuseError> {
     take_away(mountpoint, flags(lazy))
 }
 
-/// As [`unmount`], for a mount that nobody will ever serve again: as far as this user may, whoever waits for an answer
+/// As [`unmount`], for a mount that nobody will ever serve again: as far as this user may, a process that waits for an answer
 /// gets an error, whether it could be unmounted or not.
 ///
 /// # Errors

@@ -76,7 +76,7 @@ impl Notifier {
         Self { senders, overtaken }
     }
 
-    /// Drops attributes, and data as told, of an inode that was changed by
+    /// Drops attributes, and the given data, of an inode that was changed by
     /// somebody else. Dirty pages of shared mappings are written back first.
     ///
     /// # Errors

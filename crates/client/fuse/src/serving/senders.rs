@@ -77,7 +77,7 @@ fn send_all(device: &Alone, messages: &Receiver<Vec<u8>>, done: &SyncSender<io::
 pub(crate) struct Senders {
     device: Arc<Device>,
     idle: Mutex<Vec<Sender>>,
-    told: AtomicBool,
+    warned: AtomicBool,
 }
 
 impl Senders {
@@ -85,7 +85,7 @@ impl Senders {
         Self {
             device,
             idle: Mutex::default(),
-            told: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         }
     }
 
@@ -100,8 +100,8 @@ impl Senders {
         let sender = match idle.map_or_else(|| Sender::start(&self.device), Ok) {
             Ok(sender) => sender,
             Err(error) => {
-                if !self.told.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "notifications are sent by whoever has them: \
+                if !self.warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "notifications are sent by any thread that has one: \
                         a kill at the wrong moment may keep the next daemon out");
                 }
                 return self.device.notify(&message);

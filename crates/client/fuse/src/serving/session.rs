@@ -46,8 +46,8 @@ use crate::serving::senders::Senders;
 use crate::serving::transport::{BUFFER_BYTES, Device, LockedBuf, Received, Wakeable};
 use crate::serving::wire::{InHeader, OutHeader, UNIQUE_RESENT, WriteIn, opcode};
 
-/// Called with what kernel and server agreed on, before the kernel is told; and once more when the file system is shut
-/// down, before who did it is told. Must
+/// Called with what kernel and server agreed on, before the kernel gets it; and again when the file system is shut
+/// down, before the caller gets its answer. Must
 /// return only when the supervisor has it.
 pub type OnInit = dyn Fn(&MountInfo) + Send + Sync;
 
@@ -55,7 +55,7 @@ pub type OnInit = dyn Fn(&MountInfo) + Send + Sync;
 pub struct ServeOptions {
     /// Number of threads that take requests, at least 1. Default: [`ServeOptions::readers`].
     pub threads: usize,
-    /// How long a name stays cached in the kernel. Default 1 hour: whoever changes
+    /// How long a name stays cached in the kernel. Default 1 hour: a process that changes
     /// names by another way has to tell, with [`Notifier::inval_entry`].
     pub entry_timeout: Duration,
     /// How long it stays cached that a name does not exist. Default 1 hour.
@@ -261,8 +261,8 @@ impl Session {
     }
 
     /// Takes over a mount whose server is gone: asks at once for all unanswered
-    /// requests. `info` is what the supervisor was told last, or
-    /// [`MountInfo::new`] if it never was told anything.
+    /// requests. `info` is what the supervisor got last, or
+    /// [`MountInfo::new`] if it never got anything.
     ///
     /// # Errors
     /// [`FuseError::Resend`] if the kernel cannot, or the mount is gone.
@@ -438,7 +438,7 @@ impl Session {
                 Received::Nothing => continue,
                 Received::Gone => return Ok(Ended::Unmounted),
             };
-            // Left unanswered it is sent again to whoever adopts the mount; only what
+            // Left unanswered it is sent again to the process that adopts the mount; only what
             // would not be is served.
             if self.stop.stopping.load(Ordering::SeqCst) && !is_forget(header.opcode) {
                 break;
@@ -530,7 +530,7 @@ impl Session {
         dropper.resolve(&self.peeks, &self.notifier(), &done);
     }
 
-    /// What a request is told that is not served: after a shutdown all but what unmounting needs; and changes of the
+    /// What a request gets that is not served: after a shutdown all but what unmounting needs; and changes of the
     /// flags of inodes, if nobody has asked who may.
     fn refuses(&self, header: &InHeader, message: &[u8]) -> Option<i32> {
         if self.is_down.load(Ordering::Acquire) {

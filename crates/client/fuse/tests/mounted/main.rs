@@ -319,7 +319,7 @@ fn listing_of_3000_names() {
 }
 
 #[test]
-fn cached_until_told() {
+fn cached_until_notified() {
     let Some(m) = Mounted::new() else { return };
     fs::write(m.path("f"), b"old").unwrap();
     let file = File::open(m.path("f")).unwrap();
@@ -381,7 +381,7 @@ fn cached_until_told() {
     }
 }
 
-/// The page of a write is dropped on the write's way, and filled anew before it is done.
+/// The page of a write is dropped on the write's way, and filled again before it is done.
 #[test]
 fn a_write_that_a_read_overtakes_is_seen_when_it_has_returned() {
     let Some(m) = Mounted::new() else { return };

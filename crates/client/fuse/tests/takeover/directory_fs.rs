@@ -19,7 +19,7 @@ pub struct DirectoryFs {
     root: PathBuf,
     /// Files by the inode numbers they have there, which a successor finds again.
     files: Mutex<HashMap<u64, Arc<File>>>,
-    /// Told which inode is read, before the answer.
+    /// Gets which inode is read, before the answer.
     reads: Box<dyn Fn(u64) + Send + Sync>,
 }
 

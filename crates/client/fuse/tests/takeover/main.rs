@@ -1,7 +1,7 @@
 //! Daemons that are killed again and again, seen from programs: not at all.
 //!
 //! The test process is the supervisor: it mounts and keeps the descriptor. Its
-//! children (this same program, told by its environment) adopt the mount, serve it
+//! children (this same program, as its environment says) adopt the mount, serve it
 //! and get killed, while threads of the test process use it and check every result.
 
 mod directory_fs;
@@ -44,7 +44,7 @@ fn child_serves() {
         Err(_) => MountInfo::new(),
     };
     let session = Session::adopt(device, info).unwrap();
-    let told = state.to_owned();
+    let dir = state.to_owned();
     let options = ServeOptions {
         threads: 2,
         // Names and attributes are asked for each time, for more requests to lose.
@@ -52,11 +52,11 @@ fn child_serves() {
         attr_timeout: Duration::ZERO,
         on_init: Some(Box::new(move |info| {
             if std::env::var(HANG_IN_INIT).is_ok() {
-                fs::write(told.join("hanging"), b"").unwrap();
+                fs::write(dir.join("hanging"), b"").unwrap();
                 thread::sleep(Duration::from_secs(3600));
             }
-            fs::write(told.join("info.new"), info.to_bytes()).unwrap();
-            fs::rename(told.join("info.new"), told.join("info")).unwrap();
+            fs::write(dir.join("info.new"), info.to_bytes()).unwrap();
+            fs::rename(dir.join("info.new"), dir.join("info")).unwrap();
         })),
         ..ServeOptions::default()
     };

@@ -4,7 +4,7 @@
 //! daemon's word for the inode has the same generation; a call looks inside the read section, so
 //! that the daemon waits for it before somebody else gets the lease. The daemon's words
 //! are shared by several inodes: when one of them is taken away all have to be asked for
-//! again, and most are told that nothing was lost.
+//! again, and most learn that nothing was lost.
 //!
 //! Invariant: who says that a node's word stands has brought the node up to date. So
 //! asking, loading and setting the word are one step: one thread at a time per inode.
@@ -145,7 +145,7 @@ impl Session {
 
     fn up_to_date(&self, node: Arc<Node>, fresh: bool) -> std::result::Result<Arc<Node>, Stop> {
         if fresh {
-            // Should loading fail, the next one to ask will not be told again.
+            // Should loading fail, the next one to ask will not be notified again.
             node.lease.clear();
         }
         if !node.lease.was_set() {

@@ -230,7 +230,7 @@ impl<'s> Op<'s> {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
             self.session.nodes.remove(node);
-            // Who still has the node looks the inode up anew.
+            // Who still has the node looks the inode up again.
             node.lease.clear();
             return Stop::Lease(node.ino, LeaseMode::Shared);
         }
@@ -243,7 +243,7 @@ impl<'s> Op<'s> {
     }
 
     /// Why a run stops that finds its inode removed. A name that it has followed leads elsewhere by
-    /// now; who gave a number is told.
+    /// now; the giver of a number is notified.
     pub(crate) fn gone(&self) -> Stop {
         if self.by_name.get() {
             Stop::Again

@@ -52,7 +52,7 @@ impl Pauses {
         self.ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Whoever finds out that so much of a ring of `ring` bytes is in use, after `published`, has to
+    /// A caller that finds that so much of a ring of `ring` bytes is in use, after `published`, has to
     /// pause so long, in nanoseconds; 0: not now. Of several threads one pauses for what all have logged.
     fn due(&self, in_use: u64, published: u64, ring: u64) -> u64 {
         let last = self.last.load(Ordering::Relaxed);

@@ -46,9 +46,9 @@ pub fn prepare_thread() {
 
 /// In a child that libc does not know of, by a system call of the program's own: its one thread is inside
 /// of no call and has no number.
-pub fn begin_anew_in_child() {
+pub fn reset_in_child() {
     in_child();
-    shale_sys::asymmetric::begin_anew_in_child();
+    shale_sys::asymmetric::reset_in_child();
 }
 
 extern "C" fn in_child() {

@@ -39,7 +39,7 @@ pub(crate) const INODE_BYTES: u64 = BLOCK_BYTES as u64 + 128;
 const EXTENT_BYTES: u64 = UNIT;
 
 /// What a change of content may add that brings `new` blocks, and writes `blocks` blocks
-/// anew with those.
+/// again with those.
 pub(crate) fn content_bytes(new: u64, blocks: u64) -> u64 {
     blocks_bytes(new) + TREE_BYTES + EXTENT_BYTES * blocks
 }
@@ -49,9 +49,9 @@ pub(crate) fn content_blocks(free: u64) -> u64 {
     blocks_bytes(free).saturating_sub(TREE_BYTES) / (BLOCK_BYTES as u64 + EXTENT_BYTES)
 }
 
-/// Blocks that are not told as free: a new file, its name, and its last block need so much space beyond
+/// Blocks that are not reported as free: a new file, its name, and its last block need so much space beyond
 /// what they fill.
-pub(crate) const UNTOLD_BLOCKS: u64 = 8;
+pub(crate) const HIDDEN_BLOCKS: u64 = 8;
 
 /// What a change may add that cuts a file's extents and gives back `freed` blocks for
 /// certain: nothing from two on.
@@ -115,7 +115,7 @@ impl Reservation {
 }
 
 impl Op<'_> {
-    /// Space for writing `blocks` blocks anew, of which the file gets `new`.
+    /// Space for writing `blocks` blocks again, of which the file gets `new`.
     pub(crate) fn need_content(&mut self, new: u64, blocks: u64) -> Result<(), Stop> {
         match self.session.is_tiered() {
             false => self.reserve_space(content_bytes(new, blocks)),
@@ -156,7 +156,7 @@ mod tests {
                 "{free}"
             );
         }
-        assert!(content_bytes(1, 1) + INODE_BYTES + TREE_BYTES < blocks_bytes(UNTOLD_BLOCKS));
+        assert!(content_bytes(1, 1) + INODE_BYTES + TREE_BYTES < blocks_bytes(HIDDEN_BLOCKS));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a call meets with while it begins anew, and when it gives up.
+//! What a call meets with while it restarts, and when it gives up.
 //!
 //! Who finds that something has changed since it was looked up looks once more. That may be so for
 //! as long as another thread is held up, of this process or of the daemon: so a call gives up
@@ -13,12 +13,12 @@ use std::time::Duration;
 const PATIENCE: u32 = 8;
 /// Times that one inode is asked for that does not exist.
 const MISSING_MAX: u32 = 8;
-/// Runs that begin anew at once. Most need one.
+/// Runs that restart at once. Most need one.
 const AT_ONCE: u32 = 100;
 /// Time between later ones: the first, and the longest.
 const BACKOFF_MIN: Duration = Duration::from_micros(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(2);
-/// For so long at least a call begins anew: as long as the daemon waits for who is held up inside
+/// For so long at least a call restarts: as long as the daemon waits for who is held up inside
 /// a call. Sleeps are counted as they were asked for: on a busy machine it takes longer.
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_what_is_not_there_is_told_at_last() {
+    fn a_lookup_of_a_missing_inode_ends() {
         let mut search = Search::default();
         for ino in [5, 6, 5, 6, 5, 6, 5, 6, 5] {
             assert!(search.looks_again(ino), "another one each time");

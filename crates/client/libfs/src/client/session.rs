@@ -5,7 +5,7 @@
 //! volume, leases, numbers) while it is outside of the read section and locks; then it enters
 //! the read section, takes node locks, appends at most one transaction to the log, and
 //! leaves. When something is missing on the way it leaves, gets it and starts
-//! anew, having changed nothing.
+//! again, having changed nothing.
 
 use crate::client::grants::{BlockRun, Blocks, InodeNumbers, Runs, within_segments};
 use crate::client::kept::Permits;
@@ -311,7 +311,7 @@ impl Session {
                     return Ok(value);
                 }
                 Err(Stop::Rights(ino, bits)) => {
-                    // Gives its space in the log back: whoever takes the rights away waits for some.
+                    // Gives its space in the log back: a client that takes the rights away waits for some.
                     drop(op);
                     self.take_rights(caller, ino, bits)?;
                     op = Op::new(self, caller, thread, admitted(need.log)?);

@@ -71,7 +71,7 @@ pub(crate) fn find(
 }
 
 /// The entry `name` of a directory, or the lowest key that is free for it. `ENOSPC` if
-/// all names with this hash that can be told apart are there.
+/// all names with this hash that can be distinguished are there.
 pub(crate) fn slot(
     session: &Session,
     dir: &NodeState,

@@ -22,7 +22,7 @@ impl Session {
     }
 
     /// Sets the flags of a file or directory, in one transaction. Who may do that has been decided before: the
-    /// owner, and for immutable and append-only whoever has `CAP_LINUX_IMMUTABLE`. Errors: `ENOTTY` for
+    /// owner, and for immutable and append-only callers with `CAP_LINUX_IMMUTABLE`. Errors: `ENOTTY` for
     /// anything else, `EOPNOTSUPP` for flags that are not of [`CHANGEABLE`], `EPERM` for others of what is and stays
     /// immutable.
     pub fn set_inode_flags(&self, caller: &Caller, ino: u64, flags: u32) -> Result<()> {

@@ -1,5 +1,5 @@
 //! What a session that serves a kernel keeps for it: which inodes the kernel has
-//! references to, and which it may have been told something about recently.
+//! references to, and which it may have cached something of recently.
 //!
 //! Both are changed inside the read section and under a lease on the inode, so a caller that took the
 //! lease and waited for a grace period sees everything (DESIGN §9).
@@ -43,12 +43,12 @@ impl Kernel {
         &self.used[(hash(ino) >> 52) as usize % BUCKETS]
     }
 
-    /// The kernel may be told something about the inode.
+    /// The kernel may cache something of the inode.
     pub(crate) fn note_use(&self, ino: u64) {
         self.bucket(ino).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The kernel gets a reference. Whoever finds none after it has read the count of uses finds that
+    /// The kernel gets a reference. A caller that finds none after it has read the count of uses finds that
     /// count changed.
     pub(crate) fn refer(&self, ino: u64) {
         *self.shard(ino).lock().entry(ino).or_default() += 1;

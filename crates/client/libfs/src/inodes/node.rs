@@ -351,7 +351,7 @@ impl Nodes {
         while dead.front().is_some_and(|(end, _)| *end <= digested) {
             if let Some((_, node)) = dead.pop_front() {
                 self.remove(&node);
-                // Who still has the node looks the inode up anew.
+                // Who still has the node looks the inode up again.
                 node.lease.clear();
             }
         }

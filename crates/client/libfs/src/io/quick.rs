@@ -1,6 +1,6 @@
 //! The short way of a read (DESIGN §8): bytes that lie in one place, in NVM or in the log, of a file whose
 //! lease stands. It looks at what mostly is so, in the order of the long way; where something is
-//! not, that way (`read.rs`) begins anew and finds out what to do.
+//! not, that way (`read.rs`) restarts and finds out what to do.
 
 use crate::client::read_section::ReadSection;
 use crate::client::reader_slot::number;

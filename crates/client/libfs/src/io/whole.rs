@@ -212,7 +212,7 @@ impl Places {
         Self::stolen(bytes, Runs::new())
     }
 
-    /// Writes the blocks anew, inside of the inode's lock, if the call begins elsewhere in a block than was
+    /// Writes the blocks again, inside of the inode's lock, if the call begins elsewhere in a block than was
     /// thought when they were written: what is appended to had become longer. Repeating the call could
     /// go on for ever while others append.
     fn fit(&mut self, op: &Op<'_>, offset: u64, data: &[u8]) -> std::result::Result<(), Stop> {

@@ -2,7 +2,7 @@
 //!
 //! A block is known by its address and how often its zone was erased: together they name the same
 //! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves the read section and
-//! locks, gets them, and begins anew; with what the volume then says it looks again. What the
+//! locks, gets them, and restarts; with what the volume then says it looks again. What the
 //! daemon could not read is remembered until the call that wanted it has come back and heard so.
 
 use crate::client::session::{Session, final_errno};
@@ -60,7 +60,7 @@ impl State {
         };
         match found {
             Ok(_) => self.0.used(key),
-            // Whoever comes next tries again.
+            // The next caller tries again.
             Err(_) => drop(self.0.take(key)),
         }
         Some(found)

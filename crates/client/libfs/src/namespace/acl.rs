@@ -118,7 +118,7 @@ impl Op<'_> {
         if new == old {
             return Ok(None);
         }
-        // As long as before, and written anew.
+        // As long as before, and rewritten.
         let bytes = encoded_bytes(attrs);
         self.reserve_space(blocks_bytes(
             most_blocks(bytes).saturating_sub(blocks(bytes)),

@@ -5,7 +5,7 @@
 //! name. One that is in use becomes an orphan; a `Free` record ends it when its last
 //! user goes. Who uses an inode is counted in [`Node::handles`], which only grows
 //! under the inode's lock and while it has a name; the kernel's uses are known by
-//! their end ([`Session::forget`]). That another client uses it is told with the lease.
+//! their end ([`Session::forget`]). That another client uses it is reported with the lease.
 
 use crate::client::op::Op;
 use crate::client::reservation::TREE_BYTES;
@@ -174,7 +174,7 @@ impl Session {
                     FoundInode::None | FoundInode::Below { .. } => false,
                 });
             };
-            // Whoever has the lease by now may have taken its last name.
+            // The client that has the lease by now may have taken its last name.
             let node = if node.lease.was_set() {
                 op.node(ino)?
             } else {
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// Frees inodes without names whose users have all gone without freeing them: killed,
-    /// or too many to be told apart. Only those that the volume knows and that nobody
+    /// or too many to be distinguished. Only those that the volume knows and that nobody
     /// holds a lease on, at most [`SWEEP_MAX`] of them; gives their number.
     ///
     /// # Errors
@@ -280,7 +280,7 @@ impl Op<'_> {
         find(self.session, &state, name)
     }
 
-    /// Starts anew unless `name` is still what it was when it was looked up.
+    /// Restarts unless `name` is still what it was when it was looked up.
     pub(crate) fn unchanged(
         &self,
         dir: &NodeState,

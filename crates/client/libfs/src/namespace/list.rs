@@ -211,7 +211,7 @@ impl Session {
                 Err(_) => Ok(None),
             });
         }
-        // Only a kernel is told so many attributes that it did not ask for.
+        // Only a kernel gets so many attributes that it did not ask for.
         let Some(kernel) = self.kernel.get() else {
             return Ok(None);
         };

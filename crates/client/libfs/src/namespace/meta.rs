@@ -1,7 +1,7 @@
 //! Attributes of inodes, targets of symbolic links, sizes of the file system.
 
 use crate::client::op::Op;
-use crate::client::reservation::UNTOLD_BLOCKS;
+use crate::client::reservation::HIDDEN_BLOCKS;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp, without_set_id};
@@ -147,11 +147,11 @@ impl Session {
     /// Sizes of the file system. Brings what is logged into the volume first.
     pub fn statfs(&self) -> Result<StatFs> {
         let space = self.space()?;
-        let told = |blocks: u64| blocks.saturating_sub(UNTOLD_BLOCKS);
+        let usable = |blocks: u64| blocks.saturating_sub(HIDDEN_BLOCKS);
         Ok(StatFs {
             block_bytes: BLOCK_BYTES as u32,
-            blocks: told(space.total),
-            blocks_free: told(space.free),
+            blocks: usable(space.total),
+            blocks_free: usable(space.free),
             files: space.inodes_used + space.inodes_free,
             files_free: space.inodes_free,
             name_bytes_max: NAME_BYTES_MAX as u32,

@@ -74,7 +74,7 @@ impl PathCache {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// To be read before a walk that [`Self::note`] is told about.
+    /// To be read before a walk that [`Self::note`] is given.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

@@ -71,7 +71,7 @@ fn permitted(
     want: u32,
 ) -> Result<()> {
     if let Some(kind) = AclKind::of(name) {
-        // What no list can be set of is told before who asks matters.
+        // That no list can be set on something is decided before who asks matters.
         let none = inode.is_symlink() || kind == AclKind::Default && !inode.is_dir();
         let barred = want == WRITE && !none && !owns(caller, inode);
         return if barred { Err(Errno::PERM) } else { Ok(()) };

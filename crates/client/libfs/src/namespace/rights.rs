@@ -1,10 +1,10 @@
-//! Rights that a program file gives whoever runs it: set-user-ID, set-group-ID, and the capabilities of
+//! Rights that a program file gives a process that runs it: set-user-ID, set-group-ID, and the capabilities of
 //! `security.capability`. A change of its content takes them away, as on ext4:
 //!
 //! * set-user-ID, and set-group-ID of what the group may execute, if the writer has no privilege. The
 //!   record of the change does that itself (`KILL_SUID`);
 //! * set-group-ID of what the group may not execute, if the writer has no privilege and is not in
-//!   the group; and a capability, whoever writes. Both go by records of their own, before the change.
+//!   the group; and a capability, by any writer. Both go by records of their own, before the change.
 //!
 //! The kernel has its own copy of the mode and reads it when a program is started, without asking.
 //! A change by way of the mount has the kernel take the rights away first (the front end's

@@ -3,7 +3,7 @@
 //! A walk happens inside the read section and takes one directory's lock at a time, in the run in which
 //! what it finds is used: no other client can change that before the run is over. Another
 //! thread of this one can: an operation on names looks them up again under the locks that it
-//! needs, and the run begins anew if they stand for something else by then.
+//! needs, and the run restarts if they stand for something else by then.
 
 use crate::client::op::Op;
 use crate::errno::{Errno, Stop};

@@ -1,4 +1,4 @@
-//! What `statfs` says is free can be had: by `fallocate`, by writes of any size, by whoever asks.
+//! What `statfs` says is free can be had: by `fallocate`, by writes of any size, by a caller that asks.
 
 use crate::place::{ME, Place};
 use shale_format::Ino;
@@ -6,7 +6,7 @@ use shale_libfs::{Errno, Session, WriteFlags};
 
 const BLOCK: u64 = 4096;
 /// Tells nobody that it is free, for a new file and its name.
-const UNTOLD: u64 = 8;
+const HIDDEN: u64 = 8;
 
 fn file(session: &Session, name: &str) -> u64 {
     let made = session.create(&ME, Ino::ROOT.0, name.as_bytes(), 0o644, 0);
@@ -59,7 +59,7 @@ fn what_is_free_can_be_allocated() {
     }
     // More than there is leaves nothing behind.
     let ino = file(&session, "f");
-    let more = (all + UNTOLD + 1) * BLOCK;
+    let more = (all + HIDDEN + 1) * BLOCK;
     assert_eq!(session.fallocate(&ME, ino, 0, 0, more), Err(Errno::NOSPC));
     let attr = session.getattr(&ME, ino).unwrap();
     assert_eq!((attr.size, attr.blocks), (0, 0));
@@ -127,6 +127,6 @@ fn clients_that_do_nothing_keep_little_from_others() {
     let (had, left) = (size / BLOCK, free(&session));
     assert!(
         had > begun / 100 * 90,
-        "{had} of {begun} blocks had, {all} told, then {left}"
+        "{had} of {begun} blocks had, {all} reported, then {left}"
     );
 }

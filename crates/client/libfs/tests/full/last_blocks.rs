@@ -101,7 +101,7 @@ fn appends_read_nothing(tier: TierId) {
     place.check();
 }
 
-/// A block that was some file's last is found no more when its zone was erased and written anew.
+/// A block that was some file's last is found no more when its zone was erased and rewritten.
 #[test]
 fn what_was_kept_is_not_found_behind_an_erasure() {
     let mut place = Place::new(34);
@@ -128,7 +128,7 @@ fn what_was_kept_is_not_found_behind_an_erasure() {
             }
             again.map(|fb| (ino, fb))
         })
-        .expect("the zone is written anew");
+        .expect("the zone is rewritten");
     let reader = place.attach(false);
     let mut block = [0; BLOCK_BYTES];
     reader.read(&ME, ino, fb * BLOCK, &mut block).unwrap();

@@ -1,4 +1,4 @@
-//! A seeded load that keeps a model of what it was told is done.
+//! A seeded load that keeps a model of what calls returned.
 
 use crate::place::ME;
 use shale_format::Ino;
@@ -54,7 +54,7 @@ pub struct Load {
     next_name: u64,
     /// Longest name that is made.
     name_bytes: u64,
-    /// Calls that were told ENOSPC.
+    /// Calls that got ENOSPC.
     pub refused: u64,
 }
 
@@ -93,7 +93,7 @@ impl Load {
         }
     }
 
-    /// Goes on with another session, after the daemon has come anew.
+    /// Goes on with another session, after the daemon has come again.
     pub fn go_on(&mut self, session: Arc<Session>) {
         self.session = session;
         for ino in self.orphans.drain(..) {

@@ -125,8 +125,8 @@ fn a_bad_block_that_is_changed_in_part_is_lost_and_nothing_else() {
     session.digest().unwrap();
     verify(&session, ino);
     let status = place.daemon().status_values();
-    let told = status.digest.last_error.expect("it is told");
-    assert!(told.contains("cannot be read"), "{told}");
+    let error = status.digest.last_error.expect("it is reported");
+    assert!(error.contains("cannot be read"), "{error}");
     assert_eq!(status.bad_blocks.len(), 3);
     session.detach().unwrap();
     drop(session);
@@ -190,7 +190,7 @@ fn a_zone_with_a_bad_block_alone_does_not_keep_others_from_being_cleaned() {
     place.check();
 }
 
-/// The block in which a file ends is kept in memory when it goes below: from there a bad one is given, and written anew.
+/// The block in which a file ends is kept in memory when it goes below: from there a bad one is given, and rewritten.
 #[test]
 fn a_bad_block_of_which_there_is_a_copy_is_repaired() {
     let mut place = Place::new(34);

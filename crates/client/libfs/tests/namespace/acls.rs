@@ -73,7 +73,7 @@ fn a_list_decides_on_every_way() {
                 let found = who.map(|who| may(&session.tree(caller(who)), b"/d/f"));
                 assert_eq!(found, expected, "step {step}");
             }
-            // From memory, from the log, from the volume, and read anew.
+            // From memory, from the log, from the volume, and read again.
             sessions[step % 2].digest().unwrap();
         }
     }

@@ -1,4 +1,4 @@
-//! Two clients of one volume: what one has opened lives until it closes it, whoever removes
+//! Two clients of one volume: what one has opened lives until it closes it, a caller that removes
 //! its name; readers do not disturb each other; nothing is ever missing that has a name
 //! all the time.
 
@@ -230,7 +230,7 @@ fn a_lock_file_goes_to_and_fro() {
     lock_file(true);
 }
 
-/// A short way to an inode number leads to what the number means now, whoever wrote,
+/// A short way to an inode number leads to what the number means now, a caller that wrote,
 /// removed, or made a file of that number meanwhile.
 #[test]
 fn a_short_way_never_leads_to_what_was() {

@@ -1,4 +1,4 @@
-//! A client that is still there when its daemon is not: what it was told stays true, and from
+//! A client that is still there when its daemon is not: what it got stays true, and from
 //! then on every call says that it is not served.
 
 use crate::place::{Place, tree};

@@ -1,4 +1,4 @@
-//! Rights that a program gives whoever runs it go with a change of its content or owner: from what this client
+//! Rights that a program gives a process that runs it go with a change of its content or owner: from what this client
 //! knows, from the log, and from the volume. By clients that no kernel has checked.
 
 use crate::place::{Place, TRUSTED as USER, caller, own, tree};

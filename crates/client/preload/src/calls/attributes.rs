@@ -249,9 +249,9 @@ fn statx(call: &Call<'_>, attr: &Attr, into: u64) -> i64 {
     let flags = args[2] as i32 & !libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
     let of_mount = args[3] as u32 & (STATX_MNT_ID | STATX_MNT_ID_UNIQUE) | libc::STATX_TYPE;
     let empty = c"".as_ptr() as u64;
-    let told = [args[0], empty, flags as u64, of_mount.into(), into, 0];
+    let passed = [args[0], empty, flags as u64, of_mount.into(), into, 0];
     // SAFETY: the program's own call, with the least effort.
-    let result = unsafe { raw::syscall(nr::STATX, &told) };
+    let result = unsafe { raw::syscall(nr::STATX, &passed) };
     if result < 0 {
         return result;
     }

@@ -46,7 +46,7 @@ impl Asked {
     }
 
     /// # Errors
-    /// What the call is told at once.
+    /// What the call returns at once.
     fn of(number: u32, args: &Args) -> Result<Self, i64> {
         let write = matches!(
             number,

@@ -143,7 +143,7 @@ fn mmap(at: u64, bytes: u64, protection: i32, flags: i32, fd: i32, offset: u64) 
 /// Maps the pieces side by side where the program wants them. `Ok(None)`: the kernel refuses a part.
 ///
 /// # Errors
-/// What the program's call is told.
+/// What the program's call returns.
 fn place(args: &Args, found: &DirectMap) -> Result<Option<u64>, i64> {
     let [wanted, bytes, protection, flags, _, offset] = *args;
     let (protection, flags) = (protection as i32, flags as i32);

@@ -28,7 +28,7 @@ pub fn forget() {
     FILE_BYTES.store(NOT_KNOWN, Ordering::Relaxed);
 }
 
-/// What a call is told that would exceed the limit; the thread gets the signal.
+/// What a call returns that would exceed the limit; the thread gets the signal.
 pub fn exceeded() -> i64 {
     const TGKILL: u32 = 234;
     let args = [

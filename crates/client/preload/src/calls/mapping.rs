@@ -198,7 +198,7 @@ pub fn map(args: &Args) -> i64 {
     if is_shared(args) && args[2] as i32 & libc::PROT_WRITE != 0 {
         // SAFETY: the program's descriptor, in a call about it.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
-        // Whoever may not read the file may not map it, either; there is no such attribute.
+        // A process that may not read the file may not map it, either; there is no such attribute.
         let _ = rustix::fs::fgetxattr(file, shale_proto::mounts::MAPPED, &mut [0u8; 1][..]);
     }
     // SAFETY: the program's own call.
@@ -229,7 +229,7 @@ mod tests {
         }
         assert!(!may_fault(0x12_000, 5));
         note(1 << 60, 1);
-        assert!(may_fault(0x12_000, 5), "too many to be told apart");
+        assert!(may_fault(0x12_000, 5), "too many to be distinguished");
         COUNT.store(0, Ordering::Relaxed);
         use std::os::unix::fs::MetadataExt;
         let own = std::fs::metadata("/proc/self/exe").unwrap();

@@ -79,7 +79,7 @@ fn guarded_child(thread: &Thread) -> i64 {
 fn in_child() {
     mark().store(1, Ordering::Relaxed);
     thread::only_this_is_left();
-    shale_libfs::begin_anew_in_child();
+    shale_libfs::reset_in_child();
     crate::MEMORY.unlock_all();
     client::forget_all();
     mapping::begin_anew();

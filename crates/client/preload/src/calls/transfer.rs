@@ -73,7 +73,7 @@ pub fn between(number: u32, args: &Args) -> i64 {
     PASS
 }
 
-/// `sendmsg`, `sendmmsg`: whoever gets a descriptor shares its offset.
+/// `sendmsg`, `sendmmsg`: a process that gets a descriptor shares its offset.
 pub fn message(number: u32, args: &Args) -> i64 {
     each_sent(number, args, |fd| {
         hand_over(fd);

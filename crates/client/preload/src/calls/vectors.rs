@@ -1,6 +1,6 @@
 //! The program's buffers.
 //!
-//! The kernel answers a bad pointer with an error; here it would be a crash. What can be told
+//! The kernel answers a bad pointer with an error; here it would be a crash. What can be detected
 //! cheaply is checked: the first page, addresses that are not the program's, lengths.
 
 use crate::calls::mapping;

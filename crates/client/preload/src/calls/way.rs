@@ -233,7 +233,7 @@ impl<'a> Call<'a> {
             return Way::Here(client, offset.then_some(held));
         }
         if !waits && !pays {
-            // It was mediated, and has to pay anew.
+            // It was mediated, and has to pay again.
             d.use_pages(self.fd);
         }
         report::passed(

@@ -94,7 +94,7 @@ pub fn make() -> bool {
     if at < 0 {
         return false;
     }
-    // Whoever was faster has made it.
+    // Another thread was faster and has made it.
     let _ = TABLE.compare_exchange(0, at as usize, Ordering::AcqRel, Ordering::Acquire);
     true
 }
@@ -405,7 +405,7 @@ impl Description {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Has the file be the mount's until it pays anew. The lock is held.
+    /// Has the file be the mount's until it pays again. The lock is held.
     pub fn to_mount(&self, fd: i32) {
         self.begin_counting(true);
         match self.mode.load(Ordering::Relaxed) {
@@ -419,7 +419,7 @@ impl Description {
 impl Held {
     /// A call at the offset begins; a write says where it will end, others 0. Should this thread be stopped
     /// in it, others that share the description go on from there. Gives whether there are others; `None`: they
-    /// have the lock by now, and the call begins anew.
+    /// have the lock by now, and the call restarts.
     #[inline]
     pub fn begin(&self, to: u64) -> Option<bool> {
         let shared = self.description.users.load(Ordering::Relaxed) as u32 > 1;

@@ -1,7 +1,7 @@
 //! The library's own descriptors: out of the program's way, and out of its reach.
 //!
 //! They get high numbers, are closed by exec, and calls of the program that name them are
-//! told that there is no such descriptor.
+//! so that calls on them fail with `EBADF`.
 
 use crate::fd::table;
 use crate::hook::raw;

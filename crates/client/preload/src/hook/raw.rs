@@ -82,7 +82,7 @@ pub type Args = [u64; 6];
 /// Makes a system call.
 ///
 /// # Safety
-/// As the call: pointers must be what the kernel is told they are.
+/// As the call: pointers must be what the kernel takes them for.
 #[inline(always)]
 pub unsafe fn syscall(nr: u32, a: &Args) -> i64 {
     let result: i64;

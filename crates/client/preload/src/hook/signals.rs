@@ -139,7 +139,7 @@ pub fn set_action(args: &Args) -> i64 {
         HANDLER[number].load(Ordering::Relaxed),
         FLAGS[number].load(Ordering::Relaxed),
     );
-    let mut told = *args;
+    let mut passed = *args;
     let mut action;
     // SAFETY: the program's own arguments.
     if let Some(wanted) = unsafe { new.as_ref() } {
@@ -150,10 +150,10 @@ pub fn set_action(args: &Args) -> i64 {
             action.handler = ours;
             action.flags = (wanted.flags | SA_SIGINFO) & !SA_RESETHAND;
         }
-        told[1] = (&raw const action) as u64;
+        passed[1] = (&raw const action) as u64;
     }
     // SAFETY: the program's own call, or with an action that lives through it.
-    let result = unsafe { raw::syscall(nr::RT_SIGACTION, &told) };
+    let result = unsafe { raw::syscall(nr::RT_SIGACTION, &passed) };
     if result < 0 {
         HANDLER[number].store(before.0, Ordering::Release);
         FLAGS[number].store(before.1, Ordering::Release);

@@ -141,12 +141,12 @@ fn a_panic_of_the_library_is_not_the_programs() {
                     .env("SHALE_FAILPOINT", format!("{place}:{number}:panic"));
                 let left = Left::of(run, &dir);
                 assert_eq!(left.status, 0, "{name}: {}", left.said);
-                let told: Vec<_> = left.said.lines().collect();
+                let output: Vec<_> = left.said.lines().collect();
                 let internal = |l: &&&str| l.contains("internal error at") && l.contains(place);
                 // Those who waited for the record of the one that panicked panic as well.
-                let lines = told.iter().filter(internal).count();
+                let lines = output.iter().filter(internal).count();
                 assert_eq!(lines, 1, "{name}: {}", left.said);
-                assert!(told.len() <= 1 + 2 * threads, "{name}: {}", left.said);
+                assert!(output.len() <= 1 + 2 * threads, "{name}: {}", left.said);
                 let report = fs::read_to_string(&report).unwrap();
                 assert!(report.contains(&format!("a panic at {place}")), "{report}");
                 let shared = String::from_utf8(left.files["shared0"].clone()).unwrap();

@@ -45,11 +45,11 @@ fn what_a_spawned_child_does_with_its_descriptors_is_its_own() {
     run.env("SHALE_WARM_CALLS", "0")
         .env("SHALE_REPORT", &report)
         .output();
-    let told = fs::read_to_string(&report).unwrap();
-    let parent = told.lines().find(|l| l.contains(r#""lseek":100"#));
+    let output = fs::read_to_string(&report).unwrap();
+    let parent = output.lines().find(|l| l.contains(r#""lseek":100"#));
     assert!(
         parent.is_some_and(|l| l.contains(r#""kernel":{}"#)),
-        "{told}"
+        "{output}"
     );
 }
 
@@ -93,8 +93,8 @@ fn what_shares_in_part_is_left_to_the_kernel() {
             let run = run.env("SHALE_REPORT", &report);
             let said = run.env("SHALE_WARM_CALLS", calls).output();
             assert_eq!(said, "", "{how} {calls}");
-            let told = fs::read_to_string(&report).unwrap();
-            assert!(told.contains("not both"), "{how} {calls}: {told}");
+            let output = fs::read_to_string(&report).unwrap();
+            assert!(output.contains("not both"), "{how} {calls}: {output}");
         }
     }
 }
@@ -142,7 +142,7 @@ fn data_calls_make_no_system_call() {
     run.env("SHALE_WARM_CALLS", "0")
         .env("SHALE_REPORT", &report)
         .output();
-    let told = fs::read_to_string(&report).unwrap();
+    let output = fs::read_to_string(&report).unwrap();
     for counted in [
         r#""write":1000"#,
         r#""fsync":1000"#,
@@ -152,7 +152,7 @@ fn data_calls_make_no_system_call() {
         r#""lseek":1001"#,
         r#""kernel":{}"#,
     ] {
-        assert!(told.contains(counted), "{counted} in {told}");
+        assert!(output.contains(counted), "{counted} in {output}");
     }
     // Another process, by way of the mount, sees the same bytes.
     let expected: Vec<u8> = (0..1000)
@@ -194,7 +194,7 @@ fn shares(report: &str) -> [u64; 2] {
     [fast, kernel.split_once(r#","pid""#).unwrap().0].map(sum)
 }
 
-/// A client that has a file for itself is not left to the kernel, though it opens the file anew
+/// A client that has a file for itself is not left to the kernel, though it opens the file again
 /// and cuts it below what the kernel knows, and though others look at it now and then.
 #[test]
 fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
@@ -206,14 +206,17 @@ fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
     run.env("SHALE_WARM_CALLS", "0")
         .env("SHALE_REPORT", &report)
         .output();
-    let told = fs::read_to_string(&report).unwrap();
-    let report = told
+    let output = fs::read_to_string(&report).unwrap();
+    let report = output
         .lines()
         .find(|l| l.contains(r#""attached":1"#))
         .unwrap();
     let [fast, kernel] = shares(report);
-    assert_eq!(fast + kernel, 4 * ROUNDS, "{told}");
-    assert!(kernel < ROUNDS / 50, "{kernel} left to the kernel: {told}");
+    assert_eq!(fast + kernel, 4 * ROUNDS, "{output}");
+    assert!(
+        kernel < ROUNDS / 50,
+        "{kernel} left to the kernel: {output}"
+    );
 }
 
 /// A file that others use by way of the mount is made longer by the kernel, so that it knows the size;
@@ -232,13 +235,13 @@ fn what_others_use_on_the_mount_grows_there() {
         run.env("SHALE_WARM_CALLS", "0")
             .env("SHALE_REPORT", &report)
             .output();
-        let told = fs::read_to_string(&report).unwrap();
-        let report = told.lines().find(|l| l.contains(r#""attached":1"#));
+        let output = fs::read_to_string(&report).unwrap();
+        let report = output.lines().find(|l| l.contains(r#""attached":1"#));
         let [fast, kernel] = shares(report.unwrap());
         let lines = fs::read_to_string(&file).unwrap().lines().count() as u64;
         assert_eq!(lines, LINES);
         let there = if of_others { kernel } else { fast };
-        assert!(there >= LINES, "{name}: {told}");
+        assert!(there >= LINES, "{name}: {output}");
     }
 }
 
@@ -326,7 +329,7 @@ fn who_follows_a_growing_file_misses_nothing() {
 }
 
 /// What is mapped privately lies in NVM, without a page of the kernel's, and stays as it was while the
-/// file is written anew; children have it, too.
+/// file is rewritten; children have it, too.
 #[test]
 fn private_mappings_are_direct_and_stay_as_they_were() {
     let Some(m) = Mounted::new() else { return };
@@ -339,10 +342,10 @@ fn private_mappings_are_direct_and_stay_as_they_were() {
         assert_eq!(run.env("SHALE_WARM_CALLS", calls).output(), "ok\n");
         fs::read_to_string(&report).unwrap()
     };
-    let told = run("direct", "0");
-    assert!(told.contains(r#""mmap":4"#), "{told}");
-    let told = run("mount", "1000000000");
-    assert!(!told.contains(r#""mmap":4"#), "{told}");
+    let output = run("direct", "0");
+    assert!(output.contains(r#""mmap":4"#), "{output}");
+    let output = run("mount", "1000000000");
+    assert!(!output.contains(r#""mmap":4"#), "{output}");
     let mapped = || m.status().space.mappings;
     let begun = std::time::Instant::now();
     while mapped() > 0 {
@@ -373,11 +376,11 @@ fn where_code_may_not_be_changed_programs_run_on_the_mount() {
         return;
     }
     assert_eq!((done.status.code(), done.stdout), (Some(0), Vec::new()));
-    let told = fs::read_to_string(&report).unwrap();
-    let of_program = told.lines().filter(|l| l.contains(r#"/semantics"#));
+    let output = fs::read_to_string(&report).unwrap();
+    let of_program = output.lines().filter(|l| l.contains(r#"/semantics"#));
     let mut served = of_program.map(|l| !l.contains(r#""all_sites":false"#));
-    assert_eq!(served.next(), Some(false), "{told}");
-    assert!(!told.contains(r#""attached":1"#), "{told}");
+    assert_eq!(served.next(), Some(false), "{output}");
+    assert!(!output.contains(r#""attached":1"#), "{output}");
 }
 
 /// Each has what the other needs to fetch a page: nobody may wait for it inside the read section. The

@@ -15,7 +15,7 @@ fn moved(m: &Mounted) -> [u64; 2] {
 }
 
 /// Runs `stays HOW PATH ARGUMENT` with these settings: its lines of the report.
-fn told(m: &Mounted, how: &str, path: &Path, arg: &str, settings: &[(&str, &str)]) -> String {
+fn report_of(m: &Mounted, how: &str, path: &Path, arg: &str, settings: &[(&str, &str)]) -> String {
     let report = m.beside(&format!("report-{how}-{arg}"));
     let mut run = Run::of(m, compiled("stays")).args([how]).arg(path).arg(arg);
     for (name, value) in settings {
@@ -33,7 +33,7 @@ fn told(m: &Mounted, how: &str, path: &Path, arg: &str, settings: &[(&str, &str)
 fn small_files_stay_with_the_mount() {
     let Some(m) = Mounted::new() else { return };
     let before = moved(&m);
-    let report = told(&m, "files", &m.dir("small"), "500", &[]);
+    let report = report_of(&m, "files", &m.dir("small"), "500", &[]);
     let [moves, commits] = moved(&m);
     assert_eq!(moves, before[0], "{report}");
     // The log is full enough for some by itself.
@@ -48,7 +48,7 @@ fn small_files_stay_with_the_mount() {
 fn a_file_whose_use_pays_is_served() {
     let Some(m) = Mounted::new() else { return };
     let (file, before) = (m.path().join("much"), moved(&m));
-    let report = told(&m, "one", &file, "100000", &[]);
+    let report = report_of(&m, "one", &file, "100000", &[]);
     let [fast, kernel] = shares(&report);
     assert_eq!(fast + kernel, 200_000, "{report}");
     assert!(kernel < 30_000, "{report}");
@@ -77,7 +77,7 @@ fn a_file_goes_over_between_two_calls() {
     for us in ["0", "30", "300", "2000"] {
         for how in ["shared", "appends"] {
             let file = m.path().join(format!("{how}-{us}"));
-            let report = told(&m, how, &file, "4000", &[("SHALE_WARM_US", us)]);
+            let report = report_of(&m, how, &file, "4000", &[("SHALE_WARM_US", us)]);
             assert_eq!(report.lines().count(), 2, "{how} {us}: {report}");
             // Twice, if both went back to the mount and one came again.
             let over = report.lines().any(|l| !l.contains(r#""attached":0"#));
@@ -116,7 +116,7 @@ fn a_file_whose_leases_do_not_pay_goes_back() {
     let Some(m) = Mounted::new() else { return };
     let file = m.path().join("asked");
     let before = moved(&m);
-    let report = told(&m, "asks", &file, "8000", &[("SHALE_WARM_US", "500")]);
+    let report = report_of(&m, "asks", &file, "8000", &[("SHALE_WARM_US", "500")]);
     let moves = moved(&m)[0] - before[0];
     let [fast, kernel] = shares(&report);
     assert!(fast > 0, "never served: {report}");
@@ -131,7 +131,7 @@ fn a_file_whose_leases_do_not_pay_goes_back() {
 fn a_file_that_is_locked_all_the_time_stays() {
     let Some(m) = Mounted::new() else { return };
     let before = moved(&m);
-    let report = told(&m, "locks", &m.path().join("locked"), "8000", &[]);
+    let report = report_of(&m, "locks", &m.path().join("locked"), "8000", &[]);
     assert_eq!(moved(&m)[0], before[0], "{report}");
     assert!(report.contains(r#""attached":0"#), "{report}");
 }
@@ -167,11 +167,11 @@ fn what_a_client_uses_on_the_mount_grows_there() {
     assert!(client.wait().unwrap().success());
     let client = fs::read_to_string(m.beside("client")).unwrap();
     assert!(client.contains(r#""attached":1"#), "{client}");
-    let told = fs::read_to_string(&report).unwrap();
-    let told = told
+    let output = fs::read_to_string(&report).unwrap();
+    let output = output
         .lines()
         .find(|l| l.contains(r#""attached":1"#))
         .unwrap();
-    assert!(shares(told)[1] >= 300, "{told}");
+    assert!(shares(output)[1] >= 300, "{output}");
     assert_eq!(fs::read_to_string(&other).unwrap().lines().count(), 301);
 }

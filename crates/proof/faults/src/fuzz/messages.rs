@@ -39,7 +39,7 @@ impl Stage {
         })
     }
 
-    /// Stops the daemon, checks what it leaves, and begins anew.
+    /// Stops the daemon, checks what it leaves, and restarts.
     fn renew(&mut self) -> Result<()> {
         self.daemon.shutdown()?;
         assert_eq!(fsck(&self.place), Ok(()));

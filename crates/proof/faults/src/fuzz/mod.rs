@@ -33,7 +33,7 @@ use shale_powercut::base::{Base, More};
 /// Whose volume it is: somebody who is not trusted with more than any user is with his own.
 pub(crate) const USER: u32 = 1000;
 
-/// Where volumes are: a directory on tmpfs. They stay when the process ends, so whoever starts it
+/// Where volumes are: a directory on tmpfs. They stay when the process ends, so a caller that starts it
 /// removes them.
 pub(crate) fn dir() -> PathBuf {
     std::env::var_os("SHALE_FUZZ_DIR").map_or("/dev/shm".into(), PathBuf::from)

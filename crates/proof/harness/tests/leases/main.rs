@@ -125,7 +125,7 @@ fn cut_meanwhile() {
     world.check_end(&[100]);
 }
 
-/// An inode is freed while its number is asked for, taken and granted anew: whoever has been granted it
+/// An inode is freed while its number is asked for, taken and granted again: a caller that has been granted it
 /// holds the lease on it, and nobody else.
 fn forget_meanwhile() {
     const INO: u64 = 100;
@@ -340,7 +340,7 @@ const MISTAKES: &[(&str, &str, fn())] = &[
     ),
     (
         "lease-forget-granted",
-        "a freed inode's lease goes although its number was granted anew",
+        "a freed inode's lease goes although its number was granted again",
         forget_meanwhile,
     ),
     (

@@ -175,7 +175,7 @@ impl Repair {
             kept.entries = Some(Vec::new());
         }
         match walked.lost.len() {
-            0 => self.note_inode(ino, "tree of its entries written anew", false),
+            0 => self.note_inode(ino, "tree of its entries rewritten", false),
             n => self.note_inode(
                 ino,
                 format!("entries in {n} nodes that cannot be read"),
@@ -275,7 +275,7 @@ impl Repair {
         bad.then_some(target)
     }
 
-    /// The slot of an inode that is given up is written anew.
+    /// The slot of an inode that is given up is rewritten.
     fn forget_slot(&mut self, ino: u64) {
         self.slots_changed = true;
         self.slots
@@ -295,7 +295,7 @@ impl Repair {
             return;
         }
         if found.altered && self.notes.len() == notes {
-            self.note_inode(inode.ino, "extents written anew", false);
+            self.note_inode(inode.ino, "extents rewritten", false);
         } else if !found.altered {
             self.note_inode(inode.ino, "count of blocks set right", false);
         }

@@ -102,7 +102,7 @@ impl fmt::Display for RepairReport {
 
 /// An inode that is kept.
 struct Kept {
-    /// As it will be; roots of trees that are written anew excepted.
+    /// As it will be; roots of trees that are rewritten excepted.
     inode: Inode,
     /// Its slot has to be written.
     changed: bool,
@@ -157,7 +157,7 @@ struct Repair {
 ///
 /// # Errors
 /// Both superblocks are damaged or from a newer program, or the volume uses features that this program can only read:
-/// nothing can be done then, and nothing is written. Also too few free blocks for what has to be written anew.
+/// nothing can be done then, and nothing is written. Also too few free blocks for what has to be rewritten.
 pub fn repair(
     map: &Arc<Map>,
     logs: &[LogFile],
@@ -209,7 +209,7 @@ pub fn repair(
     repair.read_names();
     repair.name_the_lost();
     let notes = repair.write(&mut rebuild)?;
-    // Devices are locked by who has them open, and the check after it opens them anew.
+    // Devices are locked by who has them open, and the check after it opens them again.
     drop(repair);
     let inos: Vec<u64> = notes.1.iter().filter_map(|n| n.ino).collect();
     let (root, used, bad_logs) = notes.0;
@@ -218,7 +218,7 @@ pub fn repair(
     let mut notes = notes.1;
     notes.extend(mend_logs(map, &sb, logs));
     let (after, names) = check_named(map.clone(), logs, options, progress, &inos);
-    let mended = notes.into_iter().map(|n| n.told(&names)).collect();
+    let mended = notes.into_iter().map(|n| n.into_mended(&names)).collect();
     Ok(RepairReport {
         before,
         mended,
@@ -305,7 +305,7 @@ fn believed_root(media: &Media, sb: &Superblock) -> (Option<RootBlock>, u64) {
 }
 
 impl Note {
-    fn told(self, names: &BTreeMap<u64, String>) -> Mended {
+    fn into_mended(self, names: &BTreeMap<u64, String>) -> Mended {
         let path = |ino: u64| {
             names
                 .get(&ino)
@@ -376,18 +376,18 @@ impl Repair {
         });
     }
 
-    /// Structures that are written anew in any case.
+    /// Structures that are rewritten in any case.
     fn note_parts(&mut self, before: &Report) {
         for name in ["bitmap", "root block", "journal", "device table"] {
             let wrong = |f: &&super::Finding| f.object == name && f.severity > Severity::Info;
-            let anew = self.notes.iter().any(|n| n.name.as_deref() == Some(name));
-            if before.findings.iter().any(|f| wrong(&f)) && !anew {
-                self.note_part(name, "written anew", false);
+            let rewritten = self.notes.iter().any(|n| n.name.as_deref() == Some(name));
+            if before.findings.iter().any(|f| wrong(&f)) && !rewritten {
+                self.note_part(name, "rewritten", false);
             }
         }
         for name in ["ssd", "hdd"] {
             if before.findings.iter().any(|f| f.object == name) {
-                self.note_part(name, "tables written anew", false);
+                self.note_part(name, "tables rewritten", false);
             }
         }
         let newer = |f: &&super::Finding| f.what.ends_with("of a batch that never was");
@@ -424,8 +424,8 @@ impl Repair {
         self.slots_changed = true;
         self.see_txid(newest);
         let what = match head::root(&self.media, &mut Findings::new(0)) {
-            Some(_) => "older than the bitmap: made anew",
-            None => "made anew",
+            Some(_) => "older than the bitmap: rebuilt",
+            None => "rebuilt",
         };
         self.note_part("root block", what, false);
     }
@@ -452,7 +452,7 @@ impl Repair {
                 let name = shale_format::log::file_name(n);
                 let what = match lost {
                     true => "given up, with the records that were not digested",
-                    false => "slot made anew",
+                    false => "slot rebuilt",
                 };
                 self.note_part(&name, format!("{what}: {why}"), lost);
             }

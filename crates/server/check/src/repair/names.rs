@@ -161,7 +161,7 @@ impl Repair {
         };
         let count = sorted.by_key.len() as u64;
         let recount = kept.inode.size != count;
-        let anew = sorted.altered && kept.entries.is_none();
+        let rewritten = sorted.altered && kept.entries.is_none();
         if sorted.altered || kept.entries.is_some() {
             kept.entries = Some(sorted.by_key.into_values().collect());
             kept.changed = true;
@@ -170,7 +170,7 @@ impl Repair {
             kept.inode.size = count;
             kept.changed = true;
         }
-        if anew {
+        if rewritten {
             self.note_inode(dir, "entries set right", false);
         } else if recount {
             self.note_inode(dir, "count of entries set right", false);

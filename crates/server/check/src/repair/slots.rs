@@ -22,7 +22,7 @@ impl Repair {
         if !self.read_inode_file(&file) {
             self.slots_changed = true;
             self.look_for_slots();
-            let what = "way to the inodes made anew";
+            let what = "way to the inodes rebuilt";
             self.note_part("inode file", what, false);
         }
         let blocks: Vec<(u64, u64)> = self.slots.iter().map(|(&fb, &at)| (fb, at)).collect();
@@ -164,7 +164,7 @@ impl Repair {
             }
         }
         if rewrite || !used {
-            // Written anew with what is kept in it; without anything it is a hole.
+            // Rewritten with what is kept in it; without anything it is a hole.
             self.slots_changed = true;
             self.slots.insert(fb, 0);
         }
@@ -226,7 +226,7 @@ impl Repair {
         if let Some(kept) = self.inodes.get_mut(&ino.0) {
             kept.changed = true;
         }
-        self.note_inode(ino.0, "directory made anew", false);
+        self.note_inode(ino.0, "directory rebuilt", false);
     }
 }
 

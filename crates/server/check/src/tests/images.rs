@@ -156,7 +156,7 @@ fn damaged_images_in_use() {
 }
 
 #[test]
-#[ignore = "as long as it is told: SHALE_FUZZ=1000..9000 cargo test -p shale-check damaged_images -- --ignored"]
+#[ignore = "as long as is asked: SHALE_FUZZ=1000..9000 cargo test -p shale-check damaged_images -- --ignored"]
 fn damaged_images_in_use_at_length() {
     let range = std::env::var("SHALE_FUZZ").unwrap_or_else(|_| "1000..2000".to_owned());
     let (from, to) = range.split_once("..").unwrap();

@@ -45,7 +45,11 @@ pub(super) fn each_is_mended(d: &Damage) {
     let s = Sample::new();
     (d.make)(&s);
     if let Some(report) = mended(&s, d.what) {
-        assert!(!report.mended.is_empty(), "'{}': nothing is told", d.what);
+        assert!(
+            !report.mended.is_empty(),
+            "'{}': nothing is reported",
+            d.what
+        );
         use_it(&s, d.what);
     }
 }
@@ -174,18 +178,18 @@ fn a_lost_directory_leaves_its_files_in_lost_and_found() {
             before.get(&format!("/dir/sub/deep/{name}")),
             "{report}"
         );
-        let told = report.mended.iter().any(|m| m.object.starts_with(&path));
-        assert!(told, "{report}");
+        let named = report.mended.iter().any(|m| m.object.starts_with(&path));
+        assert!(named, "{report}");
     }
     // It had names elsewhere.
     assert!(after.contains_key("/three") && after.contains_key("/dir/two"));
     assert!(!after.contains_key(&format!("/lost+found/#{SEVERAL}")));
     let lost = "'deep'";
-    let told = report
+    let named = report
         .mended
         .iter()
         .any(|m| m.lost && m.object.contains("deep"));
-    assert!(told, "{lost} is not told: {report}");
+    assert!(named, "{lost} is not reported: {report}");
 }
 
 #[test]
@@ -201,9 +205,9 @@ fn a_damaged_leaf_of_extents_costs_its_blocks_only() {
     assert_eq!(kept.len(), all.len());
     let lost = kept.iter().zip(all).filter(|(a, b)| a != b).count();
     assert!(lost > 0 && lost <= 168, "{lost}");
-    let told = report.mended.iter().find(|m| m.lost).unwrap();
+    let loss = report.mended.iter().find(|m| m.lost).unwrap();
     assert!(
-        told.object.starts_with(path) && told.what.contains("file blocks"),
+        loss.object.starts_with(path) && loss.what.contains("file blocks"),
         "{report}"
     );
     for (other, content) in before.iter().filter(|(p, _)| *p != path) {
@@ -301,7 +305,7 @@ fn nothing_in_use_is_written_before_the_commit() {
     }
 }
 
-/// Logs: what can be read of them stays, what cannot is given up and told.
+/// Logs: what can be read of them stays, what cannot is given up and reported.
 #[test]
 fn damaged_logs_are_mended() {
     use super::logs::{SLOT, slot, with_log};

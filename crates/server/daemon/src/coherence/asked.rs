@@ -1,6 +1,6 @@
 //! The files that a client which yields has asked for a lease on.
 //!
-//! Such a client leaves a file to the kernel when it is told to, past the kernel's pages, and until the same moment as
+//! Such a client leaves a file to the kernel when it is asked to, past the kernel's pages, and until the same moment as
 //! all others do: so what it does by way of the mount keeps nobody from the file. Files that it has not asked for,
 //! or given back, it uses on the mount as any program there, and is counted among these.
 

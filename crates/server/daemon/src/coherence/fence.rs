@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) struct Fence {
     barrier: Barrier,
     clients: Arc<Clients>,
-    /// What the log of a client held that was cut off is digested by whoever works on this.
+    /// What the log of a client held that was cut off is digested by the thread that works on this.
     queue: Arc<Queue>,
 }
 

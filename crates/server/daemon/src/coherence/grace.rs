@@ -9,7 +9,7 @@ use super::sync::{Ordering, mutants};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Waits until clients have left their calls. Whoever does not in time is cut off.
+/// Waits until clients have left their calls. A client that does not in time is cut off.
 pub(crate) struct GracePeriods {
     barrier: Barrier,
     clients: Arc<Clients>,
@@ -105,7 +105,7 @@ fn inside(clients: &[Arc<Client>]) -> Vec<(Arc<Client>, ActiveReaders)> {
     clients.iter().map(look).collect()
 }
 
-/// Whoever was cut off finds out before it returns what it read; whoever has gone may have died
+/// A client that was cut off finds out before it returns what it read; a client that has gone may have died
 /// inside a call.
 fn has_gone(client: &Client) -> bool {
     let evicted = || matches!(*client.fate.lock(), Fate::Evicted(_));

@@ -18,7 +18,7 @@
 //!
 //! An entry goes when its inode is freed, if its number is nobody's then. Of those that are left the ones
 //! that were asked for least recently go when there are too many ([`super::lease_manager`]): who held one has to ask
-//! again, and is told that what it knows may be old.
+//! again, and learns that what it knows may be old.
 //!
 //! This file decides; [`super::lease_manager`] does what it decided. Lock order: the table's lock is a leaf, but
 //! for what tells whether a number is free.
@@ -34,7 +34,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Told when a lease of the front end in this process is about to go.
+/// Called when a lease of the front end in this process is about to go.
 ///
 /// The kernel keeps names, pages and attributes of what the front end serves: they have
 /// to be gone before another client may change them.
@@ -94,7 +94,7 @@ const ELSEWHERE_NS: u64 = 500_000_000;
 const WRITES_NS: u64 = 2_000_000_000;
 /// Places of entries that have gone, and that are kept without looking.
 const ORDER_SPARE: usize = 1024;
-/// So many entries are told to go at a time.
+/// So many entries are chosen to go at a time.
 const LEAVING_MAX: usize = 1024;
 /// Calls that the kernel was doing when that time was over have ended after this.
 const ENDING_NS: u64 = 20_000_000;
@@ -226,7 +226,7 @@ impl Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// The generation word. It is read under the table's lock, and raised only after a
-    /// decision under that lock: so whoever takes this lease away raises it later.
+    /// decision under that lock: so a caller that takes this lease away raises it later.
     pub(crate) generation: u32,
     pub(crate) fresh: bool,
     pub(crate) mode: LeaseMode,
@@ -387,7 +387,7 @@ impl LeaseTable {
         }
     }
 
-    /// Leaves an inode to the kernel for a while, whoever has the lease, so that the kernel makes it longer.
+    /// Leaves an inode to the kernel for a while, regardless of the lease, so that the kernel makes it longer.
     pub(crate) fn left_to_grow(&self, wish: &Wish) -> Option<Elsewhere> {
         let now = self.clock.monotonic_ns();
         let mut table = self.table.lock();
@@ -464,7 +464,7 @@ impl LeaseTable {
     }
 
     /// These inodes were freed. Their leases are nobody's, if `is_free`: a number that was granted
-    /// anew is its maker's. Who granted it before this looked has it noted here, or will.
+    /// again is its maker's. Who granted it before this looked has it noted here, or will.
     pub(crate) fn forget(&self, inos: impl Iterator<Item = u64>, is_free: impl Fn(u64) -> bool) {
         let mut table = self.table.lock();
         for ino in inos {
@@ -513,7 +513,7 @@ impl LeaseTable {
     }
 
     /// Ends what [`LeaseTable::leaving`] began: its holders know that they have to ask again, no call goes on under
-    /// the lease, and what was done under it is in the volume. Whoever has asked since keeps it.
+    /// the lease, and what was done under it is in the volume. A client that has asked since keeps it.
     pub(crate) fn left<'l>(&self, leaving: impl Iterator<Item = &'l Leaving>) {
         let mut table = self.table.lock();
         for Leaving { ino, .. } in leaving {

@@ -165,7 +165,7 @@ fn a_number_that_is_granted_anew_while_it_is_taken_is_its_makers() {
     assert_eq!(leases.mode(2, 5), None);
     assert!(matches!(leases.ask(&late, || 7), Decision::TakeFrom(_)));
     assert!(leases.taken(&late, &from, || 7).is_some(), "of the new one");
-    assert_eq!(leases.give_new(1, &[5]), [(2, 5)], "it is to be told");
+    assert_eq!(leases.give_new(1, &[5]), [(2, 5)], "it is to be notified");
 
     assert!(matches!(leases.ask(&late, || 7), Decision::TakeFrom(_)));
     leases.give_new(1, &[5]);
@@ -204,7 +204,7 @@ fn what_goes_to_and_fro_is_elsewhere_for_those_who_can_go_there() {
     let first = left(leases.ask(&writer, || 7));
     let second = left(leases.ask(&yielding(3, 5, Shared), || 7));
     assert!(first <= 500_000_000 && second < first, "the same moment");
-    // Its holder goes on, and so does whoever cannot go elsewhere, and every other inode.
+    // Its holder goes on, and so does a client that cannot go elsewhere, and every other inode.
     assert_eq!(
         leases.ask(&yielding(1, 5, Exclusive), || 7),
         granted(false, Exclusive)
@@ -269,7 +269,7 @@ fn an_entry_goes_with_its_inode_unless_the_number_is_in_use_again() {
     leases.ask(&wish(1, 6, Exclusive), || 7);
     leases.forget([5, 6, 7].into_iter(), |ino| ino != 6);
     assert_eq!((leases.mode(1, 5), leases.known()), (None, 1));
-    assert_eq!(leases.mode(1, 6), Some(Exclusive), "granted anew");
+    assert_eq!(leases.mode(1, 6), Some(Exclusive), "granted again");
     // One that is being taken stays until that has ended.
     let late = wish(2, 6, Exclusive);
     assert!(matches!(leases.ask(&late, || 7), Decision::TakeFrom(_)));
@@ -300,7 +300,7 @@ fn those_asked_for_least_recently_go_first() {
     assert_eq!(inos, [4, 5, 6, 7], "two too many, and a sixteenth more");
     assert_eq!(leases.known(), 34, "they are what they were");
     assert_eq!(leases.mode(1, 5), Some(Exclusive));
-    // Whoever asks keeps it; whoever is granted the number has it.
+    // A client that asks keeps it; a client that is granted the number has it.
     let kept = leases.ask(&wish(1, 5, Exclusive), || 7);
     assert_eq!(kept, granted(false, Exclusive));
     leases.give_new(2, &[6]);

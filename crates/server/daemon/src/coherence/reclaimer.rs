@@ -91,7 +91,7 @@ impl Reclaimer {
         self.volume.space().pending > 0 || !self.deferred.lock().is_empty()
     }
 
-    /// What could be given out by whoever waits until all that is free is released.
+    /// What could be given out by a caller that waits until all that is free is released.
     pub(crate) fn released_space(&self) -> FreeSpace {
         // While it is locked no deferred block becomes a free one: each is counted once.
         let deferred = self.deferred.lock();

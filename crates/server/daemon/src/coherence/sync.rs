@@ -15,7 +15,7 @@ pub(crate) fn pause() {
     std::hint::spin_loop();
 }
 
-/// A sleep counts as long as it took, but no longer than this: whoever was not run for that time
+/// A sleep counts as long as it took, but no longer than this: a thread that was not run for that time
 /// was held up as much as those it waits for.
 const SLEEP_COUNTED_MAX: Duration = Duration::from_millis(20);
 
@@ -26,7 +26,7 @@ pub(crate) fn backoff_sleep(time: Duration) -> Duration {
     begun.elapsed().clamp(time, SLEEP_COUNTED_MAX.max(time))
 }
 
-/// Lets whoever waits for a lock have it first, if somebody does; then it is held again.
+/// Lets a thread that waits for a lock have it first, if somebody does; then it is held again.
 pub(crate) fn let_pass<T>(held: &mut MutexGuard<'_, T>) {
     MutexGuard::bump(held);
 }

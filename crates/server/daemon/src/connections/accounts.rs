@@ -92,7 +92,7 @@ impl Accounts {
 
     /// Migration has written blocks of these inodes to a tier.
     pub(crate) fn add_moved(&self, moved: &[(u64, u64)], to: TierId) {
-        // Whoever leaves meanwhile has its account taken over before or after this.
+        // A client that leaves meanwhile has its account taken over before or after this.
         self.clients.with(|clients| {
             for &(ino, blocks) in moved {
                 let mut tally = Tally::default();

@@ -60,7 +60,7 @@ impl Asker {
     }
 
     /// The process at the other end of a socket, as the kernel noted it when it connected. Its
-    /// number is told to people and decides nothing: it may be another's by now.
+    /// number is shown to people and decides nothing: it may be another's by now.
     pub(crate) fn peer(who: PeerIdentity, mut groups: Vec<u32>) -> Self {
         groups.push(who.gid);
         Self {
@@ -130,7 +130,7 @@ impl AttachService {
         }
     }
 
-    /// Refuses clients of other processes from now on, for good: whoever is attaching is a client when this returns, or
+    /// Refuses clients of other processes from now on, for good: one that is attaching is a client when this returns, or
     /// will be refused.
     pub(crate) fn shut_down(&self) {
         let _nobody_attaches = self.table.lock();

@@ -1,7 +1,7 @@
-//! Who is attached, and what all of them are told: the epoch of the volume's structure, whether there are lower
+//! Who is attached, and what is published to all of them: the epoch of the volume's structure, whether there are lower
 //! tiers, how the volume is mounted.
 //!
-//! Lock order: `told`, then `attached`, then what belongs to one client.
+//! Lock order: `published`, then `attached`, then what belongs to one client.
 
 use crate::connections::client::Client;
 use parking_lot::{Mutex, RwLock};
@@ -22,9 +22,9 @@ pub(crate) struct Departed {
 /// Departed clients that `status` remembers.
 const DEPARTED_MAX: usize = 16;
 
-/// What every client has been told.
+/// What every client's page says.
 #[derive(Debug, Default)]
-struct Told {
+struct Published {
     /// Structure epoch, and the transaction that clients of that epoch see.
     epoch: u64,
     txid: TxId,
@@ -35,7 +35,7 @@ struct Told {
 /// The clients of a daemon.
 pub(crate) struct Clients {
     attached: RwLock<BTreeMap<u32, Arc<Client>>>,
-    told: Mutex<Told>,
+    published: Mutex<Published>,
     departed: Mutex<Vec<Departed>>,
     next: AtomicU32,
     closing: AtomicBool,
@@ -45,7 +45,7 @@ impl Default for Clients {
     fn default() -> Self {
         Self {
             attached: RwLock::default(),
-            told: Mutex::default(),
+            published: Mutex::default(),
             departed: Mutex::default(),
             // 0 stands for the logs that recovery could not digest.
             next: AtomicU32::new(1),
@@ -87,10 +87,10 @@ impl Clients {
 
     /// Adds a client. From here on it hears of every epoch, and of tiers that come and go.
     pub(crate) fn add(&self, client: &Arc<Client>, is_tiered: impl FnOnce() -> bool) {
-        let told = self.told.lock();
-        client.daemon_page.set_epoch(told.epoch);
+        let published = self.published.lock();
+        client.daemon_page.set_epoch(published.epoch);
         client.daemon_page.set_tiers(is_tiered());
-        client.daemon_page.set_mount(told.mount);
+        client.daemon_page.set_mount(published.mount);
         let before = self.attached.write().insert(client.id, client.clone());
         assert!(before.is_none(), "number {} was taken twice", client.id);
     }
@@ -105,22 +105,22 @@ impl Clients {
     /// Tells all clients that the volume's structure is another one since `txid`. One
     /// at a time, so that the word in a page never goes back.
     pub(crate) fn publish(&self, txid: TxId) {
-        let mut told = self.told.lock();
-        told.epoch += u64::from(!mutants::is_on("epoch-kept"));
-        told.txid = told.txid.max(txid);
+        let mut published = self.published.lock();
+        published.epoch += u64::from(!mutants::is_on("epoch-kept"));
+        published.txid = published.txid.max(txid);
         for client in self.attached.read().values() {
-            client.daemon_page.set_epoch(told.epoch);
+            client.daemon_page.set_epoch(published.epoch);
         }
     }
 
-    /// Newest transaction whose epoch every client has been told.
+    /// Newest transaction whose epoch every client's page has.
     pub(crate) fn published(&self) -> TxId {
-        self.told.lock().txid
+        self.published.lock().txid
     }
 
     /// Tells all clients whether there are lower tiers.
     pub(crate) fn tell_tiers(&self, is_tiered: impl FnOnce() -> bool) {
-        let _told = self.told.lock();
+        let _published = self.published.lock();
         let is_tiered = is_tiered();
         for client in self.attached.read().values() {
             client.daemon_page.set_tiers(is_tiered);
@@ -129,8 +129,8 @@ impl Clients {
 
     /// Tells all clients how the volume is mounted (bits of [`shale_proto::control::mount_flag`]).
     pub(crate) fn tell_mount(&self, flags: u64) {
-        let mut told = self.told.lock();
-        told.mount = flags;
+        let mut published = self.published.lock();
+        published.mount = flags;
         for client in self.attached.read().values() {
             client.daemon_page.set_mount(flags);
         }

@@ -4,7 +4,7 @@
 //! The word `ALLOWED` in the daemon page says up to which log position the client goes on without
 //! asking; without a limit that is the end of the world, and a write costs one comparison with
 //! a word beside one that it reads anyway. A client that has come so far asks, outside of its read section and
-//! locks, and is told how long to wait: so nobody else ever waits for it. There is no thread for this.
+//! locks, and gets how long to wait: so nobody else ever waits for it. There is no thread for this.
 //!
 //! A bucket of tokens, in bytes: filled at the rate, up to an eighth of a second's worth; what was
 //! logged and granted is taken out. It may go below 0 by one call of each thread, which is paid
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// Least limit, in bytes a second: a single call of 1 MiB takes 16 s then.
 pub const RATE_MIN: u64 = 64 << 10;
-/// Shortest pause that a client is told of.
+/// Shortest pause that a client gets.
 const HOLD_MIN_NS: u64 = 50_000;
 
 /// Whose limit.
@@ -91,7 +91,7 @@ impl Client {
         self.bucket.lock().rate
     }
 
-    /// Nanoseconds that it was told to wait, in all.
+    /// Nanoseconds that it had to wait, in all.
     pub(crate) fn waited_ns(&self) -> u64 {
         self.bucket.lock().waited_ns
     }
@@ -290,7 +290,7 @@ mod tests {
         client.set_rate(RATE_MIN, 0);
         let (wait, give_back) = client.pace(0);
         assert!(give_back);
-        assert!(!client.pace(0).1, "it is told once");
+        assert!(!client.pace(0).1, "it gets it once");
         client.charge_blocks(0, 50);
         assert_eq!(client.pace(0).0, wait);
         client.charge_blocks(0, 1);

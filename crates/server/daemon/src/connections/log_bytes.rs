@@ -70,7 +70,7 @@ impl LogBytes for FileBytes {
 }
 
 /// Stores a word of a log file, for its client to read. A file that does not take it has no
-/// client who could be told anything.
+/// client that could be notified.
 pub(crate) fn set_word(log: impl AsFd, at: usize, value: u64) {
     if let Err(e) = rustix::io::pwrite(log, &value.to_le_bytes(), at as u64) {
         tracing::debug!("a client's log does not take a word: {e}");
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_cut_short_is_told_and_a_link_is_not_followed() {
+    fn a_file_cut_short_is_reported_and_a_link_is_not_followed() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("log-000");
         std::fs::write(&path, vec![7; 8192]).unwrap();

@@ -35,7 +35,7 @@ use std::sync::Arc;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Runs of blocks of one mapping: each is a mapping of its own to the kernel.
 const RUNS_MAX: usize = 256;
-/// Mappings of all programs; whoever wants more has the mount's.
+/// Mappings of all programs; a program that wants more has the mount's.
 const MAPPINGS_MAX: usize = 512;
 /// Part of the tier's blocks that may be mapped, so that what waits is never all there is.
 const HELD_PART: u64 = 4;
@@ -63,7 +63,7 @@ pub(crate) type Mapped = (Reply, Vec<OwnedFd>);
 
 impl Mappings {
     /// Finds the mappings that are older than this start, before any block is given out. What is
-    /// wrong with one file is told and keeps nobody from starting.
+    /// wrong with one file is reported and keeps nobody from starting.
     pub(crate) fn reopen(dir: &Path, volume: &Volume) -> Result<Mappings> {
         let mappings = Mappings::default();
         let mut state = mappings.state.lock();

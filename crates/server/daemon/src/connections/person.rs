@@ -184,7 +184,7 @@ impl Person {
                 return Err("change time set");
             }
         }
-        // That somebody has read it is noted for whoever may read it, and changes nothing else.
+        // That somebody has read it is noted for anybody who may read it, and changes nothing else.
         let read = body.valid & !(attr::ATIME | attr::CTIME) == 0;
         let times = attr::ATIME | attr::MTIME;
         let may_write = || self.has(inode, acl, WRITE);
@@ -263,7 +263,7 @@ fn flags_allow(change: &Change<'_>) -> Result<(), &'static str> {
                 return Err("flags set by another client than the mount");
             }
             match body.valid & !(attr::ATIME | attr::MTIME | attr::CTIME) {
-                // Whoever may read it may have that noted.
+                // A user who may read it may have that noted.
                 0 if is_access(inode, body) => Ok(()),
                 0 => without(inode, IMMUTABLE),
                 _ => without(inode, FIXED),

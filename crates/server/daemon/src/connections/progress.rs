@@ -54,7 +54,7 @@ impl Client {
         reached.believed = reached.believed.max(said.min(highest));
     }
 
-    /// From now on nothing that the client publishes counts. Whoever is appending finds out
+    /// From now on nothing that the client publishes counts. A thread that is appending finds out
     /// before the call returns. Exact: the end is what is believed at one moment, and nobody
     /// believes more afterwards.
     pub(crate) fn cut(&self, barrier: Barrier) {

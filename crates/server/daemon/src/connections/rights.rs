@@ -4,7 +4,7 @@
 //! The in-process client is the FUSE front end: the kernel has checked permissions, and
 //! the daemon is its own code. A client over the socket runs as the volume's owner, as a user
 //! whom the volume trusts with reading everything, or as root: it must hold the lease on every inode that changes, and its user must have the
-//! right by POSIX, which is decided anew here. A descriptor opened before a `chmod` writes on,
+//! right by POSIX, which is decided again here. A descriptor opened before a `chmod` writes on,
 //! legally: so a client may write what its user could write once, since it has held a lease.
 
 use crate::coherence::lease_manager::LeaseManager;
@@ -105,7 +105,7 @@ impl Authority for Rights<'_> {
     }
 }
 
-/// Rights of whoever wrote a log that a crash left: not its own user's process only, so
+/// Rights of the user who wrote a log that a crash left: not its own user's process only, so
 /// POSIX is asked again. Which leases it held is not known any more.
 pub(crate) struct LeftRights {
     pub(crate) person: Person,

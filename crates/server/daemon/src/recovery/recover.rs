@@ -2,8 +2,8 @@
 //! accepted (DESIGN §12). It is the normal path: a clean stop leaves no logs.
 //!
 //! A client of the last daemon may still be there and append. So every log is *ended* first:
-//! its client is told in the file, and finds out before its call returns. Where it ends is
-//! found once, and told to the client when everything before it counts.
+//! its client finds it in the file, and finds out before its call returns. Where it ends is
+//! found once, and reported to the client when everything before it counts.
 //!
 //! Steps, each of which may be cut off and is then done again from the start:
 //! 1. end and read every log in the table; take the blocks that its steal records name, before
@@ -89,7 +89,7 @@ pub(crate) struct Undigested {
     /// Space that their records have set aside.
     pub(crate) reserve_bytes: u64,
     /// Inodes that they change and that are no directories: those of others could not be
-    /// told apart by their number alone.
+    /// distinguished by their number alone.
     pub(crate) inos: Vec<u64>,
 }
 
@@ -208,7 +208,7 @@ impl Recovery<'_> {
                 .as_ref()
                 .and_then(|m| self.wrong_header(m, number, &slot))
             {
-                // Salt and length come from the table, so its records can still be told.
+                // Salt and length come from the table, so its records can still be recognised.
                 report.problems.push(format!("{}: {why}", path.display()));
             }
             // The front end's log names its connection; root may do everything.

@@ -168,7 +168,7 @@ pub struct ClientStatus {
     pub written: Written,
     /// Bytes a second that it may write; 0: no limit is set.
     pub limit_bytes_per_s: u64,
-    /// Milliseconds that it was told to wait because of that.
+    /// Milliseconds that it had to wait because of that.
     pub limited_ms: u64,
 }
 

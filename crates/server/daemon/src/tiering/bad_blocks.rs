@@ -23,7 +23,7 @@ pub struct BadBlock {
     pub why: String,
 }
 
-/// Blocks that could not be read since the start, until they are written anew elsewhere or their files go; and what was
+/// Blocks that could not be read since the start, until they are rewritten elsewhere or their files go; and what was
 /// wrong with each.
 #[derive(Default)]
 pub(crate) struct BadBlocks {

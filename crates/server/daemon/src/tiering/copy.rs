@@ -98,7 +98,7 @@ fn by_place(parts: &mut [Part]) -> impl Iterator<Item = &[Part]> {
 }
 
 impl Tiering {
-    /// Writes a block that its device does not give anew elsewhere, from the copy that is kept in memory. `false`: there is
+    /// Rewrites elsewhere a block that its device cannot read, from the copy that is kept in memory. `false`: there is
     /// none, or no space.
     pub(crate) fn mend_block(&self, inode: &Inode, at: u64, from: BlockAddr) -> bool {
         let generation = self.volume.view().generation(from);

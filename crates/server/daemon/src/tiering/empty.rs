@@ -134,7 +134,7 @@ impl Tiering {
         }
         let unreadable = self.counts().unreadable_blocks;
         let mut moved = 0;
-        // Whoever waits for space in NVM has his turn in between.
+        // A client that waits for space in NVM gets the lock in between.
         for part in parts(wanted) {
             if !self.may_move() {
                 self.wake();

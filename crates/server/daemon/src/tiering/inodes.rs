@@ -11,7 +11,7 @@
 //! nothing back one by one: all leases of a batch become shared at once.
 //!
 //! Not moved: blocks with a directory (each path walk reads them) or an orphan (it is freed without a
-//! lease), with a file that has data in NVM (so whoever looks for data there need not look at inodes below) or leaves of
+//! lease), with a file that has data in NVM (so a search for data there need not look at inodes below) or leaves of
 //! extents that go first, with a number that is granted, or an inode that is open.
 
 use super::Tiering;
@@ -38,7 +38,7 @@ pub(super) const RETURNS_MAX: u64 = 64;
 pub(super) const NONE_LEFT: VolumeError = VolumeError::NoSpace { wanted: 1, free: 0 };
 /// So many batches of which all is in use are passed over at a time.
 pub(super) const TRIES: usize = 8;
-/// Nobody waiting for space, they are listed anew so long after none could move.
+/// Nobody waiting for space, they are listed again so long after none could move.
 pub(super) const LIST_EVERY: Duration = Duration::from_secs(5);
 
 /// A block of the inode file, and how cold it was when it was looked at.
@@ -287,7 +287,7 @@ impl Tiering {
     pub(crate) fn inode_blocks_in(&self, tier: TierId) -> u64 {
         let _reader = self.reclaimer.read();
         let mut blocks = 0;
-        // What cannot be read of the tree is told by whoever needs it.
+        // What cannot be read of the tree is reported by the call that needs it.
         let _ = self.lies_of(Ino::NONE, Some(tier), &mut |_, lies| {
             blocks += u64::from(lies.extent.len)
         });
@@ -423,7 +423,7 @@ impl Tiering {
     /// Maps what was copied, as far as it is still where and what it was, and nobody may change it.
     /// Gives the blocks.
     fn remap_inodes(&self, copied: &[Copied]) -> Result<u64> {
-        // Whoever gets a lease to change from here on finds what is done here.
+        // A client that gets a lease to change from here on finds what is done here.
         let staying = self.inodes.staying.lock();
         let mut txn = self.volume.begin();
         let (mut moved, mut unused) = (0, Vec::new());

@@ -370,7 +370,7 @@ impl Tiering {
     /// Links what was copied, as far as the tree still names it; none goes down of an inode that
     /// somebody may change, or whose leaves have to stay by now. Gives the blocks.
     fn remap_leaves(&self, copied: &[Copied]) -> Result<u64> {
-        // Whoever gets a lease to change from here on finds what is done here.
+        // A client that gets a lease to change from here on finds what is done here.
         let staying = self.inodes.staying.lock();
         let mut txn = self.volume.begin();
         let (mut moved, mut unused) = (0, Vec::new());

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 /// Reads that a connection is in the midst of, most.
 const KEPT_MAX: usize = 8;
-/// Times a run is read anew because its zone was erased meanwhile.
+/// Times a run is read again because its zone was erased meanwhile.
 const READS_MAX: u32 = 8;
 
 /// Blocks that were read and did not fit the message. They are the same bytes for as long as their zone

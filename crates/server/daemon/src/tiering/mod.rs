@@ -177,7 +177,7 @@ pub(crate) struct Counts {
 }
 
 /// State of migration.
-/// Whoever digests logs, as far as tiering asks for it.
+/// The digester of logs, as far as tiering asks for it.
 pub(crate) trait LogDigester: Send + Sync {
     /// Digests every log as far as it is published when this begins.
     fn digest_all(&self);

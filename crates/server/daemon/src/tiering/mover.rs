@@ -148,7 +148,7 @@ impl Tiering {
         }
     }
 
-    /// Moves something to a tier; anew where a device or a zone of it failed, which gets nothing more.
+    /// Moves something to a tier; again where a device or a zone of it failed, which gets nothing more.
     pub(super) fn somewhere<T>(
         &self,
         tier: TierId,
@@ -176,7 +176,7 @@ impl Tiering {
         let mut all = There::default();
         let mut returns = self.returns();
         for w in batch {
-            // One that cannot be read where it lies below NVM is named by whoever asks for it.
+            // One that cannot be read where it lies below NVM is named by the caller that asks for it.
             let inode = view.inode(Ino(w.ino)).or_else(unless_below)?;
             let Some(inode) = inode.filter(|i| i.has_content()) else {
                 continue;

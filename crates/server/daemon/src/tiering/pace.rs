@@ -60,7 +60,7 @@ impl Debt {
     }
 }
 
-/// The right to move something, or to change the devices: one at a time has it. Whoever waits for it has it next.
+/// The right to move something, or to change the devices: one at a time has it. A thread that waits for it has it next.
 pub(crate) struct Turn<'a> {
     tiering: &'a Tiering,
     /// Always there, but while it is given back.

@@ -133,7 +133,7 @@ impl Recency {
 /// A piece of a file, and how cold it was when it was looked at. In the order in which they move down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Piece {
-    /// The target of a symbolic link, which whoever walks there needs: it goes where no data can.
+    /// The target of a symbolic link, which every path walk through it needs: it goes where no data can.
     link: bool,
     stamp: u64,
     changed_s: i64,

@@ -4,7 +4,7 @@
 //! ([`LOOK_EVERY`]). A piece that is read again after a pause counts more than one that goes on
 //! being read: who reads a large file once, however slowly, leaves it where it is.
 //!
-//! Of the inode file blocks are counted instead of pieces, and only those below NVM are told of.
+//! Of the inode file blocks are counted instead of pieces, and only those below NVM are counted.
 //!
 //! Pieces rise as long as NVM is below the mark at which moving down ends. Beyond it something sinks for what
 //! rises, so a piece rises only if it comes back at least twice in the time for which the coldest one in NVM has

@@ -78,7 +78,7 @@ impl Raised {
 }
 
 impl Tiering {
-    /// Takes space in NVM; anew, within `most`, when something may go that had come back for others.
+    /// Takes space in NVM; again, within `most`, when something may go that had come back for others.
     ///
     /// # Errors
     /// What `take` says at last.

@@ -174,7 +174,7 @@ fn name(volume: &Volume, ino: u64) -> (shale_format::DirKey, Vec<u8>) {
 }
 
 impl Stage {
-    /// Writes `blocks` blocks of a file anew, from `at` on, as a digest would; 0: sets them aside as
+    /// Writes `blocks` blocks of a file again, from `at` on, as a digest would; 0: sets them aside as
     /// `fallocate` does.
     fn write(&mut self, ino: u64, at: u64, blocks: u64, byte: u8) {
         let volume = self.daemon.volume();
@@ -457,17 +457,17 @@ fn run(mut s: Stage, workload: fn(&mut Stage), look: &mut Look<'_>) -> Result<us
     s.noted();
     workload(&mut s);
     let (script, states) = (s.recording.script(), s.states.clone());
-    let told = s.tape.take();
+    let tape = s.tape.take();
     drop(s);
     let empty = [0, 1, 2]
         .map(|n| vec![0; device_bytes(n) as usize])
         .to_vec();
-    let mut below = BlockReplay::new(&told, empty, BlockRules::default());
+    let mut below = BlockReplay::new(&tape, empty, BlockRules::default());
     let mut replay = script.replay();
     let mut seen = 0;
     for (event, recorded) in script.events().iter().enumerate() {
         replay.advance_to(event);
-        while let Some(next) = below.next().filter(|told| told.event <= event) {
+        while let Some(next) = below.next().filter(|tape| tape.event <= event) {
             if next.step == Step::Flush && event >= from {
                 seen += look(&replay, &below, &states, seen % 3 == 0)?;
             }

@@ -85,7 +85,7 @@ fn nothing_is_kept_of_files_that_are_no_more() {
     daemon.shutdown().unwrap();
 }
 
-/// A number that was one client's and is another's now: whoever had it before cannot write it.
+/// A number that was one client's and is another's now: a caller that had it before cannot write it.
 #[test]
 fn a_number_used_again_is_its_new_makers_alone() {
     let place = Place::new(64);
@@ -142,7 +142,7 @@ fn leases_that_nobody_uses_go_when_there_are_many() {
     let status = daemon.status_values();
     assert_eq!(status.digest.refused, 0, "{:?}", status.digest.last_error);
     let word = hand.daemon_page.load_u32(bucket(first.0));
-    assert_ne!(word, held.0, "its holder is told");
+    assert_ne!(word, held.0, "its holder is notified");
     assert!(hand.lease(first).1, "what it knows may be old");
     assert!(!hand.lease(first).1);
     // What was made last is held still.

@@ -33,7 +33,7 @@ fn a_thousand_small_appends_become_one_extent() {
     assert_eq!(w.extents(100), [(0, 32, false)]);
     assert_eq!(w.content(100), data);
     assert_eq!(w.inode(100).unwrap().blocks, 32);
-    // The next appends go on beside it, the last block is written anew.
+    // The next appends go on beside it, the last block is rewritten.
     let more = pattern(40_000, 9);
     for (n, part) in more.chunks(100).enumerate() {
         w.write(100, 128_000 + n as u64 * 100, part);

@@ -88,7 +88,7 @@ fn large_runs_go_below_and_small_ones_to_nvm() {
     assert_eq!(below(&w.digest_once()), 21);
     assert_eq!(tiers(&w, 21), [Some(TierId::Ssd); 21]);
     assert_eq!(w.content(FILE_INO), expected);
-    // A block in the midst is written anew, from what is below.
+    // A block in the midst is rewritten, from what is below.
     let used = w.volume().space().used;
     w.write(FILE_INO, 5 * 4096 + 10, &[7; 100]);
     expected[5 * 4096 + 10..][..100].fill(7);

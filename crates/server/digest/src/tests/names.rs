@@ -248,7 +248,7 @@ impl Image for Colliding {
 }
 
 #[test]
-fn names_with_one_hash_are_told_apart() {
+fn names_with_one_hash_are_distinguished() {
     let w = World::new();
     w.push(create_twin(1, 100, "a", FILE, 0));
     w.push(create_twin(1, 101, "b", FILE, 1));

@@ -30,7 +30,7 @@ const RESERVED_TRANSACTION: u64 = 512;
 /// not aligned.
 const TRANSACTION_DATA_BLOCKS: u64 = 257;
 /// Part of the tier that [`Space::reserved_fixed`] has besides: inner nodes that split, of
-/// which there can be one for 252 leaves and its parent, and a tree that is written anew
+/// which there can be one for 252 leaves and its parent, and a tree that is rewritten
 /// as a whole, with one leaf for 168 extents.
 const RESERVED_PART: u64 = 64;
 
@@ -38,7 +38,7 @@ const RESERVED_PART: u64 = 64;
 const TRANSACTION_BLOCKS: u64 =
     TRANSACTION_DATA_BLOCKS + shale_format::xattr::XATTR_BLOCKS_MAX as u64 + 128;
 /// Part of the tier that [`RESERVED_PART`] leaves over: inner nodes and their roots are fewer than
-/// 1/126 of it, a tree that is written anew is 1/168.
+/// 1/126 of it, a tree that is rewritten is 1/168.
 const SPARE_PART: u64 = 576;
 
 const _: () = assert!(

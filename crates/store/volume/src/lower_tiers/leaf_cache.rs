@@ -1,4 +1,4 @@
-//! Leaves below NVM that were read recently: whoever has the devices walks a tree from the top for each block, and
+//! Leaves below NVM that were read recently: a process that has the devices walks a tree from the top for each block, and
 //! would read a leaf as often as it has extents.
 //!
 //! A block is known by its address and how often its zone was erased, so nothing here goes stale.

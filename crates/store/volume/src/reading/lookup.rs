@@ -1,6 +1,6 @@
 //! Finding an inode: in NVM, or in a block of the inode file that lies below.
 //!
-//! A reader that has no devices is told the block, and asks the daemon for it. What lies below never
+//! A reader that has no devices gets the block's address, and asks the daemon for it. What lies below never
 //! changes in place; a reader that meets a block which has moved meanwhile looks again.
 
 use crate::error::{Result, VolumeError};

@@ -369,7 +369,7 @@ impl View {
     }
 
     /// Calls `f` with every extent from `from` on, ascending; of one that begins
-    /// before `from`, the rest. Where a block is in several tiers only the fastest is told.
+    /// before `from`, the rest. Where a block is in several tiers only the fastest is given.
     ///
     /// # Errors
     /// Damaged tree.

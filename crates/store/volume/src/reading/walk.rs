@@ -24,7 +24,7 @@ pub struct NodeAt {
 
 impl View {
     /// Calls `f` with every node of the trees of an inode, parents first, after
-    /// checking it. A node that is damaged is told to `f` with its error, and what
+    /// checking it. A node that is damaged is passed to `f` with its error, and what
     /// is below it is left out.
     pub fn nodes(
         &self,

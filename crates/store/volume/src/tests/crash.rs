@@ -10,14 +10,14 @@ const BYTES: usize = 32 * MIB;
 
 /// What a volume says, as far as this test changes it.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct State {
     txid: TxId,
     inodes: Vec<Inode>,
     names: Vec<(u64, Vec<u8>)>,
     log: u64,
 }
 
-fn told(volume: &Volume) -> Told {
+fn state_of(volume: &Volume) -> State {
     let view = volume.view();
     check(&view);
     let mut inodes = Vec::new();
@@ -36,7 +36,7 @@ fn told(volume: &Volume) -> Told {
         ControlFlow::Continue(())
     })
     .unwrap();
-    Told {
+    State {
         txid: volume.txid(),
         inodes,
         names,
@@ -103,11 +103,11 @@ fn a_cut_leaves_the_state_before_or_after() {
         volume.release_up_to(txid);
     }
     let begin = recording.event_count();
-    let mut states = vec![told(&volume)];
+    let mut states = vec![state_of(&volume)];
     for _ in 0..3 {
         let txid = step(&volume, &mut r);
         volume.release_up_to(txid);
-        states.push(told(&volume));
+        states.push(state_of(&volume));
     }
     assert!(medium.verify_shadow(volume.view().map()).is_none());
     let script = recording.script();
@@ -130,7 +130,7 @@ fn a_cut_leaves_the_state_before_or_after() {
                     _ => Choice::Seed(seed),
                 };
                 let image = replay.cut(&rules).image(medium.index(), &choice);
-                let state = told(&opened(&image));
+                let state = state_of(&opened(&image));
                 let which = states.iter().position(|s| *s == state);
                 let which = which.expect("a state between two transactions");
                 assert!(
@@ -195,7 +195,7 @@ fn two_commits_cut_in_their_headers() {
     replay.advance_to(at);
     let cut = replay.cut(&rules);
     let only_it: Vec<bool> = cut.units().iter().map(|u| u.offset == number).collect();
-    told(&opened(&cut.image(0, &Choice::Mask(&only_it))));
+    state_of(&opened(&cut.image(0, &Choice::Mask(&only_it))));
 }
 
 #[test]

@@ -358,9 +358,9 @@ fn the_fastest_tier_wins() {
         assert_eq!(view.map_block(&inode, FileBlock(fb)).unwrap(), mapping);
         assert_eq!(txn.map_block(&inode, FileBlock(fb)).unwrap(), mapping);
     }
-    let told: Vec<_> = view.leaf_of(&inode, FileBlock(15)).unwrap().extents;
-    let told: Vec<_> = told.iter().map(|e| (e.file_block, e.len)).collect();
-    assert_eq!(told, [(0, 10), (10, 10), (20, 20), (40, 20)]);
+    let found: Vec<_> = view.leaf_of(&inode, FileBlock(15)).unwrap().extents;
+    let found: Vec<_> = found.iter().map(|e| (e.file_block, e.len)).collect();
+    assert_eq!(found, [(0, 10), (10, 10), (20, 20), (40, 20)]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn numbers_that_are_held_are_granted_to_nobody() {
     }
     assert!(seen.iter().all(|ino| !held.contains(ino)), "{seen:?}");
     assert!(seen.contains(&first[4]) && seen.contains(&Ino(first[0].0 + 18)));
-    // Whoever makes an inode of one all the same takes it.
+    // A caller that makes an inode of one all the same takes it.
     let mut txn = volume.begin();
     let inode = Inode {
         ino: held[0].0,

@@ -519,7 +519,7 @@ fn inodes_that_changed_while_they_were_copied_stay() {
 }
 
 #[test]
-fn a_reader_without_devices_is_told_where_an_inode_lies() {
+fn a_reader_without_devices_learns_where_an_inode_is_stored() {
     let t = tiered();
     t.make_empty(16..32);
     let (blind, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();

@@ -128,7 +128,7 @@ impl Slots {
             return Ok(());
         }
         let existed = match self.block(draft, root, ino)? {
-            // A damaged slot held an inode once; writing it anew repairs it.
+            // A damaged slot held an inode once; writing it again repairs it.
             Some(addr) if is_in_nvm(addr) => {
                 load_slot(&draft.media, addr, ino).map_or(true, |i| !i.is_free())
             }

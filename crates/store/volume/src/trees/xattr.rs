@@ -1,4 +1,4 @@
-//! Extended attributes: one run of blocks, written anew with each change; single blocks
+//! Extended attributes: one run of blocks, rewritten with each change; single blocks
 //! and a list of them where no run is free that is long enough.
 
 use crate::allocation::space::Run;

@@ -72,7 +72,7 @@ pub struct Served {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// What it told first.
+    /// What it printed first.
     pub ready: Ready,
 }
 
@@ -209,7 +209,7 @@ pub fn measure(kind: Kind, command: &mut Command, options: &Options) -> Result<R
     let mounted = Mounted::new(&device, kind)?;
     let count = || Ok((flash.counters()?, 0));
     let (row, expected) = overwritten(kind.name(), mounted.path(), count, options)?;
-    // Mounted anew, so that it is read from flash.
+    // Mounted again, so that it is read from flash.
     drop(mounted);
     let mounted = Mounted::new(&device, kind)?;
     expected.check(mounted.path())?;

@@ -3,7 +3,7 @@
 //!
 //! It talks in lines: first one with a [`Ready`] as JSON; then, for each line `counters` on its
 //! standard input, one with [`Counters`], or what else is counted. At the end of its input it unmounts what is mounted
-//! from the loop device, takes that away, unmounts, and ends; so nothing is left when whoever
+//! from the loop device, takes that away, unmounts, and ends; so nothing is left when a caller that
 //! started it dies.
 
 use std::io::{BufRead, Write};
@@ -42,7 +42,7 @@ pub struct Options {
     pub real_time: bool,
 }
 
-/// What is told first.
+/// What is printed first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ready {
     /// The loop device.
@@ -169,12 +169,12 @@ pub fn serve_device<D: BlockDevice + 'static, C: Serialize>(
         let line = line.unwrap_or_default();
         writeln!(output, "{line}").and_then(|()| output.flush())
     };
-    let mut told = tell(serde_json::to_string(&ready));
+    let mut sent = tell(serde_json::to_string(&ready));
     for line in input.lines().map_while(std::io::Result::ok) {
         if line.trim() == "counters" {
-            told = tell(serde_json::to_string(&counters()));
+            sent = tell(serde_json::to_string(&counters()));
         }
-        if told.is_err() || line.trim() == "quit" {
+        if sent.is_err() || line.trim() == "quit" {
             break;
         }
     }
@@ -184,7 +184,7 @@ pub fn serve_device<D: BlockDevice + 'static, C: Serialize>(
         found: "a panic".to_owned(),
     })?;
     ended.map_err(fuse)?;
-    // All of it is on the medium, for whoever opens the image next.
+    // All of it is on the medium, for a caller that opens the image next.
     device.flush()?;
     Ok(())
 }

@@ -86,7 +86,7 @@ impl Volume {
         &self.mountpoint
     }
 
-    /// Unmounts and mounts it; counters begin anew.
+    /// Unmounts and mounts it; counters restart.
     ///
     /// # Errors
     /// The programs refuse.

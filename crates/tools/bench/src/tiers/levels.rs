@@ -62,7 +62,7 @@ struct Level {
     dir: PathBuf,
     /// Somebody found no space in it.
     short: AtomicBool,
-    /// Bytes that writers were told there is space for, and that may not be written yet.
+    /// Bytes that writers were promised, and that may not be written yet.
     promised: Mutex<u64>,
 }
 
@@ -343,7 +343,7 @@ impl Levels {
     /// Moves files down until `ended`.
     ///
     /// # Errors
-    /// A file cannot be moved; who waits for space is told, too.
+    /// A file cannot be moved; who waits for space gets the error, too.
     pub fn move_on(&self, ended: &AtomicBool) -> Result<()> {
         thread::scope(|scope| {
             let movers = (0..self.levels.len() - 1).map(|level| {

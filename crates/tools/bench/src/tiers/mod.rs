@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::BenchError;
 use crate::Result;
 
-/// Longest time that is told apart: ten minutes.
+/// Longest time that is distinguished: ten minutes.
 const NS_MAX: u64 = 600_000_000_000;
 
 /// How long calls of one kind took, in microseconds.

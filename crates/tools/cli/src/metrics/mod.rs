@@ -1,9 +1,9 @@
-//! Metrics for Prometheus and whoever reads OpenMetrics, if `shale mount --metrics` asks for them.
+//! Metrics for Prometheus and other readers of OpenMetrics, if `shale mount --metrics` asks for them.
 //!
-//! * `sheet`: what is told, under which names;
+//! * `sheet`: what is exported, under which names;
 //! * `http`: the server, a few threads that answer one request each.
 //!
-//! Served by the daemon's process, which knows the numbers. There is no login: whoever reaches the
+//! Served by the daemon's process, which knows the numbers. There is no login: any process that reaches the
 //! address may read them.
 
 mod http;

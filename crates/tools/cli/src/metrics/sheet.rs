@@ -1,4 +1,4 @@
-//! What is told: names by the conventions of Prometheus, all beginning with `shale_`.
+//! What is exported: names by the conventions of Prometheus, all beginning with `shale_`.
 //!
 //! Labels are bounded: tiers, devices, paths, and at most [`CLIENTS_MAX`] clients, those that wrote most;
 //! the others, and those that have left, are `client="others"`.
@@ -429,7 +429,7 @@ fn clients(sheet: &mut Sheet, s: &Status) {
     let waited = shown
         .iter()
         .map(|c| (client_labels(c), c.limited_ms as f64 / 1000.0));
-    let help = "Time that it was told to wait because of its limit";
+    let help = "Time that it had to wait because of its limit";
     sheet.seconds("client_limited", help, waited.collect());
     sheet.gauge(
         "clients",

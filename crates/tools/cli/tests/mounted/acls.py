@@ -1,5 +1,5 @@
 """Access control lists: `python3 acls.py DIR` sets, removes, changes, inherits and tries them below DIR, as root and as users
-without rights, and prints what each is told and what is there afterwards."""
+without rights, and prints what each gets and what is there afterwards."""
 import errno, os, socket, stat, struct, sys
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"

@@ -1,4 +1,4 @@
-//! Access control lists on the mount and under `shale run`, compared with what ext4 (Linux 6.18) told the same program; that
+//! Access control lists on the mount and under `shale run`, compared with what ext4 (Linux 6.18) returned to the same program; that
 //! programs which copy and restore them do so here; and that lists outlive daemon and mount and decide afterwards.
 
 use crate::run::with_library;

@@ -58,7 +58,7 @@ trait Way: Send {
     fn create(&mut self, path: &str, data: &[u8]) -> io::Result<()>;
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     fn unlink(&mut self, path: &str) -> io::Result<()>;
-    /// Content of the file at `path`, opened anew.
+    /// Content of the file at `path`, opened again.
     fn content(&mut self, path: &str) -> io::Result<Vec<u8>>;
     fn list(&mut self, path: &str) -> io::Result<Vec<String>>;
     /// Closes what is open.

@@ -126,7 +126,7 @@ fn a_bad_block_is_named_whoever_reads_it() {
     v.fsck();
 }
 
-/// A program that reads a block of a file whenever it is told a number, and says the block's first byte.
+/// A program that reads a block of a file whenever it is given a number, and says the block's first byte.
 fn reader(v: &Volume, name: &str) -> Child {
     let script = "import os, sys\n\
         f = os.open(sys.argv[1], os.O_RDONLY)\n\

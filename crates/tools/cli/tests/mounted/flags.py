@@ -1,5 +1,5 @@
 """What the flags of chattr(1) forbid: `python3 flags.py DIR` tries, below DIR, every change of a file and of a
-directory with each flag, and prints what each is told."""
+directory with each flag, and prints what each gets."""
 import array, ctypes, errno, fcntl, mmap, os, sys
 
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,5 +1,5 @@
 //! `chattr`: what immutable and append-only forbid on the mount and under `shale run`, compared with what ext4
-//! (Linux 6.18) told the same program; and that flags outlive daemon and mount.
+//! (Linux 6.18) returned to the same program; and that flags outlive daemon and mount.
 
 use crate::run::with_library;
 use crate::volume::{SHALE, Volume, library};

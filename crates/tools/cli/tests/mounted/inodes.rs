@@ -219,13 +219,13 @@ fn of_a_damaged_block_below_one_inode_is_lost() {
     }
     full.v.umount();
     let first = ino / 16 * 16;
-    let told = full.v.shale(&["fsck", full.v.file()]).failed(3);
+    let output = full.v.shale(&["fsck", full.v.file()]).failed(3);
     assert!(
-        told.contains(&format!("{first} to {}", first + 15)),
-        "{told}"
+        output.contains(&format!("{first} to {}", first + 15)),
+        "{output}"
     );
-    let told = full.v.shale(&["fsck", full.v.file(), "--repair"]).ok();
-    assert!(told.contains("15 of them"), "{told}");
+    let output = full.v.shale(&["fsck", full.v.file(), "--repair"]).ok();
+    assert!(output.contains("15 of them"), "{output}");
     full.v.fsck();
     full.files.remove(&numbers[&ino]);
     full.v.mount();

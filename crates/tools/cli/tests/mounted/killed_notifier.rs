@@ -212,7 +212,7 @@ fn a_mount_whose_notifier_and_supervisor_were_killed_is_taken_away() {
                 .unwrap()
                 .contains(") Z ")
         });
-        // Nobody will ever answer: whoever waits is told so, and the mount goes as soon as he has.
+        // Nobody will ever answer: a caller that waits gets an error, and the mount goes as soon as he has.
         wait_until("it is unmounted", || {
             v.shale(&["umount", v.place()]).code == 0
         });

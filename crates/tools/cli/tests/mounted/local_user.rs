@@ -227,7 +227,7 @@ fn what_is_more_open_is_closed_by_the_next_mount_or_refused() {
         assert!(read.contains("Permission denied"), "{read}");
     }
     v.umount();
-    // Who may not change the mode is told so, and uses nothing that others can read.
+    // Who may not change the mode gets an error, and uses nothing that others can read.
     let own = tempfile::tempdir_in("/var/tmp").unwrap();
     let program = program(own.path());
     std::os::unix::fs::chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
@@ -514,8 +514,8 @@ fn garbage_on_the_socket_fills_no_log() {
     });
     let after = fs::metadata(&log).unwrap().len();
     assert!(after - before < 64 << 10, "{before} {after}");
-    let told = fs::read_to_string(&log).unwrap();
-    assert!(told.contains("(user 65534) ends"), "{told}");
+    let output = fs::read_to_string(&log).unwrap();
+    assert!(output.contains("(user 65534) ends"), "{output}");
     v.umount();
 }
 

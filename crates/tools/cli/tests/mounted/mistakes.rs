@@ -495,7 +495,7 @@ fn a_bind_mount_and_another_users_mount_are_called_so() {
 
 /// What root sees of a mount that a user has made, where users may mount: in a mount namespace of its own.
 #[test]
-fn root_is_told_whose_mount_it_is() {
+fn root_is_notified_whose_mount_it_is() {
     if !can_mount() {
         return;
     }
@@ -537,8 +537,8 @@ fn root_is_told_whose_mount_it_is() {
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let _ = fs::remove_dir_all(own.path());
     assert!(done.status.success(), "{said}");
-    let told = said.matches("user 65534 has mounted it").count();
-    assert_eq!(told, 3, "{said}");
+    let output = said.matches("user 65534 has mounted it").count();
+    assert_eq!(output, 3, "{said}");
     expect(&said, &["code 4", "setpriv --reuid=65534", "unmounted"]);
     assert!(!said.contains("(shale umount"), "{said}");
 }

@@ -17,7 +17,7 @@ fn number_in(file: &File) -> u64 {
 }
 
 /// One thread writes past the pages, as clients do with files that programs on the mount use too. One
-/// reads past them. Whoever reads through the pages after that reads this number or a later one.
+/// reads past them. A caller that reads through the pages after that reads this number or a later one.
 #[test]
 fn a_write_past_the_pages_is_not_followed_by_older_bytes() {
     if !can_mount() {

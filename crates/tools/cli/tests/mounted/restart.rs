@@ -24,12 +24,12 @@ fn the_mount_reads_what_a_program_wrote_after_the_daemon_was_killed() {
             "exec 5>>{}; i=0; while [ $i -lt {LINES} ]; do echo line >&5; i=$((i+1)); done",
             file.display()
         );
-        let told = v
+        let output = v
             .shale(&["run", "--report", "--", "sh", "-c", &script])
             .ok();
-        let write = told.lines().find(|l| l.starts_with("write "));
+        let write = output.lines().find(|l| l.starts_with("write "));
         let fast = write.and_then(|l| l.split_whitespace().nth(1));
-        assert_eq!(fast, Some(LINES.to_string().as_str()), "{told}");
+        assert_eq!(fast, Some(LINES.to_string().as_str()), "{output}");
         let expected = "line\n".repeat(LINES);
         assert_eq!(fs::metadata(&file).unwrap().len(), expected.len() as u64);
         assert!(fs::read_to_string(&file).unwrap() == expected, "{file:?}");

@@ -25,11 +25,11 @@ fn commands_run_are_reported_and_end_with_their_code() {
         "exec 5>>{}/f; for i in 1 2 3 4 5; do echo $i >&5; done; exit 7",
         v.place()
     );
-    let told = v.shale(&["run", "--report", "--", "sh", "-c", &script]);
-    assert_eq!(told.code, 7, "{}", told.text);
-    let write = told.text.lines().find(|l| l.starts_with("write "));
+    let output = v.shale(&["run", "--report", "--", "sh", "-c", &script]);
+    assert_eq!(output.code, 7, "{}", output.text);
+    let write = output.text.lines().find(|l| l.starts_with("write "));
     let fast = write.and_then(|l| l.split_whitespace().nth(1));
-    assert_eq!(fast, Some("5"), "{}", told.text);
+    assert_eq!(fast, Some("5"), "{}", output.text);
     let file = v.mountpoint().join("f");
     assert_eq!(fs::read_to_string(&file).unwrap(), "1\n2\n3\n4\n5\n");
     let json = v.dir().join("report");
@@ -55,8 +55,8 @@ fn bypassed_programs_run_on_the_mount_and_what_they_start_is_served() {
     let shell = fs::canonicalize("/bin/sh").unwrap();
     let name = shell.file_name().unwrap().to_str().unwrap();
     let at = |name: &str| format!("{}/{name}", v.place());
-    let fast = |told: &str| {
-        let write = told.lines().find(|l| l.starts_with("write "));
+    let fast = |output: &str| {
+        let write = output.lines().find(|l| l.starts_with("write "));
         let count = write.and_then(|l| l.split_whitespace().nth(1));
         count.map_or(0, |n| n.parse::<u64>().unwrap())
     };
@@ -72,11 +72,11 @@ fn bypassed_programs_run_on_the_mount_and_what_they_start_is_served() {
         )
     };
     let run = ["run", "--report", "--bypass", name, "--", "sh", "-c"];
-    let told = v.shale(&[&run[..], &[&script("name")]].concat()).ok();
-    assert_eq!(fast(&told), 7, "{told}");
+    let output = v.shale(&[&run[..], &[&script("name")]].concat()).ok();
+    assert_eq!(fast(&output), 7, "{output}");
     let images = "2 program images, 1 of them clients, 1 file of";
-    assert!(told.contains(images), "{told}");
-    assert!(told.contains("1 of them are of bypassed"), "{told}");
+    assert!(output.contains(images), "{output}");
+    assert!(output.contains("1 of them are of bypassed"), "{output}");
     let lines = fs::read_to_string(at("name/f")).unwrap();
     assert_eq!(lines, "1\n2\n3\n4\n5\n6\n7\n");
     assert_eq!(fs::read(at("name/g")).unwrap(), [0; 7]);
@@ -88,14 +88,17 @@ fn bypassed_programs_run_on_the_mount_and_what_they_start_is_served() {
         "--bypass=/usr/bin/env",
     ];
     let start = ["--", "/usr/bin/env", "-i", "sh", "-c", &script("path")];
-    let told = v.shale(&[&run[..], &start[..]].concat()).ok();
-    assert_eq!(fast(&told), 7, "{told}");
-    assert!(told.contains("2 of them are of bypassed"), "{told}");
+    let output = v.shale(&[&run[..], &start[..]].concat()).ok();
+    assert_eq!(fast(&output), 7, "{output}");
+    assert!(output.contains("2 of them are of bypassed"), "{output}");
     // Nobody is bypassed unless it is said.
-    let told = v
+    let output = v
         .shale(&["run", "--report", "--", "sh", "-c", &script("none")])
         .ok();
-    assert!(fast(&told) > 7 && !told.contains("bypassed"), "{told}");
+    assert!(
+        fast(&output) > 7 && !output.contains("bypassed"),
+        "{output}"
+    );
     let wrong = v.shale(&["run", "--bypass", "a:b", "--", "true"]);
     assert!(wrong.failed(2).contains("colon"));
     v.umount();
@@ -113,9 +116,9 @@ fn every_file_says_which_mount_it_lies_on() {
     fs::write(&file, b"").unwrap();
     let number = v.state().unwrap()["connection"].as_u64().unwrap();
     for path in [v.mountpoint(), &file] {
-        let mut told = [0u8; 64];
-        let got = rustix::fs::getxattr(path, "system.shale.mount", &mut told[..]).unwrap();
-        assert_eq!(told[..got], *format!("{number:016x}").as_bytes());
+        let mut output = [0u8; 64];
+        let got = rustix::fs::getxattr(path, "system.shale.mount", &mut output[..]).unwrap();
+        assert_eq!(output[..got], *format!("{number:016x}").as_bytes());
     }
     let mut listed = [0u8; 64];
     assert_eq!(rustix::fs::listxattr(&file, &mut listed[..]).unwrap(), 0);
@@ -152,7 +155,7 @@ fn a_program_goes_on_when_the_daemon_is_killed_and_loses_nothing() {
     let expected: String = (0..LINES).map(|n| format!("{n}\n")).collect();
     v.umount();
     v.fsck();
-    // Mounted anew: what the kernel kept of appends that a kill cut off is not what is asked.
+    // Mounted again: what the kernel kept of appends that a kill cut off is not what is asked.
     v.mount();
     assert!(fs::read_to_string(&file).unwrap() == expected, "lost");
     v.umount();

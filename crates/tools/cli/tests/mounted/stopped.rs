@@ -19,7 +19,7 @@ except OSError as e:
     print(errno.errorcode[e.errno])
 ";
 
-/// Has files open, from before; each line that it is told it tries everything and says what it was told.
+/// Has files open, from before; for each line that it gets it tries everything and prints what it got.
 const USER: &str = "import errno, mmap, os, sys
 os.chdir(sys.argv[1])
 cached = os.open('cached', os.O_RDWR | os.O_CREAT)

@@ -254,9 +254,9 @@ fn pause_and_limit_outlive_a_killed_daemon() {
         return;
     }
     let v = Volume::tiered("speed", "64M", "256M", "1G");
-    let mut told = fs::read_to_string(v.file()).unwrap();
-    told.insert_str(0, "migrate_at_percent = 50\n");
-    fs::write(v.file(), told).unwrap();
+    let mut output = fs::read_to_string(v.file()).unwrap();
+    output.insert_str(0, "migrate_at_percent = 50\n");
+    fs::write(v.file(), output).unwrap();
     v.mount();
     v.shale(&["migrate", v.place(), "--pause", "--limit", "500K"])
         .ok();

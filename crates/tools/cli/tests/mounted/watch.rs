@@ -34,8 +34,8 @@ fn top_prints_one_picture_for_scripts() {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
     assert!(!text.contains('\x1b'), "{text:?}");
-    let told = v.shale(&["top", v.place()]).failed(2);
-    assert!(told.contains("--once"), "{told}");
+    let output = v.shale(&["top", v.place()]).failed(2);
+    assert!(output.contains("--once"), "{output}");
     v.umount();
     v.shale(&["top", v.place(), "--once"]).failed(4);
 }
@@ -150,8 +150,8 @@ fn metrics_are_scraped() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = taken.local_addr().unwrap().to_string();
     let mount = |address: &str| v.shale(&["mount", v.file(), v.place(), "--metrics", address]);
-    let told = mount(&busy).failed(1);
-    assert!(told.contains(&busy), "{told}");
+    let output = mount(&busy).failed(1);
+    assert!(output.contains(&busy), "{output}");
     mount("nonsense").failed(2);
     mount("127.0.0.1:0").ok();
     let place = v.status()["metrics"].as_str().unwrap().to_owned();

@@ -1,7 +1,7 @@
 //! Finding sites: by their bytes, once per build of a library.
 //!
 //! What was found is cached in a file named after the library's build-id, with a checksum: a file
-//! that is damaged, or of which one site is not what the library's bytes say, is made anew.
+//! that is damaged, or of which one site is not what the library's bytes say, is rebuilt.
 
 use super::library::Library;
 use crate::hook::stubs::{CLASS, class};

@@ -1,4 +1,4 @@
-/* Private mappings of FILE: what they show, while the file is written anew and in children. With a second
+/* Private mappings of FILE: what they show, while the file is rewritten and in children. With a second
  * argument they are expected to lie in NVM. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     CHECK(same(q, 10 * 4096, 3 * 4096)); memset(q, 'x', 3 * 4096);
     char b[4096]; CHECK(pread(fd, b, 4096, 10 * 4096) == 4096 && same(b, 10 * 4096, 4096));
     CHECK(same(p, 0, bytes));
-    // the file goes on by itself: written anew many times over, what is mapped stays whole
+    // the file goes on by itself: rewritten many times over, what is mapped stays whole
     memset(b, 'y', sizeof b);
     for (int round = 0; round < 20; round++) for (size_t i = 0; i < bytes; i += 4096) CHECK(pwrite(fd, b, 4096, i) == 4096);
     fsync(fd);

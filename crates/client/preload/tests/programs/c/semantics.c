@@ -202,7 +202,7 @@ static void handed_around(void)
     CHECK(lseek(fd, 0, SEEK_SET) == 0 && copy_file_range(fd, NULL, other, NULL, 5, 0) == 5);
     CHECK(lseek(other, 0, SEEK_CUR) == 8 && holds(other, "ellhello"));
 
-    /* The library is not told which file this is; the kernel knows an older size. */
+    /* The library does not know which file this is; the kernel knows an older size. */
     struct stat status;
     off_t at = 5;
     snprintf(found, sizeof found, "%d", fd);
@@ -213,7 +213,7 @@ static void handed_around(void)
     CHECK(ftruncate(other, 8) == 0 && lseek(other, 8, SEEK_SET) == 8 && ftruncate(fd, 5) == 0);
     close(same);
 
-    /* Whoever receives a descriptor shares its offset. */
+    /* A caller that receives a descriptor shares its offset. */
     int pair[2];
     char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
     struct iovec one = {&byte, 1};

@@ -4,7 +4,7 @@
 //! A lease that goes is taken from its holders without being given to anybody, in the same steps: the
 //! generation words are raised, so that its holders ask before they do anything under it again; a grace period is
 //! passed, so that no call goes on; what a writer did is digested. Then the entry is removed, unless
-//! somebody has asked for it meanwhile: until then it says who holds it, and whoever else wants the inode
+//! somebody has asked for it meanwhile: until then it says who holds it, and any other client that wants the inode
 //! takes it from them as ever. Nobody waits for any of this.
 //!
 //! The kernel may keep names, pages and attributes of an inode whose lease the front end has lost in this

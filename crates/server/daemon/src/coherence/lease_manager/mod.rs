@@ -78,7 +78,7 @@ enum Step {
 /// Gives leases, and takes them from their holders.
 pub(crate) struct LeaseManager {
     table: LeaseTable,
-    /// Told before the front end in this process loses a lease.
+    /// Called before the front end in this process loses a lease.
     hook: RwLock<Option<Arc<dyn LeaseHook>>>,
     clients: Arc<Clients>,
     grace: Arc<GracePeriods>,
@@ -102,12 +102,12 @@ impl LeaseManager {
         }
     }
 
-    /// What is known of leases. Whoever changes it by itself takes nothing from anybody.
+    /// What is known of leases. A caller that changes it by itself takes nothing from anybody.
     pub(crate) fn table(&self) -> &LeaseTable {
         &self.table
     }
 
-    /// Who is told before the front end loses a lease.
+    /// Called before the front end loses a lease.
     pub(crate) fn hook(&self) -> Option<Arc<dyn LeaseHook>> {
         self.hook.read().clone()
     }
@@ -190,7 +190,7 @@ impl LeaseManager {
     }
 
     /// A client that yields takes the lease `from` others. From the front end that does not count
-    /// if nobody but the client itself went by way of the mount recently: it opens its file anew, say.
+    /// if nobody but the client itself went by way of the mount recently: it opens its file again, say.
     fn count_bounce(&self, client: &Client, ino: u64, from: &[Holder]) {
         let direct = |h: &Holder| {
             let holder = self.clients.get(h.client);
@@ -206,7 +206,7 @@ impl LeaseManager {
         }
     }
 
-    /// The processes that leave an inode to the kernel when they are told to, and use it there no other way.
+    /// The processes that leave an inode to the kernel when they are asked to, and use it there no other way.
     fn yielding(&self, ino: u64) -> Vec<i32> {
         let yields = |c: &Arc<Client>| c.asked.lock().has(ino).then_some(c.pid);
         self.clients.snapshot().iter().filter_map(yields).collect()
@@ -375,7 +375,7 @@ impl LeaseManager {
         Ok(())
     }
 
-    /// Numbers granted to a client for new inodes: it holds whatever it makes of them. To whoever may be noted
+    /// Numbers granted to a client for new inodes: it holds whatever it makes of them. To any client that may be noted
     /// as a holder of one still, it looks revoked.
     pub(crate) fn give_new(&self, client: u32, inos: &[u64]) {
         for (other, ino) in self.table.give_new(client, inos) {

@@ -275,7 +275,7 @@ fn demoted(dir: &Path) -> Stage {
 }
 
 #[test]
-fn a_damaged_leaf_below_is_told() {
+fn a_damaged_leaf_below_is_reported() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = demoted(dir.path());
     let leaf = s.leaves(32)[1];
@@ -291,8 +291,8 @@ fn a_damaged_leaf_below_is_told() {
     );
     let scrubbed = s.daemon.scrub(&mut |_| ControlFlow::Continue(()));
     let about = |d: &crate::scrub::Damage| d.object.contains("file 32");
-    let told = scrubbed.damage.iter().any(about);
-    assert!(scrubbed.complete && told, "{scrubbed:?}");
+    let found = scrubbed.damage.iter().any(about);
+    assert!(scrubbed.complete && found, "{scrubbed:?}");
     // Others are cleaned and listed all the same.
     for zone in s.daemon.volume().lower_zones(TierId::Ssd) {
         shared.tiering.in_zones(TierId::Ssd, &[zone]).unwrap();
@@ -307,10 +307,10 @@ fn of_a_damaged_leaf_below_repair_keeps_the_others() {
     s.memory[0].spoil(byte_of(&s, s.leaves(32)[1]) + 2000, &[0x55; 8]);
     let rest = Rest::of(&s, |_| ());
     let report = rest.checked(0..2);
-    let told =
+    let found =
         |f: &shale_check::Finding| f.what.contains("entries") && f.object.contains("file 32");
     assert!(
-        !report.complete && report.findings.iter().any(told),
+        !report.complete && report.findings.iter().any(found),
         "{report}"
     );
     let missing = rest.checked(1..2);

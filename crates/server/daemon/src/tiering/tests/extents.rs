@@ -186,7 +186,7 @@ fn demoted(dir: &Path) -> Stage {
 }
 
 #[test]
-fn leaves_of_extents_are_told_from_data_where_zones_are_emptied() {
+fn leaves_of_extents_are_distinguished_from_data_where_zones_are_emptied() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = demoted(dir.path());
     let shared = s.daemon.services().clone();
@@ -244,7 +244,7 @@ fn leaf(s: &Stage, n: usize) -> BlockAddr {
 }
 
 #[test]
-fn a_damaged_leaf_of_extents_is_told_and_the_rest_goes_on() {
+fn a_damaged_leaf_of_extents_is_reported_and_the_rest_goes_on() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = demoted(dir.path());
     let bad = leaf(&s, 0);
@@ -259,8 +259,8 @@ fn a_damaged_leaf_of_extents_is_told_and_the_rest_goes_on() {
     assert_eq!((named.len(), named[0].block), (1, bad.index()), "{named:?}");
     let scrubbed = s.daemon.scrub(&mut |_| ControlFlow::Continue(()));
     let about = |d: &crate::scrub::Damage| d.object.contains("file 16");
-    let told = scrubbed.damage.iter().any(about);
-    assert!(scrubbed.complete && told, "{scrubbed:?}");
+    let found = scrubbed.damage.iter().any(about);
+    assert!(scrubbed.complete && found, "{scrubbed:?}");
     // Others are cleaned and listed all the same.
     let mut wanted = Vec::new();
     for zone in s.daemon.volume().lower_zones(TierId::Ssd) {
@@ -280,9 +280,9 @@ fn of_a_damaged_leaf_of_extents_repair_keeps_the_others() {
     s.memory[0].spoil(byte_of(&s, leaf(&s, 0)) + 2000, &[0x55; 8]);
     let rest = Rest::of(&s, |_| ());
     let report = rest.checked(0..2);
-    let told =
+    let found =
         |f: &shale_check::Finding| f.what.contains("extents") && f.object.contains("file 16");
-    assert!(report.findings.iter().any(told), "{report}");
+    assert!(report.findings.iter().any(found), "{report}");
     let missing = rest.checked(1..2);
     let named = missing.findings.iter().any(|f| f.found.contains("missing"));
     assert!(named, "{missing}");

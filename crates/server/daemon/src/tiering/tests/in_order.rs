@@ -235,12 +235,12 @@ fn stage_on_medium(
 }
 
 /// The medium after a cut behind the first steps; `seed` chooses what had been done.
-fn cut<M: Medium>(told: &[shale_record::Told], wears_at: WearsAt, seed: u64) -> Arc<M> {
+fn cut<M: Medium>(tape: &[shale_record::Told], wears_at: WearsAt, seed: u64) -> Arc<M> {
     let medium = M::blank();
     let blocks = M::open(&medium);
     let mut written = 0;
-    for told in told.iter().filter(|told| told.device == 0) {
-        let done = match &told.step {
+    for step in tape.iter().filter(|step| step.device == 0) {
+        let done = match &step.step {
             Step::Write { at, bytes } => {
                 written += 1;
                 if written == wears_at {

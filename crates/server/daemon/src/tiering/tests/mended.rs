@@ -104,10 +104,10 @@ impl Rest {
 
     /// Everything is there afterwards.
     #[track_caller]
-    fn loses_nothing(&self, told: bool) {
+    fn loses_nothing(&self, loss: bool) {
         let (report, found) = self.mended();
         assert_eq!(found, self.content, "{report}");
-        assert_eq!(report.mended.iter().any(|m| m.lost), told, "{report}");
+        assert_eq!(report.mended.iter().any(|m| m.lost), loss, "{report}");
     }
 }
 

@@ -28,7 +28,7 @@ fn what_a_spare_leaves_no_space_for_goes_further_down() {
     assert_eq!(above + below, 240);
     // What was oldest there was moved on to free space for the rest.
     assert!((100..=160).contains(&above), "{above}");
-    // Written anew over and over, it needs no more.
+    // Rewritten over and over, it needs no more.
     for round in 0..40 {
         s.write(16 + round % 6, round % 30, 10, 100 + round as u8);
         s.daemon.migrate(None).unwrap();

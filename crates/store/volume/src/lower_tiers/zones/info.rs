@@ -1,4 +1,4 @@
-//! What is told of zones, and of all of a tier.
+//! What is reported of zones, and of all of a tier.
 
 use super::Zones;
 use crate::lower_tiers::lower::ZonePlace;

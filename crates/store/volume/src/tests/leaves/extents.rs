@@ -154,7 +154,7 @@ fn a_root_that_is_a_leaf_goes_down_and_becomes_an_extent_again() {
 }
 
 #[test]
-fn a_reader_without_devices_is_told_which_leaves_of_extents_it_lacks() {
+fn a_reader_without_devices_learns_which_leaves_of_extents_it_lacks() {
     let t = tiered();
     let model = t.fragments(1200, 0);
     let leaves = t.move_leaves_of(FILE, TierId::Ssd, |_| true);

@@ -1,13 +1,13 @@
-//! What the kernel was told and keeps, and having it dropped before another client may
+//! Names and attributes that the kernel has cached, and having it dropped before another client may
 //! change it (DESIGN §9).
 //!
 //! * **Attributes and pages** go with one notification about their inode. Those
 //!   that are on their way when it comes are known to the kernel by their age, or held
 //!   under a page's lock that the notification waits for.
 //! * **Names** have to be dropped one by one, so they are noted here before the kernel is
-//!   told one. A notification about a name waits for all requests on the directory that
+//!   cached one. A notification about a name waits for all requests on the directory that
 //!   hold its lock. Only one kind does not: asking again for a name that was dropped. So
-//!   while a directory goes to and fro between clients, its names are told with the
+//!   while a directory goes to and fro between clients, its names are given with the
 //!   remark not to keep them.
 //!
 //! Names are dropped by having them asked for again, not by detaching them: the working
@@ -34,25 +34,25 @@ const NO_NAME: &[u8] = b"/";
 /// Names of one directory.
 #[derive(Default)]
 struct Names {
-    told: HashSet<Box<[u8]>>,
+    cached: HashSet<Box<[u8]>>,
     /// Too many to be noted.
     many: bool,
     taken: Option<Instant>,
 }
 
-/// What the kernel was told.
-pub(crate) struct Told {
+/// What the kernel has cached.
+pub(crate) struct KernelDentries {
     directories: [Mutex<HashMap<u64, Names>>; SHARDS],
     /// Files with pages that a program wrote through a shared mapping.
     mapped: Mutex<HashSet<u64>>,
     any_mapped: AtomicBool,
-    /// A process before this one told names that are not noted here.
+    /// A process before this one gave names that are not noted here.
     unknown: AtomicBool,
     /// Clients besides this one.
     others: AtomicUsize,
 }
 
-impl Told {
+impl KernelDentries {
     pub(crate) fn new(continues: bool) -> Self {
         Self {
             directories: std::array::from_fn(|_| Mutex::default()),
@@ -67,23 +67,23 @@ impl Told {
         &self.directories[(dir.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
     }
 
-    /// Notes a directory of which the kernel is told a listing: names come along with it.
+    /// Notes a directory of which the kernel gets a listing: names come along with it.
     pub(crate) fn directory(&self, dir: u64) {
         self.shard(dir).lock().entry(dir).or_default();
     }
 
-    /// Notes a name before the kernel is told what it stands for, or that it stands for nothing.
+    /// Notes a name before the kernel gets what it stands for, or that it stands for nothing.
     pub(crate) fn name(&self, dir: u64, name: &[u8]) {
         let mut shard = self.shard(dir).lock();
         let names = shard.entry(dir).or_default();
-        if names.many || names.told.contains(name) {
+        if names.many || names.cached.contains(name) {
             return;
         }
-        if names.told.len() >= NAMES_MAX {
-            names.told = HashSet::new();
+        if names.cached.len() >= NAMES_MAX {
+            names.cached = HashSet::new();
             names.many = true;
         } else {
-            names.told.insert(name.into());
+            names.cached.insert(name.into());
         }
     }
 
@@ -163,9 +163,9 @@ impl Told {
     }
 
     fn drop_names(&self, notifier: &Notifier, dir: u64) -> io::Result<()> {
-        let (told, many) = match self.shard(dir).lock().get_mut(&dir) {
+        let (cached, many) = match self.shard(dir).lock().get_mut(&dir) {
             Some(names) => (
-                std::mem::take(&mut names.told),
+                std::mem::take(&mut names.cached),
                 std::mem::take(&mut names.many),
             ),
             None => return Ok(()),
@@ -173,7 +173,8 @@ impl Told {
         if many {
             return notifier.inc_epoch();
         }
-        told.iter()
+        cached
+            .iter()
             .try_for_each(|name| notifier.expire_entry(dir, name))
     }
 }
@@ -184,37 +185,37 @@ mod tests {
 
     #[test]
     fn names_are_noted_up_to_a_limit() {
-        let told = Told::new(false);
-        told.name(5, b"a");
-        told.name(5, b"a");
+        let dentries = KernelDentries::new(false);
+        dentries.name(5, b"a");
+        dentries.name(5, b"a");
         for n in 0..NAMES_MAX {
-            told.name(6, &n.to_le_bytes());
+            dentries.name(6, &n.to_le_bytes());
         }
         let count = |dir| {
-            let shard = told.shard(dir).lock();
-            (shard[&dir].told.len(), shard[&dir].many)
+            let shard = dentries.shard(dir).lock();
+            (shard[&dir].cached.len(), shard[&dir].many)
         };
         assert_eq!(count(5), (1, false));
         assert_eq!(count(6), (NAMES_MAX, false));
-        told.name(6, b"one more");
+        dentries.name(6, b"one more");
         assert_eq!(count(6), (0, true));
-        told.forget(6);
-        told.name(6, b"again");
+        dentries.forget(6);
+        dentries.name(6, b"again");
         assert_eq!(count(6), (1, false));
-        assert!(told.keeps_names(5));
-        told.shard(5).lock().get_mut(&5).unwrap().taken = Some(Instant::now());
-        assert!(!told.keeps_names(5) && told.keeps_names(7));
+        assert!(dentries.keeps_names(5));
+        dentries.shard(5).lock().get_mut(&5).unwrap().taken = Some(Instant::now());
+        assert!(!dentries.keeps_names(5) && dentries.keeps_names(7));
     }
 
     #[test]
     fn mapped_files_are_known_until_they_are_forgotten() {
-        let told = Told::new(false);
-        assert!(!told.is_mapped(5) && told.alone());
-        told.written_mapped(5);
-        assert!(told.is_mapped(5) && !told.is_mapped(6));
-        told.forget(5);
-        assert!(!told.is_mapped(5));
-        told.set_others(2);
-        assert!(!told.alone());
+        let dentries = KernelDentries::new(false);
+        assert!(!dentries.is_mapped(5) && dentries.alone());
+        dentries.written_mapped(5);
+        assert!(dentries.is_mapped(5) && !dentries.is_mapped(6));
+        dentries.forget(5);
+        assert!(!dentries.is_mapped(5));
+        dentries.set_others(2);
+        assert!(!dentries.alone());
     }
 }
