@@ -241,7 +241,7 @@ fn a_zone_that_cannot_be_finished_is_no_hindrance() {
 }
 
 #[test]
-fn labels_are_written_anew_for_ever() {
+fn labels_are_written_again_for_ever() {
     let device = device(SMALL);
     let label = |blocks: &ManagedBlocks, n: u64| {
         let mut block = [0; IO_BYTES];

@@ -10,7 +10,7 @@ pub const UNWRITTEN: u32 = 1;
 pub mod root_kind {
     /// No block in this tier.
     pub const EMPTY: u8 = 0;
-    /// The root is itself one extent (Strata §3.1: an unfragmented root points straight at data).
+    /// The root is itself one extent (Strata §3.1: an unfragmented root points directly at data).
     pub const DIRECT: u8 = 1;
     /// The root names the top node of a tree.
     pub const TREE: u8 = 2;

@@ -77,7 +77,7 @@ impl Lone {
 
     #[cold]
     fn join_slowly(&self, me: usize) -> bool {
-        begin_anew_in_children();
+        begin_again_in_children();
         let first = if asymmetric::barrier() { me } else { MANY };
         let order = (Ordering::AcqRel, Ordering::Acquire);
         let seen = match self.who.compare_exchange(NOBODY, first, order.0, order.1) {
@@ -114,7 +114,7 @@ impl Lone {
 }
 
 /// Has a child know that it has one thread, which may be in the place of any of its parent's.
-fn begin_anew_in_children() {
+fn begin_again_in_children() {
     if !threads::in_children(in_child) {
         // Without it nobody is ever alone: this is before the first thread is.
         PROCESS.who.store(MANY, Ordering::Release);

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_taken_and_kept_anew() {
+    fn the_reserve_is_taken_and_kept_again() {
         let memory = Memory::new();
         let small = || memory.cut_reserve(64 << 10, GRAIN_BYTES);
         assert!(small().is_null() && memory.keep_reserve() && !memory.is_short());

@@ -227,7 +227,7 @@ pub fn part(mount: u32, client: &'static Client) {
     }
 }
 
-/// Has everything that this process has logged hardened, of all mounts. What fails of `mount` is told.
+/// Has everything that this process has logged hardened, of all mounts. What fails of `mount` is reported.
 pub fn harden_all(mount: Option<u32>) -> Result<(), Errno> {
     let mut result = Ok(());
     for other in 0..MOUNTS as u32 {
@@ -260,7 +260,7 @@ pub fn forget_all() {
     for slot in &CLIENT {
         slot.store(ptr::null_mut(), Ordering::Release);
     }
-    pays::begin_anew();
+    pays::begin_again();
     for again in &AGAIN_NS {
         again.store(0, Ordering::Relaxed);
     }

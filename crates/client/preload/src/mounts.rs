@@ -140,7 +140,7 @@ pub const SIZE_TRIES: u32 = 64;
 /// it asks, it drops the answer, too, and goes on with what it knew before: a read then ends
 /// early. So it is asked until it knows what it got. Gives the size it got, 0 if
 /// nobody tells.
-pub fn settle_size(fd: i32) -> u64 {
+pub fn refresh_size(fd: i32) -> u64 {
     let mut size = 0;
     for _ in 0..SIZE_TRIES {
         // A file that cannot be asked about can be neither read nor written.

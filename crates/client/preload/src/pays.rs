@@ -85,7 +85,7 @@ pub fn configure() {
 }
 
 /// In a child: it has done nothing yet.
-pub fn begin_anew() {
+pub fn begin_again() {
     EARLY_CALLS.store(0, Ordering::Relaxed);
     SPENT_NS.store(0, Ordering::Relaxed);
     PARTED.store(0, Ordering::Relaxed);

@@ -85,7 +85,7 @@ pub fn bypassed() {
 }
 
 /// In a child: nothing has happened yet.
-pub fn begin_anew() {
+pub fn begin_again() {
     GOES_ON.store(false, Ordering::Relaxed);
     // SAFETY: the only thread of this process is here.
     unsafe {
@@ -134,7 +134,7 @@ pub fn at_exit() {
         // There is nobody to tell that the report cannot be written.
         let _ = opened.and_then(|mut f| f.write_all(line().as_bytes()));
     }
-    begin_anew();
+    begin_again();
     thread.inside.store(was_inside, Ordering::Relaxed);
 }
 

@@ -109,7 +109,7 @@ pub fn lost_inodes(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     let older = &trial.filled.older;
     let mut parts = ground.of_kind(Kind::Inode);
     trial.chance.shuffle(&mut parts);
-    let (mut told, mut tried) = (0, 0);
+    let (mut noted, mut tried) = (0, 0);
     for part in parts.iter().filter(|part| part.ino > 2) {
         let bytes = part.of(older).to_vec();
         if bytes == part.of(&ground.image) || bytes.iter().all(|&b| b == 0) {
@@ -121,7 +121,7 @@ pub fn lost_inodes(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         ground.stage.put(&ground.image)?;
         ground.stage.store(part.at, &bytes)?;
         let report = kept!(ground.stage.fsck());
-        told += u64::from(!report.clean());
+        noted += u64::from(!report.clean());
         tried += 1;
         // Whatever it shows of that file: nothing else is wrong, and repair makes it whole.
         let reach = trial.filled.reach(part.ino);
@@ -138,7 +138,7 @@ pub fn lost_inodes(trial: &mut Trial<'_>) -> Result<Checked<()>> {
     if tried == 0 {
         trial.cases = 1;
     }
-    trial.seen = format!("fsck told of {told} of {tried}");
+    trial.seen = format!("fsck told of {noted} of {tried}");
     Ok(Ok(()))
 }
 

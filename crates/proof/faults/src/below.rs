@@ -1,4 +1,4 @@
-//! A volume with flash and disk below NVM, on media that do as they are told: fail, forget, rot.
+//! A volume with flash and disk below NVM, on media that do as the test says: fail, forget, rot.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -14,7 +14,7 @@ use shale_pool::volume_file::DeviceFile;
 use shale_sys::SystemClock;
 
 use super::Trial;
-use super::child::{Point, Process, told, was_killed};
+use super::child::{Point, Process, noted, was_killed};
 use super::decay::kept;
 use super::devices::{DEVICE_BYTES, Three, ZONE_BYTES};
 use super::stage::Checked;
@@ -101,7 +101,7 @@ fn serve(place: &Path, f: impl FnOnce(&Arc<Daemon>) -> Checked<()>) -> Checked<(
 
 /// What a child does. Gives its exit status.
 pub fn child(place: &Path) -> i32 {
-    told(serve(place, |daemon| change(daemon, place)))
+    noted(serve(place, |daemon| change(daemon, place)))
 }
 
 /// What is in a directory: files, and their bytes.

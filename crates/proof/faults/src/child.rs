@@ -334,10 +334,10 @@ pub fn visit(stage_socket: &Path) -> i32 {
         drop(shale);
         session.detach().map_err(|e| format!("detach: {e}"))
     };
-    told(done())
+    noted(done())
 }
 
-pub(super) fn told(done: Checked<()>) -> i32 {
+pub(super) fn noted(done: Checked<()>) -> i32 {
     match done {
         Ok(()) => 0,
         Err(wrong) => {
@@ -362,5 +362,5 @@ pub fn work(stage_socket: &Path, counter: &Path, load: Load, seed: u64) -> i32 {
         }
         Ok(())
     };
-    told(done())
+    noted(done())
 }

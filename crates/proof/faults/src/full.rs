@@ -27,8 +27,8 @@ struct Filling {
     session: Arc<Session>,
     shale: Shale,
     model: Memory,
-    /// Calls that were told that there is no space.
-    told: u64,
+    /// Calls that got ENOSPC.
+    noted: u64,
 }
 
 impl Filling {
@@ -40,7 +40,7 @@ impl Filling {
         let mut filling = Filling {
             shale: side(&session),
             model: Memory::new(0o755),
-            told: 0,
+            noted: 0,
             stage,
             daemon,
             session,
@@ -57,7 +57,7 @@ impl Filling {
         let did = self.shale.act(act);
         match (act, &did) {
             (_, Err(Errno::NOSPC)) => {
-                self.told += 1;
+                self.noted += 1;
                 if let Act::Open(slot, ..) = act {
                     // What the slot held was closed before.
                     let _ = self.model.act(&Act::File(*slot, FileAct::Close));
@@ -85,7 +85,7 @@ impl Filling {
 
     fn short(&mut self, slot: usize, done: FileAct) -> Checked<bool> {
         // What was written is the beginning of what was to be written.
-        self.told += 1;
+        self.noted += 1;
         let should = self.model.act(&Act::File(slot, done));
         should
             .map(|_| false)
@@ -165,11 +165,11 @@ pub fn volume(trial: &mut Trial<'_>) -> Result<Checked<()>> {
             for act in some {
                 kept!(filling.act(&act));
             }
-            if filling.told > 60 {
+            if filling.noted > 60 {
                 break;
             }
         }
-        if filling.told == 0 {
+        if filling.noted == 0 {
             return Ok(Err("the volume could not be filled".to_owned()));
         }
         let seed = trial.chance.next_u64();
@@ -181,7 +181,7 @@ pub fn volume(trial: &mut Trial<'_>) -> Result<Checked<()>> {
                     .map_err(|e| format!("on a full volume: {e}"))
             );
         }
-        trial.seen = format!("{} calls told ENOSPC", filling.told);
+        trial.seen = format!("{} calls got ENOSPC", filling.noted);
         // What the workload rebuilt may have been overwritten: only its own names go.
         kept!(
             filling
@@ -213,11 +213,11 @@ pub fn inodes(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         if ok {
             made.push(path);
         }
-        if filling.told > 100 {
+        if filling.noted > 100 {
             break;
         }
     }
-    if filling.told == 0 {
+    if filling.noted == 0 {
         return Ok(Err("there was always another inode".to_owned()));
     }
     trial.seen = format!("{} inodes made until ENOSPC", made.len());

@@ -171,7 +171,7 @@ fn fill_up(side: &mut dyn Side, session: &Session, daemon: &Daemon) -> Checked<V
     let mut made = Vec::new();
     for n in 0_u8.. {
         session.digest().map_err(|e| format!("digest: {e}"))?;
-        // What the call that goes on can see counts as free, but waiting for it is in vain.
+        // What the call that goes on can see counts as free, but waiting for it frees nothing.
         let pending = daemon.volume().space().pending;
         let free = session.space().map_err(|e| format!("space: {e}"))?.free;
         if free.saturating_sub(pending) < LEFT_FREE + FILE_BYTES as u64 / BLOCK {

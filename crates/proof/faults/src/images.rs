@@ -232,7 +232,7 @@ pub fn look(nvm: &Path, image: &Path, seeds: Range<u64>) -> i32 {
         Ok(())
     });
     println!("{count} {mended} {most}");
-    super::child::told(done)
+    super::child::noted(done)
 }
 
 /// Damaged images, some in each process.

@@ -46,7 +46,7 @@ impl Left {
         }
     }
 
-    /// Recovers; gives after how many operations the tree is, and what recovery told.
+    /// Recovers; gives after how many operations the tree is, and what recovery reported.
     fn recover(&self) -> Checked<(usize, Vec<String>)> {
         let daemon = self.stage.start()?;
         let problems = daemon.recovery().problems.clone();
@@ -93,7 +93,7 @@ fn used(log: &[u8]) -> usize {
     log.iter().rposition(|&b| b != 0).map_or(0, |at| at + 1)
 }
 
-fn told(what: &str, wrong: String) -> Result<Checked<()>> {
+fn noted(what: &str, wrong: String) -> Result<Checked<()>> {
     Ok(Err(format!("{what}: {wrong}")))
 }
 
@@ -109,10 +109,10 @@ pub fn header(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         let report = kept!(left.stage.fsck());
         let what = format!("byte {byte} of the log's header");
         match left.recover() {
-            Err(wrong) => return told(&what, wrong),
-            Ok(_) if report.clean() => return told(&what, "fsck finds nothing".to_owned()),
+            Err(wrong) => return noted(&what, wrong),
+            Ok(_) if report.clean() => return noted(&what, "fsck finds nothing".to_owned()),
             Ok((at, problems)) if at < last || problems.is_empty() => {
-                return told(
+                return noted(
                     &what,
                     format!("{at} of {last} operations; told: {problems:?}"),
                 );
@@ -145,7 +145,7 @@ pub fn records(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         left.put(Some(&log))?;
         kept!(left.stage.fsck());
         match left.recover() {
-            Err(wrong) => return told(&format!("byte {byte} of the log {how}"), wrong),
+            Err(wrong) => return noted(&format!("byte {byte} of the log {how}"), wrong),
             Ok((at, _)) => kept_operations += at,
         }
     }
@@ -195,9 +195,9 @@ pub fn file(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         left.put(log)?;
         trial.cases += 1;
         match left.recover() {
-            Err(wrong) => return told(what, wrong),
+            Err(wrong) => return noted(what, wrong),
             Ok((_, problems)) if !problems.iter().any(|p| p.contains("log-000")) => {
-                return told(what, format!("the log is not named: {problems:?}"));
+                return noted(what, format!("the log is not named: {problems:?}"));
             }
             Ok(_) => {}
         }

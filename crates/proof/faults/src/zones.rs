@@ -50,7 +50,7 @@ fn tables(t: &Tiered) -> Result<[LowerTables; 2]> {
 }
 
 /// `fsck` tells, the start is refused with `name`, repair makes it whole; what cannot be read
-/// afterwards is among `given_up` and was told of. Gives what is EIO.
+/// afterwards is among `given_up` and was reported. Gives what is EIO.
 fn mended(t: &Tiered, name: &str, given_up: &[Vec<u8>]) -> Checked<usize> {
     let report = t.fsck()?;
     if report.clean() || !report.findings.iter().any(|f| NAMES.contains(&&*f.object)) {
@@ -73,7 +73,7 @@ fn mended(t: &Tiered, name: &str, given_up: &[Vec<u8>]) -> Checked<usize> {
     }
     // Objects are paths, with the number of the inode behind them.
     let lost = report.mended.iter().filter(|m| m.lost);
-    let told: BTreeSet<&str> = lost.filter_map(|m| m.object.split(" (").next()).collect();
+    let noted: BTreeSet<&str> = lost.filter_map(|m| m.object.split(" (").next()).collect();
     let failed = t.serve(|_, shale, _| {
         let sight = Sight::mended(shale, &t.tree, &[], true);
         sight.within(given_up)?;
@@ -83,13 +83,13 @@ fn mended(t: &Tiered, name: &str, given_up: &[Vec<u8>]) -> Checked<usize> {
             let names = same
                 .iter()
                 .map(|p| format!("/{}", String::from_utf8_lossy(p)));
-            if !names.into_iter().any(|name| told.contains(&*name)) {
+            if !names.into_iter().any(|name| noted.contains(&*name)) {
                 return Err(format!(
                     "{path} is EIO, and repair did not say so:\n{report}"
                 ));
             }
         }
-        if given_up.is_empty() && !told.is_empty() {
+        if given_up.is_empty() && !noted.is_empty() {
             return Err(format!("repair loses something:\n{report}"));
         }
         use_it(shale, b"fault-new")?;
@@ -124,7 +124,7 @@ pub fn entries(trial: &mut Trial<'_>) -> Result<Checked<()>> {
         let found = mended(&t, "zone", &with_links(&t, &inside));
         failed += kept!(found.map_err(|wrong| format!("{place}: {wrong}")));
     }
-    trial.seen = format!("{failed} paths EIO, all told of");
+    trial.seen = format!("{failed} paths EIO, all reported");
     Ok(Ok(()))
 }
 

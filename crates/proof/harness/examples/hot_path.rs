@@ -11,7 +11,7 @@ use shale_libfs::OFlags;
 const FILE_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 /// Calls between two digests, in bytes of log at most.
-const SETTLE_BYTES: u64 = 4 << 20;
+const FLUSH_BYTES: u64 = 4 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,21 +32,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for at in (0..FILE_BYTES).step_by(PIECE_BYTES) {
         file.pwrite(at, &buffer[..PIECE_BYTES])?;
     }
-    scratch.settle();
+    scratch.flush();
     let mut chance = Chance::new(2);
     let places = FILE_BYTES / bytes as u64;
     let mut spent_ns = 0;
     let mut batches = Vec::new();
     let mut done = 0;
     while done < calls {
-        let some = (SETTLE_BYTES / bytes as u64)
+        let some = (FLUSH_BYTES / bytes as u64)
             .clamp(1, 10_000)
             .min(calls - done);
         if what == "append" {
             drop(file);
             tree.unlink(b"/data")?;
             file = tree.open(b"/data", flags, 0o644)?;
-            scratch.settle();
+            scratch.flush();
         }
         let start = Instant::now();
         for n in done..done + some {
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         batches.push(ns / u128::from(some));
         spent_ns += ns;
         done += some;
-        scratch.settle();
+        scratch.flush();
     }
     batches.sort_unstable();
     let batch = |tenths: usize| batches[batches.len() * tenths / 10];

@@ -33,10 +33,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             _ => {
                 // At the speed of the log, and with the digest of each window in its time.
-                for settled in [false, true] {
+                for flushed in [false, true] {
                     let options = MillionOptions {
                         files: count,
-                        settled,
+                        flushed,
                         ..MillionOptions::default()
                     };
                     println!("{}", million(place.as_mut(), &options)?);

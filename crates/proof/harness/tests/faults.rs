@@ -8,9 +8,9 @@ fn quick(load: &str) {
     let mut harness = Command::new(env!("CARGO_BIN_EXE_shale-harness"));
     harness.args(["faults", "--quick", "--row-seconds", "3", "--loads", load]);
     let output = harness.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let noted = String::from_utf8_lossy(&output.stderr);
     let summary = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}\n{summary}");
+    assert!(output.status.success(), "{noted}\n{summary}");
     assert!(summary.contains(" 0 failed"), "{summary}");
     let untried = summary.contains(" 0 not tried");
     assert_eq!(untried, cfg!(feature = "failpoints"), "{summary}");

@@ -259,7 +259,7 @@ const FILE_PERMISSION: &str = "no permission to write the file";
 const DIR_PERMISSION: &str = "no permission to write the directory";
 
 /// What a client says that it has read is believed of files that its user may read, and of no others.
-fn told_of_reads(scene: &Scene<'_>) -> (Attacker, Reply) {
+fn reported_of_reads(scene: &Scene<'_>) -> (Attacker, Reply) {
     let a = scene.attacker();
     if scene.alone {
         reads_of_others();
@@ -661,7 +661,7 @@ pub const CASES: &[Case] = &[
         |s| own_file(s, attrs(attr::FLAGS, |b| b.flags = 32)),
         "flags set by",
     ),
-    harmless("reads of what may not be read", told_of_reads),
+    harmless("reads of what may not be read", reported_of_reads),
     harmless("freed while in use", freed_in_use),
     harmless("blocks of another returned", returned_for_another),
 ];

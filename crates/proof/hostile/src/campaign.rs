@@ -1,6 +1,6 @@
 //! All cases: alone, each with each on one volume, and as logs that a killed daemon left.
 //!
-//! What is wrong comes as a panic from the look at a stage, and is told with a command that
+//! What is wrong comes as a panic from the look at a stage, and is reported with a command that
 //! shows it again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -131,7 +131,7 @@ impl Run<'_> {
         });
     }
 
-    fn told(&mut self) {
+    fn noted(&mut self) {
         self.summary.seconds = self.begun.elapsed().as_secs_f64();
         (self.tell)(&self.summary);
     }
@@ -162,7 +162,7 @@ impl Run<'_> {
                     self.each(some, &wrong, |case| strike(&[case]), |case| vec![case.name])
                 }
             };
-            self.told();
+            self.noted();
         }
     }
 
@@ -203,7 +203,7 @@ impl Run<'_> {
                 Ok(()) => self.summary.left.passed += 1,
                 Err(wrong) => self.fail(&[name], wrong),
             }
-            self.told();
+            self.noted();
         }
     }
 
@@ -252,7 +252,7 @@ impl Run<'_> {
                     |(one, other)| vec![cases[one].name, cases[other].name],
                 ),
             };
-            self.told();
+            self.noted();
         }
     }
 }
@@ -288,7 +288,7 @@ pub fn run(options: &Options, tell: &dyn Fn(&Summary)) -> Summary {
     run.alone();
     run.left();
     run.pairs();
-    run.told();
+    run.noted();
     run.summary
 }
 

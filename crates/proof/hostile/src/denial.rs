@@ -173,8 +173,8 @@ fn stopped(scene: &Scene<'_>) -> (Attacker, Reply) {
     let begun = std::time::Instant::now();
     b.take(ino);
     assert!(begun.elapsed().as_secs() < 5, "bounded");
-    let told = shale_nvm::View::load_u32(&a.daemon_page, 128);
-    assert_eq!(told, state::EVICTED);
+    let noted = shale_nvm::View::load_u32(&a.daemon_page, 128);
+    assert_eq!(noted, state::EVICTED);
     a.append(write(ino, 0, b"late"));
     let reply = a.digest();
     assert_eq!(scene.stage.content(ino).unwrap(), b"mine");

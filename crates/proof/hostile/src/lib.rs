@@ -111,8 +111,8 @@ impl Case {
             (Expect::Refused(words), Reply::Refused { why, .. }) => {
                 assert!(why.contains(words), "{}: {why}", self.name);
                 let departed = stage.daemon.status_values().departed;
-                let told = departed.iter().any(|d| d.why.contains(words));
-                assert!(told, "{}: status does not tell it", self.name);
+                let noted = departed.iter().any(|d| d.why.contains(words));
+                assert!(noted, "{}: status does not tell it", self.name);
             }
             (Expect::Refused(_), other) => panic!("{}: {other:?}", self.name),
             (Expect::Harmless, Reply::Refused { why, .. }) => panic!("{}: {why}", self.name),

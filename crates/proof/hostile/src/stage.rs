@@ -172,7 +172,7 @@ impl Stage {
         stage
     }
 
-    /// Has the honest client make, fill and rewrite files until it is told to stop.
+    /// Has the honest client make, fill and rewrite files until it is asked to stop.
     fn work(&mut self, mut hand: Hand) {
         let (dir, stop) = (Ino(self.things.honest), self.stop.clone());
         self.worker = Some(std::thread::spawn(move || {

@@ -105,14 +105,14 @@ fn other_version(scene: &Scene<'_>) -> (Attacker, Reply) {
         let log_bytes = u64::MAX;
         let ask = Request::Attach { version, log_bytes };
         let (reply, fds) = shale_proto::Channel::call(&channel, ask).unwrap();
-        let told = matches!(
+        let noted = matches!(
             &reply,
             Reply::Refused {
                 errno: libc::EPROTO,
                 ..
             }
         );
-        assert!(told && fds.is_empty(), "{version}: {reply:?}");
+        assert!(noted && fds.is_empty(), "{version}: {reply:?}");
     }
     still_serves(scene)
 }

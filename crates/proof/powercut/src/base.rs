@@ -20,7 +20,7 @@ use shale_pool::PoolError;
 use shale_pool::VolumeFile;
 use shale_pool::volume_file::{FORMAT, NvmEntry, uuid_text};
 use shale_proto::InProcess;
-use shale_record::{Action, Recorded, Recording, Told};
+use shale_record::{Action, Noted, Recorded, Recording};
 use shale_sys::Clock;
 use shale_volume::{MkfsOptions, View, Volume, VolumeError};
 use tempfile::TempDir;
@@ -419,7 +419,7 @@ impl Place {
                 dir: self.nvm_dir(),
                 size_bytes: NVM_BYTES_MIN,
             }],
-            // NVM is full from the first block on, so new data goes straight below.
+            // NVM is full from the first block on, so new data is placed directly on a lower tier.
             migrate_at_percent: Some(0),
             trusted_uids: Vec::new(),
             ssd: vec![],
@@ -535,15 +535,15 @@ impl Place {
         Ok(names)
     }
 
-    /// What devices below NVM were told since the last time, `before` events after which those of the
+    /// What devices below NVM were reported since the last time, `before` events after which those of the
     /// recording were counted again.
-    pub fn take_told(&self, before: usize) -> Vec<Told> {
-        let told = self.below.as_ref().map_or(Vec::new(), Below::take_told);
-        let later = |told: Told| Told {
-            event: told.event + before,
-            ..told
+    pub fn take_reported(&self, before: usize) -> Vec<Noted> {
+        let noted = self.below.as_ref().map_or(Vec::new(), Below::take_reported);
+        let later = |noted: Noted| Noted {
+            event: noted.event + before,
+            ..noted
         };
-        told.into_iter().map(later).collect()
+        noted.into_iter().map(later).collect()
     }
 
     /// Has the tiers below NVM hold what the base says.
@@ -559,7 +559,7 @@ impl Place {
     /// What the file system says.
     pub fn reset(&mut self, base: &Base) -> Result<()> {
         self.touch_all(&self.recording.take_events());
-        let changed = |below: &Below| !below.take_told().is_empty();
+        let changed = |below: &Below| !below.take_reported().is_empty();
         if self.below.as_ref().is_some_and(changed) {
             self.put_below(base);
         }

@@ -9,7 +9,7 @@ use shale_block::{Ask, MemoryBlocks, Step, TierDevice};
 use shale_check::Below as Devices;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES};
 use shale_format::superblock::{DeviceEntry, TierTable};
-use shale_record::{BlockReplay, BlockRules, BlockTape, Choice, Recording, Told};
+use shale_record::{BlockReplay, BlockRules, BlockTape, Choice, Noted, Recording};
 use shale_volume::{LowerDevices, MkfsOptions};
 use zerocopy::FromZeros;
 
@@ -161,12 +161,12 @@ impl Below {
     }
 
     /// What was done since the last time.
-    pub fn take_told(&self) -> Vec<Told> {
-        let told = self.tape.take();
-        if !told.is_empty() {
+    pub fn take_reported(&self) -> Vec<Noted> {
+        let noted = self.tape.take();
+        if !noted.is_empty() {
             *self.known.lock() = None;
         }
-        told
+        noted
     }
 
     /// Does `first`, and `second` when `first` flushes a device, or when it has returned.
@@ -204,9 +204,9 @@ impl Below {
 ///
 /// # Errors
 /// They are not.
-pub fn in_order(told: &[Told]) -> Result<(), Wrong> {
+pub fn in_order(noted: &[Noted]) -> Result<(), Wrong> {
     let zone_bytes = ZONE_BLOCKS * BLOCK_BYTES as u64;
-    match BlockReplay::out_of_order(told, LABEL_AREA_BYTES, zone_bytes) {
+    match BlockReplay::out_of_order(noted, LABEL_AREA_BYTES, zone_bytes) {
         None => Ok(()),
         Some((n, at)) => {
             let block = (at - LABEL_AREA_BYTES) / BLOCK_BYTES as u64;
@@ -225,7 +225,7 @@ pub struct Left {
     pub hash: u128,
 }
 
-/// A position in what the devices of a place were told.
+/// A position in what the devices of a place were reported.
 pub struct Waves<'t> {
     replay: BlockReplay<'t>,
     /// The state while nothing is uncertain.
@@ -234,16 +234,16 @@ pub struct Waves<'t> {
 
 impl<'t> Waves<'t> {
     /// Before the first step, with `contents` on the devices.
-    pub fn new(told: &'t [Told], contents: Contents, rules: BlockRules) -> Waves<'t> {
+    pub fn new(noted: &'t [Noted], contents: Contents, rules: BlockRules) -> Waves<'t> {
         Waves {
-            replay: BlockReplay::new(told, contents.to_vec(), rules),
+            replay: BlockReplay::new(noted, contents.to_vec(), rules),
             known: None,
         }
     }
 
     /// Lets everything happen that happened before `event` events of NVM had.
     pub fn pass_to(&mut self, event: usize) {
-        while self.replay.next().is_some_and(|told| told.event < event) {
+        while self.replay.next().is_some_and(|noted| noted.event < event) {
             self.replay.step();
         }
     }
@@ -251,9 +251,9 @@ impl<'t> Waves<'t> {
     /// Lets what happened after exactly `event` events happen up to the next flush; whether there is
     /// one, which has not happened then.
     pub fn to_flush(&mut self, event: usize) -> bool {
-        let now = |told: &&Told| told.event <= event;
-        while let Some(told) = self.replay.next().filter(now) {
-            if told.step == Step::Flush {
+        let now = |noted: &&Noted| noted.event <= event;
+        while let Some(noted) = self.replay.next().filter(now) {
+            if noted.step == Step::Flush {
                 return true;
             }
             self.replay.step();
@@ -320,9 +320,9 @@ mod tests {
         device.write(at, &[1; BLOCK_BYTES]).unwrap();
         device.flush().unwrap();
         device.write(at + 4096, &[2; BLOCK_BYTES]).unwrap();
-        let told = below.take_told();
-        assert_eq!(in_order(&told), Ok(()));
-        let mut waves = Waves::new(&told, before.clone(), BlockRules::default());
+        let noted = below.take_reported();
+        assert_eq!(in_order(&noted), Ok(()));
+        let mut waves = Waves::new(&noted, before.clone(), BlockRules::default());
         assert!(waves.to_flush(0));
         let byte = |left: &Left, n: u64| left.contents[0][(at + n) as usize];
         let left = waves.left(&mut Chance::new(1));
@@ -336,13 +336,13 @@ mod tests {
         assert!(left.iter().all(|left| byte(left, 0) == 1));
         assert_eq!((byte(&left[0], 4096), byte(&left[1], 4096)), (0, 2));
         let lies = BlockRules { flush_lies: true };
-        let mut waves = Waves::new(&told, before, lies);
+        let mut waves = Waves::new(&noted, before, lies);
         assert!(waves.to_flush(0));
         waves.step();
         assert_eq!(byte(&waves.left(&mut Chance::new(1))[0], 0), 0);
         device.write(at + 3 * 4096, &[2; BLOCK_BYTES]).unwrap();
         device.write(at + 2 * 4096, &[2; BLOCK_BYTES]).unwrap();
-        assert!(in_order(&below.take_told()).is_err());
+        assert!(in_order(&below.take_reported()).is_err());
     }
 
     #[test]

@@ -407,7 +407,7 @@ impl Paused {
     }
 
     /// Takes what is certain by now, to be put on the media. Hashes stay what they were.
-    pub fn settle(&mut self) -> Image {
+    pub fn flush(&mut self) -> Image {
         let id = self.durable.hash;
         let uncertain = |key: &Key| self.pending.contains_key(&key.line());
         self.current.retain(|key, _| uncertain(key));
@@ -550,7 +550,7 @@ impl<'c> Cut<'c> {
     }
 }
 
-/// All subsets are looked at where they are no more than this, unless told otherwise.
+/// All subsets are looked at where they are no more than this, unless reported otherwise.
 pub const ALL_SUBSETS: usize = 1 << 6;
 /// Up to so many uncertain units every subset is looked at.
 const EXHAUSTIVE: usize = 12;

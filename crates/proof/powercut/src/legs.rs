@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shale_daemon::Daemon;
 use shale_libfs::Session;
-use shale_record::{Recorded, Told, set_operation};
+use shale_record::{Noted, Recorded, set_operation};
 
 use super::base::{Base, Place, attach, clock, once_free, side};
 use super::below;
@@ -36,8 +36,8 @@ pub(super) struct Look {
 pub(super) struct Leg {
     /// What happened to the media, from the start of the daemon on.
     pub events: Vec<Recorded>,
-    /// What devices below NVM were told meanwhile.
-    pub told: Vec<Told>,
+    /// What devices below NVM were reported meanwhile.
+    pub noted: Vec<Noted>,
     /// In order.
     pub looks: Vec<Look>,
     /// Before the last step, if it is looked at, and after it; no file is open any more.
@@ -245,7 +245,7 @@ pub(super) fn run(
     let followed = crew.doer.open_files();
     let followed = followed.and_then(|()| crew.follow(place, steps, seed));
     let after = crew.doer.model.clone();
-    let mut told = place.take_told(0);
+    let mut noted = place.take_reported(0);
     let mut events = place.recording.take_events();
     let chosen = Chance::new(seed ^ leg << 16).below(UNMOUNT_ONE_IN) == 0;
     let unmounts = (followed.is_ok() && !is_cut && chosen).then(|| {
@@ -256,15 +256,15 @@ pub(super) fn run(
         (true, false) => crew.leave(),
         _ => crew.abandon(has_panicked(&followed)),
     };
-    let late_told = place.take_told(events.len());
+    let late_reported = place.take_reported(events.len());
     let late = place.recording.take_events();
     place.touch_all(&late);
     if !is_cut {
         events.extend(late);
-        told.extend(late_told);
+        noted.extend(late_reported);
     }
     place.touch_all(&events);
-    let ordered = below::in_order(&told);
+    let ordered = below::in_order(&noted);
     Ok(left.and(ordered).and(followed).map(|(mut looks, before)| {
         looks.extend(unmounts.map(|look| Look {
             returned: events.len(),
@@ -272,7 +272,7 @@ pub(super) fn run(
         }));
         Leg {
             events,
-            told,
+            noted,
             looks,
             models: [before, after].map(|model| without_files(model, clients)),
         }

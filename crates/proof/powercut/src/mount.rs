@@ -62,7 +62,7 @@ pub enum Ask {
 
 /// What a request is answered with, of what has to be the same each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Noted {
     /// Nothing more.
     Done,
     /// An inode.
@@ -73,23 +73,23 @@ pub enum Told {
 
 impl Ask {
     /// Sends it as request `request`.
-    pub fn send(&self, session: &Session, request: u64) -> Found<Told> {
+    pub fn send(&self, session: &Session, request: u64) -> Found<Noted> {
         let caller = Caller {
             request,
             ..Caller::default()
         };
         let c = &caller;
-        let made = |attr: shale_libfs::Attr| Told::Inode(attr.ino);
+        let made = |attr: shale_libfs::Attr| Noted::Inode(attr.ino);
         match self {
             Ask::Mkdir(dir, name, mode) => session.mkdir(c, *dir, name, *mode).map(made),
             Ask::Mknod(dir, name, mode) => session.mknod(c, *dir, name, *mode, 0).map(made),
             Ask::Symlink(dir, name, to) => session.symlink(c, *dir, name, to).map(made),
             Ask::Link(ino, dir, name) => session.link(c, *ino, *dir, name).map(made),
-            Ask::Unlink(dir, name) => session.unlink(c, *dir, name).map(|()| Told::Done),
-            Ask::Rmdir(dir, name) => session.rmdir(c, *dir, name).map(|()| Told::Done),
+            Ask::Unlink(dir, name) => session.unlink(c, *dir, name).map(|()| Noted::Done),
+            Ask::Rmdir(dir, name) => session.rmdir(c, *dir, name).map(|()| Noted::Done),
             Ask::Rename(from, to, flags) => session
                 .rename(c, (from.0, &from.1), (to.0, &to.1), *flags)
-                .map(|()| Told::Done),
+                .map(|()| Noted::Done),
             Ask::Create(dir, name, mode, flags) => {
                 session.create(c, *dir, name, *mode, flags.bits()).map(made)
             }
@@ -104,18 +104,18 @@ impl Ask {
                     sync: false,
                 };
                 let written = session.write(c, *ino, *at, data, flags);
-                written.map(|n| Told::Bytes(n as u64))
+                written.map(|n| Noted::Bytes(n as u64))
             }
             Ask::Allocate(ino, mode, at, len) => session
                 .fallocate(c, *ino, *mode, *at, *len)
-                .map(|()| Told::Done),
+                .map(|()| Noted::Done),
             Ask::Copy(from, to, len) => session
                 .copy_file_range(c, *from, *to, *len)
-                .map(Told::Bytes),
+                .map(Noted::Bytes),
             Ask::SetXattr(ino, name, value, flags) => session
                 .setxattr(c, *ino, name, value, *flags)
-                .map(|()| Told::Done),
-            Ask::RemoveXattr(ino, name) => session.removexattr(c, *ino, name).map(|()| Told::Done),
+                .map(|()| Noted::Done),
+            Ask::RemoveXattr(ino, name) => session.removexattr(c, *ino, name).map(|()| Noted::Done),
         }
     }
 }
@@ -158,7 +158,7 @@ pub struct Sent {
     /// The request.
     pub ask: Ask,
     /// The answer.
-    pub answer: Found<Told>,
+    pub answer: Found<Noted>,
 }
 
 /// See the module.
@@ -201,7 +201,7 @@ impl Mount {
                 let request = self.next;
                 self.next += REQUEST_STEP;
                 let answer = ask.send(&self.session, request);
-                let outcome = answer.and_then(|told| self.take(told, &ask, after));
+                let outcome = answer.and_then(|noted| self.take(noted, &ask, after));
                 let sent = Sent {
                     request,
                     ask,
@@ -409,9 +409,9 @@ impl Mount {
     }
 
     /// What the program hears, and what the kernel remembers.
-    fn take(&mut self, told: Told, ask: &Ask, after: After) -> Outcome {
-        match (after, told, ask) {
-            (After::Open(slot, flags), Told::Inode(ino), _) => {
+    fn take(&mut self, noted: Noted, ask: &Ask, after: After) -> Outcome {
+        match (after, noted, ask) {
+            (After::Open(slot, flags), Noted::Inode(ino), _) => {
                 let exclusive = flags.contains(OFlags::EXCL);
                 if matches!(ask, Ask::Tmpfile(..)) && !exclusive {
                     self.linkable.insert(ino);
@@ -423,7 +423,7 @@ impl Mount {
                 });
                 Ok(Said::Done)
             }
-            (After::Wrote(slot), Told::Bytes(bytes), Ask::Write(ino, at, _, append)) => {
+            (After::Wrote(slot), Noted::Bytes(bytes), Ask::Write(ino, at, _, append)) => {
                 if let Some(open) = slot.and_then(|slot| self.open[slot].as_mut()) {
                     open.offset = at + bytes;
                     if *append {

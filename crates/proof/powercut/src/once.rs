@@ -23,7 +23,7 @@ use super::base::{Base, LOGS, Place, clock, medium_name, once_free, side};
 use super::check;
 use super::explore::{Explorer, Failure, add};
 use super::images::{ALL_SUBSETS, Cutter, Image};
-use super::mount::{Mount, Sent, Told};
+use super::mount::{Mount, Noted, Sent};
 use super::record::{Track, Wrong, parts};
 use shale_bench::BenchError;
 use shale_bench::Result;
@@ -313,9 +313,9 @@ impl Asked {
         let found = ask.send(session, *request);
         let same = match (answer, &found) {
             // A number that was not given out durably may be another the second time.
-            (Ok(Told::Inode(_)), Ok(Told::Inode(_))) if !known => true,
+            (Ok(Noted::Inode(_)), Ok(Noted::Inode(_))) if !known => true,
             // Made, and gone since: there is nothing to tell of it.
-            (Ok(Told::Inode(ino)), Err(Errno::NOENT)) if known => {
+            (Ok(Noted::Inode(ino)), Err(Errno::NOENT)) if known => {
                 session.getattr(&Caller::default(), *ino).is_err()
             }
             (first, second) => first == second,
@@ -327,7 +327,7 @@ impl Asked {
     }
 }
 
-type Answer = std::result::Result<Told, Errno>;
+type Answer = std::result::Result<Noted, Errno>;
 /// By request.
 type Answers = HashMap<u64, Answer>;
 

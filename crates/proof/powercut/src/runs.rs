@@ -216,10 +216,10 @@ impl Explorer {
         let mut paused = None;
         let mut chosen = None;
         let begun = self.base.below.clone();
-        let mut waves = begun.map(|on| Waves::new(&ran.told, on, self.depth.devices));
+        let mut waves = begun.map(|on| Waves::new(&ran.noted, on, self.depth.devices));
         for (n, look) in ran.looks.iter().enumerate() {
             let mut waits = self.go_to(ran, paused.take(), look.begun);
-            self.settle(&mut waits, moved);
+            self.flush(&mut waits, moved);
             if let Some(waves) = &mut waves {
                 waves.pass_to(look.begun);
             }
@@ -324,8 +324,8 @@ impl Explorer {
     }
 
     /// Moves what is certain into the base and onto the ward.
-    fn settle(&mut self, paused: &mut Paused, moved: &mut Pages) {
-        let certain = paused.settle();
+    fn flush(&mut self, paused: &mut Paused, moved: &mut Pages) {
+        let certain = paused.flush();
         let base = self.moving_base();
         base.id = certain.hash;
         let mut pages = Pages::new();
@@ -378,7 +378,7 @@ impl Explorer {
 mod tests {
     use super::*;
     use crate::base::More;
-    use crate::sequences::{Kind, open_anew};
+    use crate::sequences::{Kind, open_again};
     use shale_model::{Act, Side};
 
     /// Operations that are refused change nothing: most of a run has to be others.
@@ -389,7 +389,7 @@ mod tests {
         for number in 0..20 {
             let workload = Kind::Runs.workload(number, 3);
             let mut model = base.model.clone();
-            open_anew(&mut model, Step::Stop, workload.clients());
+            open_again(&mut model, Step::Stop, workload.clients());
             let half = workload.steps.len() / 2;
             for (n, step) in workload.steps.iter().enumerate() {
                 if let Step::Item { client, item } = *step {
@@ -397,7 +397,7 @@ mod tests {
                     let act: Act = workload.act(item, n);
                     done[n / half % 2] += usize::from(model.act(&act).is_ok());
                 } else {
-                    open_anew(&mut model, *step, workload.clients());
+                    open_again(&mut model, *step, workload.clients());
                 }
             }
         }

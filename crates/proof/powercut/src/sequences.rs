@@ -246,7 +246,7 @@ const KILL_ONE_IN: u64 = 330;
 const TRIES: usize = 6;
 
 /// After a fault the files of a client are closed, and those that it begins with are opened.
-pub(super) fn open_anew(model: &mut Memory, step: Step, clients: usize) {
+pub(super) fn open_again(model: &mut Memory, step: Step, clients: usize) {
     let who = match step {
         Step::Cut | Step::Stop => 0..clients,
         Step::Kill(client) => client..client + 1,
@@ -277,7 +277,7 @@ fn long_run(chance: &mut Chance) -> Workload {
         ..Workload::default()
     };
     let mut steps = Vec::new();
-    open_anew(&mut model, Step::Stop, clients as usize);
+    open_again(&mut model, Step::Stop, clients as usize);
     for _ in 0..RUN_LENGTH {
         let client = chance.below(clients) as usize;
         model.set_client(client);
@@ -299,7 +299,7 @@ fn long_run(chance: &mut Chance) -> Workload {
         ];
         for (one_in, step) in more {
             if chance.below(one_in) == 0 {
-                open_anew(&mut model, step, clients as usize);
+                open_again(&mut model, step, clients as usize);
                 steps.push(step);
             }
         }
@@ -333,7 +333,7 @@ fn tiers(chance: &mut Chance) -> Workload {
     for act in tree() {
         let _ = model.act(&act);
     }
-    open_anew(&mut model, Step::Stop, clients as usize);
+    open_again(&mut model, Step::Stop, clients as usize);
     let run = Workload {
         run: true,
         tiers: true,
@@ -368,7 +368,7 @@ fn tiers(chance: &mut Chance) -> Workload {
         let more = [(6, Step::Digest), (24, Step::Stop), (10, Step::Cut)];
         for (one_in, step) in more {
             if chance.below(one_in) == 0 {
-                open_anew(&mut model, step, clients as usize);
+                open_again(&mut model, step, clients as usize);
                 steps.push(step);
             }
         }

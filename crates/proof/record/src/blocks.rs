@@ -1,7 +1,7 @@
 //! What a power cut leaves of block devices: everything that was flushed, and of what came after
 //! that any sectors.
 //!
-//! A [`BlockTape`] notes what several devices are told, in one order, and how many events of a
+//! A [`BlockTape`] notes what several devices are reported, in one order, and how many events of a
 //! [`Recording`] of NVM had happened before each step: media lose power together. A
 //! [`BlockReplay`] steps through it.
 
@@ -16,19 +16,19 @@ use shale_block::{DISCARDED, MemoryBlocks, Step};
 
 /// A step of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct Noted {
     /// Events of NVM that had happened before.
     pub event: usize,
     /// Which device.
     pub device: usize,
-    /// What it was told.
+    /// What it was reported.
     pub step: Step,
 }
 
-/// What devices were told, in order.
+/// What devices were reported, in order.
 pub struct BlockTape {
     recording: Arc<Recording>,
-    told: Mutex<Vec<Told>>,
+    noted: Mutex<Vec<Noted>>,
 }
 
 impl BlockTape {
@@ -36,7 +36,7 @@ impl BlockTape {
     pub fn new(recording: &Arc<Recording>) -> Arc<BlockTape> {
         Arc::new(BlockTape {
             recording: Arc::clone(recording),
-            told: Mutex::default(),
+            noted: Mutex::default(),
         })
     }
 
@@ -49,7 +49,7 @@ impl BlockTape {
     /// Notes a step of `device`, which is about to happen.
     pub fn note(&self, device: usize, step: Step) {
         let event = self.recording.event_count();
-        self.told.lock().push(Told {
+        self.noted.lock().push(Noted {
             event,
             device,
             step,
@@ -57,8 +57,8 @@ impl BlockTape {
     }
 
     /// Takes out all steps so far.
-    pub fn take(&self) -> Vec<Told> {
-        std::mem::take(&mut self.told.lock())
+    pub fn take(&self) -> Vec<Noted> {
+        std::mem::take(&mut self.noted.lock())
     }
 }
 
@@ -69,10 +69,10 @@ pub struct BlockRules {
     pub flush_lies: bool,
 }
 
-/// A position in what devices were told.
+/// A position in what devices were reported.
 #[derive(Debug, Clone)]
 pub struct BlockReplay<'t> {
-    told: &'t [Told],
+    noted: &'t [Noted],
     rules: BlockRules,
     at: usize,
     durable: Vec<Vec<u8>>,
@@ -82,9 +82,9 @@ pub struct BlockReplay<'t> {
 
 impl<'t> BlockReplay<'t> {
     /// Before the first step, with `contents` on the devices.
-    pub fn new(told: &'t [Told], contents: Vec<Vec<u8>>, rules: BlockRules) -> BlockReplay<'t> {
+    pub fn new(noted: &'t [Noted], contents: Vec<Vec<u8>>, rules: BlockRules) -> BlockReplay<'t> {
         BlockReplay {
-            told,
+            noted,
             rules,
             at: 0,
             durable: contents,
@@ -93,8 +93,8 @@ impl<'t> BlockReplay<'t> {
     }
 
     /// All steps, those to come too.
-    pub fn told(&self) -> &'t [Told] {
-        self.told
+    pub fn noted(&self) -> &'t [Noted] {
+        self.noted
     }
 
     /// How many steps have happened.
@@ -103,8 +103,8 @@ impl<'t> BlockReplay<'t> {
     }
 
     /// The next step.
-    pub fn next(&self) -> Option<&'t Told> {
-        self.told.get(self.at)
+    pub fn next(&self) -> Option<&'t Noted> {
+        self.noted.get(self.at)
     }
 
     /// Whether some of what happened may be lost.
@@ -114,18 +114,18 @@ impl<'t> BlockReplay<'t> {
 
     /// Lets one more step happen; whether there was one.
     pub fn step(&mut self) -> bool {
-        let Some(told) = self.told.get(self.at) else {
+        let Some(noted) = self.noted.get(self.at) else {
             return false;
         };
-        match &told.step {
+        match &noted.step {
             Step::Flush if self.rules.flush_lies => {}
             Step::Flush => {
-                let mine = |n: &usize| self.told[*n].device == told.device;
+                let mine = |n: &usize| self.noted[*n].device == noted.device;
                 let (certain, rest): (Vec<_>, Vec<_>) = self.pending.iter().partition(|n| mine(n));
                 self.pending = rest;
                 for n in certain {
-                    let medium = &mut self.durable[told.device];
-                    apply(medium, &self.told[n].step, usize::MAX, &mut || true);
+                    let medium = &mut self.durable[noted.device];
+                    apply(medium, &self.noted[n].step, usize::MAX, &mut || true);
                 }
             }
             _ => self.pending.push(self.at),
@@ -137,16 +137,16 @@ impl<'t> BlockReplay<'t> {
     /// What each device holds if power fails now: sectors of `sector_bytes` are written whole or
     /// not at all, and of those that are uncertain the ones that `choice` says.
     pub fn images(&self, sector_bytes: usize, choice: &Choice<'_>) -> Vec<Vec<u8>> {
-        let sectors = |n: &usize| bytes_of(&self.told[*n].step).div_ceil(sector_bytes);
+        let sectors = |n: &usize| bytes_of(&self.noted[*n].step).div_ceil(sector_bytes);
         let alive = choice.survivors(self.pending.iter().map(sectors).sum());
         let mut alive = alive.into_iter();
         let mut images = self.durable.clone();
         for &n in &self.pending {
-            let told = &self.told[n];
+            let noted = &self.noted[n];
             let mut next = || alive.next().unwrap_or(false);
             apply(
-                &mut images[told.device],
-                &told.step,
+                &mut images[noted.device],
+                &noted.step,
                 sector_bytes,
                 &mut next,
             );
@@ -156,10 +156,10 @@ impl<'t> BlockReplay<'t> {
 
     /// The first write before the end of another one in its zone since that was erased, if there is
     /// one: device and byte. (What is set aside is passed over: a gap.) Zones of `zone_bytes` begin at `from`.
-    pub fn out_of_order(told: &[Told], from: u64, zone_bytes: u64) -> Option<(usize, u64)> {
+    pub fn out_of_order(noted: &[Noted], from: u64, zone_bytes: u64) -> Option<(usize, u64)> {
         let mut ends = std::collections::BTreeMap::new();
         let mut open = BTreeSet::new();
-        for Told { device, step, .. } in told {
+        for Noted { device, step, .. } in noted {
             let zone = |at: u64| (*device, at.saturating_sub(from) / zone_bytes);
             match step {
                 Step::Write { at, bytes } if *at >= from => {

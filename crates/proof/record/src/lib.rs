@@ -40,7 +40,7 @@ mod cut;
 mod record;
 mod replay;
 
-pub use blocks::{BlockReplay, BlockRules, BlockTape, Told};
+pub use blocks::{BlockReplay, BlockRules, BlockTape, Noted};
 pub use cut::{Choice, Cut, CutEffect, MediaRules, Unit};
 pub use record::{
     Action, Difference, Medium, Recorded, Recording, Script, operation, set_operation,

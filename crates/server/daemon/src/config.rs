@@ -19,7 +19,7 @@ pub struct DaemonConfig {
     pub digest_threads: usize,
     /// Percentage of a log at which its digest begins.
     pub digest_at_percent: u32,
-    /// Bytes of a run of new data from which on it goes straight below a full NVM.
+    /// Bytes of a run of new data from which on it is placed directly on a lower tier while NVM is full.
     pub direct_placement_min_bytes: u64,
     /// How fast migration is at first.
     pub speed: Speed,

@@ -13,7 +13,7 @@
 //! | `space`, `reservations` | space credits: ENOSPC comes at the call, never at digest (DESIGN §16) |
 //! | [`recovery`] | logs, requests and orphans that a crash left |
 //! | [`tiering`] | migration, zones, bad blocks, reads of lower tiers (DESIGN §32) |
-//! | `device_manager`, `whereis` | devices that come and go; where a file's blocks are |
+//! | `device_manager`, `placement` | devices that come and go; where a file's blocks are |
 //! | [`scrub`] | verifying the checksums of a mounted volume |
 //! | [`stats`], `rate_sampler` | what `status` shows |
 //!

@@ -61,7 +61,7 @@ pub struct Change<'a> {
     pub lease: u32,
 }
 
-/// Large runs of new data go from the log straight to a tier below NVM.
+/// Large runs of new data go from the log directly to a lower tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectPlacement {
     /// The tier.

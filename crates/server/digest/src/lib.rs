@@ -137,7 +137,7 @@ pub struct ChunkDone {
     pub refused: Option<Refused>,
     /// Blocks of files that are new, where the volume has tiers below NVM.
     pub touched: Vec<(u64, Range<u64>)>,
-    /// New blocks that went straight below NVM, and whose they are.
+    /// New blocks that were placed directly on a lower tier, and whose they are.
     pub below: Vec<(Ino, Run)>,
     /// Counts.
     pub stats: DigestStats,

@@ -156,11 +156,11 @@ impl Writer {
                 written.map_err(failed("fill the file"))?;
                 // Not so far ahead that blocks are short.
                 if n % 16 == 15 {
-                    scratch.settle();
+                    scratch.flush();
                 }
             }
         }
-        scratch.settle();
+        scratch.flush();
         Ok(writer)
     }
 
@@ -232,7 +232,7 @@ fn alone(dir: &Path, load: Load, options: &Options) -> Result<Alone> {
         }
         let before = (records(&scratch), nvm_bytes(&scratch), cpu_ns());
         let begun = Instant::now();
-        scratch.settle();
+        scratch.flush();
         let seconds = begun.elapsed().as_secs_f64();
         let spent = cpu_ns() - before.2;
         let done = (records(&scratch) - before.0) as f64;

@@ -111,7 +111,7 @@ impl Scratch {
 
     /// Returns when everything that was logged is in the volume, and the space that
     /// this freed can be used again.
-    pub fn settle(&self) {
+    pub fn flush(&self) {
         self.daemon.quiesce();
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         let flags = OFlags::CREATE | OFlags::RDWR;
         let file = scratch.tree().open(b"/name", flags, 0o644).unwrap();
         file.pwrite(0, &[7; 10_000]).unwrap();
-        scratch.settle();
+        scratch.flush();
         let mut found = [0; 10_000];
         assert_eq!(file.pread(0, &mut found).unwrap(), 10_000);
         assert_eq!(found, [7; 10_000]);

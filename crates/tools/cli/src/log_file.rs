@@ -27,7 +27,7 @@ impl LogFile {
     }
 
     /// Keeps what is there as the old log, unless another process is about to.
-    fn start_anew(&self) -> io::Result<()> {
+    fn start_again(&self) -> io::Result<()> {
         let is_mine = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
         if is_mine.is_err() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Write for LogFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.file.metadata()?.len() + bytes.len() as u64 > LOG_BYTES_MAX {
             // What is to be logged now is worth more than what was logged before.
-            let _ = self.start_anew();
+            let _ = self.start_again();
         }
         self.file.write(bytes)
     }

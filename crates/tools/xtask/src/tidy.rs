@@ -96,6 +96,7 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
         ));
     }
 
+    let glossary = glossary::Glossary::parse(&read(&root.join(WORDS))?);
     let mut allowed = functions::Allowed::parse(&read_optional(&root.join(LONG_FUNCTIONS))?);
     for path in files::below(root)? {
         let place = relative(root, &path);
@@ -106,6 +107,7 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
                 let lexed = lexer::Lexed::new(&text);
                 findings.extend(source::length(&place, &text));
                 findings.extend(source::words(&place, &lexed));
+                findings.extend(glossary.check(&place, &lexed));
                 findings.extend(names::modules(&place, &lexed));
                 findings.extend(functions::check(&place, &lexed, &mut allowed));
             }
@@ -138,7 +140,6 @@ fn walks(root: &Path) -> Result<Vec<Finding>, Error> {
 
 /// Rules that the tree does not keep yet: their findings by rule.
 fn structure(root: &Path) -> Result<Vec<(&'static str, Vec<Finding>)>, Error> {
-    let glossary = glossary::Glossary::parse(&read(&root.join(WORDS))?);
     let mut texts = Vec::new();
     for path in files::below(root)? {
         let place = relative(root, &path);
@@ -177,9 +178,6 @@ fn structure(root: &Path) -> Result<Vec<(&'static str, Vec<Finding>)>, Error> {
             .collect();
         stray.extend(impls::stray(&files));
     }
-    let words = texts
-        .iter()
-        .flat_map(|(place, lexed)| glossary.check(place, lexed));
     Ok(vec![
         ("cycles of files", in_cycles),
         ("impl blocks away from their type", stray),
@@ -187,7 +185,6 @@ fn structure(root: &Path) -> Result<Vec<(&'static str, Vec<Finding>)>, Error> {
             "folders with many files",
             folders::full(texts.iter().map(|(place, _)| place.as_str())),
         ),
-        ("words that are not the field's", words.collect()),
     ])
 }
 

@@ -91,7 +91,7 @@ fn blocks_wait_for_their_page_and_a_flush_ends_it() {
 }
 
 #[test]
-fn labels_are_written_anew_for_ever() {
+fn labels_are_written_again_for_ever() {
     let flash = flash();
     let label = |device: &FlashBlocks, n: u64| {
         let mut block = [0; IO_BYTES];

@@ -1,5 +1,5 @@
-//! Requests about the content of files and directories. Data is read straight
-//! into the reply and written straight from the request.
+//! Requests about the content of files and directories. Data is read directly
+//! into the reply and written directly from the request.
 
 use std::time::Duration;
 

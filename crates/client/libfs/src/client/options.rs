@@ -14,7 +14,7 @@ pub struct SessionOptions {
     /// The session stays for long: all of its log is made present at once, so that no
     /// call has to wait for a page of it.
     pub present: bool,
-    /// Whole blocks go through the log too, instead of straight to granted blocks.
+    /// Whole blocks go through the log too, instead of directly to granted blocks.
     pub log_all: bool,
     /// The caller can do a call by way of the mount instead: a call for a file that others
     /// use as well may fail with [`crate::ELSEWHERE`], having changed nothing.

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_begins_anew_for_a_time_and_not_so_often() {
+    fn a_call_begins_again_for_a_time_and_not_so_often() {
         let (damaged, begun) = (AtomicBool::new(false), std::time::Instant::now());
         let search = give_up(&damaged);
         assert!(begun.elapsed() >= AGAIN_MAX && search.slept >= AGAIN_MAX);

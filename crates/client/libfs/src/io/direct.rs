@@ -1,4 +1,4 @@
-//! Mapping a part of a file straight from NVM (Strata §4.1, DESIGN §35).
+//! Mapping a part of a file directly from NVM (Strata §4.1, DESIGN §35).
 
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, proto};
@@ -39,7 +39,7 @@ pub struct DirectMap {
 
 impl Session {
     /// Bytes `offset` to `offset + bytes` of a file, to be mapped. `offset` is a multiple of 4 KiB.
-    /// `None`: they cannot be mapped straight from NVM: a part of them is a hole, lies in a
+    /// `None`: they cannot be mapped directly from NVM: a part of them is a hole, lies in a
     /// slower tier or behind the end, or too much is mapped already. Everything written
     /// before by anybody is in it, nothing written later.
     ///

@@ -1,4 +1,4 @@
-//! Writing: straight from the caller's buffer to NVM, once (DESIGN §5).
+//! Writing: directly from the caller's buffer to NVM, once (DESIGN §5).
 //!
 //! Bytes that fill aligned blocks are stolen: written into granted free blocks of
 //! the volume, so that digest only links them. The rest goes into the log. All

@@ -12,13 +12,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 /// Passes messages on. The volume has another policy than it says, and the log's file is known.
-struct Told {
+struct Requests {
     to: InProcess,
     policy: Durability,
     log: Mutex<Option<OwnedFd>>,
 }
 
-impl Channel for Told {
+impl Channel for Requests {
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
         let (mut reply, fds) = self.to.call(request)?;
         if let Reply::Attached(attached) = &mut reply {
@@ -32,7 +32,7 @@ impl Channel for Told {
 /// A volume, a client of it for whom it has that policy, and the client's file.
 struct Client {
     session: Arc<Session>,
-    told: Arc<Told>,
+    requests: Arc<Requests>,
     ino: u64,
     place: Place,
 }
@@ -40,18 +40,19 @@ struct Client {
 impl Client {
     fn new(policy: Durability) -> Self {
         let place = Place::new(34);
-        let told = Arc::new(Told {
+        let requests = Arc::new(Requests {
             to: InProcess(place.daemon().attach_as(0, &[0])),
             policy,
             log: Mutex::default(),
         });
         let clock = Arc::new(SystemClock::new());
         let options = SessionOptions::default();
-        let session = Session::attach(told.clone(), clock, Default::default(), options).unwrap();
+        let session =
+            Session::attach(requests.clone(), clock, Default::default(), options).unwrap();
         let ino = session.create(&ME, 1, b"f", 0o644, 0).unwrap().ino;
         Self {
             session,
-            told,
+            requests,
             ino,
             place,
         }
@@ -59,7 +60,7 @@ impl Client {
 
     /// The next record goes to memory that is not there any more.
     fn lose_log(&self) {
-        let log = self.told.log.lock().unwrap();
+        let log = self.requests.log.lock().unwrap();
         rustix::fs::ftruncate(log.as_ref().unwrap(), RING_AT as u64).unwrap();
     }
 

@@ -163,7 +163,7 @@ fn by_mount(fd: i32, args: &Args) -> i64 {
     let flags = rustix::fs::XattrFlags::REPLACE;
     let done = rustix::fs::fsetxattr(file, RANGE, &call.to_bytes(), flags);
     // The kernel keeps the size that it knows, until it is asked for.
-    mounts::settle_size(fd);
+    mounts::refresh_size(fd);
     match done {
         Ok(()) => 0,
         // Opened for writing by a user who may not write it any more.

@@ -94,7 +94,7 @@ const LOCKS: [i32; 6] = [
 
 /// Locks can begin at the offset or at the end of the file (`lockf` always begins at the offset):
 /// has the kernel know what it is about to use.
-fn settle_origin(fd: i32, index: u32, at: u64) {
+fn resolve_origin(fd: i32, index: u32, at: u64) {
     if Buffer::new(at, size_of::<libc::flock>() as u64).is_err() {
         return;
     }
@@ -110,7 +110,7 @@ fn settle_origin(fd: i32, index: u32, at: u64) {
             drop(held);
         }
         libc::SEEK_END if description::get(index).was_served() => {
-            crate::mounts::settle_size(fd);
+            crate::mounts::refresh_size(fd);
         }
         _ => {}
     }
@@ -143,7 +143,7 @@ pub fn fcntl(index: u32, number: u32, args: &Args) -> i64 {
         command => {
             if LOCKS.contains(&command) {
                 pays::locked(description::get(index));
-                settle_origin(args[0] as i32, index, args[2]);
+                resolve_origin(args[0] as i32, index, args[2]);
             }
             report::passed(nr::FCNTL, "locks and the like are the kernel's");
             PASS

@@ -1,4 +1,4 @@
-//! Private mappings straight from NVM (Strata §4.1, DESIGN §35).
+//! Private mappings directly from NVM (Strata §4.1, DESIGN §35).
 //!
 //! What is mapped is the blocks themselves, read-only to begin with as a private mapping is: no
 //! page is read by way of the mount, and the file stays with this library. It shows the file as it was
@@ -65,7 +65,7 @@ pub fn keeps(fd: i32) -> bool {
 }
 
 /// In a child, which has all mappings with what keeps them: nobody else is noting.
-pub fn begin_anew() {
+pub fn begin_again() {
     if RANGES.is_locked() {
         // SAFETY: the only thread of this process is here.
         unsafe { RANGES.force_unlock() };

@@ -105,7 +105,7 @@ pub fn note_present(device: u64) {
 }
 
 /// In a child: nobody else is noting.
-pub fn begin_anew() {
+pub fn begin_again() {
     // SAFETY: the only thread of this process is here.
     unsafe {
         if NOTING.is_locked() {
@@ -174,7 +174,7 @@ pub fn map(args: &Args) -> i64 {
         _ => false,
     };
     if served || crate::client::is_attached(file.0) {
-        crate::mounts::settle_size(fd);
+        crate::mounts::refresh_size(fd);
     }
     let tid = crate::thread::this().tid.load(Ordering::Relaxed);
     table::for_each(0, u32::MAX, |fd, entry| {

@@ -82,10 +82,10 @@ fn in_child() {
     shale_libfs::reset_in_child();
     crate::MEMORY.unlock_all();
     client::forget_all();
-    mapping::begin_anew();
-    direct::begin_anew();
+    mapping::begin_again();
+    direct::begin_again();
     own::close_all();
-    report::begin_anew();
+    report::begin_again();
 }
 
 /// `clone`, `clone3`, `fork`, `vfork`.

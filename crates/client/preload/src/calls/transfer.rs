@@ -48,7 +48,7 @@ fn refresh(fd: i32) {
     if let Entry::File(index) = table::get(fd)
         && description::get(index).was_served()
     {
-        mounts::settle_size(fd);
+        mounts::refresh_size(fd);
     }
 }
 
@@ -68,7 +68,7 @@ pub fn between(number: u32, args: &Args) -> i64 {
     // Nor does it for a file that we do not know, and that is read.
     let from = sides[usize::from(number == nr::SENDFILE)].0 as i32;
     if table::get(from) == Entry::Kernel && mounts::place(from).is_some() {
-        mounts::settle_size(from);
+        mounts::refresh_size(from);
     }
     PASS
 }

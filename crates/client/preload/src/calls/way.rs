@@ -336,7 +336,7 @@ impl<'a> Call<'a> {
             rest[1] += got;
             rest[2] -= got;
             rest[3] = rest[3].wrapping_add(got);
-            let size = mounts::settle_size(self.fd);
+            let size = mounts::refresh_size(self.fd);
             let at = match self.number {
                 nr::READ => raw::lseek(self.fd, 0, libc::SEEK_CUR),
                 _ => rest[3] as i64,

@@ -321,7 +321,7 @@ impl Description {
         if self.mode.load(Ordering::Relaxed) == mode::FAST {
             let offset = self.offset.load(Ordering::Relaxed);
             raw::lseek(fd, offset as i64, libc::SEEK_SET);
-            crate::mounts::settle_size(fd);
+            crate::mounts::refresh_size(fd);
         }
         if self.is_held_here() {
             self.mode.store(mode, Ordering::Release);

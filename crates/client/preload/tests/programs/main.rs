@@ -494,7 +494,7 @@ fn databases_and_repositories_are_whole() {
 /// Modes of `fallocate` that the kernel refuses for FUSE: the same answer whether the file is served, mapped, or
 /// handed over, and the same bytes by the file, by its mapping, and for a program on the mount.
 #[test]
-fn ranges_are_collapsed_and_inserted_whoever_has_the_file() {
+fn ranges_are_collapsed_and_inserted_anyone_has_the_file() {
     let Some(m) = Mounted::new() else { return };
     if !has("python3") {
         eprintln!("SKIPPED: needs python3");

@@ -425,7 +425,7 @@ fn steps(workload: &str) -> Vec<String> {
 /// Runs it; whether nothing is wrong.
 pub fn run(args: &Args) -> Result<bool> {
     let options = args.options();
-    // A panic of Shale's is caught and told with the workload.
+    // A panic of Shale's is caught and reported with the workload.
     std::panic::set_hook(Box::new(|_| ()));
     if let Some(set) = args.set() {
         return parts::run(args, set, options);

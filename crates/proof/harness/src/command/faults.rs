@@ -153,7 +153,7 @@ pub fn run(args: &Args) -> Result<bool> {
         time_limit: Duration::from_secs(args.seconds),
         quick: args.quick,
     };
-    // A panic of Shale's is caught and told with its case.
+    // A panic of Shale's is caught and reported with its case.
     std::panic::set_hook(Box::new(|_| ()));
     let rows = ROWS.iter().filter(|r| r.name.contains(&args.only)).count();
     let bar = std::io::stderr().is_terminal().then(|| {

@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<bool> {
         time_limit: Duration::from_secs(args.seconds),
         first: false,
     };
-    // What is wrong is told with its case.
+    // What is wrong is reported with its case.
     std::panic::set_hook(Box::new(|_| ()));
     let bar = std::io::stderr().is_terminal().then(|| {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed}");

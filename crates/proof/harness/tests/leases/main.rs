@@ -163,8 +163,8 @@ fn forget_meanwhile() {
                 shuttle::thread::yield_now();
             }
             *number.lock() = Number::Granted;
-            let told = shared.leases.table().give_new(2, &[INO]);
-            assert!(told.iter().all(|&(client, _)| client != 2));
+            let noted = shared.leases.table().give_new(2, &[INO]);
+            assert!(noted.iter().all(|&(client, _)| client != 2));
         })
     };
     let late = {

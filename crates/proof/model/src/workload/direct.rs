@@ -122,8 +122,8 @@ impl Files for DirectFiles {
         self.tree.unlink(&path(name)).map_err(failed("unlink"))
     }
 
-    fn settle(&mut self) -> Result<()> {
-        self.scratch.settle();
+    fn flush(&mut self) -> Result<()> {
+        self.scratch.flush();
         Ok(())
     }
 

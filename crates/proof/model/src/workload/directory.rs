@@ -99,7 +99,7 @@ impl Files for Directory {
         removed.map_err(BenchError::call(&self.name, "unlink"))
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
         let dir = File::open(&self.dir).map_err(BenchError::file(&self.dir, "open"))?;
         rustix::fs::syncfs(&dir).map_err(BenchError::call(&self.name, "syncfs"))
     }

@@ -104,7 +104,7 @@ pub trait Files {
     ///
     /// # Errors
     /// As above.
-    fn settle(&mut self) -> Result<()>;
+    fn flush(&mut self) -> Result<()>;
 
     /// What digest did so far, where there is one.
     fn digest_counts(&self) -> Option<DigestCounts>;

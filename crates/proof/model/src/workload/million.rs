@@ -23,7 +23,7 @@ pub struct MillionOptions {
     pub seed: u64,
     /// The work that a window puts off is waited for at its end and part of its time. A log
     /// takes the first windows at its own speed; this shows the rate that can last.
-    pub settled: bool,
+    pub flushed: bool,
 }
 
 impl Default for MillionOptions {
@@ -32,7 +32,7 @@ impl Default for MillionOptions {
             files: 1_000_000,
             window: 10_000,
             seed: 1,
-            settled: true,
+            flushed: true,
         }
     }
 }
@@ -61,7 +61,7 @@ pub struct MillionReport {
     /// Create, lookup, list, delete.
     pub phases: Vec<Phase>,
     /// Seconds for work put off, after the first and after the last phase.
-    pub settle_seconds: [f64; 2],
+    pub flush_seconds: [f64; 2],
 }
 
 impl fmt::Display for MillionReport {
@@ -72,7 +72,7 @@ impl fmt::Display for MillionReport {
             self.target,
             self.options.files,
             self.options.window,
-            if self.options.settled {
+            if self.options.flushed {
                 " with the work they put off"
             } else {
                 ""
@@ -93,7 +93,7 @@ impl fmt::Display for MillionReport {
         write!(
             f,
             "  put off: {:.3} s after create, {:.3} s after delete",
-            self.settle_seconds[0], self.settle_seconds[1]
+            self.flush_seconds[0], self.flush_seconds[1]
         )
     }
 }
@@ -126,9 +126,9 @@ impl Windows {
     }
 
     /// As [`Self::one_done`], for a change of `files`, if put-off work counts.
-    fn one_changed(&mut self, files: &mut dyn Files, settled: bool) -> Result<()> {
-        if settled && self.done + 1 == self.window {
-            settle(files)?;
+    fn one_changed(&mut self, files: &mut dyn Files, flushed: bool) -> Result<()> {
+        if flushed && self.done + 1 == self.window {
+            flush(files)?;
         }
         self.one_done();
         Ok(())
@@ -187,10 +187,10 @@ pub fn million(files: &mut dyn Files, options: &MillionOptions) -> Result<Millio
     for number in 0..options.files {
         let file = files.create(&name(number))?;
         files.close(file);
-        windows.one_changed(files, options.settled)?;
+        windows.one_changed(files, options.flushed)?;
     }
     phases.push(windows.phase("create"));
-    let after_create = settle(files)?;
+    let after_create = flush(files)?;
     let mut windows = Windows::start(options.window);
     for &number in &order {
         files.stat(&name(number))?;
@@ -215,21 +215,21 @@ pub fn million(files: &mut dyn Files, options: &MillionOptions) -> Result<Millio
     let mut windows = Windows::start(options.window);
     for &number in &order {
         files.unlink(&name(number))?;
-        windows.one_changed(files, options.settled)?;
+        windows.one_changed(files, options.flushed)?;
     }
     phases.push(windows.phase("delete"));
-    let after_delete = settle(files)?;
+    let after_delete = flush(files)?;
     Ok(MillionReport {
         target: files.name().to_owned(),
         options: options.clone(),
         phases,
-        settle_seconds: [after_create, after_delete],
+        flush_seconds: [after_create, after_delete],
     })
 }
 
-fn settle(files: &mut dyn Files) -> Result<f64> {
+fn flush(files: &mut dyn Files) -> Result<f64> {
     let start = Instant::now();
-    files.settle()?;
+    files.flush()?;
     Ok(start.elapsed().as_secs_f64())
 }
 
@@ -244,7 +244,7 @@ mod tests {
             files: 2_050,
             window: 100,
             seed: 3,
-            settled: true,
+            flushed: true,
         }
     }
 

@@ -57,7 +57,7 @@ pub struct VarmailReport {
     /// Seconds until the last call returned.
     pub seconds: f64,
     /// The same, and until all work put off was done.
-    pub seconds_settled: f64,
+    pub seconds_flushed: f64,
     /// Calls in each second of [`VarmailReport::seconds`].
     pub calls_per_second: f64,
     /// What digest did, where there is one.
@@ -74,7 +74,7 @@ impl fmt::Display for VarmailReport {
             self.options.live_max,
             self.calls_per_second,
             self.seconds,
-            self.seconds_settled
+            self.seconds_flushed
         )?;
         match &self.digest {
             None => Ok(()),
@@ -112,7 +112,7 @@ struct Run<'f> {
 /// # Errors
 /// A call that fails, or a file that has not the bytes that were written to it.
 pub fn varmail(files: &mut dyn Files, options: &VarmailOptions) -> Result<VarmailReport> {
-    files.settle()?;
+    files.flush()?;
     let before = files.digest_counts();
     let mut chance = Chance::new(options.seed);
     let data = chance.bytes(options.append_bytes);
@@ -128,8 +128,8 @@ pub fn varmail(files: &mut dyn Files, options: &VarmailOptions) -> Result<Varmai
     let steps = run.all()?;
     let seconds = start.elapsed().as_secs_f64();
     let calls = run.calls;
-    files.settle()?;
-    let seconds_settled = start.elapsed().as_secs_f64();
+    files.flush()?;
+    let seconds_flushed = start.elapsed().as_secs_f64();
     let digest = match (before, files.digest_counts()) {
         (Some(before), Some(after)) => Some(after - before),
         _ => None,
@@ -140,7 +140,7 @@ pub fn varmail(files: &mut dyn Files, options: &VarmailOptions) -> Result<Varmai
         steps,
         calls,
         seconds,
-        seconds_settled,
+        seconds_flushed,
         calls_per_second: calls as f64 / seconds.max(1e-9),
         digest,
     })

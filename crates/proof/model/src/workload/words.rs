@@ -37,7 +37,7 @@ pub enum Step {
 pub struct Workload {
     /// The steps.
     pub steps: Vec<Step>,
-    /// Whole blocks go through the log, never straight to granted blocks.
+    /// Whole blocks go through the log, never directly to granted blocks.
     pub log_all: bool,
     /// Logs begin shortly before the end of their rings.
     pub wraps: bool,

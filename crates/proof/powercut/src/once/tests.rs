@@ -66,7 +66,7 @@ fn done_once(ask: impl Fn(u64, u64) -> Ask) -> usize {
     let begun = place.recording.event_count();
     let ask = ask(from, to);
     let answer = ask.send(&session, REQUEST);
-    assert_eq!(answer, Ok(Told::Bytes(BYTES as u64)));
+    assert_eq!(answer, Ok(Noted::Bytes(BYTES as u64)));
     let events = place.recording.take_events();
     daemon.abandon();
     drop((session, daemon));

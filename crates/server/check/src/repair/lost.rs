@@ -80,7 +80,7 @@ impl Repair {
                 kind: kind_of_mode(kept.inode.mode),
                 name,
             };
-            self.put_anew(dir, entry, &mut all);
+            self.put_again(dir, entry, &mut all);
             if let Some(parent) = self.inodes.get_mut(&dir).filter(|_| is_dir) {
                 parent.count += 1;
             }
@@ -123,7 +123,7 @@ impl Repair {
             kind: 4,
             name: name.into_bytes(),
         };
-        self.put_anew(Ino::ROOT.0, entry, &mut all);
+        self.put_again(Ino::ROOT.0, entry, &mut all);
         self.set_entries(Ino::ROOT.0, all);
         for (ino, place) in [(ino, Some(Ino::ROOT.0)), (Ino::ROOT.0, None)] {
             if let Some(kept) = self.inodes.get_mut(&ino) {

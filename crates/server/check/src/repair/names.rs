@@ -150,7 +150,7 @@ impl Repair {
         }
         for entry in misplaced {
             sorted.altered = true;
-            self.put_anew(dir, entry, &mut sorted.by_key);
+            self.put_again(dir, entry, &mut sorted.by_key);
         }
         self.resolve_entries(dir, sorted);
     }
@@ -217,7 +217,7 @@ impl Repair {
     }
 
     /// Puts an entry at the first free key of its group.
-    pub(super) fn put_anew(
+    pub(super) fn put_again(
         &mut self,
         dir: u64,
         mut entry: Dirent,

@@ -151,7 +151,7 @@ fn nobody_overtakes_while_a_lease_is_being_taken() {
 /// Who asks for a number that it knows from an inode that is no more: it may be granted for a
 /// new one at any time, which is its maker's then.
 #[test]
-fn a_number_that_is_granted_anew_while_it_is_taken_is_its_makers() {
+fn a_number_that_is_granted_again_while_it_is_taken_is_its_makers() {
     let leases = leases();
     leases.ask(&wish(1, 5, Exclusive), || 7);
     let late = wish(2, 5, Exclusive);

@@ -1,4 +1,4 @@
-//! Parts of files that programs have mapped straight from NVM (DESIGN §35).
+//! Parts of files that programs have mapped directly from NVM (DESIGN §35).
 //!
 //! A private mapping shows the blocks of a file as they were when it was made, and nobody can take
 //! it back: so blocks that are freed meanwhile wait ([`shale_volume::Volume::hold`]). Each mapping

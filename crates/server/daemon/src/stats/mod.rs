@@ -111,7 +111,7 @@ pub struct SpaceStatus {
     pub pending_bytes: u64,
     /// Freed, and mapped by programs still.
     pub waiting_bytes: u64,
-    /// What programs have mapped straight from NVM.
+    /// What programs have mapped directly from NVM.
     pub mapped_bytes: u64,
     /// In so many mappings.
     pub mappings: usize,

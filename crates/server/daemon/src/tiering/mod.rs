@@ -100,7 +100,7 @@ const ERROR_WAIT: Duration = Duration::from_secs(2);
 pub struct MigrationCounts {
     /// Bytes moved to a slower tier.
     pub down_bytes: u64,
-    /// Bytes of new data that went from logs straight below NVM.
+    /// Bytes of new data that went from logs directly to a lower tier.
     #[serde(rename = "straight_bytes")]
     pub direct_to_tier_bytes: u64,
     /// Bytes moved to a faster tier.
@@ -191,7 +191,7 @@ pub(crate) trait LogDigester: Send + Sync {
 pub(crate) struct Settings {
     /// Percentage of NVM at which migration begins.
     pub(crate) migrate_at_percent: Option<u32>,
-    /// Bytes of a run of new data from which on it goes straight below a full NVM.
+    /// Bytes of a run of new data from which on it is placed directly on a lower tier while NVM is full.
     pub(crate) direct_placement_min_bytes: u64,
 }
 

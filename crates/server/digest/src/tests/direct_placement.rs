@@ -1,4 +1,4 @@
-//! Large runs of new data that go straight below NVM.
+//! Large runs of new data that are placed directly on a lower tier.
 
 use super::world::{FILE, World};
 use crate::{Bounds, ChunkDone, DigestError, DirectPlacement, Mode};

@@ -33,7 +33,7 @@ pub struct Rules {
     pub forbidden: Option<Ino>,
     /// Inode number that was not granted.
     pub ungranted: Option<Ino>,
-    /// What goes straight below NVM.
+    /// What is placed directly on a lower tier.
     pub direct_placement: Option<DirectPlacement>,
     /// The client is in no group and keeps no set-id.
     pub stranger: bool,

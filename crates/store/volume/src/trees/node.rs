@@ -273,7 +273,7 @@ fn check(
 ) -> Result<NodeHeader> {
     let mut header = tree::check(block, addr, owner, kind);
     if mutants::is_on("node-checksum") {
-        header = tree::check(&sealed_anew(*block), addr, owner, kind);
+        header = tree::check(&sealed_again(*block), addr, owner, kind);
     }
     let header = header?;
     if header.level != level {
@@ -286,7 +286,7 @@ fn check(
 }
 
 /// What is there, with a checksum that fits.
-fn sealed_anew(mut block: Block) -> Block {
+fn sealed_again(mut block: Block) -> Block {
     tree::seal(&mut block);
     block
 }

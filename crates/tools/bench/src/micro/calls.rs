@@ -155,7 +155,7 @@ impl Target for Calls {
         }
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
         match &self.data {
             // Everything of the mount's log is in the volume after this, or it costs nothing.
             Some(file) => rustix::fs::syncfs(file).map_err(BenchError::call(&self.name, "syncfs")),

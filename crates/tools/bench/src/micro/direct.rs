@@ -127,8 +127,8 @@ impl Target for Direct {
         self.tree.unlink(&path(number)).map_err(failed("unlink"))
     }
 
-    fn settle(&mut self) -> Result<()> {
-        self.scratch.settle();
+    fn flush(&mut self) -> Result<()> {
+        self.scratch.flush();
         Ok(())
     }
 

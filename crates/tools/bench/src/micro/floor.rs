@@ -97,7 +97,7 @@ impl Target for Floor {
         self.append(&[0xa5; NAME_RECORD_BYTES])
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
         Ok(())
     }
 

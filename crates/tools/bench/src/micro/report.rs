@@ -40,7 +40,8 @@ pub struct Row {
     pub p999_ns: f64,
     /// Work put off and done after the calls, by anybody, in nanoseconds for each
     /// operation. What the mount puts off is not seen from here.
-    pub settle_ns: f64,
+    #[serde(rename = "settle_ns")]
+    pub flush_ns: f64,
     /// Median over the floor's median of the same operation and size, unless that is
     /// below a step of the timer.
     pub ratio_to_floor: Option<f64>,
@@ -153,7 +154,7 @@ pub(crate) mod tests {
             p50_ns,
             p99_ns: p50_ns * 2.0,
             p999_ns: p50_ns * 3.0,
-            settle_ns: 0.0,
+            flush_ns: 0.0,
             ratio_to_floor: None,
             counts: None,
         }

@@ -34,7 +34,7 @@ struct Round<'b> {
 struct Tally {
     times: Histogram<u64>,
     spent_ns: u64,
-    settle_ns: u64,
+    flush_ns: u64,
     calls: DeviceCounts,
     after: DeviceCounts,
     counted: bool,
@@ -45,7 +45,7 @@ impl Tally {
         Tally {
             times: histogram(),
             spent_ns: 0,
-            settle_ns: 0,
+            flush_ns: 0,
             calls: DeviceCounts::default(),
             after: DeviceCounts::default(),
             counted: false,
@@ -70,7 +70,7 @@ pub(crate) fn measure(
     if op.has_size() && op != Op::Append {
         for target in targets.iter_mut() {
             target.fill(options.working_set_bytes)?;
-            target.settle()?;
+            target.flush()?;
         }
     }
     let every = match op {
@@ -128,7 +128,7 @@ fn one_round(
     options: &MicroOptions,
     timer: &Timer,
     into: &mut [u8],
-    settle: bool,
+    flush: bool,
 ) -> Result<Vec<Tally>> {
     for &which in order {
         prepare(targets[which].as_mut(), round)?;
@@ -152,10 +152,10 @@ fn one_round(
         let (target, tally) = (targets[which].as_mut(), &mut tallies[which]);
         let between = target.counts();
         let start = timer.now_ns();
-        if settle {
-            target.settle()?;
+        if flush {
+            target.flush()?;
         }
-        tally.settle_ns = timer.now_ns() - start;
+        tally.flush_ns = timer.now_ns() - start;
         if let (Some(before), Some(between), Some(after)) =
             (before[which], between, target.counts())
         {
@@ -177,7 +177,7 @@ fn prepare(target: &mut dyn Target, round: &Round<'_>) -> Result<()> {
         _ => {}
     }
     match round.op {
-        Op::Append | Op::Create | Op::Unlink => target.settle(),
+        Op::Append | Op::Create | Op::Unlink => target.flush(),
         _ => Ok(()),
     }
 }
@@ -221,7 +221,7 @@ fn timed(
 
 fn add(to: &mut Tally, round: Tally) {
     to.times += &round.times;
-    to.settle_ns += round.settle_ns;
+    to.flush_ns += round.flush_ns;
     to.calls += round.calls;
     to.after += round.after;
     to.counted |= round.counted;
@@ -252,7 +252,7 @@ fn rows(
             p50_ns: rounded(timer.median_ns(times)),
             p99_ns: quantile(0.99),
             p999_ns: quantile(0.999),
-            settle_ns: per_op(tally.settle_ns),
+            flush_ns: per_op(tally.flush_ns),
             ratio_to_floor: None,
             counts: tally.counted.then(|| Counts {
                 fences: per_op(tally.calls.fences),

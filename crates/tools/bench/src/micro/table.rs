@@ -67,7 +67,7 @@ fn cells(row: &Row) -> [String; 13] {
         nanoseconds(row.mean_ns),
         row.ratio_to_floor
             .map_or(String::new(), |r| format!("{r:.2}")),
-        nanoseconds(row.settle_ns),
+        nanoseconds(row.flush_ns),
         count(|c| c.fences, 2),
         count(|c| c.nvm_bytes_before_digest, 0),
         count(|c| c.nvm_bytes_after_digest, 0),

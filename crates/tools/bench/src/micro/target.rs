@@ -173,7 +173,7 @@ pub trait Target {
     ///
     /// # Errors
     /// As above.
-    fn settle(&mut self) -> Result<()>;
+    fn flush(&mut self) -> Result<()>;
 
     /// What its devices counted so far, where there are such counts.
     fn counts(&self) -> Option<TargetCounts>;

@@ -27,7 +27,7 @@ fn made(name: &str) -> Volume {
         let pinned = ["pin", path.to_str().unwrap(), "--tier", tier];
         v.shale(&pinned).ok();
     }
-    // What is on flash went straight there or is pinned to it; nothing is left to be digested.
+    // What is on flash was placed there directly or is pinned to it; nothing is left to be digested.
     v.shale(&["migrate", v.place()]).ok();
     v
 }
@@ -89,7 +89,7 @@ fn a_device_with_a_model_is_read_by_the_daemon() {
 
 /// What a program finds bad it asks the daemon for, which says EIO and names the block.
 #[test]
-fn a_bad_block_is_named_whoever_reads_it() {
+fn a_bad_block_is_named_anyone_reads_it() {
     if !can_mount() {
         return;
     }

@@ -353,7 +353,7 @@ fn what_is_forced_is_made_and_says_what_it_is() {
 }
 
 #[test]
-fn a_mount_whose_log_finds_no_room_says_how_much() {
+fn a_mount_whose_log_finds_no_space_says_how_much() {
     if !can_mount() {
         return;
     }

@@ -1,7 +1,7 @@
 //! Words that mean nothing to an engineer of the field, and what to write instead.
 //!
-//! `crates/tools/xtask/words.txt` has a line for each: the word, a space, its replacement. The words are looked for whole, in code and
-//! in comments, not in string literals; a name in snake case has the words between its underscores.
+//! `crates/tools/xtask/words.txt` has a line for each: the word, a space, its replacement. The words are looked for whole, in code, in
+//! comments and in names of files, not in string literals; a name in snake case has the words between its underscores.
 
 use std::collections::BTreeMap;
 
@@ -26,9 +26,19 @@ impl Glossary {
         }
     }
 
-    /// Each of the words in a source file.
+    /// Each of the words in a source file and in its name.
     pub fn check(&self, place: &str, lexed: &Lexed) -> Vec<Finding> {
-        let mut findings = Vec::new();
+        let name = place.rsplit('/').next().unwrap_or(place);
+        let mut findings: Vec<Finding> = words(name)
+            .iter()
+            .filter_map(|(_, word)| self.replacements.get(word).map(|instead| (word, instead)))
+            .map(|(word, instead)| {
+                Finding::new(
+                    place,
+                    format!("the word {word} in its name: write {instead}"),
+                )
+            })
+            .collect();
         for text in [&lexed.code, &lexed.comments] {
             for (offset, word) in words(text) {
                 if let Some(instead) = self.replacements.get(&word) {
@@ -84,5 +94,7 @@ mod tests {
             .collect();
         assert_eq!(places, ["a.rs:1", "a.rs:2", "a.rs:2", "a.rs:1"]);
         assert!(findings[0].what.contains("a reservation"), "{findings:?}");
+        let named = glossary.check("src/gate_number.rs", &Lexed::new(""));
+        assert_eq!(named.len(), 1, "{named:?}");
     }
 }

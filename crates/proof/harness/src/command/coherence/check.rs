@@ -48,7 +48,7 @@ struct Judge<'c> {
 
 /// What an error number says of the name it was for: `Some(None)` says nothing, `None` is
 /// an error that no call here may give.
-fn told_by(verb: &str, errno: &str) -> Option<Option<Seen>> {
+fn reported_by(verb: &str, errno: &str) -> Option<Option<Seen>> {
     Some(match (verb, errno) {
         ("N", "e21") => Some(Seen::Is(Value::Dir)),
         (_, "e2") => Some(Seen::Is(Value::Absent)),
@@ -61,11 +61,11 @@ fn told_by(verb: &str, errno: &str) -> Option<Option<Seen>> {
 
 impl Judge<'_> {
     fn wrong(&mut self, how: &str, about: &str, calls: &[usize]) {
-        let mut told = format!("{about}: {how}");
+        let mut noted = format!("{about}: {how}");
         for &call in calls.iter().filter(|&&c| c != usize::MAX) {
-            told.push_str(&format!("\n        {}", self.calls[call]));
+            noted.push_str(&format!("\n        {}", self.calls[call]));
         }
-        self.verdict.wrong.push(told);
+        self.verdict.wrong.push(noted);
     }
 
     fn time(&mut self, call: &Call, stops: &[Call], limit_ns: u64) {
@@ -202,7 +202,7 @@ impl Judge<'_> {
         let verb = call.text(0);
         let name = format!("name {}", call.text(1));
         if failed {
-            match (verb, told_by(verb, call.result())) {
+            match (verb, reported_by(verb, call.result())) {
                 // A rename's error may be about either of its names.
                 ("V", _) if ["e2", "e20", "e21"].contains(&call.result()) => {}
                 ("V", _) | (_, None) => self.wrong("an error that cannot be", &name, &[at]),
@@ -458,8 +458,11 @@ mod tests {
         let whole = ["B 10 A 21 2", "E 11 1024", "B 20 A 31 1", "E 21 512"];
         assert_eq!(judged(&[&whole[..], &last].concat()), [""; 0]);
         let lost = ["B 10 A 21 3", "E 11 1536", "B 20 A 31 1", "E 21 512"];
-        let told = judged(&[&lost[..], &last].concat());
-        assert!(told[0].contains("not there as it was appended"), "{told:?}");
+        let noted = judged(&[&lost[..], &last].concat());
+        assert!(
+            noted[0].contains("not there as it was appended"),
+            "{noted:?}"
+        );
         // Of one that never returned a part may be there, but not its end without its beginning.
         let killed = |first: &str| {
             let dir = tempfile::tempdir().unwrap();
@@ -488,7 +491,7 @@ mod tests {
             judged(&lines)
         };
         assert_eq!(calls("E 31 1024 22 31"), [""; 0]);
-        let told = calls("E 31 512 22");
-        assert!(told[0].contains("ends before an append"), "{told:?}");
+        let noted = calls("E 31 512 22");
+        assert!(noted[0].contains("ends before an append"), "{noted:?}");
     }
 }

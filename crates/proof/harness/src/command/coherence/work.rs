@@ -28,7 +28,7 @@ pub const NAMES: [&str; 4] = ["x0", "x1", "x2", "x3"];
 pub const RENAMED: [&str; 4] = ["y0", "y1", "y2", "y3"];
 const MOST_CELLS: u64 = 10;
 const MOST_APPENDS: u32 = 2_000;
-const OPEN_ANEW: u64 = 16;
+const REOPEN: u64 = 16;
 /// Half of it is longer than the daemon leaves a file to the kernel that nobody uses there.
 const TIDE_NS: u64 = 1_400_000_000;
 
@@ -58,7 +58,7 @@ fn failed(error: &io::Error) -> String {
     format!("e{}", error.raw_os_error().unwrap_or(0))
 }
 
-fn told<T>(result: io::Result<T>) -> String {
+fn noted<T>(result: io::Result<T>) -> String {
     result.map_or_else(|e| failed(&e), |_| "ok".to_owned())
 }
 
@@ -103,7 +103,7 @@ impl Worker {
 
     fn file(&mut self, name: &'static str) -> io::Result<File> {
         // A descriptor that lives on, and every now and then a new one.
-        if self.chance.below(OPEN_ANEW) == 0 {
+        if self.chance.below(REOPEN) == 0 {
             self.files.retain(|f| f.0 != name);
         }
         if let Some((_, file)) = self.files.iter().find(|f| f.0 == name) {
@@ -207,7 +207,7 @@ impl Worker {
         let cell = self.chance.below(CELLS + MOST_CELLS);
         let what = format!("T {CUT} {cell}");
         self.log
-            .call(&what, || told(file.set_len(cell * CELL as u64)))?;
+            .call(&what, || noted(file.set_len(cell * CELL as u64)))?;
         Ok(())
     }
 
@@ -291,7 +291,7 @@ impl Worker {
         };
         let (verb, to) = (if rename { "N" } else { "K" }, self.at(name));
         self.log.call(&format!("{verb} {name} {token}"), || {
-            told(if rename {
+            noted(if rename {
                 fs::rename(&private, &to)
             } else {
                 fs::hard_link(&private, &to)
@@ -308,7 +308,7 @@ impl Worker {
         let to = (from + 1 + self.chance.below(3) as usize) % 4;
         let (old, new) = (self.at(RENAMED[from]), self.at(RENAMED[to]));
         let what = format!("V {} {}", RENAMED[from], RENAMED[to]);
-        self.log.call(&what, || told(fs::rename(old, new)))?;
+        self.log.call(&what, || noted(fs::rename(old, new)))?;
         Ok(())
     }
 
@@ -317,10 +317,10 @@ impl Worker {
         let path = self.at(name);
         let verb = ["C", "C", "M", "D", "U", "U"][self.chance.below(6) as usize];
         self.log.call(&format!("{verb} {name}"), || match verb {
-            "C" => told(File::create_new(path)),
-            "M" => told(fs::create_dir(path)),
-            "D" => told(fs::remove_dir(path)),
-            _ => told(fs::remove_file(path)),
+            "C" => noted(File::create_new(path)),
+            "M" => noted(fs::create_dir(path)),
+            "D" => noted(fs::remove_dir(path)),
+            _ => noted(fs::remove_file(path)),
         })?;
         Ok(())
     }

@@ -235,7 +235,7 @@ fn stage_on_medium(
 }
 
 /// The medium after a cut behind the first steps; `seed` chooses what had been done.
-fn cut<M: Medium>(tape: &[shale_record::Told], wears_at: WearsAt, seed: u64) -> Arc<M> {
+fn cut<M: Medium>(tape: &[shale_record::Noted], wears_at: WearsAt, seed: u64) -> Arc<M> {
     let medium = M::blank();
     let blocks = M::open(&medium);
     let mut written = 0;
@@ -307,7 +307,7 @@ fn explore_on<M: Medium>(workload: fn(&mut Stage), wears_at: WearsAt) -> Result<
         let choices = &all[..if seeded { 3 } else { 2 }];
         for (n, nvm) in (0..).zip(choices) {
             let seed = seed << 8 | n;
-            let medium: Arc<M> = cut(&below.told()[..below.at()], wears_at, seed);
+            let medium: Arc<M> = cut(&below.noted()[..below.at()], wears_at, seed);
             let mut devices = memories(below, &Choice::Seed(seed));
             devices[0] = M::open(&medium);
             verify(&uncertain.image(0, nvm), &devices, &allowed)
