@@ -122,7 +122,7 @@ finish() { # the volume is checked and goes
 
 counts() { # what moved
     local field
-    for field in down_bytes straight_bytes up_bytes cleaned_bytes vain_bytes waits longest_wait_ns looks missed_owners flushes out_of_order; do
+    for field in down_bytes direct_to_tier_bytes up_bytes cleaned_bytes aborted_bytes space_waits space_wait_max_ns inode_scans backref_misses flushes out_of_order; do
         echo "$field $("$SHALE" status "$mount" --json | sed -nE "s/.*\"$field\": *([0-9]+).*/\1/p" | tr '\n' ' ')"
     done
 }

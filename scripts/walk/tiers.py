@@ -182,7 +182,7 @@ def migration(tally):
         tally.see("files of 512 KiB until it began by itself", 20 < n < 128, f"{n}; {room}")
         fill(v, 40, 4 * MIB)
         moved = v.moved()
-        tally.see("bytes straight from logs to a lower tier", moved["straight_bytes"] > 0, moved["straight_bytes"])
+        tally.see("bytes straight from logs to a lower tier", moved["direct_to_tier_bytes"] > 0, moved["direct_to_tier_bytes"])
         tally.see("bytes down", moved["down_bytes"] > 0, moved["down_bytes"])
         v.is_right(tally, "by themselves")
         while_moving(tally, v)

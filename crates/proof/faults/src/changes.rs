@@ -66,7 +66,7 @@ fn change(daemon: &Daemon, place: &Path) -> Checked<()> {
             zone_bytes: Some(ZONE_BYTES),
             model: None,
             kind: DeviceKind::Conventional,
-            spare_percent: None,
+            overprovision_percent: None,
         };
         let added = daemon.add_device(TierId::Ssd, &file, false);
         added.map_err(|e| format!("add: {e}"))?;

@@ -66,7 +66,7 @@ impl Three {
             zone_bytes: Some(ZONE_BYTES),
             model: None,
             kind: DeviceKind::Conventional,
-            spare_percent: None,
+            overprovision_percent: None,
         };
         let options = MakeOptions {
             file: place.join("VOLUME.toml"),

@@ -278,7 +278,7 @@ fn reads_of_others() {
         zone_bytes: None,
         model: None,
         kind: DeviceKind::Conventional,
-        spare_percent: None,
+        overprovision_percent: None,
     };
     daemon.add_device(TierId::Ssd, &flash, false).unwrap();
     let mut root = Attacker::new(&daemon, &place, 0);

@@ -110,8 +110,8 @@ impl Case {
         match (&self.expect, &reply) {
             (Expect::Refused(words), Reply::Refused { why, .. }) => {
                 assert!(why.contains(words), "{}: {why}", self.name);
-                let departed = stage.daemon.status_values().departed;
-                let noted = departed.iter().any(|d| d.why.contains(words));
+                let detached = stage.daemon.status_values().detached_clients;
+                let noted = detached.iter().any(|d| d.why.contains(words));
                 assert!(noted, "{}: status does not tell it", self.name);
             }
             (Expect::Refused(_), other) => panic!("{}: {other:?}", self.name),

@@ -58,7 +58,7 @@ impl DeviceKind {
 
     /// Percentage of such a device that is kept out of use unless another is asked for: of raw flash what its
     /// translation layer would keep (StageFS §5.1).
-    pub fn spare_percent(self) -> u32 {
+    pub fn overprovision_percent(self) -> u32 {
         match self {
             DeviceKind::Conventional | DeviceKind::HostManaged => 0,
             DeviceKind::OpenChannel => 10,

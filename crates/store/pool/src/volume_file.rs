@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub const FORMAT: u32 = 1;
 
 /// Most of a device that can be kept out of use, in percent.
-pub const SPARE_PERCENT_MAX: u32 = 50;
+pub const OVERPROVISION_PERCENT_MAX: u32 = 50;
 
 /// Everybody may read a volume file, whatever the umask, and nobody but its owner may write it: it says whom the volume trusts.
 const FILE_MODE: u32 = 0o644;
@@ -59,15 +59,20 @@ pub struct DeviceFile {
     #[serde(default, skip_serializing_if = "DeviceKind::is_usual")]
     pub kind: DeviceKind,
     /// Percentage of it that is kept out of use, so that its zones are emptier when they are cleaned, 0 to
-    /// [`SPARE_PERCENT_MAX`]. None: that of its kind. Holds from the next mount on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spare_percent: Option<u32>,
+    /// [`OVERPROVISION_PERCENT_MAX`]. None: that of its kind. Holds from the next mount on.
+    #[serde(
+        default,
+        alias = "spare_percent",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub overprovision_percent: Option<u32>,
 }
 
 impl DeviceFile {
     /// Percentage of it that is kept out of use.
     pub fn spare(&self) -> u32 {
-        self.spare_percent.unwrap_or(self.kind.spare_percent())
+        self.overprovision_percent
+            .unwrap_or(self.kind.overprovision_percent())
     }
 
     /// What its medium is best written or erased in, of a conventional device: what was said of its zones, or what is found.
@@ -311,9 +316,12 @@ impl VolumeFile {
             if let Some(name) = { models }.find(|name| BlockModel::named(name).is_none()) {
                 return wrong(&format!("{tier}.model"), &unknown_model(name));
             }
-            if devices.iter().any(|d| d.spare() > SPARE_PERCENT_MAX) {
-                let why = format!("expected 0 to {SPARE_PERCENT_MAX}");
-                return wrong(&format!("{tier}.spare_percent"), &why);
+            if devices
+                .iter()
+                .any(|d| d.spare() > OVERPROVISION_PERCENT_MAX)
+            {
+                let why = format!("expected 0 to {OVERPROVISION_PERCENT_MAX}");
+                return wrong(&format!("{tier}.overprovision_percent"), &why);
             }
         }
         match self.nvm.as_slice() {
@@ -456,7 +464,7 @@ mod tests {
             zone_bytes: None,
             model: None,
             kind: DeviceKind::Conventional,
-            spare_percent: None,
+            overprovision_percent: None,
         };
         let mut file = sample(Path::new("nvm"));
         file.ssd = vec![device(Path::new("a"), 1), device(Path::new("b"), 2)];
@@ -466,6 +474,19 @@ mod tests {
         let loaded = VolumeFile::load(&path).unwrap();
         assert_eq!(loaded.ssd, [device(&dir.path().join("b"), 2)]);
         assert_eq!(loaded.hdd, [again]);
+    }
+
+    #[test]
+    fn the_old_key_of_over_provisioning_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("VOLUME.toml");
+        let good = toml::to_string(&sample(Path::new("/nvm"))).unwrap();
+        for key in ["overprovision_percent", "spare_percent"] {
+            let device = format!("[[ssd]]\npath = \"/s\"\nsize_bytes = 1\n{key} = 7\n[[nvm]]");
+            std::fs::write(&path, good.replacen("[[nvm]]", &device, 1)).unwrap();
+            let loaded = VolumeFile::load(&path).unwrap();
+            assert_eq!(loaded.ssd[0].overprovision_percent, Some(7), "{key}");
+        }
     }
 
     #[test]

@@ -96,10 +96,10 @@ struct Add {
     mountpoint: PathBuf,
     /// To the flash tier: a block device or an image file, its size, and the size of its zones if
     /// they are known
-    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device, required_unless_present = "hdd")]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device, required_unless_present = "hdd")]
     ssd: Option<DeviceFile>,
     /// To the disk tier, likewise
-    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device, conflicts_with = "ssd")]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device, conflicts_with = "ssd")]
     hdd: Option<DeviceFile>,
     /// Make it as slow as a model of a medium: flash or disk
     #[arg(long, value_name = "MODEL", value_parser = known_model)]

@@ -117,7 +117,7 @@ fn rows(status: &Value, held: Option<&Value>) -> Vec<Value> {
 
 /// How a device is, in a word.
 pub fn state(device: &Value) -> &'static str {
-    let (failing, emptying) = (device["failing"].is_string(), device["emptying"] == true);
+    let (failing, emptying) = (device["failing"].is_string(), device["evacuating"] == true);
     match (failing, emptying, number(device, "live_bytes")) {
         (true, ..) => "failing",
         (false, true, 0) => "empty",
@@ -185,7 +185,7 @@ mod tests {
                     {"path": "/a", "total_bytes": 4u64 << 30, "live_bytes": 3 << 20,
                         "dead_bytes": 1 << 20, "errors": 2, "failing": "worn out"},
                     {"path": "/b", "total_bytes": 4u64 << 30, "live_bytes": 0, "dead_bytes": 0,
-                        "errors": 0, "emptying": false, "failing": null}]}],
+                        "errors": 0, "evacuating": false, "failing": null}]}],
         });
         let held = json!([{"tier": "nvm", "device": 0, "files": 9, "bytes": 1},
             {"tier": "ssd", "device": 0, "files": 4, "bytes": 1},

@@ -13,7 +13,7 @@ use shale_pool::LowerTiers;
 use shale_pool::Made;
 use shale_pool::MakeOptions;
 use shale_pool::make_volume;
-use shale_pool::volume_file::{DeviceFile, SPARE_PERCENT_MAX};
+use shale_pool::volume_file::{DeviceFile, OVERPROVISION_PERCENT_MAX};
 use shale_sys::SystemClock;
 use std::path::PathBuf;
 
@@ -59,10 +59,10 @@ pub struct Args {
     /// host-managed (zoned block devices, SMR or ZNS; found without being said, and so are their zones),
     /// open-channel (emulated raw flash in a file, which the volume erases itself). Of the part
     /// to spare nothing comes into use, so that zones are emptier when they are cleaned: 10 of raw flash, else 0
-    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device)]
     ssd: Vec<DeviceFile>,
     /// Disk tier, likewise
-    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,spare=PERCENT]", value_parser = parse_device)]
+    #[arg(long, value_name = "PATH:SIZE[,zone=SIZE][,kind=KIND][,overprovision=PERCENT]", value_parser = parse_device)]
     hdd: Vec<DeviceFile>,
     /// Make the devices of a tier as slow as a model of a medium: ssd or hdd, and flash or disk
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
@@ -110,7 +110,7 @@ fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
     }
 }
 
-/// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",zone=SIZE", ",kind=KIND" and ",spare=PERCENT".
+/// PATH:SIZE or PATH:SIZE:ZONE, and behind it ",zone=SIZE", ",kind=KIND" and ",overprovision=PERCENT".
 pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
     let wrong = || {
         format!(
@@ -118,12 +118,14 @@ pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
         )
     };
     let (mut text, mut kind) = (text, DeviceKind::Conventional);
-    let (mut spare_percent, mut zone) = (None, None);
+    let (mut overprovision_percent, mut zone) = (None, None);
     while let Some((before, option)) = text.rsplit_once(',') {
         match option.split_once('=') {
             Some(("zone", bytes)) => zone = Some(size::parse(bytes)?),
             Some(("kind", name)) => kind = name.parse()?,
-            Some(("spare", percent)) => spare_percent = Some(parse_spare(percent)?),
+            Some(("overprovision" | "spare", percent)) => {
+                overprovision_percent = Some(parse_overprovision(percent)?)
+            }
             _ => break,
         }
         text = before;
@@ -145,14 +147,14 @@ pub fn parse_device(text: &str) -> std::result::Result<DeviceFile, String> {
         zone_bytes: zone.or(zone_bytes),
         model: None,
         kind,
-        spare_percent,
+        overprovision_percent,
     })
 }
 
-fn parse_spare(text: &str) -> std::result::Result<u32, String> {
+fn parse_overprovision(text: &str) -> std::result::Result<u32, String> {
     let percent = text.parse().ok();
-    percent.filter(|&p| p <= SPARE_PERCENT_MAX).ok_or_else(|| {
-        format!("'{text}' is no part to spare: expected 0 to {SPARE_PERCENT_MAX}, in percent")
+    percent.filter(|&p| p <= OVERPROVISION_PERCENT_MAX).ok_or_else(|| {
+        format!("'{text}' is no part to over-provision: expected 0 to {OVERPROVISION_PERCENT_MAX}, in percent")
     })
 }
 
@@ -393,9 +395,9 @@ mod tests {
         );
         let device = parse_device("/dev/z:4G,kind=host-managed").unwrap();
         assert_eq!(device.kind, DeviceKind::HostManaged);
-        let device = parse_device("/a:4G,zone=3M,spare=7").unwrap();
+        let device = parse_device("/a:4G,zone=3M,overprovision=7").unwrap();
         assert_eq!(
-            (device.path, device.zone_bytes, device.spare_percent),
+            (device.path, device.zone_bytes, device.overprovision_percent),
             ("/a".into(), Some(3 << 20), Some(7))
         );
         for text in [
@@ -409,7 +411,7 @@ mod tests {
                 (Some("/a"), DeviceKind::OpenChannel),
                 "{text}"
             );
-            assert_eq!(device.spare_percent, Some(7), "{text}");
+            assert_eq!(device.overprovision_percent, Some(7), "{text}");
         }
         let wrong = [
             "/a",

@@ -140,7 +140,7 @@ fn table(status: &Value) -> String {
     for client in status["clients"].as_array().into_iter().flatten() {
         line("client", self::client(client));
     }
-    for gone in status["departed"].as_array().into_iter().flatten() {
+    for gone in status["detached_clients"].as_array().into_iter().flatten() {
         line(
             "cut off",
             format!("process {}: {}", number(gone, "pid"), word(gone, "why")),
@@ -175,7 +175,7 @@ fn tier(tier: &Value) -> String {
             Some(why) => format!("FAILING, gets nothing new: {why}"),
             None => {
                 let live = size::show(number(d, "live_bytes"));
-                let emptying = if d["emptying"] == true {
+                let emptying = if d["evacuating"] == true {
                     ", being emptied"
                 } else {
                     ""
@@ -233,8 +233,8 @@ fn migration(m: &Value) -> String {
         },
         size::show(number(m, "recent_bytes_per_s")),
         size::show(number(m, "rate_bytes_per_s")),
-        size::show(number(m, "straight_bytes")),
-        number(m, "longest_wait_ns").div_ceil(1_000_000),
+        size::show(number(m, "direct_to_tier_bytes")),
+        number(m, "space_wait_max_ns").div_ceil(1_000_000),
     )
 }
 
@@ -332,7 +332,7 @@ mod tests {
                 "log_bytes": 4096, "log_used_bytes": 128, "published": 200, "digested": 72,
                 "name": "mount", "limit_bytes_per_s": 1 << 20,
                 "written": {"nvm_bytes": 2048, "hdd_bytes": 1 << 20}}],
-            "departed": [{"pid": 99, "why": "slept inside a call"}],
+            "detached_clients": [{"pid": 99, "why": "slept inside a call"}],
             "recovery": {"problems": ["log-003: short"]},
             "nvm_host": {"kind": "tmpfs", "is_memory": true, "short": "1 GiB of the volume"},
         });

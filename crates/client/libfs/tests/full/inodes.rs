@@ -131,7 +131,7 @@ fn read_some(place: &Place, session: &Session, files: &[(u64, Vec<u8>)]) {
             .migration
             .unwrap()
             .counts
-            .waits
+            .space_waits
     };
     let before = waits();
     for (dir, name) in files.iter().step_by(READ_EACH) {

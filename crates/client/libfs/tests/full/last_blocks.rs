@@ -45,7 +45,7 @@ fn addr(place: &Place, ino: u64, fb: u64) -> BlockAddr {
 /// Bytes read from the flash, and blocks that were found in memory.
 fn reads(place: &Place) -> (u64, u64) {
     let status = place.daemon().status_values();
-    let kept = status.migration.unwrap().counts.kept_reads;
+    let kept = status.migration.unwrap().counts.tail_cache_hits;
     (status.tiers[0].devices[0].read_bytes, kept)
 }
 

@@ -91,7 +91,7 @@ impl Place {
             zone_bytes: None,
             model: None,
             kind: DeviceKind::Conventional,
-            spare_percent: None,
+            overprovision_percent: None,
         };
         let added = self.daemon().add_device(tier, &device, false);
         match added {

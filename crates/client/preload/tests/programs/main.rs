@@ -352,7 +352,7 @@ fn private_mappings_are_direct_and_stay_as_they_were() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{}", mapped());
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(m.status().space.waiting_bytes, 0);
+    assert_eq!(m.status().space.pinned_bytes, 0);
 }
 
 /// Where nothing of libc's may be changed, calls that share descriptors are not seen, so nothing

@@ -41,7 +41,7 @@ impl Fence {
             pid = client.pid,
             "client cut off: {why}"
         );
-        self.clients.note_departed(client, why);
+        self.clients.note_detached(client, why);
         self.queue.push(client);
     }
 }

@@ -353,7 +353,7 @@ impl AttachService {
             // Its records may name granted blocks and numbers, their space is spoken for, and
             // nobody may change what they change before they are digested: so it keeps
             // everything, leases too, until the next start.
-            self.parts.clients.note_departed(client, halt.to_string());
+            self.parts.clients.note_detached(client, halt.to_string());
             return digested;
         }
         self.parts.tiering.take_report(client);

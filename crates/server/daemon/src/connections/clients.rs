@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A client that was cut off or left, for `status`.
 #[derive(Clone, Debug)]
-pub(crate) struct Departed {
+pub(crate) struct DetachedClient {
     pub(crate) client: u32,
     pub(crate) pid: i32,
     pub(crate) why: String,
 }
 
 /// Departed clients that `status` remembers.
-const DEPARTED_MAX: usize = 16;
+const DETACHED_MAX: usize = 16;
 
 /// What every client's page says.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ struct Published {
 pub(crate) struct Clients {
     attached: RwLock<BTreeMap<u32, Arc<Client>>>,
     published: Mutex<Published>,
-    departed: Mutex<Vec<Departed>>,
+    detached: Mutex<Vec<DetachedClient>>,
     next: AtomicU32,
     closing: AtomicBool,
 }
@@ -46,7 +46,7 @@ impl Default for Clients {
         Self {
             attached: RwLock::default(),
             published: Mutex::default(),
-            departed: Mutex::default(),
+            detached: Mutex::default(),
             // 0 stands for the logs that recovery could not digest.
             next: AtomicU32::new(1),
             closing: AtomicBool::new(false),
@@ -137,12 +137,12 @@ impl Clients {
     }
 
     /// Notes for `status` that a client is gone, and why.
-    pub(crate) fn note_departed(&self, client: &Client, why: String) {
-        let mut departed = self.departed.lock();
-        if departed.len() == DEPARTED_MAX {
-            departed.remove(0);
+    pub(crate) fn note_detached(&self, client: &Client, why: String) {
+        let mut detached = self.detached.lock();
+        if detached.len() == DETACHED_MAX {
+            detached.remove(0);
         }
-        departed.push(Departed {
+        detached.push(DetachedClient {
             client: client.id,
             pid: client.pid,
             why,
@@ -150,8 +150,8 @@ impl Clients {
     }
 
     /// Those that are gone, oldest first.
-    pub(crate) fn departed(&self) -> Vec<Departed> {
-        self.departed.lock().clone()
+    pub(crate) fn detached(&self) -> Vec<DetachedClient> {
+        self.detached.lock().clone()
     }
 
     /// The volume is being unmounted: nobody attaches any more.

@@ -4,6 +4,7 @@
 //! each daemon.
 
 pub(crate) mod flash;
+mod old_keys;
 mod rates;
 pub(crate) mod tiers;
 
@@ -28,7 +29,7 @@ use std::sync::atomic::Ordering;
 use tiers::{MigrationStatus, TierStatus};
 
 /// Inodes whose leases move most that are shown.
-const BOUNCING_MAX: usize = 8;
+const CONTENDED_MAX: usize = 8;
 /// What fits a message, with space to spare.
 const TEXT_BYTES_MAX: usize = 60 << 10;
 
@@ -71,7 +72,7 @@ pub struct Status {
     pub bad_block_count: u64,
     /// Bytes of the log file that is kept ready for the next client, beside those of the
     /// clients; 0: none is ready.
-    pub spare_log_bytes: u64,
+    pub pooled_log_bytes: u64,
     /// Number of attached clients.
     pub client_count: usize,
     /// Attached clients; not all of them if there are very many.
@@ -81,7 +82,7 @@ pub struct Status {
     /// How fast clients may write.
     pub limits: Limits,
     /// Clients that were cut off, or whose log is kept; the last ones.
-    pub departed: Vec<DepartedStatus>,
+    pub detached_clients: Vec<DetachedClientStatus>,
     /// Leases that went from one client to another.
     pub leases: LeaseStatus,
     /// What digests did since the start.
@@ -110,7 +111,7 @@ pub struct SpaceStatus {
     /// Freed, and waiting for clients to leave calls they are inside of.
     pub pending_bytes: u64,
     /// Freed, and mapped by programs still.
-    pub waiting_bytes: u64,
+    pub pinned_bytes: u64,
     /// What programs have mapped directly from NVM.
     pub mapped_bytes: u64,
     /// In so many mappings.
@@ -174,7 +175,7 @@ pub struct ClientStatus {
 
 /// A client that is not served any more.
 #[derive(Clone, Debug, Serialize)]
-pub struct DepartedStatus {
+pub struct DetachedClientStatus {
     /// Its number.
     pub client: u32,
     /// Its process.
@@ -193,12 +194,12 @@ pub struct LeaseStatus {
     /// Times since the start.
     pub moves: u64,
     /// Inodes whose leases were taken most often while somebody has one.
-    pub bouncing: Vec<BouncingStatus>,
+    pub contended_inodes: Vec<ContendedInode>,
 }
 
 /// An inode that several clients want.
 #[derive(Clone, Debug, Serialize)]
-pub struct BouncingStatus {
+pub struct ContendedInode {
     /// Its number.
     pub ino: u64,
     /// Times its lease was taken from somebody.
@@ -288,10 +289,10 @@ impl<'s> Observer<'s> {
         // Locks are taken one by one: within the expression below they would add up.
         let stats = *self.of.digests.totals().stats.lock();
         let last_error = self.of.digests.totals().last_error.lock().clone();
-        let departed = self.of.clients.departed();
+        let detached = self.of.clients.detached();
         let (client_count, clients) = self.client_statuses();
-        let (moves, bouncing) = self.of.leases.table().moves(BOUNCING_MAX);
-        let bouncing = bouncing.into_iter();
+        let (moves, contended) = self.of.leases.table().moves(CONTENDED_MAX);
+        let contended = contended.into_iter();
         Status {
             name: self.of.name.clone(),
             uuid: uuid_text(&superblock.uuid),
@@ -309,14 +310,14 @@ impl<'s> Observer<'s> {
             migration: self.migration_status(),
             bad_blocks: self.of.tiering.bad_blocks.list(&self.of.volume),
             bad_block_count: self.of.tiering.bad_blocks.all(),
-            spare_log_bytes: self.of.attach.spare.bytes(),
+            pooled_log_bytes: self.of.attach.spare.bytes(),
             client_count,
             clients,
             written_by_others: self.of.accounts.of_others(),
             limits: self.of.limits.now(),
-            departed: departed
+            detached_clients: detached
                 .into_iter()
-                .map(|d| DepartedStatus {
+                .map(|d| DetachedClientStatus {
                     client: d.client,
                     pid: d.pid,
                     why: d.why,
@@ -326,8 +327,8 @@ impl<'s> Observer<'s> {
                 known: self.of.leases.table().known(),
                 most: self.of.config.leases_max,
                 moves,
-                bouncing: bouncing
-                    .map(|(ino, moves)| BouncingStatus { ino, moves })
+                contended_inodes: contended
+                    .map(|(ino, moves)| ContendedInode { ino, moves })
                     .collect(),
             },
             digest: DigestStatus {
@@ -357,8 +358,11 @@ impl<'s> Observer<'s> {
     pub(crate) fn text(&self) -> String {
         let mut status = self.status();
         loop {
-            let text = serde_json::to_string(&status)
-                .unwrap_or_else(|e| format!("{{\"error\":\"status: {e}\"}}"));
+            let text = serde_json::to_value(&status).map(|mut value| {
+                old_keys::add(&mut value);
+                value.to_string()
+            });
+            let text = text.unwrap_or_else(|e| format!("{{\"error\":\"status: {e}\"}}"));
             if text.len() <= TEXT_BYTES_MAX || status.clients.is_empty() {
                 return text;
             }
@@ -376,7 +380,7 @@ impl<'s> Observer<'s> {
             used_bytes: blocks.used * block,
             available_bytes: self.of.credits.available(&supply),
             pending_bytes: blocks.pending * block,
-            waiting_bytes: blocks.waiting * block,
+            pinned_bytes: blocks.waiting * block,
             mapped_bytes: self.of.volume.held_blocks() * block,
             mappings: self.of.mappings.count(),
             granted_bytes: blocks.taken * block,

@@ -69,7 +69,7 @@ pub struct DeviceStatus {
     /// Zones of the tier, by number, that are on it and worn out: nothing new goes to them.
     pub worn_zones: Vec<u64>,
     /// It is being emptied.
-    pub emptying: bool,
+    pub evacuating: bool,
     /// Nothing new goes to it: why.
     pub failing: Option<String>,
     /// Bytes read since the start.
@@ -143,7 +143,7 @@ impl Observer<'_> {
                     let worn = span.zones(&zones).filter(|z| z.worn);
                     Some(DeviceStatus {
                         worn_zones: worn.map(|z| z.place.zone).collect(),
-                        emptying: info.is_emptying(),
+                        evacuating: info.is_emptying(),
                         failing: info.failing.clone(),
                         path: d.name(),
                         access: d.access(),
@@ -172,7 +172,7 @@ impl Observer<'_> {
         }
         self.of.tiering.take_direct_reads();
         let counts = MigrationCounts {
-            kept_reads: self.of.digester.tail_blocks().reads(),
+            tail_cache_hits: self.of.digester.tail_blocks().reads(),
             ..self.of.tiering.counts()
         };
         let speed = self.of.tiering.speed();

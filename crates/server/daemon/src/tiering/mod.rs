@@ -101,7 +101,6 @@ pub struct MigrationCounts {
     /// Bytes moved to a slower tier.
     pub down_bytes: u64,
     /// Bytes of new data that went from logs directly to a lower tier.
-    #[serde(rename = "straight_bytes")]
     pub direct_to_tier_bytes: u64,
     /// Bytes moved to a faster tier.
     pub up_bytes: u64,
@@ -110,12 +109,11 @@ pub struct MigrationCounts {
     /// Batches committed.
     pub batches: u64,
     /// Bytes copied and dropped: the blocks changed meanwhile.
-    #[serde(rename = "vain_bytes")]
     pub aborted_bytes: u64,
     /// Times somebody waited for space.
-    pub waits: u64,
+    pub space_waits: u64,
     /// The longest that a call waited for space in NVM, in ns: digest, moving, and what was freed given out.
-    pub longest_wait_ns: u64,
+    pub space_wait_max_ns: u64,
     /// Times a client lacked blocks below NVM and asked for them.
     pub client_reads: u64,
     /// Bytes that clients were given so.
@@ -125,13 +123,13 @@ pub struct MigrationCounts {
     /// Bytes that clients read so, by their own account.
     pub direct_read_bytes: u64,
     /// Times the last block of a file was wanted from below NVM, by a client or by a digest, and was still in memory.
-    pub kept_reads: u64,
+    pub tail_cache_hits: u64,
     /// Blocks that could not be read, and so not moved; each try counts.
     pub unreadable_blocks: u64,
     /// Times all inodes were looked through to find what lies in zones.
-    pub looks: u64,
+    pub inode_scans: u64,
     /// Of these, because not all owners of the blocks were known.
-    pub missed_owners: u64,
+    pub backref_misses: u64,
 }
 
 /// How far moving data down by command is, in bytes.
@@ -165,15 +163,15 @@ pub(crate) struct Counts {
     cleaned: AtomicU64,
     batches: AtomicU64,
     aborted: AtomicU64,
-    waits: AtomicU64,
-    longest_wait: AtomicU64,
+    space_waits: AtomicU64,
+    space_wait_max: AtomicU64,
     client_reads: AtomicU64,
     client_read_bytes: AtomicU64,
     direct_reads: AtomicU64,
     direct_blocks: AtomicU64,
     unreadable: AtomicU64,
-    looks: AtomicU64,
-    missed: AtomicU64,
+    inode_scans: AtomicU64,
+    backref_misses: AtomicU64,
 }
 
 /// State of migration.
@@ -356,7 +354,7 @@ impl Tiering {
     /// A call has waited so long for space in NVM.
     fn count_wait(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.counts.longest_wait.fetch_max(ns, Ordering::Relaxed);
+        self.counts.space_wait_max.fetch_max(ns, Ordering::Relaxed);
     }
 
     pub(crate) fn counts(&self) -> MigrationCounts {
@@ -369,16 +367,16 @@ impl Tiering {
             cleaned_bytes: of(&c.cleaned),
             batches: of(&c.batches),
             aborted_bytes: of(&c.aborted),
-            waits: of(&c.waits),
-            longest_wait_ns: of(&c.longest_wait),
+            space_waits: of(&c.space_waits),
+            space_wait_max_ns: of(&c.space_wait_max),
             client_reads: of(&c.client_reads),
             client_read_bytes: of(&c.client_read_bytes),
             direct_reads: of(&c.direct_reads),
             direct_read_bytes: of(&c.direct_blocks).saturating_mul(mover::BLOCK),
-            kept_reads: 0,
+            tail_cache_hits: 0,
             unreadable_blocks: of(&c.unreadable),
-            looks: of(&c.looks),
-            missed_owners: of(&c.missed),
+            inode_scans: of(&c.inode_scans),
+            backref_misses: of(&c.backref_misses),
         }
     }
 }
@@ -496,7 +494,7 @@ impl Tiering {
     /// Reclaims space in NVM for somebody who waits: at least `bytes`, if there is that much to
     /// move and space below. Whether anything moved, or others made the space meanwhile.
     pub(crate) fn reclaim_space(&self, bytes: u64) -> bool {
-        self.counts.waits.fetch_add(1, Ordering::Relaxed);
+        self.counts.space_waits.fetch_add(1, Ordering::Relaxed);
         if self.wait_for_turn() && self.available_now() >= bytes {
             return true;
         }

@@ -186,7 +186,7 @@ impl Tiering {
                 lack,
                 "owners of blocks are not known: all are looked through"
             );
-            let missed = &self.counts.missed;
+            let missed = &self.counts.backref_misses;
             missed.fetch_add(1, Ordering::Relaxed);
         }
         self.look_for(tier, zones)
@@ -211,8 +211,8 @@ impl Tiering {
 
     /// The same, of all inodes. Notes what lay in the tier before the start, if that is not known.
     fn look_for(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
-        let looks = &self.counts.looks;
-        looks.fetch_add(1, Ordering::Relaxed);
+        let inode_scans = &self.counts.inode_scans;
+        inode_scans.fetch_add(1, Ordering::Relaxed);
         let noting = !self.owners.knows(tier);
         let (mut wanted, mut noted) = (Vec::new(), Ok(()));
         self.each_lying(Some(tier), &mut |inode, lies| {

@@ -17,7 +17,7 @@ fn image(path: PathBuf) -> DeviceFile {
         zone_bytes: None,
         model: None,
         kind: DeviceKind::Conventional,
-        spare_percent: None,
+        overprovision_percent: None,
     }
 }
 

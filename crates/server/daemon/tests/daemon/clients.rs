@@ -120,9 +120,9 @@ fn a_bad_record_ends_its_log_and_no_other() {
     let status = daemon.status_values();
     assert_eq!(status.digest.refused, 1);
     assert!(
-        status.departed[0].why.contains("not granted"),
+        status.detached_clients[0].why.contains("not granted"),
         "{:?}",
-        status.departed
+        status.detached_clients
     );
     assert_eq!(honest.ask(Request::Detach), Reply::Done);
     daemon.shutdown().unwrap();
@@ -398,7 +398,11 @@ fn a_log_that_cannot_be_digested_is_kept() {
     assert_eq!(hand.state(), state::RUNNING, "it is not the client's fault");
     assert!(matches!(hand.ask(Request::Detach), Reply::Refused { .. }));
     assert_eq!(place.logs().len(), 1);
-    assert!(daemon.status_values().departed[0].why.contains("kept"));
+    assert!(
+        daemon.status_values().detached_clients[0]
+            .why
+            .contains("kept")
+    );
     let other = Hand::in_process(&daemon);
     let root_lease = Request::Lease {
         ino: ROOT.0,
@@ -452,7 +456,7 @@ fn many_clients_come_and_go() {
         names.len(),
         16,
         "{names:?} {:?}",
-        daemon.status_values().departed
+        daemon.status_values().detached_clients
     );
     for name in names {
         assert_eq!(content(&view, &name), name.as_bytes());

@@ -93,7 +93,7 @@ fn a_mapping_outlives_its_file_and_its_daemon() {
     });
     assert!(gives_none_of(&daemon, &mapped.runs));
     let space = daemon.status_values().space;
-    assert_eq!((space.mappings, space.waiting_bytes), (1, BLOCKS * 4096));
+    assert_eq!((space.mappings, space.pinned_bytes), (1, BLOCKS * 4096));
 
     daemon.abandon();
     drop(hand);

@@ -8,7 +8,7 @@ fn flash(dir: &Path, size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
         zone_bytes,
         model: None,
         kind: DeviceKind::OpenChannel,
-        spare_percent: None,
+        overprovision_percent: None,
     }
 }
 
@@ -73,7 +73,7 @@ fn device(path: &Path, kind: DeviceKind) -> DeviceFile {
         zone_bytes: None,
         model: None,
         kind,
-        spare_percent: None,
+        overprovision_percent: None,
     }
 }
 

@@ -121,7 +121,7 @@ fn counters(status: &Value) -> Counters {
     Counters {
         device_bytes: number(&device["total_bytes"]),
         // What comes from NVM and the log is what a file system has to write; what cleaning moves is its own.
-        blocks_written: (number(&moved["down_bytes"]) + number(&moved["straight_bytes"]))
+        blocks_written: (number(&moved["down_bytes"]) + number(&moved["direct_to_tier_bytes"]))
             / super::load::BLOCK_BYTES as u64,
         flushes: number(&device["flushes"]),
         pages_read: number(&flash["pages_read"]),

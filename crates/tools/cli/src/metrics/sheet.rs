@@ -189,8 +189,13 @@ fn tiers(sheet: &mut Sheet, s: &Status) {
             rows(space.dirty_bytes, |_| 0),
         ),
         (
+            "tier_reserved",
+            "Reserved for records to come, copy-on-write, cleaning",
+            rows(kept, |t| t.reserved_bytes),
+        ),
+        (
             "tier_kept",
-            "Set aside for records to come, copy-on-write, cleaning",
+            "The old name of tier_reserved, which goes with the next release",
             rows(kept, |t| t.reserved_bytes),
         ),
         (
@@ -267,7 +272,7 @@ fn devices(sheet: &mut Sheet, s: &Status) {
     let worn = rows(|d| d.worn_zones.len() as u64);
     sheet.gauge("device_worn_zones", None, help, worn);
     let help = "1: what it holds moves to others";
-    sheet.gauge("device_emptying", None, help, rows(|d| d.emptying.into()));
+    sheet.gauge("device_emptying", None, help, rows(|d| d.evacuating.into()));
     sheet.counter(
         "device_errors",
         None,
@@ -333,15 +338,15 @@ fn migration(sheet: &mut Sheet, s: &Status) {
         help,
         labelled("direction", &moved),
     );
+    // With the old names of two of them, for one release.
     let help = "Bytes of new data that went from logs directly to a tier below NVM";
-    sheet.counter(
-        "migration_straight",
-        bytes(),
-        help,
-        one(c.direct_to_tier_bytes),
-    );
+    for name in ["migration_direct", "migration_straight"] {
+        sheet.counter(name, bytes(), help, one(c.direct_to_tier_bytes));
+    }
     let help = "Bytes copied and dropped: the blocks changed meanwhile";
-    sheet.counter("migration_vain", bytes(), help, one(c.aborted_bytes));
+    for name in ["migration_aborted", "migration_vain"] {
+        sheet.counter(name, bytes(), help, one(c.aborted_bytes));
+    }
     sheet.counter(
         "migration_batches",
         None,
@@ -352,10 +357,10 @@ fn migration(sheet: &mut Sheet, s: &Status) {
         "migration_waits",
         None,
         "Times somebody waited for space",
-        one(c.waits),
+        one(c.space_waits),
     );
     let help = "The longest that a call waited for space in NVM";
-    let longest = c.longest_wait_ns as f64 / 1e9;
+    let longest = c.space_wait_max_ns as f64 / 1e9;
     sheet.seconds("migration_longest_wait", help, vec![(Vec::new(), longest)]);
     sheet.gauge(
         "migration_paused",

@@ -206,7 +206,7 @@ mod tests {
                     "written": {"log_bytes": 0, "stolen_bytes": 0, "nvm_bytes": 1 << 20,
                         "ssd_bytes": 7 << 20, "hdd_bytes": 0}}],
             "written_by_others": {"nvm_bytes": 1 << 10, "ssd_bytes": 0, "hdd_bytes": 0},
-            "departed": [{"client": 9, "pid": 99, "why": "slept inside a call"}],
+            "detached_clients": [{"client": 9, "pid": 99, "why": "slept inside a call"}],
         })
     }
 

@@ -224,7 +224,7 @@ impl Screen {
         for bad in list(&s["bad_blocks"]) {
             errors.push(format!("bad block: {}", word(&bad, "why")));
         }
-        for gone in list(&s["departed"]) {
+        for gone in list(&s["detached_clients"]) {
             let (pid, why) = (number(&gone, "pid"), word(&gone, "why"));
             errors.push(format!("process {pid} was cut off: {why}"));
         }

@@ -438,7 +438,7 @@ fn run<'a>(
 fn report(v: &Volume, what: &str, calls: u64, reads: usize) {
     let status = v.status();
     assert_eq!(
-        status["departed"].as_array().unwrap().len(),
+        status["detached_clients"].as_array().unwrap().len(),
         0,
         "{status:#}"
     );

@@ -45,7 +45,7 @@ fn a_volume_is_as_large_as_its_slowest_tier() {
     assert!(live(0) + live(1) > 500 << 20, "{}", status["tiers"]);
     assert_eq!(status["tiers"][0]["out_of_order"], 0);
     assert_eq!(status["tiers"][1]["out_of_order"], 0);
-    let direct = status["migration"]["straight_bytes"].as_u64();
+    let direct = status["migration"]["direct_to_tier_bytes"].as_u64();
     assert!(direct > Some(1 << 20), "{}", status["migration"]);
     for n in 0..FILES {
         assert!(fs::read(file(n)).unwrap() == bytes(n), "file {n}");

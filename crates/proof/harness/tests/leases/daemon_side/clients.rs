@@ -28,7 +28,7 @@ impl Clients {
         self.attached.lock().values().any(is_such)
     }
 
-    pub(crate) fn note_departed(&self, _client: &Client, _why: String) {}
+    pub(crate) fn note_detached(&self, _client: &Client, _why: String) {}
 
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);

@@ -197,7 +197,7 @@ fn zones_with_leaves_are_emptied_with_one_look() {
         let leaves: u64 = found.iter().filter(|w| w.leaf).map(|w| w.blocks).sum();
         assert_eq!(leaves, moved, "{found:?}");
         let counts = shared.tiering.counts();
-        assert_eq!((counts.looks, counts.missed_owners), (1, 0));
+        assert_eq!((counts.inode_scans, counts.backref_misses), (1, 0));
     }
 }
 

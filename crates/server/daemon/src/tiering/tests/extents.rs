@@ -202,7 +202,7 @@ fn leaves_of_extents_are_distinguished_from_data_where_zones_are_emptied() {
         }
         assert_eq!((leaves, data), (4, 220));
         let counts = shared.tiering.counts();
-        assert_eq!((counts.looks, counts.missed_owners), (1, 0));
+        assert_eq!((counts.inode_scans, counts.backref_misses), (1, 0));
     }
     let held = shared.tiering.holdings().unwrap();
     let bytes: u64 = held.iter().map(|h| h.bytes).sum();

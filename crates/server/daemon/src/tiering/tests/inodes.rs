@@ -135,7 +135,7 @@ fn zones_with_inodes_are_emptied_with_one_look() {
         let of_inodes: u64 = found.iter().filter(|w| w.ino == 0).map(|w| w.blocks).sum();
         assert_eq!(of_inodes, 4, "{found:?}");
         let counts = shared.tiering.counts();
-        assert_eq!((counts.looks, counts.missed_owners), (looks, 0));
+        assert_eq!((counts.inode_scans, counts.backref_misses), (looks, 0));
     }
 }
 

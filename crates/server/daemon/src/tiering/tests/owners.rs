@@ -9,7 +9,7 @@ fn zones_are_emptied_with_one_look_and_with_another_where_an_owner_is_missing() 
     let shared = s.daemon.services().clone();
     let looks = || {
         let counts = shared.tiering.counts();
-        (counts.looks, counts.missed_owners)
+        (counts.inode_scans, counts.backref_misses)
     };
     for round in 0..12 {
         for ino in 16..20 {
