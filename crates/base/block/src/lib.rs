@@ -17,7 +17,6 @@
 //! A device is locked (`flock`) while it is open. Requests in flight keep the file open, and so
 //! the lock, after a killed process has gone: who opens the device next finds none of them.
 
-mod absent;
 mod block_device;
 mod buffer;
 mod error;
@@ -26,13 +25,13 @@ pub mod host_managed;
 pub mod labels;
 mod managed;
 mod memory;
+mod missing_device;
 mod reader;
 mod ring;
 mod timed;
 mod unit;
 pub mod zones;
 
-pub use absent::AbsentBlocks;
 pub use block_device::{BlockDevice, FileDevice};
 pub use buffer::Buffer;
 pub use error::BlockError;
@@ -40,6 +39,7 @@ pub use file::BlockFile;
 pub(crate) use file::{in_use, lock, trouble_of};
 pub use managed::{ManagedBlocks, ManagedShape};
 pub use memory::{Ask, DISCARDED, MemoryBlocks, Step};
+pub use missing_device::AbsentBlocks;
 pub use reader::BlockReader;
 pub use timed::{BlockModel, Timed};
 pub use unit::{UNIT_DEFAULT, Unit, lcm};

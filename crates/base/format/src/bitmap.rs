@@ -4,9 +4,9 @@
 //! bitmap is found before a block is given out twice.
 
 use crate::checksum::crc32c;
+use crate::checksummed::{self, Sealed, sealed};
 use crate::layout::layout;
 use crate::limits::BLOCK_BYTES;
-use crate::sealed::{self, Sealed, sealed};
 use crate::{BlockAddr, FormatError};
 use zerocopy::IntoBytes;
 
@@ -67,7 +67,7 @@ pub fn decode(
     addr: BlockAddr,
 ) -> Result<Box<[u64; WORDS_PER_BLOCK]>, FormatError> {
     let at = addr.index();
-    let (h, rest) = sealed::read::<BitmapHeader>(&block[..], at)?;
+    let (h, rest) = checksummed::read::<BitmapHeader>(&block[..], at)?;
     if h.addr != addr.raw() {
         let found = BlockAddr::from_raw(h.addr).index();
         return Err(FormatError::Misplaced {
@@ -76,7 +76,7 @@ pub fn decode(
             found,
         });
     }
-    sealed::verify(&h, rest, at)?;
+    checksummed::verify(&h, rest, at)?;
     let mut words = Box::new([0u64; WORDS_PER_BLOCK]);
     words.as_mut_bytes().copy_from_slice(rest);
     Ok(words)

@@ -9,12 +9,12 @@
 
 use crate::FormatError;
 use crate::bitmap::{self, BITS_PER_BLOCK};
+use crate::checksummed::{self, seal, sealed};
 use crate::layout::layout;
 use crate::limits::{
     BLOCK_BYTES, DEVICE_KIND_MAX, DEVICES_MAX, LABEL_AREA_BYTES, TIER_BLOCKS_MAX, TIERS_MAX,
     ZONE_BLOCKS,
 };
-use crate::sealed::{self, seal, sealed};
 use crate::superblock::{DeviceEntry, LowerTables, Superblock};
 use crate::version;
 use crate::zone;
@@ -193,8 +193,8 @@ impl DeviceTable {
     /// # Errors
     /// Damaged, or it says what cannot be.
     pub fn decode(bytes: &[u8], at: u64, sb: &Superblock) -> Result<DeviceTable, FormatError> {
-        let (table, _) = sealed::read::<Self>(bytes, at)?;
-        sealed::verify(&table, &[], at)?;
+        let (table, _) = checksummed::read::<Self>(bytes, at)?;
+        checksummed::verify(&table, &[], at)?;
         let field = |field, found| FormatError::Field {
             what: "device table",
             at,

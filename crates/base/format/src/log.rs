@@ -2,9 +2,9 @@
 
 use crate::FormatError;
 use crate::checksum::crc32c;
+use crate::checksummed::{self, Sealed, seal, sealed};
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN};
-use crate::sealed::{self, Sealed, seal, sealed};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a log file: "SHALELOG".
@@ -107,8 +107,8 @@ impl LogHeader {
 
     /// Reads and checks the header of a log file.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let (h, _) = sealed::read::<Self>(bytes, 0)?;
-        sealed::verify(&h, &[], 0)?;
+        let (h, _) = checksummed::read::<Self>(bytes, 0)?;
+        checksummed::verify(&h, &[], 0)?;
         let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&h.ring_bytes)
             && h.ring_bytes.is_multiple_of(BLOCK_BYTES as u64);
         if !legal {

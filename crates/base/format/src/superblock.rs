@@ -5,12 +5,12 @@
 //! mkfs, by repair, and when a feature comes into use; the root block changes with
 //! every batch, through the journal (Strata §3.1, DESIGN §7).
 
+use crate::checksummed::{self, seal, sealed};
 use crate::device_table::DevicePlace;
 use crate::inode::Inode;
 use crate::layout::layout;
 use crate::limits::*;
 use crate::log::LogSlot;
-use crate::sealed::{self, seal, sealed};
 use crate::version::{self, Access};
 use crate::{Durability, FormatError};
 
@@ -171,8 +171,8 @@ impl Superblock {
 
     /// Reads a superblock found at block `at` and tells what may be done with it.
     pub fn decode(bytes: &[u8], at: u64) -> Result<(Self, Access), FormatError> {
-        let (s, _) = sealed::read::<Self>(bytes, at)?;
-        sealed::verify(&s, &[], at)?;
+        let (s, _) = checksummed::read::<Self>(bytes, at)?;
+        checksummed::verify(&s, &[], at)?;
         let access = version::access(s.version, s.ro_compatible, s.incompatible)
             .map_err(FormatError::Version)?;
         s.check(at)?;
@@ -310,8 +310,8 @@ impl RootBlock {
 
     /// Reads and checks a root block.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let (s, _) = sealed::read::<Self>(bytes, ROOT_BLOCK)?;
-        sealed::verify(&s, &[], ROOT_BLOCK)?;
+        let (s, _) = checksummed::read::<Self>(bytes, ROOT_BLOCK)?;
+        checksummed::verify(&s, &[], ROOT_BLOCK)?;
         Ok(s)
     }
 }

@@ -4,9 +4,9 @@
 //! inode it belongs to, the batch that wrote it, and a checksum over all of it.
 
 use crate::checksum::crc32c;
+use crate::checksummed::{self, Sealed, sealed};
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, TREE_LEVELS_MAX};
-use crate::sealed::{self, Sealed, sealed};
 use crate::{BlockAddr, FormatError, Ino};
 
 /// First bytes of a tree node: "SHLN".
@@ -89,14 +89,14 @@ pub fn check(
 ) -> Result<NodeHeader, FormatError> {
     const WHAT: &str = NodeHeader::WHAT;
     let at = addr.index();
-    let (h, rest) = sealed::read::<NodeHeader>(&node[..], at)?;
+    let (h, rest) = checksummed::read::<NodeHeader>(&node[..], at)?;
     let field = |field, found| FormatError::Field {
         what: WHAT,
         at,
         field,
         found,
     };
-    sealed::verify(&h, rest, at)?;
+    checksummed::verify(&h, rest, at)?;
     if h.addr != addr.raw() {
         return Err(FormatError::Misplaced {
             what: WHAT,

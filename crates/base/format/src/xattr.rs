@@ -4,11 +4,11 @@
 //! blocks are scattered still takes what it has space for.
 
 use crate::checksum::crc32c_parts;
+use crate::checksummed::{self, Sealed, sealed};
 use crate::layout::layout;
 use crate::limits::{
     BLOCK_BYTES, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
-use crate::sealed::{self, Sealed, sealed};
 use crate::{BlockAddr, FormatError, Ino};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -117,13 +117,13 @@ pub fn decode_list(
         field,
         found,
     };
-    let (h, rest) = sealed::read::<XattrList>(&block[..], at)?;
+    let (h, rest) = checksummed::read::<XattrList>(&block[..], at)?;
     let count = h.count as usize;
     if count == 0 || count > XATTR_BLOCKS_MAX {
         return Err(field("count", h.count.into()));
     }
     let rest = &rest[..count * size_of::<u64>()];
-    sealed::verify(&h, rest, at)?;
+    checksummed::verify(&h, rest, at)?;
     if h.addr != addr.raw() {
         return Err(FormatError::Misplaced {
             what: XattrList::WHAT,
@@ -191,7 +191,7 @@ pub fn decode(bytes: &[u8], owner: Ino, addr: BlockAddr) -> Result<Xattrs, Forma
         field,
         found,
     };
-    let (h, rest) = sealed::read::<XattrHeader>(bytes, at)?;
+    let (h, rest) = checksummed::read::<XattrHeader>(bytes, at)?;
     let length = h.bytes as usize;
     if length > XATTR_TOTAL_BYTES_MAX {
         return Err(field("bytes", h.bytes.into()));
@@ -199,7 +199,7 @@ pub fn decode(bytes: &[u8], owner: Ino, addr: BlockAddr) -> Result<Xattrs, Forma
     let rest = rest
         .get(..length)
         .ok_or_else(|| short(length + XattrHeader::BYTES))?;
-    sealed::verify(&h, rest, at)?;
+    checksummed::verify(&h, rest, at)?;
     if h.addr != addr.raw() {
         return Err(FormatError::Misplaced {
             what: WHAT,

@@ -8,9 +8,9 @@
 use crate::FormatError;
 use crate::address::BlockAddr;
 use crate::checksum::crc32c_parts;
+use crate::checksummed::{self, seal, sealed};
 use crate::layout::layout;
 use crate::limits::BLOCK_BYTES;
-use crate::sealed::{self, seal, sealed};
 
 /// First bytes of a zone's entry: "ZONE".
 pub const ZONE_MAGIC: u32 = u32::from_le_bytes(*b"ZONE");
@@ -104,8 +104,8 @@ impl ZoneEntry {
     /// # Errors
     /// Damaged.
     pub fn decode(bytes: &[u8], n: u64) -> Result<ZoneEntry, FormatError> {
-        let (entry, _) = sealed::read::<Self>(bytes, n)?;
-        sealed::verify(&entry, &[], n)?;
+        let (entry, _) = checksummed::read::<Self>(bytes, n)?;
+        checksummed::verify(&entry, &[], n)?;
         Ok(entry)
     }
 }
@@ -121,8 +121,8 @@ impl DeviceLabel {
     /// # Errors
     /// There is none, or it is damaged.
     pub fn decode(bytes: &[u8], at: u64) -> Result<DeviceLabel, FormatError> {
-        let (label, _) = sealed::read::<Self>(bytes, at)?;
-        sealed::verify(&label, &[], at)?;
+        let (label, _) = checksummed::read::<Self>(bytes, at)?;
+        checksummed::verify(&label, &[], at)?;
         Ok(label)
     }
 }

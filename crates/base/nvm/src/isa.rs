@@ -13,11 +13,11 @@ use std::arch::x86_64::{
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-use crate::crc32c::{update_portable, update_sse42};
-use crate::fused::{
+use crate::copy_crc::{
     StreamSummed, stream_summed_avx2, stream_summed_avx512, stream_summed_pclmul,
     stream_summed_portable,
 };
+use crate::crc32c::{update_portable, update_sse42};
 
 /// Bytes in a cache line, the unit of flushing.
 pub const LINE_BYTES: usize = 64;

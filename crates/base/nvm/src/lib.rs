@@ -33,13 +33,13 @@
 //! Another process may be storing into any mapping. Nothing here lends out a
 //! reference into one: bytes are copied out with [`View::load`], words are atomics.
 
+mod copy_crc;
 pub mod counters;
 pub mod crc32c;
 mod error;
-mod fused;
 mod gather;
 mod guard;
-mod hooks;
+mod instrumentation;
 mod isa;
 mod map;
 mod mapping;
@@ -53,7 +53,7 @@ mod words;
 
 pub use counters::{Path, PathCounts, Snapshot};
 pub use error::NvmError;
-pub use hooks::{Event, Recorder, Sink, StoreKind};
+pub use instrumentation::{Event, Recorder, Sink, StoreKind};
 pub use isa::{LINE_BYTES, LINE_WORDS};
 pub use map::{Map, MapOptions};
 pub use mapping::{Access, Piece};

@@ -11,7 +11,7 @@ use rustix::mm::Advice;
 
 use crate::counters::{Counters, Path, Snapshot};
 use crate::error::NvmError;
-use crate::hooks::{Hooks, Recorder};
+use crate::instrumentation::{Hooks, Recorder};
 use crate::mapping::{Access, Mapping, Piece, path_of};
 use crate::view::View;
 use crate::{Model, Timing};

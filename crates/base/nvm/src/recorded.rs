@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::hooks::{Event, Hooks, Sink, StoreKind};
+use crate::instrumentation::{Event, Hooks, Sink, StoreKind};
 use crate::view::{Split, View, lines_of};
 use crate::{LINE_BYTES, isa};
 use shale_sys::mutants;

@@ -7,7 +7,7 @@ use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T0, _mm_prefetch};
 use std::sync::Arc;
 
 use crate::counters::{Count, Local, Path};
-use crate::hooks::Hooks;
+use crate::instrumentation::Hooks;
 use crate::isa::{Isa, isa};
 use crate::map::Shared;
 use crate::mapping::Access;

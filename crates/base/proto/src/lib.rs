@@ -6,11 +6,11 @@
 //! daemon of a mount by the mount's device number ([`mounts`]).
 #![forbid(unsafe_code)]
 
-pub mod control;
 pub mod error;
 pub mod lease;
 pub mod message;
 pub mod mounts;
+pub mod shared_pages;
 pub mod transport;
 
 pub use error::ProtoError;

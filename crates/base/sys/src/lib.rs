@@ -2,9 +2,9 @@
 //!
 //! | Module | What it holds |
 //! | --- | --- |
-//! | [`asymmetric`] | a lock that is left without waiting for what was stored before |
+//! | [`biased_rwlock`] | a lock that is left without waiting for what was stored before |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
-//! | [`memory`] | an allocator that keeps some memory for when there is no more |
+//! | [`reserve_allocator`] | an allocator that keeps some memory for when there is no more |
 //! | [`protect`] | the processor's protection keys |
 //! | [`threads`] | which threads of the process still live, and what its children begin with |
 //! | [`private`] | files that nobody but their owner may open |
@@ -15,21 +15,21 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("Shale runs on x86-64 Linux");
 
-pub mod asymmetric;
+pub mod biased_rwlock;
 pub mod clock;
 pub mod failpoints;
 mod lone;
-pub mod memory;
 pub mod mutants;
-mod peer;
+mod peer_credentials;
 pub mod printable;
 pub mod private;
 pub mod protect;
 pub mod random;
+pub mod reserve_allocator;
 pub mod threads;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use memory::Memory;
-pub use peer::peer_groups;
+pub use peer_credentials::peer_groups;
 pub use private::PrivateError;
 pub use protect::{LibraryKey, ProtectionKey};
+pub use reserve_allocator::Memory;

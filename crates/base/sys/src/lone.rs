@@ -12,7 +12,7 @@
 //! sees that `who` is another one, or who changed `who` sees `changing` once the barrier is made.
 //! An address is another thread's only after the first has ended. A child of a fork has one thread and restarts.
 
-use crate::asymmetric;
+use crate::biased_rwlock;
 use crate::threads;
 use crate::threads::thread_pointer;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
@@ -78,7 +78,7 @@ impl Lone {
     #[cold]
     fn join_slowly(&self, me: usize) -> bool {
         begin_again_in_children();
-        let first = if asymmetric::barrier() { me } else { MANY };
+        let first = if biased_rwlock::barrier() { me } else { MANY };
         let order = (Ordering::AcqRel, Ordering::Acquire);
         let seen = match self.who.compare_exchange(NOBODY, first, order.0, order.1) {
             Ok(_) => return first == me,
@@ -91,7 +91,7 @@ impl Lone {
                 .compare_exchange(seen, CLOSING, Ordering::SeqCst, order.1)
                 .is_ok();
         if mine {
-            if !asymmetric::barrier() {
+            if !biased_rwlock::barrier() {
                 // Forbidden meanwhile: what a thread has stored is seen long before.
                 std::thread::sleep(NO_BARRIER_WAIT);
             }

@@ -29,9 +29,9 @@ mod error;
 mod kernel_cache;
 mod serving;
 
+pub use backend::libfs_backend::ShaleFs;
 pub use backend::node;
 pub use backend::node::{Errno, NodeFs, ROOT_INO};
-pub use backend::shale::ShaleFs;
 pub use error::FuseError;
 pub use serving::mount::{MountOptions, remount, unmount, unmount_dead};
 pub use serving::negotiate::MountInfo;

@@ -2,7 +2,7 @@
 
 pub use rustix::io::Errno;
 
-use crate::lower_tiers::lower::{self, Lacking};
+use crate::lower_tiers::block_cache::{self, Lacking};
 use shale_nvm::NvmError;
 use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
@@ -54,7 +54,7 @@ impl From<Errno> for Stop {
 
 impl From<VolumeError> for Stop {
     fn from(e: VolumeError) -> Self {
-        lower::stop(&e)
+        block_cache::stop(&e)
     }
 }
 

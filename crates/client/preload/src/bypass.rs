@@ -6,7 +6,7 @@
 //! gets the library again, also if the program clears its environment.
 
 use crate::hook::raw::nr;
-use crate::hook::stubs::{CLASS, class};
+use crate::hook::trampolines::{CLASS, class};
 use core::sync::atomic::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

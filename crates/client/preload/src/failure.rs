@@ -13,7 +13,7 @@ use crate::client;
 use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::{PANICKED, PASS};
+use crate::hook::trampolines::{PANICKED, PASS};
 use crate::report;
 use crate::thread::Thread;
 use core::panic::AssertUnwindSafe;

@@ -6,13 +6,13 @@
 //! were not there.
 
 use crate::calls::{
-    attributes, data, descriptors, direct, mapping, names, process, transfer, vfork, way,
+    attributes, data, descriptors, direct, mapping, names, process, route, transfer, vfork,
 };
 use crate::failure;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
 use crate::hook::stack;
-use crate::hook::stubs::{CLASS, PANICKED, PASS, class};
+use crate::hook::trampolines::{CLASS, PANICKED, PASS, class};
 use crate::protect;
 use crate::short;
 use crate::thread::{self, Thread};
@@ -91,7 +91,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
             guarded(thread, || {
                 let result = dispatch(thread, number, args);
                 if thread.leaves.load(Ordering::Relaxed) != 0 {
-                    way::leave(thread);
+                    route::leave(thread);
                 }
                 result
             })

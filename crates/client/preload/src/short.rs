@@ -8,7 +8,7 @@
 use crate::fd::description::{self, Description};
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::PASS;
+use crate::hook::trampolines::PASS;
 use crate::report;
 use crate::serve::guarded_raw;
 use crate::thread::Thread;

@@ -12,7 +12,7 @@ use shale_format::{BlockAddr, FileBlock, Ino};
 use shale_libfs::{OFlags, Session};
 use shale_oplog::encode;
 use shale_proto::Request;
-use shale_proto::control::daemon_page;
+use shale_proto::shared_pages::daemon_page;
 use shale_volume::View;
 
 use super::Trial;

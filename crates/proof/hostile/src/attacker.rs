@@ -9,8 +9,8 @@ use shale_format::record::{
     XattrBody,
 };
 use shale_nvm::{Access, Map, Piece, View};
-use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, PROTO_VERSION};
+use shale_proto::shared_pages::{client_page, daemon_page};
 use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use shale_format::xattr::CAPABILITY;
 use shale_format::{FileBlock, Ino, TierId};
 use shale_pool::DeviceKind;
 use shale_pool::volume_file::DeviceFile;
-use shale_proto::control::client_page;
+use shale_proto::shared_pages::client_page;
 use shale_proto::{LeaseMode, Reply, Request};
 use shale_volume::Mapping;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 use super::attacker::*;
 use super::{Case, Scene, either, harmless, refused};
 use shale_format::Ino;
-use shale_proto::control::{client_page, state};
 use shale_proto::message::PROTO_VERSION;
+use shale_proto::shared_pages::{client_page, state};
 use shale_proto::{LeaseMode, Reply, Request};
 
 const GROWTH: &str = "were reserved";

@@ -4,7 +4,7 @@ use super::attacker::{Attacker, Raw, create, truncate, write};
 use super::{Case, Scene, either, harmless, refused};
 use shale_format::record::{Kind, RecordHeader, flag};
 use shale_nvm::View;
-use shale_proto::control::client_page;
+use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
 use zerocopy::IntoBytes;
 

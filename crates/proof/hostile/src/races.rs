@@ -5,7 +5,7 @@ use super::{Case, Scene, either, harmless, refused};
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::log::TAIL_AT;
 use shale_format::record::flag;
-use shale_proto::control::client_page;
+use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
 use std::sync::atomic::{AtomicBool, Ordering};
 

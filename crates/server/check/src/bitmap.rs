@@ -1,7 +1,7 @@
 //! The bitmap against what was seen.
 
 use super::Checker;
-use super::claims::for_runs;
+use super::block_refs::for_runs;
 use super::report::{Object, Severity};
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, BitmapHeader, WORDS_PER_BLOCK};

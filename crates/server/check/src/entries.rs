@@ -2,8 +2,8 @@
 
 use super::Checker;
 use super::inode::{check_root, kind};
+use super::inode_table::{Slot, Slots, state};
 use super::report::{Findings, Object};
-use super::slots::{Slot, Slots, state};
 use super::tree::{self, Leaf, Tree, Walked};
 use shale_format::checksum::name_hash;
 use shale_format::dirent::{DirentEntry, check_name};

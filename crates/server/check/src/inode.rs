@@ -2,7 +2,7 @@
 
 use super::Checker;
 use super::acl::{self, Wrong};
-use super::claims::{Claimed, Claims, Owner, Part};
+use super::block_refs::{Claimed, Claims, Owner, Part};
 use super::media::Media;
 use super::report::{Findings, Object, Severity};
 use super::tree::{self, Leaf, Tree, Walked};

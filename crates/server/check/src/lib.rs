@@ -2,14 +2,14 @@
 //!
 //! | Module | What it checks |
 //! | --- | --- |
-//! | `head`, `journal` | superblocks, root block; a batch that waits is laid over the media |
+//! | `superblocks`, `journal` | superblocks, root block; a batch that waits is laid over the media |
 //! | `logs` | log table, log files, what waits in them |
-//! | `slots`, `inode`, `tree`, `acl` | inode file, fields of inodes, extents, trees, attributes |
-//! | `entries`, `links` | directory entries; link counts, parents, rings, orphans |
-//! | `lower` | bitmaps and zones of tiers below NVM |
-//! | `claims`, `bitmap` | every block used once, and marked used |
+//! | `inode_table`, `inode`, `tree`, `acl` | inode file, fields of inodes, extents, trees, attributes |
+//! | `entries`, `link_counts` | directory entries; link counts, parents, rings, orphans |
+//! | `lower_tiers` | bitmaps and zones of tiers below NVM |
+//! | `block_refs`, `bitmap` | every block used once, and marked used |
 //! | `paths`, `report` | what is reported, by path |
-//! | `open` | a volume in a directory |
+//! | `open_volume` | a volume in a directory |
 //! | `repair` | making a damaged volume whole |
 //!
 //! Walks: all slots (types), all inodes (blocks, entries), all slots (links); and
@@ -26,30 +26,31 @@
 #![forbid(unsafe_code)]
 
 mod acl;
-mod below;
 mod bitmap;
-mod claims;
+mod block_refs;
 mod entries;
-mod head;
 mod inode;
+mod inode_table;
 mod journal;
-mod links;
+mod link_counts;
 mod logs;
-mod lower;
+mod lower_metadata;
+mod lower_tiers;
 mod media;
-mod open;
+mod open_volume;
 mod paths;
 mod repair;
 mod report;
-mod slots;
+mod superblocks;
 mod tree;
 
-pub use below::Below;
-pub use open::{CheckError, check_volume_dir, repair_volume_dir};
+pub use lower_metadata::Below;
+pub use open_volume::{CheckError, check_volume_dir, repair_volume_dir};
 pub use repair::{Mended, RepairReport, repair};
 pub use report::{Finding, Report, Severity, Totals};
 
-use claims::{Claims, Owner, Part};
+use block_refs::{Claims, Owner, Part};
+use inode_table::{Slot, Slots, state};
 use media::Media;
 use report::{Findings, Object};
 use serde::Serialize;
@@ -61,7 +62,6 @@ use shale_format::superblock::{RootBlock, Superblock};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_nvm::Map;
 use shale_pool::volume_file::{VolumeFile, uuid_text};
-use slots::{Slot, Slots, state};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -214,11 +214,11 @@ fn check_named(
         done: 0,
         of: 0,
     });
-    if let Some(sb) = head::superblock(&media, &mut findings) {
+    if let Some(sb) = superblocks::superblock(&media, &mut findings) {
         report.uuid = Some(uuid_text(&sb.uuid));
         report.needs_recovery = journal::replay(&mut media, &sb, &mut findings);
-        let devices = lower::devices(&media, &sb, &mut findings);
-        let root = head::root(&media, &mut findings);
+        let devices = lower_tiers::devices(&media, &sb, &mut findings);
+        let root = superblocks::root(&media, &mut findings);
         if let (Some(root), Some(devices)) = (root, devices) {
             report.txid = root.txid;
             // Before those are opened, and so locked, that are read.
@@ -233,7 +233,7 @@ fn check_named(
                 );
             }
             media.open_below(Some(&root), &devices, &options.below);
-            let tiers = lower::tier_blocks(&sb, &devices);
+            let tiers = lower_tiers::tier_blocks(&sb, &devices);
             let data = sb.data_block..sb.second_block();
             let checker = Checker {
                 media,

@@ -3,7 +3,7 @@
 //!
 //! Invariant: every address is checked before it becomes an offset; nothing is written.
 
-use super::below::{Below, Devices};
+use super::lower_metadata::{Below, Devices};
 use shale_format::BlockAddr;
 use shale_format::device_table::DeviceTable;
 use shale_format::limits::BLOCK_BYTES;

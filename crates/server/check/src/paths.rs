@@ -7,7 +7,7 @@
 
 use super::Checker;
 use super::entries::name_in;
-use super::slots::Slot;
+use super::inode_table::Slot;
 use super::tree::{Leaf, entry};
 use shale_format::dirent::DirentEntry;
 use shale_format::extent::root_kind;

@@ -4,7 +4,7 @@
 //! damage makes the walk endless: there are as many steps as children of nodes.
 //! Memory: the children of one node a level.
 
-use super::claims::{Claimed, Claims, Owner, Part};
+use super::block_refs::{Claimed, Claims, Owner, Part};
 use super::media::{Block, Media};
 use super::report::{Findings, Object};
 use shale_format::extent::ExtentRoot;

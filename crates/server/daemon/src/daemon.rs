@@ -10,9 +10,9 @@ use crate::config::DaemonConfig;
 use crate::connections::attach::Asker;
 use crate::connections::client::{Fate, Reach};
 use crate::connections::connection::Connection;
+use crate::connections::credentials::Person;
 use crate::connections::limits::Limits;
 use crate::connections::listen::Connections;
-use crate::connections::person::Person;
 use crate::device_manager::DeviceReport;
 use crate::error::{DaemonError, Result};
 use crate::opening::Opened;
@@ -31,7 +31,7 @@ use shale_pool::PoolError;
 use shale_pool::host_space::{self, HostSpace};
 use shale_pool::nvm_dir::NvmLock;
 use shale_pool::volume_file::DeviceFile;
-use shale_proto::control::state;
+use shale_proto::shared_pages::state;
 use shale_proto::{Handler, SocketPeer};
 use shale_sys::{Clock, failpoints};
 use shale_volume::Volume;
@@ -188,7 +188,7 @@ impl Daemon {
         self.services.leases.set_hook(hook);
     }
 
-    /// Tells clients how the volume is mounted (bits of [`shale_proto::control::mount_flag`]); they go
+    /// Tells clients how the volume is mounted (bits of [`shale_proto::shared_pages::mount_flag`]); they go
     /// by it from their next call on. The kernel sees to it for who comes by way of the mount.
     pub fn set_mount_flags(&self, flags: u64) {
         self.services.clients.tell_mount(flags);

@@ -15,15 +15,15 @@
 //! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it set aside, its log waits and is tried again.
 
+use crate::coherence::digest_stop::{Halt, digest_to};
 use crate::coherence::fence::{Fence, is_over};
-use crate::coherence::halt::{Halt, digest_to};
 use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
 use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::accounts::Accounts;
 use crate::connections::client::{Client, Fate, Work};
 use crate::connections::clients::Clients;
 use crate::connections::digest_queue::Queue;
-use crate::connections::rights::Rights;
+use crate::connections::permissions::Rights;
+use crate::connections::write_accounting::Accounts;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{LogDigester, Tiering};
 use parking_lot::Mutex;

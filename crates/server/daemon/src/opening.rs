@@ -3,7 +3,7 @@
 use crate::coherence::barrier::Barrier;
 use crate::coherence::readers::LocalReaders;
 use crate::config::DaemonConfig;
-use crate::connections::mappings::Mappings;
+use crate::connections::direct_mappings::Mappings;
 use crate::error::Result;
 use crate::recovery::recover::{Recovered, Recovery, RecoveryReport};
 use shale_digest::Digester;

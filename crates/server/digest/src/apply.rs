@@ -3,9 +3,9 @@
 //! together with the log's digested position.
 
 use super::DigestError;
-use super::gather::LogSource;
 use super::layout::{FilePlan, Link};
 use super::plan::{EntryChange, InodePlan, Orphan, Plan};
+use super::scan::LogSource;
 use shale_format::acl::AclKind;
 use shale_format::extent::{Extent, UNWRITTEN, root_kind};
 use shale_format::inode::{Inode, flag};

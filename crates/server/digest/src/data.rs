@@ -9,10 +9,10 @@
 use super::DigestError;
 use super::authority::DirectPlacement;
 use super::content::{BLOCK, Source};
-use super::gather::LogSource;
 use super::layout::{CopyRun, From};
-use super::lost;
 use super::plan::{InodePlan, Item, Plan};
+use super::poison;
+use super::scan::LogSource;
 use crate::tail_block_cache::{TailBlockCache, tail_block};
 use shale_format::extent::{Extent, UNWRITTEN};
 use shale_format::inode::Inode;
@@ -510,7 +510,7 @@ fn read_old(
         match mapping {
             Mapping::Data { addr, .. } => {
                 let (from, skip) = ((view, tail_blocks), byte - fb.byte());
-                lost::read(from, inode, (fb, addr), skip, part)?
+                poison::read(from, inode, (fb, addr), skip, part)?
             }
             _ => part.fill(0),
         }

@@ -5,8 +5,8 @@
 //! low costs a second try with fewer records, one that is too high a smaller chunk:
 //! neither is wrong.
 
+use super::coalesce::InodeNet;
 use super::image::Image;
-use super::net::InodeNet;
 use super::plan::InodePlan;
 use shale_format::Ino;
 use shale_format::bitmap::BITS_PER_BLOCK;

@@ -2,8 +2,8 @@
 //! what the records before left, then takes effect on the net.
 
 use super::authority::Act;
+use super::coalesce::{At, NOBODY, Net, Step, Stop, XattrNet, bad, need};
 use super::content::{BLOCK, Content, Shift};
-use super::net::{At, NOBODY, Net, Step, Stop, XattrNet, bad, need};
 use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
 use shale_format::inode::flag::CHANGEABLE;

@@ -23,19 +23,19 @@
 
 mod apply;
 pub mod authority;
+pub mod coalesce;
 pub mod content;
 mod data;
 mod dirent_prefetch;
 mod estimate;
 mod files;
-pub mod gather;
 pub mod image;
 pub mod layout;
-mod lost;
 mod names;
-pub mod net;
 pub mod plan;
+mod poison;
 pub mod ranges;
+pub mod scan;
 pub mod stats;
 pub mod tail_block_cache;
 
@@ -43,15 +43,15 @@ pub mod tail_block_cache;
 mod tests;
 
 pub use authority::{Act, Authority, Change, DirectPlacement, OwnLog};
-pub use gather::{Bounds, LogSource, Mode, Survey, survey};
 pub use plan::{Plan, PlanError, Refused};
+pub use scan::{Bounds, LogSource, Mode, Survey, survey};
 pub use stats::DigestStats;
 
 use crate::tail_block_cache::TailBlockCache;
-use gather::{Batch, Most};
 use image::ChunkImage;
-use lost::GivenUp;
 use parking_lot::RwLock;
+use poison::GivenUp;
+use scan::{Batch, Most};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TxId};
 use shale_sys::{failpoints, mutants};
@@ -304,7 +304,7 @@ impl Digester {
             },
             journal_bytes: part_to_fill(self.volume.journal_capacity()),
         };
-        gather::gather(log, &self.volume.view(), from, limit, mode, &most)
+        scan::gather(log, &self.volume.view(), from, limit, mode, &most)
     }
 
     fn guess(&self) -> usize {

@@ -2,8 +2,8 @@
 //! against the tree as the records before left it, then takes effect on the net.
 
 use super::authority::Act;
+use super::coalesce::{At, Entry, Net, Step, bad, need};
 use super::content::BLOCK;
-use super::net::{At, Entry, Net, Step, bad, need};
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, target_checksum, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};

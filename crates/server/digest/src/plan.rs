@@ -2,10 +2,10 @@
 //! [`super::data`] and [`super::apply`] carry out with nothing left to decide.
 
 use super::authority::Authority;
+use super::coalesce::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop, bad};
 use super::estimate::Estimate;
 use super::image::Image;
 use super::layout::{self, FilePlan};
-use super::net::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop, bad};
 use super::ranges::Ranges;
 use super::stats::DigestStats;
 use shale_format::inode::{self, Inode};

@@ -26,9 +26,9 @@
 
 use crate::encode::Part;
 use crate::error::OplogError;
-use crate::fill;
 use crate::log::Log;
 use crate::ring::{Claim, Kept, Permit, Reservation, Ring};
+use crate::write_record;
 use parking_lot::Mutex;
 use shale_format::LogPos;
 use shale_format::record::flag;
@@ -192,14 +192,14 @@ impl Writer {
     /// If the permit has less than [`Part::bytes`] left.
     #[inline]
     pub fn append(&self, permit: &mut Permit<'_>, part: &mut Part<'_>) -> Appended {
-        if fill::needs_two_fences(part) {
+        if write_record::needs_two_fences(part) {
             return self.append_chain(permit, std::slice::from_mut(part));
         }
         let unpublished = self.ring.unpublished();
         let claim = self.claim(permit, part.bytes());
         failpoints::reach("append-reserved");
         place(part, claim.start, 0);
-        fill::covered(&self.log, part);
+        write_record::covered(&self.log, part);
         if !mutants::is_on("append-fence") {
             self.log.view().fence();
         }
@@ -241,8 +241,8 @@ impl Writer {
 
     #[cold]
     fn pad(&self, waste: Claim, middle: u64) {
-        fill::pad(&self.log, waste.start, middle);
-        fill::pad(&self.log, middle, waste.end);
+        write_record::pad(&self.log, waste.start, middle);
+        write_record::pad(&self.log, middle, waste.end);
         if !mutants::is_on("pad-fence") {
             self.log.view().fence();
         }
@@ -270,13 +270,13 @@ impl Writer {
             let more = n < last && !mutants::is_on("chain-ends");
             place(part, at, if more { flag::MORE } else { 0 });
             at += part.bytes();
-            two_fences |= fill::needs_two_fences(part);
+            two_fences |= write_record::needs_two_fences(part);
         }
         if two_fences {
             self.fill_fenced(parts);
         } else {
             for part in parts {
-                fill::covered(&self.log, part);
+                write_record::covered(&self.log, part);
             }
         }
         if !mutants::is_on("append-fence") {
@@ -287,17 +287,20 @@ impl Writer {
     /// All large data, a fence, then the headers that speak of it and the small records.
     #[inline(never)]
     fn fill_fenced(&self, parts: &mut [Part<'_>]) {
-        for part in parts.iter_mut().filter(|part| fill::needs_two_fences(part)) {
-            fill::data(&self.log, part);
+        for part in parts
+            .iter_mut()
+            .filter(|part| write_record::needs_two_fences(part))
+        {
+            write_record::data(&self.log, part);
         }
         if !mutants::is_on("append-data-fence") {
             self.log.view().fence();
         }
         for part in parts {
-            if fill::needs_two_fences(part) {
-                fill::header(&self.log, part);
+            if write_record::needs_two_fences(part) {
+                write_record::header(&self.log, part);
             } else {
-                fill::covered(&self.log, part);
+                write_record::covered(&self.log, part);
             }
         }
     }

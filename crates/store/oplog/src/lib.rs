@@ -6,10 +6,10 @@
 //! | [`log`] | the file: header, durable tail, ring |
 //! | [`encode`], [`op`] | operations to records and back |
 //! | [`ring`] | who owns which bytes: admit, reserve, publish, release |
-//! | [`append`], `fill`, `reclaim` | the writing end |
+//! | [`append`], `write_record`, `reclaim` | the writing end |
 //! | [`scan`], [`source`] | the reading end: digest and recovery |
 //! | [`overlay`] | which bytes of a file are newer here than in the volume |
-//! | [`inflight`], [`recent`] | requests that must be answered exactly once |
+//! | [`inflight`], [`reply_cache`] | requests that must be answered exactly once |
 //!
 //! Positions: `tail` ≤ `digested` ≤ `published` ≤ `reserved` and `hardened` ≤ `published`; see [`ring`].
 #![forbid(unsafe_code)]
@@ -17,18 +17,18 @@
 pub mod append;
 pub mod encode;
 mod error;
-mod fill;
 pub mod inflight;
+mod interval_map;
 pub mod log;
 pub mod op;
 pub mod overlay;
-mod pieces;
-pub mod recent;
 mod reclaim;
+pub mod reply_cache;
 pub mod ring;
 pub mod scan;
 pub mod source;
 mod sync;
+mod write_record;
 
 pub use append::{Appended, CHAIN_RECORDS_MAX, PublishedWord, Writer};
 pub use encode::{Part, WRITE_BYTES_MAX};
@@ -37,7 +37,7 @@ pub use inflight::{Hold, InFlight};
 pub use log::Log;
 pub use op::Op;
 pub use overlay::{Overlay, Source};
-pub use recent::{Done, Recent};
+pub use reply_cache::{Done, Recent};
 pub use ring::{Kept, Permit};
 pub use scan::{Record, Scan};
 pub use source::LogBytes;

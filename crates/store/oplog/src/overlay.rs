@@ -7,7 +7,7 @@
 //! the last piece as ever. Later cuts are further behind: one that is not takes the earlier away.
 //! The caller holds the inode's lock.
 
-use crate::pieces::{Piece, Pieces, Place};
+use crate::interval_map::{Piece, Pieces, Place};
 use shale_format::{BlockAddr, LogPos};
 use std::convert::Infallible;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Atomics and locks of the ring's protocol, in one place so that the model check
 //! (`tests/protocol.rs`) can compile [`crate::ring`] against its own.
 
-pub(crate) use shale_sys::asymmetric::barrier;
+pub(crate) use shale_sys::biased_rwlock::barrier;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 pub(crate) use std::sync::{Condvar, Mutex};
 

@@ -1,11 +1,11 @@
 //! The write side: one daemon owns it.
 
-use crate::allocation::bits::Bits;
-use crate::allocation::numbers::Numbers;
+use crate::allocation::bitmap::Bits;
+use crate::allocation::inode_numbers::Numbers;
 use crate::allocation::space::{Allocator, Run, Space};
 use crate::error::{Result, VolumeError};
-use crate::lower_tiers::draft_lower::{LoadedDevice, LowerDraft};
 use crate::lower_tiers::lower::LowerDevices;
+use crate::lower_tiers::txn_lower::{LoadedDevice, LowerDraft};
 use crate::lower_tiers::zones::Zones;
 use crate::mkfs::{self, MkfsOptions};
 use crate::reading::view::View;

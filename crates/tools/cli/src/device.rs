@@ -1,7 +1,7 @@
 //! `shale device`: the devices of the tiers below NVM of a volume that is mounted.
 
+use crate::admin::{self, DeviceOrder, Order};
 use crate::ask;
-use crate::control::{self, DeviceOrder, Order};
 use crate::failure::{Failure, Result};
 use crate::mkfs::{known_model, parse_device};
 use crate::size;
@@ -170,11 +170,11 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// The daemon does not answer.
 pub fn devices(dir: &StateDir) -> Result<Vec<DeviceReport>> {
-    control::look(dir, &Order::Devices)
+    admin::look(dir, &Order::Devices)
 }
 
 fn change(dir: &StateDir, order: DeviceOrder) -> Result<Vec<DeviceReport>> {
-    control::order(dir, &Order::Device(order))
+    admin::order(dir, &Order::Device(order))
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `shale df`: the space of each tier and device, and what would be lost with a device.
 
+use crate::admin::{self, Order};
 use crate::ask;
-use crate::control::{self, Order};
 use crate::failure::Result;
 use crate::size;
 use crate::state::StateDir;
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// The daemon ends, or its structure is damaged.
 pub fn holdings(dir: &StateDir) -> Result<Value> {
-    let held: Vec<Holding> = control::order(dir, &Order::Holdings)?;
+    let held: Vec<Holding> = admin::order(dir, &Order::Holdings)?;
     Ok(json!(held))
 }
 

@@ -1,7 +1,7 @@
 //! `shale digest`: brings everything that is logged into the volume.
 
+use crate::admin::{self, Digested};
 use crate::ask;
-use crate::control::{self, Digested};
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::{Waiting, count, say};
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<()> {
     let dir = ask::mount_at(&args.mountpoint)?;
     let waiting = Waiting::start("digesting");
     let begun = Instant::now();
-    let done = control::digest(&dir)?;
+    let done = admin::digest(&dir)?;
     let seconds = begun.elapsed().as_secs_f64();
     drop(waiting);
     if args.json {

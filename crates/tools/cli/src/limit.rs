@@ -3,8 +3,8 @@
 //! What is set holds until the volume is unmounted: it is kept beside the state of the mount, so a
 //! daemon that is started again knows it before its first client comes.
 
+use crate::admin::{self, Order};
 use crate::ask;
-use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::status::{number, word};
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.rate.is_some() || args.default {
         let rate = args.rate;
-        control::order::<Limits>(&dir, &Order::Limit { whose, rate })?;
+        admin::order::<Limits>(&dir, &Order::Limit { whose, rate })?;
     } else if args.client.is_some() || args.mount {
         return Err(Failure::usage("--rate says how fast").advise("shale limit --help"));
     }
@@ -140,7 +140,7 @@ fn lives(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kept::{keep, kept};
+    use crate::mount_settings::{load, save};
 
     #[test]
     fn limits_are_kept_for_the_next_daemon() {
@@ -151,8 +151,8 @@ mod tests {
         forget_ended(&mut limits);
         assert_eq!(limits.process.len(), 1);
         let dir = tempfile::tempdir().unwrap();
-        keep(dir.path(), FILE, &limits).unwrap();
-        assert_eq!(kept::<Limits>(dir.path(), FILE), limits);
+        save(dir.path(), FILE, &limits).unwrap();
+        assert_eq!(load::<Limits>(dir.path(), FILE), limits);
     }
 
     #[test]

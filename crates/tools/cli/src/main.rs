@@ -4,10 +4,10 @@
 //! why, and what to do, on one line of standard error.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod ask;
 mod bench;
 mod completions;
-mod control;
 mod daemon;
 mod device;
 mod df;
@@ -15,7 +15,6 @@ mod digest;
 mod failure;
 mod fsck;
 mod holders;
-mod kept;
 mod kernel_caches;
 mod limit;
 mod log;
@@ -25,6 +24,7 @@ mod migrate;
 mod mkfs;
 mod mount;
 mod mount_options;
+mod mount_settings;
 mod mounts;
 mod packet;
 mod pin;

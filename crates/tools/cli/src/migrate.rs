@@ -1,7 +1,7 @@
 //! `shale migrate`: moves cold data to slower tiers now, or says how fast that may go.
 
+use crate::admin::{self, Order};
 use crate::ask;
-use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::state::StateDir;
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.pause || args.resume || args.limit.is_some() {
         let paused = (args.pause || args.resume).then_some(args.pause);
         let limit = args.limit;
-        let limit: u64 = control::order(&dir, &Order::Speed { paused, limit })?;
+        let limit: u64 = admin::order(&dir, &Order::Speed { paused, limit })?;
         if args.json {
             say!("{}", serde_json::json!({ "limit_bytes": limit }));
         }
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
         let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}");
         bar.set_style(style.map_err(Failure::because("the progress bar"))?);
     }
-    let moved = control::migrate(&dir, args.bytes, &mut |progress| {
+    let moved = admin::migrate(&dir, args.bytes, &mut |progress| {
         if let Some(bar) = &bar {
             bar.set_length(progress.of);
             bar.set_position(progress.done);
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Devices that get nothing new, with the reason: why less moved than was asked for.
 fn failing_devices(dir: &StateDir) -> Vec<String> {
-    let all = control::look::<Vec<DeviceReport>>(dir, &Order::Devices).ok();
+    let all = admin::look::<Vec<DeviceReport>>(dir, &Order::Devices).ok();
     let all = all.into_iter().flatten().filter(|d| d.state == "failing");
     all.map(|d| {
         let why = d.trouble.unwrap_or_default();

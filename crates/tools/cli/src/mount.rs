@@ -7,8 +7,8 @@
 //!
 //! Everything that can be found wrong is said here, to the user who waits for the prompt.
 
+use crate::admin::{self, Order};
 use crate::ask;
-use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::metrics;
 use crate::mount_options::{self, Given};
@@ -147,7 +147,7 @@ fn recovery_problems(status: Option<&serde_json::Value>) -> Vec<String> {
 /// Devices that are not there, with the reason.
 fn missing_devices(mountpoint: &Path) -> Vec<String> {
     let dir = StateDir::find(mountpoint);
-    let all = dir.and_then(|dir| control::look::<Vec<DeviceReport>>(&dir, &Order::Devices).ok());
+    let all = dir.and_then(|dir| admin::look::<Vec<DeviceReport>>(&dir, &Order::Devices).ok());
     let all = all.into_iter().flatten().filter(|d| d.state == "missing");
     all.map(|d| {
         let (why, live) = (d.trouble.unwrap_or_default(), size::show(d.live_bytes));

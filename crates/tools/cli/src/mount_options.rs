@@ -9,7 +9,7 @@ use crate::mounts::{self, Mount};
 use rustix::event::{PollFd, PollFlags, poll};
 use shale_daemon::Daemon;
 use shale_fuse::{MountOptions, remount};
-use shale_proto::control::mount_flag;
+use shale_proto::shared_pages::mount_flag;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! `shale pin`: keeps files in a tier.
 
+use crate::admin::{self, Order};
 use crate::ask;
-use crate::control::{self, Order};
 use crate::failure::{Failure, Result};
 use crate::placement::{mount_of, tree};
 use crate::size;
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
     inos.sort_unstable();
     inos.dedup();
     let waiting = Waiting::start("pinning");
-    control::digest(&dir)?;
+    admin::digest(&dir)?;
     let tier = (!args.unpin).then_some(args.tier as u8);
     let all = order(&dir, &inos, tier, true)?;
     if all.elsewhere_bytes > all.available_bytes {
@@ -119,7 +119,7 @@ fn order(dir: &StateDir, inos: &[u64], tier: Option<u8>, look: bool) -> Result<P
     let mut sum = PinReport::default();
     for part in inos.chunks(AT_ONCE) {
         let inos = part.to_vec();
-        let one: PinReport = control::order(dir, &Order::Pin { inos, tier, look })?;
+        let one: PinReport = admin::order(dir, &Order::Pin { inos, tier, look })?;
         sum = PinReport {
             inodes: sum.inodes + one.inodes,
             elsewhere_bytes: sum.elsewhere_bytes + one.elsewhere_bytes,

@@ -1,7 +1,7 @@
 //! `shale where`: on which tiers, in which zones, a file lies, or the files of a tree.
 
+use crate::admin::{self, Order};
 use crate::ask;
-use crate::control::{self, Order};
 use crate::device::{Named, devices, named};
 use crate::failure::{Code, Failure, Result};
 use crate::mounts;
@@ -148,7 +148,7 @@ fn children(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 fn parts_of(dir: &StateDir, ino: u64, mut from: u64, most: usize) -> Result<Vec<WherePart>> {
     let mut all: Vec<WherePart> = Vec::new();
     loop {
-        let next: Vec<WherePart> = control::order(dir, &Order::Where { ino, from })?;
+        let next: Vec<WherePart> = admin::order(dir, &Order::Where { ino, from })?;
         let ends = next.len() < PARTS_MAX;
         all.extend(next);
         match all.last() {
@@ -212,7 +212,7 @@ pub fn run(args: &Args) -> Result<()> {
         .canonicalize()
         .map_err(Failure::because(args.file.display()))?;
     let dir = ask::mount_at(&mount_of(&place)?)?;
-    control::digest(&dir)?;
+    admin::digest(&dir)?;
     if let Some(device) = &args.device {
         return show_device(&dir, (&place, meta.dev()), args, device);
     }

@@ -1,7 +1,7 @@
 //! `shale scrub`: verifies the checksums of a volume that is mounted.
 
+use crate::admin::{self, Scrubbing};
 use crate::ask;
-use crate::control::{self, Scrubbing};
 use crate::failure::{Code, Failure, Result};
 use crate::terminal::{count, say};
 use indicatif::ProgressBar;
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
     let shown = dir.state.mountpoint.display().to_string();
     let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
     let mut damage = Vec::new();
-    let done = control::scrub(&dir, &mut |word| match word {
+    let done = admin::scrub(&dir, &mut |word| match word {
         Scrubbing::Progress(progress) => {
             if let Some(bar) = &bar {
                 bar.set_length(progress.of);

@@ -5,7 +5,7 @@
 //! were killed is taken away by the process that finds it.
 
 use crate::failure::{Failure, Result};
-use crate::kept;
+use crate::mount_settings;
 use crate::mounts;
 use crate::process::Process;
 use rustix::fs::FlockOperation;
@@ -220,7 +220,7 @@ impl StateDir {
         let text = serde_json::to_vec_pretty(&self.state)
             .map_err(Failure::because("cannot write the state of the mount"))?;
         // A user of the mount finds it by this.
-        kept::write(&beside, &text, 0o644)
+        mount_settings::write(&beside, &text, 0o644)
             .and_then(|()| fs::rename(&beside, &path))
             .map_err(Failure::because(format!(
                 "{}: cannot write it",

@@ -11,5 +11,5 @@ pub(crate) mod caller;
 pub(crate) mod convert;
 pub(crate) mod groups;
 pub(crate) mod inode_flags;
+pub(crate) mod libfs_backend;
 pub mod node;
-pub(crate) mod shale;

@@ -1,4 +1,4 @@
-//! Answers about sizes that the kernel may know too small go out here: see [`crate::kernel_cache::sizes`].
+//! Answers about sizes that the kernel may know too small go out here: see [`crate::kernel_cache::kernel_sizes`].
 //!
 //! A notification that has the kernel know a size waits for requests that read or write
 //! the last page. So it comes from a thread that serves none, and the answer after it.

@@ -9,11 +9,11 @@
 //!
 //! In memory only: after a restart every inode counts as cached by the kernel, and every size as possibly old.
 
+pub(crate) mod deferred_writes;
 pub(crate) mod delayed_replies;
-pub(crate) mod fills;
 pub(crate) mod kernel_dentries;
-pub(crate) mod late;
+pub(crate) mod kernel_sizes;
 pub(crate) mod overtaken;
+pub(crate) mod page_cache_fills;
 pub(crate) mod peek;
-pub(crate) mod sizes;
-pub(crate) mod users;
+pub(crate) mod recent_openers;

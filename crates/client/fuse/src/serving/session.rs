@@ -33,10 +33,10 @@ use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, Pages, Validity, ioctl_of, i
 use crate::backend::inode_flags;
 use crate::backend::node::{Errno, NodeFs, ROOT_INO};
 use crate::error::FuseError;
+use crate::kernel_cache::deferred_writes::{LATE_THREADS, Late, Queue};
 use crate::kernel_cache::delayed_replies::DelayedReplies;
-use crate::kernel_cache::fills::Fills;
-use crate::kernel_cache::late::{LATE_THREADS, Late, Queue};
 use crate::kernel_cache::overtaken::{DROP_THREADS, Done, Dropper, Overtaken};
+use crate::kernel_cache::page_cache_fills::Fills;
 use crate::kernel_cache::peek::Peeks;
 use crate::serving::mount::{MountOptions, mount};
 use crate::serving::negotiate::{MountInfo, Negotiated, negotiate};

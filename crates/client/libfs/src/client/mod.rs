@@ -12,24 +12,24 @@
 //! What a call returned is durable: its transaction is complete in the log and fenced. What it did not return may be
 //! there or not, never in part.
 
+pub(crate) mod access_sampling;
+pub(crate) mod call;
+pub(crate) mod connection_state;
 pub(crate) mod grants;
-pub(crate) mod kept;
 pub(crate) mod lease;
 #[cfg(test)]
 mod lease_tests;
-pub(crate) mod op;
 pub(crate) mod options;
-pub(crate) mod pace;
-pub(crate) mod present;
+pub(crate) mod permit_cache;
+pub(crate) mod prefault;
 pub(crate) mod read_section;
 pub(crate) mod reader_slot;
-pub(crate) mod reports;
 pub(crate) mod requests;
 pub(crate) mod reservation;
-pub(crate) mod search;
-pub(crate) mod served;
+pub(crate) mod retry;
 pub(crate) mod session;
 pub(crate) mod sync;
+pub(crate) mod throttle;
 
 // Under these names the model checker has its own.
 use crate::errno;

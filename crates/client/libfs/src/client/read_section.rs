@@ -7,7 +7,7 @@
 
 use super::reader_slot::{Overflow, number, overflow};
 use super::sync::{Ordering, SharedWords, compiler_fence};
-use shale_proto::control::client_page::reader_slot;
+use shale_proto::shared_pages::client_page::reader_slot;
 
 /// The daemon's barriers have to reach this process: its reader slots are plain stores.
 pub(crate) fn register_barriers() {

@@ -10,7 +10,7 @@
 //! nobody. It changes by compare-and-exchange, and a count in its upper half with each change: so a
 //! thread that finds the owner dead does not take the number from another one with the same name.
 
-use shale_proto::control::client_page::READER_SLOTS;
+use shale_proto::shared_pages::client_page::READER_SLOTS;
 use shale_sys::threads;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ thread_local! {
 /// fork of another thread may hold: not to be done first where such a fork waits for this thread.
 pub fn prepare_thread() {
     number();
-    shale_sys::asymmetric::prepare_thread();
+    shale_sys::biased_rwlock::prepare_thread();
     // Those of a thread that has to wait for a lock.
     let lock = parking_lot::Mutex::new(());
     let never = parking_lot::Condvar::new();
@@ -48,7 +48,7 @@ pub fn prepare_thread() {
 /// of no call and has no number.
 pub fn reset_in_child() {
     in_child();
-    shale_sys::asymmetric::reset_in_child();
+    shale_sys::biased_rwlock::reset_in_child();
 }
 
 extern "C" fn in_child() {

@@ -5,7 +5,7 @@
 //! record has reserved is free again when it is digested, so these are worst cases
 //! (DESIGN §16), whatever is digested together: mostly a record adds a fraction of it.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::errno::Stop;
 use shale_format::limits::BLOCK_BYTES;
 use shale_proto::message::GRANT_AHEAD_BLOCKS;

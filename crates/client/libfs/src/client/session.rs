@@ -7,32 +7,32 @@
 //! leaves. When something is missing on the way it leaves, gets it and starts
 //! again, having changed nothing.
 
+use crate::client::call::Op;
 use crate::client::grants::{BlockRun, Blocks, InodeNumbers, Runs, within_segments};
-use crate::client::kept::Permits;
 use crate::client::lease::Turns;
-use crate::client::op::Op;
 pub use crate::client::options::{SessionMaps, SessionOptions};
-use crate::client::pace::Pauses;
-use crate::client::present::Present;
+use crate::client::permit_cache::Permits;
+use crate::client::prefault::Present;
 use crate::client::read_section::{self, ReadSection};
 use crate::client::reader_slot;
 use crate::client::requests::Requests;
 use crate::client::reservation::{Reservation, UNIT, ahead_bytes};
-use crate::client::search::Search;
+use crate::client::retry::Search;
+use crate::client::throttle::Pauses;
 use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::inodes::attr::Caller;
-use crate::inodes::kernel::Kernel;
+use crate::inodes::kernel_refs::Kernel;
 use crate::inodes::node::Nodes;
-use crate::lower_tiers::flash::FlashDevices;
-use crate::lower_tiers::lower::LowerCache;
+use crate::lower_tiers::block_cache::LowerCache;
+use crate::lower_tiers::direct_device_read::FlashDevices;
 use crate::namespace::path_cache::PathCache;
 use parking_lot::Mutex;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_nvm::{Access, Map, MapOptions, Piece, SharedWords};
 use shale_oplog::{Kept, Log, Permit, PublishedWord, Recent, Writer};
-use shale_proto::control::{client_page, daemon_page};
 use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Space};
+use shale_proto::shared_pages::{client_page, daemon_page};
 use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
 use shale_sys::Memory;
 use shale_sys::clock::Clock;
@@ -252,7 +252,7 @@ impl Session {
 
     /// Counts an open file of inode `ino` where the daemon sees it.
     pub(crate) fn count_open(&self, ino: u64, by: i32) {
-        let word = shale_proto::control::client_page::uses(ino);
+        let word = shale_proto::shared_pages::client_page::uses(ino);
         self.client_page.fetch_add_u32(word, by.cast_unsigned());
     }
 

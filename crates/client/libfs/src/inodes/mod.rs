@@ -10,13 +10,13 @@
 //! Lock order: nodes by ascending inode number, then a node's leaves, then the shards of the cache. Nothing here
 //! survives a power cut, and nothing has to.
 
-pub(crate) mod allocated;
 pub(crate) mod attr;
 pub(crate) mod dir;
-pub(crate) mod entries;
+pub(crate) mod dirents;
 pub(crate) mod extent_hint;
 pub(crate) mod flags;
-pub(crate) mod found;
-pub(crate) mod kernel;
-pub(crate) mod locked;
+pub(crate) mod inode_handle;
+pub(crate) mod inode_locks;
+pub(crate) mod kernel_refs;
 pub(crate) mod node;
+pub(crate) mod unwritten_ranges;

@@ -10,15 +10,15 @@
 use crate::client::lease::LeaseWord;
 use crate::client::session::Session;
 use crate::errno::Stop;
-use crate::inodes::allocated::Allocated;
 use crate::inodes::dir::DirState;
 use crate::inodes::extent_hint::ExtentHint;
+use crate::inodes::unwritten_ranges::Allocated;
 use parking_lot::{Mutex, RwLock};
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
 use shale_format::{FileBlock, LogPos};
 use shale_oplog::Overlay;
-use shale_sys::asymmetric;
+use shale_sys::biased_rwlock;
 use shale_volume::{LeafCover, Mapping, View};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -172,7 +172,7 @@ pub(crate) struct Node {
     /// Its number.
     pub ino: u64,
     /// What is known about it.
-    pub state: asymmetric::RwLock<NodeState>,
+    pub state: biased_rwlock::RwLock<NodeState>,
     /// Decoded extents; cleared with every refresh.
     leaves: Mutex<Leaves>,
     /// Of these, the run of blocks that was asked for last.
@@ -201,7 +201,7 @@ impl Node {
     pub(crate) fn new(ino: u64, state: NodeState) -> Arc<Self> {
         Arc::new(Self {
             ino,
-            state: asymmetric::RwLock::new(state),
+            state: biased_rwlock::RwLock::new(state),
             leaves: Mutex::default(),
             extent_hint: ExtentHint::default(),
             nothing_from: AtomicU64::new(u64::MAX),

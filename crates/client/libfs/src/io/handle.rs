@@ -1,16 +1,16 @@
 //! Open files: the handle of the path API.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
-use crate::inodes::entries::{KIND_DIR, KIND_SYMLINK};
+use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use crate::inodes::flags::may_write;
 use crate::inodes::node::{Node, NodeState};
-use crate::io::ranges::{SEEK_DATA, SEEK_HOLE};
+use crate::io::truncate_fallocate::{SEEK_DATA, SEEK_HOLE};
 use crate::io::write::WriteFlags;
 use crate::namespace::access::{EXECUTE, READ, WRITE};
-use crate::namespace::names::{Fresh, make_at};
+use crate::namespace::create_lookup::{Fresh, make_at};
 use crate::namespace::walk::{Target, walk, walk_to_create};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;

@@ -9,8 +9,8 @@
 
 pub(crate) mod direct;
 pub(crate) mod handle;
-pub(crate) mod quick;
-pub(crate) mod ranges;
 pub(crate) mod read;
+pub(crate) mod read_fast;
+pub(crate) mod truncate_fallocate;
 pub(crate) mod whole;
 pub(crate) mod write;

@@ -3,12 +3,12 @@
 //! Every byte is copied once, from where it lies to the caller. Nothing that was
 //! read is returned if the daemon cut this client off meanwhile.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
 use crate::inodes::node::{Node, NodeState};
-use crate::lower_tiers::lower::RUN_BYTES;
+use crate::lower_tiers::block_cache::RUN_BYTES;
 use shale_format::inode::{flag, time};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, TierId};

@@ -14,8 +14,8 @@
 //!
 //! Nothing is different for writes of one piece.
 
+use crate::client::call::Op;
 use crate::client::grants::{BlockRun, Runs};
-use crate::client::op::Op;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;

@@ -5,8 +5,8 @@
 //! records of a call are one transaction, also above [`WRITE_PIECE_BYTES`]
 //! ([`crate::io::whole`]); a call that cannot be one is cut into pieces, and each piece is.
 
+use crate::client::call::Op;
 use crate::client::grants::{BlockRun, Runs};
-use crate::client::op::Op;
 use crate::client::reservation::content_blocks;
 use crate::client::session::{Need, Session, final_errno};
 use crate::errno::{Errno, Result, Stop};

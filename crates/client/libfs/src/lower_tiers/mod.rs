@@ -4,5 +4,5 @@
 //! that. A block is known by its address and the erase count of its zone, which name the same bytes for ever, so
 //! nothing is invalidated. What was read counts only if its checksum in NVM fits. Locks are leaves.
 
-pub(crate) mod flash;
-pub(crate) mod lower;
+pub(crate) mod block_cache;
+pub(crate) mod direct_device_read;

@@ -4,7 +4,7 @@
 //! permission bits of its mode, too, and one that sets the mode changes the list: so memory does here and
 //! digest there, both by `shale_format::acl`.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::reservation::blocks_bytes;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -12,7 +12,7 @@ use crate::inodes::attr::{Caller, SetAttr};
 use crate::inodes::flags::may_change;
 use crate::inodes::node::NodeState;
 use crate::namespace::access::{WRITE, may};
-use crate::namespace::meta::changed;
+use crate::namespace::attributes::changed;
 use crate::namespace::xattrs::{blocks, most_blocks, space_for, with_xattrs};
 use shale_format::Ino;
 use shale_format::acl::{Acl, AclError, AclKind, matters, permits};

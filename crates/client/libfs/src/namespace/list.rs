@@ -4,12 +4,12 @@
 //! whatever was made or removed meanwhile, also after a restart. Entries are copied
 //! out in batches: nobody waits for the directory's lock while the sink works.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::session::{Need, Session, final_errno};
 use crate::errno::{Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
 use crate::inodes::dir::{Change, DirState};
-use crate::inodes::entries::KIND_DIR;
+use crate::inodes::dirents::KIND_DIR;
 use shale_format::{DirKey, Ino};
 use shale_volume::Dirent;
 use std::ops::ControlFlow;

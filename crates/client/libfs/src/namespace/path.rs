@@ -4,16 +4,16 @@
 //! found, all in one run ([`Session::make_where`]): so it never meets another inode that
 //! has got the number of one that was removed meanwhile.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime};
-use crate::inodes::entries::{KIND_DIR, check_length, check_new};
+use crate::inodes::dirents::{KIND_DIR, check_length, check_new};
 use crate::io::handle::File;
 use crate::io::read::wrong_type;
 use crate::namespace::access::{EXECUTE, WRITE, may_set, may_take_from};
-use crate::namespace::meta::StatFs;
-use crate::namespace::names::Fresh;
+use crate::namespace::attributes::StatFs;
+use crate::namespace::create_lookup::Fresh;
 use crate::namespace::rename::{Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, is_kind, no_cycle};
 use crate::namespace::walk::{Last, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;

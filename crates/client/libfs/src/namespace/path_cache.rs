@@ -11,7 +11,7 @@
 //! Files come and go without ending entries: the last component of a path is never
 //! part of one. The table's locks are leaves.
 
-use crate::inodes::entries::{KIND_DIR, KIND_SYMLINK};
+use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -1,6 +1,6 @@
 //! Extended attributes by path, with the permissions that xattr(7) asks for.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
 use crate::namespace::access::{READ, WRITE, may, owns};

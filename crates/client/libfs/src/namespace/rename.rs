@@ -4,17 +4,17 @@
 //! the states of both directories and both children. Parents change only under the
 //! rename lock, so the walk that looks for cycles sees a tree that stands still.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::reservation::{INODE_BYTES, TREE_BYTES};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
-use crate::inodes::entries::{Found, KIND_DIR, Slot, check_length, check_new, slot};
+use crate::inodes::dirents::{Found, KIND_DIR, Slot, check_length, check_new, slot};
 use crate::inodes::flags::{may_add_to, may_take_from};
-use crate::inodes::locked::Locked;
+use crate::inodes::inode_locks::Locked;
 use crate::inodes::node::{Node, NodeState};
-use crate::namespace::links::{lose_name, may_remove};
-use crate::namespace::names::{Fresh, add_entry, create_body, new_numbered, take_entry};
+use crate::namespace::create_lookup::{Fresh, add_entry, create_body, new_numbered, take_entry};
+use crate::namespace::unlink_link::{lose_name, may_remove};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{Inode, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX};

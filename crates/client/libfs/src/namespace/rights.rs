@@ -12,12 +12,12 @@
 //! leaves such changes to the kernel ([`crate::BY_KERNEL`]): served in the process, the kernel
 //! could learn of them too late for a program that is being started.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::session::{Need, Session};
 use crate::errno::{BY_KERNEL, Result, Stop};
 use crate::inodes::attr::{Caller, SetAttr, without_set_id};
 use crate::inodes::node::NodeState;
-use crate::namespace::meta::changed;
+use crate::namespace::attributes::changed;
 use crate::namespace::xattrs::{remove_xattr, with_xattrs};
 use shale_format::Ino;
 use shale_format::record::{SetAttrBody, XattrBody, record_bytes};

@@ -5,9 +5,9 @@
 //! thread of this one can: an operation on names looks them up again under the locks that it
 //! needs, and the run restarts if they stand for something else by then.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::errno::{Errno, Stop};
-use crate::inodes::entries::{KIND_DIR, KIND_SYMLINK, check_length, find};
+use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use crate::io::read::read_target;
 use crate::namespace::access::EXECUTE;
 use crate::namespace::path_cache::{Passed, Way};

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::reservation::blocks_bytes;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -17,7 +17,7 @@ use shale_format::limits::{
 use shale_format::record::{XattrBody, record_bytes};
 use shale_format::xattr::{XattrEntry, Xattrs, encoded_bytes};
 use shale_oplog::encode;
-use shale_sys::asymmetric::WriteGuard;
+use shale_sys::biased_rwlock::WriteGuard;
 
 /// `XATTR_CREATE`: an attribute that exists is `EEXIST`.
 pub const XATTR_CREATE: u32 = 1;

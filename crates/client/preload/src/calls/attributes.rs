@@ -1,13 +1,13 @@
 //! Sizes, times and durability of open files.
 
 use crate::calls::limits;
+use crate::calls::route::{Call, Way};
 use crate::calls::vectors::Buffer;
-use crate::calls::way::{Call, Way};
 use crate::client::{self, caller};
 use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::PASS;
+use crate::hook::trampolines::PASS;
 use crate::mounts;
 use crate::report;
 use crate::thread::Thread;

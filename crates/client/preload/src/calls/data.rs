@@ -1,13 +1,13 @@
 //! Reading, writing, seeking.
 
 use crate::calls::limits;
+use crate::calls::route::{Call, Way};
 use crate::calls::vectors::{Buffer, buffers};
-use crate::calls::way::{Call, Way};
 use crate::client::{Client, caller};
 use crate::fd::description::Held;
 use crate::fd::recent;
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::PASS;
+use crate::hook::trampolines::PASS;
 use crate::report;
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;

@@ -9,7 +9,7 @@
 //! The last block of a file is copied: behind the end a mapping shows zeros. Where a part of the
 //! range cannot be had so, the whole mapping is the mount's.
 
-use crate::calls::way::{Call, Way};
+use crate::calls::route::{Call, Way};
 use crate::client::caller;
 use crate::fd::own;
 use crate::fd::table;

@@ -12,7 +12,7 @@ pub mod limits;
 pub mod mapping;
 pub mod names;
 pub mod process;
+pub mod route;
 pub mod transfer;
 pub mod vectors;
 pub mod vfork;
-pub mod way;

@@ -14,7 +14,7 @@ use crate::fd::description;
 use crate::fd::own;
 use crate::fd::table;
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::{ONTO_STACK, PASS};
+use crate::hook::trampolines::{ONTO_STACK, PASS};
 use crate::report;
 use crate::serve::{READY, guarded};
 use crate::thread::{self, Thread};

@@ -19,7 +19,7 @@ use crate::environment;
 use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::PASS;
+use crate::hook::trampolines::PASS;
 use crate::serve::guarded;
 use crate::thread::Thread;
 use core::ptr;

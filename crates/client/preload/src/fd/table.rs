@@ -6,7 +6,7 @@
 //! number that the kernel gives out again never finds an old entry.
 
 use crate::fd::description;
-use crate::hook::stubs::{FD_END, TABLE};
+use crate::hook::trampolines::{FD_END, TABLE};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// For each file: the generation of its description, by which a child finds out whether it is

@@ -5,7 +5,7 @@
 //! not, so that a blocking call stays what libc made of it (a cancellation point).
 
 use crate::hook::raw::nr;
-use crate::hook::stubs::{FD_END, REAL, SITES_LEAD_HERE, TABLE};
+use crate::hook::trampolines::{FD_END, REAL, SITES_LEAD_HERE, TABLE};
 use core::arch::naked_asm;
 use core::ffi::c_void;
 
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn setrlimit(resource: i32, limit: *const c_void) -> i32 {
     };
     crate::calls::limits::forget();
     if result < 0 {
-        crate::hook::stubs::set_errno(result) as i32
+        crate::hook::trampolines::set_errno(result) as i32
     } else {
         0
     }
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn prlimit64(
     let result = unsafe { crate::hook::raw::syscall(nr::PRLIMIT64, &args) };
     crate::calls::limits::forget();
     if result < 0 {
-        crate::hook::stubs::set_errno(result) as i32
+        crate::hook::trampolines::set_errno(result) as i32
     } else {
         0
     }

@@ -8,4 +8,4 @@ pub mod signals;
 pub mod stack;
 #[cfg(not(test))]
 pub(crate) mod start;
-pub mod stubs;
+pub mod trampolines;

@@ -5,13 +5,13 @@
 //! the thread would wait for itself for ever. So the kernel is given a handler of ours.
 //! It goes on to the program's at once if the thread is outside. If not, it notes the
 //! signal, has all others blocked when it returns, and when the call is over
-//! ([`crate::hook::stubs`]) the signal is sent to the thread again and the mask is opened.
+//! ([`crate::hook::trampolines`]) the signal is sent to the thread again and the mask is opened.
 //!
 //! Faults of the thread itself cannot wait; their handler runs at once, and whatever it
 //! calls passes, since the thread is still inside.
 
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::PASS;
+use crate::hook::trampolines::PASS;
 use crate::thread::{self, SIGINFO_BYTES, Thread};
 use core::arch::global_asm;
 use core::mem::offset_of;

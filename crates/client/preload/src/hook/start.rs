@@ -3,7 +3,7 @@
 use crate::fd::description;
 use crate::hook::exports;
 use crate::hook::rewrite;
-use crate::hook::stubs::{REAL, SITES_LEAD_HERE};
+use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
 use crate::{bypass, calls, client, environment, failure, pays, protect, report, serve, thread};
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;

@@ -5,7 +5,7 @@
 mod lease;
 #[path = "../../../../client/libfs/src/client/read_section.rs"]
 mod read_section;
-#[path = "../../../../client/libfs/src/client/served.rs"]
+#[path = "../../../../client/libfs/src/client/connection_state.rs"]
 mod served;
 
 pub(crate) mod session;

@@ -3,18 +3,18 @@
 
 #[path = "../../../../server/daemon/src/coherence/asked.rs"]
 mod asked;
+#[path = "../../../../server/daemon/src/coherence/digest_stop.rs"]
+pub(crate) mod digest_stop;
 #[path = "../../../../server/daemon/src/coherence/fence.rs"]
 pub(crate) mod fence;
 #[path = "../../../../server/daemon/src/coherence/grace.rs"]
 pub(crate) mod grace;
-#[path = "../../../../server/daemon/src/coherence/halt.rs"]
-pub(crate) mod halt;
 #[path = "../../../../server/daemon/src/coherence/lease_manager/mod.rs"]
 pub(crate) mod lease_manager;
 #[path = "../../../../server/daemon/src/coherence/lease_table.rs"]
 pub(crate) mod lease_table;
-#[path = "../../../../server/daemon/src/connections/progress.rs"]
-mod progress;
+#[path = "../../../../server/daemon/src/connections/log_watermark.rs"]
+mod log_watermark;
 #[path = "../../../../server/daemon/src/coherence/readers.rs"]
 mod readers;
 
@@ -41,7 +41,7 @@ mod page {
     pub(crate) use super::client::ClientPage;
 }
 
-mod log_bytes {
+mod log_reader {
     pub(crate) use super::client::set_word;
 }
 

@@ -24,7 +24,7 @@ use daemon_side::client::Client;
 use daemon_side::lease_manager::LogFlusher;
 use daemon_side::lease_table::{Decision, Wish};
 use daemon_side::shared::Shared;
-use shale_proto::control::daemon_page::bucket;
+use shale_proto::shared_pages::daemon_page::bucket;
 use shale_proto::{Insist, LeaseMode};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! lies where structure is gives way, and of two files that name a block the second one
 //! gets a copy.
 
-use super::slots::direct;
+use super::inode_table::direct;
 use super::trees::{Pass, Walked, extents_of};
 use super::{Kept, Repair};
 use crate::acl::{self, Wrong};

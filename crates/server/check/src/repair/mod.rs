@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `space` | which blocks are whose |
 //! | `trees` | reads trees as far as they can be read |
-//! | `slots` | finds the inodes, also where the way to them is lost |
+//! | `inode_table` | finds the inodes, also where the way to them is lost |
 //! | `content` | blocks and attributes of each inode |
 //! | `names` | directories: which entries stay; `lost`: what no name leads to |
 //! | `write` | writes the result beside what is there, then commits it at once |
@@ -20,16 +20,16 @@
 //! bits for each block. **Work** is bounded like that of the check: each node is entered once.
 
 mod content;
+mod inode_table;
 mod lost;
 mod names;
-mod slots;
 mod space;
 mod trees;
 mod write;
 
 use super::media::Media;
 use super::report::{Findings, Report, Severity};
-use super::{CheckOptions, LogFile, Progress, check_named, head, lower};
+use super::{CheckOptions, LogFile, Progress, check_named, lower_tiers, superblocks};
 use serde::Serialize;
 use shale_format::bitmap::{self, BitmapHeader};
 use shale_format::device_table::DeviceTable;
@@ -167,7 +167,7 @@ pub fn repair(
     let (before, _) = check_named(map.clone(), logs, options, progress, &[]);
     let mut findings = Findings::new(0);
     let mut media = Media::new(map.clone());
-    let newest = head::superblock(&media, &mut findings);
+    let newest = superblocks::superblock(&media, &mut findings);
     if newest.is_some_and(|sb| sb.ro_compatible & !version::RO_COMPATIBLE != 0) {
         return Err(shale_volume::VolumeError::ReadOnly.into());
     }
@@ -185,7 +185,7 @@ pub fn repair(
     mend_tiers(&mut sb);
     let mut rebuild = Rebuild::begin(map.clone(), &sb)?;
     media = Media::new(map.clone());
-    let devices = lower::devices(&media, &sb, &mut findings);
+    let devices = lower_tiers::devices(&media, &sb, &mut findings);
     let devices = devices.ok_or_else(|| {
         let why = "both copies of the device table are damaged: nothing below NVM can be found";
         shale_volume::VolumeError::Lower(why.to_owned())
@@ -300,7 +300,7 @@ fn believed_root(media: &Media, sb: &Superblock) -> (Option<RootBlock>, u64) {
             newest = newest.max(header.txid);
         }
     }
-    let root = head::root(media, &mut Findings::new(0));
+    let root = superblocks::root(media, &mut Findings::new(0));
     (root.filter(|root| root.txid >= newest), newest)
 }
 
@@ -328,9 +328,9 @@ impl Note {
 
 impl Repair {
     fn new(media: Media, sb: Superblock, devices: &DeviceTable, logs: &[LogFile]) -> Self {
-        let tiers = lower::tier_blocks(&sb, devices);
+        let tiers = lower_tiers::tier_blocks(&sb, devices);
         let mut space = Space::new(sb.data_block..sb.second_block(), tiers);
-        for (addr, len) in lower::added_tables(&sb, devices) {
+        for (addr, len) in lower_tiers::added_tables(&sb, devices) {
             space.claim_run(addr, len);
             space.keep(addr, len);
         }
@@ -350,7 +350,7 @@ impl Repair {
             lost_zones: Default::default(),
             unsure: BTreeMap::new(),
         };
-        repair.lost_zones = lower::lost_zones(&repair.media, devices);
+        repair.lost_zones = lower_tiers::lost_zones(&repair.media, devices);
         repair.find_root();
         repair.find_logs(logs);
         repair
@@ -423,7 +423,7 @@ impl Repair {
         self.root.magic = shale_format::superblock::ROOT_MAGIC;
         self.slots_changed = true;
         self.see_txid(newest);
-        let what = match head::root(&self.media, &mut Findings::new(0)) {
+        let what = match superblocks::root(&self.media, &mut Findings::new(0)) {
             Some(_) => "older than the bitmap: rebuilt",
             None => "rebuilt",
         };

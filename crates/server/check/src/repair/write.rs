@@ -1,7 +1,7 @@
 //! Writes what was decided, to blocks that nothing refers to.
 
 use super::content::push;
-use super::slots::direct;
+use super::inode_table::direct;
 use super::trees::{Pass, extents_of};
 use super::{Note, Repair, no_space};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};

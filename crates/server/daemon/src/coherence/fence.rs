@@ -4,7 +4,7 @@ use super::Queue;
 use super::barrier::Barrier;
 use super::client::{Client, Fate};
 use super::clients::Clients;
-use shale_proto::control::state;
+use shale_proto::shared_pages::state;
 use std::sync::Arc;
 
 /// Cuts clients off.

@@ -9,7 +9,7 @@
 //! | [`grace`] | waiting for a grace period, with a time limit |
 //! | [`reclaimer`] | freed blocks, which are reused after a grace period |
 //! | [`fence`] | cutting off a client that does not leave its read section in time |
-//! | [`halt`] | digesting a log up to a position; why that stops before |
+//! | [`digest_stop`] | digesting a log up to a position; why that stops before |
 //! | [`asked`] | the last files that a client asked for |
 //! | `sync` | locks and atomics, which the model checker (`harness/tests/leases`) replaces |
 //!
@@ -23,9 +23,9 @@
 
 pub(crate) mod asked;
 pub(crate) mod barrier;
+pub(crate) mod digest_stop;
 pub(crate) mod fence;
 pub(crate) mod grace;
-pub(crate) mod halt;
 pub(crate) mod lease_manager;
 pub(crate) mod lease_table;
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use crate::error::{DaemonError, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use shale_nvm::{Access, Map, MapOptions, Path as CountPath, Piece};
-use shale_proto::control::{client_page, daemon_page};
+use shale_proto::shared_pages::{client_page, daemon_page};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -65,7 +65,7 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::TIERS, tiers.into());
     }
 
-    /// How the volume is mounted: bits of [`shale_proto::control::mount_flag`].
+    /// How the volume is mounted: bits of [`shale_proto::shared_pages::mount_flag`].
     pub(crate) fn set_mount(&self, flags: u64) {
         self.map.store_u64(daemon_page::MOUNT, flags);
     }

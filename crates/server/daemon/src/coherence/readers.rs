@@ -9,7 +9,7 @@
 
 use super::page::ClientPage;
 use super::sync::{Condvar, Mutex, SPINS, backoff_sleep, pause};
-use shale_proto::control::client_page::READER_SLOTS;
+use shale_proto::shared_pages::client_page::READER_SLOTS;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use super::barrier::Barrier;
 use super::page::ClientPage;
 use super::readers::*;
 use shale_nvm::{Access, Map, Piece};
-use shale_proto::control::client_page::{self, READER_SLOTS};
+use shale_proto::shared_pages::client_page::{self, READER_SLOTS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -4,16 +4,16 @@
 //! (removed at the next start, since no slot names it); the slot, durably (an empty log,
 //! digested at the next start); the client in memory.
 
-use crate::coherence::halt::Halt;
+use crate::coherence::digest_stop::Halt;
 use crate::coherence::lease_manager::LeaseManager;
 use crate::config::{FixedLogs, LogMap};
-use crate::connections::accounts::Accounts;
 use crate::connections::client::{self, Client, Reach};
 use crate::connections::clients::Clients;
+use crate::connections::credentials::Person;
 use crate::connections::limits::RateLimits;
-use crate::connections::log_bytes::FileBytes;
-use crate::connections::person::Person;
-use crate::connections::spare::Spare;
+use crate::connections::log_pool::Spare;
+use crate::connections::log_reader::FileBytes;
+use crate::connections::write_accounting::Accounts;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
 use crate::space::SpaceCredits;
@@ -367,7 +367,7 @@ impl AttachService {
         }
         match self.free_log(client.slot, &client.log_path) {
             Ok(()) if client.reach == Reach::Socket => {
-                crate::recovery::left_log::empty(client.log_fd.as_fd(), client.ring_bytes);
+                crate::recovery::recovered_log::empty(client.log_fd.as_fd(), client.ring_bytes);
             }
             Ok(()) => {}
             // Everything is in the volume; the next start frees the slot.

@@ -5,16 +5,16 @@
 use crate::coherence::asked::Asked;
 use crate::coherence::page::{ClientPage, DaemonPage};
 use crate::connections::bucket::Bucket;
+use crate::connections::credentials::Person;
 use crate::connections::grants::Grants;
-use crate::connections::log_bytes::word;
-use crate::connections::person::Person;
-use crate::connections::progress::Reached;
+use crate::connections::log_reader::word;
+use crate::connections::log_watermark::Reached;
 use crate::connections::tally::Tally;
 use parking_lot::Mutex;
 use shale_format::LogPos;
 use shale_format::log::TAIL_AT;
 use shale_oplog::LogBytes;
-use shale_proto::control::state;
+use shale_proto::shared_pages::state;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -170,7 +170,7 @@ pub(crate) mod tests {
     use crate::coherence::barrier::Barrier;
     use shale_format::log::{END_AT, end};
     use shale_nvm::{Access, Map, MapOptions, Piece};
-    use shale_proto::control::client_page;
+    use shale_proto::shared_pages::client_page;
 
     /// A client with a log in memory and no process behind it.
     pub(crate) fn lone(id: u32, reach: Reach) -> Client {

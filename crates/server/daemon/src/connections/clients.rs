@@ -127,7 +127,7 @@ impl Clients {
         }
     }
 
-    /// Tells all clients how the volume is mounted (bits of [`shale_proto::control::mount_flag`]).
+    /// Tells all clients how the volume is mounted (bits of [`shale_proto::shared_pages::mount_flag`]).
     pub(crate) fn tell_mount(&self, flags: u64) {
         let mut published = self.published.lock();
         published.mount = flags;

@@ -1,11 +1,11 @@
 //! Answering requests of one client (or of one that may become a client).
 
-use crate::coherence::halt::Halt;
+use crate::coherence::digest_stop::Halt;
 use crate::coherence::lease_manager::NoLease;
 use crate::coherence::lease_table::{Elsewhere, Wish};
 use crate::connections::attach::{Asker, Refusal};
 use crate::connections::client::{Client, Reach};
-use crate::connections::mappings::note_segments;
+use crate::connections::direct_mappings::note_segments;
 use crate::error::DaemonError;
 use crate::services::Services;
 use crate::space::FreeSpace;

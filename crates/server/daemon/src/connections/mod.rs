@@ -14,24 +14,24 @@
 //! After a power cut only the log table and the log files are left; `recovery` digests them. A slot is durable before
 //! its client is answered, and its log file before the slot.
 
-pub(crate) mod accounts;
 pub(crate) mod attach;
 pub(crate) mod bucket;
 pub(crate) mod client;
 pub(crate) mod clients;
 pub(crate) mod connection;
+pub(crate) mod credentials;
 pub(crate) mod digest_queue;
+pub(crate) mod direct_mappings;
 pub(crate) mod grants;
 pub(crate) mod limits;
 pub(crate) mod listen;
-pub(crate) mod log_bytes;
-pub(crate) mod mappings;
+pub(crate) mod log_pool;
+pub(crate) mod log_reader;
+pub(crate) mod log_watermark;
 pub(crate) mod message_rate;
-pub(crate) mod person;
-pub(crate) mod progress;
-pub(crate) mod rights;
-pub(crate) mod spare;
+pub(crate) mod permissions;
 pub(crate) mod tally;
+pub(crate) mod write_accounting;
 
 // Under these names the model checker has its own.
 use crate::coherence::{barrier, sync};

@@ -7,7 +7,7 @@
 //! No client is attached while it runs. Each step can be cut off by the next crash, and is then done again from the
 //! start: a record counts once, since its log's digested position is part of the batch that applies it.
 
-pub(crate) mod kept_requests;
-pub(crate) mod left_log;
+pub(crate) mod completed_requests;
 pub(crate) mod orphans;
 pub mod recover;
+pub(crate) mod recovered_log;

@@ -25,14 +25,14 @@
 
 use crate::coherence::barrier::Barrier;
 use crate::coherence::readers::LocalReaders;
+use crate::connections::credentials::{Person, groups_of_user};
 use crate::connections::grants::RunSet;
-use crate::connections::log_bytes::{FileBytes, set_word, word};
-use crate::connections::person::{Person, groups_of_user};
-use crate::connections::rights::LeftRights;
+use crate::connections::log_reader::{FileBytes, set_word, word};
+use crate::connections::permissions::LeftRights;
 use crate::digest_scheduler::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
-use crate::recovery::left_log::{Left, Outcome, empty, shrink};
 use crate::recovery::orphans;
+use crate::recovery::recovered_log::{Left, Outcome, empty, shrink};
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};

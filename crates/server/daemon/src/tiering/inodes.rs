@@ -17,7 +17,7 @@
 use super::Tiering;
 use super::blocks::Copied;
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
-use super::raised::{LEASE_WAIT, Raised};
+use super::promotion_hysteresis::{LEASE_WAIT, Raised};
 use crate::connections::client::Client;
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;

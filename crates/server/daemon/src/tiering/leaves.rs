@@ -18,7 +18,7 @@ use super::blocks::Copied;
 use super::inodes::{LIST_EVERY, NONE_LEFT, RETURNS_MAX, TRIES};
 use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
 use super::policy::PIECE_BLOCKS;
-use super::raised::{LEASE_WAIT, Raised};
+use super::promotion_hysteresis::{LEASE_WAIT, Raised};
 use crate::connections::client::Client;
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;

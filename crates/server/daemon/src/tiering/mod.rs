@@ -3,16 +3,16 @@
 //! | Module | What it owns |
 //! | --- | --- |
 //! | `policy` | which regions are cold, which zones to clean |
-//! | `owners` | which inodes have blocks in a zone |
+//! | `backrefs` | which inodes have blocks in a zone |
 //! | `mover`, `copy` | moving data in batches, each as safe as a digest; reading and writing their blocks |
 //! | `inodes`, `leaves`, `blocks` | demoting and promoting blocks of inodes, leaves of trees; what both share |
-//! | `returns`, `raised` | metadata that a batch of data would promote; what was promoted for a lease stays a while |
+//! | `metadata_promotions`, `promotion_hysteresis` | metadata that a batch of data would promote; what was promoted for a lease stays a while |
 //! | `promotion` | promotion of what clients read often |
-//! | `empty`, `pin` | evacuating devices; files that stay in a tier |
+//! | `evacuation`, `pin` | evacuating devices; files that stay in a tier |
 //! | `reclaim` | making space in a tier for calls that wait for it |
 //! | `direct_placement` | new data that a digest writes directly to a lower tier |
 //! | `lower_read`, `bad_blocks` | reads of lower tiers for clients; blocks that cannot be read |
-//! | `pace`, `device_usage` | the rate limit; bytes on each device |
+//! | `rate_limit`, `device_usage` | the rate limit; bytes on each device |
 //!
 //! Demotion begins when NVM is 95% full (a setting) and ends at 5 points less. A call that waits for space has it
 //! reclaimed at once, whatever the rate limit. Called by its own thread, by `reservations` (space), `connections` (reads,
@@ -24,44 +24,44 @@
 //! changed meanwhile is not moved. A power cut before a batch's transaction leaves copies that nothing refers to; after
 //! it, the blocks are in their new place.
 
+mod backrefs;
 mod bad_blocks;
 mod blocks;
 mod copy;
 mod device_usage;
 mod direct_placement;
-mod empty;
+mod evacuation;
 mod inodes;
 mod leaves;
 mod lower_read;
+mod metadata_promotions;
 mod mover;
-mod owners;
-mod pace;
 mod pin;
 mod policy;
 mod promotion;
-mod raised;
+mod promotion_hysteresis;
+mod rate_limit;
 mod reclaim;
-mod returns;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use direct_placement::DIRECT_PLACEMENT_MIN_BYTES;
-pub use pace::Speed;
 pub use pin::PinReport;
 pub(crate) use policy::Recency;
-pub(crate) use raised::SPACE_WAIT;
+pub(crate) use promotion_hysteresis::SPACE_WAIT;
+pub use rate_limit::Speed;
 
 use crate::coherence::lease_manager::LeaseManager;
 use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::accounts::Accounts;
 use crate::connections::clients::Clients;
-use crate::connections::mappings::Mappings;
+use crate::connections::direct_mappings::Mappings;
+use crate::connections::write_accounting::Accounts;
 use crate::space::SpaceCredits;
 pub use bad_blocks::BadBlock;
 use bad_blocks::BadBlocks;
 pub use device_usage::Holding;
 pub(crate) use device_usage::{Span, tier_name};
-use empty::Stuck;
+use evacuation::Stuck;
 pub(crate) use leaves::Of;
 pub(crate) use lower_read::Unsent;
 use parking_lot::{Condvar, Mutex};
@@ -228,11 +228,11 @@ pub(crate) struct Tiering {
     wakeup: Mutex<Wakeup>,
     woken: Condvar,
     speed: Mutex<Speed>,
-    debt: pace::Debt,
+    debt: rate_limit::Debt,
     counts: Counts,
     coldest: Mutex<VecDeque<Piece>>,
     pub(crate) recency: Recency,
-    owners: owners::Owners,
+    owners: backrefs::Owners,
     inodes: inodes::InodeBlocks,
     leaves: leaves::Leaves,
     promotions: Mutex<promotion::Promotions>,

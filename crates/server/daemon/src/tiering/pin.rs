@@ -5,7 +5,7 @@
 //! there when NVM has to free space, and no further. Only emptying a device moves it elsewhere.
 
 use super::Tiering;
-use super::empty::parts;
+use super::evacuation::parts;
 use super::mover::{BLOCK, Wanted};
 use crate::error::{DaemonError, Result};
 use serde::{Deserialize, Serialize};

@@ -19,7 +19,7 @@ use super::mover::{BATCH_BLOCKS, Wanted};
 use super::policy::PIECE_BLOCKS;
 use crate::connections::client::Client;
 use shale_format::{Ino, TierId};
-use shale_proto::control::client_page::Read;
+use shale_proto::shared_pages::client_page::Read;
 use shale_sys::mutants;
 use shale_volume::Result;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -1,5 +1,6 @@
 //! Power cuts at every fence and flush of migration, cleaning and erasing, on all media.
 
+mod backrefs;
 mod cuts;
 mod directories;
 mod extents;
@@ -8,9 +9,8 @@ mod in_order;
 mod inodes;
 #[cfg(not(feature = "mutants"))]
 mod mended;
-mod owners;
+mod overprovision;
 mod scrubbed;
-mod spare;
 
 use crate::config::DaemonConfig;
 use crate::daemon::Daemon;

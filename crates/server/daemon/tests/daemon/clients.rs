@@ -6,7 +6,7 @@ use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::StealBody;
 use shale_format::{BlockAddr, Ino};
 use shale_oplog::encode;
-use shale_proto::control::{daemon_page, state};
+use shale_proto::shared_pages::{daemon_page, state};
 use shale_proto::{LeaseMode, Reply, Request};
 use std::time::{Duration, Instant};
 
@@ -472,7 +472,7 @@ fn a_forged_commit_word_ends_the_client_only() {
     let mut hostile = Hand::over(&place.socket());
     hostile.make_file("good", b"before");
     let forged = u64::MAX - 63;
-    let word = shale_proto::control::client_page::PUBLISHED;
+    let word = shale_proto::shared_pages::client_page::PUBLISHED;
     hostile.page.store_u64(word, forged);
     let upto = forged;
     let Reply::Refused { why, .. } = hostile.ask(Request::Digest { upto }) else {

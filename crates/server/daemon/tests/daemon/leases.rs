@@ -5,7 +5,7 @@ use crate::served::*;
 use shale_daemon::Daemon;
 use shale_format::Ino;
 use shale_oplog::encode;
-use shale_proto::control::daemon_page::bucket;
+use shale_proto::shared_pages::daemon_page::bucket;
 use shale_proto::{Insist, LeaseMode, Reply, Request};
 use std::sync::Arc;
 

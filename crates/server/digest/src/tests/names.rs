@@ -2,7 +2,7 @@
 
 use super::world::{DIR, FILE, Rename, World, create_twin};
 use crate::image::Image;
-use crate::{Mode, OwnLog, gather, plan};
+use crate::{Mode, OwnLog, plan, scan};
 use shale_format::inode::Inode;
 use shale_format::record::flag;
 use shale_format::xattr::Xattrs;
@@ -256,9 +256,9 @@ fn names_with_one_hash_are_distinguished() {
     w.push(create_twin(1, 102, "a", FILE, 2));
     let image = Colliding(w.view());
     let plan_to = |limit| {
-        let (log, bounds) = (w.source(), gather::Most::ANY);
+        let (log, bounds) = (w.source(), scan::Most::ANY);
         let mode = crate::Mode::Live;
-        let batch = gather::gather(&log, &image.0, w.at, limit, mode, &bounds);
+        let batch = scan::gather(&log, &image.0, w.at, limit, mode, &bounds);
         plan::plan(&batch.items, &image, &w.rules)
     };
     let p = plan_to(good).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::{
     Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, DirectPlacement, LogSource,
-    Mode, Plan, PlanError, gather, plan,
+    Mode, Plan, PlanError, plan, scan,
 };
 use shale_format::acl::Acl;
 use shale_format::inode::Inode;
@@ -337,10 +337,10 @@ impl World {
 
     /// The plan of everything that is not digested.
     pub fn plan(&self) -> Result<Plan, PlanError> {
-        let bounds = gather::Most::ANY;
+        let bounds = scan::Most::ANY;
         let limit = self.writer.published().pos();
         let view = self.view();
-        let batch = gather::gather(&self.source(), &view, self.at, limit, Mode::Live, &bounds);
+        let batch = scan::gather(&self.source(), &view, self.at, limit, Mode::Live, &bounds);
         plan::plan(&batch.items, &view, &self.rules)
     }
 

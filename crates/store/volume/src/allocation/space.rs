@@ -10,8 +10,8 @@
 //! File data is taken from a cursor upwards, tree nodes from the top downwards:
 //! nodes change often and one at a time, and would shatter the runs of data.
 
-use crate::allocation::held::Held;
-use crate::allocation::words::{for_words, runs_of};
+use crate::allocation::bitmap_runs::{for_words, runs_of};
+use crate::allocation::pinned_blocks::Held;
 use crate::error::{Result, VolumeError};
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};

@@ -13,8 +13,8 @@
 
 use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
-use crate::lower_tiers::draft_lower::LoadedDevice;
 use crate::lower_tiers::lower::{Layout, LowerDevice};
+use crate::lower_tiers::txn_lower::LoadedDevice;
 use crate::mkfs::write_tables;
 use crate::transaction::txn::Committed;
 use crate::volume::Volume;

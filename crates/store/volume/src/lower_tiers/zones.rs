@@ -16,8 +16,8 @@
 //! counts as full, until it is erased. A zone that is worn out counts as full, too: it is never written or erased, and of
 //! the tier's space only what is live in it is part.
 
+use crate::allocation::bitmap_runs::for_words;
 use crate::allocation::space::{Run, WordChange};
-use crate::allocation::words::for_words;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::ZonePlace;
 use parking_lot::Mutex;

@@ -1,8 +1,8 @@
 //! Everything a volume refers to: what `fsck` compares with the bitmap.
 
-use crate::allocation::bits::Bits;
+use crate::allocation::bitmap::Bits;
+use crate::allocation::bitmap_runs::runs_of;
 use crate::allocation::space::Run;
-use crate::allocation::words::runs_of;
 use crate::error::Result;
 use crate::reading::view::View;
 use crate::trees::node::{Dirent, Item, Node};

@@ -11,7 +11,7 @@
 //! changed its slots is older than the one that frees it, only the last batch is ever applied
 //! again, and a freed block is given out after that batch is the last one or an older one.
 
-use crate::allocation::numbers::BlockSlots;
+use crate::allocation::inode_numbers::BlockSlots;
 use crate::error::{Result, VolumeError};
 use crate::media::{Block, Media};
 use crate::reading::view::View;

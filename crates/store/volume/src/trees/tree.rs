@@ -8,10 +8,10 @@
 //! child *i* lie in `key(i) .. key(i+1)` whole, their ends included (the first
 //! child's key counts as 0). So one descent finds the only item that can cover a key.
 
-use crate::allocation::bits::Bits;
+use crate::allocation::bitmap::Bits;
 use crate::allocation::space::{Allocator, Run};
 use crate::error::{Result, VolumeError};
-use crate::lower_tiers::draft_lower::LowerDraft;
+use crate::lower_tiers::txn_lower::LowerDraft;
 use crate::media::Media;
 use crate::reading::view::View;
 use crate::trees::leaves::Demoted;

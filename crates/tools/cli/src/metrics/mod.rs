@@ -10,7 +10,7 @@ mod http;
 mod sheet;
 
 use crate::failure::{Failure, Result};
-use crate::kept;
+use crate::mount_settings;
 use shale_daemon::Daemon;
 use std::fs;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ pub fn serve(wanted: &str, state_dir: &Path, daemon: &Arc<Daemon>) -> Result<()>
         .address(&address)
         .map_err(Failure::because(&failed))?;
     let text = format!("{here}\n");
-    kept::write(&state_dir.join(FILE), text.as_bytes(), 0o644)
+    mount_settings::write(&state_dir.join(FILE), text.as_bytes(), 0o644)
         .map_err(Failure::because(&failed))?;
     let daemon = Arc::downgrade(daemon);
     http::serve(listener, move || {

@@ -7,7 +7,7 @@
 use super::library::Library;
 use super::scan::{Form, Site};
 use crate::hook::raw;
-use crate::hook::stubs::{self, CLASS, class};
+use crate::hook::trampolines::{self, CLASS, class};
 use core::sync::atomic::Ordering;
 
 const PAGE: usize = 4096;
@@ -18,7 +18,7 @@ const RECORD_AT: usize = 64;
 const MPROTECT: u32 = 10;
 const MUNMAP: u32 = 11;
 
-const _: () = assert!(RECORD_AT + size_of::<stubs::Site>() == STUB_BYTES);
+const _: () = assert!(RECORD_AT + size_of::<trampolines::Site>() == STUB_BYTES);
 
 /// Rewrites sites; gives how many.
 pub fn apply(library: &Library, sites: &[Site]) -> u64 {
@@ -96,17 +96,17 @@ fn near(library: &Library, bytes: usize) -> Option<usize> {
 
 fn entry(site: &Site) -> u64 {
     let entry = match site.form {
-        Form::Dynamic(_) => stubs::shale_site_dynamic as *const (),
+        Form::Dynamic(_) => trampolines::shale_site_dynamic as *const (),
         Form::Number(n) if CLASS[n as usize].load(Ordering::Relaxed) == class::ALWAYS => {
-            stubs::shale_site_always as *const ()
+            trampolines::shale_site_always as *const ()
         }
-        Form::Number(_) => stubs::shale_site_descriptor as *const (),
+        Form::Number(_) => trampolines::shale_site_descriptor as *const (),
     };
     entry as u64
 }
 
 /// The bytes of a stub at `at`, and its record.
-fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, stubs::Site) {
+fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, trampolines::Site) {
     let place = library.text + site.at;
     let mut code = Vec::with_capacity(RECORD_AT);
     if let Form::Number(number) = site.form {
@@ -118,7 +118,7 @@ fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, stubs::Site) {
     code.extend(((RECORD_AT - code.len() - 4) as u32).to_le_bytes());
     far_jump(&mut code, entry(site));
     let record = match site.form {
-        Form::Number(_) => stubs::Site {
+        Form::Number(_) => trampolines::Site {
             pass: (place + 5) as u64,
             after: (place + 7) as u64,
         },
@@ -127,7 +127,7 @@ fn stub(library: &Library, site: &Site, at: usize) -> (Vec<u8>, stubs::Site) {
             let bytes = usize::from(bytes);
             code.extend(&library.code()[site.at..site.at + bytes]);
             far_jump(&mut code, (place + bytes) as u64);
-            stubs::Site {
+            trampolines::Site {
                 pass: pass as u64,
                 after: (pass + 2) as u64,
             }
@@ -148,7 +148,7 @@ fn write_stub(library: &Library, site: &Site, at: usize) {
     // SAFETY: the stub's own 80 bytes of a page that is ours and writable.
     unsafe {
         core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
-        ((at + RECORD_AT) as *mut stubs::Site).write_unaligned(record);
+        ((at + RECORD_AT) as *mut trampolines::Site).write_unaligned(record);
     }
 }
 

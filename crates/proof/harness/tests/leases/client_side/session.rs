@@ -11,7 +11,7 @@ use crate::daemon_side::shared::Shared;
 use crate::memory;
 use crate::world::World;
 use shale_format::LogPos;
-use shale_proto::control::{client_page, daemon_page};
+use shale_proto::shared_pages::{client_page, daemon_page};
 use shale_proto::{Insist, LeaseMode, Reply, Request};
 use std::collections::HashMap;
 use std::sync::Arc;

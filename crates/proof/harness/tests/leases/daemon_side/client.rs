@@ -1,11 +1,11 @@
 //! A client as the daemon has it.
 
 use super::asked::Asked;
-use super::progress::Reached;
+use super::log_watermark::Reached;
 use super::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::memory::{self, Words};
 use shale_format::LogPos;
-use shale_proto::control::{client_page, daemon_page, state};
+use shale_proto::shared_pages::{client_page, daemon_page, state};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 use super::barrier::Barrier;
 use super::client::{Client, RECORD, Work};
 use super::clients::Clients;
+use super::digest_stop::{self, Halt};
 use super::fence::{Fence, is_over};
 use super::grace::GracePeriods;
-use super::halt::{self, Halt};
 use super::lease_manager::{LeaseManager, LogFlusher};
 use super::lease_table::LeaseTable;
 use super::sync::{Condvar, Mutex};
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
 
 impl LogFlusher for Shared {
     fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt> {
-        halt::digest_to(client, target, |_: &mut Work, from, limit| {
+        digest_stop::digest_to(client, target, |_: &mut Work, from, limit| {
             self.chunk(client, from, limit);
             Ok(())
         })

@@ -14,8 +14,8 @@ mod idle;
 
 use super::client::{Client, Fate, Reach};
 use super::clients::Clients;
+use super::digest_stop::Halt;
 use super::grace::GracePeriods;
-use super::halt::Halt;
 use super::lease_table::{
     BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, LeaseTable, Wish,
 };

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use shale_block::BlockReader;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
-use shale_proto::control::client_page;
+use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Write locks on the inodes of one operation on names, in the order that all use:
 //! ascending inode numbers.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::errno::{Errno, Stop};
 use crate::inodes::node::{Node, NodeState};
-use shale_sys::asymmetric::WriteGuard;
+use shale_sys::biased_rwlock::WriteGuard;
 use std::ops::{Index, IndexMut};
 
 /// Most inodes that one operation changes: a rename has two directories and two children.

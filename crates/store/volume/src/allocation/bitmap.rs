@@ -3,8 +3,8 @@
 //! Every change is checked against the bitmap as last committed: a block that
 //! would be used twice or freed twice fails the transaction instead of the volume.
 
+use crate::allocation::bitmap_runs::for_words;
 use crate::allocation::space::{Run, WordChange};
-use crate::allocation::words::for_words;
 use crate::error::{Result, VolumeError};
 use crate::media::Media;
 use crate::transaction::journal::Batch;

@@ -7,16 +7,16 @@
 //! under the inode's lock and while it has a name; the kernel's uses are known by
 //! their end ([`Session::forget`]). That another client uses it is reported with the lease.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::reservation::TREE_BYTES;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
-use crate::inodes::entries::{Found, Slot, check_length, check_new, find, slot};
+use crate::inodes::dirents::{Found, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::{may_add_to, may_change, may_take_from};
-use crate::inodes::locked::Locked;
+use crate::inodes::inode_locks::Locked;
 use crate::inodes::node::{Node, NodeState};
-use crate::namespace::names::{add_entry, take_entry};
+use crate::namespace::create_lookup::{add_entry, take_entry};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{flag as inode_flag, time};
 use shale_format::limits::LINKS_MAX;

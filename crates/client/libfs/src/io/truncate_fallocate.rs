@@ -1,6 +1,6 @@
 //! Sizes and ranges: truncate, fallocate, seek, copy.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::reservation::content_blocks;
 use crate::client::session::{Need, Session};
 use crate::errno::{BY_KERNEL, Errno, Result, Stop};

@@ -2,7 +2,7 @@
 //! leaves of trees are read (`below`): `scrub` and every read do the rest.
 
 use super::Checker;
-use super::claims::{Owner, Part, for_runs};
+use super::block_refs::{Owner, Part, for_runs};
 use super::media::Media;
 use super::report::{Findings, Object};
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};

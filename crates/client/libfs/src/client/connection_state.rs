@@ -9,7 +9,7 @@ use super::session::Session;
 use super::sync::{Ordering, compiler_fence, mutants, sleep};
 use shale_format::LogPos;
 use shale_format::log::{END_AT, end as log_end};
-use shale_proto::control::{daemon_page, state};
+use shale_proto::shared_pages::{daemon_page, state};
 use std::time::Duration;
 
 /// How often it is asked, every millisecond, where a log ends: a daemon that recovers finds

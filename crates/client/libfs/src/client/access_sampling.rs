@@ -8,8 +8,8 @@ use crate::client::session::Session;
 use shale_format::Ino;
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, slot_of};
-use shale_proto::control::client_page::{self, Read};
-use shale_proto::control::daemon_page;
+use shale_proto::shared_pages::client_page::{self, Read};
+use shale_proto::shared_pages::daemon_page;
 
 /// log2 of the bytes of a piece.
 const PIECE_SHIFT: u32 = 20;

@@ -8,7 +8,7 @@ use crate::inodes::node::{Node, NodeState};
 use shale_format::LogPos;
 use shale_oplog::{Done, Part, Permit};
 use shale_proto::LeaseMode;
-use shale_sys::asymmetric::{ReadGuard, WriteGuard};
+use shale_sys::biased_rwlock::{ReadGuard, WriteGuard};
 use shale_sys::{failpoints, mutants};
 use std::cell::Cell;
 use std::sync::Arc;

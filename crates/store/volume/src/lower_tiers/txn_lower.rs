@@ -1,6 +1,6 @@
 //! What a transaction marks and frees, in NVM and below.
 
-use crate::allocation::bits::Bits;
+use crate::allocation::bitmap::Bits;
 use crate::allocation::space::Run;
 use crate::error::Result;
 use crate::lower_tiers::lower::{Lower, LowerTier};

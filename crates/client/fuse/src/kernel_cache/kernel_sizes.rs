@@ -9,7 +9,7 @@
 //!
 //! A size that is too large cannot be mended like this, and the notification would have the answer
 //! dropped. So nobody cuts a file below what the kernel knows behind its back, but a client that alone has to
-//! do with it ([`crate::kernel_cache::users`]): then there is nobody whose calls could get between. How large
+//! do with it ([`crate::kernel_cache::recent_openers`]): then there is nobody whose calls could get between. How large
 //! the kernel may think such a file is, is noted when it leaves; the answer is sent as it is.
 //!
 //! Lock order: the state is a leaf.

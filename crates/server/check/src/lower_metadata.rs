@@ -2,10 +2,10 @@
 //! checksum. Devices are opened only where there are such blocks.
 
 use super::Checker;
-use super::lower::zone_entry;
+use super::inode_table::{Slot, state};
+use super::lower_tiers::zone_entry;
 use super::media::{Block, Media};
 use super::report::Object;
-use super::slots::{Slot, state};
 use shale_block::TierDevice;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};

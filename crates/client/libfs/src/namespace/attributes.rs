@@ -1,6 +1,6 @@
 //! Attributes of inodes, targets of symbolic links, sizes of the file system.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::reservation::HIDDEN_BLOCKS;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};

@@ -20,8 +20,8 @@ use crate::backend::node::{
     SetAttr, StatFs, WriteFlags,
 };
 use crate::kernel_cache::kernel_dentries::KernelDentries;
-use crate::kernel_cache::sizes::Sizes;
-use crate::kernel_cache::users::Users;
+use crate::kernel_cache::kernel_sizes::Sizes;
+use crate::kernel_cache::recent_openers::Users;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::transport;
 

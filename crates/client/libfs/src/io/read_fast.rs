@@ -8,7 +8,7 @@ use crate::client::session::Session;
 use crate::client::sync::{failpoints, mutants};
 use crate::inodes::node::{Node, NodeState};
 use crate::io::read::{AHEAD_BYTES, wants_atime};
-use crate::lower_tiers::lower::RUN_BYTES;
+use crate::lower_tiers::block_cache::RUN_BYTES;
 use shale_format::{FileBlock, TierId};
 use shale_oplog::Source;
 use shale_proto::LeaseMode;

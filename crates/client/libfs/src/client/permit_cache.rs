@@ -4,10 +4,10 @@
 //! Invariant: the entry of a reader slot is touched by the thread that has the slot
 //! only, so plain loads and stores suffice. The number that threads share has none.
 
-use crate::client::present::Present;
+use crate::client::prefault::Present;
 use crate::client::reader_slot::SHARED;
 use shale_oplog::{Kept, Permit, Writer};
-use shale_proto::control::{daemon_page, mount_flag};
+use shale_proto::shared_pages::{daemon_page, mount_flag};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Asked for at once, in bytes of records; twice as much of the ring is held. With all

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::fd::description::{self, Description, Held, mode, pages};
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stubs::PASS;
+use crate::hook::trampolines::PASS;
 use crate::mounts;
 use crate::pays;
 use crate::report;

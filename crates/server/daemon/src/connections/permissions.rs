@@ -9,7 +9,7 @@
 
 use crate::coherence::lease_manager::LeaseManager;
 use crate::connections::client::Client;
-use crate::connections::person::Person;
+use crate::connections::credentials::Person;
 use crate::space::SpaceCredits;
 use parking_lot::Mutex;
 use shale_digest::{Authority, Change, DirectPlacement, OwnLog};

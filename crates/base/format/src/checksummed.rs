@@ -60,7 +60,7 @@ pub(crate) fn verify<T: Sealed>(s: &T, rest: &[u8], at: u64) -> Result<(), Forma
 
 macro_rules! sealed {
     ($name:ident, $what:literal, $magic:expr) => {
-        impl crate::sealed::Sealed for $name {
+        impl crate::checksummed::Sealed for $name {
             const WHAT: &'static str = $what;
             const MAGIC: u64 = $magic as u64;
             fn magic(&self) -> u64 {

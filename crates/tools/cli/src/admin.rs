@@ -3,9 +3,9 @@
 //! Rebuilt by each daemon, so it is gone for a moment between two.
 
 use crate::failure::{Failure, Result};
-use crate::kept::keep;
 use crate::limit;
 use crate::migrate;
+use crate::mount_settings::save;
 use crate::packet::{self, Start};
 use crate::state::StateDir;
 use rustix::io::Errno;
@@ -201,7 +201,7 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
             speed.paused = paused.unwrap_or(speed.paused);
             speed.limit = limit.unwrap_or(speed.limit);
             daemon.set_speed(speed);
-            let done = was_kept(keep(state_dir, migrate::FILE, &speed), speed.limit);
+            let done = was_kept(save(state_dir, migrate::FILE, &speed), speed.limit);
             packet::send(socket, &done, &[])
         }
         Some((Order::Limit { whose, rate }, _)) => {
@@ -209,7 +209,7 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
                 limit::forget_ended(limits);
                 limits.set(whose, rate);
             });
-            let kept = keep(state_dir, limit::FILE, &limits);
+            let kept = save(state_dir, limit::FILE, &limits);
             packet::send(socket, &was_kept(kept, limits), &[])
         }
         Some((Order::Holdings, _)) => {

@@ -4,13 +4,13 @@
 //! everything that could refuse it has been checked under the directory's lock;
 //! after it only memory changes.
 
-use crate::client::op::Op;
+use crate::client::call::Op;
 use crate::client::reservation::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
 use crate::inodes::dir::Entry;
-use crate::inodes::entries::{Found, Slot, check_length, check_new, find, slot};
+use crate::inodes::dirents::{Found, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::may_add_to;
 use crate::inodes::node::{Node, NodeState};
 use crate::namespace::acl::Inherited;

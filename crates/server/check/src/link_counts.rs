@@ -2,8 +2,8 @@
 //! orphans, and whether a way leads there from the root.
 
 use super::inode::kind;
+use super::inode_table::{Slot, state};
 use super::report::{Object, Severity};
-use super::slots::{Slot, state};
 use super::{Checker, EXPECT_ONE};
 use shale_format::Ino;
 use shale_format::inode::{Inode, flag};

@@ -1,8 +1,8 @@
 //! One log that the last daemon left, on its way through recovery.
 
+use crate::connections::credentials::Person;
 use crate::connections::grants::RunSet;
-use crate::connections::log_bytes::{FileBytes, set_word};
-use crate::connections::person::Person;
+use crate::connections::log_reader::{FileBytes, set_word};
 use rustix::fs::FallocateFlags;
 use shale_digest::{DigestStats, LogSource};
 use shale_format::limits::BLOCK_BYTES;

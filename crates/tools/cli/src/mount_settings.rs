@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn keep<T: Serialize>(state_dir: &Path, file: &str, value: &T) -> std::io::Result<()> {
+pub fn save<T: Serialize>(state_dir: &Path, file: &str, value: &T) -> std::io::Result<()> {
     let (new, path) = (state_dir.join(format!("{file}.new")), state_dir.join(file));
     write(&new, &serde_json::to_vec(value)?, 0o600)?;
     fs::rename(new, path)
@@ -27,7 +27,7 @@ pub fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
 }
 
 /// What was kept; as at first if nothing was.
-pub fn kept<T: DeserializeOwned + Default>(state_dir: &Path, file: &str) -> T {
+pub fn load<T: DeserializeOwned + Default>(state_dir: &Path, file: &str) -> T {
     let bytes = fs::read(state_dir.join(file)).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
@@ -39,11 +39,11 @@ mod tests {
     #[test]
     fn what_is_kept_is_there_and_what_is_torn_is_as_at_first() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(kept::<u64>(dir.path(), "speed.json"), 0);
-        keep(dir.path(), "speed.json", &7_u64).unwrap();
-        assert_eq!(kept::<u64>(dir.path(), "speed.json"), 7);
-        assert_eq!(kept::<u64>(dir.path(), "limits.json"), 0);
+        assert_eq!(load::<u64>(dir.path(), "speed.json"), 0);
+        save(dir.path(), "speed.json", &7_u64).unwrap();
+        assert_eq!(load::<u64>(dir.path(), "speed.json"), 7);
+        assert_eq!(load::<u64>(dir.path(), "limits.json"), 0);
         fs::write(dir.path().join("speed.json"), b"{").unwrap();
-        assert_eq!(kept::<u64>(dir.path(), "speed.json"), 0);
+        assert_eq!(load::<u64>(dir.path(), "speed.json"), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::barrier::Barrier;
 use super::client::{Client, Fate};
-use super::log_bytes::set_word;
+use super::log_reader::set_word;
 use super::sync::{Ordering, mutants};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;

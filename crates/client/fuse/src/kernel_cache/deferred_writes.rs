@@ -1,4 +1,4 @@
-//! Files are changed past the kernel's pages here if there may be pages: see [`crate::kernel_cache::fills`].
+//! Files are changed past the kernel's pages here if there may be pages: see [`crate::kernel_cache::page_cache_fills`].
 //!
 //! Dropping pages waits for the requests that fill them. So it is done by threads that take none
 //! from the kernel, and the write and its answer after it.
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, ioctl_of};
 use crate::backend::node::NodeFs;
-use crate::kernel_cache::fills::Fills;
+use crate::kernel_cache::page_cache_fills::Fills;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::wire::{InHeader, opcode};
 
