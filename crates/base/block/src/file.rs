@@ -1,6 +1,6 @@
 //! A file or a block device.
 
-use super::ring::{RING_BYTES, Ring, Way};
+use super::ring::{Direction, RING_BYTES, Ring};
 use super::{BlockCounts, Counters, Did, TierDevice, Unit, check_range};
 use crate::BlockDevice;
 use crate::error::BlockError;
@@ -171,12 +171,12 @@ impl BlockFile {
         for part in into.chunks_mut(RING_BYTES) {
             if self.uring {
                 self.with_ring(|ring| {
-                    ring.transfer(Way::Read, self.fd.as_raw_fd(), at, part.len())?;
+                    ring.transfer(Direction::Read, self.fd.as_raw_fd(), at, part.len())?;
                     part.copy_from_slice(&ring.buffer()[..part.len()]);
                     Ok(())
                 })?;
             } else {
-                self.plain(Way::Read, at, part)?;
+                self.plain(Direction::Read, at, part)?;
             }
             at += part.len() as u64;
         }
@@ -184,16 +184,16 @@ impl BlockFile {
     }
 
     /// By plain calls, through memory that direct I/O accepts.
-    fn plain(&self, way: Way, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    fn plain(&self, way: Direction, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let mut buffer = super::buffer::Buffer::new(bytes.len());
         let memory = buffer.bytes();
         match way {
-            Way::Read => {
+            Direction::Read => {
                 read_all(&self.fd, at, memory)?;
                 bytes.copy_from_slice(memory);
                 Ok(())
             }
-            Way::Write => {
+            Direction::Write => {
                 memory.copy_from_slice(bytes);
                 let bytes = memory.len();
                 in_parts(bytes, |done| {
@@ -209,10 +209,10 @@ impl BlockFile {
             if self.uring && !self.in_order {
                 self.with_ring(|ring| {
                     ring.buffer()[..part.len()].copy_from_slice(part);
-                    ring.transfer(Way::Write, self.fd.as_raw_fd(), at, part.len())
+                    ring.transfer(Direction::Write, self.fd.as_raw_fd(), at, part.len())
                 })?;
             } else {
-                self.plain(Way::Write, at, &mut part.to_vec())?;
+                self.plain(Direction::Write, at, &mut part.to_vec())?;
             }
             at += part.len() as u64;
         }

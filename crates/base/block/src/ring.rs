@@ -18,7 +18,7 @@ pub(crate) const RING_BYTES: usize = REQUEST_BYTES * REQUESTS;
 
 /// What a request does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Read,
     Write,
 }
@@ -47,7 +47,7 @@ impl Ring {
     /// Moves the first `bytes` bytes of the buffer to or from byte `at` of the file.
     pub(crate) fn transfer(
         &mut self,
-        way: Way,
+        way: Direction,
         fd: RawFd,
         at: u64,
         bytes: usize,
@@ -61,7 +61,7 @@ impl Ring {
         result
     }
 
-    fn requests(&mut self, way: Way, fd: RawFd, at: u64, bytes: usize) -> Result<(), Errno> {
+    fn requests(&mut self, way: Direction, fd: RawFd, at: u64, bytes: usize) -> Result<(), Errno> {
         let (Some(ring), Some(buffer)) = (&mut self.ring, &mut self.buffer) else {
             return Err(Errno::IO);
         };
@@ -72,10 +72,10 @@ impl Ring {
             let offset = at + (n * REQUEST_BYTES) as u64;
             let (fd, len) = (types::Fd(fd), part.len() as u32);
             let entry = match way {
-                Way::Read => opcode::Read::new(fd, part.as_mut_ptr(), len)
+                Direction::Read => opcode::Read::new(fd, part.as_mut_ptr(), len)
                     .offset(offset)
                     .build(),
-                Way::Write => opcode::Write::new(fd, part.as_ptr(), len)
+                Direction::Write => opcode::Write::new(fd, part.as_ptr(), len)
                     .offset(offset)
                     .build(),
             };

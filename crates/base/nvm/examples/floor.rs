@@ -7,7 +7,7 @@ use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 use std::hint::black_box;
 use std::time::Instant;
 
-use shale_nvm::{Map, Path, View, crc32c};
+use shale_nvm::{Map, MappedRegion, Path, crc32c};
 
 const AREA_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 31;
@@ -74,7 +74,7 @@ fn compare(what: &str, bytes: usize, mut bare: impl FnMut(usize), mut ours: impl
     );
 }
 
-fn checksums(log: &View, source: &[u8]) {
+fn checksums(log: &MappedRegion, source: &[u8]) {
     for bytes in [128, 192, 1 << 10, 4 << 10, 12 << 10] {
         let run = &source[..bytes];
         compare(

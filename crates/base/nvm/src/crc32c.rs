@@ -7,7 +7,7 @@
 //! finished checksum is taken up again with [`resume`].
 //!
 //! What is here is for short runs in memory of our own. Runs that go to NVM at the same
-//! time are the business of [`crate::View::copy_nt_crc32c`].
+//! time are the business of [`crate::MappedRegion::copy_nt_crc32c`].
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
 

@@ -7,7 +7,7 @@
 use crate::LINE_BYTES;
 use crate::crc32c;
 use crate::isa::{Isa, LINE_WORDS, stream_words};
-use crate::view::{Split, View};
+use crate::view::{MappedRegion, Split};
 
 /// What is done with bytes on their way, besides storing them.
 trait Pass {
@@ -66,8 +66,8 @@ fn bytes_of(slices: &[&[u8]]) -> usize {
     slices.iter().map(|slice| slice.len()).sum()
 }
 
-impl View {
-    /// Writes slices one after the other as one contiguous run, as [`View::copy_nt`]
+impl MappedRegion {
+    /// Writes slices one after the other as one contiguous run, as [`MappedRegion::copy_nt`]
     /// does: lines that two slices share are put together first and written once.
     #[inline]
     #[track_caller]
@@ -82,7 +82,7 @@ impl View {
         }
     }
 
-    /// Writes slices as [`View::copy_nt_with`] does and returns the CRC-32C of the very
+    /// Writes slices as [`MappedRegion::copy_nt_with`] does and returns the CRC-32C of the very
     /// bytes that were stored, going on from `state`: the raw state, that is
     /// [`crc32c::START`] before the first byte, and to be given to [`crc32c::finish`]
     /// after the last.
@@ -104,7 +104,7 @@ impl View {
         sum.0
     }
 
-    /// Writes slices as [`View::copy_nt_crc32c`] does, from the line **behind** `offset` on,
+    /// Writes slices as [`MappedRegion::copy_nt_crc32c`] does, from the line **behind** `offset` on,
     /// and fills the last line up with zeros, which the checksum does not cover. Then
     /// writes the line at `offset`, which `first` makes of the state: a header with the
     /// checksum of all. Everything goes past the cache in whole lines.

@@ -67,9 +67,9 @@ pub(crate) struct Hooks {
 }
 
 /// A sink for mappings that are timed but not recorded.
-struct Unheard;
+struct NullSink;
 
-impl Sink for Unheard {
+impl Sink for NullSink {
     fn note(&mut self, _event: Event<'_>) {}
 }
 
@@ -78,7 +78,7 @@ impl Hooks {
     pub(crate) fn act(&self, path: Path, act: &mut dyn FnMut(&mut dyn Sink)) {
         match &self.recorder {
             Some(recorder) => recorder.record(path, act),
-            None => act(&mut Unheard),
+            None => act(&mut NullSink),
         }
     }
 

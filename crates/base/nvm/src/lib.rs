@@ -2,13 +2,13 @@
 //!
 //! | Module | What it holds |
 //! | --- | --- |
-//! | [`Map`], [`View`] | a mapping of NVM: stores, non-temporal copies, flushes, fences, and the types that order them |
+//! | [`Map`], [`MappedRegion`] | a mapping of NVM: stores, non-temporal copies, flushes, fences, and the types that order them |
 //! | [`counters`] | how many bytes, lines and fences each path cost; counts compare across machines, times do not |
 //! | [`crc32c`] | the state of a checksum that a copy to NVM computes on the way |
 //! | [`timing`] | models that slow a mapping down to those of the papers |
 //! | [`Recorder`] | gets every store, flush and fence |
 //!
-//! [`Map`] owns the mapping; it dereferences to the [`View`] of its default path, and
+//! [`Map`] owns the mapping; it dereferences to the [`MappedRegion`] of its default path, and
 //! `map.on(Path::Structure)` is the view that counts for another path. All access
 //! goes through views. [`Span`] is the optional layer on top in which the order
 //! "stored, flushed, fenced" is checked by the compiler.
@@ -31,7 +31,7 @@
 //! # Shared memory
 //!
 //! Another process may be storing into any mapping. Nothing here lends out a
-//! reference into one: bytes are copied out with [`View::load`], words are atomics.
+//! reference into one: bytes are copied out with [`MappedRegion::load`], words are atomics.
 
 mod copy_crc;
 pub mod counters;
@@ -61,7 +61,7 @@ pub use shared::SharedWords;
 pub use span::{Clean, Dirty, InFlight, Joined, Span};
 pub use timing::{Model, Pace, Timing};
 pub use unnamed::{create_unnamed, name_unnamed};
-pub use view::View;
+pub use view::MappedRegion;
 
 #[cfg(test)]
 mod tests;

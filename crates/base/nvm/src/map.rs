@@ -13,7 +13,7 @@ use crate::counters::{Counters, Path, Snapshot};
 use crate::error::NvmError;
 use crate::instrumentation::{Hooks, Recorder};
 use crate::mapping::{Access, Mapping, Piece, path_of};
-use crate::view::View;
+use crate::view::MappedRegion;
 use crate::{Model, Timing};
 use shale_sys::failpoints;
 use shale_sys::protect::ProtectionKey;
@@ -26,10 +26,10 @@ pub(crate) struct Shared {
 
 /// NVM mapped into this process.
 ///
-/// Dereferences to the [`View`] of its default path. `Send` and `Sync`; share it in
+/// Dereferences to the [`MappedRegion`] of its default path. `Send` and `Sync`; share it in
 /// an `Arc`, or clone a view.
 pub struct Map {
-    views: [View; Path::ALL.len()],
+    views: [MappedRegion; Path::ALL.len()],
     path: Path,
     shared: Arc<Shared>,
 }
@@ -139,7 +139,7 @@ impl MapOptions {
             mapping,
             counters: Counters::new(),
         });
-        let views = Path::ALL.map(|path| View::new(&shared, path, access, hooks.clone()));
+        let views = Path::ALL.map(|path| MappedRegion::new(&shared, path, access, hooks.clone()));
         if let Some(recorder) = &self.recorder {
             let view = &views[0];
             recorder.attached(view.bytes(), &|into| view.peek(0, into));
@@ -222,7 +222,7 @@ impl Map {
 
     /// The view whose accesses are counted for `path`. Costs nothing.
     #[inline(always)]
-    pub fn on(&self, path: Path) -> &View {
+    pub fn on(&self, path: Path) -> &MappedRegion {
         &self.views[path as usize]
     }
 
@@ -367,10 +367,10 @@ impl Map {
 }
 
 impl Deref for Map {
-    type Target = View;
+    type Target = MappedRegion;
 
     #[inline(always)]
-    fn deref(&self) -> &View {
+    fn deref(&self) -> &MappedRegion {
         self.on(self.path)
     }
 }

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use crate::instrumentation::{Event, Hooks, Sink, StoreKind};
-use crate::view::{Split, View, lines_of};
+use crate::view::{MappedRegion, Split, lines_of};
 use crate::{LINE_BYTES, isa};
 use shale_sys::mutants;
 
-impl View {
+impl MappedRegion {
     #[cold]
     #[inline(never)]
     pub(crate) fn recorded_store(&self, hooks: &Arc<Hooks>, offset: usize, bytes: &[u8]) {

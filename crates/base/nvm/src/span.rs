@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use crate::view::View;
+use crate::view::MappedRegion;
 
 /// Stored through the cache; may or may not survive a power cut.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Clean(());
 /// A range of a mapping and how far it is on its way to the medium.
 #[must_use = "a span that is not taken to Clean may be lost in a power cut"]
 pub struct Span<'n, State> {
-    view: &'n View,
+    view: &'n MappedRegion,
     offset: usize,
     bytes: usize,
     state: PhantomData<State>,
@@ -30,7 +30,7 @@ pub struct Span<'n, State> {
 
 impl<'n, State> Span<'n, State> {
     #[inline(always)]
-    pub(crate) fn new(view: &'n View, offset: usize, bytes: usize) -> Self {
+    pub(crate) fn new(view: &'n MappedRegion, offset: usize, bytes: usize) -> Self {
         Span {
             view,
             offset,

@@ -22,7 +22,7 @@ const PAGE_BYTES: usize = 4096;
 /// Offsets and lengths are bytes from the start of the mapping. A range that is not
 /// inside it panics, and so does a store to a piece that is mapped read-only.
 #[derive(Clone)]
-pub struct View {
+pub struct MappedRegion {
     pub(crate) base: *mut u8,
     bytes: usize,
     access: Access,
@@ -35,13 +35,13 @@ pub struct View {
 // SAFETY: `base` points into the mapping that `shared` keeps alive; that mapping may
 // be used from any thread, and all that can be done through a view is a copy, an
 // atomic operation or a flush.
-unsafe impl Send for View {}
+unsafe impl Send for MappedRegion {}
 // SAFETY: as above.
-unsafe impl Sync for View {}
+unsafe impl Sync for MappedRegion {}
 // A panic in an access happens before anything is touched, so there is nothing half done
 // to be seen afterwards.
-impl std::panic::UnwindSafe for View {}
-impl std::panic::RefUnwindSafe for View {}
+impl std::panic::UnwindSafe for MappedRegion {}
+impl std::panic::RefUnwindSafe for MappedRegion {}
 
 /// How a run of bytes falls on lines: a part of the first, whole ones, a part of the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,14 +89,14 @@ fn outside(offset: usize, bytes: usize, end: usize) -> ! {
     panic!("range of {bytes} bytes at {offset} is not inside a mapping of {end} bytes")
 }
 
-impl View {
+impl MappedRegion {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         path: Path,
         access: Access,
         hooks: Option<Arc<Hooks>>,
-    ) -> View {
-        View {
+    ) -> MappedRegion {
+        MappedRegion {
             base: shared.mapping.base(),
             bytes: shared.mapping.bytes(),
             access,
@@ -161,7 +161,7 @@ impl View {
         }
     }
 
-    /// Copies `N` bytes out, as [`View::load`] does.
+    /// Copies `N` bytes out, as [`MappedRegion::load`] does.
     #[inline]
     #[track_caller]
     pub fn load_array<const N: usize>(&self, offset: usize) -> [u8; N] {
@@ -188,8 +188,8 @@ impl View {
         };
     }
 
-    /// Stores through the cache. Survives a power cut only after [`View::flush`] and
-    /// [`View::fence`]; before that any of its 8-byte units may or may not.
+    /// Stores through the cache. Survives a power cut only after [`MappedRegion::flush`] and
+    /// [`MappedRegion::fence`]; before that any of its 8-byte units may or may not.
     #[inline]
     #[track_caller]
     pub fn store(&self, offset: usize, bytes: &[u8]) {
@@ -204,7 +204,7 @@ impl View {
 
     /// Copies past the cache, whole lines with non-temporal stores, a part of a line
     /// at either end through the cache with its write-back started. After **one**
-    /// [`View::fence`] of the same thread all of it survives a power cut; before that
+    /// [`MappedRegion::fence`] of the same thread all of it survives a power cut; before that
     /// any of its 8-byte units may or may not.
     #[inline]
     #[track_caller]
@@ -218,13 +218,13 @@ impl View {
         }
     }
 
-    /// Copies `bytes` from another mapping (or this one) as [`View::copy_nt`] does,
+    /// Copies `bytes` from another mapping (or this one) as [`MappedRegion::copy_nt`] does,
     /// without a stop in between. What is copied may be changing: check it afterwards.
     ///
     /// # Panics
     /// Also if the two ranges overlap in memory.
     #[track_caller]
-    pub fn copy_nt_from(&self, source: &View, from: usize, to: usize, bytes: usize) {
+    pub fn copy_nt_from(&self, source: &MappedRegion, from: usize, to: usize, bytes: usize) {
         source.check(from, bytes);
         self.check_store(to, bytes);
         let distance = (source.base.addr() + from).abs_diff(self.base.addr() + to);
@@ -246,7 +246,7 @@ impl View {
         }
     }
 
-    /// Writes zeros as [`View::copy_nt`] writes bytes.
+    /// Writes zeros as [`MappedRegion::copy_nt`] writes bytes.
     #[track_caller]
     pub fn zero_nt(&self, offset: usize, bytes: usize) {
         self.check_store(offset, bytes);
@@ -267,7 +267,7 @@ impl View {
     }
 
     /// Starts the write-back of every line the range touches. They survive a power cut
-    /// after the next [`View::fence`] of the same thread.
+    /// after the next [`MappedRegion::fence`] of the same thread.
     #[inline]
     #[track_caller]
     pub fn flush(&self, offset: usize, bytes: usize) {
@@ -321,7 +321,7 @@ impl View {
         }
     }
 
-    /// [`View::store`], remembered in the type.
+    /// [`MappedRegion::store`], remembered in the type.
     #[inline]
     #[track_caller]
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Span<'_, Dirty> {
@@ -329,7 +329,7 @@ impl View {
         Span::new(self, offset, bytes.len())
     }
 
-    /// [`View::store_u64`], remembered in the type.
+    /// [`MappedRegion::store_u64`], remembered in the type.
     #[inline]
     #[track_caller]
     pub fn write_u64(&self, offset: usize, value: u64) -> Span<'_, Dirty> {
@@ -337,7 +337,7 @@ impl View {
         Span::new(self, offset, size_of::<u64>())
     }
 
-    /// [`View::copy_nt`], remembered in the type.
+    /// [`MappedRegion::copy_nt`], remembered in the type.
     #[inline]
     #[track_caller]
     pub fn write_nt(&self, offset: usize, bytes: &[u8]) -> Span<'_, InFlight> {
@@ -345,7 +345,7 @@ impl View {
         Span::new(self, offset, bytes.len())
     }
 
-    /// [`View::copy_nt_with`], remembered in the type.
+    /// [`MappedRegion::copy_nt_with`], remembered in the type.
     #[inline]
     #[track_caller]
     pub fn write_nt_with(&self, offset: usize, slices: &[&[u8]]) -> Span<'_, InFlight> {
@@ -385,7 +385,7 @@ impl View {
     /// Stores a part of one line through the cache and starts its write-back.
     ///
     /// # Safety
-    /// As [`View::raw_store`]; the range lies in one line.
+    /// As [`MappedRegion::raw_store`]; the range lies in one line.
     #[inline(always)]
     unsafe fn raw_partial(&self, offset: usize, from: *const u8, bytes: usize) {
         // SAFETY: the caller's promise; the line of a mapped byte is mapped.
@@ -396,7 +396,7 @@ impl View {
     }
 
     /// # Safety
-    /// As [`View::raw_store`].
+    /// As [`MappedRegion::raw_store`].
     #[inline(always)]
     pub(crate) unsafe fn raw_copy_nt(&self, offset: usize, from: *const u8, bytes: usize) {
         let split = Split::new(offset, bytes);

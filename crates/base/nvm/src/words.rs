@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::counters::Count;
-use crate::view::View;
+use crate::view::MappedRegion;
 
 macro_rules! words {
     ($word:ty, $atomic:ty, $at:ident, $load:ident, $store:ident, $swap:ident, $add:ident, $exchange:ident) => {
-        impl View {
+        impl MappedRegion {
             #[inline(always)]
             #[track_caller]
             fn $at(&self, offset: usize) -> &$atomic {
@@ -131,7 +131,7 @@ words!(
     compare_exchange_u32
 );
 
-impl View {
+impl MappedRegion {
     /// Runs a read-modify-write that says what it returned and what it left stored.
     #[inline(always)]
     #[track_caller]
@@ -139,7 +139,7 @@ impl View {
         &self,
         offset: usize,
         bytes: usize,
-        step: impl Fn(&View) -> (T, Option<u64>),
+        step: impl Fn(&MappedRegion) -> (T, Option<u64>),
     ) -> T {
         self.check_store(offset, bytes);
         let local = self.local();

@@ -15,5 +15,5 @@ pub mod transport;
 
 pub use error::ProtoError;
 pub use lease::{ASKED_FILES, LeaseMode};
-pub use message::{Insist, Reply, Request};
+pub use message::{LeaseRequestMode, Reply, Request};
 pub use transport::{Channel, Handler, InProcess, PeerIdentity, SocketChannel, SocketPeer};

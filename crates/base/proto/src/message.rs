@@ -26,26 +26,26 @@ pub struct BlockRun {
 
 /// How much a client wants a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Insist {
+pub enum LeaseRequestMode {
     /// Only if nobody else has to lose one; else [`Reply::NotLeased`].
-    No,
+    Try,
     /// Others lose theirs.
-    Yes,
+    Revoke,
     /// The client has lost the lease again and again before it had all that one call
     /// needs: nobody takes it back for a moment.
-    Hold,
-    /// As [`Insist::Yes`], but the client can go by way of the mount: if the file goes to
+    RevokeAndHold,
+    /// As [`LeaseRequestMode::Revoke`], but the client can go by way of the mount: if the file goes to
     /// and fro, or programs on the mount use it, [`Reply::Elsewhere`].
-    Yield,
-    /// As [`Insist::Yield`], of a client that would make the file longer: also
+    RevokeOrDefer,
+    /// As [`LeaseRequestMode::RevokeOrDefer`], of a client that would make the file longer: also
     /// [`Reply::Elsewhere`] if others used it by way of the mount recently. The client may hold the lease.
-    Grow,
+    GrowOrDefer,
 }
 
-impl Insist {
+impl LeaseRequestMode {
     /// Whether the client can go by way of the mount.
     pub fn yields(self) -> bool {
-        matches!(self, Self::Yield | Self::Grow)
+        matches!(self, Self::RevokeOrDefer | Self::GrowOrDefer)
     }
 }
 
@@ -115,7 +115,7 @@ pub enum Request {
         /// Mode.
         mode: LeaseMode,
         /// What others may be asked for.
-        insist: Insist,
+        insist: LeaseRequestMode,
     },
     /// Gives a lease back. The client's records under it must be in its log.
     Unlease {
@@ -205,11 +205,11 @@ pub enum Reply {
         /// Of an exclusive lease: another client may have the inode open, so it must not
         /// be freed with its last name.
         used: bool,
-        /// Of an exclusive lease, to a client that has asked with [`Insist::Yield`]: other
+        /// Of an exclusive lease, to a client that has asked with [`LeaseRequestMode::RevokeOrDefer`]: other
         /// processes use the inode by way of the mount, so the kernel must not know it too large.
         watched: bool,
         /// The same, and they did recently, or append to it: the kernel must not know it too small, either.
-        /// Who makes it longer asks with [`Insist::Grow`] first.
+        /// Who makes it longer asks with [`LeaseRequestMode::GrowOrDefer`] first.
         shared: bool,
     },
     /// The lease is not granted: somebody else has one, and the client did not insist.

@@ -2,7 +2,7 @@
 //! packet could stand for. Seeded.
 
 use shale_proto::message::{BlockRun, MESSAGE_BYTES_MAX, PROTO_VERSION, decode, encode};
-use shale_proto::{Insist, LeaseMode, Reply, Request};
+use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
 
 struct Seeded(u64);
 
@@ -36,7 +36,7 @@ fn requests(r: &mut Seeded) -> Vec<Request> {
         Request::Lease {
             ino: r.next(),
             mode: LeaseMode::Shared,
-            insist: Insist::Hold,
+            insist: LeaseRequestMode::RevokeAndHold,
         },
         Request::Reserve {
             wanted: r.next(),

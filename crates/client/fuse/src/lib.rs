@@ -1,6 +1,6 @@
 //! The FUSE server: the mount point that every program can use (DESIGN §3, §21).
 //!
-//! * `serving`: the mount, the device, and the threads that take requests. [`Session`] mounts, or adopts the mount of
+//! * `serving`: the mount, the device, and the threads that take requests. [`FuseSession`] mounts, or adopts the mount of
 //!   a daemon that died.
 //! * `adapter`: messages of the kernel to calls of [`NodeFs`], and answers back.
 //! * `backend`: [`NodeFs`] by LibFS, as one more client of the daemon.
@@ -38,4 +38,4 @@ pub use serving::negotiate::MountInfo;
 pub use serving::notify::{Inval, Notifier};
 pub use serving::requests::RequestCounts;
 pub use serving::session;
-pub use serving::session::{Ended, READERS_MAX, ServeOptions, Session, Stopper};
+pub use serving::session::{Ended, FuseSession, READERS_MAX, ServeOptions, Stopper};

@@ -2,7 +2,7 @@
 
 pub use rustix::io::Errno;
 
-use crate::lower_tiers::block_cache::{self, Lacking};
+use crate::lower_tiers::block_cache::{self, MissingBlocks};
 use shale_nvm::NvmError;
 use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
@@ -38,7 +38,7 @@ pub(crate) enum Stop {
     /// Inode numbers for this directory are needed first.
     Inodes(u64),
     /// Blocks below NVM are needed first.
-    Blocks(Lacking),
+    Blocks(MissingBlocks),
     /// The change takes rights from this file that a record of content cannot take away: these
     /// mode bits, and a capability if it has one. They have to go before.
     Rights(u64, u32),

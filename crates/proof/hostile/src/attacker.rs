@@ -8,10 +8,10 @@ use shale_format::record::{
     CreateBody, FallocateBody, Kind, LinkBody, RecordHeader, RenameBody, SetAttrBody, StealBody,
     XattrBody,
 };
-use shale_nvm::{Access, Map, Piece, View};
+use shale_nvm::{Access, Map, MappedRegion, Piece};
 use shale_proto::message::{Attached, PROTO_VERSION};
 use shale_proto::shared_pages::{client_page, daemon_page};
-use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request};
+use shale_proto::{Channel, InProcess, LeaseMode, LeaseRequestMode, Reply, Request};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use zerocopy::{FromZeros, IntoBytes};
@@ -240,7 +240,7 @@ impl Attacker {
         self.ask(Request::Lease {
             ino: ino.0,
             mode,
-            insist: Insist::Yes,
+            insist: LeaseRequestMode::Revoke,
         })
     }
 
@@ -262,7 +262,7 @@ impl Attacker {
         self.numbers.pop().unwrap()
     }
 
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &MappedRegion {
         &self.log
     }
 

@@ -173,7 +173,7 @@ fn stopped(scene: &Scene<'_>) -> (Attacker, Reply) {
     let begun = std::time::Instant::now();
     b.take(ino);
     assert!(begun.elapsed().as_secs() < 5, "bounded");
-    let noted = shale_nvm::View::load_u32(&a.daemon_page, 128);
+    let noted = shale_nvm::MappedRegion::load_u32(&a.daemon_page, 128);
     assert_eq!(noted, state::EVICTED);
     a.append(write(ino, 0, b"late"));
     let reply = a.digest();

@@ -3,7 +3,7 @@
 use super::attacker::{Attacker, Raw, create, truncate, write};
 use super::{Case, Scene, either, harmless, refused};
 use shale_format::record::{Kind, RecordHeader, flag};
-use shale_nvm::View;
+use shale_nvm::MappedRegion;
 use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
 use zerocopy::IntoBytes;
@@ -51,7 +51,7 @@ fn of_another_log(scene: &Scene<'_>) -> (Attacker, Reply) {
     }
     let pos = b.put(write(ino, 0, b"evil"));
     let mut bytes = vec![0; (b.head - pos) as usize];
-    View::load(b.view(), b.byte(pos), &mut bytes);
+    MappedRegion::load(b.view(), b.byte(pos), &mut bytes);
     assert_eq!(pos, a.head);
     a.log.store(a.byte(pos), &bytes);
     a.commit_at(b.head);

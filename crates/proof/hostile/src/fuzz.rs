@@ -7,8 +7,8 @@ use super::attacker::*;
 use super::stage::Stage;
 use shale_bench::chance::Chance;
 use shale_format::record::{RecordHeader, flag};
-use shale_nvm::View;
-use shale_proto::{Insist, LeaseMode, Reply, Request};
+use shale_nvm::MappedRegion;
+use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -192,7 +192,7 @@ fn prepare(a: &mut Attacker, stage: &Stage, tag: String) -> Names {
         a.ask(Request::Lease {
             ino,
             mode: LeaseMode::Exclusive,
-            insist: Insist::Yes,
+            insist: LeaseRequestMode::Revoke,
         });
     }
     names.fresh = (0..12).map(|_| a.number()).collect();
@@ -232,7 +232,7 @@ fn log(stage: &Stage, seed: u64) {
     for _ in 0..r.below(3) {
         let at = a.byte(r.below(a.head));
         let mut byte = [0];
-        View::load(a.view(), at, &mut byte);
+        MappedRegion::load(a.view(), at, &mut byte);
         a.log.store(at, &[byte[0] ^ 1 << r.below(8)]);
     }
     a.commit();
@@ -272,7 +272,12 @@ fn messages(stage: &Stage, seed: u64) {
             7 => Request::Lease {
                 ino: n,
                 mode: r.of(&[LeaseMode::Shared, LeaseMode::Exclusive]),
-                insist: r.of(&[Insist::No, Insist::Yes, Insist::Hold, Insist::Yield]),
+                insist: r.of(&[
+                    LeaseRequestMode::Try,
+                    LeaseRequestMode::Revoke,
+                    LeaseRequestMode::RevokeAndHold,
+                    LeaseRequestMode::RevokeOrDefer,
+                ]),
             },
             8 => Request::Unlease { ino: n },
             9 => Request::Map {

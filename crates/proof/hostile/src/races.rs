@@ -78,7 +78,7 @@ fn header(scene: &Scene<'_>, field: usize, evil: [u8; 4]) -> (Attacker, Reply) {
     let pos = a.append(write(ino, 0, &[1; 500]));
     let at = a.byte(pos) + field;
     let mut good = [0; 4];
-    shale_nvm::View::load(a.view(), at, &mut good);
+    shale_nvm::MappedRegion::load(a.view(), at, &mut good);
     let reply = while_flipping(&mut a, at, (&good, &evil), Attacker::digest);
     let found = scene.stage.content(ino).unwrap_or_default();
     assert!(found.is_empty() || found == [1; 500]);

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::cut::{Choice, MediaRules};
 use crate::replay::Replay;
 use shale_nvm::counters::Path;
-use shale_nvm::{Event, Recorder, Sink, StoreKind, View};
+use shale_nvm::{Event, MappedRegion, Recorder, Sink, StoreKind};
 use shale_sys::threads::thread_pointer;
 
 thread_local! {
@@ -184,7 +184,7 @@ impl Medium {
 
     /// Compares a mapping of this medium with what was recorded: a difference is a
     /// store that went past the recorder.
-    pub fn verify_shadow(&self, view: &View) -> Option<Difference> {
+    pub fn verify_shadow(&self, view: &MappedRegion) -> Option<Difference> {
         const CHUNK_BYTES: usize = 64 << 10;
         let state = self.recording.state.lock();
         let tape = &state.media[self.index];

@@ -12,7 +12,7 @@ use shale_format::limits::{
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, TAIL_AT, slot_state};
 use shale_format::record::RecordHeader;
 use shale_format::superblock::{LOG_TABLE_BLOCK, LOG_TABLE_BLOCKS, Superblock};
-use shale_nvm::{Path, View};
+use shale_nvm::{MappedRegion, Path};
 use shale_oplog::{Op, Scan};
 
 /// No log comes near it; positions above would overflow.
@@ -77,7 +77,7 @@ impl Checker<'_> {
         }
     }
 
-    fn check_log_file(&mut self, number: u32, slot: &LogSlot, view: &View) {
+    fn check_log_file(&mut self, number: u32, slot: &LogSlot, view: &MappedRegion) {
         let object = Object::Log(number);
         let ring = slot.ring_bytes;
         let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&ring)
@@ -127,7 +127,7 @@ impl Checker<'_> {
     }
 
     /// Counts what waits and looks at what is behind the end.
-    fn check_records(&mut self, object: Object, slot: &LogSlot, view: &View) {
+    fn check_records(&mut self, object: Object, slot: &LogSlot, view: &MappedRegion) {
         let from = LogPos(slot.digested);
         let limit = LogPos(slot.digested + slot.ring_bytes);
         let mut scan = Scan::new(view, slot.salt, slot.ring_bytes, from).until(limit);
@@ -164,7 +164,7 @@ pub(super) fn mend(
     number: u32,
     slot: &LogSlot,
     sb: &Superblock,
-    view: &View,
+    view: &MappedRegion,
 ) -> Vec<(String, bool)> {
     let mut done = Vec::new();
     let found = LogHeader::decode(&view.load_array::<{ LogHeader::BYTES }>(0)).ok();
@@ -234,7 +234,7 @@ pub(super) fn unusable(
 
 /// Position of the first record that seems to lie behind the end `head` of a log, as
 /// far as one record can reach.
-fn record_behind(view: &View, ring: u64, head: u64, limit: u64) -> Option<u64> {
+fn record_behind(view: &MappedRegion, ring: u64, head: u64, limit: u64) -> Option<u64> {
     let step = RECORD_ALIGN as u64;
     let end = limit.min(head + RECORD_BYTES_MAX as u64 + step);
     let mut pos = head + step;

@@ -7,10 +7,10 @@
 use crate::coherence::barrier::Barrier;
 use crate::coherence::lease_table::LeaseHook;
 use crate::config::DaemonConfig;
-use crate::connections::attach::Asker;
-use crate::connections::client::{Fate, Reach};
+use crate::connections::attach::Requester;
+use crate::connections::client::{ClientState, Transport};
 use crate::connections::connection::Connection;
-use crate::connections::credentials::Person;
+use crate::connections::credentials::Credentials;
 use crate::connections::limits::Limits;
 use crate::connections::listen::Connections;
 use crate::device_manager::DeviceReport;
@@ -21,7 +21,7 @@ use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::services::Services;
 use crate::stats::Observer;
 use crate::stats::Status;
-use crate::tiering::{Holding, MigrateProgress, Of, PinReport, Speed};
+use crate::tiering::{DeviceUsage, MigrateProgress, Of, PinReport, Speed};
 use parking_lot::Mutex;
 use shale_format::TierId;
 use shale_format::log::RING_AT;
@@ -138,22 +138,22 @@ impl Daemon {
     pub fn attach_in_process(&self, uid: u32) -> Arc<dyn Handler> {
         Arc::new(Connection::new(
             self.services.clone(),
-            Asker::in_process(uid),
+            Requester::in_process(uid),
         ))
     }
 
     /// A connection for a client in this process that is trusted no more than one of another
     /// process which runs as `uid` and `groups`: for tests of what such a client can do.
     pub fn attach_as(&self, uid: u32, groups: &[u32]) -> Arc<dyn Handler> {
-        let asker = Asker {
-            reach: Reach::Socket,
+        let requester = Requester {
+            transport: Transport::Socket,
             pid: std::process::id() as i32,
-            person: Person {
+            person: Credentials {
                 uid,
                 groups: groups.to_vec(),
             },
         };
-        Arc::new(Connection::new(self.services.clone(), asker))
+        Arc::new(Connection::new(self.services.clone(), requester))
     }
 
     /// Listens at `socket` for clients of other processes.
@@ -245,7 +245,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The structure is damaged.
-    pub fn holdings(&self) -> Result<Vec<Holding>> {
+    pub fn holdings(&self) -> Result<Vec<DeviceUsage>> {
         Ok(self.services.tiering.holdings()?)
     }
 
@@ -369,7 +369,7 @@ impl Daemon {
         let clients = self.services.clients.snapshot();
         let others: Vec<_> = clients
             .into_iter()
-            .filter(|c| c.reach == Reach::Socket)
+            .filter(|c| c.transport == Transport::Socket)
             .collect();
         for client in &others {
             self.services
@@ -399,7 +399,7 @@ impl Daemon {
         for client in self.services.clients.snapshot() {
             self.services.grace.wait(std::slice::from_ref(&client));
             let gone = self.services.attach.detach(&client);
-            let stuck = matches!(*client.fate.lock(), Fate::Stuck(_));
+            let stuck = matches!(*client.client_state.lock(), ClientState::Stuck(_));
             match gone {
                 Err(halt) => kept.push(format!("client {}: {halt}", client.id)),
                 Ok(()) if stuck => kept.push(client.log_path.display().to_string()),

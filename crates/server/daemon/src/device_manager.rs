@@ -8,7 +8,7 @@
 //! A device is emptied by the thread that migrates (`tiering::evacuation`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
-use crate::coherence::digest_stop::Halt;
+use crate::coherence::digest_stop::DigestStop;
 use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::clients::Clients;
 use crate::digest_scheduler::DigestScheduler;
@@ -267,7 +267,7 @@ impl DeviceManager {
         }
         for client in self.clients.snapshot() {
             match self.digests.digest_to(&client, client.published().pos().0) {
-                Ok(()) | Err(Halt::Refused(_)) => {}
+                Ok(()) | Err(DigestStop::Rejected(_)) => {}
                 Err(why) => return Err(format!("of process {} {why}", client.pid)),
             }
         }

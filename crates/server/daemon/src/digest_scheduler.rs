@@ -15,15 +15,15 @@
 //! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it set aside, its log waits and is tried again.
 
-use crate::coherence::digest_stop::{Halt, digest_to};
+use crate::coherence::digest_stop::{DigestStop, digest_to};
 use crate::coherence::fence::{Fence, is_over};
 use crate::coherence::lease_manager::{LeaseManager, LogFlusher};
 use crate::coherence::reclaimer::Reclaimer;
-use crate::connections::client::{Client, Fate, Work};
+use crate::connections::client::{Client, ClientState, Work};
 use crate::connections::clients::Clients;
 use crate::connections::digest_queue::Queue;
-use crate::connections::permissions::Rights;
-use crate::connections::write_accounting::Accounts;
+use crate::connections::permissions::RecordValidator;
+use crate::connections::write_accounting::WriteAccounting;
 use crate::space::{FreeSpace, SpaceCredits};
 use crate::tiering::{LogDigester, Tiering};
 use parking_lot::Mutex;
@@ -76,7 +76,7 @@ pub(crate) struct Parts {
     pub(crate) leases: Arc<LeaseManager>,
     pub(crate) tiering: Arc<Tiering>,
     pub(crate) credits: Arc<SpaceCredits>,
-    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) accounts: Arc<WriteAccounting>,
     /// Percentage of a log at which its digest begins.
     pub(crate) digest_at_percent: u32,
 }
@@ -141,8 +141,8 @@ impl DigestScheduler {
     /// Digests a log up to `target`, or to what its client has published if that is less.
     ///
     /// # Errors
-    /// See [`Halt`].
-    pub(crate) fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt> {
+    /// See [`DigestStop`].
+    pub(crate) fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
         digest_to(client, target, |work, from, limit| {
             self.chunk(client, work, from, limit)
         })
@@ -190,7 +190,7 @@ impl DigestScheduler {
         work: &mut Work,
         from: LogPos,
         limit: LogPos,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), DigestStop> {
         let source = LogSource {
             bytes: &*client.log,
             salt: client.salt,
@@ -206,7 +206,8 @@ impl DigestScheduler {
             .lock_direct_writes(limit.0.saturating_sub(from.0));
         loop {
             let rule = direct.as_ref().map(|turn| turn.rule);
-            let rights = Rights::new(client, &self.parts.credits, &self.parts.leases, rule);
+            let rights =
+                RecordValidator::new(client, &self.parts.credits, &self.parts.leases, rule);
             let reader = self.parts.reclaimer.read();
             let done = match alone {
                 false => digester.chunk_of(space, &source, from, limit, &rights, Mode::Live),
@@ -255,7 +256,7 @@ impl DigestScheduler {
 
     /// Gives up a block below NVM that cannot be read, of which a record changes a part.
     fn gives_up(&self, error: &DigestError) -> bool {
-        if let DigestError::Lost { addr, .. } = error {
+        if let DigestError::Poisoned { addr, .. } = error {
             self.parts.tiering.bad_blocks.note(*addr, error);
             *self.totals.last_error.lock() = Some(error.to_string());
         }
@@ -269,7 +270,7 @@ impl DigestScheduler {
         from: LogPos,
         limit: LogPos,
         done: &ChunkDone,
-        rights: Rights<'_>,
+        rights: RecordValidator<'_>,
     ) {
         if done.upto > from {
             self.use_up(client, rights, done);
@@ -320,7 +321,7 @@ impl DigestScheduler {
     /// Takes numbers and blocks that digested records used out of the client's grant.
     /// The digester may have asked about records that the chunk did not reach in the end:
     /// what counts is what the volume has now.
-    fn use_up(&self, client: &Client, rights: Rights<'_>, done: &ChunkDone) {
+    fn use_up(&self, client: &Client, rights: RecordValidator<'_>, done: &ChunkDone) {
         let asked = rights.asked_inos();
         let _reader = self.parts.reclaimer.read();
         let view = self.parts.volume.view();
@@ -360,7 +361,7 @@ impl DigestScheduler {
         }
     }
 
-    fn short(&self, client: &Client, error: &DigestError) -> Halt {
+    fn short(&self, client: &Client, error: &DigestError) -> DigestStop {
         let why = error.to_string();
         tracing::error!(
             client = client.id,
@@ -368,7 +369,7 @@ impl DigestScheduler {
             "digest waits for space: {why}"
         );
         *self.totals.last_error.lock() = Some(why.clone());
-        Halt::Short(why)
+        DigestStop::NoSpace(why)
     }
 
     fn stuck(&self, client: &Client, error: &DigestError) {
@@ -379,7 +380,7 @@ impl DigestScheduler {
             "digest stops, the log is kept: {why}"
         );
         *self.totals.last_error.lock() = Some(why.clone());
-        *client.fate.lock() = Fate::Stuck(why);
+        *client.client_state.lock() = ClientState::Stuck(why);
     }
 }
 
@@ -394,7 +395,7 @@ impl LogDigester for DigestScheduler {
 }
 
 impl LogFlusher for DigestScheduler {
-    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt> {
+    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
         DigestScheduler::digest_to(self, client, target)
     }
 }

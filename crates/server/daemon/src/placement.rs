@@ -13,7 +13,7 @@ pub const PARTS_MAX: usize = 100;
 
 /// Part of a file that lies in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WherePart {
+pub struct PlacementPart {
     /// First byte in the file.
     pub offset: u64,
     /// Bytes.
@@ -38,7 +38,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The volume is damaged.
-    pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<WherePart>> {
+    pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<PlacementPart>> {
         let services = self.services();
         let _reader = services.reclaimer.read();
         let view = services.volume.view();
@@ -70,7 +70,7 @@ impl Daemon {
                 };
                 let info = zone.and_then(|z| zones[tier as usize - 1].get(z as usize));
                 let blocks = left.min(all - done);
-                parts.push(WherePart {
+                parts.push(PlacementPart {
                     offset: (e.file_block + done) * BLOCK_BYTES as u64,
                     bytes: blocks * BLOCK_BYTES as u64,
                     tier: format!("{tier:?}").to_lowercase(),

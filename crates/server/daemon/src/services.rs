@@ -1,7 +1,7 @@
 //! The services of a running daemon, and what is known of it since its start.
 //!
 //! Lock order: the log table's (`attach`), then a client's `work`, then the volume's transaction, then those of
-//! [`Clients`], then a client's `grants` and `fate`, then the leaves (credits,
+//! [`Clients`], then a client's `grants` and `client_state`, then the leaves (credits,
 //! leases, queue, reclaimer). None is held while calls are waited for.
 
 use crate::coherence::barrier::Barrier;
@@ -18,7 +18,7 @@ use crate::connections::clients::Clients;
 use crate::connections::digest_queue::Queue;
 use crate::connections::direct_mappings::{DirectMappings, Mappings};
 use crate::connections::limits::RateLimits;
-use crate::connections::write_accounting::Accounts;
+use crate::connections::write_accounting::WriteAccounting;
 use crate::device_manager::DeviceManager;
 use crate::digest_scheduler::{self, DigestScheduler};
 use crate::opening::Opened;
@@ -57,7 +57,7 @@ pub(crate) struct Services {
     pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) digests: Arc<DigestScheduler>,
     pub(crate) rates: Sampler,
-    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) accounts: Arc<WriteAccounting>,
     pub(crate) limits: Arc<RateLimits>,
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) tiering: Arc<Tiering>,
@@ -86,7 +86,7 @@ struct Base {
     fence: Arc<Fence>,
     grace: Arc<GracePeriods>,
     reclaimer: Arc<Reclaimer>,
-    accounts: Arc<Accounts>,
+    accounts: Arc<WriteAccounting>,
     mappings: Arc<Mappings>,
     credits: Arc<SpaceCredits>,
     digester: Arc<Digester>,
@@ -117,7 +117,7 @@ impl Base {
         let grace = Arc::new(grace);
         let reclaimer = Reclaimer::new(volume.clone(), clients.clone(), grace.clone(), readers);
         Self {
-            accounts: Arc::new(Accounts::new(clients.clone())),
+            accounts: Arc::new(WriteAccounting::new(clients.clone())),
             volume,
             clients,
             queue,

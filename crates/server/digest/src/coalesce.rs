@@ -2,7 +2,7 @@
 //! bytes come from, which of its entries change.
 //!
 //! Records are taken in order. Each sees the volume as the records before left it
-//! (`Net` over [`Image`]), is checked against that, then changes it. What records undo
+//! (`Coalesced` over [`Image`]), is checked against that, then changes it. What records undo
 //! never shows: an inode made and freed leaves a tombstone, a slot that is as it was is
 //! no change, overwritten bytes have no piece. Nothing here writes.
 //!
@@ -93,7 +93,7 @@ pub struct Slot {
 
 /// The net effect on the entries of one directory.
 #[derive(Clone, Debug, Default)]
-pub struct DirNet {
+pub struct DirDelta {
     /// Keys that were looked at.
     pub slots: BTreeMap<DirKey, Slot>,
     groups: HashSet<DirKey>,
@@ -160,7 +160,7 @@ impl Marks {
 
 /// The net effect on the extended attributes of one inode.
 #[derive(Clone, Debug)]
-pub struct XattrNet {
+pub struct XattrDelta {
     /// All attributes afterwards.
     pub now: Xattrs,
     /// The record that changed each name last.
@@ -169,7 +169,7 @@ pub struct XattrNet {
 
 /// The net effect on one inode number.
 #[derive(Clone, Debug)]
-pub struct InodeNet {
+pub struct InodeDelta {
     /// In the volume.
     pub base: Option<Inode>,
     /// After the records so far: attributes, size and count of names are right, roots
@@ -181,16 +181,16 @@ pub struct InodeNet {
     /// Content of a file, target of a symbolic link.
     pub content: Content,
     /// Entries of a directory.
-    pub dir: DirNet,
+    pub dir: DirDelta,
     /// Entries of the directory `base`, when `now` is another inode.
-    pub base_dir: DirNet,
+    pub base_dir: DirDelta,
     /// Extended attributes, if one changed.
-    pub xattrs: Option<XattrNet>,
+    pub xattrs: Option<XattrDelta>,
     /// Who set what.
     pub marks: Marks,
 }
 
-impl InodeNet {
+impl InodeDelta {
     /// The inode in the volume whose content `now` goes on with.
     pub fn continued(&self) -> Option<&Inode> {
         self.base.as_ref().filter(|_| !self.fresh)
@@ -203,11 +203,11 @@ impl InodeNet {
 }
 
 /// The net effect of a run of records.
-pub struct Net<'a> {
+pub struct Coalesced<'a> {
     pub(crate) image: &'a dyn Image,
     pub(crate) authority: &'a dyn Authority,
     /// By number, also those that were only looked at.
-    pub inodes: BTreeMap<Ino, InodeNet>,
+    pub inodes: BTreeMap<Ino, InodeDelta>,
     /// Stolen blocks by raw address, with the record that named them.
     pub stolen: Ranges<u32>,
     /// Granted numbers that were used, also for inodes that are gone again.
@@ -218,7 +218,7 @@ pub struct Net<'a> {
     acls: RefCell<HashMap<Ino, Option<Acl>>>,
 }
 
-impl<'a> Net<'a> {
+impl<'a> Coalesced<'a> {
     /// Nothing yet.
     pub fn new(image: &'a dyn Image, authority: &'a dyn Authority) -> Self {
         Self {
@@ -233,19 +233,19 @@ impl<'a> Net<'a> {
     }
 
     /// What is known of a number.
-    pub(crate) fn slot(&mut self, ino: Ino) -> Step<&mut InodeNet> {
+    pub(crate) fn slot(&mut self, ino: Ino) -> Step<&mut InodeDelta> {
         use std::collections::btree_map::Entry::{Occupied, Vacant};
         match self.inodes.entry(ino) {
             Occupied(o) => Ok(o.into_mut()),
             Vacant(v) => {
                 let base = self.image.inode(ino)?;
-                Ok(v.insert(InodeNet {
+                Ok(v.insert(InodeDelta {
                     base,
                     now: base,
                     fresh: false,
                     content: Content::default(),
-                    dir: DirNet::default(),
-                    base_dir: DirNet::default(),
+                    dir: DirDelta::default(),
+                    base_dir: DirDelta::default(),
                     xattrs: None,
                     marks: Marks::NONE,
                 }))
@@ -358,7 +358,12 @@ impl<'a> Net<'a> {
     }
 
     /// The slot of `name` with number `twin`, with all of its group known.
-    pub(crate) fn entry(&mut self, dir: Ino, name: &[u8], twin: u8) -> Step<(DirKey, &mut DirNet)> {
+    pub(crate) fn entry(
+        &mut self,
+        dir: Ino,
+        name: &[u8],
+        twin: u8,
+    ) -> Step<(DirKey, &mut DirDelta)> {
         need(
             u64::from(twin) < DirKey::COLLISIONS,
             "the number among equal hashes is above 63",
@@ -436,7 +441,7 @@ impl<'a> Net<'a> {
             net.base_dir = std::mem::take(&mut net.dir);
         }
         net.now = None;
-        net.dir = DirNet::default();
+        net.dir = DirDelta::default();
         net.content = Content::default();
         net.xattrs = None;
         let freed = match (net.base.is_some(), net.marks.freed) {

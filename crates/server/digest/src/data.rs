@@ -33,8 +33,8 @@ const ROW_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BUFFER_BYTES.is_multiple_of(BLOCK_BYTES));
 
-/// New blocks of a plan. Until [`Placed::keep`] they go back when it is dropped.
-pub(crate) struct Placed<'v> {
+/// New blocks of a plan. Until [`Allocation::keep`] they go back when it is dropped.
+pub(crate) struct Allocation<'v> {
     volume: &'v Volume,
     runs: Vec<Run>,
     /// For each inode of the plan the extents of its new blocks, ascending.
@@ -43,7 +43,7 @@ pub(crate) struct Placed<'v> {
     pub below: Vec<(Ino, Run)>,
 }
 
-impl Placed<'_> {
+impl Allocation<'_> {
     /// Allocates the large runs of a plan below NVM, as far as there is space: the beginning of each.
     fn place_directly(&mut self, plan: &Plan, rule: DirectPlacement) -> Result<(), DigestError> {
         let DirectPlacement { tier, .. } = rule;
@@ -95,7 +95,7 @@ impl Placed<'_> {
     }
 }
 
-impl Drop for Placed<'_> {
+impl Drop for Allocation<'_> {
     fn drop(&mut self) {
         for &run in &self.runs {
             self.volume.give_back(run);
@@ -104,12 +104,12 @@ impl Drop for Placed<'_> {
 }
 
 /// Hands out blocks of allocated runs one after the other.
-struct Carver {
+struct RunSplitter {
     runs: std::vec::IntoIter<Run>,
     rest: Option<Run>,
 }
 
-impl Carver {
+impl RunSplitter {
     fn new(runs: Vec<Run>) -> Self {
         let (runs, rest) = (runs.into_iter(), None);
         Self { runs, rest }
@@ -165,8 +165,8 @@ pub(crate) fn allocate<'v>(
     volume: &'v Volume,
     plan: &Plan,
     rule: Option<DirectPlacement>,
-) -> Result<Placed<'v>, DigestError> {
-    let mut placed = Placed {
+) -> Result<Allocation<'v>, DigestError> {
+    let mut placed = Allocation {
         volume,
         runs: Vec::new(),
         extents: vec![Vec::new(); plan.inodes.len()],
@@ -184,7 +184,7 @@ pub(crate) fn allocate<'v>(
             if copy.hint.is_some() && blocks > 0 {
                 let runs = volume.allocate(blocks, copy.hint)?;
                 placed.runs.extend_from_slice(&runs);
-                Carver::new(runs).extents(at, blocks, 0, extents);
+                RunSplitter::new(runs).extents(at, blocks, 0, extents);
             } else {
                 together += blocks;
             }
@@ -196,7 +196,7 @@ pub(crate) fn allocate<'v>(
         blocks => volume.allocate(blocks, None)?,
     };
     placed.runs.extend_from_slice(&runs);
-    let mut carver = Carver::new(runs);
+    let mut carver = RunSplitter::new(runs);
     let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);
     for ((inode, extents), &below) in all {
         for copy in inode.file.copies.iter().filter(|c| c.hint.is_none()) {
@@ -221,7 +221,7 @@ pub(crate) fn write(
     log: &LogSource<'_>,
     items: &[Item],
     plan: &Plan,
-    placed: &Placed<'_>,
+    placed: &Allocation<'_>,
 ) -> Result<(), DigestError> {
     let view = volume.view();
     let mut writer = Writer {
@@ -231,7 +231,7 @@ pub(crate) fn write(
         log,
         items,
         buffer: vec![0; BUFFER_BYTES].into(),
-        row: Row::default(),
+        row: SequentialWriter::default(),
         leaf: KeptLeaf::default(),
         last: Vec::new(),
     };
@@ -260,12 +260,12 @@ pub(crate) fn write(
 
 /// Bytes for blocks below NVM that follow one another in one zone.
 #[derive(Default)]
-struct Row {
+struct SequentialWriter {
     at: Option<BlockAddr>,
     bytes: Vec<u8>,
 }
 
-impl Row {
+impl SequentialWriter {
     /// Adds whole blocks; what they do not follow is written first.
     fn push(&mut self, volume: &Volume, addr: BlockAddr, blocks: &[u8]) -> Result<(), VolumeError> {
         let end = |at: BlockAddr| at.plus(self.bytes.len() as u64 / BLOCK);
@@ -302,7 +302,7 @@ struct Writer<'a> {
     log: &'a LogSource<'a>,
     items: &'a [Item],
     buffer: Box<[u8]>,
-    row: Row,
+    row: SequentialWriter,
     leaf: KeptLeaf,
     /// Last blocks that lie below NVM.
     last: Vec<(Ino, BlockAddr, Vec<u8>)>,

@@ -5,7 +5,7 @@
 //! low costs a second try with fewer records, one that is too high a smaller chunk:
 //! neither is wrong.
 
-use super::coalesce::InodeNet;
+use super::coalesce::InodeDelta;
 use super::image::Image;
 use super::plan::InodePlan;
 use shale_format::Ino;
@@ -42,7 +42,7 @@ impl Estimate {
         &mut self,
         image: &dyn Image,
         plan: &InodePlan,
-        net: &InodeNet,
+        net: &InodeDelta,
     ) -> Result<()> {
         if self.in_place(image, plan.ino, net)? {
             self.slots += 1;
@@ -71,7 +71,7 @@ impl Estimate {
 
     /// Whether the slot is in a block of the inode file that the volume has: all others
     /// are written whole, to new blocks.
-    fn in_place(&mut self, image: &dyn Image, ino: Ino, net: &InodeNet) -> Result<bool> {
+    fn in_place(&mut self, image: &dyn Image, ino: Ino, net: &InodeDelta) -> Result<bool> {
         if net.base.is_some() {
             return Ok(true);
         }

@@ -2,7 +2,7 @@
 //! what the records before left, then takes effect on the net.
 
 use super::authority::Act;
-use super::coalesce::{At, NOBODY, Net, Step, Stop, XattrNet, bad, need};
+use super::coalesce::{At, Coalesced, NOBODY, Step, Stop, XattrDelta, bad, need};
 use super::content::{BLOCK, Content, Shift};
 use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
@@ -49,7 +49,7 @@ enum ContentChange {
     Any,
 }
 
-impl Net<'_> {
+impl Coalesced<'_> {
     /// A regular file whose content the record may change.
     fn file(&mut self, at: &At, change: ContentChange) -> Step<Inode> {
         let i = self.inode(Ino(at.header.ino))?;
@@ -106,7 +106,7 @@ impl Net<'_> {
                 _ => Default::default(),
             };
             let by = Default::default();
-            net.xattrs = Some(XattrNet { now, by });
+            net.xattrs = Some(XattrDelta { now, by });
         }
         Ok(())
     }

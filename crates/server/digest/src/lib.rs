@@ -50,8 +50,8 @@ pub use stats::DigestStats;
 use crate::tail_block_cache::TailBlockCache;
 use image::ChunkImage;
 use parking_lot::RwLock;
-use poison::GivenUp;
-use scan::{Batch, Most};
+use poison::AbandonedBlocks;
+use scan::{BatchLimits, RecordBatch};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos, TxId};
 use shale_sys::{failpoints, mutants};
@@ -75,7 +75,7 @@ pub enum DigestError {
     },
     /// A block below NVM of which a part stays cannot be read. [`Digester::give_up`] lets the chunk go on.
     #[error("block {} of inode {} cannot be read, so a change of a part of it is lost: {why}", at.0, ino.0)]
-    Lost {
+    Poisoned {
         /// The inode.
         ino: Ino,
         /// The block of the file.
@@ -145,7 +145,7 @@ pub struct ChunkDone {
 
 impl ChunkDone {
     /// Nothing was digested: the first transaction of the batch must not be.
-    fn refused(batch: &Batch, from: LogPos, why: String) -> Self {
+    fn refused(batch: &RecordBatch, from: LogPos, why: String) -> Self {
         let header = batch.items.first().map(|i| &i.header);
         Self {
             upto: from,
@@ -179,7 +179,7 @@ pub struct Digester {
     /// Records to read for the next chunk: as many as fitted the journal when a chunk
     /// had to be cut, slowly more after that. Only a guess that saves planning twice.
     records: AtomicUsize,
-    given_up: GivenUp,
+    given_up: AbandonedBlocks,
     tail_blocks: TailBlockCache,
 }
 
@@ -196,7 +196,7 @@ impl Digester {
             bounds,
             turns: RwLock::new(()),
             records: AtomicUsize::new(bounds.records_max),
-            given_up: GivenUp::default(),
+            given_up: AbandonedBlocks::default(),
             tail_blocks: TailBlockCache::default(),
         }
     }
@@ -293,8 +293,8 @@ impl Digester {
         from: LogPos,
         limit: LogPos,
         mode: Mode,
-    ) -> Batch {
-        let most = Most {
+    ) -> RecordBatch {
+        let most = BatchLimits {
             records: self.guess().min(self.bounds.records_max),
             reserved,
             bytes: self.bounds.bytes_max,
@@ -314,7 +314,7 @@ impl Digester {
     fn any_chunk(
         &self,
         log: &LogSource<'_>,
-        batch: &Batch,
+        batch: &RecordBatch,
         from: LogPos,
         authority: &dyn Authority,
     ) -> Result<ChunkDone, DigestError> {
@@ -365,7 +365,7 @@ impl Digester {
     /// must not be digested, or as are enough work.
     fn plan(
         &self,
-        batch: &Batch,
+        batch: &RecordBatch,
         mut records: usize,
         authority: &dyn Authority,
     ) -> Result<(Plan, usize, Option<Refused>), DigestError> {
@@ -388,7 +388,7 @@ impl Digester {
     fn attempt(
         &self,
         log: &LogSource<'_>,
-        batch: &Batch,
+        batch: &RecordBatch,
         records: usize,
         from: LogPos,
         authority: &dyn Authority,

@@ -2,7 +2,7 @@
 //! against the tree as the records before left it, then takes effect on the net.
 
 use super::authority::Act;
-use super::coalesce::{At, Entry, Net, Step, bad, need};
+use super::coalesce::{At, Coalesced, Entry, Step, bad, need};
 use super::content::BLOCK;
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, target_checksum, time};
@@ -71,7 +71,7 @@ struct Move<'r> {
     body: &'r RenameBody,
 }
 
-impl Net<'_> {
+impl Coalesced<'_> {
     /// `Create`: an inode and its first name; no directory and no name: `O_TMPFILE`.
     pub(crate) fn create(
         &mut self,

@@ -2,7 +2,7 @@
 //! [`super::data`] and [`super::apply`] carry out with nothing left to decide.
 
 use super::authority::Authority;
-use super::coalesce::{At, DirNet, Entry, InodeNet, NOBODY, Net, Step, Stop, bad};
+use super::coalesce::{At, Coalesced, DirDelta, Entry, InodeDelta, NOBODY, Step, Stop, bad};
 use super::estimate::Estimate;
 use super::image::Image;
 use super::layout::{self, FilePlan};
@@ -177,7 +177,7 @@ pub fn plan(
     image: &dyn Image,
     authority: &dyn Authority,
 ) -> Result<Plan, PlanError> {
-    let mut net = Net::new(image, authority);
+    let mut net = Coalesced::new(image, authority);
     let (mut chain, mut credit) = (0, authority.credit());
     for (n, item) in items.iter().enumerate() {
         let taken = spend_credit(&mut credit, item).and_then(|()| take(&mut net, n as u32, item));
@@ -222,7 +222,7 @@ fn reserved(item: &Item) -> u64 {
 }
 
 /// Takes one record into the net.
-fn take(net: &mut Net<'_>, index: u32, item: &Item) -> Step<()> {
+fn take(net: &mut Coalesced<'_>, index: u32, item: &Item) -> Step<()> {
     let header = item.header;
     let at = &At { index, header };
     match &item.op {
@@ -262,9 +262,9 @@ impl Count {
     }
 }
 
-fn decide(net: Net<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
+fn decide(net: Coalesced<'_>, items: &[Item]) -> Result<Plan, VolumeError> {
     let mut count = Count(vec![false; items.len()]);
-    let gone = |ino: &&Ino| net.inodes.get(ino).is_some_and(InodeNet::vanished);
+    let gone = |ino: &&Ino| net.inodes.get(ino).is_some_and(InodeDelta::vanished);
     let mut vanished: Vec<Ino> = net.created.iter().filter(gone).copied().collect();
     vanished.sort_unstable();
     vanished.dedup();
@@ -360,7 +360,7 @@ fn tally(plan: &mut Plan, items: &[Item], count: &Count) {
 fn inode_plan(
     image: &dyn Image,
     ino: Ino,
-    net: &InodeNet,
+    net: &InodeDelta,
     count: &mut Count,
 ) -> Result<Option<InodePlan>, VolumeError> {
     let wipe = net.base.is_some() && (net.fresh || net.now.is_none());
@@ -404,7 +404,7 @@ fn inode_plan(
 }
 
 /// Whether anything of an inode that stays the same one changes.
-fn changed(net: &InodeNet) -> bool {
+fn changed(net: &InodeDelta) -> bool {
     net.fresh
         || net.marks.all().iter().any(|&m| m != NOBODY)
         || !net.content.is_empty()
@@ -412,7 +412,7 @@ fn changed(net: &InodeNet) -> bool {
         || net.dir.slots.values().any(|s| s.base != s.now)
 }
 
-fn entries(dir: &DirNet, count: &mut Count) -> Vec<(DirKey, EntryChange)> {
+fn entries(dir: &DirDelta, count: &mut Count) -> Vec<(DirKey, EntryChange)> {
     let mut changes = Vec::new();
     for (&key, slot) in &dir.slots {
         let change = match (&slot.base, &slot.now) {
@@ -435,7 +435,7 @@ fn entries(dir: &DirNet, count: &mut Count) -> Vec<(DirKey, EntryChange)> {
 }
 
 /// Removes what the volume still has in a directory that goes.
-fn entries_of_wiped(dir: &DirNet, count: &mut Count) -> Vec<(DirKey, EntryChange)> {
+fn entries_of_wiped(dir: &DirDelta, count: &mut Count) -> Vec<(DirKey, EntryChange)> {
     let mut changes = Vec::new();
     for (&key, slot) in &dir.slots {
         if let Some(base) = &slot.base {

@@ -25,13 +25,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Blocks of files that are given up, until what changes them is digested: where they lie, by inode and
 /// block.
 #[derive(Default)]
-pub(super) struct GivenUp(Mutex<BTreeMap<(u64, u64), BlockAddr>>);
+pub(super) struct AbandonedBlocks(Mutex<BTreeMap<(u64, u64), BlockAddr>>);
 
-impl GivenUp {
+impl AbandonedBlocks {
     /// Gives a block up. `false`: it was, or this is another error.
     pub(super) fn add(&self, error: &DigestError) -> bool {
         match error {
-            DigestError::Lost { ino, at, addr, .. } => {
+            DigestError::Poisoned { ino, at, addr, .. } => {
                 self.0.lock().insert((ino.0, at.0), *addr).is_none()
             }
             _ => false,
@@ -39,7 +39,11 @@ impl GivenUp {
     }
 
     /// Takes what is given up out of a plan. Gives the blocks, which are lost if the plan is carried out.
-    pub(super) fn take(&self, view: &View, plan: &mut Plan) -> Result<Vec<Lost>, VolumeError> {
+    pub(super) fn take(
+        &self,
+        view: &View,
+        plan: &mut Plan,
+    ) -> Result<Vec<PoisonedBlock>, VolumeError> {
         let mut lost = Vec::new();
         let mut given_up = self.0.lock();
         if given_up.is_empty() {
@@ -48,8 +52,8 @@ impl GivenUp {
         for inode in &mut plan.inodes {
             let ino = inode.ino.0;
             let mine = given_up.range((ino, 0)..=(ino, u64::MAX));
-            let mine: Vec<Lost> = mine
-                .map(|(&(_, at), &addr)| Lost { ino, at, addr })
+            let mine: Vec<PoisonedBlock> = mine
+                .map(|(&(_, at), &addr)| PoisonedBlock { ino, at, addr })
                 .collect();
             for block in mine {
                 if !block.is_there(view)? {
@@ -67,7 +71,7 @@ impl GivenUp {
         &self,
         volume: &Volume,
         tail_blocks: &TailBlockCache,
-        lost: &[Lost],
+        lost: &[PoisonedBlock],
     ) -> Result<(), VolumeError> {
         lost.iter().try_for_each(|l| {
             tail_blocks.forget(l.addr);
@@ -76,7 +80,7 @@ impl GivenUp {
     }
 
     /// The plan that these were taken out of is part of the volume.
-    pub(super) fn done(&self, lost: &[Lost]) {
+    pub(super) fn done(&self, lost: &[PoisonedBlock]) {
         for l in lost {
             self.0.lock().remove(&(l.ino, l.at));
         }
@@ -84,13 +88,13 @@ impl GivenUp {
 }
 
 /// A block of a file that is lost.
-pub(super) struct Lost {
+pub(super) struct PoisonedBlock {
     ino: u64,
     at: u64,
     addr: BlockAddr,
 }
 
-impl Lost {
+impl PoisonedBlock {
     /// Whether the file has it there still.
     fn is_there(&self, view: &View) -> Result<bool, VolumeError> {
         let Some(inode) = view.inode(Ino(self.ino))? else {
@@ -174,7 +178,7 @@ pub(super) fn read(
         let part = &mut into[done..done + n];
         let read = try_again(|| view.read_at(addr, from, part));
         read.map_err(|why| match why {
-            VolumeError::BadBlock { .. } | VolumeError::Lower(_) => DigestError::Lost {
+            VolumeError::BadBlock { .. } | VolumeError::Lower(_) => DigestError::Poisoned {
                 ino: Ino(inode.ino),
                 at: FileBlock(at.0 + from / BLOCK),
                 addr: addr.plus(from / BLOCK),

@@ -13,7 +13,7 @@ use shale_format::dirent::kind_of_mode;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::record::{RenameBody, flag};
 use shale_format::{BlockAddr, Ino, LogPos};
-use shale_oplog::{LogBytes, Op, Record, Scan};
+use shale_oplog::{LogReader, Op, Record, Scan};
 use shale_sys::mutants;
 use shale_volume::{Run, View};
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ const S_IFDIR: u32 = 0o040_000;
 #[derive(Clone, Copy)]
 pub struct LogSource<'a> {
     /// The file: header and ring.
-    pub bytes: &'a dyn LogBytes,
+    pub bytes: &'a dyn LogReader,
     /// Salt of the records' checksums, from the log table.
     pub salt: u64,
     /// Bytes of the ring, from the log table.
@@ -70,7 +70,7 @@ impl Default for Bounds {
 
 /// Where to stop reading a chunk, at the end of a transaction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Most {
+pub(crate) struct BatchLimits {
     /// Records.
     pub records: usize,
     /// Bytes of names and values.
@@ -84,9 +84,9 @@ pub(crate) struct Most {
 }
 
 #[cfg(test)]
-impl Most {
+impl BatchLimits {
     /// Everything there is.
-    pub const ANY: Most = Most {
+    pub const ANY: BatchLimits = BatchLimits {
         records: usize::MAX,
         bytes: usize::MAX,
         log_bytes: u64::MAX,
@@ -125,7 +125,7 @@ impl Sum {
         }
     }
 
-    fn is_full(&self, records: usize, most: &Most) -> bool {
+    fn is_full(&self, records: usize, most: &BatchLimits) -> bool {
         let slots = self.inodes.len() as u64 - self.fresh;
         records >= most.records
             || self.bytes >= most.bytes
@@ -135,7 +135,7 @@ impl Sum {
 }
 
 /// The records of one chunk.
-pub(crate) struct Batch {
+pub(crate) struct RecordBatch {
     pub items: Vec<Item>,
     /// Behind what was read.
     pub head: LogPos,
@@ -145,7 +145,7 @@ pub(crate) struct Batch {
     pub refused: Option<Refused>,
 }
 
-impl Batch {
+impl RecordBatch {
     /// Number of records of the longest run of whole transactions with at most `n`
     /// records; of the first transaction if that is longer. 0 if there is none.
     pub fn whole(&self, n: usize) -> usize {
@@ -223,10 +223,10 @@ pub(crate) fn gather(
     from: LogPos,
     limit: LogPos,
     mode: Mode,
-    most: &Most,
-) -> Batch {
+    most: &BatchLimits,
+) -> RecordBatch {
     let mut scan = scan(log, view, from, limit, mode);
-    let mut batch = Batch {
+    let mut batch = RecordBatch {
         items: Vec::new(),
         head: from,
         ended: false,

@@ -27,7 +27,7 @@
 use crate::encode::Part;
 use crate::error::OplogError;
 use crate::log::Log;
-use crate::ring::{Claim, Kept, Permit, Reservation, Ring};
+use crate::ring::{Claim, LogReservation, ParkedPermit, Reservation, Ring};
 use crate::write_record;
 use parking_lot::Mutex;
 use shale_format::LogPos;
@@ -154,20 +154,20 @@ impl Writer {
     /// # Panics
     /// If `bytes` is above [`Self::permit_bytes_max`].
     #[inline]
-    pub fn try_admit(&self, bytes: u64) -> Option<Permit<'_>> {
+    pub fn try_admit(&self, bytes: u64) -> Option<LogReservation<'_>> {
         self.ring.try_admit(bytes)
     }
 
-    /// Takes a permit up again that was put aside by [`Permit::keep`], once.
+    /// Takes a permit up again that was put aside by [`LogReservation::keep`], once.
     #[inline]
-    pub fn resume(&self, kept: Kept) -> Permit<'_> {
+    pub fn resume(&self, kept: ParkedPermit) -> LogReservation<'_> {
         self.ring.resume(kept)
     }
 
     /// As [`Self::try_admit`]; while there is no space it calls `make_space` again and
     /// again, which collects (see [`Self::set_tail`]), asks for a digest, and sleeps
     /// in [`Self::wait_for_space`] or in the answer.
-    pub fn admit(&self, bytes: u64, mut make_space: impl FnMut(u64)) -> Permit<'_> {
+    pub fn admit(&self, bytes: u64, mut make_space: impl FnMut(u64)) -> LogReservation<'_> {
         loop {
             if let Some(permit) = self.try_admit(bytes) {
                 return permit;
@@ -191,7 +191,7 @@ impl Writer {
     /// # Panics
     /// If the permit has less than [`Part::bytes`] left.
     #[inline]
-    pub fn append(&self, permit: &mut Permit<'_>, part: &mut Part<'_>) -> Appended {
+    pub fn append(&self, permit: &mut LogReservation<'_>, part: &mut Part<'_>) -> Appended {
         if write_record::needs_two_fences(part) {
             return self.append_chain(permit, std::slice::from_mut(part));
         }
@@ -214,7 +214,11 @@ impl Writer {
     ///
     /// # Panics
     /// If there is no part, or more than [`CHAIN_RECORDS_MAX`], or the permit has less left.
-    pub fn append_chain(&self, permit: &mut Permit<'_>, parts: &mut [Part<'_>]) -> Appended {
+    pub fn append_chain(
+        &self,
+        permit: &mut LogReservation<'_>,
+        parts: &mut [Part<'_>],
+    ) -> Appended {
         assert!(
             (1..=CHAIN_RECORDS_MAX).contains(&parts.len()),
             "chain of {} records",
@@ -231,7 +235,7 @@ impl Writer {
 
     /// Claims the next bytes of the ring, behind a pad where they would meet its end.
     #[inline]
-    fn claim(&self, permit: &mut Permit<'_>, bytes: u64) -> Claim {
+    fn claim(&self, permit: &mut LogReservation<'_>, bytes: u64) -> Claim {
         let Reservation { pads, claim } = self.ring.reserve(permit, bytes);
         if let Some((waste, middle)) = pads {
             self.pad(waste, middle);

@@ -13,7 +13,7 @@ use shale_format::record::{
     XattrBody,
 };
 use shale_format::{Ino, LogPos};
-use shale_nvm::View;
+use shale_nvm::MappedRegion;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Bytes of the longest body.
@@ -38,7 +38,7 @@ pub struct Part<'a> {
 /// Data that goes to blocks of the volume, and where.
 #[derive(Clone, Copy)]
 pub(crate) struct Stolen<'a> {
-    pub(crate) to: &'a View,
+    pub(crate) to: &'a MappedRegion,
     pub(crate) at: usize,
     pub(crate) data: &'a [u8],
 }
@@ -189,7 +189,7 @@ pub fn steal_data<'a>(
     ino: Ino,
     offset: u64,
     body: StealBody,
-    (to, at): (&'a View, usize),
+    (to, at): (&'a MappedRegion, usize),
     data: &'a [u8],
 ) -> Part<'a> {
     Part {

@@ -26,7 +26,7 @@ struct Holds {
 
 /// The hold of one request; dropped when its answer has been sent.
 #[must_use = "the hold ends when it is dropped"]
-pub struct Hold<'a> {
+pub struct TailPin<'a> {
     of: &'a InFlight,
     key: (LogPos, u64),
 }
@@ -35,12 +35,12 @@ impl InFlight {
     /// Holds back the tail at `from()`, which says the writer's `reserved` position. It
     /// is asked under the lock, so a tail computed before cannot be above a record
     /// that is reserved afterwards.
-    pub fn hold(&self, from: impl FnOnce() -> LogPos) -> Hold<'_> {
+    pub fn hold(&self, from: impl FnOnce() -> LogPos) -> TailPin<'_> {
         let mut holds = self.holds.lock();
         let key = (from(), holds.next);
         holds.next += 1;
         holds.all.insert(key);
-        Hold { of: self, key }
+        TailPin { of: self, key }
     }
 
     /// Position of the oldest hold.
@@ -55,14 +55,14 @@ impl InFlight {
     }
 }
 
-impl Hold<'_> {
+impl TailPin<'_> {
     /// The position that is held: not above the request's first record.
     pub fn pos(&self) -> LogPos {
         self.key.0
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for TailPin<'_> {
     fn drop(&mut self) {
         self.of.holds.lock().all.remove(&self.key);
     }

@@ -62,14 +62,14 @@ impl Place {
 
 /// What is known of the bytes from `start` up to `end`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct Interval {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) place: Place,
     pub(crate) record: LogPos,
 }
 
-impl Piece {
+impl Interval {
     /// Where its bytes are.
     #[inline(always)]
     pub(crate) fn source(&self) -> Source {
@@ -78,7 +78,7 @@ impl Piece {
 }
 
 /// What is in a slot that was never used.
-const NOTHING: Piece = Piece {
+const NOTHING: Interval = Interval {
     start: 0,
     end: 0,
     place: Place {
@@ -97,7 +97,7 @@ struct Chunk {
     len: usize,
     starts: [u64; CHUNK],
     slots: [u8; CHUNK],
-    pieces: Vec<Piece>,
+    pieces: Vec<Interval>,
 }
 
 impl Chunk {
@@ -123,17 +123,17 @@ impl Chunk {
     }
 
     #[inline]
-    fn get(&self, index: usize) -> Option<&Piece> {
+    fn get(&self, index: usize) -> Option<&Interval> {
         let slot = self.slots[..self.len].get(index)?;
         self.pieces.get(usize::from(*slot))
     }
 
     #[inline]
-    fn last(&self) -> Option<&Piece> {
+    fn last(&self) -> Option<&Interval> {
         self.get(self.len.checked_sub(1)?)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Piece> {
+    fn iter(&self) -> impl Iterator<Item = &Interval> {
         self.slots[..self.len]
             .iter()
             .map(|&slot| &self.pieces[usize::from(slot)])
@@ -147,7 +147,7 @@ impl Chunk {
 
     /// Puts a piece into a free slot; there is one.
     #[inline(always)]
-    fn insert(&mut self, index: usize, piece: Piece) {
+    fn insert(&mut self, index: usize, piece: Interval) {
         let slot = self.slots[self.len];
         self.starts.copy_within(index..self.len, index + 1);
         self.slots.copy_within(index..self.len, index + 1);
@@ -168,7 +168,7 @@ impl Chunk {
         self.slots[self.len] = slot;
     }
 
-    fn retain(&mut self, keep: &impl Fn(&Piece) -> bool) {
+    fn retain(&mut self, keep: &impl Fn(&Interval) -> bool) {
         let mut index = 0;
         while let Some(piece) = self.get(index) {
             if keep(piece) {
@@ -199,7 +199,7 @@ impl Chunk {
 /// Sorted pieces.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::vec_box, reason = "a chunk is large and its place changes")]
-pub(crate) struct Pieces {
+pub(crate) struct IntervalMap {
     heads: Vec<u64>,
     chunks: Vec<Box<Chunk>>,
     spare: Vec<Box<Chunk>>,
@@ -234,7 +234,7 @@ impl Clone for Hint {
     }
 }
 
-impl Pieces {
+impl IntervalMap {
     /// Number of pieces.
     pub(crate) fn len(&self) -> usize {
         self.chunks.iter().map(|c| c.len).sum()
@@ -242,7 +242,7 @@ impl Pieces {
 
     /// The last piece.
     #[inline]
-    pub(crate) fn last(&self) -> Option<&Piece> {
+    pub(crate) fn last(&self) -> Option<&Interval> {
         self.chunks.last().and_then(|c| c.last())
     }
 
@@ -295,7 +295,7 @@ impl Pieces {
     }
 
     /// The piece that begins at `start`. Its first byte must stay what it is.
-    pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut Piece> {
+    pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut Interval> {
         let At(chunk, index) = self.lower_bound(start);
         let chunk = self.chunks.get_mut(chunk)?;
         if index >= chunk.len || chunk.starts[index] != start {
@@ -305,7 +305,7 @@ impl Pieces {
     }
 
     /// The last piece that begins before `end`.
-    pub(crate) fn before(&self, end: u64) -> Option<&Piece> {
+    pub(crate) fn before(&self, end: u64) -> Option<&Interval> {
         let At(chunk, index) = self.lower_bound(end);
         match index {
             0 => self.chunks.get(chunk.checked_sub(1)?)?.last(),
@@ -315,13 +315,13 @@ impl Pieces {
 
     /// The last piece that begins at `start` or before.
     #[inline]
-    pub(crate) fn at_or_before(&self, start: u64) -> Option<&Piece> {
+    pub(crate) fn at_or_before(&self, start: u64) -> Option<&Interval> {
         self.before(start.checked_add(1)?)
     }
 
     /// The last piece that begins at `start` or before, and where the one after it begins.
     #[inline]
-    pub(crate) fn around(&self, start: u64) -> (Option<&Piece>, Option<u64>) {
+    pub(crate) fn around(&self, start: u64) -> (Option<&Interval>, Option<u64>) {
         let At(chunk, index) = self.lower_bound(start.saturating_add(1));
         let Some(here) = self.chunks.get(chunk) else {
             return (None, None);
@@ -340,7 +340,7 @@ impl Pieces {
     }
 
     /// Pieces that begin at or behind `start`, in order.
-    pub(crate) fn from(&self, start: u64) -> impl Iterator<Item = &Piece> {
+    pub(crate) fn from(&self, start: u64) -> impl Iterator<Item = &Interval> {
         let At(chunk, index) = self.lower_bound(start);
         let rest = self.chunks.get(chunk..).unwrap_or(&[]);
         rest.iter().flat_map(|c| c.iter()).skip(index)
@@ -348,7 +348,7 @@ impl Pieces {
 
     /// Adds a piece behind all others.
     #[inline(always)]
-    pub(crate) fn push(&mut self, piece: Piece) {
+    pub(crate) fn push(&mut self, piece: Interval) {
         match self.chunks.last_mut() {
             Some(chunk) if !chunk.is_full() => chunk.insert(chunk.len, piece),
             _ => self.push_chunk(piece.start, piece.end, piece.place, piece.record),
@@ -356,7 +356,7 @@ impl Pieces {
     }
 
     /// Adds a piece; none begins there.
-    pub(crate) fn insert(&mut self, piece: Piece) {
+    pub(crate) fn insert(&mut self, piece: Interval) {
         let At(mut chunk, mut index) = self.lower_bound(piece.start);
         let Some(full) = self.chunks.get(chunk).map(|c| c.is_full()) else {
             self.push_chunk(piece.start, piece.end, piece.place, piece.record);
@@ -389,7 +389,7 @@ impl Pieces {
     /// The parts of a piece, not the piece: see [`Place`].
     #[cold]
     fn push_chunk(&mut self, start: u64, end: u64, place: Place, record: LogPos) {
-        let piece = Piece {
+        let piece = Interval {
             start,
             end,
             place,
@@ -428,14 +428,14 @@ impl Pieces {
     }
 
     /// Takes everything from `start` on away, in order.
-    pub(crate) fn split_off(&mut self, start: u64) -> Vec<Piece> {
-        let taken: Vec<Piece> = self.from(start).copied().collect();
+    pub(crate) fn split_off(&mut self, start: u64) -> Vec<Interval> {
+        let taken: Vec<Interval> = self.from(start).copied().collect();
         self.retain(|p| p.start < start);
         taken
     }
 
     /// Keeps the pieces for which `keep` holds.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&Piece) -> bool) {
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Interval) -> bool) {
         self.heads.clear();
         for mut chunk in std::mem::take(&mut self.chunks) {
             chunk.retain(&keep);
@@ -468,7 +468,7 @@ impl Pieces {
     /// Bytes of memory behind these pieces.
     #[cfg(test)]
     fn memory_bytes(&self) -> usize {
-        let of = |c: &Chunk| size_of::<Chunk>() + c.pieces.capacity() * size_of::<Piece>();
+        let of = |c: &Chunk| size_of::<Chunk>() + c.pieces.capacity() * size_of::<Interval>();
         let chunks = self.chunks.iter().chain(&self.spare);
         let lists = self.heads.capacity() + self.chunks.capacity() + self.spare.capacity();
         chunks.map(|c| of(c)).sum::<usize>() + lists * size_of::<usize>()
@@ -479,8 +479,8 @@ impl Pieces {
 mod tests {
     use super::*;
 
-    fn piece(start: u64) -> Piece {
-        Piece {
+    fn piece(start: u64) -> Interval {
+        Interval {
             start,
             end: start + 1,
             place: Place::of(Source::Zero),
@@ -490,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_file_of_a_piece_costs_little_and_nothing_when_that_is_digested() {
-        let mut pieces = Pieces::default();
+        let mut pieces = IntervalMap::default();
         pieces.push(piece(5));
         assert!(pieces.memory_bytes() < 900, "{}", pieces.memory_bytes());
         pieces.clear();
@@ -513,7 +513,7 @@ mod tests {
                 .wrapping_add(1);
             (state >> 33) % below
         };
-        let (mut pieces, mut model) = (Pieces::default(), std::collections::BTreeMap::new());
+        let (mut pieces, mut model) = (IntervalMap::default(), std::collections::BTreeMap::new());
         for step in 0..60_000_u64 {
             let start = random(3_000);
             match random(10) {

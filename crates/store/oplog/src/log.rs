@@ -9,7 +9,7 @@ use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{END_AT, LogHeader, RING_AT, TAIL_AT};
 use shale_format::record::RecordHeader;
-use shale_nvm::{LINE_BYTES, Map, Path, View, crc32c};
+use shale_nvm::{LINE_BYTES, Map, MappedRegion, Path, crc32c};
 use shale_persist::Domain;
 use std::sync::Arc;
 
@@ -108,7 +108,7 @@ impl Log {
 
     /// The mapping, as used for the log.
     #[inline]
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &MappedRegion {
         self.map.on(Path::Log)
     }
 

@@ -7,7 +7,7 @@
 //! the last piece as ever. Later cuts are further behind: one that is not takes the earlier away.
 //! The caller holds the inode's lock.
 
-use crate::interval_map::{Piece, Pieces, Place};
+use crate::interval_map::{Interval, IntervalMap, Place};
 use shale_format::{BlockAddr, LogPos};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl Source {
 /// The newer ranges of one file, by byte offset.
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
-    pieces: Pieces,
+    pieces: IntervalMap,
     cuts: Vec<Cut>,
     newest: Option<LogPos>,
 }
@@ -93,7 +93,7 @@ impl Overlay {
         }
         let Range { start, end } = range;
         let place = Place::of(source);
-        let piece = Piece {
+        let piece = Interval {
             start,
             end,
             place,
@@ -114,7 +114,7 @@ impl Overlay {
     #[inline(never)]
     fn replace(&mut self, start: u64, end: u64, place: Place, record: LogPos) {
         self.forget(start..end);
-        self.pieces.insert(Piece {
+        self.pieces.insert(Interval {
             start,
             end,
             place,
@@ -156,7 +156,7 @@ impl Overlay {
                 self.pieces.remove(old.start);
             }
             if old.end > range.end {
-                self.pieces.insert(Piece {
+                self.pieces.insert(Interval {
                     start: range.end,
                     place: Place::of(old.source().plus(range.end - old.start)),
                     ..old
@@ -182,7 +182,7 @@ impl Overlay {
             && old.end > from
         {
             self.forget(from..old.end);
-            self.pieces.insert(Piece {
+            self.pieces.insert(Interval {
                 start: from,
                 place: Place::of(old.source().plus(from - old.start)),
                 ..old
@@ -193,7 +193,7 @@ impl Overlay {
             offset => offset.saturating_add_signed(delta),
         };
         for piece in self.pieces.split_off(from) {
-            self.pieces.insert(Piece {
+            self.pieces.insert(Interval {
                 start: moved(piece.start),
                 end: moved(piece.end),
                 ..piece
@@ -216,7 +216,7 @@ impl Overlay {
                 Ok::<_, Infallible>(())
             });
             for Range { start, end } in gaps {
-                self.pieces.insert(Piece {
+                self.pieces.insert(Interval {
                     start,
                     end,
                     place: Place::of(Source::Zero),

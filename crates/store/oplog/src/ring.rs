@@ -154,7 +154,7 @@ impl Drop for Unpublished<'_> {
 }
 
 /// The right to append some bytes. What is left of it goes back when it is dropped.
-pub struct Permit<'a> {
+pub struct LogReservation<'a> {
     ring: &'a Ring,
     left: u64,
     held: u64,
@@ -163,14 +163,14 @@ pub struct Permit<'a> {
 /// A permit that is put aside: numbers, to be kept where a thread finds them again without
 /// a lock, and to be given to [`Ring::resume`] once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct ParkedPermit {
     /// Bytes of records that can be appended with it.
     pub left: u64,
     /// Bytes of the ring that it holds.
     pub held: u64,
 }
 
-impl Permit<'_> {
+impl LogReservation<'_> {
     /// Bytes of records that can still be appended with it.
     pub fn left(&self) -> u64 {
         self.left
@@ -178,15 +178,15 @@ impl Permit<'_> {
 
     /// Puts the permit aside for a later append.
     #[inline]
-    pub fn keep(mut self) -> Kept {
+    pub fn keep(mut self) -> ParkedPermit {
         self.put_aside()
     }
 
     /// As [`Self::keep`]; what stays here is nothing. The permit is not moved: as a whole it
     /// could only be loaded when its parts are in memory, behind all that was stored before.
     #[inline(always)]
-    pub fn put_aside(&mut self) -> Kept {
-        let kept = Kept {
+    pub fn put_aside(&mut self) -> ParkedPermit {
+        let kept = ParkedPermit {
             left: self.left,
             held: self.held,
         };
@@ -195,7 +195,7 @@ impl Permit<'_> {
     }
 }
 
-impl Drop for Permit<'_> {
+impl Drop for LogReservation<'_> {
     fn drop(&mut self) {
         if self.held > 0 {
             self.ring.give_back(self.held);
@@ -249,7 +249,7 @@ impl Ring {
     }
 
     /// Takes the right to append `bytes` bytes of records, if there is space.
-    pub fn try_admit(&self, bytes: u64) -> Option<Permit<'_>> {
+    pub fn try_admit(&self, bytes: u64) -> Option<LogReservation<'_>> {
         assert!(
             bytes <= self.permit_bytes_max(),
             "a permit for {bytes} bytes is above the limit of {}",
@@ -261,7 +261,7 @@ impl Ring {
         while now >= need {
             match free.compare_exchange_weak(now, now - need, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => {
-                    return Some(Permit {
+                    return Some(LogReservation {
                         ring: self,
                         left: bytes,
                         held: need,
@@ -275,8 +275,8 @@ impl Ring {
 
     /// Takes a permit up again that was put aside.
     #[inline]
-    pub fn resume(&self, kept: Kept) -> Permit<'_> {
-        Permit {
+    pub fn resume(&self, kept: ParkedPermit) -> LogReservation<'_> {
+        LogReservation {
             ring: self,
             left: kept.left,
             held: kept.held,
@@ -299,7 +299,7 @@ impl Ring {
     }
 
     /// Claims the next `bytes` positions, by one atomic add. Never waits.
-    pub fn reserve(&self, permit: &mut Permit<'_>, bytes: u64) -> Reservation {
+    pub fn reserve(&self, permit: &mut LogReservation<'_>, bytes: u64) -> Reservation {
         assert!(
             std::ptr::eq(permit.ring, self) && bytes <= permit.left,
             "{bytes} bytes are not covered by the permit"
@@ -318,7 +318,7 @@ impl Ring {
         }
     }
 
-    fn claim(&self, permit: &mut Permit<'_>, bytes: u64) -> Claim {
+    fn claim(&self, permit: &mut LogReservation<'_>, bytes: u64) -> Claim {
         permit.held -= bytes;
         let start = self.reserved.0.fetch_add(bytes, Ordering::SeqCst);
         Claim {

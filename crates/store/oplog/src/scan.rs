@@ -13,7 +13,7 @@ use crate::append::CHAIN_RECORDS_MAX;
 use crate::encode::payload_at;
 use crate::log::{Log, place};
 use crate::ring::PERMIT_PART;
-use crate::source::{LogBytes, Window};
+use crate::source::{LogReader, Window};
 use shale_format::checksum::Crc32c;
 use shale_format::record::{Kind, RecordHeader, StealBody, flag};
 use shale_format::{BlockAddr, LogPos};
@@ -96,7 +96,7 @@ impl<'a> Scan<'a> {
     ///
     /// # Panics
     /// If the log file was shorter than the ring needs when it was opened.
-    pub fn new(log: &'a dyn LogBytes, salt: u64, ring_bytes: u64, from: LogPos) -> Self {
+    pub fn new(log: &'a dyn LogReader, salt: u64, ring_bytes: u64, from: LogPos) -> Self {
         assert!(
             log.bytes() >= place(ring_bytes, ring_bytes - 1),
             "a log file of {} bytes cannot hold a ring of {ring_bytes}",

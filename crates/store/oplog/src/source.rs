@@ -5,10 +5,10 @@
 //! reads the log of somebody it does not trust reads it by calls into the kernel, which
 //! say what is not there; a client that reads its own log reads the mapping.
 
-use shale_nvm::View;
+use shale_nvm::MappedRegion;
 
 /// The bytes of a log file, for reading.
-pub trait LogBytes: Send + Sync {
+pub trait LogReader: Send + Sync {
     /// Bytes of the file when it was opened.
     fn bytes(&self) -> usize;
     /// Copies bytes from byte `at` on; `false`: they are not all there (any more), and
@@ -16,20 +16,20 @@ pub trait LogBytes: Send + Sync {
     #[must_use]
     fn load(&self, at: usize, into: &mut [u8]) -> bool;
     /// The mapping, if the bytes can be had without a call into the kernel.
-    fn mapped(&self) -> Option<&View> {
+    fn mapped(&self) -> Option<&MappedRegion> {
         None
     }
 }
 
-impl LogBytes for View {
+impl LogReader for MappedRegion {
     fn bytes(&self) -> usize {
-        View::bytes(self)
+        MappedRegion::bytes(self)
     }
     fn load(&self, at: usize, into: &mut [u8]) -> bool {
-        View::load(self, at, into);
+        MappedRegion::load(self, at, into);
         true
     }
-    fn mapped(&self) -> Option<&View> {
+    fn mapped(&self) -> Option<&MappedRegion> {
         Some(self)
     }
 }
@@ -40,14 +40,14 @@ const AHEAD_BYTES: usize = 64 << 10;
 /// Reads a log file in order. What was read ahead is a private copy: nobody changes it
 /// between two looks.
 pub(crate) struct Window<'a> {
-    log: &'a dyn LogBytes,
+    log: &'a dyn LogReader,
     at: usize,
     ahead: Vec<u8>,
     most: usize,
 }
 
 impl<'a> Window<'a> {
-    pub(crate) fn new(log: &'a dyn LogBytes) -> Self {
+    pub(crate) fn new(log: &'a dyn LogReader) -> Self {
         Self {
             log,
             at: 0,
@@ -56,7 +56,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// As [`LogBytes::load`].
+    /// As [`LogReader::load`].
     pub(crate) fn load(&mut self, at: usize, into: &mut [u8]) -> bool {
         if into.len() >= self.most {
             return self.log.load(at, into);
@@ -90,7 +90,7 @@ mod tests {
         there: AtomicUsize,
     }
 
-    impl LogBytes for Cut {
+    impl LogReader for Cut {
         fn bytes(&self) -> usize {
             1 << 20
         }

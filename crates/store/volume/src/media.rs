@@ -14,21 +14,21 @@ pub(crate) type Block = [u8; BLOCK_BYTES];
 
 /// The mapping, and how many of its blocks belong to the volume.
 #[derive(Clone)]
-pub(crate) struct Media {
+pub(crate) struct NvmRegion {
     map: Arc<Map>,
     blocks: u64,
 }
 
-impl Media {
+impl NvmRegion {
     pub(crate) fn new(map: Arc<Map>, blocks: u64) -> Self {
-        Media { map, blocks }
+        NvmRegion { map, blocks }
     }
 
     pub(crate) fn map(&self) -> &Arc<Map> {
         &self.map
     }
 
-    fn structure(&self) -> &shale_nvm::View {
+    fn structure(&self) -> &shale_nvm::MappedRegion {
         self.map.on(Path::Structure)
     }
 
@@ -80,7 +80,7 @@ impl Media {
         self.whole(at, into.len())
     }
 
-    /// Writes structure past the caches; durable after [`Media::fence`].
+    /// Writes structure past the caches; durable after [`NvmRegion::fence`].
     pub(crate) fn write(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
         let at = self.offset(addr, byte, from.len())?;
         self.structure().copy_nt(at, from);
@@ -94,7 +94,7 @@ impl Media {
         self.whole(at, from.len())
     }
 
-    /// Writes to the journal; durable after [`Media::fence`].
+    /// Writes to the journal; durable after [`NvmRegion::fence`].
     pub(crate) fn write_journal(&self, addr: BlockAddr, byte: u64, from: &[u8]) -> Result<()> {
         let at = self.offset(addr, byte, from.len())?;
         self.map.on(Path::Journal).copy_nt(at, from);

@@ -6,7 +6,7 @@
 use crate::allocation::bitmap::words_with;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::devices::TABLES_PART;
-use crate::media::Media;
+use crate::media::NvmRegion;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::extent::{ExtentRoot, root_kind};
@@ -218,7 +218,7 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
     // Before anything is lost.
     let (sb, table) = plan(bytes, options)?;
     let blocks = bytes / BLOCK_BYTES as u64;
-    let media = Media::new(Arc::clone(map), blocks);
+    let media = NvmRegion::new(Arc::clone(map), blocks);
     let zeros = [0; BLOCK_BYTES];
     let supers = [SUPER_BLOCK, sb.second_block()];
     for block in supers.into_iter().filter(|_| !mutants::is_on("mkfs-wipe")) {
@@ -246,7 +246,7 @@ pub(crate) fn mkfs(map: &Arc<Map>, options: &MkfsOptions) -> Result<()> {
 }
 
 /// Fixed areas, the inode file's first block and what is behind the end are in use.
-fn write_bitmap(media: &Media, sb: &Superblock) -> Result<()> {
+fn write_bitmap(media: &NvmRegion, sb: &Superblock) -> Result<()> {
     let used = [(0, sb.data_block + 1), (sb.second_block(), 1)];
     let words = words_with(sb.tier[0].blocks, &used);
     for (n, words) in (0..).zip(words.chunks_exact(WORDS_PER_BLOCK)) {
@@ -259,7 +259,7 @@ fn write_bitmap(media: &Media, sb: &Superblock) -> Result<()> {
 }
 
 /// The device table, and the tables of the tiers below: all zones empty.
-fn write_lower(media: &Media, sb: &Superblock, table: &DeviceTable) -> Result<()> {
+fn write_lower(media: &NvmRegion, sb: &Superblock, table: &DeviceTable) -> Result<()> {
     for place in table.of(0).iter().chain(table.of(1)) {
         write_tables(media, place)?;
     }
@@ -271,7 +271,7 @@ fn write_lower(media: &Media, sb: &Superblock, table: &DeviceTable) -> Result<()
 }
 
 /// Tables of a new device. Checksums mean nothing before a block is written.
-pub(crate) fn write_tables(media: &Media, place: &DevicePlace) -> Result<()> {
+pub(crate) fn write_tables(media: &NvmRegion, place: &DevicePlace) -> Result<()> {
     let tables = place.tables();
     let entry = ZoneEntry::empty().encode();
     let block: Vec<u8> = entry.repeat(ZONES_PER_BLOCK as usize);
@@ -288,7 +288,7 @@ pub(crate) fn write_tables(media: &Media, place: &DevicePlace) -> Result<()> {
     Ok(())
 }
 
-fn write_inodes(media: &Media, sb: &Superblock, options: &MkfsOptions) -> Result<()> {
+fn write_inodes(media: &NvmRegion, sb: &Superblock, options: &MkfsOptions) -> Result<()> {
     let dirs = [
         directory(Ino::ROOT, options.root_mode, options),
         directory(Ino::ORPHANS, 0o700, options),

@@ -10,7 +10,7 @@
 use crate::allocation::bitmap::words_with;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::device_table;
-use crate::media::Media;
+use crate::media::NvmRegion;
 use crate::transaction::journal::{self, Batch};
 use crate::transaction::txn::device_batch;
 use crate::trees::extent::direct_root;
@@ -33,7 +33,7 @@ pub type Free<'a> = dyn FnMut() -> Option<BlockAddr> + 'a;
 
 /// A volume whose structure is rewritten.
 pub struct Rebuild {
-    media: Media,
+    media: NvmRegion,
     sb: Superblock,
     /// `None`: the volume has NVM only.
     devices: Option<DeviceTable>,
@@ -54,7 +54,7 @@ impl Rebuild {
                 found: map.bytes() as u64,
             });
         }
-        let media = Media::new(map, sb.tier[0].blocks);
+        let media = NvmRegion::new(map, sb.tier[0].blocks);
         // A batch that cannot be applied is part of the damage.
         let _ = journal::replay(&media, sb);
         let devices = match sb.can_have_tiers() {

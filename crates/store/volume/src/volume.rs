@@ -1,17 +1,17 @@
 //! The write side: one daemon owns it.
 
 use crate::allocation::bitmap::Bits;
-use crate::allocation::inode_numbers::Numbers;
+use crate::allocation::inode_numbers::InodeNumbers;
 use crate::allocation::space::{Allocator, Run, Space};
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::LowerDevices;
-use crate::lower_tiers::txn_lower::{LoadedDevice, LowerDraft};
+use crate::lower_tiers::txn_lower::{LoadedDevice, LowerTxn};
 use crate::lower_tiers::zones::Zones;
 use crate::mkfs::{self, MkfsOptions};
 use crate::reading::view::View;
 use crate::transaction::journal;
 use crate::transaction::txn::Txn;
-use crate::trees::tree::Draft;
+use crate::trees::tree::CowTrees;
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
@@ -33,14 +33,14 @@ pub(crate) struct Core {
     pub(crate) root: RootBlock,
     /// As last committed.
     pub(crate) logs: Vec<LogSlot>,
-    pub(crate) draft: Draft,
+    pub(crate) draft: CowTrees,
 }
 
 /// A volume open for writing. Shared by the daemon's threads by reference.
 pub struct Volume {
     view: View,
     pub(crate) space: Arc<Allocator>,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: InodeNumbers,
     pub(crate) core: Mutex<Core>,
     pub(crate) txid: AtomicU64,
     pub(crate) inodes: AtomicU64,
@@ -144,7 +144,7 @@ impl Volume {
             core: Mutex::new(Core {
                 root,
                 logs,
-                draft: Draft::new(view.clone(), Arc::clone(&space), bits, lower),
+                draft: CowTrees::new(view.clone(), Arc::clone(&space), bits, lower),
             }),
             zones,
             released: AtomicU64::new(0),
@@ -463,14 +463,14 @@ fn has_inodes_below(root: &RootBlock) -> bool {
 }
 
 /// Bitmaps and zones of the tiers below NVM, as committed.
-fn lower_drafts(view: &View, root: &RootBlock) -> Result<[Option<LowerDraft>; 2]> {
+fn lower_drafts(view: &View, root: &RootBlock) -> Result<[Option<LowerTxn>; 2]> {
     let mut drafts = [None, None];
     let Some(lower) = view.lower() else {
         return Ok(drafts);
     };
     let layout = lower.layout();
     for (n, tier) in layout.tiers.iter().enumerate() {
-        let mut draft = LowerDraft {
+        let mut draft = LowerTxn {
             bits: Bits::empty(),
             zones: Arc::new(Zones::new(TierId::ALL[n + 1])),
         };
@@ -491,11 +491,11 @@ fn lower_drafts(view: &View, root: &RootBlock) -> Result<[Option<LowerDraft>; 2]
     Ok(drafts)
 }
 
-fn free_numbers(view: &View, root: &RootBlock) -> Result<Numbers> {
+fn free_numbers(view: &View, root: &RootBlock) -> Result<InodeNumbers> {
     let mut mapped = Vec::new();
     view.extents(&root.inode_file, FileBlock(0), &mut |e| {
         mapped.push(e.start().0..e.end().0);
         ControlFlow::Continue(())
     })?;
-    Ok(Numbers::new(mapped))
+    Ok(InodeNumbers::new(mapped))
 }

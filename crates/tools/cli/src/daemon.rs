@@ -130,7 +130,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     };
     let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
     let info = MountInfo::from_bytes(&start.info).map_err(failed)?;
-    let mount = shale_fuse::Session::adopt(mount, info).map_err(failed)?;
+    let mount = shale_fuse::FuseSession::adopt(mount, info).map_err(failed)?;
     let fs = Arc::new(ShaleFs::new(session.clone(), start.connection, continues));
     fs.drop_misplaced(mount.notifier())
         .map_err(Failure::because("cannot start a thread"))?;
@@ -171,7 +171,7 @@ fn no_client(daemon: &Daemon, errno: i32) -> Failure {
 }
 
 /// A mount that is shut down serves no client, and one that is not can be.
-fn can_shut_down(daemon: &Arc<Daemon>, mount: &shale_fuse::Session, fs: &ShaleFs) {
+fn can_shut_down(daemon: &Arc<Daemon>, mount: &shale_fuse::FuseSession, fs: &ShaleFs) {
     if mount.info().is_shut_down() {
         daemon.stop_clients();
     }
@@ -240,7 +240,7 @@ fn shutdown(daemon: &Daemon) -> Result<()> {
 }
 
 fn serve_mount(
-    mount: &shale_fuse::Session,
+    mount: &shale_fuse::FuseSession,
     fs: Arc<ShaleFs>,
     supervisor: &Arc<OwnedFd>,
     is_tiered: bool,

@@ -8,7 +8,7 @@ use crate::state::StateDir;
 use crate::status::{number, word};
 use crate::terminal::{self, count, say};
 use serde_json::{Value, json};
-use shale_daemon::Holding;
+use shale_daemon::DeviceUsage;
 use std::path::PathBuf;
 
 const NOTES: &str = "\
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// The daemon ends, or its structure is damaged.
 pub fn holdings(dir: &StateDir) -> Result<Value> {
-    let held: Vec<Holding> = admin::order(dir, &Order::Holdings)?;
+    let held: Vec<DeviceUsage> = admin::order(dir, &Order::Holdings)?;
     Ok(json!(held))
 }
 

@@ -19,7 +19,7 @@ pub struct KernelCaches {
 
 impl KernelCaches {
     /// For `mount`, which `fs` serves.
-    pub fn new(fs: Arc<ShaleFs>, mount: &shale_fuse::Session) -> Self {
+    pub fn new(fs: Arc<ShaleFs>, mount: &shale_fuse::FuseSession) -> Self {
         Self {
             fs,
             notifier: mount.notifier(),

@@ -9,7 +9,7 @@ use crate::size;
 use crate::state::StateDir;
 use crate::terminal::say;
 use serde::Serialize;
-use shale_daemon::{PARTS_MAX, WherePart};
+use shale_daemon::{PARTS_MAX, PlacementPart};
 use shale_sys::printable;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -145,10 +145,10 @@ fn children(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// The parts of one file from a byte on, as many as `most`.
-fn parts_of(dir: &StateDir, ino: u64, mut from: u64, most: usize) -> Result<Vec<WherePart>> {
-    let mut all: Vec<WherePart> = Vec::new();
+fn parts_of(dir: &StateDir, ino: u64, mut from: u64, most: usize) -> Result<Vec<PlacementPart>> {
+    let mut all: Vec<PlacementPart> = Vec::new();
     loop {
-        let next: Vec<WherePart> = admin::order(dir, &Order::Where { ino, from })?;
+        let next: Vec<PlacementPart> = admin::order(dir, &Order::Where { ino, from })?;
         let ends = next.len() < PARTS_MAX;
         all.extend(next);
         match all.last() {
@@ -249,7 +249,7 @@ fn show_tree(sums: &BTreeMap<String, Sum>, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn show(part: &WherePart) {
+fn show(part: &PlacementPart) {
     let heat = if part.hot { "hot" } else { "cold" };
     let device = part.device.as_deref().unwrap_or("");
     let zone = match part.zone {

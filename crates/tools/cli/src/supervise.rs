@@ -24,7 +24,7 @@ use crate::terminal::note;
 use crate::tracing_to;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
-use shale_fuse::{MountInfo, MountOptions, Session};
+use shale_fuse::{FuseSession, MountInfo, MountOptions};
 use shale_pool::VolumeFile;
 use shale_proto::SocketPeer;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -201,7 +201,7 @@ struct Supervisor {
     dir: StateDir,
     foreground: bool,
     listener: OwnedFd,
-    mount: Option<Session>,
+    mount: Option<FuseSession>,
     metrics: Option<String>,
     /// Daemons may start without devices that are not there.
     degraded: bool,
@@ -261,7 +261,7 @@ impl Supervisor {
     /// Opens the volume, then mounts it.
     fn mount(&mut self, wanted: &Wanted) -> Result<()> {
         let mounted = self.open().and_then(|()| {
-            Session::mount(&wanted.mountpoint, &wanted.options)
+            FuseSession::mount(&wanted.mountpoint, &wanted.options)
                 .map_err(|e| Failure::new(e.to_string()))
         });
         let mounted = match mounted {
@@ -446,7 +446,7 @@ impl Supervisor {
             flush_logs,
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
-        fds.extend(self.mount.as_ref().map(Session::fd));
+        fds.extend(self.mount.as_ref().map(FuseSession::fd));
         // A daemon that is dead already cannot be notified; its end is heard all the same.
         let _ = packet::send(&ours, &start, &fds);
         self.dir.state.daemon = Some(Process::of(child.id()));

@@ -52,11 +52,11 @@ fn put_dirent(
 
 /// What a request does to the kernel's pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
+pub enum CacheEffect {
     /// Nothing that matters here.
     Leaves,
     /// The kernel puts what is read there.
-    Fills {
+    PageFillTracker {
         /// First byte.
         offset: u64,
         /// Number of bytes.
@@ -87,7 +87,7 @@ fn to_the_end(offset: u64) -> u64 {
     i64::MAX as u64 - offset.min(i64::MAX as u64)
 }
 
-impl Pages {
+impl CacheEffect {
     /// What the message of a request says; what is malformed is found out when it is served. `acls`: the kernel obeys
     /// access control lists.
     pub(super) fn of(header: &InHeader, message: &[u8], acls: bool) -> Self {
@@ -114,7 +114,7 @@ impl Pages {
                 let read: ReadIn = body.take()?;
                 match direct(read.flags) {
                     true => Self::Leaves,
-                    false => Self::Fills {
+                    false => Self::PageFillTracker {
                         offset: read.offset,
                         bytes: read.size.into(),
                     },

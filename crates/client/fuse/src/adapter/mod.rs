@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use self::data::{Pages, ioctl_of};
+pub use self::data::{CacheEffect, ioctl_of};
 pub use self::extended::IOC_SHUTDOWN;
 use self::message::{Body, Payload};
 use crate::backend::node::{Errno, NodeFs, Request, Result};
@@ -89,8 +89,8 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
     }
 
     /// What a request does to the kernel's pages of a file.
-    pub fn pages(&self, header: &InHeader, message: &[u8]) -> Pages {
-        Pages::of(header, message, self.acls.load(Ordering::Acquire))
+    pub fn pages(&self, header: &InHeader, message: &[u8]) -> CacheEffect {
+        CacheEffect::of(header, message, self.acls.load(Ordering::Acquire))
     }
 
     /// Serves any request but INIT. `message` is the whole message, `out` where

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{Adapter, Answer, Pages, Validity};
+use super::{Adapter, Answer, CacheEffect, Validity};
 use crate::backend::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, NodeFs, Request, Result, SetAttr, StatFs,
     WriteFlags,
@@ -410,11 +410,11 @@ fn data_and_how_it_is_written() {
 
 #[test]
 fn pages_are_filled_left_or_passed() {
-    fn pages(kind: u32, head: &(impl IntoBytes + Immutable)) -> Pages {
+    fn pages(kind: u32, head: &(impl IntoBytes + Immutable)) -> CacheEffect {
         let (header, message) = message(kind, head, b"");
-        Pages::of(&header, &message, false)
+        CacheEffect::of(&header, &message, false)
     }
-    let passes = |ino, offset, bytes| Pages::Passes {
+    let passes = |ino, offset, bytes| CacheEffect::Passes {
         ino,
         offset,
         bytes,
@@ -435,18 +435,22 @@ fn pages_are_filled_left_or_passed() {
     };
     let of_read = |flags| pages(opcode::READ, &read(flags));
     let (offset, bytes) = (100, 7);
-    let fills = Pages::Fills { offset, bytes };
+    let fills = CacheEffect::PageFillTracker { offset, bytes };
     assert_eq!(of_read(libc::O_RDWR), fills);
-    assert_eq!(of_read(libc::O_DIRECT), Pages::Leaves);
+    assert_eq!(of_read(libc::O_DIRECT), CacheEffect::Leaves);
     let of_write = |flags, how| pages(opcode::WRITE, &write(flags, how));
-    let stored = Pages::Stored { offset, bytes };
+    let stored = CacheEffect::Stored { offset, bytes };
     assert_eq!(of_write(libc::O_APPEND, 0), stored);
-    assert_eq!(of_write(libc::O_APPEND, 1), Pages::Leaves, "from a mapping");
+    assert_eq!(
+        of_write(libc::O_APPEND, 1),
+        CacheEffect::Leaves,
+        "from a mapping"
+    );
     assert_eq!(
         of_write(libc::O_DIRECT | libc::O_RDWR, 0),
         passes(9, 100, 7)
     );
-    assert_eq!(of_write(libc::O_DIRECT, 1), Pages::Leaves);
+    assert_eq!(of_write(libc::O_DIRECT, 1), CacheEffect::Leaves);
     let hole = FallocateIn {
         offset: 100,
         length: 7,
@@ -462,7 +466,11 @@ fn pages_are_filled_left_or_passed() {
     };
     let of_copy = pages(opcode::COPY_FILE_RANGE, &copy);
     assert_eq!(of_copy, passes(11, 100, 7));
-    assert_eq!(pages(opcode::WRITE, &[1u8; 5]), Pages::Leaves, "too short");
+    assert_eq!(
+        pages(opcode::WRITE, &[1u8; 5]),
+        CacheEffect::Leaves,
+        "too short"
+    );
 }
 
 #[test]
@@ -586,18 +594,18 @@ fn a_range_that_moves_is_found_whatever_is_in_front_of_its_name() {
     let value = call.to_bytes();
     let rest = [mounts::RANGE.as_bytes(), b"\0", &value[..]].concat();
     let (short, long) = ([value.len() as u32, 0], [value.len() as u32, 0, 0, 0]);
-    let passes = Pages::Passes {
+    let passes = CacheEffect::Passes {
         ino: 9,
         offset: 4096,
         bytes: i64::MAX as u64 - 4096,
         tells: true,
     };
     let (header, message_of_old) = message(opcode::SETXATTR, &short, &rest);
-    assert_eq!(Pages::of(&header, &message_of_old, false), passes);
+    assert_eq!(CacheEffect::of(&header, &message_of_old, false), passes);
     let (header, message_of_new) = message(opcode::SETXATTR, &long, &rest);
-    assert_eq!(Pages::of(&header, &message_of_new, true), passes);
+    assert_eq!(CacheEffect::of(&header, &message_of_new, true), passes);
     let (header, other) = message(opcode::SETXATTR, &long, b"user.a\0v");
-    assert_eq!(Pages::of(&header, &other, true), Pages::Leaves);
+    assert_eq!(CacheEffect::of(&header, &other, true), CacheEffect::Leaves);
 }
 
 #[test]

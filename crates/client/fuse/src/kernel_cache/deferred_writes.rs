@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, ioctl_of};
 use crate::backend::node::NodeFs;
-use crate::kernel_cache::page_cache_fills::Fills;
+use crate::kernel_cache::page_cache_fills::PageFillTracker;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::wire::{InHeader, opcode};
 
@@ -66,7 +66,7 @@ impl Write {
     pub(crate) fn serve<F: NodeFs + ?Sized>(
         &self,
         adapter: &Adapter<F>,
-        fills: &Fills,
+        fills: &PageFillTracker,
         notifier: &Notifier,
         out: &mut [u8],
     ) -> Answer {

@@ -45,12 +45,12 @@ struct Shard {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Fills {
+pub(crate) struct PageFillTracker {
     shards: [Shard; SHARDS],
     stamps: AtomicU64,
 }
 
-impl Fills {
+impl PageFillTracker {
     fn shard(&self, ino: u64) -> &Shard {
         &self.shards[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SHARDS]
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_write_holds_only_if_no_page_was_filled_since_they_were_dropped() {
-        let fills = Fills::default();
+        let fills = PageFillTracker::default();
         assert!(
             fills.hold_dropped(5).is_none(),
             "of a file that is not known there may be pages"
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn who_fills_a_page_waits_for_the_write_but_not_for_ever() {
-        let fills = Arc::new(Fills::default());
+        let fills = Arc::new(PageFillTracker::default());
         let last = fills.last(5);
         assert!(fills.hold(5, last, false));
         let begun = Instant::now();
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn files_that_were_forgotten_for_want_of_space_count_as_filled() {
-        let fills = Fills::default();
+        let fills = PageFillTracker::default();
         let last = fills.last(5);
         assert!(fills.hold(5, last, false) && !fills.let_go(5, last));
         (0..200_000).for_each(|ino| fills.fill(ino + 10));

@@ -203,10 +203,10 @@ impl Notifier {
     }
 
     /// Has the kernel send every unanswered request again, marked as such. Only
-    /// for a process that answers none of them any more: [`Session::adopt`]
+    /// for a process that answers none of them any more: [`FuseSession::adopt`]
     /// does it.
     ///
-    /// [`Session::adopt`]: crate::Session::adopt
+    /// [`FuseSession::adopt`]: crate::FuseSession::adopt
     ///
     /// # Errors
     /// See [`Notifier`]; `EINVAL` from a kernel that does not know it.

@@ -2,10 +2,10 @@
 //!
 //! The life of a mount and its processes:
 //!
-//! 1. The supervisor calls [`Session::mount`] and keeps [`Session::fd`] open for
+//! 1. The supervisor calls [`FuseSession::mount`] and keeps [`FuseSession::fd`] open for
 //!    as long as the mount is to live. It serves nothing.
 //! 2. A daemon gets the descriptor and the [`MountInfo`] from it, calls
-//!    [`Session::adopt`], then [`Session::serve`]. The first one answers the
+//!    [`FuseSession::adopt`], then [`FuseSession::serve`]. The first one answers the
 //!    kernel's first request; `on_init` tells the supervisor what was agreed.
 //! 3. If the daemon dies, the supervisor waits for its end, then starts the
 //!    next one, which does the same. Two processes must never serve at once:
@@ -29,14 +29,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, Pages, Validity, ioctl_of, is_forget};
+use crate::adapter::{Adapter, Answer, CacheEffect, IOC_SHUTDOWN, Validity, ioctl_of, is_forget};
 use crate::backend::inode_flags;
 use crate::backend::node::{Errno, NodeFs, ROOT_INO};
 use crate::error::FuseError;
 use crate::kernel_cache::deferred_writes::{LATE_THREADS, Late, Queue};
 use crate::kernel_cache::delayed_replies::DelayedReplies;
 use crate::kernel_cache::overtaken::{DROP_THREADS, Done, Dropper, Overtaken};
-use crate::kernel_cache::page_cache_fills::Fills;
+use crate::kernel_cache::page_cache_fills::PageFillTracker;
 use crate::kernel_cache::peek::Peeks;
 use crate::serving::mount::{MountOptions, mount};
 use crate::serving::negotiate::{MountInfo, Negotiated, negotiate};
@@ -125,7 +125,7 @@ struct StopState {
     workers: Mutex<Vec<Worker>>,
 }
 
-/// Ends [`Session::serve`] from another thread.
+/// Ends [`FuseSession::serve`] from another thread.
 #[derive(Clone)]
 pub struct Stopper(Arc<StopState>);
 
@@ -214,7 +214,7 @@ enum Task {
 }
 
 /// A mount, and the right to serve it.
-pub struct Session {
+pub struct FuseSession {
     device: Arc<Device>,
     senders: Arc<Senders>,
     info: Mutex<MountInfo>,
@@ -226,7 +226,7 @@ pub struct Session {
     peeks: Peeks,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for FuseSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("device", &self.device)
@@ -235,7 +235,7 @@ impl fmt::Debug for Session {
     }
 }
 
-impl Session {
+impl FuseSession {
     fn new(device: OwnedFd, info: MountInfo, continues: bool) -> Self {
         let device = Arc::new(Device::new(device));
         Self {
@@ -327,7 +327,7 @@ impl Session {
         for _ in 0..LATE_THREADS + options.threads.max(1) {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
-        let fills = &Fills::default();
+        let fills = &PageFillTracker::default();
         let (delayed_replies, queue) = DelayedReplies::new();
         let (late, writes) = Late::new();
         let (dropper, wishes) = Dropper::new();
@@ -399,7 +399,7 @@ impl Session {
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
         task: Task,
-        fills: &Fills,
+        fills: &PageFillTracker,
         mut buf: LockedBuf,
     ) -> Result<Ended, FuseError> {
         let enlisted = Enlisted::new(&self.stop);
@@ -425,7 +425,7 @@ impl Session {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
-        (aside, fills): (&Aside, &Fills),
+        (aside, fills): (&Aside, &PageFillTracker),
         enlisted: &Enlisted<'_>,
         buf: &mut LockedBuf,
     ) -> Result<Ended, FuseError> {
@@ -458,11 +458,11 @@ impl Session {
             let mut held = None;
             let pages = adapter.pages(&header, message);
             match pages {
-                Pages::Fills { offset, bytes } => {
+                CacheEffect::PageFillTracker { offset, bytes } => {
                     fills.fill(header.nodeid);
                     self.overtaken.fills(header.nodeid, offset, bytes);
                 }
-                Pages::Passes {
+                CacheEffect::Passes {
                     ino,
                     offset,
                     bytes,
@@ -475,7 +475,7 @@ impl Session {
                         continue;
                     }
                 }
-                Pages::Leaves | Pages::Stored { .. } => {}
+                CacheEffect::Leaves | CacheEffect::Stored { .. } => {}
             }
             let payload = &mut reply[size_of::<OutHeader>()..];
             let answer = if header.opcode == opcode::INIT {
@@ -488,7 +488,7 @@ impl Session {
                 fills.let_go(ino, last);
             }
             if let Answer::Reply(mut result) = answer {
-                if let (Pages::Stored { offset, bytes }, Ok(_)) = (pages, result) {
+                if let (CacheEffect::Stored { offset, bytes }, Ok(_)) = (pages, result) {
                     self.resolve(&aside.dropper, &header, (offset, bytes), message);
                 }
                 // Shut down meanwhile: what the kernel is given now is not dropped again.
@@ -567,7 +567,7 @@ impl Session {
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
         writes: &Queue,
-        fills: &Fills,
+        fills: &PageFillTracker,
         buf: &mut LockedBuf,
     ) {
         let notifier = self.notifier();

@@ -15,13 +15,15 @@ use std::time::{Duration, Instant};
 
 use memory_fs::MemoryFs;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
-use shale_fuse::{Ended, FuseError, Inval, MountOptions, Notifier, ServeOptions, Session, unmount};
+use shale_fuse::{
+    Ended, FuseError, FuseSession, Inval, MountOptions, Notifier, ServeOptions, unmount,
+};
 
 /// A mount served by this process, gone when dropped.
 struct Mounted {
     dir: Option<tempfile::TempDir>,
     fs: Arc<MemoryFs>,
-    session: Arc<Session>,
+    session: Arc<FuseSession>,
     server: Option<JoinHandle<Result<Ended, FuseError>>>,
 }
 
@@ -36,7 +38,7 @@ impl Mounted {
             return None;
         }
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let session = Arc::new(Session::mount(dir.path(), &MountOptions::default()).unwrap());
+        let session = Arc::new(FuseSession::mount(dir.path(), &MountOptions::default()).unwrap());
         let fs = MemoryFs::new();
         let (serving, served) = (Arc::clone(&session), Arc::clone(&fs));
         let server = thread::spawn(move || serving.serve(served, &options));
@@ -517,7 +519,7 @@ fn stopped_session_is_adopted() {
         let info = m.session.info();
         assert!(info.is_negotiated() && info.can_resend());
         let fd = m.session.fd().try_clone_to_owned().unwrap();
-        m.session = Arc::new(Session::adopt(fd, info).unwrap());
+        m.session = Arc::new(FuseSession::adopt(fd, info).unwrap());
         let (serving, served) = (Arc::clone(&m.session), Arc::clone(&m.fs));
         let options = ServeOptions::default();
         m.server = Some(thread::spawn(move || serving.serve(served, &options)));

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
-use shale_fuse::{Inval, MountOptions, Session, unmount};
+use shale_fuse::{FuseSession, Inval, MountOptions, unmount};
 
 use crate::{EndOnPanic, join_soon, start_child};
 
@@ -17,7 +17,7 @@ use crate::{EndOnPanic, join_soon, start_child};
 const HOLD: &str = "SHALE_FUSE_TEST_HOLD";
 
 /// What a child does before it answers a read. One that is to hold reads locks a file, as a daemon locks its volume.
-pub fn in_child(session: &Session, state: &Path) -> Box<dyn Fn(u64) + Send + Sync> {
+pub fn in_child(session: &FuseSession, state: &Path) -> Box<dyn Fn(u64) + Send + Sync> {
     if std::env::var(HOLD).is_err() {
         return Box::new(|_| {});
     }
@@ -67,7 +67,7 @@ fn a_killed_notifier_keeps_nobody_out() {
     fs::create_dir(state.path().join("files")).unwrap();
     fs::write(state.path().join("files/f"), "contents").unwrap();
     let lock = File::create(state.path().join("lock")).unwrap();
-    let session = Session::mount(mount.path(), &MountOptions::default()).unwrap();
+    let session = FuseSession::mount(mount.path(), &MountOptions::default()).unwrap();
     let _end = EndOnPanic(mount.path());
 
     let mut first = start_child(&session, state.path(), Some(HOLD));

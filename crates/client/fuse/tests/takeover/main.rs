@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use directory_fs::DirectoryFs;
-use shale_fuse::{Ended, MountInfo, MountOptions, ServeOptions, Session, unmount};
+use shale_fuse::{Ended, FuseSession, MountInfo, MountOptions, ServeOptions, unmount};
 
 /// Tells a child where its state is.
 const STATE: &str = "SHALE_FUSE_TEST_STATE";
@@ -43,7 +43,7 @@ fn child_serves() {
         Ok(bytes) => MountInfo::from_bytes(&bytes).unwrap(),
         Err(_) => MountInfo::new(),
     };
-    let session = Session::adopt(device, info).unwrap();
+    let session = FuseSession::adopt(device, info).unwrap();
     let dir = state.to_owned();
     let options = ServeOptions {
         threads: 2,
@@ -65,7 +65,7 @@ fn child_serves() {
     assert_eq!(session.serve(fs, &options).unwrap(), Ended::Unmounted);
 }
 
-fn start_child(session: &Session, state: &Path, hangs: Option<&str>) -> Child {
+fn start_child(session: &FuseSession, state: &Path, hangs: Option<&str>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["child_serves", "--exact", "--nocapture"])
@@ -173,7 +173,7 @@ fn killed_daemons_are_not_seen() {
     let mount = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = tempfile::tempdir_in("/dev/shm").unwrap();
     fs::create_dir(state.path().join("files")).unwrap();
-    let session = Session::mount(mount.path(), &MountOptions::default()).unwrap();
+    let session = FuseSession::mount(mount.path(), &MountOptions::default()).unwrap();
     let _end = EndOnPanic(mount.path());
 
     // One that has read the first request and never answers it.

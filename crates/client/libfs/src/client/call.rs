@@ -6,7 +6,7 @@ use crate::errno::{Errno, Stop};
 use crate::inodes::attr::Caller;
 use crate::inodes::node::{Node, NodeState};
 use shale_format::LogPos;
-use shale_oplog::{Done, Part, Permit};
+use shale_oplog::{Done, LogReservation, Part};
 use shale_proto::LeaseMode;
 use shale_sys::biased_rwlock::{ReadGuard, WriteGuard};
 use shale_sys::{failpoints, mutants};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a call works with. Its runs have it one after the other, each inside the read section;
 /// what one has been given and not used, the next one has.
-pub(crate) struct Op<'s> {
+pub(crate) struct CallContext<'s> {
     pub session: &'s Session,
     pub caller: &'s Caller,
     /// Time of the run, ns since 1970.
@@ -26,7 +26,7 @@ pub(crate) struct Op<'s> {
     digested: LogPos,
     /// The calling thread's reader slot.
     thread: usize,
-    permit: Option<Permit<'s>>,
+    permit: Option<LogReservation<'s>>,
     /// Bytes of space in the volume.
     reserved: u64,
     /// The run has come to what it works on by names.
@@ -64,14 +64,14 @@ fn may_append() {
     );
 }
 
-impl<'s> Op<'s> {
+impl<'s> CallContext<'s> {
     /// A call that has yet to enter the read section.
     #[inline(always)]
     pub(crate) fn new(
         session: &'s Session,
         caller: &'s Caller,
         thread: usize,
-        permit: Option<Permit<'s>>,
+        permit: Option<LogReservation<'s>>,
     ) -> Self {
         Self {
             session,
@@ -350,7 +350,7 @@ impl<'s> Op<'s> {
     }
 }
 
-impl Drop for Op<'_> {
+impl Drop for CallContext<'_> {
     /// Gives back the space that was not used, and keeps the permit.
     #[inline(always)]
     fn drop(&mut self) {

@@ -14,7 +14,7 @@ use super::node::Node;
 use super::read_section::ReadSection;
 use super::session::Session;
 use super::sync::{AtomicU64, Mutex, Ordering, failpoints};
-use shale_proto::{Insist, LeaseMode, Reply, Request};
+use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
 use std::sync::Arc;
 
 /// Generation and mode of the lease on one inode.
@@ -60,9 +60,9 @@ impl LeaseWord {
 const TURNS: usize = 64;
 
 /// Whose turn it is to ask for a lease.
-pub(crate) struct Turns([Mutex<()>; TURNS]);
+pub(crate) struct AcquireLocks([Mutex<()>; TURNS]);
 
-impl Turns {
+impl AcquireLocks {
     pub(crate) fn new() -> Self {
         Self(std::array::from_fn(|_| Mutex::default()))
     }
@@ -82,7 +82,8 @@ impl Session {
     /// Gets a lease before it is needed; others lose theirs. Kept until another client
     /// takes it, or [`Self::give_back`]. Errors: `ENOENT`.
     pub fn lease(&self, ino: u64, mode: LeaseMode) -> Result<()> {
-        self.acquire(ino, mode, Insist::Yes).map(|_| ())
+        self.acquire(ino, mode, LeaseRequestMode::Revoke)
+            .map(|_| ())
     }
 
     /// Gives a lease back. What was written under it is in the volume when this returns.
@@ -97,11 +98,19 @@ impl Session {
 
     /// Gets a lease and brings the inode in memory up to date. Outside of the read section.
     /// `false`: others have the lease, and the caller does not insist.
-    pub(crate) fn acquire(&self, ino: u64, mode: LeaseMode, insist: Insist) -> Result<bool> {
+    pub(crate) fn acquire(
+        &self,
+        ino: u64,
+        mode: LeaseMode,
+        insist: LeaseRequestMode,
+    ) -> Result<bool> {
         let _turn = self.turns.of(ino).lock();
         let node = self.nodes.get(ino);
         // Who does not insist wants to know about others, too.
-        let asks = matches!(insist, Insist::No | Insist::Grow);
+        let asks = matches!(
+            insist,
+            LeaseRequestMode::Try | LeaseRequestMode::GrowOrDefer
+        );
         if !asks && node.is_some_and(|n| self.holds(&n, mode)) {
             return Ok(true);
         }
@@ -130,8 +139,10 @@ impl Session {
                 Ok(node) => {
                     node.used_elsewhere.store(used, Ordering::Release);
                     node.watched.store(watched, Ordering::Release);
-                    node.shared
-                        .store(shared && insist != Insist::Grow, Ordering::Release);
+                    node.shared.store(
+                        shared && insist != LeaseRequestMode::GrowOrDefer,
+                        Ordering::Release,
+                    );
                     node.lease.set(generation, mode);
                     return Ok(true);
                 }
@@ -167,7 +178,7 @@ impl Session {
         let ask = Request::Lease {
             ino,
             mode: LeaseMode::Shared,
-            insist: Insist::No,
+            insist: LeaseRequestMode::Try,
         };
         let generation = match self.ask(ask) {
             Ok(Reply::Leased { generation, .. }) => generation,

@@ -4,9 +4,9 @@
 //! Invariant: the entry of a reader slot is touched by the thread that has the slot
 //! only, so plain loads and stores suffice. The number that threads share has none.
 
-use crate::client::prefault::Present;
+use crate::client::prefault::Prefault;
 use crate::client::reader_slot::SHARED;
-use shale_oplog::{Kept, Permit, Writer};
+use shale_oplog::{LogReservation, ParkedPermit, Writer};
 use shale_proto::shared_pages::{daemon_page, mount_flag};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,17 +23,17 @@ struct Place {
 
 impl Place {
     #[inline(always)]
-    fn take(&self) -> Kept {
-        let kept = Kept {
+    fn take(&self) -> ParkedPermit {
+        let kept = ParkedPermit {
             left: self.left.load(Ordering::Relaxed),
             held: self.held.load(Ordering::Relaxed),
         };
-        self.put(Kept::default());
+        self.put(ParkedPermit::default());
         kept
     }
 
     #[inline(always)]
-    fn put(&self, kept: Kept) {
+    fn put(&self, kept: ParkedPermit) {
         self.left.store(kept.left, Ordering::Relaxed);
         self.held.store(kept.held, Ordering::Relaxed);
     }
@@ -43,11 +43,11 @@ impl Place {
 pub(crate) struct Permits {
     places: Box<[Place]>,
     /// Looked after whenever a thread gets a new permit.
-    present: Present,
+    present: Prefault,
 }
 
 impl Permits {
-    pub(crate) fn new(present: Present) -> Self {
+    pub(crate) fn new(present: Prefault) -> Self {
         Self {
             places: (0..SHARED).map(|_| Place::default()).collect(),
             present,
@@ -57,9 +57,9 @@ impl Permits {
     /// A permit for `bytes` bytes of records, if the ring has space: to be resumed. `thread` is
     /// the calling thread's reader slot. As numbers, so that they stay in registers.
     #[inline(always)]
-    pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<Kept> {
+    pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<ParkedPermit> {
         let Some(place) = self.places.get(thread) else {
-            return log.try_admit(bytes).map(Permit::keep);
+            return log.try_admit(bytes).map(LogReservation::keep);
         };
         // The place is empty while its permit is in use: a signal handler's call gets its own.
         let kept = place.take();
@@ -72,7 +72,7 @@ impl Permits {
     /// Gives what is left of a permit back and puts a new one in its place; `false`: there
     /// is no space.
     #[cold]
-    fn more(&self, log: &Writer, place: &Place, left: Kept, bytes: u64) -> bool {
+    fn more(&self, log: &Writer, place: &Place, left: ParkedPermit, bytes: u64) -> bool {
         drop(log.resume(left));
         self.present.look_ahead(log.reserved().0);
         let ahead = log.try_admit(bytes.max(AHEAD_BYTES));
@@ -87,7 +87,7 @@ impl Permits {
 
     /// Keeps what is left of a permit for the thread's next call.
     #[inline(always)]
-    pub(crate) fn put(&self, thread: usize, permit: &mut Permit<'_>) {
+    pub(crate) fn put(&self, thread: usize, permit: &mut LogReservation<'_>) {
         let place = self.places.get(thread);
         if let Some(place) = place.filter(|_| (1..=AHEAD_BYTES).contains(&permit.left())) {
             // What a signal handler's call has put there meanwhile goes back.

@@ -17,7 +17,7 @@ const STEP_BYTES: u64 = 512 << 10;
 const AHEAD_BYTES: u64 = 64 << 10;
 
 /// How far a log is present.
-pub(crate) struct Present {
+pub(crate) struct Prefault {
     map: Arc<Map>,
     ring_bytes: u64,
     /// Log position up to which it was made present.
@@ -26,7 +26,7 @@ pub(crate) struct Present {
     all: u64,
 }
 
-impl Present {
+impl Prefault {
     /// A log that begins at position `start` and has not been touched; `ring_bytes` 0: one that
     /// is present everywhere.
     pub(crate) fn new(map: Arc<Map>, start: u64, ring_bytes: u64) -> Self {
@@ -76,7 +76,7 @@ mod tests {
         let ring: u64 = 4 << 20;
         let map = Arc::new(Map::anonymous(RING_AT + ring as usize).unwrap());
         let start = ring - STEP_BYTES / 2;
-        let present = Present::new(map.clone(), start, ring);
+        let present = Prefault::new(map.clone(), start, ring);
         assert_eq!(in_memory(&map), 0);
         present.look_ahead(start);
         assert_eq!(in_memory(&map), STEP_BYTES / 2, "up to the ring's end");
@@ -89,7 +89,7 @@ mod tests {
         }
         assert_eq!(in_memory(&map), ring, "and not its header");
         let whole = Arc::new(Map::anonymous(RING_AT).unwrap());
-        Present::new(whole.clone(), 0, 0).look_ahead(5);
+        Prefault::new(whole.clone(), 0, 0).look_ahead(5);
         assert_eq!(in_memory(&whole), 0);
     }
 }

@@ -5,7 +5,7 @@
 //! record has reserved is free again when it is digested, so these are worst cases
 //! (DESIGN §16), whatever is digested together: mostly a record adds a fraction of it.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::errno::Stop;
 use shale_format::limits::BLOCK_BYTES;
 use shale_proto::message::GRANT_AHEAD_BLOCKS;
@@ -114,7 +114,7 @@ impl Reservation {
     }
 }
 
-impl Op<'_> {
+impl CallContext<'_> {
     /// Space for writing `blocks` blocks again, of which the file gets `new`.
     pub(crate) fn need_content(&mut self, new: u64, blocks: u64) -> Result<(), Stop> {
         match self.session.is_tiered() {

@@ -24,7 +24,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// What a call has met with on its way to what it needs.
 #[derive(Default)]
-pub(crate) struct Search {
+pub(crate) struct RetryPolicy {
     leases: u32,
     /// There was no space, with everything digested.
     pub last_try: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Search {
     slept: Duration,
 }
 
-impl Search {
+impl RetryPolicy {
     /// A lease is asked for; whether others have taken it from the call too often.
     pub(crate) fn has_to_hold(&mut self) -> bool {
         self.leases += 1;
@@ -80,8 +80,8 @@ mod tests {
     use super::*;
 
     /// A call that gives up.
-    fn give_up(damaged: &AtomicBool) -> Search {
-        let mut search = Search::default();
+    fn give_up(damaged: &AtomicBool) -> RetryPolicy {
+        let mut search = RetryPolicy::default();
         while search.once_more(damaged).is_ok() {}
         search
     }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_lookup_of_a_missing_inode_ends() {
-        let mut search = Search::default();
+        let mut search = RetryPolicy::default();
         for ino in [5, 6, 5, 6, 5, 6, 5, 6, 5] {
             assert!(search.looks_again(ino), "another one each time");
         }

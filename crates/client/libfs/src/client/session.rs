@@ -7,33 +7,33 @@
 //! leaves. When something is missing on the way it leaves, gets it and starts
 //! again, having changed nothing.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::grants::{BlockRun, Blocks, InodeNumbers, Runs, within_segments};
-use crate::client::lease::Turns;
+use crate::client::lease::AcquireLocks;
 pub use crate::client::options::{SessionMaps, SessionOptions};
 use crate::client::permit_cache::Permits;
-use crate::client::prefault::Present;
+use crate::client::prefault::Prefault;
 use crate::client::read_section::{self, ReadSection};
 use crate::client::reader_slot;
 use crate::client::requests::Requests;
 use crate::client::reservation::{Reservation, UNIT, ahead_bytes};
-use crate::client::retry::Search;
+use crate::client::retry::RetryPolicy;
 use crate::client::throttle::Pauses;
 use crate::errno::{Errno, Result, Stop, device, proto, refusal, volume};
 use crate::inodes::attr::Caller;
-use crate::inodes::kernel_refs::Kernel;
+use crate::inodes::kernel_refs::KernelRefs;
 use crate::inodes::node::Nodes;
-use crate::lower_tiers::block_cache::LowerCache;
+use crate::lower_tiers::block_cache::BlockCache;
 use crate::lower_tiers::direct_device_read::FlashDevices;
 use crate::namespace::path_cache::PathCache;
 use parking_lot::Mutex;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Durability, LogPos};
 use shale_nvm::{Access, Map, MapOptions, Piece, SharedWords};
-use shale_oplog::{Kept, Log, Permit, PublishedWord, Recent, Writer};
+use shale_oplog::{Log, LogReservation, ParkedPermit, PublishedWord, Recent, Writer};
 use shale_proto::message::{Attached, BlockRun as GrantedRun, PROTO_VERSION, Space};
 use shale_proto::shared_pages::{client_page, daemon_page};
-use shale_proto::{Channel, Insist, LeaseMode, Reply, Request};
+use shale_proto::{Channel, LeaseMode, LeaseRequestMode, Reply, Request};
 use shale_sys::Memory;
 use shale_sys::clock::Clock;
 use shale_volume::View;
@@ -56,21 +56,21 @@ pub struct Session {
     pub(crate) log_map: Arc<Map>,
     pub(crate) permits: Permits,
     pub(crate) nodes: Nodes,
-    pub(crate) turns: Turns,
-    pub(crate) kernel: OnceLock<Kernel>,
+    pub(crate) turns: AcquireLocks,
+    pub(crate) kernel: OnceLock<KernelRefs>,
     pub(crate) reservation: Reservation,
     pub(crate) numbers: InodeNumbers,
     pub(crate) blocks: Blocks,
     pub(crate) requests: Requests,
     pub(crate) recent: Recent,
     pub(crate) rename_lock: Mutex<()>,
-    pub(crate) lower: Arc<LowerCache>,
+    pub(crate) lower: Arc<BlockCache>,
     pub(crate) flash: FlashDevices,
     pub(crate) paths: PathCache,
     reclaimed: AtomicU64,
     notified: AtomicU64,
     pub(crate) pauses: Pauses,
-    /// A name was seen that does not lead to what it says ([`Search::once_more`]).
+    /// A name was seen that does not lead to what it says ([`RetryPolicy::once_more`]).
     damaged: AtomicBool,
     pub(crate) options: SessionOptions,
     /// Whether the records of every call are hardened when it returns.
@@ -144,14 +144,14 @@ impl Session {
         let client_page = map(&maps.client_page, client_page::BYTES, Access::ReadWrite)?;
         let nvm = Arc::new(map_segments(channel.as_ref(), &attached, &maps.nvm)?);
         let (view, _) = View::open(nvm.clone()).map_err(|e| volume(&e))?;
-        let lower = Arc::new(LowerCache::default());
+        let lower = Arc::new(BlockCache::default());
         let view = view.given_by(lower.clone());
         let log = new_writer(&log_map, &client_page).map_err(|e| crate::errno::log(&e))?;
         let policy = Durability::from_number(attached.durability).unwrap_or_default();
         let hardens_at_return = log.domain().hardens_at_return(policy);
         let absent = attached.ring_bytes * u64::from(!options.present);
         let begin = log.reserved().0;
-        let present = Present::new(log_map.clone(), begin, absent);
+        let present = Prefault::new(log_map.clone(), begin, absent);
         Ok(Arc::new(Self {
             channel,
             clock,
@@ -165,7 +165,7 @@ impl Session {
             log_map,
             permits: Permits::new(present),
             nodes: Nodes::new(),
-            turns: Turns::new(),
+            turns: AcquireLocks::new(),
             kernel: OnceLock::new(),
             reservation: Reservation::default(),
             numbers: InodeNumbers::default(),
@@ -275,7 +275,7 @@ impl Session {
         &self,
         caller: &Caller,
         need: Need,
-        mut f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
+        mut f: impl FnMut(&mut CallContext<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
         if self.options.memory.is_some_and(Memory::is_short) {
             return Err(Errno::NOMEM);
@@ -291,8 +291,8 @@ impl Session {
         if permit.is_some() && caller.request != 0 {
             self.requests.begin(caller.request, || self.log.reserved());
         }
-        let mut op = Op::new(self, caller, thread, permit);
-        let mut search = Search::default();
+        let mut op = CallContext::new(self, caller, thread, permit);
+        let mut search = RetryPolicy::default();
         loop {
             // Made in its place and never moved: loading together what was stored apart a
             // moment ago would stall.
@@ -314,11 +314,11 @@ impl Session {
                     // Gives its space in the log back: a client that takes the rights away waits for some.
                     drop(op);
                     self.take_rights(caller, ino, bits)?;
-                    op = Op::new(self, caller, thread, admitted(need.log)?);
+                    op = CallContext::new(self, caller, thread, admitted(need.log)?);
                 }
                 Err(Stop::Log(bytes)) => {
                     drop(op);
-                    op = Op::new(self, caller, thread, admitted(need.log.max(bytes))?);
+                    op = CallContext::new(self, caller, thread, admitted(need.log.max(bytes))?);
                 }
                 Err(stop) => self.resolve_stop(stop, &mut search)?,
             }
@@ -327,7 +327,7 @@ impl Session {
 
     /// Gets what a run stopped for, so that the call may be run once more.
     #[cold]
-    fn resolve_stop(&self, stop: Stop, search: &mut Search) -> Result<()> {
+    fn resolve_stop(&self, stop: Stop, search: &mut RetryPolicy) -> Result<()> {
         match stop {
             Stop::Errno(e) => Err(e),
             // Resolved where the call's space in the log can be given back.
@@ -335,7 +335,7 @@ impl Session {
             Stop::Again => search.once_more(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Grow(ino) => self
-                .acquire(ino, LeaseMode::Exclusive, Insist::Grow)
+                .acquire(ino, LeaseMode::Exclusive, LeaseRequestMode::GrowOrDefer)
                 .map(|_| ()),
             Stop::Inodes(parent) => self.get_numbers(parent),
             Stop::Blocks(lacking) => self.get_blocks(lacking),
@@ -353,7 +353,7 @@ impl Session {
 
     /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed.
     #[inline(always)]
-    fn admit(&self, thread: usize, bytes: u64) -> Result<Kept> {
+    fn admit(&self, thread: usize, bytes: u64) -> Result<ParkedPermit> {
         self.may_append()?;
         self.reclaim();
         let published = self.log.published().pos().0;
@@ -372,7 +372,7 @@ impl Session {
     }
 
     #[cold]
-    fn admit_later(&self, bytes: u64) -> Result<Permit<'_>> {
+    fn admit_later(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.count_stop();
         loop {
             // As little as helps: the answer comes when the chunk is digested in which that is.
@@ -436,13 +436,13 @@ impl Session {
 
     /// Gets a lease for a call. That there is no such inode can mean that what the call
     /// looked up has changed since: it looks once more.
-    fn get_lease(&self, ino: u64, mode: LeaseMode, search: &mut Search) -> Result<()> {
+    fn get_lease(&self, ino: u64, mode: LeaseMode, search: &mut RetryPolicy) -> Result<()> {
         let insist = if search.has_to_hold() {
-            Insist::Hold
+            LeaseRequestMode::RevokeAndHold
         } else if self.options.yields {
-            Insist::Yield
+            LeaseRequestMode::RevokeOrDefer
         } else {
-            Insist::Yes
+            LeaseRequestMode::Revoke
         };
         match self.acquire(ino, mode, insist) {
             Err(Errno::NOENT) if search.looks_again(ino) => Ok(()),

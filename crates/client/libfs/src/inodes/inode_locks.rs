@@ -1,7 +1,7 @@
 //! Write locks on the inodes of one operation on names, in the order that all use:
 //! ascending inode numbers.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::errno::{Errno, Stop};
 use crate::inodes::node::{Node, NodeState};
 use shale_sys::biased_rwlock::WriteGuard;
@@ -18,7 +18,10 @@ pub(crate) struct Locked<'n> {
 impl<'n> Locked<'n> {
     /// Locks `nodes`, of which some may be the same. An inode that was freed since it
     /// was looked up gives [`Stop::Again`].
-    pub(crate) fn take(op: &Op<'_>, nodes: &[&'n Node]) -> std::result::Result<Self, Stop> {
+    pub(crate) fn take(
+        op: &CallContext<'_>,
+        nodes: &[&'n Node],
+    ) -> std::result::Result<Self, Stop> {
         let mut order = [None; NODES_MAX];
         for (place, node) in order.iter_mut().zip(nodes) {
             *place = Some(*node);

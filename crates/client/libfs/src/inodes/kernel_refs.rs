@@ -17,7 +17,7 @@ fn hash(ino: u64) -> u64 {
 }
 
 /// See the module.
-pub(crate) struct Kernel {
+pub(crate) struct KernelRefs {
     /// References by inode; none is not noted.
     references: [Mutex<HashMap<u64, u64>>; SHARDS],
     /// Times that inodes of a bucket were used.
@@ -26,7 +26,7 @@ pub(crate) struct Kernel {
     complete: bool,
 }
 
-impl Kernel {
+impl KernelRefs {
     fn new(continues: bool) -> Self {
         Self {
             references: std::array::from_fn(|_| Mutex::default()),
@@ -80,7 +80,7 @@ impl Session {
     /// this one served, so that it may have references to any inode.
     pub fn serve_kernel(&self, continues: bool) {
         // Serving twice would change nothing.
-        let _ = self.kernel.set(Kernel::new(continues));
+        let _ = self.kernel.set(KernelRefs::new(continues));
     }
 
     /// The kernel gave `count` references to an inode back; whether it has none left, and
@@ -97,7 +97,7 @@ impl Session {
     /// Whether a kernel that is served is known to have a reference: as
     /// [`Self::kernel_refers_to`], but of references from before nothing is known.
     pub(crate) fn kernel_knows(&self, ino: u64) -> bool {
-        let known = |k: &Kernel| k.shard(ino).lock().contains_key(&ino);
+        let known = |k: &KernelRefs| k.shard(ino).lock().contains_key(&ino);
         self.kernel.get().is_some_and(known)
     }
 
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn references_are_counted_by_inode() {
-        let kernel = Kernel::new(false);
+        let kernel = KernelRefs::new(false);
         assert!(!kernel.in_use(5));
         let used = || kernel.bucket(5).load(Ordering::Acquire);
         let before = used();
@@ -131,6 +131,6 @@ mod tests {
         assert!(!kernel.unrefer(5, 2) && kernel.in_use(5) && !kernel.in_use(6));
         assert!(kernel.unrefer(5, 1) && !kernel.in_use(5));
         assert!(kernel.unrefer(5, 1), "unknown: none left");
-        assert!(Kernel::new(true).in_use(5), "from before");
+        assert!(KernelRefs::new(true).in_use(5), "from before");
     }
 }

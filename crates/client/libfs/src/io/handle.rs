@@ -1,6 +1,6 @@
 //! Open files: the handle of the path API.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
@@ -97,7 +97,7 @@ impl Session {
         flags: OFlags,
         mode: u32,
     ) -> Result<File> {
-        let place = |op: &Op<'_>| {
+        let place = |op: &CallContext<'_>| {
             let dir = walk(op, path, true)?.ino()?;
             let node = op.node(dir)?;
             let state = op.read(&node)?;
@@ -155,7 +155,11 @@ fn reads(flags: OFlags) -> bool {
 }
 
 /// Decides what a found name means for `open`, and counts the handle.
-fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<Node>, Stop> {
+fn look(
+    op: &CallContext<'_>,
+    target: Target,
+    flags: OFlags,
+) -> std::result::Result<Arc<Node>, Stop> {
     let create = flags.contains(OFlags::CREATE);
     let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
     if create && flags.contains(OFlags::EXCL) {
@@ -194,14 +198,18 @@ fn look(op: &Op<'_>, target: Target, flags: OFlags) -> std::result::Result<Arc<N
 }
 
 /// Where a file can be made that was not found: directory and name.
-fn vacant(op: &Op<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
+fn vacant(op: &CallContext<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let name = target.name(Errno::ISDIR)?.to_vec();
     let node = op.node(target.dir)?;
     op.may(&*op.read(&node)?, WRITE | EXECUTE)?;
     Ok((target.dir, name))
 }
 
-fn may_open(op: &Op<'_>, state: &NodeState, flags: OFlags) -> std::result::Result<(), Stop> {
+fn may_open(
+    op: &CallContext<'_>,
+    state: &NodeState,
+    flags: OFlags,
+) -> std::result::Result<(), Stop> {
     let inode = &state.inode;
     let write = writes(flags) || flags.contains(OFlags::TRUNC);
     if inode.is_dir() && write {

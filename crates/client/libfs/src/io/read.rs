@@ -3,7 +3,7 @@
 //! Every byte is copied once, from where it lies to the caller. Nothing that was
 //! read is returned if the daemon cut this client off meanwhile.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
@@ -208,7 +208,7 @@ impl Piece {
 
 /// Calls `f(start, end, piece)` for every run of bytes of `from..to` with one source, in order.
 pub(crate) fn pieces(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     node: &Node,
     state: &NodeState,
     from: u64,
@@ -227,7 +227,7 @@ pub(crate) fn pieces(
 }
 
 fn volume_pieces(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     node: &Node,
     state: &NodeState,
     from: u64,
@@ -268,7 +268,7 @@ fn load(session: &Session, at: usize, into: &mut [u8]) -> std::result::Result<()
 /// Fills `into` with the file's bytes from `offset` on. Returns the byte of the tier behind the
 /// last of them, unless that came from elsewhere.
 pub(crate) fn copy_out(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     node: &Node,
     state: &NodeState,
     offset: u64,
@@ -310,7 +310,7 @@ pub(crate) fn copy_out(
 
 /// Target of a symbolic link, verified wherever it comes from.
 pub(crate) fn read_target(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     node: &Node,
     state: &NodeState,
 ) -> std::result::Result<Vec<u8>, Stop> {

@@ -1,6 +1,6 @@
 //! Sizes and ranges: truncate, fallocate, seek, copy.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::reservation::content_blocks;
 use crate::client::session::{Need, Session};
 use crate::errno::{BY_KERNEL, Errno, Result, Stop};
@@ -14,7 +14,7 @@ use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use shale_format::record::{FallocateBody, SetAttrBody, attr, flag, record_bytes};
 use shale_format::{FileBlock, Ino, LogPos};
 use shale_oplog::encode;
-use shale_proto::{Insist, LeaseMode};
+use shale_proto::{LeaseMode, LeaseRequestMode};
 use std::sync::atomic::Ordering;
 
 /// Parts in which a range is set aside at most where space is short: each leaves a 65th of what was free.
@@ -100,7 +100,7 @@ impl Session {
         size: u64,
         kill_suidgid: bool,
         kept: &dyn Fn() -> u64,
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<()> {
         let need = Need::log(record_bytes(0, 0) as u64);
         self.run(caller, need, |op| {
@@ -478,7 +478,7 @@ impl Session {
         if node.access_refused.load(Ordering::Relaxed) == now {
             return Ok(false);
         }
-        let may = self.acquire(ino, LeaseMode::Exclusive, Insist::No)?;
+        let may = self.acquire(ino, LeaseMode::Exclusive, LeaseRequestMode::Try)?;
         if !may {
             node.access_refused.store(now, Ordering::Relaxed);
         }
@@ -488,7 +488,7 @@ impl Session {
 
 /// Blocks that cutting a file to `size` bytes gives back.
 fn blocks_lost(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     node: &Node,
     state: &NodeState,
     size: u64,

@@ -14,7 +14,7 @@
 //!
 //! Nothing is different for writes of one piece.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::grants::{BlockRun, Runs};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -215,7 +215,12 @@ impl Places {
     /// Writes the blocks again, inside of the inode's lock, if the call begins elsewhere in a block than was
     /// thought when they were written: what is appended to had become longer. Repeating the call could
     /// go on for ever while others append.
-    fn fit(&mut self, op: &Op<'_>, offset: u64, data: &[u8]) -> std::result::Result<(), Stop> {
+    fn fit(
+        &mut self,
+        op: &CallContext<'_>,
+        offset: u64,
+        data: &[u8],
+    ) -> std::result::Result<(), Stop> {
         let stolen = &mut self.stolen;
         if stolen.runs.is_empty() || (offset + stolen.from as u64).is_multiple_of(BLOCK) {
             return Ok(());

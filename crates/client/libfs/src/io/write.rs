@@ -5,7 +5,7 @@
 //! records of a call are one transaction, also above [`WRITE_PIECE_BYTES`]
 //! ([`crate::io::whole`]); a call that cannot be one is cut into pieces, and each piece is.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::grants::{BlockRun, Runs};
 use crate::client::reservation::content_blocks;
 use crate::client::session::{Need, Session, final_errno};
@@ -320,7 +320,7 @@ fn log_bytes(data: usize, stolen: Option<&Stolen>) -> u64 {
 /// Appends one record with all of the data. Returns the position behind it.
 #[inline]
 fn log_write(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     overlay: &mut Overlay,
     ino: u64,
     offset: u64,
@@ -343,7 +343,7 @@ fn log_write(
 /// Writes one run of blocks and its record. Returns the position behind the record.
 #[inline]
 fn log_block(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     overlay: &mut Overlay,
     ino: u64,
     offset: u64,
@@ -364,7 +364,7 @@ fn log_block(
 /// Appends the records of one call or piece as one transaction: what is before the blocks, the
 /// blocks, and what is behind them. Returns the position behind the last.
 pub(crate) fn log_pieces(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     overlay: &mut Overlay,
     ino: u64,
     offset: u64,
@@ -424,7 +424,7 @@ pub(crate) fn pieces_of(offset: u64, range: Range<usize>) -> impl Iterator<Item 
 
 /// The record of one stolen run. Data that is not durable yet is written by the append.
 fn steal_part<'a>(
-    op: &Op<'a>,
+    op: &CallContext<'a>,
     ino: u64,
     at: u64,
     run: &BlockRun,
@@ -449,7 +449,7 @@ fn steal_part<'a>(
 /// Blocks of `from..to` that the file does not have yet. What was cut off or punched
 /// out counts as missing, also while the volume still has it.
 pub(crate) fn missing_blocks(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     node: &Node,
     state: &NodeState,
     from: u64,

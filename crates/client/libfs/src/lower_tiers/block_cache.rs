@@ -30,23 +30,23 @@ pub(crate) const RUN_BYTES: usize = 1 << 20;
 
 type Key = (BlockAddr, u32);
 
-enum Held {
+enum CacheEntry {
     Data(Arc<[u8; BLOCK_BYTES]>),
     /// It cannot be read.
     Bad,
 }
 
 #[derive(Default)]
-struct State(Lru<Key, Held>);
+struct State(Lru<Key, CacheEntry>);
 
 /// The cache of one session.
 #[derive(Default)]
-pub(crate) struct LowerCache {
+pub(crate) struct BlockCache {
     state: Mutex<State>,
 }
 
 impl State {
-    fn put(&mut self, key: Key, held: Held) {
+    fn put(&mut self, key: Key, held: CacheEntry) {
         self.0.put(key, held);
         while self.0.len() > CACHE_BLOCKS {
             self.0.pop();
@@ -55,8 +55,8 @@ impl State {
 
     fn get(&mut self, key: Key) -> Option<Result<Arc<[u8; BLOCK_BYTES]>>> {
         let found = match self.0.get(key)? {
-            Held::Data(data) => Ok(Arc::clone(data)),
-            Held::Bad => Err(Errno::IO),
+            CacheEntry::Data(data) => Ok(Arc::clone(data)),
+            CacheEntry::Bad => Err(Errno::IO),
         };
         match found {
             Ok(_) => self.0.used(key),
@@ -69,13 +69,13 @@ impl State {
 
 /// Blocks that a call lacks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lacking {
+pub(crate) struct MissingBlocks {
     addr: BlockAddr,
     generation: u32,
     blocks: u64,
 }
 
-impl Given for LowerCache {
+impl Given for BlockCache {
     fn block(
         &self,
         addr: BlockAddr,
@@ -93,7 +93,7 @@ pub(crate) fn stop(e: &VolumeError) -> Stop {
             addr,
             generation,
             blocks,
-        } => Stop::Blocks(Lacking {
+        } => Stop::Blocks(MissingBlocks {
             addr,
             generation,
             blocks: blocks.min(AHEAD_OF_STRUCTURE),
@@ -113,7 +113,7 @@ impl Session {
         let generation = self.view.generation(addr)?;
         let found = self.lower.state.lock().get((addr, generation));
         let Some(block) = found else {
-            return Err(Stop::Blocks(Lacking {
+            return Err(Stop::Blocks(MissingBlocks {
                 addr,
                 generation,
                 blocks: len.min(AHEAD_OF_STRUCTURE),
@@ -155,7 +155,7 @@ impl Session {
                 let sequential = offset == 0 || offset == last;
                 let ahead = if sequential { AHEAD_BLOCKS } else { 0 };
                 let left = known.saturating_sub(at.index() - addr.index());
-                return Err(Stop::Blocks(Lacking {
+                return Err(Stop::Blocks(MissingBlocks {
                     addr: at,
                     generation,
                     blocks: rest.max(ahead).min(left.max(1)),
@@ -170,11 +170,11 @@ impl Session {
     }
 
     /// Gets blocks from their device, or from the daemon. Outside of the read section and locks.
-    pub(crate) fn get_blocks(&self, lacking: Lacking) -> Result<()> {
+    pub(crate) fn get_blocks(&self, lacking: MissingBlocks) -> Result<()> {
         let generation = lacking.generation;
         let from = (lacking.addr, generation);
         let read = self.read_flash(from, lacking.blocks, |addr, block| {
-            let held = Held::Data(Arc::new(*block));
+            let held = CacheEntry::Data(Arc::new(*block));
             self.lower.state.lock().put((addr, generation), held);
         });
         if read > 0 {
@@ -197,12 +197,15 @@ impl Session {
             let mut state = self.lower.state.lock();
             let (blocks, _) = data.as_chunks::<BLOCK_BYTES>();
             for (n, block) in (0..).zip(blocks) {
-                state.put((addr.plus(n), generation), Held::Data(Arc::new(*block)));
+                state.put(
+                    (addr.plus(n), generation),
+                    CacheEntry::Data(Arc::new(*block)),
+                );
             }
             if blocks.is_empty() {
                 // Only what was asked for first has to be known: the rest was a guess.
                 if done == 0 {
-                    state.put((addr, generation), Held::Bad);
+                    state.put((addr, generation), CacheEntry::Bad);
                 }
                 return Ok(());
             }
@@ -227,12 +230,12 @@ mod tests {
         let mut state = State::default();
         let key = |n| (BlockAddr::new(TierId::Ssd, n), 1);
         for n in 0..CACHE_BLOCKS as u64 + 10 {
-            state.put(key(n), Held::Data(Arc::new([n as u8; BLOCK_BYTES])));
+            state.put(key(n), CacheEntry::Data(Arc::new([n as u8; BLOCK_BYTES])));
             assert!(state.get(key(0)).is_some());
         }
         assert!(state.get(key(1)).is_none());
         assert_eq!(state.0.len(), CACHE_BLOCKS);
-        state.put(key(7), Held::Bad);
+        state.put(key(7), CacheEntry::Bad);
         assert!(state.get(key(7)).unwrap().is_err());
         assert!(state.get(key(7)).is_none());
     }

@@ -4,7 +4,7 @@
 //! permission bits of its mode, too, and one that sets the mode changes the list: so memory does here and
 //! digest there, both by `shale_format::acl`.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::reservation::blocks_bytes;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -71,7 +71,7 @@ impl Inherited {
     }
 }
 
-impl Op<'_> {
+impl CallContext<'_> {
     /// The list of this kind of an inode.
     pub(crate) fn acl(
         &self,
@@ -196,7 +196,7 @@ impl Session {
         kind: AclKind,
         value: &[u8],
         kill_sgid: Option<bool>,
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<()> {
         let name = kind.name();
         let attribute = record_bytes(XattrBody::BYTES, name.len() + value.len());
@@ -229,7 +229,7 @@ impl Session {
 
 /// Gives an inode the list `acl`, and the mode that goes with it.
 fn decide_by(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     state: &mut NodeState,
     acl: &Acl,
     kill_sgid: bool,
@@ -256,7 +256,7 @@ fn decide_by(
 
 /// Logs a new list, or that there is none, and a new mode, as one transaction.
 fn store(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     state: &mut NodeState,
     kind: AclKind,
     acl: Option<&Acl>,

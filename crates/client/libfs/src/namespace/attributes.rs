@@ -1,6 +1,6 @@
 //! Attributes of inodes, targets of symbolic links, sizes of the file system.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::reservation::HIDDEN_BLOCKS;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -72,7 +72,7 @@ impl Session {
     pub(crate) fn set_attributes_where(
         &self,
         caller: &Caller,
-        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, SetAttr), Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, SetAttr), Stop>,
     ) -> Result<Attr> {
         let need = Need::log(record_bytes(SetAttrBody::BYTES, 0) as u64);
         self.run(caller, need, |op| {
@@ -112,7 +112,7 @@ impl Session {
     pub(crate) fn readlink_where(
         &self,
         caller: &Caller,
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<Vec<u8>> {
         self.run(caller, Need::default(), |op| {
             let node = op.node(place(op)?)?;

@@ -4,7 +4,7 @@
 //! everything that could refuse it has been checked under the directory's lock;
 //! after it only memory changes.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::reservation::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -222,7 +222,7 @@ impl Session {
         caller: &Caller,
         fresh: &Fresh<'_>,
         flags: u32,
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<(Attr, Arc<Node>)> {
         let need = Need::log(record_bytes(CreateBody::BYTES, 0) as u64);
         self.run(caller, need, |op| {
@@ -268,7 +268,7 @@ impl Session {
         caller: &Caller,
         fresh: &Fresh<'_>,
         name_bytes: usize,
-        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, N), Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, N), Stop>,
     ) -> Result<Attr> {
         self.run(caller, fresh.need(name_bytes), |op| {
             let (parent, name) = place(op)?;
@@ -285,7 +285,7 @@ impl Session {
 
 /// Makes an inode with the name `name` in directory `parent`. `EEXIST` if that is there.
 pub(crate) fn make_at(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     parent: u64,
     name: &[u8],
     fresh: &Fresh<'_>,
@@ -306,7 +306,7 @@ pub(crate) fn make_at(
 
 /// Makes an inode with the name `name` at the free place `key` of directory `dir`.
 fn make_in(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     dir: &mut NodeState,
     key: DirKey,
     name: &[u8],
@@ -372,7 +372,7 @@ struct Logged {
 
 /// Appends the record that makes an inode and those of its attributes as one transaction.
 fn append_new(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     mut part: Part<'_>,
     ino: u64,
     attrs: &Xattrs,
@@ -398,7 +398,7 @@ fn append_new(
 
 /// As [`new_inode`], with a number of its own.
 pub(crate) fn new_numbered(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     dir: &Inode,
     fresh: &Fresh<'_>,
 ) -> std::result::Result<Inode, Stop> {
@@ -409,7 +409,7 @@ pub(crate) fn new_numbered(
 
 /// The inode that a call makes in directory `dir`: its group, and for directories the
 /// set-group-id bit, come from a set-group-id directory.
-fn new_inode(op: &Op<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> Inode {
+fn new_inode(op: &CallContext<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> Inode {
     let is_dir = fresh.mode & S_IFMT == libc::S_IFDIR;
     let mut inode = Inode::free();
     inode.ino = ino;
@@ -437,7 +437,7 @@ fn new_inode(op: &Op<'_>, dir: &Inode, ino: u64, fresh: &Fresh<'_>) -> Inode {
 
 /// Mode in a set-group-id directory of group `gid`. A file may not become executable
 /// with a group that its maker is not in; the kernel has seen to that where it calls.
-fn inherited_mode(op: &Op<'_>, gid: u32, mode: u32) -> u32 {
+fn inherited_mode(op: &CallContext<'_>, gid: u32, mode: u32) -> u32 {
     let strange = op.caller.uid != 0 && op.caller.gid != gid;
     match mode & S_IFMT {
         libc::S_IFDIR => mode | S_ISGID,
@@ -489,7 +489,7 @@ fn dir_changed(dir: &mut NodeState, now_ns: i64, end: LogPos) {
     dir.touched(end);
 }
 
-impl Op<'_> {
+impl CallContext<'_> {
     /// Makes sure that an inode with these attributes can be made: with a record of `bytes` bytes, and `reserve` for it without
     /// them.
     fn need_new(

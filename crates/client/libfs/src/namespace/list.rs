@@ -4,7 +4,7 @@
 //! whatever was made or removed meanwhile, also after a restart. Entries are copied
 //! out in batches: nobody waits for the directory's lock while the sink works.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::session::{Need, Session, final_errno};
 use crate::errno::{Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
@@ -112,7 +112,7 @@ impl Session {
     }
 }
 
-fn batch(op: &Op<'_>, ino: u64, from: DirKey) -> std::result::Result<Batch, Stop> {
+fn batch(op: &CallContext<'_>, ino: u64, from: DirKey) -> std::result::Result<Batch, Stop> {
     let node = op.node(ino)?;
     let state = op.read(&node)?;
     op.live_dir(&state)?;

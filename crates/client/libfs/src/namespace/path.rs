@@ -4,7 +4,7 @@
 //! found, all in one run ([`Session::make_where`]): so it never meets another inode that
 //! has got the number of one that was removed meanwhile.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime};
@@ -53,14 +53,14 @@ impl Session {
 impl Tree {
     pub(crate) fn look<T>(
         &self,
-        f: impl FnMut(&mut Op<'_>) -> std::result::Result<T, Stop>,
+        f: impl FnMut(&mut CallContext<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
         self.session.run(&self.caller, Need::default(), f)
     }
 
     /// Makes what `path` is to name.
     fn make(&self, path: &[u8], slash_ok: bool, fresh: &Fresh<'_>) -> Result<()> {
-        let place = |op: &Op<'_>| vacant(op, path, slash_ok);
+        let place = |op: &CallContext<'_>| vacant(op, path, slash_ok);
         let made = self
             .session
             .make_where(&self.caller, fresh, NAME_BYTES_MAX, place);
@@ -117,7 +117,7 @@ impl Tree {
 
     /// Target of a symbolic link. Errors: `EINVAL` for anything else.
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let place = |op: &Op<'_>| Ok(walk(op, path, false)?.ino()?);
+        let place = |op: &CallContext<'_>| Ok(walk(op, path, false)?.ino()?);
         self.session.readlink_where(&self.caller, place)
     }
 
@@ -143,7 +143,7 @@ impl Tree {
 
     fn link_where(
         &self,
-        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, u64, Vec<u8>), Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, u64, Vec<u8>), Stop>,
     ) -> Result<()> {
         let linked = self.session.link_where(&self.caller, NAME_BYTES_MAX, place);
         linked.map(|_| ())
@@ -171,7 +171,7 @@ impl Tree {
     fn remove(
         &self,
         want_dir: bool,
-        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, Vec<u8>, Option<u64>), Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, Vec<u8>, Option<u64>), Stop>,
     ) -> Result<()> {
         self.session
             .remove_where(&self.caller, NAME_BYTES_MAX, want_dir, place)
@@ -199,7 +199,7 @@ impl Tree {
         if !is_kind(flags) {
             return Err(Errno::INVAL);
         }
-        let place = |op: &Op<'_>| {
+        let place = |op: &CallContext<'_>| {
             let old = walk_bare(op, old)?;
             let new = walk_bare(op, new)?;
             let dots = if flags & RENAME_NOREPLACE != 0 {
@@ -277,7 +277,7 @@ impl Tree {
     }
 
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
-        let place = |op: &Op<'_>| {
+        let place = |op: &CallContext<'_>| {
             let ino = walk(op, path, follow)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node)?;
@@ -290,7 +290,7 @@ impl Tree {
 
     /// Sets the size of the file at `path`.
     pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
-        let place = |op: &Op<'_>| {
+        let place = |op: &CallContext<'_>| {
             let ino = walk(op, path, true)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node)?;
@@ -343,7 +343,11 @@ fn is_root(path: &[u8]) -> bool {
 }
 
 /// Walks to where a name is to be made: directory and name. `slash_ok`: for a directory.
-fn vacant(op: &Op<'_>, path: &[u8], slash_ok: bool) -> std::result::Result<(u64, Vec<u8>), Stop> {
+fn vacant(
+    op: &CallContext<'_>,
+    path: &[u8],
+    slash_ok: bool,
+) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let target = walk_bare(op, path)?;
     let name = name_of(&target, Errno::EXIST)?;
     if target.found.is_some() {
@@ -358,7 +362,7 @@ fn vacant(op: &Op<'_>, path: &[u8], slash_ok: bool) -> std::result::Result<(u64,
 
 /// Walks to a name itself: a symbolic link at the end is not followed, slash or not. A
 /// name that is too long is found to be that only after its directory was found.
-fn walk_bare(op: &Op<'_>, path: &[u8]) -> std::result::Result<Target, Stop> {
+fn walk_bare(op: &CallContext<'_>, path: &[u8]) -> std::result::Result<Target, Stop> {
     let (prefix, last, slash) = split(path);
     if check_length(last).is_ok() || path.len() > PATH_BYTES_MAX {
         let bare = &path[..prefix.len() + last.len()];
@@ -384,13 +388,13 @@ fn name_of(target: &Target, other: Errno) -> Result<Vec<u8>> {
     Ok(name.to_vec())
 }
 
-fn may_change(op: &Op<'_>, dir: u64) -> std::result::Result<(), Stop> {
+fn may_change(op: &CallContext<'_>, dir: u64) -> std::result::Result<(), Stop> {
     let node = op.node(dir)?;
     op.may(&*op.read(&node)?, WRITE | EXECUTE)
 }
 
 /// Whether the caller may take a name of inode `ino` out of directory `dir`.
-fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
+fn may_take(op: &CallContext<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
     may_change(op, dir)?;
     let dir = op.node(dir)?;
     let dir = op.read(&dir)?.inode;
@@ -400,7 +404,7 @@ fn may_take(op: &Op<'_>, dir: u64, ino: u64) -> std::result::Result<(), Stop> {
 }
 
 fn may_rename(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     source: (u64, u8),
     old: &Target,
     new: &Target,

@@ -26,7 +26,7 @@ pub(crate) type Passed = (u64, u32);
 
 /// A path of a directory as one caller names it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way<'a> {
+pub(crate) struct CachedPath<'a> {
     pub uid: u32,
     pub gid: u32,
     pub path: &'a [u8],
@@ -79,7 +79,7 @@ impl PathCache {
         self.generation.load(Ordering::Acquire)
     }
 
-    fn hash(&self, way: &Way<'_>) -> u64 {
+    fn hash(&self, way: &CachedPath<'_>) -> u64 {
         self.hasher.hash_one((way.uid, way.gid, way.path))
     }
 
@@ -88,7 +88,7 @@ impl PathCache {
     }
 
     /// The directory that the path leads to, if that is certain.
-    pub(crate) fn get(&self, way: &Way<'_>, lease_word: impl Fn(u64) -> u32) -> Option<u64> {
+    pub(crate) fn get(&self, way: &CachedPath<'_>, lease_word: impl Fn(u64) -> u32) -> Option<u64> {
         let hash = self.hash(way);
         let shard = self.shard(hash).read();
         let found = shard.get(&hash).filter(|k| {
@@ -106,7 +106,7 @@ impl PathCache {
     }
 
     /// Notes where a path has led, in a walk that began at `generation`.
-    pub(crate) fn note(&self, way: &Way<'_>, generation: u64, passed: &[Passed], dir: u64) {
+    pub(crate) fn note(&self, way: &CachedPath<'_>, generation: u64, passed: &[Passed], dir: u64) {
         let hash = self.hash(way);
         let known = Known {
             uid: way.uid,
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn entries_end_with_generation_lease_and_caller() {
         let cache = PathCache::new();
-        let way = Way {
+        let way = CachedPath {
             uid: 1,
             gid: 2,
             path: b"/a/b",
@@ -154,13 +154,13 @@ mod tests {
             "lease lost"
         );
         assert_eq!(
-            cache.get(&Way { uid: 3, ..way }, held),
+            cache.get(&CachedPath { uid: 3, ..way }, held),
             None,
             "another user"
         );
         assert_eq!(
             cache.get(
-                &Way {
+                &CachedPath {
                     path: b"/a/c",
                     ..way
                 },

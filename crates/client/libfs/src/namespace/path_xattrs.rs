@@ -1,6 +1,6 @@
 //! Extended attributes by path, with the permissions that xattr(7) asks for.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
 use crate::namespace::access::{READ, WRITE, may, owns};
@@ -20,7 +20,7 @@ impl Tree {
         flags: u32,
         follow: bool,
     ) -> Result<()> {
-        let place = |op: &Op<'_>| permitted_xattr(op, path, name, WRITE, follow);
+        let place = |op: &CallContext<'_>| permitted_xattr(op, path, name, WRITE, follow);
         self.session
             .setxattr_where(&self.caller, name, value, flags, place)
     }
@@ -28,13 +28,13 @@ impl Tree {
     /// Value of an extended attribute. Errors: `ENODATA` if there is none that the
     /// caller may see.
     pub fn getxattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
-        let place = |op: &Op<'_>| permitted_xattr(op, path, name, READ, follow);
+        let place = |op: &CallContext<'_>| permitted_xattr(op, path, name, READ, follow);
         self.session.getxattr_where(&self.caller, name, place)
     }
 
     /// Removes an extended attribute. Errors: as [`Self::setxattr`].
     pub fn removexattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
-        let place = |op: &Op<'_>| permitted_xattr(op, path, name, WRITE, follow);
+        let place = |op: &CallContext<'_>| permitted_xattr(op, path, name, WRITE, follow);
         self.session.removexattr_where(&self.caller, name, place)
     }
 
@@ -47,7 +47,7 @@ impl Tree {
 
 /// The inode that `path` leads to, if the caller may read or write its attribute `name`.
 fn permitted_xattr(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     path: &[u8],
     name: &[u8],
     want: u32,

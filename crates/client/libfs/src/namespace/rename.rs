@@ -4,7 +4,7 @@
 //! the states of both directories and both children. Parents change only under the
 //! rename lock, so the walk that looks for cycles sees a tree that stands still.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::reservation::{INODE_BYTES, TREE_BYTES};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -122,7 +122,7 @@ impl Session {
         &self,
         caller: &Caller,
         name_bytes: usize,
-        place: impl Fn(&Op<'_>) -> std::result::Result<Ask<N>, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<Ask<N>, Stop>,
     ) -> Result<()> {
         let whiteout = Fresh::whiteout().need(name_bytes).log;
         let bytes = record_bytes(RenameBody::BYTES, name_bytes) as u64 + whiteout;
@@ -133,7 +133,7 @@ impl Session {
     }
 }
 
-fn rename_in(op: &mut Op<'_>, ask: &Ask<&[u8]>) -> std::result::Result<(), Stop> {
+fn rename_in(op: &mut CallContext<'_>, ask: &Ask<&[u8]>) -> std::result::Result<(), Stop> {
     let dirs = (op.node_to_change(ask.from.0)?, op.node_to_change(ask.to.0)?);
     let Some(ends) = ends(op, ask, &dirs)? else {
         return Ok(());
@@ -166,7 +166,7 @@ fn rename_in(op: &mut Op<'_>, ask: &Ask<&[u8]>) -> std::result::Result<(), Stop>
 
 /// Looks both names up; `None`: they name the same inode, so nothing is to be done.
 fn ends(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     ask: &Ask<&[u8]>,
     dirs: &(Arc<Node>, Arc<Node>),
 ) -> std::result::Result<Option<Ends>, Stop> {
@@ -199,7 +199,7 @@ fn ends(
 /// Refuses what would put a directory below itself. `moves` and `gone`: the inode that
 /// gets a name in `to` and, if there is one, the inode that has it; both with their type.
 pub(crate) fn no_cycle(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     (from, to): (u64, u64),
     moves: (u64, u8),
     gone: Option<(u64, u8)>,
@@ -227,7 +227,7 @@ pub(crate) fn no_cycle(
 }
 
 /// Whether directory `dir` is `top` or below it.
-fn is_below(op: &Op<'_>, dir: u64, top: u64) -> std::result::Result<bool, Stop> {
+fn is_below(op: &CallContext<'_>, dir: u64, top: u64) -> std::result::Result<bool, Stop> {
     let mut at = dir;
     for _ in 0..DEPTH_MAX {
         if at == top {
@@ -244,7 +244,7 @@ fn is_below(op: &Op<'_>, dir: u64, top: u64) -> std::result::Result<bool, Stop> 
 }
 
 fn replace(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     locked: &mut Locked<'_>,
     ask: &Ask<&[u8]>,
     ends: &Ends,
@@ -313,7 +313,7 @@ fn replace(
 }
 
 fn exchange(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     locked: &mut Locked<'_>,
     ask: &Ask<&[u8]>,
     ends: &Ends,
@@ -366,7 +366,7 @@ fn exchange(
 /// Appends what the log has to say of a rename that is no exchange; with a whiteout, which is returned then, as
 /// one transaction. `dir`: where the old name is.
 fn append(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     dir: &Inode,
     ask: &Ask<&[u8]>,
     ends: &Ends,

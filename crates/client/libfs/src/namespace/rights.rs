@@ -12,7 +12,7 @@
 //! leaves such changes to the kernel ([`crate::BY_KERNEL`]): served in the process, the kernel
 //! could learn of them too late for a program that is being started.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::session::{Need, Session};
 use crate::errno::{BY_KERNEL, Result, Stop};
 use crate::inodes::attr::{Caller, SetAttr, without_set_id};
@@ -26,7 +26,7 @@ use shale_oplog::encode;
 
 const SET_GID: u32 = libc::S_ISGID;
 
-impl Op<'_> {
+impl CallContext<'_> {
     /// Stops a call that is about to change the content of file `ino` while the file has rights that
     /// have to go before; `kill`: the writer has no privilege.
     #[inline(always)]
@@ -81,7 +81,7 @@ impl Op<'_> {
 
 /// Whether the inode has capabilities.
 pub(crate) fn has_capability(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     state: &mut NodeState,
 ) -> std::result::Result<bool, Stop> {
     if state.xattrs.is_none() && state.inode.xattr_addr != 0 {

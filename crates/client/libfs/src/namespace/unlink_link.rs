@@ -7,7 +7,7 @@
 //! under the inode's lock and while it has a name; the kernel's uses are known by
 //! their end ([`Session::forget`]). That another client uses it is reported with the lease.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::reservation::TREE_BYTES;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -23,7 +23,7 @@ use shale_format::limits::LINKS_MAX;
 use shale_format::record::{LinkBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Overlay, encode};
-use shale_proto::{Insist, LeaseMode};
+use shale_proto::{LeaseMode, LeaseRequestMode};
 use shale_volume::FoundInode;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Session {
         &self,
         caller: &Caller,
         name_bytes: usize,
-        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, u64, N), Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, u64, N), Stop>,
     ) -> Result<Attr> {
         let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
         self.run(caller, need, |op| {
@@ -114,7 +114,7 @@ impl Session {
         if self.done_before(caller).is_some() {
             return Ok(());
         }
-        let place = |_: &Op<'_>| Ok((parent, name, None));
+        let place = |_: &CallContext<'_>| Ok((parent, name, None));
         self.remove_where(caller, name.len(), want_dir, place)
     }
 
@@ -125,7 +125,7 @@ impl Session {
         caller: &Caller,
         name_bytes: usize,
         want_dir: bool,
-        place: impl Fn(&Op<'_>) -> std::result::Result<(u64, N, Option<u64>), Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, N, Option<u64>), Stop>,
     ) -> Result<()> {
         let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
         self.run(caller, need, |op| {
@@ -192,7 +192,7 @@ impl Session {
     /// The last handle of this process on an inode is closed. If the inode has lost its last
     /// name, here or by another client, and nobody else has it open, it is freed.
     pub(crate) fn after_last_close(&self, caller: &Caller, node: &Node) -> Result<()> {
-        let orphan = |op: &mut Op<'_>| {
+        let orphan = |op: &mut CallContext<'_>| {
             if op.session.holds(node, LeaseMode::Shared) {
                 return Ok(node.state.read().orphan);
             }
@@ -233,7 +233,7 @@ impl Session {
         for ino in found {
             let unused = !self.kernel_refers_to(ino)
                 && matches!(
-                    self.acquire(ino, LeaseMode::Exclusive, Insist::No),
+                    self.acquire(ino, LeaseMode::Exclusive, LeaseRequestMode::Try),
                     Ok(true)
                 );
             if unused && self.free_unused(&caller, ino)? {
@@ -268,7 +268,7 @@ impl Session {
     }
 }
 
-impl Op<'_> {
+impl CallContext<'_> {
     /// The entry `name` of a directory that has to be alive.
     pub(crate) fn entry(
         &self,

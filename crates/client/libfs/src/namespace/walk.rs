@@ -5,12 +5,12 @@
 //! thread of this one can: an operation on names looks them up again under the locks that it
 //! needs, and the run restarts if they stand for something else by then.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::errno::{Errno, Stop};
 use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK, check_length, find};
 use crate::io::read::read_target;
 use crate::namespace::access::EXECUTE;
-use crate::namespace::path_cache::{Passed, Way};
+use crate::namespace::path_cache::{CachedPath, Passed};
 use shale_format::Ino;
 use shale_format::limits::PATH_BYTES_MAX;
 use shale_proto::LeaseMode;
@@ -63,7 +63,7 @@ impl Target {
 
 /// One walk.
 struct Walk<'o, 's> {
-    op: &'o Op<'s>,
+    op: &'o CallContext<'s>,
     /// What is not there will be made.
     create: bool,
     /// Lease on the directory of the last component: one that will be changed is not
@@ -76,18 +76,22 @@ struct Walk<'o, 's> {
 /// Walks along `path`, which begins at the root with or without a slash. `follow`:
 /// whether a symbolic link at its end is followed; a slash behind it always does.
 /// Errors: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
-pub(crate) fn walk(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
+pub(crate) fn walk(op: &CallContext<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
     Walk::new(op, false, LeaseMode::Shared).whole(path, follow)
 }
 
 /// As [`walk`], to a name that will be made, removed or moved; nothing is followed.
-pub(crate) fn walk_to_change(op: &Op<'_>, path: &[u8]) -> Result<Target, Stop> {
+pub(crate) fn walk_to_change(op: &CallContext<'_>, path: &[u8]) -> Result<Target, Stop> {
     Walk::new(op, false, LeaseMode::Exclusive).whole(path, false)
 }
 
 /// As [`walk`], to a file that is made if it is not there: `EISDIR` for a name with a
 /// slash behind it, whatever it stands for.
-pub(crate) fn walk_to_create(op: &Op<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
+pub(crate) fn walk_to_create(
+    op: &CallContext<'_>,
+    path: &[u8],
+    follow: bool,
+) -> Result<Target, Stop> {
     // Without following it must be new.
     let last = if follow {
         LeaseMode::Shared
@@ -108,7 +112,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
 }
 
 impl<'o, 's> Walk<'o, 's> {
-    fn new(op: &'o Op<'s>, create: bool, last: LeaseMode) -> Self {
+    fn new(op: &'o CallContext<'s>, create: bool, last: LeaseMode) -> Self {
         op.follows_names();
         Self {
             op,
@@ -184,7 +188,7 @@ impl<'o, 's> Walk<'o, 's> {
             return Ok(Ino::ROOT.0);
         }
         let (session, caller) = (self.op.session, self.op.caller);
-        let way = Way {
+        let way = CachedPath {
             uid: caller.uid,
             gid: caller.gid,
             path: prefix,

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use crate::client::call::Op;
+use crate::client::call::CallContext;
 use crate::client::reservation::blocks_bytes;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
@@ -55,7 +55,7 @@ impl Session {
         name: &[u8],
         value: &[u8],
         flags: u32,
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<()> {
         if let Some(kind) = AclKind::of(name) {
             check_set(name, value, flags)?;
@@ -102,7 +102,7 @@ impl Session {
         &self,
         caller: &Caller,
         name: &[u8],
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<Vec<u8>> {
         self.look_at_xattrs(caller, place, |attrs| {
             check_name(name)?;
@@ -120,7 +120,7 @@ impl Session {
     pub(crate) fn listxattr_where(
         &self,
         caller: &Caller,
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<Vec<u8>> {
         self.look_at_xattrs(caller, place, |attrs| {
             let visible = |n: &&Vec<u8>| caller.uid == 0 || !n.starts_with(b"trusted.");
@@ -149,7 +149,7 @@ impl Session {
         &self,
         caller: &Caller,
         name: &[u8],
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
     ) -> Result<()> {
         if let Some(kind) = AclKind::of(name) {
             // One that is not there is no error.
@@ -173,7 +173,7 @@ impl Session {
     fn look_at_xattrs<T>(
         &self,
         caller: &Caller,
-        place: impl Fn(&Op<'_>) -> std::result::Result<u64, Stop>,
+        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
         look: impl Fn(&Xattrs) -> Result<T>,
     ) -> Result<T> {
         self.run(caller, Need::default(), |op| {
@@ -189,7 +189,7 @@ impl Session {
 
 /// Removes an attribute of an inode whose attributes are loaded.
 pub(crate) fn remove_xattr(
-    op: &mut Op<'_>,
+    op: &mut CallContext<'_>,
     ino: u64,
     state: &mut NodeState,
     name: &[u8],
@@ -210,7 +210,7 @@ pub(crate) fn remove_xattr(
 
 /// The state of a node with its extended attributes loaded.
 pub(crate) fn with_xattrs<'n>(
-    op: &Op<'_>,
+    op: &CallContext<'_>,
     node: &'n Node,
 ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
     let mut state = op.lock(node)?;

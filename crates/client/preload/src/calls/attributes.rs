@@ -1,7 +1,7 @@
 //! Sizes, times and durability of open files.
 
 use crate::calls::limits;
-use crate::calls::route::{Call, Way};
+use crate::calls::route::{Call, Route};
 use crate::calls::vectors::Buffer;
 use crate::client::{self, caller};
 use crate::fd::description;
@@ -25,7 +25,7 @@ const IO_BYTES: u32 = 4096;
 pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
     let call = Call::new(thread, fd, index, number, args);
     let client = match call.way(false) {
-        Way::Here(client, held) => {
+        Route::Here(client, held) => {
             drop(held);
             client
         }
@@ -60,7 +60,7 @@ pub fn sync_all(number: u32, args: &Args) -> i64 {
 pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
     let call = Call::new(thread, fd, index, number, args);
     let client = match call.way(false) {
-        Way::Here(client, held) => {
+        Route::Here(client, held) => {
             drop(held);
             client
         }
@@ -116,12 +116,12 @@ pub fn shift(thread: &Thread, fd: i32, args: &Args) -> i64 {
         Entry::File(index) => {
             let call = Call::new(thread, fd, index, nr::FALLOCATE, args);
             match call.way(false) {
-                Way::Here(_, held) => {
+                Route::Here(_, held) => {
                     drop(held);
                     return resize(thread, fd, index, nr::FALLOCATE, args);
                 }
-                Way::Kernel(_held) => by_mount(fd, args),
-                Way::Pass | Way::Beside => by_mount(fd, args),
+                Route::Kernel(_held) => by_mount(fd, args),
+                Route::Pass | Route::Beside => by_mount(fd, args),
             }
         }
         Entry::Own => return raw::fail(libc::EBADF),
@@ -186,7 +186,7 @@ pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
         return PASS;
     }
     let client = match call.way(false) {
-        Way::Here(client, held) => {
+        Route::Here(client, held) => {
             drop(held);
             client
         }
@@ -285,7 +285,7 @@ pub fn ioctl(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
     }
     let call = Call::new(thread, fd, index, nr::IOCTL, args);
     let (client, held) = match call.way(true) {
-        Way::Here(client, held) => (client, held),
+        Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };
     let size = match client.session.getattr(&caller(), call.ino()) {

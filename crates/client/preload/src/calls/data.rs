@@ -1,7 +1,7 @@
 //! Reading, writing, seeking.
 
 use crate::calls::limits;
-use crate::calls::route::{Call, Way};
+use crate::calls::route::{Call, Route};
 use crate::calls::vectors::{Buffer, buffers};
 use crate::client::{Client, caller};
 use crate::fd::description::Held;
@@ -125,7 +125,7 @@ pub fn read_plain(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args
         return raw::fail(libc::EINVAL);
     }
     let (client, held) = match call.way(at.is_none()) {
-        Way::Here(client, held) => (client, held),
+        Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };
     if !call.readable() {
@@ -176,7 +176,7 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
         return call.by_kernel(call.way_of_unknown());
     }
     let (client, held) = match call.way(asked.at.is_none()) {
-        Way::Here(client, held) => (client, held),
+        Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };
     if !asked.is_allowed(&call) {
@@ -382,7 +382,7 @@ fn write(
 pub fn seek(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
     let call = Call::new(thread, fd, index, nr::LSEEK, args);
     let (client, held) = match call.way(true) {
-        Way::Here(client, held) => (client, held),
+        Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };
     report::fast(nr::LSEEK);

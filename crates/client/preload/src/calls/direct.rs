@@ -9,7 +9,7 @@
 //! The last block of a file is copied: behind the end a mapping shows zeros. Where a part of the
 //! range cannot be had so, the whole mapping is the mount's.
 
-use crate::calls::route::{Call, Way};
+use crate::calls::route::{Call, Route};
 use crate::client::caller;
 use crate::fd::own;
 use crate::fd::table;
@@ -87,7 +87,7 @@ pub fn map(args: &Args) -> Option<i64> {
         return None;
     }
     let call = Call::new(crate::thread::this(), fd, index, nr::MMAP, args);
-    let Way::Here(client, _) = call.way(false) else {
+    let Route::Here(client, _) = call.way(false) else {
         return None;
     };
     if !call.readable() {

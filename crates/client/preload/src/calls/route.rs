@@ -19,7 +19,7 @@ use shale_libfs::Errno;
 const AFTER_FAILURE_NS: i64 = 1_000_000_000;
 
 /// The way of one call.
-pub enum Way {
+pub enum Route {
     /// Served here. The lock is held if the call is about the offset.
     Here(&'static Client, Option<Held>),
     /// The kernel's, under the lock, so that the offset stays where it is known to be.
@@ -130,25 +130,25 @@ impl<'a> Call<'a> {
 
     /// Decides. `offset`: the call uses or moves the description's offset.
     #[inline(always)]
-    pub fn way(&self, offset: bool) -> Way {
+    pub fn way(&self, offset: bool) -> Route {
         let d = self.description();
         if d.mode.load(Ordering::Acquire) == mode::FAST
             && !offset
             && let Some(client) = self.client(d)
         {
-            return Way::Here(client, None);
+            return Route::Here(client, None);
         }
         if !offset && self.stays_with_mount(d) {
-            return Way::Beside;
+            return Route::Beside;
         }
         let held = d.lock(self.thread.tid.load(Ordering::Relaxed));
         if table::get(self.fd) != Entry::File(self.index) {
-            return Way::Pass;
+            return Route::Pass;
         }
         if d.mode.load(Ordering::Relaxed) == mode::FAST
             && let Some(client) = self.client(d)
         {
-            return Way::Here(client, offset.then_some(held));
+            return Route::Here(client, offset.then_some(held));
         }
         self.slow_way(d, held, offset)
     }
@@ -166,17 +166,17 @@ impl<'a> Call<'a> {
 
     /// The way of a call at the description's offset that only the kernel understands.
     #[cold]
-    pub fn way_of_unknown(&self) -> Way {
+    pub fn way_of_unknown(&self) -> Route {
         let d = self.description();
         let held = d.lock(self.thread.tid.load(Ordering::Relaxed));
         if table::get(self.fd) != Entry::File(self.index) {
-            return Way::Pass;
+            return Route::Pass;
         }
         if d.mode.load(Ordering::Relaxed) == mode::FAST {
             d.to_kernel(self.fd, mode::KERNEL);
         }
         report::passed(self.number, "flags that are not known here");
-        Way::Kernel(held)
+        Route::Kernel(held)
     }
 
     /// The client, unless the file is mediated.
@@ -188,14 +188,14 @@ impl<'a> Call<'a> {
     }
 
     #[cold]
-    fn slow_way(&self, d: &'static Description, held: Held, offset: bool) -> Way {
+    fn slow_way(&self, d: &'static Description, held: Held, offset: bool) -> Route {
         let mount = d.mount.load(Ordering::Relaxed);
         match d.mode.load(Ordering::Relaxed) {
             mode::HANDED_OVER => {
                 drop(held);
                 table::remove(self.fd);
                 report::passed(self.number, "shared with another program");
-                return Way::Pass;
+                return Route::Pass;
             }
             mode::FAST => {
                 let client = client::is_attached(mount)
@@ -218,7 +218,7 @@ impl<'a> Call<'a> {
                     d.not_before_ns.store(until, Ordering::Relaxed);
                     d.to_kernel(self.fd, mode::KERNEL);
                 }
-                return Way::Kernel(held);
+                return Route::Kernel(held);
             }
             _ => {}
         }
@@ -230,7 +230,7 @@ impl<'a> Call<'a> {
             && self.may_still_write()
             && d.to_fast(self.fd)
         {
-            return Way::Here(client, offset.then_some(held));
+            return Route::Here(client, offset.then_some(held));
         }
         if !waits && !pays {
             // It was mediated, and has to pay again.
@@ -244,7 +244,7 @@ impl<'a> Call<'a> {
                 STAYS
             },
         );
-        Way::Kernel(held)
+        Route::Kernel(held)
     }
 
     /// Whether the daemon will believe this user's records about the file. Who may not write it any more has it open
@@ -420,21 +420,21 @@ impl<'a> Call<'a> {
     }
 
     /// Finishes a call that went the way of the kernel.
-    pub fn by_kernel(&self, way: Way) -> i64 {
+    pub fn by_kernel(&self, way: Route) -> i64 {
         match way {
-            Way::Kernel(_held) => {
+            Route::Kernel(_held) => {
                 self.place();
                 self.on_mount()
             }
-            Way::Beside if !self.needs_care() => {
+            Route::Beside if !self.needs_care() => {
                 report::passed(self.number, STAYS);
                 PASS
             }
-            Way::Beside => {
+            Route::Beside => {
                 report::passed(self.number, STAYS);
                 self.on_mount()
             }
-            Way::Pass | Way::Here(..) => PASS,
+            Route::Pass | Route::Here(..) => PASS,
         }
     }
 }

@@ -106,7 +106,7 @@ impl Mounted {
             ..SessionOptions::default()
         };
         let session = Session::attach(channel, clock, Default::default(), own).unwrap();
-        let mount = shale_fuse::Session::mount(&at("mnt"), &Default::default()).unwrap();
+        let mount = shale_fuse::FuseSession::mount(&at("mnt"), &Default::default()).unwrap();
         let fs = Arc::new(ShaleFs::new(session, NUMBER, false));
         daemon.set_lease_hook(Arc::new(KernelCaches {
             fs: fs.clone(),

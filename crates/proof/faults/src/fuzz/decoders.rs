@@ -205,7 +205,7 @@ fn records(bytes: &[u8]) {
 /// A log in memory.
 struct Ring(Vec<u8>);
 
-impl shale_oplog::LogBytes for Ring {
+impl shale_oplog::LogReader for Ring {
     fn bytes(&self) -> usize {
         self.0.len()
     }

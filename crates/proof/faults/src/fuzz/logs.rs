@@ -216,7 +216,7 @@ pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
     use shale_oplog::Scan;
 
     struct File(Vec<u8>);
-    impl shale_oplog::LogBytes for File {
+    impl shale_oplog::LogReader for File {
         fn bytes(&self) -> usize {
             self.0.len()
         }

@@ -94,7 +94,7 @@ pub fn finish() {
 
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    use shale_proto::{Insist, LeaseMode};
+    use shale_proto::{LeaseMode, LeaseRequestMode};
     let attach = Request::Attach {
         version: shale_proto::message::PROTO_VERSION,
         log_bytes: 0,
@@ -102,7 +102,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let lease = |ino, mode| Request::Lease {
         ino,
         mode,
-        insist: Insist::Yes,
+        insist: LeaseRequestMode::Revoke,
     };
     let (parent, runs) = (1, 2);
     let (wanted, least) = (1 << 20, 4096);

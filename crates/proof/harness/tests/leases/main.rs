@@ -22,10 +22,10 @@ mod world;
 use client_side::session::Session;
 use daemon_side::client::Client;
 use daemon_side::lease_manager::LogFlusher;
-use daemon_side::lease_table::{Decision, Wish};
+use daemon_side::lease_table::{Decision, LeaseRequest};
 use daemon_side::shared::Shared;
 use shale_proto::shared_pages::daemon_page::bucket;
-use shale_proto::{Insist, LeaseMode};
+use shale_proto::{LeaseMode, LeaseRequestMode};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,11 +138,11 @@ fn forget_meanwhile() {
     memory::reset();
     let shared = Shared::new(Duration::ZERO, usize::MAX);
     let number = Arc::new(sync::Mutex::new(Number::Used));
-    let wish = |client| Wish {
+    let wish = |client| LeaseRequest {
         client,
         ino: INO,
         mode: LeaseMode::Exclusive,
-        insist: Insist::Yes,
+        insist: LeaseRequestMode::Revoke,
     };
     assert!(matches!(
         shared.leases.table().ask(&wish(1), || 0),

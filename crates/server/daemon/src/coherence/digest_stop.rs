@@ -1,26 +1,28 @@
 //! Digesting a log up to a position, and why it can halt before it.
 
-use super::client::{Client, Fate, Work};
+use super::client::{Client, ClientState, Work};
 use super::sync::let_pass;
 use shale_format::LogPos;
 
 /// Why a log is not digested any further.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Halt {
+pub(crate) enum DigestStop {
     /// A record was refused; what follows does not count.
-    Refused(String),
+    Rejected(String),
     /// The medium failed; the log is kept.
-    Stuck(String),
+    MediaError(String),
     /// There is no space, although nobody else holds any: the log waits.
-    Short(String),
+    NoSpace(String),
 }
 
-impl std::fmt::Display for Halt {
+impl std::fmt::Display for DigestStop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Halt::Refused(why) => write!(f, "its log was refused: {why}"),
-            Halt::Stuck(why) => write!(f, "its log cannot be digested and is kept: {why}"),
-            Halt::Short(why) => write!(f, "its log waits for space: {why}"),
+            DigestStop::Rejected(why) => write!(f, "its log was refused: {why}"),
+            DigestStop::MediaError(why) => {
+                write!(f, "its log cannot be digested and is kept: {why}")
+            }
+            DigestStop::NoSpace(why) => write!(f, "its log waits for space: {why}"),
         }
     }
 }
@@ -30,22 +32,22 @@ impl std::fmt::Display for Halt {
 /// as they need: a client that goes on writing keeps nobody waiting here who needs no more than what is there.
 ///
 /// # Errors
-/// See [`Halt`].
+/// See [`DigestStop`].
 pub(crate) fn digest_to(
     client: &Client,
     target: u64,
-    mut chunk: impl FnMut(&mut Work, LogPos, LogPos) -> Result<(), Halt>,
-) -> Result<(), Halt> {
+    mut chunk: impl FnMut(&mut Work, LogPos, LogPos) -> Result<(), DigestStop>,
+) -> Result<(), DigestStop> {
     if client.digested() >= target {
         return Ok(());
     }
     let mut work = client.work.lock();
     loop {
         if let Some((_, why)) = &work.refused {
-            return Err(Halt::Refused(why.clone()));
+            return Err(DigestStop::Rejected(why.clone()));
         }
-        if let Fate::Stuck(why) = &*client.fate.lock() {
-            return Err(Halt::Stuck(why.clone()));
+        if let ClientState::Stuck(why) = &*client.client_state.lock() {
+            return Err(DigestStop::MediaError(why.clone()));
         }
         let (from, limit) = (client.digested(), client.published().pos().0);
         if from >= target.min(limit) {

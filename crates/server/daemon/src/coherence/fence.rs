@@ -2,7 +2,7 @@
 
 use super::Queue;
 use super::barrier::Barrier;
-use super::client::{Client, Fate};
+use super::client::{Client, ClientState};
 use super::clients::Clients;
 use shale_proto::shared_pages::state;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ impl Fence {
     /// leases go. Its other things wait for its process to end, since it may still be writing to them.
     pub(crate) fn evict(&self, client: &Arc<Client>, why: String) {
         {
-            let mut fate = client.fate.lock();
-            if matches!(*fate, Fate::Evicted(_)) {
+            let mut client_state = client.client_state.lock();
+            if matches!(*client_state, ClientState::Evicted(_)) {
                 return;
             }
             client.cut(self.barrier);
             client.daemon_page.set_state(state::EVICTED);
-            *fate = Fate::Evicted(why.clone());
+            *client_state = ClientState::Evicted(why.clone());
         }
         tracing::error!(
             client = client.id,
@@ -48,7 +48,7 @@ impl Fence {
 
 /// Whether a client was cut off and nothing of its log is to be digested any more: then its leases go.
 pub(crate) fn is_over(client: &Client) -> bool {
-    let evicted = matches!(*client.fate.lock(), Fate::Evicted(_));
+    let evicted = matches!(*client.client_state.lock(), ClientState::Evicted(_));
     // Of what a refused record is followed by nothing counts, so nothing is needed for it.
     let refused = || client.work.lock().refused.is_some();
     evicted && (refused() || client.backlog() == 0)

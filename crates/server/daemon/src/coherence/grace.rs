@@ -1,7 +1,7 @@
 //! Waiting for the calls of clients to end, for as long as it may take (DESIGN §9).
 
 use super::barrier::Barrier;
-use super::client::{Client, Fate, Reach};
+use super::client::{Client, ClientState, Transport};
 use super::clients::Clients;
 use super::fence::Fence;
 use super::readers::{ActiveReaders, Backoff};
@@ -80,14 +80,14 @@ impl GracePeriods {
     /// for once more.
     fn waits_on(&self, client: &Arc<Client>) -> bool {
         let ms = self.limit.as_millis();
-        match client.reach {
-            Reach::Socket => {
+        match client.transport {
+            Transport::Socket => {
                 let why = format!("it stayed inside a call for {ms} ms");
                 self.fence.evict(client, why);
                 false
             }
-            Reach::InProcess if self.clients.is_closing() => false,
-            Reach::InProcess => {
+            Transport::InProcess if self.clients.is_closing() => false,
+            Transport::InProcess => {
                 tracing::warn!(
                     client = client.id,
                     "a call of this process has not ended for {ms} ms: freed blocks wait for it"
@@ -108,6 +108,6 @@ fn inside(clients: &[Arc<Client>]) -> Vec<(Arc<Client>, ActiveReaders)> {
 /// A client that was cut off finds out before it returns what it read; a client that has gone may have died
 /// inside a call.
 fn has_gone(client: &Client) -> bool {
-    let evicted = || matches!(*client.fate.lock(), Fate::Evicted(_));
-    client.leaving.load(Ordering::Acquire) || client.reach == Reach::Socket && evicted()
+    let evicted = || matches!(*client.client_state.lock(), ClientState::Evicted(_));
+    client.leaving.load(Ordering::Acquire) || client.transport == Transport::Socket && evicted()
 }

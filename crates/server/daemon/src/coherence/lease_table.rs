@@ -12,7 +12,7 @@
 //! waits for a request of the kernel: such a request may be waiting for this inode.
 //!
 //! An inode whose lease goes to and fro, or that programs on the mount use, is *elsewhere* for a
-//! time: clients that can ([`Insist::Yield`]) leave it to the kernel, all until the same
+//! time: clients that can ([`LeaseRequestMode::RevokeOrDefer`]) leave it to the kernel, all until the same
 //! moment. So that a size is the kernel's to keep or the clients', never both: what the kernel
 //! does of their calls when that moment has come has a little time to end.
 //!
@@ -25,7 +25,7 @@
 
 use super::space::LEFT_LOGS;
 use super::sync::{AtomicU64, Condvar, Mutex, Ordering, mutants};
-use shale_proto::{Insist, LeaseMode};
+use shale_proto::{LeaseMode, LeaseRequestMode};
 use shale_sys::Clock;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry as Slot;
@@ -79,7 +79,7 @@ pub trait LeaseHook: Send + Sync {
     fn others(&self, _count: usize) {}
 }
 
-/// A client that asked with [`Insist::Hold`] keeps what it got for so long, times one to
+/// A client that asked with [`LeaseRequestMode::RevokeAndHold`] keeps what it got for so long, times one to
 /// [`HOLD_STEPS`]: two clients that want each other's leases must not give up together.
 pub(crate) const HOLD_NS: u64 = 300_000;
 const HOLD_STEPS: u64 = 5;
@@ -108,11 +108,11 @@ pub(crate) struct Holder {
 
 /// A wish for a lease.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct LeaseRequest {
     pub(crate) client: u32,
     pub(crate) ino: u64,
     pub(crate) mode: LeaseMode,
-    pub(crate) insist: Insist,
+    pub(crate) insist: LeaseRequestMode,
 }
 
 /// Those that hold an inode: mostly one.
@@ -297,7 +297,7 @@ impl LeaseTable {
 
     /// Decides a wish. Waits while the inode is being taken from somebody.
     /// `generation` reads the word of the asker.
-    pub(crate) fn ask(&self, wish: &Wish, generation: impl FnOnce() -> u32) -> Decision {
+    pub(crate) fn ask(&self, wish: &LeaseRequest, generation: impl FnOnce() -> u32) -> Decision {
         let mut table = self.table.lock();
         loop {
             let entry = self.entry(&mut table, wish.ino);
@@ -307,7 +307,7 @@ impl LeaseTable {
                 if conflicts.is_empty() {
                     return Decision::Granted(self.grant(entry, wish, generation()));
                 }
-                if wish.insist == Insist::No {
+                if wish.insist == LeaseRequestMode::Try {
                     return Decision::Refused;
                 }
                 let now = self.clock.monotonic_ns();
@@ -322,7 +322,7 @@ impl LeaseTable {
                     entry.busy = !mutants::is_on("lease-busy");
                     return Decision::TakeFrom(conflicts);
                 }
-            } else if wish.insist == Insist::No {
+            } else if wish.insist == LeaseRequestMode::Try {
                 return Decision::Refused;
             }
             match wait {
@@ -347,8 +347,8 @@ impl LeaseTable {
         })
     }
 
-    fn grant(&self, entry: &mut Entry, wish: &Wish, generation: u32) -> Grant {
-        if wish.insist == Insist::Hold {
+    fn grant(&self, entry: &mut Entry, wish: &LeaseRequest, generation: u32) -> Grant {
+        if wish.insist == LeaseRequestMode::RevokeAndHold {
             let client = u64::from(wish.client);
             let until = self.clock.monotonic_ns() + HOLD_NS * (1 + client % HOLD_STEPS);
             entry.contest().hold = Some((wish.client, until));
@@ -388,7 +388,7 @@ impl LeaseTable {
     }
 
     /// Leaves an inode to the kernel for a while, regardless of the lease, so that the kernel makes it longer.
-    pub(crate) fn left_to_grow(&self, wish: &Wish) -> Option<Elsewhere> {
+    pub(crate) fn left_to_grow(&self, wish: &LeaseRequest) -> Option<Elsewhere> {
         let now = self.clock.monotonic_ns();
         let mut table = self.table.lock();
         let entry = self.entry(&mut table, wish.ino);
@@ -409,7 +409,7 @@ impl LeaseTable {
     /// inode meanwhile. That is its maker's, who need not ask for it.
     pub(crate) fn taken(
         &self,
-        wish: &Wish,
+        wish: &LeaseRequest,
         from: &[Holder],
         generation: impl FnOnce() -> u32,
     ) -> Option<Grant> {
@@ -426,7 +426,7 @@ impl LeaseTable {
     }
 
     /// Gives up what [`Decision::TakeFrom`] began; `lost` have lost the lease all the same.
-    pub(crate) fn give_up(&self, wish: &Wish, lost: &[Holder]) {
+    pub(crate) fn give_up(&self, wish: &LeaseRequest, lost: &[Holder]) {
         let mut table = self.table.lock();
         if let Some(entry) = table.get_mut(wish.ino) {
             entry.lose(lost, wish.mode);
@@ -635,7 +635,7 @@ impl Entry {
     }
 
     /// Those that a wish is not compatible with.
-    fn conflicts(&self, wish: &Wish) -> Vec<Holder> {
+    fn conflicts(&self, wish: &LeaseRequest) -> Vec<Holder> {
         let others = self.holders.iter().filter(|h| h.client != wish.client);
         others
             .filter(|h| !h.mode.compatible(wish.mode))
@@ -651,7 +651,7 @@ impl Entry {
     }
 
     /// How long it is elsewhere yet, if it is; somebody wants it who would yield.
-    fn elsewhere(&mut self, wish: &Wish, now_ns: u64) -> Option<Elsewhere> {
+    fn elsewhere(&mut self, wish: &LeaseRequest, now_ns: u64) -> Option<Elsewhere> {
         let contest = self.contest();
         if wish.mode == LeaseMode::Exclusive {
             if contest.writers[0].0 != wish.client {

@@ -2,7 +2,7 @@
 
 use super::lease_table::*;
 use LeaseMode::{Exclusive, Shared};
-use shale_proto::{Insist, LeaseMode};
+use shale_proto::{LeaseMode, LeaseRequestMode};
 use shale_sys::SystemClock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ fn leases() -> LeaseTable {
     LeaseTable::new(Arc::new(SystemClock::new()), usize::MAX)
 }
 
-fn wish(client: u32, ino: u64, mode: LeaseMode) -> Wish {
-    let insist = Insist::Yes;
-    Wish {
+fn wish(client: u32, ino: u64, mode: LeaseMode) -> LeaseRequest {
+    let insist = LeaseRequestMode::Revoke;
+    LeaseRequest {
         client,
         ino,
         mode,
@@ -75,8 +75,8 @@ fn a_reader_leaves_the_writer_a_shared_lease() {
         "what it wrote it still knows"
     );
     assert_eq!(leases.moves(9), (1, vec![(5, 1)]));
-    let gentle = Wish {
-        insist: Insist::No,
+    let gentle = LeaseRequest {
+        insist: LeaseRequestMode::Try,
         ..wish(1, 5, Exclusive)
     };
     assert_eq!(leases.ask(&gentle, || 7), Decision::Refused);
@@ -86,8 +86,8 @@ fn a_reader_leaves_the_writer_a_shared_lease() {
 #[test]
 fn who_holds_on_is_left_alone_for_a_moment() {
     let leases = leases();
-    let hold = Wish {
-        insist: Insist::Hold,
+    let hold = LeaseRequest {
+        insist: LeaseRequestMode::RevokeAndHold,
         ..wish(1, 5, Exclusive)
     };
     leases.ask(&hold, || 7);
@@ -173,9 +173,9 @@ fn a_number_that_is_granted_again_while_it_is_taken_is_its_makers() {
     assert_eq!(leases.mode(1, 5), Some(Exclusive));
 }
 
-fn yielding(client: u32, ino: u64, mode: LeaseMode) -> Wish {
-    Wish {
-        insist: Insist::Yield,
+fn yielding(client: u32, ino: u64, mode: LeaseMode) -> LeaseRequest {
+    LeaseRequest {
+        insist: LeaseRequestMode::RevokeOrDefer,
         ..wish(client, ino, mode)
     }
 }
@@ -222,8 +222,8 @@ fn who_has_a_lease_leaves_the_file_to_the_kernel_to_grow() {
     let leases = leases();
     let writer = yielding(2, 5, Exclusive);
     assert_eq!(leases.ask(&writer, || 7), granted(true, Exclusive));
-    let grows = Wish {
-        insist: Insist::Grow,
+    let grows = LeaseRequest {
+        insist: LeaseRequestMode::GrowOrDefer,
         ..writer
     };
     let left = leases.left_to_grow(&grows).unwrap();
@@ -244,7 +244,7 @@ fn what_the_kernel_is_doing_ends_before_clients_have_a_file_again() {
     let elsewhere = Duration::from_millis(30);
     leases.leave(5, elsewhere.as_nanos() as u64);
     let writer = yielding(2, 5, Exclusive);
-    let elsewhere_for = |wish: Wish| match leases.ask(&wish, || 7) {
+    let elsewhere_for = |wish: LeaseRequest| match leases.ask(&wish, || 7) {
         Decision::Elsewhere(elsewhere) => elsewhere,
         other => panic!("the kernel has it: {other:?}"),
     };

@@ -4,16 +4,16 @@
 //! (removed at the next start, since no slot names it); the slot, durably (an empty log,
 //! digested at the next start); the client in memory.
 
-use crate::coherence::digest_stop::Halt;
+use crate::coherence::digest_stop::DigestStop;
 use crate::coherence::lease_manager::LeaseManager;
 use crate::config::{FixedLogs, LogMap};
-use crate::connections::client::{self, Client, Reach};
+use crate::connections::client::{self, Client, Transport};
 use crate::connections::clients::Clients;
-use crate::connections::credentials::Person;
+use crate::connections::credentials::Credentials;
 use crate::connections::limits::RateLimits;
-use crate::connections::log_pool::Spare;
-use crate::connections::log_reader::FileBytes;
-use crate::connections::write_accounting::Accounts;
+use crate::connections::log_pool::LogPool;
+use crate::connections::log_reader::FdLogReader;
+use crate::connections::write_accounting::WriteAccounting;
 use crate::digest_scheduler::DigestScheduler;
 use crate::error::{DaemonError, Result};
 use crate::space::SpaceCredits;
@@ -23,7 +23,7 @@ use shale_format::LogPos;
 use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS};
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_nvm::{Access, Map, Path as CountPath, Piece};
-use shale_oplog::{Log, LogBytes};
+use shale_oplog::{Log, LogReader};
 use shale_pool::mkfs::random;
 use shale_pool::nvm_dir::remove;
 use shale_proto::PeerIdentity;
@@ -40,19 +40,19 @@ const SLOTS_KEPT: usize = 16;
 
 /// Who asks.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
-    pub(crate) reach: Reach,
+pub(crate) struct Requester {
+    pub(crate) transport: Transport,
     pub(crate) pid: i32,
-    pub(crate) person: Person,
+    pub(crate) person: Credentials,
 }
 
-impl Asker {
+impl Requester {
     /// The front end in this process, on behalf of `uid`.
     pub(crate) fn in_process(uid: u32) -> Self {
         Self {
-            reach: Reach::InProcess,
+            transport: Transport::InProcess,
             pid: std::process::id() as i32,
-            person: Person {
+            person: Credentials {
                 uid,
                 groups: Vec::new(),
             },
@@ -64,9 +64,9 @@ impl Asker {
     pub(crate) fn peer(who: PeerIdentity, mut groups: Vec<u32>) -> Self {
         groups.push(who.gid);
         Self {
-            reach: Reach::Socket,
+            transport: Transport::Socket,
             pid: who.pid,
-            person: Person {
+            person: Credentials {
                 uid: who.uid,
                 groups,
             },
@@ -103,7 +103,7 @@ pub(crate) struct Parts {
     pub(crate) leases: Arc<LeaseManager>,
     pub(crate) tiering: Arc<Tiering>,
     pub(crate) credits: Arc<SpaceCredits>,
-    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) accounts: Arc<WriteAccounting>,
     pub(crate) limits: Arc<RateLimits>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct AttachService {
     parts: Parts,
     settings: Settings,
     /// A log file that is ready.
-    pub(crate) spare: Spare,
+    pub(crate) spare: LogPool,
     /// Serialises what is done with log slots and their files.
     table: Mutex<()>,
     /// No client but the front end is served, for good.
@@ -124,7 +124,7 @@ impl AttachService {
         Self {
             parts,
             settings,
-            spare: Spare::default(),
+            spare: LogPool::default(),
             table: Mutex::default(),
             down: AtomicBool::new(false),
         }
@@ -143,11 +143,15 @@ impl AttachService {
     }
 
     /// Whether a process may map the volume: its owner, root, and users that the volume file trusts.
-    pub(crate) fn may_attach(&self, asker: &Asker) -> std::result::Result<(), Refusal> {
+    pub(crate) fn may_attach(&self, requester: &Requester) -> std::result::Result<(), Refusal> {
         let owner = self.parts.volume.superblock().owner_uid;
-        let uid = asker.person.uid;
+        let uid = requester.person.uid;
         let trusted = || self.settings.trusted_uids.contains(&uid);
-        if asker.reach == Reach::InProcess || asker.person.is_root() || uid == owner || trusted() {
+        if requester.transport == Transport::InProcess
+            || requester.person.is_root()
+            || uid == owner
+            || trusted()
+        {
             return Ok(());
         }
         Err((
@@ -161,11 +165,11 @@ impl AttachService {
     /// Attaches a client.
     pub(crate) fn attach(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         version: u32,
         log_bytes: u64,
     ) -> std::result::Result<Arc<Client>, Refusal> {
-        self.may_attach(asker)?;
+        self.may_attach(requester)?;
         if version != PROTO_VERSION {
             return Err((
                 libc::EPROTO,
@@ -174,7 +178,7 @@ impl AttachService {
                 ),
             ));
         }
-        self.make_client(asker, log_bytes).map_err(|e| {
+        self.make_client(requester, log_bytes).map_err(|e| {
             let errno = match &e {
                 DaemonError::NoSlot { .. } => libc::EUSERS,
                 DaemonError::Closing => libc::ESHUTDOWN,
@@ -188,7 +192,7 @@ impl AttachService {
     /// Makes the log file of a slot, with all its space.
     fn make_log(
         &self,
-        reach: Reach,
+        transport: Transport,
         slot: u32,
         uid: u32,
         (salt, start): (u64, LogPos),
@@ -197,9 +201,9 @@ impl AttachService {
         let path = self.parts.nvm_dir.join(file_name(slot));
         let options = (self.settings.log_map)(slot).path(CountPath::Log);
         let bytes = RING_AT + ring_bytes as usize;
-        let ready = match reach {
-            Reach::InProcess => None,
-            Reach::Socket => self.spare.take(&path, bytes)?,
+        let ready = match transport {
+            Transport::InProcess => None,
+            Transport::Socket => self.spare.take(&path, bytes)?,
         };
         let map = Arc::new(match ready {
             Some(fd) => options.open(vec![Piece { fd, bytes }], Access::ReadWrite)?,
@@ -211,7 +215,7 @@ impl AttachService {
                 options.create_file(&path, bytes)?
             }
         });
-        if reach == Reach::InProcess && self.settings.fixed_logs.is_none() {
+        if transport == Transport::InProcess && self.settings.fixed_logs.is_none() {
             // For a mount that stays; a program's start must not wait for it, nor a test's.
             map.prepare()?;
         }
@@ -237,9 +241,9 @@ impl AttachService {
     }
 
     /// A free slot of the log table for `asker`.
-    fn free_slot(&self, asker: &Asker) -> Result<u32> {
+    fn free_slot(&self, requester: &Requester) -> Result<u32> {
         let slots = self.parts.volume.log_slots();
-        let root = asker.reach == Reach::InProcess || asker.person.is_root();
+        let root = requester.transport == Transport::InProcess || requester.person.is_root();
         let open = if root { 0 } else { SLOTS_KEPT };
         slots[..slots.len() - open]
             .iter()
@@ -249,11 +253,13 @@ impl AttachService {
     }
 
     /// Bytes of the ring that `asker` gets who wants a log of `log_bytes` bytes; 0: the usual.
-    fn ring_bytes(&self, asker: &Asker, log_bytes: u64) -> u64 {
-        match asker.reach {
-            Reach::Socket => self.client_ring_bytes(log_bytes),
-            Reach::InProcess if log_bytes == 0 => ring(self.parts.volume.superblock().log_bytes),
-            Reach::InProcess => ring(log_bytes),
+    fn ring_bytes(&self, requester: &Requester, log_bytes: u64) -> u64 {
+        match requester.transport {
+            Transport::Socket => self.client_ring_bytes(log_bytes),
+            Transport::InProcess if log_bytes == 0 => {
+                ring(self.parts.volume.superblock().log_bytes)
+            }
+            Transport::InProcess => ring(log_bytes),
         }
     }
 
@@ -268,16 +274,16 @@ impl AttachService {
         }
     }
 
-    fn make_client(&self, asker: &Asker, log_bytes: u64) -> Result<Arc<Client>> {
+    fn make_client(&self, requester: &Requester, log_bytes: u64) -> Result<Arc<Client>> {
         let _one_at_a_time = self.table.lock();
         if self.parts.clients.is_closing() {
             return Err(DaemonError::Closing);
         }
-        if asker.reach == Reach::Socket && self.down.load(Ordering::Acquire) {
+        if requester.transport == Transport::Socket && self.down.load(Ordering::Acquire) {
             return Err(DaemonError::Down);
         }
-        let slot = self.free_slot(asker)?;
-        let ring_bytes = self.ring_bytes(asker, log_bytes);
+        let slot = self.free_slot(requester)?;
+        let ring_bytes = self.ring_bytes(requester, log_bytes);
         let (salt, start) = match self.settings.fixed_logs {
             None if mutants::is_on("record-salt") => (0, LogPos(0)),
             None => (u64::from_le_bytes(random()?), LogPos(0)),
@@ -286,10 +292,10 @@ impl AttachService {
                 (fixed.salt.wrapping_add(number.into()), LogPos(fixed.start))
             }
         };
-        let uid = asker.person.uid;
-        let connection = match asker.reach {
-            Reach::InProcess => self.settings.connection.unwrap_or(0),
-            Reach::Socket => 0,
+        let uid = requester.person.uid;
+        let connection = match requester.transport {
+            Transport::InProcess => self.settings.connection.unwrap_or(0),
+            Transport::Socket => 0,
         };
         let live = LogSlot {
             state: slot_state::LIVE,
@@ -303,16 +309,17 @@ impl AttachService {
         if mutants::is_on("slot-before-log") {
             self.set_slot(slot, &live)?;
         }
-        let (log, log_path) = self.make_log(asker.reach, slot, uid, (salt, start), ring_bytes)?;
-        let (log_fd, read) = ends_of(&log, &log_path, asker.reach)?;
+        let (log, log_path) =
+            self.make_log(requester.transport, slot, uid, (salt, start), ring_bytes)?;
+        let (log_fd, read) = ends_of(&log, &log_path, requester.transport)?;
         let own_uid = rustix::process::geteuid().as_raw();
         let client = Arc::new(Client::new(client::Parts {
             id: self.parts.clients.take_number(),
             slot,
-            reach: asker.reach,
-            pid: asker.pid,
-            person: asker.person.clone(),
-            may_steal: asker.reach == Reach::InProcess || uid == own_uid,
+            transport: requester.transport,
+            pid: requester.pid,
+            person: requester.person.clone(),
+            may_steal: requester.transport == Transport::InProcess || uid == own_uid,
             log: read,
             log_fd,
             log_path,
@@ -326,7 +333,7 @@ impl AttachService {
             .clients
             .add(&client, || self.parts.volume.is_tiered());
         self.parts.limits.begin(&client);
-        if asker.reach == Reach::InProcess && self.settings.connection_continues {
+        if requester.transport == Transport::InProcess && self.settings.connection_continues {
             self.parts.leases.table().assume_reader(client.id);
         }
         self.parts.leases.tell_others();
@@ -344,12 +351,12 @@ impl AttachService {
     /// published, everything it held is free, its slot and log are no more.
     ///
     /// A log that cannot be digested now is kept, with its slot; the next start tries again.
-    pub(crate) fn detach(&self, client: &Arc<Client>) -> std::result::Result<(), Halt> {
+    pub(crate) fn detach(&self, client: &Arc<Client>) -> std::result::Result<(), DigestStop> {
         if client.leaving.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let digested = self.parts.digests.digest_to(client, u64::MAX);
-        if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = &digested {
+        if let Err(halt @ (DigestStop::MediaError(_) | DigestStop::NoSpace(_))) = &digested {
             // Its records may name granted blocks and numbers, their space is spoken for, and
             // nobody may change what they change before they are digested: so it keeps
             // everything, leases too, until the next start.
@@ -362,11 +369,11 @@ impl AttachService {
         self.parts.leases.tell_others();
         client.grants.lock().give_back(&self.parts.volume);
         self.parts.credits.close(client.id);
-        if client.reach == Reach::Socket {
+        if client.transport == Transport::Socket {
             tracing::info!(client = client.id, pid = client.pid, "client left");
         }
         match self.free_log(client.slot, &client.log_path) {
-            Ok(()) if client.reach == Reach::Socket => {
+            Ok(()) if client.transport == Transport::Socket => {
                 crate::recovery::recovered_log::empty(client.log_fd.as_fd(), client.ring_bytes);
             }
             Ok(()) => {}
@@ -400,7 +407,7 @@ fn ring(bytes: u64) -> u64 {
 }
 
 /// The file of a log, for its client, and how the daemon reads it.
-fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn LogBytes>)> {
+fn ends_of(log: &Map, path: &Path, transport: Transport) -> Result<(OwnedFd, Box<dyn LogReader>)> {
     let duplicate = || {
         let first = log.fds().next().ok_or(rustix::io::Errno::BADF);
         let fd = failpoints::io()
@@ -408,10 +415,10 @@ fn ends_of(log: &Map, path: &Path, reach: Reach) -> Result<(OwnedFd, Box<dyn Log
             .and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
         fd.map_err(|e| DaemonError::file(path, "duplicate its descriptor", e))
     };
-    let read: Box<dyn LogBytes> = match reach {
-        Reach::InProcess => Box::new(log.on(CountPath::Log).clone()),
+    let read: Box<dyn LogReader> = match transport {
+        Transport::InProcess => Box::new(log.on(CountPath::Log).clone()),
         // Nothing of this process may be mapped from a file that somebody can cut short.
-        Reach::Socket => Box::new(FileBytes::of(duplicate()?, log.bytes())),
+        Transport::Socket => Box::new(FdLogReader::of(duplicate()?, log.bytes())),
     };
     Ok((duplicate()?, read))
 }
@@ -450,8 +457,8 @@ mod tests {
         let daemon = Daemon::start(DaemonConfig::new(made.file), clock).unwrap();
         let ask = |uid, version| {
             let gid = uid;
-            let asker = Asker::peer(PeerIdentity { pid: 1, uid, gid }, vec![]);
-            let connection = Connection::new(daemon.services().clone(), asker);
+            let requester = Requester::peer(PeerIdentity { pid: 1, uid, gid }, vec![]);
+            let connection = Connection::new(daemon.services().clone(), requester);
             let attach = Request::Attach {
                 version,
                 log_bytes: 0,

@@ -1,19 +1,19 @@
 //! One attached client, as the daemon sees it: its log, its two pages, its grants.
 //!
-//! Lock order: `work` (held while its log is digested), then `grants`, then `fate`.
+//! Lock order: `work` (held while its log is digested), then `grants`, then `client_state`.
 
 use crate::coherence::asked::Asked;
 use crate::coherence::page::{ClientPage, DaemonPage};
 use crate::connections::bucket::Bucket;
-use crate::connections::credentials::Person;
+use crate::connections::credentials::Credentials;
 use crate::connections::grants::Grants;
 use crate::connections::log_reader::word;
-use crate::connections::log_watermark::Reached;
+use crate::connections::log_watermark::ValidatedWatermark;
 use crate::connections::tally::Tally;
 use parking_lot::Mutex;
 use shale_format::LogPos;
 use shale_format::log::TAIL_AT;
-use shale_oplog::LogBytes;
+use shale_oplog::LogReader;
 use shale_proto::shared_pages::state;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// How the client talks to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum Transport {
     /// In the daemon's own process: the FUSE front end.
     InProcess,
     /// Over the socket.
@@ -31,7 +31,7 @@ pub(crate) enum Reach {
 
 /// What has become of the client.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) enum Fate {
+pub(crate) enum ClientState {
     /// It is served.
     #[default]
     Served,
@@ -52,12 +52,12 @@ pub(crate) struct Work {
 pub(crate) struct Client {
     pub(crate) id: u32,
     pub(crate) slot: u32,
-    pub(crate) reach: Reach,
+    pub(crate) transport: Transport,
     pub(crate) pid: i32,
-    pub(crate) person: Person,
+    pub(crate) person: Credentials,
     pub(crate) may_steal: bool,
     /// How its log is read: through a mapping only if the writer is this process.
-    pub(crate) log: Box<dyn LogBytes>,
+    pub(crate) log: Box<dyn LogReader>,
     /// The file, for the client.
     pub(crate) log_fd: OwnedFd,
     pub(crate) log_path: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) struct Client {
     /// generation: it may have them open since.
     pub(crate) opened: Mutex<HashMap<u64, u32>>,
     pub(crate) work: Mutex<Work>,
-    pub(crate) fate: Mutex<Fate>,
+    pub(crate) client_state: Mutex<ClientState>,
     pub(crate) queued: AtomicBool,
     pub(crate) leaving: AtomicBool,
     /// It has asked for a lease that it need not get: its calls may go by way of the mount.
@@ -82,7 +82,7 @@ pub(crate) struct Client {
     /// Records before this are in the volume.
     pub(crate) digested: AtomicU64,
     /// A leaf among the locks, as `tally` and `bucket` are.
-    pub(crate) reached: Mutex<Reached>,
+    pub(crate) reached: Mutex<ValidatedWatermark>,
     /// Its process as people know it.
     pub(crate) name: String,
     pub(crate) tally: Mutex<Tally>,
@@ -93,12 +93,12 @@ pub(crate) struct Client {
 pub(crate) struct Parts {
     pub(crate) id: u32,
     pub(crate) slot: u32,
-    pub(crate) reach: Reach,
+    pub(crate) transport: Transport,
     pub(crate) pid: i32,
-    pub(crate) person: Person,
+    pub(crate) person: Credentials,
     pub(crate) may_steal: bool,
     /// How its log is read: through a mapping only if the writer is this process.
-    pub(crate) log: Box<dyn LogBytes>,
+    pub(crate) log: Box<dyn LogReader>,
     /// The file, for the client.
     pub(crate) log_fd: OwnedFd,
     pub(crate) log_path: PathBuf,
@@ -111,14 +111,14 @@ impl Client {
         let daemon_page = DaemonPage::new()?;
         daemon_page.set_state(state::RUNNING);
         daemon_page.set_allowed(u64::MAX);
-        let name = match parts.reach {
-            Reach::InProcess => "mount".to_owned(),
-            Reach::Socket => process_name(parts.pid),
+        let name = match parts.transport {
+            Transport::InProcess => "mount".to_owned(),
+            Transport::Socket => process_name(parts.pid),
         };
         Ok(Self {
             id: parts.id,
             slot: parts.slot,
-            reach: parts.reach,
+            transport: parts.transport,
             pid: parts.pid,
             person: parts.person,
             may_steal: parts.may_steal,
@@ -132,7 +132,7 @@ impl Client {
             grants: Mutex::default(),
             opened: Mutex::default(),
             work: Mutex::default(),
-            fate: Mutex::default(),
+            client_state: Mutex::default(),
             queued: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             yields: AtomicBool::new(false),
@@ -148,7 +148,7 @@ impl Client {
 
     /// Whether its records need no check of rights: the daemon's own code wrote them.
     pub(crate) fn trusted(&self) -> bool {
-        self.reach == Reach::InProcess
+        self.transport == Transport::InProcess
     }
 
     /// What it says is its oldest record; only for people to read.
@@ -173,14 +173,14 @@ pub(crate) mod tests {
     use shale_proto::shared_pages::client_page;
 
     /// A client with a log in memory and no process behind it.
-    pub(crate) fn lone(id: u32, reach: Reach) -> Client {
+    pub(crate) fn lone(id: u32, transport: Transport) -> Client {
         let log = MapOptions::new().anonymous(8192).unwrap();
         Client::new(Parts {
             id,
             slot: id,
-            reach,
+            transport,
             pid: 1,
-            person: Person {
+            person: Credentials {
                 uid: 1000,
                 groups: vec![],
             },
@@ -202,7 +202,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_forged_commit_word_is_not_believed() {
-        let client = lone(1, Reach::Socket);
+        let client = lone(1, Transport::Socket);
         let page = Map::open(
             vec![Piece {
                 fd: client.client_page.fd().unwrap(),

@@ -1,10 +1,10 @@
 //! Answering requests of one client (or of one that may become a client).
 
-use crate::coherence::digest_stop::Halt;
+use crate::coherence::digest_stop::DigestStop;
 use crate::coherence::lease_manager::NoLease;
-use crate::coherence::lease_table::{Elsewhere, Wish};
-use crate::connections::attach::{Asker, Refusal};
-use crate::connections::client::{Client, Reach};
+use crate::coherence::lease_table::{Elsewhere, LeaseRequest};
+use crate::connections::attach::{Refusal, Requester};
+use crate::connections::client::{Client, Transport};
 use crate::connections::direct_mappings::note_segments;
 use crate::error::DaemonError;
 use crate::services::Services;
@@ -17,7 +17,7 @@ use shale_format::{BlockAddr, Ino};
 use shale_proto::message::{
     Attached, BlockRun, DESCRIPTORS_MAX, GRANT_AHEAD_BLOCKS, GRANT_BLOCKS_MAX,
 };
-use shale_proto::{Handler, Insist, LeaseMode, Reply, Request};
+use shale_proto::{Handler, LeaseMode, LeaseRequestMode, Reply, Request};
 use shale_volume::{Run, VolumeError};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,16 +44,16 @@ type Answer = (Reply, Vec<OwnedFd>);
 /// One connection. When it is dropped its client has gone.
 pub(crate) struct Connection {
     services: Arc<Services>,
-    asker: Asker,
+    requester: Requester,
     client: Mutex<Option<Arc<Client>>>,
     unsent: Unsent,
 }
 
 impl Connection {
-    pub(crate) fn new(services: Arc<Services>, asker: Asker) -> Self {
+    pub(crate) fn new(services: Arc<Services>, requester: Requester) -> Self {
         Self {
             services,
-            asker,
+            requester,
             client: Mutex::new(None),
             unsent: Unsent::default(),
         }
@@ -74,7 +74,7 @@ impl Drop for Connection {
 impl Handler for Connection {
     fn handle(&self, request: Request) -> Answer {
         self.answer(request).unwrap_or_else(|(errno, why)| {
-            tracing::debug!(pid = self.asker.pid, errno, "refused: {why}");
+            tracing::debug!(pid = self.requester.pid, errno, "refused: {why}");
             (Reply::Refused { errno, why }, Vec::new())
         })
     }
@@ -84,10 +84,10 @@ fn failed(error: &DaemonError) -> Refusal {
     (libc::EIO, error.to_string())
 }
 
-fn halted(halt: &Halt) -> Refusal {
+fn halted(halt: &DigestStop) -> Refusal {
     let errno = match halt {
-        Halt::Short(_) => libc::ENOSPC,
-        Halt::Refused(_) | Halt::Stuck(_) => libc::EIO,
+        DigestStop::NoSpace(_) => libc::ENOSPC,
+        DigestStop::Rejected(_) | DigestStop::MediaError(_) => libc::EIO,
     };
     (errno, halt.to_string())
 }
@@ -98,11 +98,11 @@ impl Connection {
         match request {
             Request::Attach { version, log_bytes } => return self.attach(version, log_bytes),
             Request::Space => {
-                self.services.attach.may_attach(&self.asker)?;
+                self.services.attach.may_attach(&self.requester)?;
                 return plain(Reply::Space(self.services.space.statfs()));
             }
             Request::Status => {
-                self.services.attach.may_attach(&self.asker)?;
+                self.services.attach.may_attach(&self.requester)?;
                 return plain(Reply::Status(Observer::new(&self.services).text()));
             }
             Request::Detach => {
@@ -142,7 +142,7 @@ impl Connection {
             Request::Digest { upto } => plain(self.digest(&client, upto)?),
             Request::Lease { ino, mode, insist } => {
                 let client = &client;
-                let wish = Wish {
+                let wish = LeaseRequest {
                     client: client.id,
                     ino,
                     mode,
@@ -173,7 +173,8 @@ impl Connection {
                 "attach first: this connection has no client".to_owned(),
             )
         })?;
-        if let crate::connections::client::Fate::Evicted(why) = &*client.fate.lock() {
+        if let crate::connections::client::ClientState::Evicted(why) = &*client.client_state.lock()
+        {
             return Err((libc::EIO, format!("the client was cut off: {why}")));
         }
         Ok(client)
@@ -190,7 +191,7 @@ impl Connection {
         let client = self
             .services
             .attach
-            .attach(&self.asker, version, log_bytes)?;
+            .attach(&self.requester, version, log_bytes)?;
         let fds = self.descriptors(&client);
         let superblock = self.services.volume.superblock();
         let attached = Attached {
@@ -358,7 +359,10 @@ impl Connection {
 
     fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {
         let addr = BlockAddr::from_raw(addr);
-        let opened = self.services.tiering.open_lower(self.asker.reach, addr);
+        let opened = self
+            .services
+            .tiering
+            .open_lower(self.requester.transport, addr);
         let fd = opened.map_err(|e| failed(&e.into()))?;
         Ok((Reply::Device, fd.into_iter().collect()))
     }
@@ -367,9 +371,9 @@ impl Connection {
         let addr = BlockAddr::from_raw(addr);
         let blocks = u64::from(blocks).clamp(1, LOWER_BLOCKS_MAX);
         // One message has a limit, a call within the process has none.
-        let read = match self.asker.reach {
-            Reach::InProcess => self.services.tiering.read_lower(addr, blocks),
-            Reach::Socket => {
+        let read = match self.requester.transport {
+            Transport::InProcess => self.services.tiering.read_lower(addr, blocks),
+            Transport::Socket => {
                 let sent = blocks.min(LOWER_BLOCKS_SENT_MAX);
                 self.unsent.read(&self.services.tiering, addr, blocks, sent)
             }
@@ -378,13 +382,13 @@ impl Connection {
         Ok(Reply::Lower { generation, data })
     }
 
-    fn lease(&self, client: &Client, wish: &Wish) -> Result<Reply, Refusal> {
+    fn lease(&self, client: &Client, wish: &LeaseRequest) -> Result<Reply, Refusal> {
         if !Ino(wish.ino).is_user() {
             return Err((libc::EINVAL, format!("inode {} cannot be leased", wish.ino)));
         }
         self.check_there(client, wish.ino)?;
         // What may change has to be in NVM.
-        let insists = wish.insist != Insist::No;
+        let insists = wish.insist != LeaseRequestMode::Try;
         let rises = || {
             self.services
                 .tiering
@@ -423,7 +427,7 @@ impl Connection {
             }
             Ok(None) => Ok(Reply::NotLeased),
             Err(NoLease::Elsewhere(Elsewhere { ns, alone })) => Ok(Reply::Elsewhere { ns, alone }),
-            Err(NoLease::Halt(halt)) => Err(halted(&halt)),
+            Err(NoLease::DigestStop(halt)) => Err(halted(&halt)),
             Err(NoLease::NotMade) => Err((libc::ENOENT, format!("there is no inode {}", wish.ino))),
         }
     }

@@ -24,12 +24,12 @@ const CHARACTER_DEVICE: u8 = 2;
 
 /// Who a process is, for POSIX permission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Person {
+pub(crate) struct Credentials {
     pub(crate) uid: u32,
     pub(crate) groups: Vec<u32>,
 }
 
-impl Person {
+impl Credentials {
     pub(crate) fn is_root(&self) -> bool {
         self.uid == ROOT_UID
     }
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn permission_is_by_class() {
-        let ann = Person {
+        let ann = Credentials {
             uid: 1000,
             groups: vec![50, 60],
         };
@@ -355,7 +355,7 @@ mod tests {
                 && !ann.has(&inode(0o100_733, 1, 1), None, READ)
         );
         assert!(!ann.has(&inode(0o040_770, 1, 1), None, WRITE));
-        let root = Person::default();
+        let root = Credentials::default();
         assert!(root.has(&inode(0o040_000, 1, 1), None, WRITE));
     }
 
@@ -373,13 +373,13 @@ mod tests {
             ];
             Acl::new(all.map(entry).to_vec())
         };
-        let person = |uid, groups: &[u32]| Person {
+        let person = |uid, groups: &[u32]| Credentials {
             uid,
             groups: groups.to_vec(),
         };
         let (ann, bob) = (person(1000, &[50]), person(1001, &[60]));
         let file = inode(0o100_666, 1, 50);
-        let may = |p: &Person, acl: &Acl| p.has(&file, Some(acl), WRITE);
+        let may = |p: &Credentials, acl: &Acl| p.has(&file, Some(acl), WRITE);
         assert!(may(&ann, &list(6, 6)) && may(&bob, &list(6, 6)));
         assert!(!may(&ann, &list(4, 6)), "her group and others may");
         assert!(!may(&ann, &list(6, 4)) && !may(&bob, &list(6, 4)), "masked");
@@ -421,16 +421,16 @@ mod tests {
 
     #[test]
     fn lists_are_set_by_owners() {
-        let ann = Person {
+        let ann = Credentials {
             uid: 1000,
             groups: vec![50],
         };
         for kind in AclKind::BOTH {
-            let may = |p: &Person, uid| {
+            let may = |p: &Credentials, uid| {
                 p.may_set_xattr(&inode(0o040_777, uid, 50), None, kind.name())
                     .is_ok()
             };
-            assert!(may(&ann, 1000) && !may(&ann, 1) && may(&Person::default(), 1));
+            assert!(may(&ann, 1000) && !may(&ann, 1) && may(&Credentials::default(), 1));
         }
         let other = b"system.posix_acl_other";
         assert!(
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn owners_groups_and_modes_change_by_rule() {
-        let ann = Person {
+        let ann = Credentials {
             uid: 1000,
             groups: vec![50],
         };
@@ -478,12 +478,12 @@ mod tests {
         );
         chmod.mode = 0o700;
         assert!(ann.may_set(&other, None, &chmod).is_err());
-        assert!(Person::default().may_set(&other, None, &chmod).is_ok());
+        assert!(Credentials::default().may_set(&other, None, &chmod).is_ok());
     }
 
     #[test]
     fn who_makes_an_inode_makes_it_for_himself() {
-        let ann = Person {
+        let ann = Credentials {
             uid: 1000,
             groups: vec![50],
         };
@@ -506,7 +506,7 @@ mod tests {
         assert!(ann.may_make(&device(0x103), None).is_err(), "a device");
         assert!(ann.may_make(&device(0), None).is_ok(), "a whiteout");
         assert!(
-            Person::default()
+            Credentials::default()
                 .may_make(&inode(0o060_644, 5, 5), None)
                 .is_ok()
         );

@@ -18,7 +18,7 @@
 //! who may attach, and hurts only that user's own limit.
 
 use crate::connections::bucket::{Bucket, PART};
-use crate::connections::client::{Client, Reach};
+use crate::connections::client::{Client, Transport};
 use crate::connections::clients::Clients;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -71,9 +71,9 @@ impl Limits {
     }
 
     fn of(&self, client: &Client) -> u64 {
-        match client.reach {
-            Reach::InProcess => self.mount,
-            Reach::Socket => *self.process.get(&client.pid).unwrap_or(&self.each),
+        match client.transport {
+            Transport::InProcess => self.mount,
+            Transport::Socket => *self.process.get(&client.pid).unwrap_or(&self.each),
         }
     }
 }
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn who_is_held_back_pauses_once_and_goes_on() {
-        let client = crate::connections::client::tests::lone(1, Reach::Socket);
+        let client = crate::connections::client::tests::lone(1, Transport::Socket);
         client.hold_back(MS, HOLD_MIN_NS - 1);
         assert_eq!(client.pace(MS), (0, false));
         client.hold_back(MS, 300_000);
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_was_granted_before_there_was_a_limit_counts_for_nothing() {
-        let client = crate::connections::client::tests::lone(1, Reach::Socket);
+        let client = crate::connections::client::tests::lone(1, Transport::Socket);
         client.grants.lock().blocks.insert(Run {
             addr: BlockAddr::nvm(100),
             len: 50,
@@ -300,8 +300,8 @@ mod tests {
     #[test]
     fn each_process_has_the_limit_of_each_unless_it_has_its_own() {
         let mut limits = Limits::default();
-        let direct = crate::connections::client::tests::lone(1, Reach::Socket);
-        let mount = crate::connections::client::tests::lone(2, Reach::InProcess);
+        let direct = crate::connections::client::tests::lone(1, Transport::Socket);
+        let mount = crate::connections::client::tests::lone(2, Transport::InProcess);
         limits.set(Whose::Each, Some(1));
         assert_eq!((limits.of(&direct), limits.of(&mount)), (RATE_MIN, 0));
         limits.set(Whose::Process(direct.pid), Some(0));

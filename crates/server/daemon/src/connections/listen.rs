@@ -1,7 +1,7 @@
 //! The socket: who connects becomes a connection with a thread of its own. The end of a
 //! connection is the end of its client.
 
-use crate::connections::attach::Asker;
+use crate::connections::attach::Requester;
 use crate::connections::connection::Connection;
 use crate::connections::message_rate::MessageRate;
 use crate::services::Services;
@@ -89,10 +89,14 @@ impl Connections {
         let thread = std::thread::Builder::new()
             .name(format!("client-{}", who.pid))
             .spawn(move || {
-                let asker = Asker::peer(who, groups);
-                let allowed = services.attach.may_attach(&asker).is_ok();
-                let (pid, uid) = (asker.pid, asker.person.uid);
-                let ended = serve(&Connection::new(services.clone(), asker), &peer, allowed);
+                let requester = Requester::peer(who, groups);
+                let allowed = services.attach.may_attach(&requester).is_ok();
+                let (pid, uid) = (requester.pid, requester.person.uid);
+                let ended = serve(
+                    &Connection::new(services.clone(), requester),
+                    &peer,
+                    allowed,
+                );
                 if let Err(e) = ended {
                     let who = format_args!("process {pid} (user {uid})");
                     all.warn(&services, format_args!("connection of {who} ends: {e}"));

@@ -26,12 +26,12 @@ struct State {
 
 /// The log file that is ready, or being made.
 #[derive(Default)]
-pub(crate) struct Spare {
+pub(crate) struct LogPool {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Spare {
+impl LogPool {
     /// A file of `bytes` zeros at `path`, with all its space, if there is one ready. Another one
     /// of that size is made then, or if there was none.
     ///
@@ -136,7 +136,7 @@ mod tests {
 
     const BYTES: usize = 1 << 20;
 
-    fn wait_for(spare: &Spare, bytes: u64) {
+    fn wait_for(spare: &LogPool, bytes: u64) {
         let since = Instant::now();
         while spare.bytes() != bytes {
             assert!(since.elapsed() < Duration::from_secs(20), "not made");
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn one_is_ready_each_time_and_nothing_is_left() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let spare = Arc::new(Spare::default());
+        let spare = Arc::new(LogPool::default());
         let thread = {
             let (spare, dir) = (spare.clone(), dir.path().to_owned());
             std::thread::spawn(move || spare.make_loop(&dir))

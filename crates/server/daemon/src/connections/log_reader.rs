@@ -7,18 +7,18 @@
 
 use crate::error::{DaemonError, Result};
 use rustix::fs::{Mode, OFlags};
-use shale_oplog::LogBytes;
+use shale_oplog::LogReader;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// An open log file.
 #[derive(Debug)]
-pub(crate) struct FileBytes {
+pub(crate) struct FdLogReader {
     fd: OwnedFd,
     bytes: usize,
 }
 
-impl FileBytes {
+impl FdLogReader {
     /// Opens the log file at `path`, which is a name in a directory that clients may be able to
     /// write to: what is no regular file is refused, and no link is followed.
     ///
@@ -50,7 +50,7 @@ impl FileBytes {
     }
 }
 
-impl LogBytes for FileBytes {
+impl LogReader for FdLogReader {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -78,7 +78,7 @@ pub(crate) fn set_word(log: impl AsFd, at: usize, value: u64) {
 }
 
 /// A word of a log file; 0 if it is not there.
-pub(crate) fn word(log: &dyn LogBytes, at: usize) -> u64 {
+pub(crate) fn word(log: &dyn LogReader, at: usize) -> u64 {
     let mut bytes = [0; 8];
     match log.load(at, &mut bytes) {
         true => u64::from_le_bytes(bytes),
@@ -95,7 +95,7 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("log-000");
         std::fs::write(&path, vec![7; 8192]).unwrap();
-        let log = FileBytes::open(&path).unwrap();
+        let log = FdLogReader::open(&path).unwrap();
         let mut into = [0; 100];
         assert!(log.load(8000, &mut into) && into == [7; 100]);
         let file = std::fs::File::options().write(true).open(&path).unwrap();
@@ -107,7 +107,7 @@ mod tests {
         );
         let link = dir.path().join("log-001");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(FileBytes::open(&link).is_err());
-        assert!(FileBytes::open(dir.path()).is_err());
+        assert!(FdLogReader::open(&link).is_err());
+        assert!(FdLogReader::open(dir.path()).is_err());
     }
 }

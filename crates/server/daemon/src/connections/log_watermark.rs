@@ -1,7 +1,7 @@
 //! How far a client's log goes: what it says, what is believed, where it was cut off.
 
 use super::barrier::Barrier;
-use super::client::{Client, Fate};
+use super::client::{Client, ClientState};
 use super::log_reader::set_word;
 use super::sync::{Ordering, mutants};
 use shale_format::LogPos;
@@ -11,14 +11,14 @@ use shale_persist::Published;
 
 /// How far a log was believed to be complete, and where it was cut off.
 #[derive(Debug)]
-pub(crate) struct Reached {
+pub(crate) struct ValidatedWatermark {
     /// Highest published position that was believed.
     believed: u64,
     /// Nothing from here on counts; `u64::MAX` while the client is served.
     cut: u64,
 }
 
-impl Default for Reached {
+impl Default for ValidatedWatermark {
     fn default() -> Self {
         Self {
             believed: 0,
@@ -47,7 +47,7 @@ impl Client {
         Published::at(LogPos(reached.believed.min(reached.cut)))
     }
 
-    fn look_at_log(&self, reached: &mut Reached) {
+    fn look_at_log(&self, reached: &mut ValidatedWatermark) {
         let unit = RECORD_ALIGN as u64;
         let highest = self.digested() + self.ring_bytes;
         let said = self.client_page.published() / unit * unit;
@@ -78,7 +78,7 @@ impl Client {
 
     /// Whether requests are answered.
     pub(crate) fn served(&self) -> bool {
-        *self.fate.lock() == Fate::Served && !self.leaving.load(Ordering::Acquire)
+        *self.client_state.lock() == ClientState::Served && !self.leaving.load(Ordering::Acquire)
     }
 
     /// Bytes of log that wait for digest.

@@ -9,7 +9,7 @@
 
 use crate::coherence::lease_manager::LeaseManager;
 use crate::connections::client::Client;
-use crate::connections::credentials::Person;
+use crate::connections::credentials::Credentials;
 use crate::space::SpaceCredits;
 use parking_lot::Mutex;
 use shale_digest::{Authority, Change, DirectPlacement, OwnLog};
@@ -21,7 +21,7 @@ use shale_volume::Run;
 use std::collections::HashSet;
 
 /// Rights of one client during one call of the digester.
-pub(crate) struct Rights<'a> {
+pub(crate) struct RecordValidator<'a> {
     client: &'a Client,
     credits: &'a SpaceCredits,
     leases: &'a LeaseManager,
@@ -30,7 +30,7 @@ pub(crate) struct Rights<'a> {
     direct_placement: Option<DirectPlacement>,
 }
 
-impl<'a> Rights<'a> {
+impl<'a> RecordValidator<'a> {
     /// `direct_placement`: what goes below NVM at once; the caller has the turn of migration.
     pub(crate) fn new(
         client: &'a Client,
@@ -53,7 +53,7 @@ impl<'a> Rights<'a> {
     }
 }
 
-impl Authority for Rights<'_> {
+impl Authority for RecordValidator<'_> {
     fn granted_inode(&self, ino: Ino) -> bool {
         let granted = self.client.grants.lock().inos.contains(&ino.0);
         if granted {
@@ -107,8 +107,8 @@ impl Authority for Rights<'_> {
 
 /// Rights of the user who wrote a log that a crash left: not its own user's process only, so
 /// POSIX is asked again. Which leases it held is not known any more.
-pub(crate) struct LeftRights {
-    pub(crate) person: Person,
+pub(crate) struct RecoveredRecordValidator {
+    pub(crate) person: Credentials,
     /// What every log that is left may do; see there.
     pub(crate) own: OwnLog,
     /// Bytes that were free before any log was digested: what all clients had set aside for
@@ -116,7 +116,7 @@ pub(crate) struct LeftRights {
     pub(crate) credit: u64,
 }
 
-impl Authority for LeftRights {
+impl Authority for RecoveredRecordValidator {
     fn granted_inode(&self, ino: Ino) -> bool {
         self.own.granted_inode(ino)
     }

@@ -48,13 +48,13 @@ impl Writers {
 }
 
 /// Accounts of who is not there any more, and who wrote which file last.
-pub(crate) struct Accounts {
+pub(crate) struct WriteAccounting {
     clients: Arc<Clients>,
     others: Mutex<Tally>,
     writers: Mutex<Writers>,
 }
 
-impl Accounts {
+impl WriteAccounting {
     pub(crate) fn new(clients: Arc<Clients>) -> Self {
         Self {
             clients,
@@ -70,7 +70,7 @@ impl Accounts {
     }
 }
 
-impl Accounts {
+impl WriteAccounting {
     /// A chunk of a client's log is in the volume.
     pub(crate) fn add_chunk(&self, client: &Client, done: &ChunkDone) {
         let unused: u64 = done.unused.iter().map(|run| run.len).sum();

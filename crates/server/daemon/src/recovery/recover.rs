@@ -25,21 +25,21 @@
 
 use crate::coherence::barrier::Barrier;
 use crate::coherence::readers::LocalReaders;
-use crate::connections::credentials::{Person, groups_of_user};
+use crate::connections::credentials::{Credentials, groups_of_user};
 use crate::connections::grants::RunSet;
-use crate::connections::log_reader::{FileBytes, set_word, word};
-use crate::connections::permissions::LeftRights;
+use crate::connections::log_reader::{FdLogReader, set_word, word};
+use crate::connections::permissions::RecoveredRecordValidator;
 use crate::digest_scheduler::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
 use crate::recovery::orphans;
-use crate::recovery::recovered_log::{Left, Outcome, empty, shrink};
+use crate::recovery::recovered_log::{Outcome, RecoveredLog, empty, shrink};
 use parking_lot::Mutex;
 use serde::Serialize;
 use shale_digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
 use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
-use shale_oplog::{LogBytes, Recent, Scan};
+use shale_oplog::{LogReader, Recent, Scan};
 use shale_pool::nvm_dir::{remove, volume_files};
 use shale_sys::{Clock, failpoints, mutants};
 use shale_volume::Volume;
@@ -177,7 +177,7 @@ impl Recovery<'_> {
         self.volume.release_up_to(txid);
     }
 
-    fn open_logs(&self, report: &mut RecoveryReport) -> Vec<Left> {
+    fn open_logs(&self, report: &mut RecoveryReport) -> Vec<RecoveredLog> {
         let slots = self.volume.log_slots();
         let live = slots
             .into_iter()
@@ -186,7 +186,7 @@ impl Recovery<'_> {
         live.map(|(number, slot)| {
             let number = number as u32;
             let path = self.nvm_dir.join(file_name(number));
-            let map = match FileBytes::open(&path) {
+            let map = match FdLogReader::open(&path) {
                 Ok(map) if map.bytes() as u64 >= RING_AT as u64 + slot.ring_bytes => Some(map),
                 Ok(map) => {
                     report.problems.push(format!(
@@ -213,12 +213,12 @@ impl Recovery<'_> {
             }
             // The front end's log names its connection; root may do everything.
             let foreign = slot.connection == 0 && slot.uid != 0;
-            Left {
+            RecoveredLog {
                 number,
                 slot,
                 path,
                 map,
-                writer: foreign.then(|| Person {
+                writer: foreign.then(|| Credentials {
                     uid: slot.uid,
                     groups: groups_of_user(slot.uid),
                 }),
@@ -235,7 +235,7 @@ impl Recovery<'_> {
         .collect()
     }
 
-    fn wrong_header(&self, map: &FileBytes, number: u32, slot: &LogSlot) -> Option<String> {
+    fn wrong_header(&self, map: &FdLogReader, number: u32, slot: &LogSlot) -> Option<String> {
         let mut bytes = [0; LogHeader::BYTES];
         if !map.load(0, &mut bytes) {
             return Some("its header cannot be read".to_owned());
@@ -252,7 +252,7 @@ impl Recovery<'_> {
     }
 
     /// Tells clients that are still there that their logs end.
-    fn end_all(&self, logs: &[Left]) {
+    fn end_all(&self, logs: &[RecoveredLog]) {
         for map in logs.iter().filter_map(|l| l.map.as_ref()) {
             set_word(map.fd(), END_AT, end::SOUGHT);
         }
@@ -260,7 +260,7 @@ impl Recovery<'_> {
     }
 
     /// Takes the blocks that steal records name out of the free space.
-    fn survey(&self, logs: &mut [Left]) {
+    fn survey(&self, logs: &mut [RecoveredLog]) {
         let view = self.volume.view();
         let next = AtomicUsize::new(0);
         let logs_now = &*logs;
@@ -296,16 +296,16 @@ impl Recovery<'_> {
         }
     }
 
-    fn digest(&self, logs: &mut [Left]) {
+    fn digest(&self, logs: &mut [RecoveredLog]) {
         // A log whose writer may have lied about the space it needs comes after the others.
-        let (foreign, own): (Vec<&mut Left>, Vec<&mut Left>) =
+        let (foreign, own): (Vec<&mut RecoveredLog>, Vec<&mut RecoveredLog>) =
             logs.iter_mut().rev().partition(|l| l.writer.is_some());
         for jobs in [own, foreign] {
             self.digest_together(jobs);
         }
     }
 
-    fn digest_together(&self, jobs: Vec<&mut Left>) {
+    fn digest_together(&self, jobs: Vec<&mut RecoveredLog>) {
         if self.threads.min(jobs.len()) <= 1 {
             return jobs.into_iter().rev().for_each(|log| self.digest_log(log));
         }
@@ -324,7 +324,7 @@ impl Recovery<'_> {
     }
 
     /// Digests a log from where its outcome ends.
-    fn digest_log(&self, log: &mut Left) {
+    fn digest_log(&self, log: &mut RecoveredLog) {
         let Some(map) = log.map.take() else {
             return;
         };
@@ -359,8 +359,8 @@ impl Recovery<'_> {
     /// Digests one chunk; whether there is another.
     fn chunk(
         &self,
-        log: &mut Left,
-        map: &FileBytes,
+        log: &mut RecoveredLog,
+        map: &FdLogReader,
         alone: bool,
     ) -> std::result::Result<bool, DigestError> {
         let source = log.source(map);
@@ -370,7 +370,7 @@ impl Recovery<'_> {
             None => &own,
             Some(person) => {
                 let credit = log.credit;
-                left = LeftRights {
+                left = RecoveredRecordValidator {
                     person,
                     own,
                     credit,
@@ -406,7 +406,7 @@ impl Recovery<'_> {
     /// Digests logs that found too little space, one by one: others have freed something
     /// since. At last, unless the kernel may still use them, orphans go that no record
     /// names. Gives their number.
-    fn digest_short(&self, logs: &mut [Left]) -> Result<u64> {
+    fn digest_short(&self, logs: &mut [RecoveredLog]) -> Result<u64> {
         self.digest_short_again(logs);
         let mut freed = 0;
         if self.connection.is_none() && logs.iter().any(|l| l.outcome.short) {
@@ -420,8 +420,8 @@ impl Recovery<'_> {
         Ok(freed)
     }
 
-    fn digest_short_again(&self, logs: &mut [Left]) {
-        let digested = |logs: &[Left]| logs.iter().map(|l| l.outcome.end).sum::<u64>();
+    fn digest_short_again(&self, logs: &mut [RecoveredLog]) {
+        let digested = |logs: &[RecoveredLog]| logs.iter().map(|l| l.outcome.end).sum::<u64>();
         loop {
             let before = digested(logs);
             for log in logs.iter_mut().filter(|l| l.outcome.short) {
@@ -435,7 +435,7 @@ impl Recovery<'_> {
     }
 
     /// What must not be changed or given away while logs are left.
-    fn left(&self, logs: &[Left]) -> Result<Undigested> {
+    fn left(&self, logs: &[RecoveredLog]) -> Result<Undigested> {
         let mut left = Undigested::default();
         let view = self.volume.view();
         for log in logs.iter().filter(|l| l.outcome.keep) {
@@ -457,7 +457,7 @@ impl Recovery<'_> {
     }
 
     /// What the logs of the surviving mount's connection did for its requests.
-    fn collect_requests(&self, logs: &[Left]) -> Kept {
+    fn collect_requests(&self, logs: &[RecoveredLog]) -> Kept {
         let mut kept = Kept::default();
         let Some(connection) = self.connection else {
             return kept;
@@ -484,7 +484,7 @@ impl Recovery<'_> {
     }
 
     /// Adds a log to the report and returns blocks that it did not use.
-    fn report_log(&self, log: &mut Left, report: &mut RecoveryReport) {
+    fn report_log(&self, log: &mut RecoveredLog, report: &mut RecoveryReport) {
         let outcome = &log.outcome;
         report.records += outcome.stats.records;
         report.bytes += outcome.end - log.slot.digested;
@@ -504,12 +504,12 @@ impl Recovery<'_> {
         }
     }
 
-    fn free_slots(&self, logs: &[Left], kept: &mut Kept) -> Result<()> {
+    fn free_slots(&self, logs: &[RecoveredLog], kept: &mut Kept) -> Result<()> {
         if mutants::is_on("requests-kept") {
             kept.logs.clear();
         }
         let stays = |number| kept.logs.iter().any(|&(n, _)| n == number);
-        let gone: Vec<&Left> = logs
+        let gone: Vec<&RecoveredLog> = logs
             .iter()
             .filter(|l| !l.outcome.keep && !stays(l.number))
             .collect();

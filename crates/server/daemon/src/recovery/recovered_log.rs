@@ -1,8 +1,8 @@
 //! One log that the last daemon left, on its way through recovery.
 
-use crate::connections::credentials::Person;
+use crate::connections::credentials::Credentials;
 use crate::connections::grants::RunSet;
-use crate::connections::log_reader::{FileBytes, set_word};
+use crate::connections::log_reader::{FdLogReader, set_word};
 use rustix::fs::FallocateFlags;
 use shale_digest::{DigestStats, LogSource};
 use shale_format::limits::BLOCK_BYTES;
@@ -14,13 +14,13 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 /// One log on its way.
-pub(crate) struct Left {
+pub(crate) struct RecoveredLog {
     pub(crate) number: u32,
     pub(crate) slot: LogSlot,
     pub(crate) path: PathBuf,
-    pub(crate) map: Option<FileBytes>,
+    pub(crate) map: Option<FdLogReader>,
     /// Who wrote it; `None`: the front end in the daemon's own process, or root.
-    pub(crate) writer: Option<Person>,
+    pub(crate) writer: Option<Credentials>,
     /// Blocks that its steal records name, as long as no file has them.
     pub(crate) taken: RunSet,
     /// Inodes that its records name.
@@ -46,7 +46,7 @@ pub(crate) struct Outcome {
     pub(crate) keep: bool,
 }
 
-impl Left {
+impl RecoveredLog {
     /// Tells a client that is still there which of its records count: those before a refused
     /// one, and what is not digested yet but kept.
     pub(crate) fn tell_end(&self) {
@@ -59,7 +59,7 @@ impl Left {
         }
     }
 
-    pub(crate) fn source<'a>(&self, map: &'a FileBytes) -> LogSource<'a> {
+    pub(crate) fn source<'a>(&self, map: &'a FdLogReader) -> LogSource<'a> {
         LogSource {
             bytes: map,
             salt: self.slot.salt,
@@ -82,7 +82,7 @@ pub(crate) fn empty(file: BorrowedFd<'_>, ring_bytes: u64) {
 
 /// Makes the end of a kept log final, and gives back the space of its file, but for header and
 /// `tail..end`.
-pub(crate) fn shrink(map: &FileBytes, ring_bytes: u64, tail: u64, end: u64) {
+pub(crate) fn shrink(map: &FdLogReader, ring_bytes: u64, tail: u64, end: u64) {
     let block = BLOCK_BYTES as u64;
     let ring = RING_AT as u64;
     if end - tail < ring_bytes {

@@ -8,7 +8,7 @@ mod old_keys;
 mod rates;
 pub(crate) mod tiers;
 
-use crate::connections::client::{Fate, Reach};
+use crate::connections::client::{ClientState, Transport};
 use crate::connections::limits::Limits;
 use crate::connections::tally::Written;
 use crate::rate_sampler::RateStatus;
@@ -397,21 +397,21 @@ impl<'s> Observer<'s> {
             let (published, digested) = (client.published(), client.digested());
             let hardened = Domain::of(&self.of.map).hardened(published).pos().0;
             let published = published.pos().0;
-            let fate = client.fate.lock().clone();
+            let client_state = client.client_state.lock().clone();
             let granted = client.grants.lock().blocks.blocks();
             ClientStatus {
                 client: client.id,
                 slot: client.slot,
                 pid: client.pid,
                 uid: client.person.uid,
-                kind: match client.reach {
-                    Reach::InProcess => "mount",
-                    Reach::Socket => "direct",
+                kind: match client.transport {
+                    Transport::InProcess => "mount",
+                    Transport::Socket => "direct",
                 },
-                state: match fate {
-                    Fate::Served => "served".to_owned(),
-                    Fate::Evicted(why) => format!("evicted: {why}"),
-                    Fate::Stuck(why) => format!("stuck: {why}"),
+                state: match client_state {
+                    ClientState::Served => "served".to_owned(),
+                    ClientState::Evicted(why) => format!("evicted: {why}"),
+                    ClientState::Stuck(why) => format!("stuck: {why}"),
                 },
                 log_bytes: client.ring_bytes,
                 log_used_bytes: published

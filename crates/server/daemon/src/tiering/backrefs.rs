@@ -9,7 +9,7 @@
 //! set is forgotten, and to empty that zone is to look through the inodes.
 
 use super::Tiering;
-use super::mover::{Wanted, unless_below};
+use super::mover::{MoveRequest, unless_below};
 use parking_lot::Mutex;
 use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::Inode;
@@ -126,13 +126,13 @@ pub(crate) struct Lies {
 }
 
 /// The part of a run that lies in a zone.
-fn part_in(zone: &ZoneInfo, inode: &Inode, lies: &Lies) -> Option<Wanted> {
+fn part_in(zone: &ZoneInfo, inode: &Inode, lies: &Lies) -> Option<MoveRequest> {
     let e = &lies.extent;
     let addr = BlockAddr::from_raw(e.addr);
     let first = addr.index();
     let start = first.max(zone.place.first);
     let end = (first + u64::from(e.len)).min(zone.place.first + zone.place.blocks);
-    (start < end).then(|| Wanted {
+    (start < end).then(|| MoveRequest {
         ino: inode.ino,
         at: e.file_block + (start - first),
         from: addr.plus(start - first),
@@ -162,7 +162,7 @@ impl Tiering {
     }
 
     /// Everything that lies in these zones of a tier.
-    pub(super) fn in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
+    pub(super) fn in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<MoveRequest>> {
         let mut wanted = self.all_in_zones(tier, zones)?;
         for w in &mut wanted {
             w.hot = self.recency.is_hot(w.ino, w.at);
@@ -170,7 +170,7 @@ impl Tiering {
         Ok(wanted)
     }
 
-    fn all_in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
+    fn all_in_zones(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<MoveRequest>> {
         if let Some(owners) = self.owners.of(tier, zones) {
             let wanted = self.of_owners(tier, zones, &owners)?;
             let found: u64 = wanted.iter().map(|w| w.blocks).sum();
@@ -198,7 +198,7 @@ impl Tiering {
         tier: TierId,
         zones: &[ZoneInfo],
         owners: &BTreeSet<u64>,
-    ) -> Result<Vec<Wanted>> {
+    ) -> Result<Vec<MoveRequest>> {
         let mut wanted = Vec::new();
         for &ino in owners {
             let _reader = self.reclaimer.read();
@@ -210,7 +210,7 @@ impl Tiering {
     }
 
     /// The same, of all inodes. Notes what lay in the tier before the start, if that is not known.
-    fn look_for(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<Wanted>> {
+    fn look_for(&self, tier: TierId, zones: &[ZoneInfo]) -> Result<Vec<MoveRequest>> {
         let inode_scans = &self.counts.inode_scans;
         inode_scans.fetch_add(1, Ordering::Relaxed);
         let noting = !self.owners.knows(tier);

@@ -4,7 +4,7 @@
 //! what is written, whatever it is made of. Files of a few blocks cost no more requests than large ones.
 
 use super::Tiering;
-use super::mover::{BLOCK, Target, Wanted};
+use super::mover::{BLOCK, MoveRequest, Target};
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, TierId};
 use shale_sys::mutants;
@@ -39,7 +39,7 @@ pub(super) type LastOf = BTreeMap<u64, u64>;
 /// Blocks to be copied, and the block of the buffer that they are read to.
 #[derive(Clone, Copy)]
 struct Part {
-    w: Wanted,
+    w: MoveRequest,
     slot: u64,
 }
 
@@ -49,9 +49,9 @@ fn bytes_of(slot: u64, blocks: u64) -> std::ops::Range<usize> {
 }
 
 /// The parts of a batch one behind the other in a buffer.
-fn in_a_row(batch: &[Wanted]) -> Vec<Part> {
+fn in_a_row(batch: &[MoveRequest]) -> Vec<Part> {
     let mut slot = 0;
-    let part = |&w: &Wanted| {
+    let part = |&w: &MoveRequest| {
         slot += w.blocks;
         let slot = slot - w.blocks;
         Part { w, slot }
@@ -106,7 +106,7 @@ impl Tiering {
         if !generation.is_ok_and(kept) {
             return false;
         }
-        let block = Wanted {
+        let block = MoveRequest {
             ino: inode.ino,
             at,
             from,
@@ -127,7 +127,7 @@ impl Tiering {
     /// Copies a batch. Gives what was copied, and whether the target is full.
     pub(super) fn copy(
         &self,
-        mut batch: Vec<Wanted>,
+        mut batch: Vec<MoveRequest>,
         last: &LastOf,
         target: Target,
     ) -> Result<(Copies, bool)> {
@@ -176,7 +176,7 @@ impl Tiering {
     }
 
     /// Leaves of a batch what the spare of a tier below has space for. Whether that is not all.
-    fn clip(&self, batch: &mut Vec<Wanted>, target: Target) -> bool {
+    fn clip(&self, batch: &mut Vec<MoveRequest>, target: Target) -> bool {
         let space = self.volume.lower_space(target.tier);
         let Some(space) = space.filter(|_| !target.last) else {
             return false;
@@ -193,7 +193,7 @@ impl Tiering {
     }
 
     /// Reads a batch. Gives what could be read, in the order of the batch and without gaps.
-    fn load(&self, batch: &[Wanted]) -> (Vec<Part>, Vec<u8>) {
+    fn load(&self, batch: &[MoveRequest]) -> (Vec<Part>, Vec<u8>) {
         let mut parts = in_a_row(batch);
         let blocks = batch.iter().map(|w| w.blocks).sum();
         let mut bytes = vec![0; bytes_of(0, blocks).end];
@@ -261,7 +261,7 @@ impl Tiering {
             match read.or_else(|e| self.other_copy(from, into).then_some(()).ok_or(e)) {
                 Ok(()) => {
                     let (at, blocks) = (part.w.at + n, 1);
-                    let w = Wanted {
+                    let w = MoveRequest {
                         at,
                         from,
                         blocks,
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn what_is_near_is_read_at_once() {
         let part = |tier, at, blocks| {
-            let w = Wanted {
+            let w = MoveRequest {
                 ino: 1,
                 at: 0,
                 from: BlockAddr::new(tier, at),

@@ -11,7 +11,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Files with blocks on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holding {
+pub struct DeviceUsage {
     /// `nvm`, `ssd` or `hdd`.
     pub tier: String,
     /// Its place among the devices of the tier.
@@ -64,12 +64,12 @@ impl Tiering {
     }
 
     /// Files and their bytes, for each device. All inodes are looked through.
-    pub(crate) fn holdings(&self) -> Result<Vec<Holding>> {
+    pub(crate) fn holdings(&self) -> Result<Vec<DeviceUsage>> {
         let mut all = Vec::new();
         let tiers = [TierId::Nvm].into_iter().chain(self.volume.lower_tiers());
         for tier in tiers {
             let spans = self.device_spans(tier).into_iter().enumerate();
-            all.extend(spans.map(|(device, span)| (tier, device, span, Holding::default(), 0)));
+            all.extend(spans.map(|(device, span)| (tier, device, span, DeviceUsage::default(), 0)));
         }
         self.each_lying(None, &mut |inode, lies| {
             let e = &lies.extent;
@@ -85,11 +85,13 @@ impl Tiering {
                 }
             }
         })?;
-        let named = all.into_iter().map(|(tier, device, _, held, _)| Holding {
-            tier: tier_name(tier),
-            device,
-            ..held
-        });
+        let named = all
+            .into_iter()
+            .map(|(tier, device, _, held, _)| DeviceUsage {
+                tier: tier_name(tier),
+                device,
+                ..held
+            });
         Ok(named.collect())
     }
 }

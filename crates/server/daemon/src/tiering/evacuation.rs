@@ -1,7 +1,7 @@
 //! Emptying devices that are to be removed, and zones that are worn out; moving up.
 
 use super::Tiering;
-use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
 use super::policy::no_space;
 use crate::space::FreeSpace;
 use shale_format::TierId;
@@ -157,7 +157,7 @@ impl Tiering {
     }
 
     /// Moves blocks within their tier, else down, else up. The caller has the turn.
-    fn move_anywhere(&self, tier: TierId, wanted: &[Wanted]) -> Result<u64> {
+    fn move_anywhere(&self, tier: TierId, wanted: &[MoveRequest]) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let same = tiers.iter().filter(|&&t| t == tier);
         let slower = tiers.iter().filter(|&&t| t > tier);
@@ -194,7 +194,7 @@ impl Tiering {
 
     /// Moves blocks from below to NVM, as many as there is space for. Gives the blocks moved. The
     /// caller has the turn.
-    pub(super) fn move_up(&self, wanted: &[Wanted]) -> Result<u64> {
+    pub(super) fn move_up(&self, wanted: &[MoveRequest]) -> Result<u64> {
         let (tier, last) = (TierId::Nvm, false);
         self.move_blocks(wanted, Target { tier, last })
     }
@@ -216,12 +216,12 @@ impl Tiering {
 }
 
 /// What is to move in parts, each for one turn.
-pub(super) fn parts(wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+pub(super) fn parts(wanted: Vec<MoveRequest>) -> Vec<Vec<MoveRequest>> {
     let (mut parts, mut part, mut left) = (Vec::new(), Vec::new(), BATCH_BLOCKS);
     for mut w in wanted {
         while w.blocks > 0 {
             let blocks = w.blocks.min(left);
-            part.push(Wanted { blocks, ..w });
+            part.push(MoveRequest { blocks, ..w });
             (w.at, w.from, w.blocks) = (w.at + blocks, w.from.plus(blocks), w.blocks - blocks);
             left -= blocks;
             if left == 0 {

@@ -16,7 +16,7 @@
 
 use super::Tiering;
 use super::blocks::Copied;
-use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
 use super::promotion_hysteresis::{LEASE_WAIT, Raised};
 use crate::connections::client::Client;
 use parking_lot::Mutex;
@@ -371,7 +371,7 @@ impl Tiering {
     }
 
     /// Moves what lies of the inode file in `wanted`. Gives the blocks moved. The caller has the turn.
-    pub(super) fn move_inode_runs(&self, wanted: &[Wanted], target: Target) -> Result<u64> {
+    pub(super) fn move_inode_runs(&self, wanted: &[MoveRequest], target: Target) -> Result<u64> {
         let mut moved = 0;
         let blocks = wanted.iter().flat_map(|w| w.at..w.at + w.blocks);
         let mut blocks: Vec<u64> = blocks.collect();

@@ -16,7 +16,7 @@
 use super::Tiering;
 use super::blocks::Copied;
 use super::inodes::{LIST_EVERY, NONE_LEFT, RETURNS_MAX, TRIES};
-use super::mover::{BATCH_BLOCKS, BLOCK, Target, Wanted};
+use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
 use super::policy::PIECE_BLOCKS;
 use super::promotion_hysteresis::{LEASE_WAIT, Raised};
 use crate::connections::client::Client;
@@ -233,7 +233,7 @@ impl Tiering {
             self.leases.downgrade(cold.iter().copied());
             let wanted = self.leaves_to_sink(of, &cold)?;
             for (n, &tier) in tiers.iter().enumerate() {
-                let wanted: Vec<Wanted> =
+                let wanted: Vec<MoveRequest> =
                     wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
                 let below = tiers.get(n + 1).copied();
                 if let Err(e) = self.reclaim_on(tier, below, wanted.len() as u64) {
@@ -250,7 +250,7 @@ impl Tiering {
     }
 
     /// The leaves of inodes that lie in NVM, as their inodes do.
-    fn leaves_to_sink(&self, of: Of, inos: &[u64]) -> Result<Vec<Wanted>> {
+    fn leaves_to_sink(&self, of: Of, inos: &[u64]) -> Result<Vec<MoveRequest>> {
         let mut wanted = Vec::new();
         for &ino in inos {
             if self.inode_block_below(slot_of(Ino(ino)).0.0)?.is_some() {
@@ -260,7 +260,7 @@ impl Tiering {
             let inode = self.volume.view().inode(Ino(ino))?;
             if let Some(inode) = inode.filter(|inode| may_sink(of, inode)) {
                 let here = self.leaves_here(&inode).into_iter();
-                wanted.extend(here.map(|from| Wanted::leaf(&inode, from)));
+                wanted.extend(here.map(|from| MoveRequest::leaf(&inode, from)));
             }
         }
         Ok(wanted)
@@ -326,7 +326,7 @@ impl Tiering {
     }
 
     /// Moves leaves. Gives how many. The caller has the turn.
-    pub(super) fn move_leaves(&self, wanted: &[Wanted], target: Target) -> Result<u64> {
+    pub(super) fn move_leaves(&self, wanted: &[MoveRequest], target: Target) -> Result<u64> {
         let mut moved = 0;
         for batch in wanted.chunks(BATCH_BLOCKS as usize) {
             moved += self.somewhere(target.tier, || {
@@ -341,7 +341,7 @@ impl Tiering {
     }
 
     /// Copies those leaves that are there, as many as the target takes.
-    fn copy_leaves(&self, batch: &[Wanted], target: Target) -> Result<Vec<Copied>> {
+    fn copy_leaves(&self, batch: &[MoveRequest], target: Target) -> Result<Vec<Copied>> {
         let view = self.volume.view();
         let mut copied = Vec::with_capacity(batch.len());
         let (mut returning, most) = (BTreeSet::new(), self.batch_returns());

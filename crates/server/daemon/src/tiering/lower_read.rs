@@ -1,7 +1,7 @@
 //! Reading blocks of tiers below NVM for clients.
 
 use super::Tiering;
-use crate::connections::client::Reach;
+use crate::connections::client::Transport;
 use parking_lot::Mutex;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
@@ -78,11 +78,11 @@ impl Tiering {
     /// in front, is one through this process alone; and a device that fails is not to be read by anybody who cannot say so.
     pub(crate) fn open_lower(
         &self,
-        reach: Reach,
+        transport: Transport,
         addr: BlockAddr,
     ) -> Result<Option<OwnedFd>, VolumeError> {
         let place = self.volume.view().zone(addr)?;
-        let flash = addr.tier() == Some(TierId::Ssd) && reach == Reach::Socket;
+        let flash = addr.tier() == Some(TierId::Ssd) && transport == Transport::Socket;
         let infos = self.volume.lower_device_infos(TierId::Ssd);
         let info = infos
             .get(place.device)

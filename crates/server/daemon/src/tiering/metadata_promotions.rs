@@ -2,7 +2,7 @@
 //! extents. It is bounded before anything is copied: where NVM is full, a batch is cut to what there is space for.
 
 use super::Tiering;
-use super::mover::Wanted;
+use super::mover::MoveRequest;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Result, leaves_below};
@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashSet};
 const LEAF_RETURNS: usize = 2;
 
 /// What one batch brings back.
-pub(super) struct Returns {
+pub(super) struct MetadataPromotions {
     most: usize,
     inodes: BTreeSet<u64>,
     leaves: HashSet<BlockAddr>,
@@ -20,8 +20,8 @@ pub(super) struct Returns {
 
 impl Tiering {
     /// Nothing yet.
-    pub(super) fn returns(&self) -> Returns {
-        Returns {
+    pub(super) fn returns(&self) -> MetadataPromotions {
+        MetadataPromotions {
             most: self.batch_returns() as usize,
             inodes: BTreeSet::new(),
             leaves: HashSet::new(),
@@ -29,13 +29,13 @@ impl Tiering {
     }
 }
 
-impl Returns {
+impl MetadataPromotions {
     /// Adds what comes back when a run of a file moves to a tier; `false`: that would be too much, and nothing is
     /// added. The caller is a reader.
     pub(super) fn take(
         &mut self,
         tiering: &Tiering,
-        (inode, w): (&Inode, &Wanted),
+        (inode, w): (&Inode, &MoveRequest),
         to: TierId,
     ) -> Result<bool> {
         let fb = slot_of(Ino(inode.ino)).0.0;
@@ -61,7 +61,7 @@ impl Returns {
     fn leaves_of(
         &self,
         tiering: &Tiering,
-        (inode, w): (&Inode, &Wanted),
+        (inode, w): (&Inode, &MoveRequest),
         to: TierId,
     ) -> Result<HashSet<BlockAddr>> {
         let view = tiering.volume.view();

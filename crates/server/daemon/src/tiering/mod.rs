@@ -55,17 +55,17 @@ use crate::coherence::lease_manager::LeaseManager;
 use crate::coherence::reclaimer::Reclaimer;
 use crate::connections::clients::Clients;
 use crate::connections::direct_mappings::Mappings;
-use crate::connections::write_accounting::Accounts;
+use crate::connections::write_accounting::WriteAccounting;
 use crate::space::SpaceCredits;
 pub use bad_blocks::BadBlock;
 use bad_blocks::BadBlocks;
-pub use device_usage::Holding;
+pub use device_usage::DeviceUsage;
 pub(crate) use device_usage::{Span, tier_name};
 use evacuation::Stuck;
 pub(crate) use leaves::Of;
 pub(crate) use lower_read::Unsent;
 use parking_lot::{Condvar, Mutex};
-use policy::Piece;
+use policy::HeatRegion;
 use serde::{Deserialize, Serialize};
 use shale_digest::Digester;
 use shale_format::TierId;
@@ -202,7 +202,7 @@ pub(crate) struct Parts {
     pub(crate) leases: Arc<LeaseManager>,
     pub(crate) digester: Arc<Digester>,
     pub(crate) credits: Arc<SpaceCredits>,
-    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) accounts: Arc<WriteAccounting>,
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) logs: Weak<dyn LogDigester>,
     pub(crate) settings: Settings,
@@ -218,7 +218,7 @@ pub(crate) struct Tiering {
     leases: Arc<LeaseManager>,
     digester: Arc<Digester>,
     credits: Arc<SpaceCredits>,
-    accounts: Arc<Accounts>,
+    accounts: Arc<WriteAccounting>,
     mappings: Arc<Mappings>,
     /// Gone once the daemon is.
     logs: Weak<dyn LogDigester>,
@@ -230,7 +230,7 @@ pub(crate) struct Tiering {
     speed: Mutex<Speed>,
     debt: rate_limit::Debt,
     counts: Counts,
-    coldest: Mutex<VecDeque<Piece>>,
+    coldest: Mutex<VecDeque<HeatRegion>>,
     pub(crate) recency: Recency,
     owners: backrefs::Owners,
     inodes: inodes::InodeBlocks,

@@ -34,7 +34,7 @@ const BATCH_RUNS: usize = BATCH_BLOCKS as usize;
 
 /// Blocks that are to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct MoveRequest {
     /// Their inode.
     pub(crate) ino: u64,
     /// First file block.
@@ -53,10 +53,10 @@ pub(crate) struct Wanted {
     pub(crate) leaf: bool,
 }
 
-impl Wanted {
+impl MoveRequest {
     /// A leaf of a tree.
-    pub(super) fn leaf(inode: &Inode, from: BlockAddr) -> Wanted {
-        Wanted {
+    pub(super) fn leaf(inode: &Inode, from: BlockAddr) -> MoveRequest {
+        MoveRequest {
             ino: inode.ino,
             at: 0,
             from,
@@ -76,11 +76,11 @@ impl Wanted {
 
 /// A batch, when it was looked at once more.
 #[derive(Default)]
-struct There {
+struct ValidatedBatch {
     /// What is still where it was listed.
-    blocks: Vec<Wanted>,
+    blocks: Vec<MoveRequest>,
     /// What has to wait for the next batch.
-    later: Vec<Wanted>,
+    later: Vec<MoveRequest>,
     /// The last blocks of its files.
     last: LastOf,
 }
@@ -92,7 +92,7 @@ struct Done {
     /// The target is full.
     full: bool,
     /// What has to wait for the next batch.
-    later: Vec<Wanted>,
+    later: Vec<MoveRequest>,
 }
 
 /// Where blocks go.
@@ -106,14 +106,14 @@ pub(super) struct Target {
 impl Tiering {
     /// Moves blocks; fewer where the target has no more space or something changed meanwhile.
     /// Gives the blocks moved. The caller has the turn.
-    pub(super) fn move_blocks(&self, wanted: &[Wanted], target: Target) -> Result<u64> {
-        let of_inodes = |w: &&Wanted| w.ino == Ino::NONE.0;
-        let inodes: Vec<Wanted> = wanted.iter().filter(of_inodes).copied().collect();
+    pub(super) fn move_blocks(&self, wanted: &[MoveRequest], target: Target) -> Result<u64> {
+        let of_inodes = |w: &&MoveRequest| w.ino == Ino::NONE.0;
+        let inodes: Vec<MoveRequest> = wanted.iter().filter(of_inodes).copied().collect();
         let mut moved = self.move_inode_runs(&inodes, target)?;
-        let leaves: Vec<Wanted> = wanted.iter().filter(|w| w.leaf).copied().collect();
+        let leaves: Vec<MoveRequest> = wanted.iter().filter(|w| w.leaf).copied().collect();
         moved += self.move_leaves(&leaves, target)?;
         let rest = wanted.iter().filter(|w| !of_inodes(w) && !w.leaf).copied();
-        let mut rest: VecDeque<Wanted> = rest.collect();
+        let mut rest: VecDeque<MoveRequest> = rest.collect();
         loop {
             let mut batch = Vec::new();
             let mut left = most_of_batch(rest.front(), target.tier);
@@ -122,10 +122,10 @@ impl Tiering {
                 && let Some(w) = rest.pop_front()
             {
                 let n = w.blocks.min(left);
-                batch.push(Wanted { blocks: n, ..w });
+                batch.push(MoveRequest { blocks: n, ..w });
                 left -= n;
                 if n < w.blocks {
-                    rest.push_front(Wanted {
+                    rest.push_front(MoveRequest {
                         at: w.at + n,
                         from: w.from.plus(n),
                         blocks: w.blocks - n,
@@ -171,9 +171,9 @@ impl Tiering {
     /// What of a batch is still where it was listed, and what has to wait for the next one: a batch brings so much back
     /// to NVM and no more. From here on none of these blocks is given out again: who finds it there at the commit finds
     /// what was copied.
-    fn still_there(&self, batch: &[Wanted], to: TierId) -> Result<There> {
+    fn still_there(&self, batch: &[MoveRequest], to: TierId) -> Result<ValidatedBatch> {
         let view = self.volume.view();
-        let mut all = There::default();
+        let mut all = ValidatedBatch::default();
         let mut returns = self.returns();
         for w in batch {
             // One that cannot be read where it lies below NVM is named by the caller that asks for it.
@@ -197,7 +197,7 @@ impl Tiering {
     }
 
     /// What is still where it was listed, of one run.
-    fn in_place(&self, (inode, w): (&Inode, &Wanted)) -> Result<Vec<Wanted>> {
+    fn in_place(&self, (inode, w): (&Inode, &MoveRequest)) -> Result<Vec<MoveRequest>> {
         let view = self.volume.view();
         let (mut there, mut n) = (Vec::new(), 0);
         while n < w.blocks {
@@ -206,7 +206,7 @@ impl Tiering {
             let blocks = len.clamp(1, w.blocks - n);
             if found {
                 let (at, from) = (w.at + n, w.from.plus(n));
-                there.push(Wanted {
+                there.push(MoveRequest {
                     at,
                     from,
                     blocks,
@@ -230,7 +230,7 @@ impl Tiering {
     }
 
     /// Moves one batch.
-    fn move_batch(&self, batch: &[Wanted], target: Target) -> Result<Done> {
+    fn move_batch(&self, batch: &[MoveRequest], target: Target) -> Result<Done> {
         let reader = self.reclaimer.read();
         let there = self.still_there(batch, target.tier)?;
         let (copied, full) = self.copy(there.blocks, &there.last, target)?;
@@ -359,7 +359,7 @@ impl Tiering {
 }
 
 /// Blocks of a batch that begins with this, most.
-fn most_of_batch(first: Option<&Wanted>, to: TierId) -> u64 {
+fn most_of_batch(first: Option<&MoveRequest>, to: TierId) -> u64 {
     let from = first.and_then(|w| w.from.tier());
     match to == TierId::Hdd || from == Some(TierId::Hdd) {
         true => DISK_BATCH_BLOCKS,

@@ -6,7 +6,7 @@
 
 use super::Tiering;
 use super::evacuation::parts;
-use super::mover::{BLOCK, Wanted};
+use super::mover::{BLOCK, MoveRequest};
 use crate::error::{DaemonError, Result};
 use serde::{Deserialize, Serialize};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
@@ -111,7 +111,7 @@ impl Tiering {
     }
 
     /// What a file holds in other tiers than this one, `most` extents of it.
-    fn elsewhere(&self, ino: u64, tier: TierId, most: usize) -> Result<Vec<Wanted>> {
+    fn elsewhere(&self, ino: u64, tier: TierId, most: usize) -> Result<Vec<MoveRequest>> {
         let _reader = self.reclaimer.read();
         let view = self.volume.view();
         let mut wanted = Vec::new();
@@ -121,7 +121,7 @@ impl Tiering {
         view.extents(&inode, FileBlock(0), &mut |e| {
             let from = BlockAddr::from_raw(e.addr);
             if from.tier() != Some(tier) {
-                wanted.push(Wanted {
+                wanted.push(MoveRequest {
                     ino,
                     at: e.file_block,
                     from,

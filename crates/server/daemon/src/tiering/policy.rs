@@ -5,7 +5,7 @@
 //! comes first.
 
 use super::Tiering;
-use super::mover::Wanted;
+use super::mover::MoveRequest;
 use parking_lot::Mutex;
 use shale_format::inode::time;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
@@ -28,7 +28,7 @@ const HOT_TIMES: f64 = 2.0;
 
 /// How a piece is used.
 #[derive(Clone, Copy, Default)]
-struct Use {
+struct Access {
     /// When it was last read or written, in uses of all pieces.
     stamp: u64,
     /// When it was last written, in writes of all pieces.
@@ -38,18 +38,18 @@ struct Use {
 }
 
 #[derive(Default)]
-struct Uses {
+struct AccessHistory {
     /// Uses of all pieces.
     clock: u64,
     /// Writes of all pieces.
     writes: u64,
     /// By inode and piece.
-    pieces: HashMap<(u64, u64), Use>,
+    pieces: HashMap<(u64, u64), Access>,
 }
 
-impl Uses {
+impl AccessHistory {
     /// What is left of a piece's weight.
-    fn weight(&self, piece: &Use) -> f64 {
+    fn weight(&self, piece: &Access) -> f64 {
         let life = HALF_LIFE * self.pieces.len().max(1) as f64;
         let since = (self.writes - piece.written) as f64;
         f64::from(piece.weight) * (-since / life).exp2()
@@ -80,7 +80,7 @@ impl Uses {
 /// When pieces were used last, and how often they are written.
 #[derive(Default)]
 pub(crate) struct Recency {
-    state: Mutex<Uses>,
+    state: Mutex<AccessHistory>,
 }
 
 impl Recency {
@@ -132,7 +132,7 @@ impl Recency {
 
 /// A piece of a file, and how cold it was when it was looked at. In the order in which they move down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Piece {
+pub(crate) struct HeatRegion {
     /// The target of a symbolic link, which every path walk through it needs: it goes where no data can.
     link: bool,
     stamp: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Piece {
 
 impl Tiering {
     /// The next pieces of NVM to move down, coldest first, about `blocks` blocks.
-    pub(super) fn coldest(&self, blocks: u64) -> Result<Vec<Wanted>> {
+    pub(super) fn coldest(&self, blocks: u64) -> Result<Vec<MoveRequest>> {
         let mut listed = self.coldest.lock();
         let wanted = self.take_coldest(&mut listed, blocks, false)?;
         if !wanted.is_empty() {
@@ -180,10 +180,10 @@ impl Tiering {
     /// `links`: also targets of symbolic links.
     fn take_coldest(
         &self,
-        listed: &mut VecDeque<Piece>,
+        listed: &mut VecDeque<HeatRegion>,
         blocks: u64,
         links: bool,
-    ) -> Result<Vec<Wanted>> {
+    ) -> Result<Vec<MoveRequest>> {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         while sum < blocks
             && let Some(piece) = listed.pop_front_if(|next| links || !next.link)
@@ -205,7 +205,7 @@ impl Tiering {
         &self,
         (ino, piece): (u64, u64),
         (from, hot): (fn(TierId) -> bool, bool),
-        wanted: &mut Vec<Wanted>,
+        wanted: &mut Vec<MoveRequest>,
     ) -> Result<u64> {
         let _reader = self.reclaimer.read();
         let view = self.volume.view();
@@ -214,7 +214,10 @@ impl Tiering {
             Some(dir) if dir.is_dir() && piece == 0 && !from(TierId::Nvm) => {
                 let before = wanted.len();
                 self.lies_of(Ino(ino), None, &mut |dir, leaf| {
-                    wanted.push(Wanted::leaf(dir, BlockAddr::from_raw(leaf.extent.addr)));
+                    wanted.push(MoveRequest::leaf(
+                        dir,
+                        BlockAddr::from_raw(leaf.extent.addr),
+                    ));
                 })?;
                 return Ok((wanted.len() - before) as u64);
             }
@@ -240,7 +243,7 @@ impl Tiering {
             if addr.tier().is_some_and(from) && wants {
                 let len = e.end().0.min(range.end) - e.file_block;
                 blocks += len;
-                wanted.push(Wanted {
+                wanted.push(MoveRequest {
                     ino,
                     at: e.file_block,
                     from: addr,
@@ -256,8 +259,8 @@ impl Tiering {
         Ok(blocks)
     }
 
-    fn list_coldest(&self) -> Result<VecDeque<Piece>> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    fn list_coldest(&self) -> Result<VecDeque<HeatRegion>> {
+        let mut pieces: Vec<HeatRegion> = Vec::new();
         self.each_lying(Some(TierId::Nvm), &mut |inode, lies| {
             let e = &lies.extent;
             if inode.pin() == Some(TierId::Nvm) {
@@ -271,7 +274,7 @@ impl Tiering {
                 if again {
                     continue;
                 }
-                pieces.push(Piece {
+                pieces.push(HeatRegion {
                     link: inode.is_symlink(),
                     stamp: self.recency.of(inode.ino, piece),
                     changed_s: inode.time_s[time::CHANGE].max(inode.time_s[time::ACCESS]),

@@ -15,7 +15,7 @@
 
 use super::DOWN_PERCENT;
 use super::Tiering;
-use super::mover::{BATCH_BLOCKS, Wanted};
+use super::mover::{BATCH_BLOCKS, MoveRequest};
 use super::policy::PIECE_BLOCKS;
 use crate::connections::client::Client;
 use shale_format::{Ino, TierId};
@@ -229,7 +229,7 @@ impl Tiering {
     }
 
     /// Whole pieces that rise next, up to `space` blocks.
-    fn next_to_rise(&self, space: u64) -> Result<Vec<Wanted>> {
+    fn next_to_rise(&self, space: u64) -> Result<Vec<MoveRequest>> {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
         loop {

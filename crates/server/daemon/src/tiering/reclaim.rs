@@ -2,7 +2,7 @@
 //! in which much is dead are cleaned before anything moves further down.
 
 use super::Tiering;
-use super::mover::{BATCH_BLOCKS, DISK_BATCH_BLOCKS, Target, Wanted};
+use super::mover::{BATCH_BLOCKS, DISK_BATCH_BLOCKS, MoveRequest, Target};
 use super::policy::{no_space, oldest, to_clean};
 use shale_format::TierId;
 use shale_volume::{LowerSpace, Result, VolumeError, ZoneInfo};
@@ -138,7 +138,7 @@ impl Tiering {
         let mut full = no_space(all);
         // What is pinned to a slower tier goes there at once.
         let pinned = wanted.iter().filter(|w| w.pin == Some(TierId::Hdd));
-        let pinned: Vec<Wanted> = pinned.copied().collect();
+        let pinned: Vec<MoveRequest> = pinned.copied().collect();
         if !pinned.is_empty() && tiers.contains(&TierId::Hdd) {
             let moved = self.move_to(&pinned, TierId::Hdd)?;
             if moved > 0 {
@@ -146,7 +146,8 @@ impl Tiering {
             }
         }
         for (n, &tier) in tiers.iter().enumerate() {
-            let wanted: Vec<Wanted> = wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
+            let wanted: Vec<MoveRequest> =
+                wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
             if let Err(e) = self.reclaim_on(tier, tiers.get(n + 1).copied(), all) {
                 tracing::debug!(?tier, "no space is freed: {e}");
                 full = e;
@@ -165,7 +166,7 @@ impl Tiering {
 
     /// Moves blocks to one tier, where space is freed for them. Gives the blocks moved. The caller has
     /// the turn.
-    pub(super) fn move_to(&self, wanted: &[Wanted], tier: TierId) -> Result<u64> {
+    pub(super) fn move_to(&self, wanted: &[MoveRequest], tier: TierId) -> Result<u64> {
         if tier == TierId::Nvm {
             return self.move_up(wanted);
         }

@@ -6,7 +6,7 @@ use shale_daemon::Daemon;
 use shale_format::Ino;
 use shale_oplog::encode;
 use shale_proto::shared_pages::daemon_page::bucket;
-use shale_proto::{Insist, LeaseMode, Reply, Request};
+use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
 use std::sync::Arc;
 
 /// Leases on the root directory, and numbers that are granted and not used.
@@ -150,7 +150,7 @@ fn leases_that_nobody_uses_go_when_there_are_many() {
     let gentle = Request::Lease {
         ino: last.0,
         mode: LeaseMode::Shared,
-        insist: Insist::No,
+        insist: LeaseRequestMode::Try,
     };
     match hand.ask(gentle) {
         Reply::Leased { fresh, .. } => assert!(!fresh, "it was used last"),

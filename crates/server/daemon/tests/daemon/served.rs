@@ -12,7 +12,7 @@ use shale_pool::VolumeFile;
 use shale_pool::make_volume;
 use shale_proto::message::{Attached, PROTO_VERSION};
 use shale_proto::shared_pages::{client_page, daemon_page};
-use shale_proto::{Channel, InProcess, Insist, LeaseMode, Reply, Request, SocketChannel};
+use shale_proto::{Channel, InProcess, LeaseMode, LeaseRequestMode, Reply, Request, SocketChannel};
 use shale_sys::SystemClock;
 use shale_volume::{Mapping, View};
 use std::os::fd::OwnedFd;
@@ -212,7 +212,7 @@ impl Hand {
         let ask = Request::Lease {
             ino: ino.0,
             mode,
-            insist: Insist::Yes,
+            insist: LeaseRequestMode::Revoke,
         };
         match self.ask(ask) {
             Reply::Leased {

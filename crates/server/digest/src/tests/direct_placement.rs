@@ -179,7 +179,7 @@ fn the_last_block_of_what_went_below_is_not_read_for_an_append() {
     // Another block is nowhere else.
     w.write(FILE_INO, 7 * BLOCK_BYTES as u64 + 9, &[9; 5]);
     let error = w.chunk(Mode::Live).unwrap_err();
-    assert!(matches!(error, DigestError::Lost { .. }), "{error}");
+    assert!(matches!(error, DigestError::Poisoned { .. }), "{error}");
     flash.fail(false);
     w.digest();
     expected[7 * BLOCK_BYTES + 9..][..5].fill(9);

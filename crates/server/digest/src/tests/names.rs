@@ -256,7 +256,7 @@ fn names_with_one_hash_are_distinguished() {
     w.push(create_twin(1, 102, "a", FILE, 2));
     let image = Colliding(w.view());
     let plan_to = |limit| {
-        let (log, bounds) = (w.source(), scan::Most::ANY);
+        let (log, bounds) = (w.source(), scan::BatchLimits::ANY);
         let mode = crate::Mode::Live;
         let batch = scan::gather(&log, &image.0, w.at, limit, mode, &bounds);
         plan::plan(&batch.items, &image, &w.rules)

@@ -337,7 +337,7 @@ impl World {
 
     /// The plan of everything that is not digested.
     pub fn plan(&self) -> Result<Plan, PlanError> {
-        let bounds = scan::Most::ANY;
+        let bounds = scan::BatchLimits::ANY;
         let limit = self.writer.published().pos();
         let view = self.view();
         let batch = scan::gather(&self.source(), &view, self.at, limit, Mode::Live, &bounds);

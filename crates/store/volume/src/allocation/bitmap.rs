@@ -6,7 +6,7 @@
 use crate::allocation::bitmap_runs::for_words;
 use crate::allocation::space::{Run, WordChange};
 use crate::error::{Result, VolumeError};
-use crate::media::Media;
+use crate::media::NvmRegion;
 use crate::transaction::journal::Batch;
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
@@ -109,7 +109,7 @@ pub(crate) struct Bits {
 
 impl Bits {
     /// Reads and checks the bitmap.
-    pub(crate) fn load(media: &Media, first_block: u64, blocks: u64) -> Result<Self> {
+    pub(crate) fn load(media: &NvmRegion, first_block: u64, blocks: u64) -> Result<Self> {
         let mut bits = Bits::empty();
         bits.used.reserve(blocks as usize * WORDS_PER_BLOCK);
         bits.read(media, first_block..first_block + blocks)?;
@@ -135,7 +135,7 @@ impl Bits {
     }
 
     /// Reads and checks the blocks at `places`, which are the next ones.
-    fn read(&mut self, media: &Media, places: Range<u64>) -> Result<()> {
+    fn read(&mut self, media: &NvmRegion, places: Range<u64>) -> Result<()> {
         let mut block = [0; BLOCK_BYTES];
         for place in places {
             let addr = BlockAddr::nvm(place);

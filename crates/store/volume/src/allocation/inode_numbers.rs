@@ -44,9 +44,9 @@ struct State {
 }
 
 /// Free inode numbers, in memory.
-pub(crate) struct Numbers(Mutex<State>);
+pub(crate) struct InodeNumbers(Mutex<State>);
 
-impl Numbers {
+impl InodeNumbers {
     /// From the mapped runs of the inode file, ascending.
     pub(crate) fn new(mapped: impl IntoIterator<Item = Range<u64>>) -> Self {
         let mut state = State::default();
@@ -60,7 +60,7 @@ impl Numbers {
         if at < BLOCKS_MAX {
             state.holes.insert(at, BLOCKS_MAX - at);
         }
-        Numbers(Mutex::new(state))
+        InodeNumbers(Mutex::new(state))
     }
 
     /// See [`crate::Volume::grant_inodes`].
@@ -145,7 +145,7 @@ impl Numbers {
     }
 }
 
-impl Numbers {
+impl InodeNumbers {
     /// These blocks lie below NVM now: numbers are granted where inodes are written anyway.
     pub(crate) fn demoted(&self, blocks: impl Iterator<Item = FileBlock>) {
         let mut state = self.0.lock();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Who holds what, and what of it is freed.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct PinnedBlocks {
     holds: BTreeMap<u64, Vec<Run>>,
     next: u64,
     /// Set while somebody holds the block; empty before the first hold.
@@ -19,7 +19,7 @@ pub(crate) struct Held {
     waiting: Vec<u64>,
 }
 
-impl Held {
+impl PinnedBlocks {
     /// Notes a hold; `words` is the length of a bitmap of the tier.
     pub(crate) fn add(&mut self, runs: &[Run], words: usize) -> u64 {
         self.held.resize(words, 0);

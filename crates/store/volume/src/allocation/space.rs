@@ -11,7 +11,7 @@
 //! nodes change often and one at a time, and would shatter the runs of data.
 
 use crate::allocation::bitmap_runs::{for_words, runs_of};
-use crate::allocation::pinned_blocks::Held;
+use crate::allocation::pinned_blocks::PinnedBlocks;
 use crate::error::{Result, VolumeError};
 use parking_lot::Mutex;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
@@ -133,7 +133,7 @@ struct State {
     space: Space,
     /// Runs that commits freed, by commit.
     unreleased: BTreeMap<TxId, Vec<Run>>,
-    held: Held,
+    held: PinnedBlocks,
 }
 
 /// Gives out blocks. All methods may be called by several threads at once.
@@ -175,7 +175,7 @@ impl Allocator {
                 reserved_fixed: total / RESERVED_PART + RESERVED_TRANSACTION,
             },
             unreleased: BTreeMap::new(),
-            held: Held::default(),
+            held: PinnedBlocks::default(),
         };
         Allocator {
             blocks,

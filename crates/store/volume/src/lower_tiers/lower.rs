@@ -9,7 +9,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::leaf_cache::LeafCache;
-use crate::media::{Block, Media};
+use crate::media::{Block, NvmRegion};
 use parking_lot::RwLock;
 use shale_block::TierDevice;
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
@@ -244,7 +244,7 @@ impl Layout {
 ///
 /// # Errors
 /// Both copies are damaged.
-pub(crate) fn device_table(media: &Media, sb: &Superblock) -> Result<DeviceTable> {
+pub(crate) fn device_table(media: &NvmRegion, sb: &Superblock) -> Result<DeviceTable> {
     if !sb.has_device_table() {
         return Ok(sb.fixed_devices());
     }
@@ -272,7 +272,7 @@ pub(crate) fn device_table(media: &Media, sb: &Superblock) -> Result<DeviceTable
 
 /// The tiers below NVM as a reader has them.
 pub(crate) struct Lower {
-    media: Media,
+    media: NvmRegion,
     superblock: Superblock,
     /// The devices change here, so the layout is never behind the device table.
     owner: bool,
@@ -283,7 +283,7 @@ pub(crate) struct Lower {
 impl Lower {
     /// `None`: the volume can have NVM only.
     pub(crate) fn new(
-        media: Media,
+        media: NvmRegion,
         sb: &Superblock,
         devices: &LowerDevices,
         owner: bool,

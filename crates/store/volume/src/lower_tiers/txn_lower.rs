@@ -5,15 +5,15 @@ use crate::allocation::space::Run;
 use crate::error::Result;
 use crate::lower_tiers::lower::{Lower, LowerTier};
 use crate::lower_tiers::zones::{FoundZone, Zones};
-use crate::media::Media;
-use crate::trees::tree::Draft;
+use crate::media::NvmRegion;
+use crate::trees::tree::CowTrees;
 use shale_format::TierId;
 use shale_format::bitmap::{self, BITS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, device_state};
 use std::sync::Arc;
 
 /// What a transaction changes in a tier below NVM.
-pub(crate) struct LowerDraft {
+pub(crate) struct LowerTxn {
     pub(crate) bits: Bits,
     pub(crate) zones: Arc<Zones>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct LoadedDevice {
 impl LoadedDevice {
     /// Reads the tables of a device of the tier.
     pub(crate) fn load(
-        media: &Media,
+        media: &NvmRegion,
         lower: &Lower,
         tier: &LowerTier,
         device: usize,
@@ -65,7 +65,7 @@ impl LoadedDevice {
     }
 }
 
-impl LowerDraft {
+impl LowerTxn {
     /// Takes in a device of the tier, behind those that are there.
     pub(crate) fn add(&mut self, device: LoadedDevice) {
         self.bits.append(device.at, device.bits);
@@ -93,9 +93,9 @@ impl LowerDraft {
     }
 }
 
-impl Draft {
+impl CowTrees {
     /// The tier below NVM that a run lies in; `None`: it is to be looked for in NVM.
-    fn below(&mut self, run: Run) -> Result<Option<&mut LowerDraft>> {
+    fn below(&mut self, run: Run) -> Result<Option<&mut LowerTxn>> {
         let n = match run.addr.tier() {
             Some(TierId::Ssd) => 0,
             Some(TierId::Hdd) => 1,

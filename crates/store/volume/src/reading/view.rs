@@ -9,7 +9,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::{Lower, LowerDevices, ZonePlace, device_table};
-use crate::media::Media;
+use crate::media::NvmRegion;
 use crate::trees::dir::entries_root;
 use crate::trees::extent::{check_direct, clip, direct};
 use crate::trees::leaves::Given;
@@ -93,7 +93,7 @@ pub struct KeptLeaf(Option<(Ino, u64, Leaf)>);
 /// A reader of a volume. Clones are cheap.
 #[derive(Clone)]
 pub struct View {
-    media: Media,
+    media: NvmRegion,
     superblock: Arc<Superblock>,
     lower: Option<Arc<Lower>>,
     pub(crate) given: Option<Arc<dyn Given>>,
@@ -142,7 +142,7 @@ impl View {
     /// As there.
     pub fn open_head(map: Arc<Map>) -> Result<(View, Access)> {
         let blocks = (map.bytes() / BLOCK_BYTES) as u64;
-        let media = Media::new(Arc::clone(&map), blocks);
+        let media = NvmRegion::new(Arc::clone(&map), blocks);
         let mut best: Option<(Superblock, Access)> = None;
         let mut error = None;
         for block in [SUPER_BLOCK, blocks.saturating_sub(1)] {
@@ -178,7 +178,7 @@ impl View {
         if superblock.tier[0].blocks > blocks {
             return Err(short(superblock.tier[0].blocks, map.bytes()));
         }
-        let media = Media::new(map, superblock.tier[0].blocks);
+        let media = NvmRegion::new(map, superblock.tier[0].blocks);
         let view = View {
             lower: None,
             given: None,
@@ -206,7 +206,7 @@ impl View {
         device_table(&self.media, &self.superblock)
     }
 
-    pub(crate) fn media(&self) -> &Media {
+    pub(crate) fn media(&self) -> &NvmRegion {
         &self.media
     }
 

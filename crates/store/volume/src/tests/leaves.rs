@@ -210,9 +210,9 @@ type Block = Arc<[u8; BLOCK_BYTES]>;
 
 /// Blocks that were asked for.
 #[derive(Default)]
-struct Held(Mutex<HashMap<(BlockAddr, u32), Block>>);
+struct PinnedBlocks(Mutex<HashMap<(BlockAddr, u32), Block>>);
 
-impl Held {
+impl PinnedBlocks {
     /// Gets what a reader lacks.
     fn get(&self, t: &Tiered, lacking: VolumeError) {
         let VolumeError::Lacking {
@@ -227,7 +227,7 @@ impl Held {
     }
 }
 
-impl Given for Held {
+impl Given for PinnedBlocks {
     fn block(&self, addr: BlockAddr, generation: u32) -> Option<Result<Block>> {
         self.0.lock().get(&(addr, generation)).cloned().map(Ok)
     }
@@ -238,7 +238,7 @@ fn a_reader_without_devices_says_what_it_lacks() {
     let t = tiered();
     t.names(0..2000, true);
     let leaves = t.move_leaves(TierId::Ssd, |_| true);
-    let held = Arc::new(Held::default());
+    let held = Arc::new(PinnedBlocks::default());
     let (blind, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();
     assert!(blind.lookup(&t.dir(), &name(7)).is_err());
     let blind = blind.given_by(held.clone());

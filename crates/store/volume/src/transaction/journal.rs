@@ -12,7 +12,7 @@
 //! ranges of the last batch. So a batch never touches a block that it frees.
 
 use crate::error::{Result, VolumeError};
-use crate::media::Media;
+use crate::media::NvmRegion;
 use shale_format::checksum::crc32c;
 use shale_format::journal::{JOURNAL_MAGIC, JournalEntry, JournalHeader};
 use shale_format::limits::BLOCK_BYTES;
@@ -78,7 +78,7 @@ pub(crate) fn check_capacity(sb: &Superblock, batch: &Batch) -> Result<()> {
 
 /// Makes a batch durable and applies it. Everything else that the new state needs
 /// has been written by this thread before.
-pub(crate) fn commit(media: &Media, sb: &Superblock, txid: TxId, batch: &Batch) -> Result<()> {
+pub(crate) fn commit(media: &NvmRegion, sb: &Superblock, txid: TxId, batch: &Batch) -> Result<()> {
     check_capacity(sb, batch)?;
     let header = JournalHeader {
         magic: JOURNAL_MAGIC,
@@ -106,7 +106,7 @@ pub(crate) fn commit(media: &Media, sb: &Superblock, txid: TxId, batch: &Batch) 
 }
 
 /// Writes the ranges of a batch in place.
-fn apply(media: &Media, sb: &Superblock, entries: u32, body: &[u8]) -> Result<()> {
+fn apply(media: &NvmRegion, sb: &Superblock, entries: u32, body: &[u8]) -> Result<()> {
     let mut rest = body;
     for _ in 0..entries {
         let (e, tail) = JournalEntry::read_from_prefix(rest)
@@ -157,7 +157,7 @@ fn damaged(sb: &Superblock, expected: u64, found: u64) -> VolumeError {
 
 /// Removes a header of which only a part was written. The next batch has the same number,
 /// so a part of *its* header could complete this one, which speaks of a body that is gone.
-fn wipe(media: &Media, at: BlockAddr, found: &[u8]) -> Result<()> {
+fn wipe(media: &NvmRegion, at: BlockAddr, found: &[u8]) -> Result<()> {
     if found.iter().any(|&byte| byte != 0) && !mutants::is_on("journal-wipe") {
         media.write_journal(at, 0, &[0; JournalHeader::BYTES])?;
         media.fence();
@@ -166,7 +166,7 @@ fn wipe(media: &Media, at: BlockAddr, found: &[u8]) -> Result<()> {
 }
 
 /// Applies the batch that a crash may have left. Gives whether there was one.
-pub(crate) fn replay(media: &Media, sb: &Superblock) -> Result<bool> {
+pub(crate) fn replay(media: &NvmRegion, sb: &Superblock) -> Result<bool> {
     let at = BlockAddr::nvm(sb.journal_block);
     let mut bytes = [0; JournalHeader::BYTES];
     media.load(at, 0, &mut bytes)?;

@@ -7,7 +7,7 @@ use crate::reading::view::{Mapping, check_log_slot};
 use crate::transaction::journal::{self, Batch};
 use crate::trees::inode::{self, Slots, load_slot_anywhere};
 use crate::trees::node::Dirent;
-use crate::trees::tree::Draft;
+use crate::trees::tree::CowTrees;
 use crate::trees::xattr;
 use crate::volume::{Core, Volume};
 use parking_lot::MutexGuard;
@@ -188,7 +188,7 @@ impl<'v> Txn<'v> {
 }
 
 impl Txn<'_> {
-    pub(crate) fn draft(&mut self) -> &mut Draft {
+    pub(crate) fn draft(&mut self) -> &mut CowTrees {
         &mut self.core.draft
     }
 

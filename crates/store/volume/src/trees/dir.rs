@@ -5,7 +5,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::trees::node::Dirent;
-use crate::trees::tree::Draft;
+use crate::trees::tree::CowTrees;
 use shale_format::extent::{ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::limits::NAME_BYTES_MAX;
@@ -23,7 +23,7 @@ fn no_entry(dir: &Inode, key: DirKey) -> VolumeError {
     }
 }
 
-impl Draft {
+impl CowTrees {
     /// The entry with this key.
     pub(crate) fn dir_get(&self, dir: &Inode, key: DirKey) -> Result<Option<Dirent>> {
         let (items, _) = self.leaf::<Dirent>(entries_root(dir), Ino(dir.ino), key.0)?;

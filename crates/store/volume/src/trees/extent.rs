@@ -8,7 +8,7 @@
 use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
 use crate::trees::node::is_legal;
-use crate::trees::tree::{Draft, SPARSE_BYTES};
+use crate::trees::tree::{CowTrees, SPARSE_BYTES};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::tree::NODE_BODY_BYTES;
@@ -149,7 +149,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-impl Draft {
+impl CowTrees {
     /// Extents of a root that touch `range`, whole.
     pub(crate) fn extents_in(
         &self,

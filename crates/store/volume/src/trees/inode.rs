@@ -13,10 +13,10 @@
 
 use crate::allocation::inode_numbers::BlockSlots;
 use crate::error::{Result, VolumeError};
-use crate::media::{Block, Media};
+use crate::media::{Block, NvmRegion};
 use crate::reading::view::View;
 use crate::transaction::journal::Batch;
-use crate::trees::tree::Draft;
+use crate::trees::tree::CowTrees;
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
@@ -35,7 +35,7 @@ const BLOCK_JOURNAL_BYTES: u64 = 48;
 const MOVE_JOURNAL_BYTES: u64 = 160;
 
 /// Reads the slot of `ino` in the inode-file block at `addr`.
-pub(crate) fn load_slot(media: &Media, addr: BlockAddr, ino: Ino) -> Result<Inode> {
+pub(crate) fn load_slot(media: &NvmRegion, addr: BlockAddr, ino: Ino) -> Result<Inode> {
     let mut bytes = [0; INODE_BYTES];
     media.load(addr, slot_of(ino).1 as u64, &mut bytes)?;
     if mutants::is_on("inode-checksum")
@@ -104,7 +104,7 @@ impl Slots {
     }
 
     /// Where the slot of `ino` is, if its block is mapped; remembered.
-    fn block(&mut self, draft: &Draft, root: &RootBlock, ino: Ino) -> Result<Option<BlockAddr>> {
+    fn block(&mut self, draft: &CowTrees, root: &RootBlock, ino: Ino) -> Result<Option<BlockAddr>> {
         let (fb, _) = slot_of(ino);
         if let Some(addr) = self.blocks.get(&fb) {
             return Ok(*addr);
@@ -119,7 +119,7 @@ impl Slots {
     pub(crate) fn put(
         &mut self,
         view: &View,
-        (draft, root): (&Draft, &RootBlock),
+        (draft, root): (&CowTrees, &RootBlock),
         ino: Ino,
         inode: Inode,
     ) -> Result<()> {
@@ -144,7 +144,7 @@ impl Slots {
     /// whether it does.
     pub(crate) fn relocate(
         &mut self,
-        (draft, root): (&Draft, &RootBlock),
+        (draft, root): (&CowTrees, &RootBlock),
         fb: FileBlock,
         (from, to): (BlockAddr, BlockAddr),
         was: &Block,
@@ -190,7 +190,7 @@ impl Slots {
     pub(crate) fn close(
         &self,
         view: &View,
-        (draft, root): (&mut Draft, &mut RootBlock),
+        (draft, root): (&mut CowTrees, &mut RootBlock),
         txid: u64,
         batch: &mut Batch,
     ) -> Result<(NewBlocks, Vec<BlockSlots>)> {
@@ -241,7 +241,7 @@ impl Slots {
     }
 
     /// Maps the blocks that move where they move to, runs of them at once.
-    fn close_moves(&self, draft: &mut Draft, root: &mut RootBlock) -> Result<()> {
+    fn close_moves(&self, draft: &mut CowTrees, root: &mut RootBlock) -> Result<()> {
         let mut runs: Vec<(Move, Extent)> = Vec::new();
         for (&fb, &one) in &self.moves {
             let next = |(m, e): &(Move, Extent)| {
@@ -276,7 +276,7 @@ impl Slots {
 
 /// Unmaps blocks of the inode file in the tier of `addr`.
 fn unmap(
-    draft: &mut Draft,
+    draft: &mut CowTrees,
     root: &mut RootBlock,
     addr: BlockAddr,
     blocks: Range<FileBlock>,
@@ -297,7 +297,7 @@ fn one_block(fb: FileBlock, addr: BlockAddr) -> Extent {
 
 /// The block of the inode file that `fb` is mapped to, in any tier.
 pub(crate) fn find_block(
-    draft: &Draft,
+    draft: &CowTrees,
     root: &RootBlock,
     fb: FileBlock,
 ) -> Result<Option<BlockAddr>> {
@@ -355,7 +355,7 @@ type Whole<'s> = (FileBlock, Vec<(Ino, &'s Slot)>, Box<Block>);
 
 /// Maps blocks that are holes or come back to NVM, and gives their contents.
 fn map_blocks(
-    draft: &mut Draft,
+    draft: &mut CowTrees,
     root: &mut RootBlock,
     missing: Vec<Whole<'_>>,
     txid: u64,

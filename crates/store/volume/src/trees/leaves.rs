@@ -14,7 +14,7 @@ use crate::reading::view::View;
 use crate::transaction::txn::Txn;
 use crate::trees::inode::is_in_nvm;
 use crate::trees::node::{Dirent, Item, Node, child_index};
-use crate::trees::tree::{Draft, Kept, bad_level, top};
+use crate::trees::tree::{CowTrees, TreeItem, bad_level, top};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::inode::Inode;
 use shale_format::limits::BLOCK_BYTES;
@@ -245,10 +245,10 @@ impl View {
 /// Leaves on their way: where they lie, and where their copies are.
 type Moves = HashMap<BlockAddr, BlockAddr>;
 
-impl Draft {
+impl CowTrees {
     /// Names the copies of leaves instead of them, below a node; adds those to `moved`. Gives where the node is
     /// then.
-    fn move_below<T: Kept>(
+    fn move_below<T: TreeItem>(
         &mut self,
         (addr, level): (BlockAddr, u16),
         owner: Ino,
@@ -290,7 +290,7 @@ impl Draft {
         Ok(addr)
     }
 
-    fn move_leaves<T: Kept>(
+    fn move_leaves<T: TreeItem>(
         &mut self,
         root: &mut ExtentRoot,
         owner: Ino,

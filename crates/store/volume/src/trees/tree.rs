@@ -11,8 +11,8 @@
 use crate::allocation::bitmap::Bits;
 use crate::allocation::space::{Allocator, Run};
 use crate::error::{Result, VolumeError};
-use crate::lower_tiers::txn_lower::LowerDraft;
-use crate::media::Media;
+use crate::lower_tiers::txn_lower::LowerTxn;
+use crate::media::NvmRegion;
 use crate::reading::view::View;
 use crate::trees::leaves::Demoted;
 use crate::trees::node::{Dirent, Item, Node, check_bounds, child_index};
@@ -45,39 +45,39 @@ const ZONES_JOURNAL_BYTES: u64 = 4096;
 pub(crate) type NewNodes<T> = HashMap<BlockAddr, (Ino, Node<T>)>;
 
 /// Where the new nodes of a kind are kept.
-pub(crate) trait Kept: Item {
+pub(crate) trait TreeItem: Item {
     /// For reading.
-    fn new_nodes(draft: &Draft) -> &NewNodes<Self>;
+    fn new_nodes(draft: &CowTrees) -> &NewNodes<Self>;
     /// For changing.
-    fn new_nodes_mut(draft: &mut Draft) -> &mut NewNodes<Self>;
+    fn new_nodes_mut(draft: &mut CowTrees) -> &mut NewNodes<Self>;
 }
 
-impl Kept for Extent {
-    fn new_nodes(draft: &Draft) -> &NewNodes<Self> {
+impl TreeItem for Extent {
+    fn new_nodes(draft: &CowTrees) -> &NewNodes<Self> {
         &draft.extents
     }
-    fn new_nodes_mut(draft: &mut Draft) -> &mut NewNodes<Self> {
+    fn new_nodes_mut(draft: &mut CowTrees) -> &mut NewNodes<Self> {
         &mut draft.extents
     }
 }
 
-impl Kept for Dirent {
-    fn new_nodes(draft: &Draft) -> &NewNodes<Self> {
+impl TreeItem for Dirent {
+    fn new_nodes(draft: &CowTrees) -> &NewNodes<Self> {
         &draft.entries
     }
-    fn new_nodes_mut(draft: &mut Draft) -> &mut NewNodes<Self> {
+    fn new_nodes_mut(draft: &mut CowTrees) -> &mut NewNodes<Self> {
         &mut draft.entries
     }
 }
 
 /// What a transaction has changed so far, in memory only.
-pub(crate) struct Draft {
-    pub(crate) media: Media,
+pub(crate) struct CowTrees {
+    pub(crate) media: NvmRegion,
     view: View,
     pub(crate) space: Arc<Allocator>,
     pub(crate) bits: Bits,
     /// The same of the tiers below, and their zones.
-    pub(crate) lower: [Option<LowerDraft>; 2],
+    pub(crate) lower: [Option<LowerTxn>; 2],
     extents: NewNodes<Extent>,
     entries: NewNodes<Dirent>,
     /// Blocks taken for nodes and not in use.
@@ -106,14 +106,14 @@ struct Shrunk {
     bytes: usize,
 }
 
-impl Draft {
+impl CowTrees {
     pub(crate) fn new(
         view: View,
         space: Arc<Allocator>,
         bits: Bits,
-        lower: [Option<LowerDraft>; 2],
+        lower: [Option<LowerTxn>; 2],
     ) -> Self {
-        Draft {
+        CowTrees {
             media: view.media().clone(),
             view,
             space,
@@ -161,7 +161,7 @@ impl Draft {
 
     /// Writes the new nodes.
     pub(crate) fn write(&self, txid: u64) -> Result<()> {
-        fn all<T: Item>(media: &Media, nodes: &NewNodes<T>, txid: u64) -> Result<()> {
+        fn all<T: Item>(media: &NvmRegion, nodes: &NewNodes<T>, txid: u64) -> Result<()> {
             for (&addr, (owner, node)) in nodes {
                 media.write(addr, 0, &node.encode(addr, *owner, txid))?;
             }
@@ -215,7 +215,7 @@ impl Draft {
     }
 
     /// The node at `addr`, of the transaction or of the volume.
-    pub(crate) fn node<T: Kept>(
+    pub(crate) fn node<T: TreeItem>(
         &self,
         addr: BlockAddr,
         owner: Ino,
@@ -227,8 +227,8 @@ impl Draft {
         }
     }
 
-    /// Takes a node out to be changed and put back with [`Draft::put`] at the new address.
-    pub(crate) fn open<T: Kept>(
+    /// Takes a node out to be changed and put back with [`CowTrees::put`] at the new address.
+    pub(crate) fn open<T: TreeItem>(
         &mut self,
         addr: BlockAddr,
         owner: Ino,
@@ -247,11 +247,11 @@ impl Draft {
         Ok((self.new_addr()?, node))
     }
 
-    pub(crate) fn put<T: Kept>(&mut self, addr: BlockAddr, owner: Ino, node: Node<T>) {
+    pub(crate) fn put<T: TreeItem>(&mut self, addr: BlockAddr, owner: Ino, node: Node<T>) {
         T::new_nodes_mut(self).insert(addr, (owner, node));
     }
 
-    fn add<T: Kept>(&mut self, owner: Ino, node: Node<T>) -> Result<BlockAddr> {
+    fn add<T: TreeItem>(&mut self, owner: Ino, node: Node<T>) -> Result<BlockAddr> {
         let addr = self.new_addr()?;
         self.uncounted += i64::from(is_uncounted(owner, node.level()));
         self.put(addr, owner, node);
@@ -260,7 +260,7 @@ impl Draft {
     }
 
     /// Removes a node from its tree.
-    fn discard<T: Kept>(&mut self, addr: BlockAddr, owner: Ino, level: u16) -> Result<()> {
+    fn discard<T: TreeItem>(&mut self, addr: BlockAddr, owner: Ino, level: u16) -> Result<()> {
         self.grown -= 1;
         self.uncounted -= i64::from(is_uncounted(owner, level));
         if T::new_nodes_mut(self).remove(&addr).is_some() {
@@ -281,7 +281,7 @@ impl Draft {
     }
 
     /// The leaf that `key` belongs to, and the keys that it tells everything about.
-    pub(crate) fn leaf<T: Kept>(
+    pub(crate) fn leaf<T: TreeItem>(
         &self,
         root: &ExtentRoot,
         owner: Ino,
@@ -316,7 +316,7 @@ impl Draft {
 
     /// Puts an item in the place of the one with the same key, or adds it. Nothing
     /// else may overlap it.
-    pub(crate) fn insert<T: Kept>(
+    pub(crate) fn insert<T: TreeItem>(
         &mut self,
         root: &mut ExtentRoot,
         owner: Ino,
@@ -347,7 +347,7 @@ impl Draft {
         Ok(())
     }
 
-    fn insert_below<T: Kept>(
+    fn insert_below<T: TreeItem>(
         &mut self,
         addr: BlockAddr,
         level: u16,
@@ -399,7 +399,7 @@ impl Draft {
     /// Has `change` change the items of the leaf that `key` belongs to, which it is given with the keys that the
     /// leaf tells everything about. Afterwards the leaf is not empty, fits its block, and holds nothing
     /// outside of these keys.
-    pub(crate) fn change_leaf<T: Kept, R>(
+    pub(crate) fn change_leaf<T: TreeItem, R>(
         &mut self,
         root: &mut ExtentRoot,
         owner: Ino,
@@ -413,7 +413,7 @@ impl Draft {
         Ok(done)
     }
 
-    fn change_below<T: Kept, R>(
+    fn change_below<T: TreeItem, R>(
         &mut self,
         (addr, level): (BlockAddr, u16),
         owner: Ino,
@@ -447,7 +447,7 @@ impl Draft {
     }
 
     /// Removes the item with this key, which has to be there.
-    pub(crate) fn remove<T: Kept>(
+    pub(crate) fn remove<T: TreeItem>(
         &mut self,
         root: &mut ExtentRoot,
         owner: Ino,
@@ -467,7 +467,7 @@ impl Draft {
     }
 
     /// Takes away top nodes that have a single child.
-    fn lower<T: Kept>(&mut self, root: &mut ExtentRoot, owner: Ino) -> Result<()> {
+    fn lower<T: TreeItem>(&mut self, root: &mut ExtentRoot, owner: Ino) -> Result<()> {
         while root.level > 0 {
             let addr = BlockAddr::from_raw(root.addr);
             let only = match &*self.node::<T>(addr, owner, root.level)? {
@@ -481,7 +481,7 @@ impl Draft {
         Ok(())
     }
 
-    fn remove_below<T: Kept>(
+    fn remove_below<T: TreeItem>(
         &mut self,
         addr: BlockAddr,
         level: u16,
@@ -530,7 +530,7 @@ impl Draft {
     }
 
     /// Joins child `i`, which has `bytes`, with a neighbour if both fit one node.
-    fn merge<T: Kept>(
+    fn merge<T: TreeItem>(
         &mut self,
         children: &mut Vec<ChildEntry>,
         i: usize,
@@ -574,7 +574,7 @@ impl Draft {
     }
 
     /// Frees all nodes of a tree, not what its items name.
-    pub(crate) fn clear<T: Kept>(&mut self, root: &mut ExtentRoot, owner: Ino) -> Result<()> {
+    pub(crate) fn clear<T: TreeItem>(&mut self, root: &mut ExtentRoot, owner: Ino) -> Result<()> {
         let (addr, level) = top(root, owner)?;
         self.clear_below::<T>(addr, level, owner)?;
         *root = ExtentRoot::EMPTY;
@@ -582,7 +582,7 @@ impl Draft {
         Ok(())
     }
 
-    fn clear_below<T: Kept>(&mut self, addr: BlockAddr, level: u16, owner: Ino) -> Result<()> {
+    fn clear_below<T: TreeItem>(&mut self, addr: BlockAddr, level: u16, owner: Ino) -> Result<()> {
         if level > 0 {
             let children = match &*self.node::<T>(addr, owner, level)? {
                 Node::Inner(_, children) => children.clone(),

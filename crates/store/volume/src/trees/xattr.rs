@@ -3,8 +3,8 @@
 
 use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
-use crate::media::{Block, Media};
-use crate::trees::tree::Draft;
+use crate::media::{Block, NvmRegion};
+use crate::trees::tree::CowTrees;
 use shale_format::inode::{Inode, XATTR_SCATTERED};
 use shale_format::limits::{BLOCK_BYTES, XATTR_TOTAL_BYTES_MAX};
 use shale_format::xattr::{self, XattrHeader, Xattrs};
@@ -20,7 +20,7 @@ struct Place {
 }
 
 impl Place {
-    fn of(media: &Media, inode: &Inode) -> Result<Place> {
+    fn of(media: &NvmRegion, inode: &Inode) -> Result<Place> {
         let bytes = inode.xattr_length();
         if bytes > XATTR_TOTAL_BYTES_MAX + XattrHeader::BYTES {
             return Err(too_long(inode, bytes));
@@ -63,12 +63,12 @@ impl Place {
 }
 
 /// The blocks that hold the attributes of an inode, a list of them included.
-pub(crate) fn runs_of(media: &Media, inode: &Inode) -> Result<Vec<Run>> {
+pub(crate) fn runs_of(media: &NvmRegion, inode: &Inode) -> Result<Vec<Run>> {
     Ok(Place::of(media, inode)?.runs())
 }
 
 /// Reads the attributes of an inode.
-pub(crate) fn load(media: &Media, inode: &Inode) -> Result<Xattrs> {
+pub(crate) fn load(media: &NvmRegion, inode: &Inode) -> Result<Xattrs> {
     let bytes = inode.xattr_length();
     if bytes == 0 {
         return Ok(Xattrs::new());
@@ -90,7 +90,7 @@ fn too_long(inode: &Inode, bytes: usize) -> VolumeError {
     }
 }
 
-impl Draft {
+impl CowTrees {
     /// See [`crate::Txn::set_xattrs`].
     pub(crate) fn set_xattrs(&mut self, inode: &mut Inode, attrs: &Xattrs) -> Result<()> {
         let bytes = if attrs.is_empty() {

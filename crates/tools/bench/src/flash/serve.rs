@@ -16,7 +16,7 @@ use shale_block::BlockDevice;
 use shale_emulate::ftl::Settings;
 use shale_emulate::zoned::{Behaviour, Geometry};
 use shale_emulate::{Ftl, Zoned};
-use shale_fuse::{MountOptions, ServeOptions, Session, unmount};
+use shale_fuse::{FuseSession, MountOptions, ServeOptions, unmount};
 use shale_nvm::Pace;
 use shale_sys::SystemClock;
 
@@ -153,7 +153,7 @@ pub fn serve_device<D: BlockDevice + 'static, C: Serialize>(
         fsname: "shale-flash".to_owned(),
         ..MountOptions::default()
     };
-    let session = Session::mount(dir.path(), &named).map_err(fuse)?;
+    let session = FuseSession::mount(dir.path(), &named).map_err(fuse)?;
     let mut place = Place { dir, looped: None };
     let exported = Arc::new(Exported::new(Arc::clone(device)));
     let options = ServeOptions {

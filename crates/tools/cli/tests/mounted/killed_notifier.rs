@@ -65,7 +65,7 @@ impl SlowFs {
         let image = image.open(backing.path().join("image")).unwrap();
         image.set_len(IMAGE_BYTES).unwrap();
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
-        let mount = shale_fuse::Session::mount(place.path(), &MountOptions::default()).unwrap();
+        let mount = shale_fuse::FuseSession::mount(place.path(), &MountOptions::default()).unwrap();
         let latch = Arc::new(Latch::default());
         let latch_of_reads = latch.clone();
         let reads = Box::new(move |_| latch_of_reads.pass());

@@ -1,18 +1,18 @@
 //! A session: what its calls do, step by step as `Session::run` and `Op` do it.
 
 use super::errno::{Errno, Result, Stop};
-use super::lease::Turns;
+use super::lease::AcquireLocks;
 use super::node::Node;
 use super::read_section::ReadSection;
 use super::sync::{SharedWords, mutants};
-use crate::daemon_side::client::{Client, Fate, RECORD, Record};
-use crate::daemon_side::lease_table::Wish;
+use crate::daemon_side::client::{Client, ClientState, RECORD, Record};
+use crate::daemon_side::lease_table::LeaseRequest;
 use crate::daemon_side::shared::Shared;
 use crate::memory;
 use crate::world::World;
 use shale_format::LogPos;
 use shale_proto::shared_pages::{client_page, daemon_page};
-use shale_proto::{Insist, LeaseMode, Reply, Request};
+use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(crate) struct Session {
     client_words: SharedWords,
     pub(crate) log_words: SharedWords,
     pub(crate) nodes: Nodes,
-    pub(crate) turns: Turns,
+    pub(crate) turns: AcquireLocks,
     pub(crate) view: View,
 }
 
@@ -68,7 +68,7 @@ impl Session {
             client_words: client.client_page.0.clone(),
             log_words: client.log_fd.words.clone(),
             nodes: Nodes::default(),
-            turns: Turns::new(),
+            turns: AcquireLocks::new(),
             view: View(world.shared.clone()),
         })
     }
@@ -101,13 +101,13 @@ impl Session {
     /// A message and its answer.
     pub(crate) fn ask(&self, request: Request) -> Result<Reply> {
         memory::fence();
-        if matches!(*self.client.fate.lock(), Fate::Evicted(_)) {
+        if matches!(*self.client.client_state.lock(), ClientState::Evicted(_)) {
             return Err(Errno::IO);
         }
         let reply = match request {
             Request::Lease { ino, mode, insist } => {
                 let client = self.client.id;
-                let wish = Wish {
+                let wish = LeaseRequest {
                     client,
                     ino,
                     mode,
@@ -156,8 +156,8 @@ impl Session {
                 Err(Stop::Lease(mode)) => {
                     leases += 1;
                     let insist = match leases > PATIENCE {
-                        true => Insist::Hold,
-                        false => Insist::Yes,
+                        true => LeaseRequestMode::RevokeAndHold,
+                        false => LeaseRequestMode::Revoke,
                     };
                     self.acquire(ino, mode, insist)?;
                 }

@@ -1,7 +1,7 @@
 //! A client as the daemon has it.
 
 use super::asked::Asked;
-use super::log_watermark::Reached;
+use super::log_watermark::ValidatedWatermark;
 use super::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::memory::{self, Words};
 use shale_format::LogPos;
@@ -15,13 +15,13 @@ pub(crate) const READER_SLOTS_USED: usize = 2;
 pub(crate) const RECORD: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum Transport {
     InProcess,
     Socket,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) enum Fate {
+pub(crate) enum ClientState {
     #[default]
     Served,
     Evicted(String),
@@ -112,21 +112,21 @@ impl ClientPage {
 pub(crate) struct Client {
     pub(crate) id: u32,
     pub(crate) pid: i32,
-    pub(crate) reach: Reach,
+    pub(crate) transport: Transport,
     pub(crate) ring_bytes: u64,
     pub(crate) log_fd: LogFile,
     pub(crate) daemon_page: DaemonPage,
     pub(crate) client_page: ClientPage,
     pub(crate) grants: Mutex<Grants>,
     pub(crate) work: Mutex<Work>,
-    pub(crate) fate: Mutex<Fate>,
+    pub(crate) client_state: Mutex<ClientState>,
     pub(crate) leaving: AtomicBool,
     /// It has asked for a lease that it need not get: its calls may go by way of the mount.
     pub(crate) yields: AtomicBool,
     /// For which files.
     pub(crate) asked: Mutex<Asked>,
     pub(crate) digested: AtomicU64,
-    pub(crate) reached: Mutex<Reached>,
+    pub(crate) reached: Mutex<ValidatedWatermark>,
 }
 
 impl Client {
@@ -136,7 +136,7 @@ impl Client {
         Arc::new(Self {
             id,
             pid: 0,
-            reach: Reach::Socket,
+            transport: Transport::Socket,
             ring_bytes: 1 << 20,
             log_fd: LogFile {
                 words: Words::new(),
@@ -147,7 +147,7 @@ impl Client {
             client_page: ClientPage(Words::new()),
             grants: Mutex::default(),
             work: Mutex::default(),
-            fate: Mutex::default(),
+            client_state: Mutex::default(),
             leaving: AtomicBool::new(false),
             yields: AtomicBool::new(false),
             asked: Mutex::default(),

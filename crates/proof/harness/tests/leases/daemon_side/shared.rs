@@ -3,7 +3,7 @@
 use super::barrier::Barrier;
 use super::client::{Client, RECORD, Work};
 use super::clients::Clients;
-use super::digest_stop::{self, Halt};
+use super::digest_stop::{self, DigestStop};
 use super::fence::{Fence, is_over};
 use super::grace::GracePeriods;
 use super::lease_manager::{LeaseManager, LogFlusher};
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
 }
 
 impl LogFlusher for Shared {
-    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt> {
+    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop> {
         digest_stop::digest_to(client, target, |_: &mut Work, from, limit| {
             self.chunk(client, from, limit);
             Ok(())

@@ -11,7 +11,7 @@
 //! way. So from the first such inode on the front end is taken for a reader of every inode of which nothing
 //! is known ([`super::super::lease_table::LeaseTable::assume_reader`]), as it is after a restart of the daemon.
 
-use super::super::client::{Client, Reach};
+use super::super::client::{Client, Transport};
 use super::super::lease_table::Leaving;
 use super::super::sync::mutants;
 use super::LeaseManager;
@@ -65,7 +65,7 @@ impl LeaseManager {
             return false;
         }
         let hook = self.hook();
-        let Some(kernel) = hook.filter(|_| client.reach == Reach::InProcess) else {
+        let Some(kernel) = hook.filter(|_| client.transport == Transport::InProcess) else {
             return true;
         };
         // A reader finds what programs write through shared mappings only by way of its holder.

@@ -12,16 +12,16 @@
 
 mod idle;
 
-use super::client::{Client, Fate, Reach};
+use super::client::{Client, ClientState, Transport};
 use super::clients::Clients;
-use super::digest_stop::Halt;
+use super::digest_stop::DigestStop;
 use super::grace::GracePeriods;
 use super::lease_table::{
-    BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, LeaseTable, Wish,
+    BOUNCE_NS, Decision, Elsewhere, Given, Grant, Holder, LeaseHook, LeaseRequest, LeaseTable,
 };
 use super::space::LEFT_LOGS;
 use super::sync::{Ordering, RwLock, failpoints, mutants};
-use shale_proto::{Insist, LeaseMode};
+use shale_proto::{LeaseMode, LeaseRequestMode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -31,14 +31,14 @@ pub(crate) trait LogFlusher: Send + Sync {
     ///
     /// # Errors
     /// The log cannot be digested so far.
-    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), Halt>;
+    fn digest_to(&self, client: &Arc<Client>, target: u64) -> Result<(), DigestStop>;
 }
 
 /// Why a client gets no lease.
 #[derive(Debug)]
 pub(crate) enum NoLease {
     /// A holder's log cannot be digested: what it wrote is not in the volume.
-    Halt(Halt),
+    DigestStop(DigestStop),
     /// The number was granted to another client, which had not made an inode of it.
     NotMade,
     /// The client yields: everybody goes by way of the mount.
@@ -118,10 +118,10 @@ impl LeaseManager {
         self.tell_others();
     }
 
-    fn digest(&self, client: &Arc<Client>) -> Result<(), Halt> {
+    fn digest(&self, client: &Arc<Client>) -> Result<(), DigestStop> {
         match self.flusher.upgrade() {
             Some(flusher) => flusher.digest_to(client, u64::MAX),
-            None => Err(Halt::Stuck("the daemon has ended".to_owned())),
+            None => Err(DigestStop::MediaError("the daemon has ended".to_owned())),
         }
     }
 
@@ -130,12 +130,16 @@ impl LeaseManager {
     ///
     /// # Errors
     /// See [`NoLease`].
-    pub(crate) fn acquire(&self, client: &Client, wish: &Wish) -> Result<Option<Given>, NoLease> {
+    pub(crate) fn acquire(
+        &self,
+        client: &Client,
+        wish: &LeaseRequest,
+    ) -> Result<Option<Given>, NoLease> {
         let ino = wish.ino;
         let generation = || client.daemon_page.generation(ino);
         let mut dropped = None;
         self.yield_to_mount(client, wish);
-        if wish.insist == Insist::Grow
+        if wish.insist == LeaseRequestMode::GrowOrDefer
             && self.is_shared(ino)
             && let Some(elsewhere) = self.table.left_to_grow(wish)
         {
@@ -177,7 +181,7 @@ impl LeaseManager {
     }
 
     /// Who else has to do with an inode that a client is about to have alone.
-    fn seen(&self, client: &Client, wish: &Wish) -> Seen {
+    fn seen(&self, client: &Client, wish: &LeaseRequest) -> Seen {
         let alone = wish.mode == LeaseMode::Exclusive;
         let hook = self.hook();
         let hook = hook.filter(|_| alone && client.yields.load(Ordering::Acquire));
@@ -194,7 +198,7 @@ impl LeaseManager {
     fn count_bounce(&self, client: &Client, ino: u64, from: &[Holder]) {
         let direct = |h: &Holder| {
             let holder = self.clients.get(h.client);
-            holder.is_none_or(|c| c.reach != Reach::InProcess)
+            holder.is_none_or(|c| c.transport != Transport::InProcess)
         };
         let by_others = || {
             let hook = self.hook();
@@ -219,7 +223,7 @@ impl LeaseManager {
     }
 
     /// A client that yields leaves the kernel what programs on the mount use.
-    fn yield_to_mount(&self, client: &Client, wish: &Wish) {
+    fn yield_to_mount(&self, client: &Client, wish: &LeaseRequest) {
         if !wish.insist.yields() {
             return;
         }
@@ -237,7 +241,7 @@ impl LeaseManager {
     /// busy any more.
     fn take_all(
         &self,
-        wish: &Wish,
+        wish: &LeaseRequest,
         from: &[Holder],
         dropped: Option<u64>,
     ) -> Result<Step, NoLease> {
@@ -258,11 +262,11 @@ impl LeaseManager {
     }
 
     /// Who has to drop what the kernel keeps before `holder` loses the lease.
-    fn hook_for(&self, holder: &Holder, wish: &Wish) -> Option<Arc<dyn LeaseHook>> {
+    fn hook_for(&self, holder: &Holder, wish: &LeaseRequest) -> Option<Arc<dyn LeaseHook>> {
         let front_end = self
             .clients
             .get(holder.client)
-            .is_some_and(|c| c.reach == Reach::InProcess);
+            .is_some_and(|c| c.transport == Transport::InProcess);
         let hook = self.hook().filter(|_| front_end)?;
         let drops = wish.mode == LeaseMode::Exclusive || hook.holds_back(wish.ino);
         drops.then_some(hook)
@@ -273,7 +277,7 @@ impl LeaseManager {
     fn take_from(
         &self,
         holders: &[Holder],
-        wish: &Wish,
+        wish: &LeaseRequest,
         dropped: Option<u64>,
     ) -> Result<Step, NoLease> {
         let ino = wish.ino;
@@ -281,7 +285,7 @@ impl LeaseManager {
         for holder in holders {
             if holder.client == LEFT_LOGS {
                 let why = "a log that recovery could not digest changes this inode";
-                return Err(NoLease::Halt(Halt::Stuck(why.to_owned())));
+                return Err(NoLease::DigestStop(DigestStop::MediaError(why.to_owned())));
             }
             // One that has gone meanwhile was digested as it went.
             if let Some(victim) = self.clients.get(holder.client) {
@@ -312,9 +316,11 @@ impl LeaseManager {
         };
         for victim in victims.iter().filter(|v| !late && wrote(v)) {
             match self.digest(victim) {
-                Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) => return Err(NoLease::Halt(halt)),
+                Err(halt @ (DigestStop::MediaError(_) | DigestStop::NoSpace(_))) => {
+                    return Err(NoLease::DigestStop(halt));
+                }
                 // What was refused does not count; the rest is in the volume.
-                Err(Halt::Refused(_)) | Ok(()) => {}
+                Err(DigestStop::Rejected(_)) | Ok(()) => {}
             }
         }
         Ok(Step::Done)
@@ -325,8 +331,10 @@ impl LeaseManager {
     fn check_made(&self, victim: &Arc<Client>, ino: u64) -> Result<(), NoLease> {
         let to_make = || victim.grants.lock().inos.contains(&ino);
         if to_make() {
-            if let Err(halt @ (Halt::Stuck(_) | Halt::Short(_))) = self.digest(victim) {
-                return Err(NoLease::Halt(halt));
+            if let Err(halt @ (DigestStop::MediaError(_) | DigestStop::NoSpace(_))) =
+                self.digest(victim)
+            {
+                return Err(NoLease::DigestStop(halt));
             }
             if to_make() {
                 return Err(NoLease::NotMade);
@@ -339,13 +347,15 @@ impl LeaseManager {
     pub(crate) fn used_by_others(&self, client: &Client, ino: u64) -> bool {
         let hook = self.hook();
         let uses = |other: &Arc<Client>| {
-            let kernel = hook.as_ref().filter(|_| other.reach == Reach::InProcess);
+            let kernel = hook
+                .as_ref()
+                .filter(|_| other.transport == Transport::InProcess);
             kernel.is_some_and(|kernel| kernel.in_use(ino)) || other.client_page.uses(ino)
         };
         let is_other = |other: &Arc<Client>| {
             other.id != client.id
                 && !other.leaving.load(Ordering::Acquire)
-                && !matches!(*other.fate.lock(), Fate::Evicted(_))
+                && !matches!(*other.client_state.lock(), ClientState::Evicted(_))
         };
         self.clients.any(|other| is_other(other) && uses(other))
     }
@@ -354,13 +364,18 @@ impl LeaseManager {
     pub(crate) fn tell_others(&self) {
         if let Some(hook) = self.hook() {
             let clients = self.clients.snapshot();
-            hook.others(clients.iter().filter(|c| c.reach == Reach::Socket).count());
+            hook.others(
+                clients
+                    .iter()
+                    .filter(|c| c.transport == Transport::Socket)
+                    .count(),
+            );
         }
     }
 
     /// A client gives a lease back. What it wrote under it is digested first, so that
     /// its records are judged while it still holds it.
-    pub(crate) fn give_back(&self, client: &Arc<Client>, ino: u64) -> Result<(), Halt> {
+    pub(crate) fn give_back(&self, client: &Arc<Client>, ino: u64) -> Result<(), DigestStop> {
         let mode = self.table.mode(client.id, ino);
         if mode.is_some() {
             // Its other threads may be using it.

@@ -158,7 +158,7 @@ fn a_reader_without_devices_learns_which_leaves_of_extents_it_lacks() {
     let t = tiered();
     let model = t.fragments(1200, 0);
     let leaves = t.move_leaves_of(FILE, TierId::Ssd, |_| true);
-    let held = Arc::new(Held::default());
+    let held = Arc::new(PinnedBlocks::default());
     let (blind, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();
     let blind = blind.given_by(held.clone());
     let mut asked = 0;
