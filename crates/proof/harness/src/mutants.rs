@@ -64,7 +64,7 @@ const fn of_hostile(name: &'static str, what: &'static str) -> Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 100] = [
+pub const MUTANTS: [Mutant; 102] = [
     mutant(
         "append-fence",
         "a record is not fenced before the call returns",
@@ -72,6 +72,14 @@ pub const MUTANTS: [Mutant; 100] = [
     mutant(
         "append-data-fence",
         "large data and its header share one fence",
+    ),
+    mutant(
+        "publish-before-fence",
+        "a record is published before it is fenced: hardened runs ahead",
+    ),
+    mutant(
+        "publish-over-gap",
+        "a record is published before those that come before it",
     ),
     mutant("scan-checksum", "a record's checksum is not verified"),
     mutant("scan-chain", "a transaction whose end is missing counts"),

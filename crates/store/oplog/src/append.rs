@@ -200,11 +200,20 @@ impl Writer {
         failpoints::reach("append-reserved");
         place(part, claim.start, 0);
         write_record::covered(&self.log, part);
+        let early = mutants::is_on("publish-before-fence").then(|| self.publish_unfenced(claim));
         if !mutants::is_on("append-fence") {
             self.log.view().fence();
         }
-        let appended = self.publish(claim);
+        let appended = early.unwrap_or_else(|| self.publish(claim));
         unpublished.done();
+        appended
+    }
+
+    /// The mistake that makes `published` more than `hardened`.
+    #[cold]
+    fn publish_unfenced(&self, claim: Claim) -> Appended {
+        let appended = self.publish(claim);
+        mutants::between();
         appended
     }
 
