@@ -26,6 +26,8 @@ pub struct Mutant {
 pub enum Hunter {
     /// The explorer of power cuts.
     Crash,
+    /// The same, with several threads.
+    Threads,
     /// The same, where a dozen blocks are free.
     Full,
     /// The same, with tiers below NVM.
@@ -53,6 +55,11 @@ const fn of_tiers(name: &'static str, what: &'static str) -> Mutant {
     Mutant { name, what, hunter }
 }
 
+const fn of_threads(name: &'static str, what: &'static str) -> Mutant {
+    let hunter = Hunter::Threads;
+    Mutant { name, what, hunter }
+}
+
 const fn of_huge(name: &'static str, what: &'static str) -> Mutant {
     let hunter = Hunter::Huge;
     Mutant { name, what, hunter }
@@ -73,11 +80,11 @@ pub const MUTANTS: [Mutant; 102] = [
         "append-data-fence",
         "large data and its header share one fence",
     ),
-    mutant(
+    of_threads(
         "publish-before-fence",
         "a record is published before it is fenced: hardened runs ahead",
     ),
-    mutant(
+    of_threads(
         "publish-over-gap",
         "a record is published before those that come before it",
     ),
@@ -433,7 +440,7 @@ fn kind_of(wrong: &str) -> &'static str {
 /// It could not be done. Without the feature `mutants` nothing is wrong, and all live.
 pub fn hunt(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> {
     match mutant.hunter {
-        Hunter::Crash | Hunter::Full | Hunter::Tiers | Hunter::Huge => {
+        Hunter::Crash | Hunter::Threads | Hunter::Full | Hunter::Tiers | Hunter::Huge => {
             by_crash(options, limit, mutant)
         }
         Hunter::Faults(row) => by_faults(options, limit, mutant, row),
@@ -534,13 +541,14 @@ fn by_crash(options: &Options, limit: Duration, mutant: Mutant) -> Result<Fate> 
         kinds: match mutant.hunter {
             Hunter::Tiers => vec![(Kind::Tiers, 100_000)],
             Hunter::Huge => vec![(Kind::Huge, 100_000)],
+            Hunter::Threads => vec![(Kind::Threads, 100_000)],
             _ if mutant.name.starts_with(OF_REQUESTS) => vec![(Kind::Requests, 10_000)],
             _ => options.kinds.clone(),
         },
         ..options.clone()
     };
     let mut summary = campaign::run(&options, &|_, _| ())?;
-    if summary.failures.is_empty() && !matches!(mutant.hunter, Hunter::Tiers | Hunter::Huge) {
+    if summary.failures.is_empty() && matches!(mutant.hunter, Hunter::Crash | Hunter::Full) {
         // What only several threads can show.
         let threads = Options {
             kinds: vec![(Kind::Threads, 100_000)],
