@@ -5,7 +5,7 @@ use shale_format::acl::Acl;
 use shale_format::inode::Inode;
 use shale_format::record::SetAttrBody;
 use shale_format::{Ino, TierId};
-use shale_volume::Run;
+use shale_volume::{Heat, Run};
 
 /// What a record is about to do with an inode.
 #[derive(Clone, Copy, Debug)]
@@ -61,15 +61,30 @@ pub struct Change<'a> {
     pub lease: u32,
 }
 
-/// Large runs of new data go from the log directly to a lower tier.
+/// A run of new data: blocks that follow one another in a file, to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DirectPlacement {
-    /// The tier.
-    pub tier: TierId,
-    /// Blocks that follow one another in a file, at least.
-    pub run_blocks: u64,
-    /// Blocks of such runs in one chunk, at least: the device is flushed for each chunk.
-    pub chunk_blocks: u64,
+pub struct NewRun {
+    /// How many blocks.
+    pub blocks: u64,
+    /// The tier that the file is pinned to.
+    pub pin: Option<TierId>,
+}
+
+/// Where a run of new data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// To NVM.
+    Nvm,
+    /// Directly to a tier below NVM; to NVM as far as there is no space in it.
+    Lower {
+        /// The tier.
+        tier: TierId,
+        /// The stream that it is written with: data that lives about as long.
+        stream: Heat,
+        /// Blocks of one chunk that go to this tier, at least, or all of these go to NVM: the device is
+        /// flushed for each chunk.
+        chunk_blocks: u64,
+    },
 }
 
 /// Rights of the client whose log is digested. Answers must not change during one
@@ -107,10 +122,10 @@ pub trait Authority {
     fn unused_by_others(&self, _: Ino) -> bool {
         true
     }
-    /// The tier below NVM that large runs of new data go to at once, if any. The implementation has to see to
-    /// it that nobody else allocates or writes there during the call.
-    fn direct_placement(&self) -> Option<DirectPlacement> {
-        None
+    /// Where a run of new data goes, asked for each run of a chunk. An authority that names a tier below NVM makes
+    /// sure that nobody else allocates or writes there during the call.
+    fn placement(&self, _: &NewRun) -> Placement {
+        Placement::Nvm
     }
     /// Whether the access control list of an inode matters to what the client may do with it.
     fn asks_acl(&self, _: &Inode) -> bool {

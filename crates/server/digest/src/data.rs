@@ -2,12 +2,12 @@
 //! (DESIGN §6.3). Nothing is fenced here: the commit by the same thread does that, and
 //! until then the blocks are not part of the volume. A crash leaves free blocks.
 //!
-//! Where NVM is full, large runs go [`DirectPlacement`] to a tier below it: once instead of to NVM and from
-//! there down. They are written in the order in which they were allocated, in long requests, and the tier
-//! is flushed before anything links them, as in `migrate`.
+//! Each run is placed by itself ([`Placement`]): in NVM, or in a tier below it, once instead of to NVM and from
+//! there down. What goes below is written in the order in which it was allocated, in long requests, and the tier
+//! is flushed before anything links it, as in `migrate`.
 
 use super::DigestError;
-use super::authority::DirectPlacement;
+use super::authority::{Authority, NewRun, Placement};
 use super::content::{BLOCK, Source};
 use super::layout::{CopyRun, From};
 use super::plan::{InodePlan, Item, Plan};
@@ -44,47 +44,50 @@ pub(crate) struct Allocation<'v> {
 }
 
 impl Allocation<'_> {
-    /// Allocates the large runs of a plan below NVM, as far as there is space: the beginning of each.
-    fn place_directly(&mut self, plan: &Plan, rule: DirectPlacement) -> Result<(), DigestError> {
-        let DirectPlacement { tier, .. } = rule;
-        let large = |c: &&CopyRun| c.blocks >= rule.run_blocks;
-        let mine = |p: &&InodePlan| {
-            let pin = p.inode.as_ref().and_then(Inode::pin);
-            pin.is_none_or(|pin| pin == tier)
-        };
-        let all = plan.inodes.iter().filter(mine);
-        let all: u64 = all
-            .flat_map(|p| p.file.copies.iter().filter(large))
-            .map(|c| c.blocks)
-            .sum();
-        if all < rule.chunk_blocks {
-            return Ok(());
+    /// Asks for each run where it goes, and allocates what goes below NVM, as far as there is space: the beginning
+    /// of each.
+    fn place_lower(&mut self, plan: &Plan, authority: &dyn Authority) -> Result<(), DigestError> {
+        let mut lower = lower_runs(plan, authority);
+        for tier in TierId::ALL {
+            let same = lower.iter().filter(|run| run.tier == tier);
+            let all: u64 = same.map(|run| run.copy.blocks).sum();
+            lower.retain(|run| run.tier != tier || all >= run.chunk_blocks);
         }
-        for (inode, extents) in plan.inodes.iter().zip(&mut self.extents) {
-            if !mine(&inode) {
-                continue;
-            }
-            for copy in inode.file.copies.iter().filter(large) {
-                let mut done = 0;
-                while done < copy.blocks {
-                    let wanted = copy.blocks - done;
-                    let run = match self.volume.allocate_lower(tier, Heat::Cold, wanted, false) {
-                        Ok(run) => run,
-                        Err(VolumeError::NoSpace { .. }) => return Ok(()),
-                        Err(e) => return Err(e.into()),
-                    };
-                    extents.push(Extent {
-                        file_block: copy.at + done,
-                        addr: run.addr.raw(),
-                        len: run.len as u32,
-                        flags: 0,
-                    });
-                    self.below.push((inode.ino, run));
-                    done += run.len;
-                }
+        let mut full = Vec::new();
+        for run in lower {
+            if !full.contains(&run.tier) && !self.place_run(plan, &run)? {
+                full.push(run.tier);
             }
         }
         Ok(())
+    }
+
+    /// Allocates a run below NVM; `false`: its tier is full.
+    fn place_run(&mut self, plan: &Plan, wanted: &LowerRun<'_>) -> Result<bool, DigestError> {
+        let LowerRun { copy, inode, .. } = *wanted;
+        let mut done = 0;
+        while done < copy.blocks {
+            let (rest, stream) = (copy.blocks - done, wanted.stream);
+            let run = match self.volume.allocate_lower(wanted.tier, stream, rest, false) {
+                Ok(run) => run,
+                Err(VolumeError::NoSpace { .. }) => return Ok(false),
+                Err(e) => return Err(e.into()),
+            };
+            assert!(
+                (1..=rest).contains(&run.len) && run.addr.tier() == Some(wanted.tier),
+                "{run:?} was allocated for {rest} blocks of {:?}",
+                wanted.tier
+            );
+            self.extents[inode].push(Extent {
+                file_block: copy.at + done,
+                addr: run.addr.raw(),
+                len: run.len as u32,
+                flags: 0,
+            });
+            self.below.push((plan.inodes[inode].ino, run));
+            done += run.len;
+        }
+        Ok(true)
     }
 
     /// The blocks are part of the volume now.
@@ -101,6 +104,43 @@ impl Drop for Allocation<'_> {
             self.volume.give_back(run);
         }
     }
+}
+
+/// A run of a plan that goes below NVM.
+struct LowerRun<'p> {
+    /// Its inode, as the plan counts them.
+    inode: usize,
+    copy: &'p CopyRun,
+    tier: TierId,
+    stream: Heat,
+    chunk_blocks: u64,
+}
+
+/// Those runs of a plan for which a tier below NVM is named.
+fn lower_runs<'p>(plan: &'p Plan, authority: &dyn Authority) -> Vec<LowerRun<'p>> {
+    let mut lower = Vec::new();
+    for (n, inode) in plan.inodes.iter().enumerate() {
+        let pin = inode.inode.as_ref().and_then(Inode::pin);
+        for copy in &inode.file.copies {
+            let blocks = copy.blocks;
+            if let Placement::Lower {
+                tier,
+                stream,
+                chunk_blocks,
+            } = authority.placement(&NewRun { blocks, pin })
+            {
+                assert!(tier != TierId::Nvm, "NVM is not below itself");
+                lower.push(LowerRun {
+                    inode: n,
+                    copy,
+                    tier,
+                    stream,
+                    chunk_blocks,
+                });
+            }
+        }
+    }
+    lower
 }
 
 /// Hands out blocks of allocated runs one after the other.
@@ -164,7 +204,7 @@ fn rest_of(copy: &CopyRun, below: &[Extent]) -> (u64, u64) {
 pub(crate) fn allocate<'v>(
     volume: &'v Volume,
     plan: &Plan,
-    rule: Option<DirectPlacement>,
+    authority: &dyn Authority,
 ) -> Result<Allocation<'v>, DigestError> {
     let mut placed = Allocation {
         volume,
@@ -172,9 +212,7 @@ pub(crate) fn allocate<'v>(
         extents: vec![Vec::new(); plan.inodes.len()],
         below: Vec::new(),
     };
-    if let Some(rule) = rule {
-        placed.place_directly(plan, rule)?;
-    }
+    placed.place_lower(plan, authority)?;
     let below: Vec<usize> = placed.extents.iter().map(Vec::len).collect();
     let mut together = 0;
     let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);
@@ -207,6 +245,12 @@ pub(crate) fn allocate<'v>(
             carver.extents(range.start, range.end - range.start, UNWRITTEN, extents);
         }
         extents.sort_by_key(|e| e.file_block);
+        debug_assert_eq!(
+            extents.iter().map(|e| u64::from(e.len)).sum::<u64>(),
+            inode.file.copies.iter().map(|c| c.blocks).sum::<u64>() + blocks(&inode.file.unwritten),
+            "each new block of inode {:?} is placed once",
+            inode.ino
+        );
     }
     Ok(placed)
 }
@@ -249,9 +293,17 @@ pub(crate) fn write(
         writer.note_last(inode, extents)?;
     }
     writer.row.write(volume)?;
-    let tier = placed.below.first().and_then(|(_, run)| run.addr.tier());
-    let tier = tier.filter(|_| !mutants::is_on("straight-flush"));
-    tier.map_or(Ok(()), |tier| volume.flush_lower(tier))?;
+    let to = |tier: TierId| {
+        placed
+            .below
+            .iter()
+            .any(|(_, run)| run.addr.tier() == Some(tier))
+    };
+    for tier in TierId::ALL.into_iter().filter(|tier| to(*tier)) {
+        if !mutants::is_on("straight-flush") {
+            volume.flush_lower(tier)?;
+        }
+    }
     for (ino, addr, bytes) in writer.last {
         tail_blocks.keep(ino.0, (addr, view.generation(addr)?), &bytes);
     }

@@ -42,7 +42,7 @@ pub mod tail_block_cache;
 #[cfg(test)]
 mod tests;
 
-pub use authority::{Act, Authority, Change, DirectPlacement, OwnLog};
+pub use authority::{Act, Authority, Change, NewRun, OwnLog, Placement};
 pub use plan::{Plan, PlanError, Refused};
 pub use scan::{Bounds, LogSource, Mode, Survey, survey};
 pub use stats::DigestStats;
@@ -426,7 +426,7 @@ impl Digester {
             return Err(VolumeError::JournalFull { wanted, capacity }.into());
         }
         let growth = growth(&plan, authority)?;
-        let placed = data::allocate(&self.volume, &plan, authority.direct_placement())?;
+        let placed = data::allocate(&self.volume, &plan, authority)?;
         let late = mutants::is_on("commit-before-data");
         let (into, items) = ((&*self.volume, &self.tail_blocks), &batch.items);
         let write = || data::write(into, log, items, &plan, &placed);

@@ -11,8 +11,9 @@ use crate::coherence::lease_manager::LeaseManager;
 use crate::connections::client::Client;
 use crate::connections::credentials::Credentials;
 use crate::space::SpaceCredits;
+use crate::tiering::DirectPlacement;
 use parking_lot::Mutex;
-use shale_digest::{Authority, Change, DirectPlacement, OwnLog};
+use shale_digest::{Authority, Change, NewRun, OwnLog, Placement};
 use shale_format::Ino;
 use shale_format::inode::Inode;
 use shale_proto::LeaseMode;
@@ -31,7 +32,7 @@ pub(crate) struct RecordValidator<'a> {
 }
 
 impl<'a> RecordValidator<'a> {
-    /// `direct_placement`: what goes below NVM at once; the caller has the turn of migration.
+    /// `direct_placement`: what goes below NVM at once, `None`: nothing; the caller has the turn of migration.
     pub(crate) fn new(
         client: &'a Client,
         credits: &'a SpaceCredits,
@@ -62,8 +63,9 @@ impl Authority for RecordValidator<'_> {
         granted
     }
 
-    fn direct_placement(&self) -> Option<DirectPlacement> {
-        self.direct_placement
+    fn placement(&self, run: &NewRun) -> Placement {
+        let rule = self.direct_placement;
+        rule.map_or(Placement::Nvm, |rule| rule.of(run))
     }
 
     fn granted_blocks(&self, run: Run) -> bool {

@@ -45,7 +45,7 @@ mod reclaim;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use direct_placement::DIRECT_PLACEMENT_MIN_BYTES;
+pub(crate) use direct_placement::{DIRECT_PLACEMENT_MIN_BYTES, DirectPlacement};
 pub use pin::PinReport;
 pub(crate) use policy::Recency;
 pub(crate) use promotion_hysteresis::SPACE_WAIT;

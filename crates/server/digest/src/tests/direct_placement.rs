@@ -1,14 +1,14 @@
 //! Large runs of new data that are placed directly on a lower tier.
 
-use super::world::{FILE, World};
-use crate::{Bounds, ChunkDone, DigestError, DirectPlacement, Mode};
+use super::world::{FILE, Place, World};
+use crate::{Bounds, ChunkDone, DigestError, Mode, Placement};
 use shale_block::{ManagedBlocks, MemoryBlocks, TierDevice};
 use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{DeviceEntry, TierTable};
 use shale_format::{FileBlock, Ino, TierId};
 use shale_nvm::Map;
-use shale_volume::{LowerDevices, Mapping, MkfsOptions, Volume, VolumeError};
+use shale_volume::{Heat, LowerDevices, Mapping, MkfsOptions, Volume, VolumeError};
 use std::sync::Arc;
 use zerocopy::FromZeros;
 
@@ -50,12 +50,19 @@ fn world_on(flash: Arc<dyn TierDevice>) -> World {
     w
 }
 
-fn rule(run_blocks: u64, chunk_blocks: u64) -> Option<DirectPlacement> {
-    Some(DirectPlacement {
-        tier: TierId::Ssd,
-        run_blocks,
-        chunk_blocks,
-    })
+/// Runs of so many blocks go to flash, if there are so many in a chunk and their file is not pinned elsewhere.
+fn rule(run_blocks: u64, chunk_blocks: u64) -> Option<Place> {
+    Some(Box::new(move |run| {
+        let may = run.pin.is_none_or(|pin| pin == TierId::Ssd);
+        match may && run.blocks >= run_blocks {
+            true => Placement::Lower {
+                tier: TierId::Ssd,
+                stream: Heat::Cold,
+                chunk_blocks,
+            },
+            false => Placement::Nvm,
+        }
+    }))
 }
 
 /// Bytes that differ from block to block.
@@ -82,7 +89,7 @@ fn below(done: &ChunkDone) -> u64 {
 #[test]
 fn large_runs_go_below_and_small_ones_to_nvm() {
     let (mut w, _) = world();
-    w.rules.direct_placement = rule(16, 16);
+    w.rules.placement = rule(16, 16);
     let mut expected = data(1, 20 * BLOCK_BYTES + 77);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 21);
@@ -107,9 +114,42 @@ fn large_runs_go_below_and_small_ones_to_nvm() {
 }
 
 #[test]
+fn each_run_is_asked_for_and_streams_are_kept_apart() {
+    let (mut w, _) = world();
+    let lower = |stream| Placement::Lower {
+        tier: TierId::Ssd,
+        stream,
+        chunk_blocks: 1,
+    };
+    w.rules.placement = Some(Box::new(move |run| match run.blocks {
+        5 => lower(Heat::Hot),
+        7 => lower(Heat::Cold),
+        _ => Placement::Nvm,
+    }));
+    for (at, blocks) in [(0, 5), (10, 7), (20, 9)] {
+        w.write(FILE_INO, at * 4096, &data(at as u8, blocks * BLOCK_BYTES));
+    }
+    assert_eq!(below(&w.digest_once()), 12);
+    let (inode, view) = (w.inode(FILE_INO).unwrap(), w.view());
+    let address = |fb| match view.map_block(&inode, FileBlock(fb)).unwrap() {
+        Mapping::Data { addr, .. } => addr,
+        other => panic!("{other:?}"),
+    };
+    let [hot, cold, nvm] = [0, 10, 20].map(address);
+    let tiers = [hot, cold, nvm].map(|addr| addr.tier());
+    assert_eq!(tiers, [TierId::Ssd, TierId::Ssd, TierId::Nvm].map(Some));
+    let zone = |addr| view.zone(addr).unwrap().first;
+    assert_ne!(zone(hot), zone(cold));
+    assert_eq!(
+        w.content(FILE_INO)[10 * 4096..][..7 * 4096],
+        data(10, 7 * BLOCK_BYTES)
+    );
+}
+
+#[test]
 fn a_chunk_with_little_and_a_file_pinned_elsewhere_stay_in_nvm() {
     let (mut w, _) = world();
-    w.rules.direct_placement = rule(4, 16);
+    w.rules.placement = rule(4, 16);
     let expected = data(2, 15 * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 0);
@@ -128,7 +168,7 @@ fn a_chunk_with_little_and_a_file_pinned_elsewhere_stay_in_nvm() {
 #[test]
 fn what_the_tier_has_no_space_for_goes_to_nvm() {
     let (mut w, _) = world();
-    w.rules.direct_placement = rule(16, 16);
+    w.rules.placement = rule(16, 16);
     let (capacity, blocks) = ((ZONES - 1) * ZONE, 250);
     let expected = data(4, blocks as usize * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
@@ -149,7 +189,7 @@ fn a_device_that_fails_leaves_all_as_it_was_and_nvm_takes_it() {
     w.write(FILE_INO, 0, &old);
     w.digest();
     let taken = w.volume().space().taken;
-    w.rules.direct_placement = rule(16, 16);
+    w.rules.placement = rule(16, 16);
     flash.fail_writes();
     let expected = data(6, 30 * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
@@ -166,7 +206,7 @@ fn a_device_that_fails_leaves_all_as_it_was_and_nvm_takes_it() {
 #[test]
 fn the_last_block_of_what_went_below_is_not_read_for_an_append() {
     let (mut w, flash) = world();
-    w.rules.direct_placement = rule(16, 16);
+    w.rules.placement = rule(16, 16);
     let mut expected = data(10, 30 * BLOCK_BYTES + 100);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 31);
@@ -200,7 +240,7 @@ fn what_a_zone_that_wears_out_does_not_take_goes_to_another_one() {
     let each = (ZONE_BYTES, ZONE_BYTES);
     let flash = ManagedBlocks::open("zones", zones.clone(), LABEL_AREA_BYTES, each);
     let mut w = world_on(Arc::new(flash.unwrap()));
-    w.rules.direct_placement = rule(16, 16);
+    w.rules.placement = rule(16, 16);
     let mut expected = data(7, 30 * BLOCK_BYTES);
     w.write(FILE_INO, 0, &expected);
     assert_eq!(below(&w.digest_once()), 30);

@@ -98,7 +98,7 @@ fn a_digest_that_was_cut_short_is_done_again() {
     let (before, slot) = (w.volume().space(), w.volume().log_slots()[3]);
     let plan = w.plan().unwrap();
     for _ in 0..3 {
-        let placed = data::allocate(w.volume(), &plan, None).unwrap();
+        let placed = data::allocate(w.volume(), &plan, &w.rules).unwrap();
         data::write(
             (w.volume(), w.digester.tail_blocks()),
             &w.source(),

@@ -1,8 +1,8 @@
 //! A volume, one client's log in it, and short ways to append, digest and look.
 
 use crate::{
-    Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, DirectPlacement, LogSource,
-    Mode, Plan, PlanError, plan, scan,
+    Act, Authority, Bounds, Change, ChunkDone, DigestError, Digester, LogSource, Mode, NewRun,
+    Placement, Plan, PlanError, plan, scan,
 };
 use shale_format::acl::Acl;
 use shale_format::inode::Inode;
@@ -24,6 +24,9 @@ pub const LINK: u32 = 0o120_777;
 const SALT: u64 = 0x5a17;
 const SLOT: u32 = 3;
 
+/// Says where a run of new data goes.
+pub type Place = Box<dyn Fn(&NewRun) -> Placement>;
+
 /// Everything allowed but what is listed.
 #[derive(Default)]
 pub struct Rules {
@@ -33,8 +36,8 @@ pub struct Rules {
     pub forbidden: Option<Ino>,
     /// Inode number that was not granted.
     pub ungranted: Option<Ino>,
-    /// What is placed directly on a lower tier.
-    pub direct_placement: Option<DirectPlacement>,
+    /// Where new data goes; `None`: to NVM.
+    pub placement: Option<Place>,
     /// The client is in no group and keeps no set-id.
     pub stranger: bool,
     /// Lists with which rights on inode 100 were asked.
@@ -74,8 +77,9 @@ impl Authority for Rules {
             .iter()
             .any(|b| run.addr >= b.addr && run.addr.raw() + run.len <= b.addr.raw() + b.len)
     }
-    fn direct_placement(&self) -> Option<DirectPlacement> {
-        self.direct_placement
+    fn placement(&self, run: &NewRun) -> Placement {
+        let placement = self.placement.as_ref();
+        placement.map_or(Placement::Nvm, |placement| placement(run))
     }
     fn keeps_set_id(&self) -> bool {
         !self.stranger
