@@ -26,7 +26,7 @@ fn sink(t: &mut Tiered) -> Result<Checked<Vec<Demoted>>> {
     let all = kept!(inos(&t.stage.view()?));
     let demoted = t.serve(|daemon, _, _| {
         down(daemon)?;
-        let demoted = daemon.sink_extents().and_then(|_| daemon.sink_inodes());
+        let demoted = daemon.demote_extents().and_then(|_| daemon.demote_inodes());
         demoted.map_err(|e| format!("inodes do not move: {e}"))
     });
     kept!(demoted);

@@ -207,9 +207,9 @@ fn move_down(
 ) -> std::result::Result<(), Wrong> {
     daemon
         .migrate(None)
-        .and_then(|_| daemon.sink_extents())
-        .and_then(|_| daemon.sink_inodes())
-        .and_then(|_| daemon.sink_directories())
+        .and_then(|_| daemon.demote_extents())
+        .and_then(|_| daemon.demote_inodes())
+        .and_then(|_| daemon.demote_directories())
         .map_err(|e| format!("after recovery, migration: {e}"))?;
     daemon.quiesce();
     let found = Snapshot::of(shale).map_err(|e| format!("after recovery, moved down: {e}"))?;

@@ -90,9 +90,9 @@ impl Crew<'_> {
     fn migrate(&mut self, place: &Place, number: usize, item: Option<usize>) -> Checked<()> {
         let daemon = Arc::clone(&self.daemon);
         let migrate = || {
-            let moved = daemon.migrate(None).and_then(|_| daemon.sink_extents());
-            let moved = moved.and_then(|_| daemon.sink_inodes());
-            let moved = moved.and_then(|_| daemon.sink_directories());
+            let moved = daemon.migrate(None).and_then(|_| daemon.demote_extents());
+            let moved = moved.and_then(|_| daemon.demote_inodes());
+            let moved = moved.and_then(|_| daemon.demote_directories());
             let moved = moved.map_err(|e| format!("migration: {e}"));
             moved.map(|_| daemon.quiesce())
         };

@@ -254,24 +254,24 @@ impl Daemon {
     ///
     /// # Errors
     /// A device fails.
-    pub fn sink_inodes(&self) -> Result<u64> {
-        Ok(self.services.tiering.sink_all_inodes()?)
+    pub fn demote_inodes(&self) -> Result<u64> {
+        Ok(self.services.tiering.demote_all_inodes()?)
     }
 
     /// The same of leaves of directories. Gives the leaves.
     ///
     /// # Errors
     /// A device fails.
-    pub fn sink_directories(&self) -> Result<u64> {
-        Ok(self.services.tiering.sink_all_leaves(Of::Directories)?)
+    pub fn demote_directories(&self) -> Result<u64> {
+        Ok(self.services.tiering.demote_all_leaves(Of::Directories)?)
     }
 
     /// The same of leaves of files' extents, as migration does where data frees no space.
     ///
     /// # Errors
     /// A device fails.
-    pub fn sink_extents(&self) -> Result<u64> {
-        Ok(self.services.tiering.sink_all_leaves(Of::Files)?)
+    pub fn demote_extents(&self) -> Result<u64> {
+        Ok(self.services.tiering.demote_all_leaves(Of::Files)?)
     }
 
     /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.

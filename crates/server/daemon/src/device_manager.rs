@@ -177,7 +177,7 @@ impl DeviceManager {
 
     /// See [`crate::Daemon::add_device`].
     pub(crate) fn add(&self, tier: TierId, file: &DeviceFile, force: bool) -> Result<DeviceReport> {
-        let _turn = self.tiering.turn();
+        let _guard = self.tiering.lock_mover();
         let sb = self.volume.superblock();
         if !sb.can_have_tiers() {
             let why = "the volume was made with NVM alone by an older shale, which left no place for a \
@@ -241,7 +241,7 @@ impl DeviceManager {
     }
 
     /// Adds the first device below NVM. What was logged before has reserved no space for what lies
-    /// below, so nothing may go there until all of it is digested; the caller's turn sees to that. A
+    /// below, so nothing may go there until all of it is digested; the caller's migration lock sees to that. A
     /// crash on the way is no harm: recovery digests everything before anything moves.
     fn add_first(&self, tier: TierId, file: &DeviceFile, new: &NewDevice) -> Result<()> {
         self.add_opened(tier, 0, file, new)?;
@@ -359,7 +359,7 @@ impl DeviceManager {
     pub(crate) fn evacuate(&self, path: &Path) -> Result<u64> {
         // Files that were removed a moment ago need not find space.
         self.digests.digest_all();
-        let turn = self.tiering.turn();
+        let guard = self.tiering.lock_mover();
         let found = self.find_device(path)?;
         let live = found.info.live;
         if live > 0 && found.info.is_absent() {
@@ -386,7 +386,7 @@ impl DeviceManager {
             }
             self.set_state(&found, device_state::EMPTYING)?;
         }
-        drop(turn);
+        drop(guard);
         self.tiering.unstick(&found.info.place.uuid);
         self.tiering.wake();
         Ok(live * BLOCK)
@@ -401,7 +401,7 @@ impl DeviceManager {
 
     /// See [`crate::Daemon::keep_device`].
     pub(crate) fn keep(&self, path: &Path) -> Result<()> {
-        let _turn = self.tiering.turn();
+        let _guard = self.tiering.lock_mover();
         let found = self.find_device(path)?;
         self.tiering.unstick(&found.info.place.uuid);
         match found.info.is_emptying() {
@@ -412,7 +412,7 @@ impl DeviceManager {
 
     /// See [`crate::Daemon::remove_device`].
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
-        let _turn = self.tiering.turn();
+        let _guard = self.tiering.lock_mover();
         let found = self.find_device(path)?;
         if found.info.live > 0 {
             let help = match found.info.is_absent() {

@@ -11,7 +11,7 @@
 //! a block below NVM that cannot be read; that block is given up (see `digest::lost`).
 //!
 //! A chunk that finds too few free blocks waits for a grace period, which gives out
-//! what earlier chunks freed, then takes its turn alone, in pieces down to one transaction.
+//! what earlier chunks freed, then runs alone, in pieces down to one transaction.
 //! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it set aside, its log waits and is tried again.
 
@@ -205,7 +205,7 @@ impl DigestScheduler {
             .tiering
             .lock_direct_writes(limit.0.saturating_sub(from.0));
         loop {
-            let rule = direct.as_ref().map(|turn| turn.rule);
+            let rule = direct.as_ref().map(|guard| guard.rule);
             let rights =
                 RecordValidator::new(client, &self.parts.credits, &self.parts.leases, rule);
             let reader = self.parts.reclaimer.read();

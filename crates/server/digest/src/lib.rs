@@ -16,7 +16,7 @@
 //!
 //! Locks: chunks of several logs may be digested at the same time as long as leases keep
 //! what they change apart; commits follow one another under the volume's transaction
-//! lock. Where blocks are short a chunk takes its turn alone
+//! lock. Where blocks are short a chunk runs alone
 //! ([`Digester::chunk_alone`]): the reserve for what a digest needs for a moment is enough
 //! for one transaction, not for one of each log.
 #![forbid(unsafe_code)]
@@ -175,7 +175,7 @@ impl ChunkDone {
 pub struct Digester {
     volume: Arc<Volume>,
     bounds: Bounds,
-    turns: RwLock<()>,
+    plan_commit_lock: RwLock<()>,
     /// Records to read for the next chunk: as many as fitted the journal when a chunk
     /// had to be cut, slowly more after that. Only a guess that saves planning twice.
     records: AtomicUsize,
@@ -194,7 +194,7 @@ impl Digester {
         Self {
             volume,
             bounds,
-            turns: RwLock::new(()),
+            plan_commit_lock: RwLock::new(()),
             records: AtomicUsize::new(bounds.records_max),
             given_up: AbandonedBlocks::default(),
             tail_blocks: TailBlockCache::default(),
@@ -246,10 +246,10 @@ impl Digester {
         if batch.moves_directories() {
             // Whether a directory would come to lie below itself is known only while
             // nobody else moves one.
-            let _alone = self.turns.write();
+            let _alone = self.plan_commit_lock.write();
             return self.any_chunk(log, &batch, from, authority);
         }
-        let _together = self.turns.read();
+        let _together = self.plan_commit_lock.read();
         self.any_chunk(log, &batch, from, authority)
     }
 
@@ -266,7 +266,7 @@ impl Digester {
         mode: Mode,
     ) -> Result<ChunkDone, DigestError> {
         let batch = self.gather(u64::MAX, log, from, limit, mode);
-        let _alone = self.turns.write();
+        let _alone = self.plan_commit_lock.write();
         self.any_chunk(log, &batch, from, authority)
     }
 
@@ -282,7 +282,7 @@ impl Digester {
 
     /// Runs `f` while no chunk is between its plan and its commit.
     pub fn between_chunks<T>(&self, f: impl FnOnce() -> T) -> T {
-        let _alone = self.turns.write();
+        let _alone = self.plan_commit_lock.write();
         f()
     }
 

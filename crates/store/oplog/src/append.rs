@@ -76,7 +76,7 @@ impl Writer {
     /// crash, [`Log::seal`] comes first. Stores `head` into `word`.
     ///
     /// # Errors
-    /// A durable tail that is above `head` or more than a turn of the ring below it.
+    /// A durable tail that is above `head` or more than one lap of the ring below it.
     pub fn new(log: Arc<Log>, head: LogPos, word: PublishedWord) -> Result<Self, OplogError> {
         let lowest = LogPos(head.0.saturating_sub(log.ring_bytes()));
         let tail = log.tail(lowest, head)?;

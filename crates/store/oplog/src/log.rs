@@ -164,7 +164,7 @@ impl Log {
     /// Makes a log that a crash cut off at `head` fit to go on there: records behind
     /// `head` that were complete, while an earlier one was not, must never be taken for
     /// successors of new records. Wipes each line in the free space, from `head` to
-    /// `tail` one turn later, that could be a header there. Returns how many.
+    /// `tail` one lap later, that could be a header there. Returns how many.
     ///
     /// Runs at the speed of reading the ring. A crash in it changes nothing.
     pub fn seal(&self, tail: LogPos, head: LogPos) -> u64 {

@@ -129,7 +129,7 @@ pub struct Ring {
     published: Line<AtomicU64>,
     free: Line<AtomicU64>,
     tail: Line<AtomicU64>,
-    turn: Queue,
+    order: Queue,
     waiters: Queue,
     /// Not 0: a thread panicked with a claim that it had not published.
     abandoned: AtomicU32,
@@ -149,7 +149,7 @@ impl Unpublished<'_> {
 impl Drop for Unpublished<'_> {
     fn drop(&mut self) {
         self.0.abandoned.store(1, Ordering::SeqCst);
-        self.0.turn.wake();
+        self.0.order.wake();
     }
 }
 
@@ -216,7 +216,7 @@ impl Ring {
             published: Line(AtomicU64::new(head)),
             free: Line(AtomicU64::new(bytes - (head - tail))),
             tail: Line(AtomicU64::new(tail)),
-            turn: Queue::new(),
+            order: Queue::new(),
             waiters: Queue::new(),
             abandoned: AtomicU32::new(0),
         }
@@ -373,14 +373,14 @@ impl Ring {
             }
             yield_now();
         }
-        self.turn.sleep(None, || mine() || abandoned());
+        self.order.sleep(None, || mine() || abandoned());
         assert!(
             mine(),
             "a thread has panicked while it appended an earlier record"
         );
     }
 
-    /// Second half of [`Self::publish`]; only for the thread whose turn it is.
+    /// Second half of [`Self::publish`]; only for the thread that is next in order.
     pub fn advance(&self, claim: Claim, announce: impl FnOnce(u64)) {
         let mut end = claim.end;
         if mutants::is_on("publish-over-gap") {
@@ -394,7 +394,7 @@ impl Ring {
         }
         announce(end);
         self.published.0.store(end, Ordering::Release);
-        self.turn.wake();
+        self.order.wake();
     }
 
     /// Gives the space before `tail` to new records. A position that is not above the

@@ -219,7 +219,7 @@ impl Volume {
     ///
     /// # Errors
     /// A commit fails.
-    pub fn let_inodes_sink(&self) -> Result<()> {
+    pub fn let_inodes_demote(&self) -> Result<()> {
         match mutants::is_on("inodes-feature") {
             true => Ok(()),
             false => self.use_feature(INODES_BELOW),
@@ -230,7 +230,7 @@ impl Volume {
     ///
     /// # Errors
     /// As there.
-    pub fn let_directories_sink(&self) -> Result<()> {
+    pub fn let_directories_demote(&self) -> Result<()> {
         match mutants::is_on("directories-feature") {
             true => Ok(()),
             false => self.use_feature(DIRECTORIES_BELOW),
@@ -241,7 +241,7 @@ impl Volume {
     ///
     /// # Errors
     /// As there.
-    pub fn let_extents_sink(&self) -> Result<()> {
+    pub fn let_extents_demote(&self) -> Result<()> {
         match mutants::is_on("extents-feature") {
             true => Ok(()),
             false => self.use_feature(EXTENTS_BELOW),

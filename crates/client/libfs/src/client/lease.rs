@@ -59,7 +59,7 @@ impl LeaseWord {
 
 const TURNS: usize = 64;
 
-/// Whose turn it is to ask for a lease.
+/// Locks of which one is held while a lease on an inode is asked for.
 pub(crate) struct AcquireLocks([Mutex<()>; TURNS]);
 
 impl AcquireLocks {
@@ -88,7 +88,7 @@ impl Session {
 
     /// Gives a lease back. What was written under it is in the volume when this returns.
     pub fn give_back(&self, ino: u64) -> Result<()> {
-        let _turn = self.turns.of(ino).lock();
+        let _acquiring = self.acquire_locks.of(ino).lock();
         if let Some(node) = self.nodes.get(ino) {
             node.lease.clear();
         }
@@ -104,7 +104,7 @@ impl Session {
         mode: LeaseMode,
         insist: LeaseRequestMode,
     ) -> Result<bool> {
-        let _turn = self.turns.of(ino).lock();
+        let _acquiring = self.acquire_locks.of(ino).lock();
         let node = self.nodes.get(ino);
         // Who does not insist wants to know about others, too.
         let asks = matches!(
@@ -171,7 +171,7 @@ impl Session {
     /// Whether the volume may be asked about an inode that is not in memory, for once: gets
     /// a shared lease if nobody has to lose one, and calls `f` inside the read section while it stands.
     pub(crate) fn glance<T>(&self, ino: u64, f: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
-        let _turn = self.turns.of(ino).lock();
+        let _acquiring = self.acquire_locks.of(ino).lock();
         if self.nodes.get(ino).is_some() {
             return Ok(None);
         }

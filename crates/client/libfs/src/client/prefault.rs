@@ -22,7 +22,7 @@ pub(crate) struct Prefault {
     ring_bytes: u64,
     /// Log position up to which it was made present.
     upto: AtomicU64,
-    /// Log position from which on it is so everywhere: a turn of the ring from its begin.
+    /// Log position from which on it is so everywhere: one lap of the ring from its begin.
     all: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The run of blocks in which a file was looked up last, to be read without a lock.
 //!
-//! Readers come and go while one of them notes another run, so a reader looks at the turn before and
+//! Readers come and go while one of them notes another run, so a reader reads the sequence before and
 //! after: odd, or not the same, means that what it saw may be of two runs.
 //!
 //! Invariants: those who change it hold the lock of the file's leaves. Who asks or notes holds the
@@ -13,7 +13,7 @@ use std::sync::atomic::fence;
 /// Blocks `first..end` of a file, which lie from `addr` on; none if `end` is 0.
 #[derive(Default)]
 pub(crate) struct ExtentHint {
-    turn: AtomicU64,
+    sequence: AtomicU64,
     first: AtomicU64,
     end: AtomicU64,
     addr: AtomicU64,
@@ -23,12 +23,12 @@ impl ExtentHint {
     /// Where block `fb` lies, and how many blocks follow one another from there on.
     #[inline]
     pub(crate) fn get(&self, fb: FileBlock) -> Option<(BlockAddr, u64)> {
-        let turn = self.turn.load(Ordering::Acquire);
+        let sequence = self.sequence.load(Ordering::Acquire);
         let first = self.first.load(Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
         let addr = self.addr.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        let one = turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
+        let one = sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
         if !one || fb.0 < first || fb.0 >= end {
             return None;
         }
@@ -49,13 +49,13 @@ impl ExtentHint {
     }
 
     fn set(&self, first: u64, end: u64, addr: u64) {
-        let turn = self.turn.load(Ordering::Relaxed);
-        self.turn.store(turn + 1, Ordering::Relaxed);
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.first.store(first, Ordering::Relaxed);
         self.end.store(end, Ordering::Relaxed);
         self.addr.store(addr, Ordering::Relaxed);
-        self.turn.store(turn + 2, Ordering::Release);
+        self.sequence.store(sequence + 2, Ordering::Release);
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
                 }
                 seen
             });
-            for turn in 0..2_000_000u64 {
-                let run = turn % 7 + 1;
+            for sequence in 0..2_000_000u64 {
+                let run = sequence % 7 + 1;
                 extent_hint.note(FileBlock(0), BlockAddr::nvm(run * 1_000), run + 8);
             }
             stop.store(true, Ordering::Relaxed);

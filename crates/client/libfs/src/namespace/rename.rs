@@ -138,11 +138,11 @@ fn rename_in(op: &mut CallContext<'_>, ask: &Ask<&[u8]>) -> std::result::Result<
     let Some(ends) = ends(op, ask, &dirs)? else {
         return Ok(());
     };
-    let turns = ask.moves_across()
+    let across = ask.moves_across()
         && (ends.source.is_dir()
             || ask.exchange() && ends.target.as_ref().is_some_and(|t| t.0.is_dir()));
     let session = op.session;
-    let _tree = turns.then(|| session.rename_lock.lock());
+    let _tree = across.then(|| session.rename_lock.lock());
     let gone = ends.target.as_ref().map(|t| (t.0.ino, t.0.kind));
     let moves = (ends.source.ino, ends.source.kind);
     no_cycle(op, (ask.from.0, ask.to.0), moves, gone, ask.flags)?;

@@ -177,7 +177,7 @@ fn directories_that_are_read_again_and_again_return() {
     assert!(place.add_flash(64));
     let session = place.attach(false);
     let names = filled(&session);
-    let demoted = place.daemon().sink_directories().unwrap();
+    let demoted = place.daemon().demote_directories().unwrap();
     assert!(demoted > 500, "{demoted} leaves");
     let dirs: Vec<u64> = names.keys().copied().collect();
     assert!(dirs.iter().all(|dir| leaves_below(&place, *dir) > 0));
@@ -207,7 +207,7 @@ fn entries(place: &Place, dir: u64) -> usize {
 
 /// A client that has a directory open, or a lease to change it, and goes on while others sink.
 #[test]
-fn clients_go_on_while_directories_sink() {
+fn clients_go_on_while_directories_are_demoted() {
     let place = Place::new(34);
     assert!(place.add_flash(64));
     let (one, two) = (place.attach(false), place.attach(false));
@@ -217,7 +217,7 @@ fn clients_go_on_while_directories_sink() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                place.daemon().sink_directories().unwrap();
+                place.daemon().demote_directories().unwrap();
             }
         });
         for round in 0..400_u32 {
@@ -234,7 +234,7 @@ fn clients_go_on_while_directories_sink() {
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    place.daemon().sink_directories().unwrap();
+    place.daemon().demote_directories().unwrap();
     assert!(dirs.iter().all(|dir| leaves_below(&place, *dir) > 0));
     verify(&one, &names);
     verify(&two, &names);

@@ -158,7 +158,7 @@ fn a_leaf_of_extents_that_cannot_be_read_is_an_error_for_its_part() {
     session.detach().unwrap();
     drop(session);
     place.daemon().migrate(None).unwrap();
-    assert!(place.daemon().sink_extents().unwrap() >= 3);
+    assert!(place.daemon().demote_extents().unwrap() >= 3);
     let view = place.daemon().volume().view();
     let file = view.inode(Ino(ino)).unwrap().unwrap();
     let bad = view.leaves(&file).unwrap()[0].index();
@@ -189,7 +189,7 @@ fn a_leaf_of_extents_that_cannot_be_read_is_an_error_for_its_part() {
 
 /// A client that changes files and reads them goes on while their leaves sink.
 #[test]
-fn clients_go_on_while_extents_sink() {
+fn clients_go_on_while_extents_are_demoted() {
     let place = Place::new(34);
     assert!(place.add_flash(96));
     let (one, two) = (place.attach(false), place.attach(false));
@@ -203,7 +203,7 @@ fn clients_go_on_while_extents_sink() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 place.daemon().migrate(None).unwrap();
-                place.daemon().sink_extents().unwrap();
+                place.daemon().demote_extents().unwrap();
             }
         });
         for round in 0..300_u32 {
@@ -222,7 +222,7 @@ fn clients_go_on_while_extents_sink() {
     one.digest().unwrap();
     two.digest().unwrap();
     place.daemon().migrate(None).unwrap();
-    place.daemon().sink_extents().unwrap();
+    place.daemon().demote_extents().unwrap();
     assert_eq!(below(&place), 300);
     verify(&one, &files);
     verify(&two, &files);

@@ -164,7 +164,7 @@ fn what_lies_below_can_be_removed_from_a_full_volume() {
     }
     session.digest().unwrap();
     place.daemon().migrate(None).unwrap();
-    place.daemon().sink_inodes().unwrap();
+    place.daemon().demote_inodes().unwrap();
     let mut written = fill(&session, b"fill");
     session.digest().unwrap();
     written += fill(&session, b"more");
@@ -213,7 +213,7 @@ fn inodes_that_are_read_again_and_again_return() {
     let made = (0..640).map(|n| session.create(&ME, Ino::ROOT.0, &name(n), 0o644, 0));
     let inos: Vec<u64> = made.map(|made| made.unwrap().ino).collect();
     session.digest().unwrap();
-    let demoted = place.daemon().sink_inodes().unwrap();
+    let demoted = place.daemon().demote_inodes().unwrap();
     assert!(demoted >= 39, "{demoted} blocks");
     let below = |ino: u64| {
         let found = place.daemon().volume().view().find_inode(Ino(ino));

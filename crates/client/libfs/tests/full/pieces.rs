@@ -80,7 +80,7 @@ fn what_is_dead_below_is_cleaned_where_nvm_is_full() {
     let inos: Vec<u64> = files.keys().copied().collect();
     for round in 0..12 {
         place.daemon().migrate(None).unwrap();
-        place.daemon().sink_extents().unwrap();
+        place.daemon().demote_extents().unwrap();
         assert!(below(&place) > 390, "{} leaves below", below(&place));
         // Those of the others stay below, until their zones are cleaned.
         for (n, &ino) in inos.iter().enumerate().skip(round % 2).step_by(2) {

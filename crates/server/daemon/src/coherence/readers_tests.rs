@@ -43,12 +43,12 @@ fn waiting_ends_at_the_limit() {
     let limit = Duration::from_millis(200);
     let mut waiting = Backoff::default();
     let begun = std::time::Instant::now();
-    let turns = std::iter::from_fn(|| waiting.step(limit).then_some(()));
-    let turns = turns
+    let steps = std::iter::from_fn(|| waiting.step(limit).then_some(()));
+    let steps = steps
         .inspect(|()| std::thread::sleep(Duration::ZERO))
         .count();
     let took = begun.elapsed();
-    assert!(took >= limit && turns > 10, "{turns} turns in {took:?}");
+    assert!(took >= limit && steps > 10, "{steps} steps in {took:?}");
 }
 
 #[test]

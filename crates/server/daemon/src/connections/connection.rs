@@ -392,12 +392,12 @@ impl Connection {
         let rises = || {
             self.services
                 .tiering
-                .rises_at_once(wish.ino)
+                .promoted_at_once(wish.ino)
                 .unwrap_or(false)
         };
         let stays = match wish.mode {
             LeaseMode::Exclusive if !insists && !rises() => return Ok(Reply::NotLeased),
-            LeaseMode::Exclusive => self.services.tiering.raise_inode(wish.ino),
+            LeaseMode::Exclusive => self.services.tiering.promote_inode(wish.ino),
             LeaseMode::Shared => Ok(None),
         };
         let stays = match stays {

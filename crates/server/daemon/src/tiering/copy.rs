@@ -116,7 +116,7 @@ impl Tiering {
             pin: inode.pin(),
             leaf: false,
         };
-        let _turn = self.turn();
+        let _guard = self.lock_mover();
         let tier = from.tier().unwrap_or(TierId::Nvm);
         let moved = self.move_to(&[block], tier);
         // Where its own tier is full it may find space above.

@@ -1,7 +1,7 @@
 //! Direct placement: while NVM is full, large runs of new data go from the log to a tier below NVM, once
 //! instead of to NVM and from there down (Strata §3.3).
 //!
-//! NVM is full from the mark on until it is where moving down ends. A digest that gets the turn soon says
+//! NVM is full from the mark on until it is where moving down ends. A digest that gets the lock soon says
 //! so to its authority; else its data goes to NVM like any other, so it never waits long for what moves.
 //! Small runs go to NVM always: what is written in small pieces is written again, and each chunk with such
 //! runs costs a flush.
@@ -20,8 +20,8 @@ use std::time::Duration;
 pub(crate) const DIRECT_PLACEMENT_MIN_BYTES: u64 = 64 << 10;
 /// On a disk a chunk has at least so many times that: a flush takes as long as writing 1 MiB.
 const DISK_TIMES: u64 = 16;
-/// How long a digest waits for its turn.
-const TURN_WAIT: Duration = Duration::from_millis(20);
+/// How long a digest waits for the migration lock.
+const MOVER_WAIT: Duration = Duration::from_millis(20);
 
 /// Which new data goes below NVM while that is full.
 #[derive(Clone, Copy, Debug)]
@@ -49,15 +49,15 @@ impl DirectPlacement {
     }
 }
 
-/// The turn of a digest that writes below NVM.
+/// The migration lock, held by a digest that writes below NVM.
 pub(crate) struct DirectWriteGuard<'a> {
     pub(crate) rule: DirectPlacement,
-    _turn: MutexGuard<'a, ()>,
+    _guard: MutexGuard<'a, ()>,
 }
 
 impl Tiering {
-    /// The turn to write below NVM, if new data in `logged` bytes of a log is to go there now. Before
-    /// the digester's turns, and before this thread reads.
+    /// The migration lock to write below NVM, if new data in `logged` bytes of a log is to go there now. Before
+    /// the digester's plan-commit lock, and before this thread reads.
     pub(crate) fn lock_direct_writes(&self, logged: u64) -> Option<DirectWriteGuard<'_>> {
         let small = logged < self.settings.direct_placement_min_bytes;
         if small || !self.is_tiered() || !self.is_full() {
@@ -78,8 +78,8 @@ impl Tiering {
             space.is_some_and(|s| s.writable.min(s.available) >= rule.chunk_blocks)
         };
         let rule = rules.find(space)?;
-        let _turn = self.turn.try_lock_for(TURN_WAIT)?;
-        Some(DirectWriteGuard { rule, _turn })
+        let _guard = self.mover_lock.try_lock_for(MOVER_WAIT)?;
+        Some(DirectWriteGuard { rule, _guard })
     }
 
     /// Whether NVM has been at the mark, and no space was made since.
@@ -94,7 +94,7 @@ impl Tiering {
         full.load(Ordering::Relaxed)
     }
 
-    /// A chunk has placed these blocks below NVM. The caller has the turn.
+    /// A chunk has placed these blocks below NVM. The caller holds the migration lock.
     pub(crate) fn placed_directly(&self, below: &[(Ino, Run)]) -> Result<()> {
         let mut files: BTreeMap<(TierId, u64), u64> = BTreeMap::new();
         for &(ino, run) in below {

@@ -140,9 +140,9 @@ impl Tiering {
                 self.wake();
                 return Ok(moved);
             }
-            let turn = self.turn_for(false);
+            let guard = self.lock_mover_for(false);
             moved += self.move_anywhere(tier, &part)?;
-            drop(turn);
+            drop(guard);
             self.keep_to_limit();
         }
         if moved == 0 && self.counts().unreadable_blocks > unreadable {
@@ -156,7 +156,7 @@ impl Tiering {
         }
     }
 
-    /// Moves blocks within their tier, else down, else up. The caller has the turn.
+    /// Moves blocks within their tier, else down, else up. The caller holds the migration lock.
     fn move_anywhere(&self, tier: TierId, wanted: &[MoveRequest]) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let same = tiers.iter().filter(|&&t| t == tier);
@@ -193,7 +193,7 @@ impl Tiering {
     }
 
     /// Moves blocks from below to NVM, as many as there is space for. Gives the blocks moved. The
-    /// caller has the turn.
+    /// caller holds the migration lock.
     pub(super) fn move_up(&self, wanted: &[MoveRequest]) -> Result<u64> {
         let (tier, last) = (TierId::Nvm, false);
         self.move_blocks(wanted, Target { tier, last })
@@ -215,7 +215,7 @@ impl Tiering {
     }
 }
 
-/// What is to move in parts, each for one turn.
+/// What is to move in parts, each for one hold of the migration lock.
 pub(super) fn parts(wanted: Vec<MoveRequest>) -> Vec<Vec<MoveRequest>> {
     let (mut parts, mut part, mut left) = (Vec::new(), Vec::new(), BATCH_BLOCKS);
     for mut w in wanted {

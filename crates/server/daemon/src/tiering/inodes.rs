@@ -17,7 +17,7 @@
 use super::Tiering;
 use super::blocks::Copied;
 use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
-use super::promotion_hysteresis::{LEASE_WAIT, Raised};
+use super::promotion_hysteresis::{LEASE_WAIT, RecentPromotions};
 use crate::connections::client::Client;
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;
@@ -62,7 +62,7 @@ pub(super) struct InodeBlocks {
     /// Held by who takes a block of the reserve for one that returns.
     pub(super) reserve: Mutex<()>,
     /// Those that have come back for a lease.
-    pub(super) raised: Raised,
+    pub(super) promoted: RecentPromotions,
 }
 
 impl InodeBlocks {
@@ -73,7 +73,7 @@ impl InodeBlocks {
         while (taken.len() as u64) < most
             && let Some(cold) = listed.pop_front()
         {
-            taken.extend((!self.raised.stays(cold.fb)).then_some(cold.fb));
+            taken.extend((!self.promoted.stays(cold.fb)).then_some(cold.fb));
         }
         taken.sort_unstable();
         taken
@@ -112,7 +112,7 @@ fn decoded(fb: u64, block: &[u8; BLOCK_BYTES]) -> Option<Vec<Inode>> {
 }
 
 /// Whether an inode may lie below NVM.
-fn may_sink(inode: &Inode) -> bool {
+fn may_demote(inode: &Inode) -> bool {
     let orphan = inode.flags & flag::ORPHAN != 0;
     let in_nvm = inode.has_content() && inode.root[TierId::Nvm as usize].kind != root_kind::EMPTY;
     Ino(inode.ino).is_user() && !inode.is_dir() && !orphan && !in_nvm
@@ -124,7 +124,7 @@ impl Tiering {
     ///
     /// # Errors
     /// A block cannot be read, or there is no space for it.
-    pub(crate) fn raise_inode(&self, ino: u64) -> Result<Option<Stays<'_>>> {
+    pub(crate) fn promote_inode(&self, ino: u64) -> Result<Option<Stays<'_>>> {
         if !self.volume.superblock().can_have_tiers() {
             return Ok(None);
         }
@@ -132,18 +132,18 @@ impl Tiering {
         *self.inodes.staying.lock().entry(fb).or_default() += 1;
         let stays = Stays { tiering: self, fb };
         if self.volume.has_inodes_below() {
-            while !self.raise_block(fb)? {}
+            while !self.promote_block(fb)? {}
         }
-        self.raise_leaves(Ino(ino))?;
+        self.promote_leaves(Ino(ino))?;
         Ok(Some(stays))
     }
 
-    /// Whether [`Self::raise_inode`] has nothing to bring back, or space for it: for who would rather do without than
+    /// Whether [`Self::promote_inode`] has nothing to bring back, or space for it: for who would rather do without than
     /// wait until others have gone down.
     ///
     /// # Errors
     /// A block cannot be read.
-    pub(crate) fn rises_at_once(&self, ino: u64) -> Result<bool> {
+    pub(crate) fn promoted_at_once(&self, ino: u64) -> Result<bool> {
         let mut blocks = 0;
         if self.volume.has_inodes_below() {
             blocks += u64::from(self.inode_block_below(ino / INODES_PER_BLOCK)?.is_some());
@@ -154,13 +154,13 @@ impl Tiering {
             return Ok(false);
         }
         if self.has_leaves_below() {
-            blocks += self.leaves_to_raise(Ino(ino))?.len() as u64;
+            blocks += self.leaves_to_promote(Ino(ino))?.len() as u64;
         }
         Ok(fits(blocks))
     }
 
     /// Brings a block of the inode file to NVM if it lies below. `false`: it moved meanwhile.
-    fn raise_block(&self, fb: u64) -> Result<bool> {
+    fn promote_block(&self, fb: u64) -> Result<bool> {
         let Some(from) = self.inode_block_below(fb)? else {
             return Ok(true);
         };
@@ -168,7 +168,7 @@ impl Tiering {
         let reader = self.reclaimer.read();
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         let view = self.volume.view();
-        let raised = view.read_at(from, 0, &mut bytes[..]).and_then(|()| {
+        let promoted = view.read_at(from, 0, &mut bytes[..]).and_then(|()| {
             self.volume.write_at(to, 0, &bytes[..])?;
             let mut txn = self.volume.begin();
             if !txn.move_inode_block(FileBlock(fb), (from, to), &bytes)? {
@@ -177,11 +177,11 @@ impl Tiering {
             txn.commit().map(Some)
         });
         drop(reader);
-        match raised {
+        match promoted {
             Ok(Some(committed)) => {
                 self.clients.publish(committed.txid);
                 self.counts.up.fetch_add(BLOCK, Ordering::Relaxed);
-                self.inodes.raised.note(fb);
+                self.inodes.promoted.note(fb);
                 Ok(true)
             }
             other => {
@@ -238,21 +238,21 @@ impl Tiering {
     }
 
     /// Moves all inodes that nobody uses below NVM, once what came back for others may go. Gives the blocks of 16.
-    pub(crate) fn sink_all_inodes(&self) -> Result<u64> {
-        let raised = &self.inodes.raised;
-        raised.until_all_may_go(|| self.sink_inodes(u64::MAX, true))
+    pub(crate) fn demote_all_inodes(&self) -> Result<u64> {
+        let promoted = &self.inodes.promoted;
+        promoted.until_all_may_go(|| self.demote_inodes(u64::MAX, true))
     }
 
     /// Moves blocks of inodes out of NVM, the coldest first: about `blocks` blocks, one batch at most.
     /// Gives how many moved. `asked`: somebody waits for the space.
-    pub(super) fn sink_inodes(&self, blocks: u64, asked: bool) -> Result<u64> {
+    pub(super) fn demote_inodes(&self, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let recent = |at: &Instant| at.elapsed() < LIST_EVERY;
         let inodes = &self.inodes;
         if tiers.is_empty() || (!asked && inodes.none_at.lock().as_ref().is_some_and(recent)) {
             return Ok(0);
         }
-        let _turn = self.turn_for(asked);
+        let _guard = self.lock_mover_for(asked);
         let mut listed = false;
         // What is coldest may be in use.
         for _ in 0..TRIES {
@@ -264,7 +264,7 @@ impl Tiering {
             if cold.is_empty() {
                 break;
             }
-            self.volume.let_inodes_sink()?;
+            self.volume.let_inodes_demote()?;
             self.leases
                 .downgrade(cold.iter().flat_map(|&fb| inos_of(fb)));
             for (n, &tier) in tiers.iter().enumerate() {
@@ -319,7 +319,7 @@ impl Tiering {
     /// When the inodes of a block were changed or read last; `None`: it has to stay.
     fn coldness(&self, fb: u64, inodes: &[Inode], clients: &[Arc<Client>]) -> Option<i64> {
         let open = |i: &Inode| clients.iter().any(|c| c.client_page.uses(i.ino));
-        let free = inodes.iter().all(|i| self.may_sink(i) && !open(i));
+        let free = inodes.iter().all(|i| self.may_demote(i) && !open(i));
         if !free || self.volume.has_granted_inodes(FileBlock(fb)) {
             return None;
         }
@@ -329,13 +329,13 @@ impl Tiering {
 
     /// Whether an inode may go below NVM: leaves of its extents that could go have to go first. The caller is a
     /// reader.
-    fn may_sink(&self, inode: &Inode) -> bool {
-        may_sink(inode) && !self.has_leaves_to_sink(inode)
+    fn may_demote(&self, inode: &Inode) -> bool {
+        may_demote(inode) && !self.has_leaves_to_demote(inode)
     }
 
     /// Whether all inodes of a block may. The caller is a reader.
-    fn all_may_sink(&self, fb: u64, block: &[u8; BLOCK_BYTES]) -> bool {
-        decoded(fb, block).is_some_and(|inodes| inodes.iter().all(|i| self.may_sink(i)))
+    fn all_may_demote(&self, fb: u64, block: &[u8; BLOCK_BYTES]) -> bool {
+        decoded(fb, block).is_some_and(|inodes| inodes.iter().all(|i| self.may_demote(i)))
     }
 
     /// Tells of the blocks of the inode file, and whether each lay in NVM a moment ago. Freed blocks wait for
@@ -370,7 +370,7 @@ impl Tiering {
         }
     }
 
-    /// Moves what lies of the inode file in `wanted`. Gives the blocks moved. The caller has the turn.
+    /// Moves what lies of the inode file in `wanted`. Gives the blocks moved. The caller holds the migration lock.
     pub(super) fn move_inode_runs(&self, wanted: &[MoveRequest], target: Target) -> Result<u64> {
         let mut moved = 0;
         let blocks = wanted.iter().flat_map(|w| w.at..w.at + w.blocks);
@@ -409,7 +409,7 @@ impl Tiering {
             let mut bytes = Box::new([0; BLOCK_BYTES]);
             match view.read_at(from, 0, &mut bytes[..]) {
                 // It may have changed since it was listed.
-                Ok(()) if from.tier() == Some(TierId::Nvm) && !self.all_may_sink(fb, &bytes) => {}
+                Ok(()) if from.tier() == Some(TierId::Nvm) && !self.all_may_demote(fb, &bytes) => {}
                 Ok(()) => copied.push(Copied::of((Ino::NONE, fb), from, bytes)),
                 Err(e) => {
                     self.could_not_read(from, &e);

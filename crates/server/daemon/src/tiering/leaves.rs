@@ -18,7 +18,7 @@ use super::blocks::Copied;
 use super::inodes::{LIST_EVERY, NONE_LEFT, RETURNS_MAX, TRIES};
 use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
 use super::policy::PIECE_BLOCKS;
-use super::promotion_hysteresis::{LEASE_WAIT, Raised};
+use super::promotion_hysteresis::{LEASE_WAIT, RecentPromotions};
 use crate::connections::client::Client;
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;
@@ -56,7 +56,7 @@ struct Cold {
 
 /// What is known of those that are cold.
 #[derive(Default)]
-struct Sinking {
+struct Demotion {
     /// The next to move down.
     coldest: Mutex<VecDeque<Cold>>,
     /// When none could move.
@@ -66,14 +66,14 @@ struct Sinking {
 /// What is known about leaves.
 #[derive(Default)]
 pub(super) struct Leaves {
-    files: Sinking,
-    directories: Sinking,
+    files: Demotion,
+    directories: Demotion,
     /// Inodes whose leaves have come back for a lease.
-    pub(super) raised: Raised,
+    pub(super) promoted: RecentPromotions,
 }
 
 impl Leaves {
-    fn of(&self, of: Of) -> &Sinking {
+    fn of(&self, of: Of) -> &Demotion {
         match of {
             Of::Files => &self.files,
             Of::Directories => &self.directories,
@@ -87,7 +87,7 @@ impl Leaves {
         while sum < most
             && let Some(cold) = listed.pop_front()
         {
-            if !self.raised.stays(cold.ino) {
+            if !self.promoted.stays(cold.ino) {
                 sum += cold.blocks;
                 taken.push(cold.ino);
             }
@@ -97,7 +97,7 @@ impl Leaves {
 }
 
 /// Whether the leaves of an inode may lie below NVM.
-fn may_sink(of: Of, inode: &Inode) -> bool {
+fn may_demote(of: Of, inode: &Inode) -> bool {
     let ino = Ino(inode.ino);
     let free = ino.is_user() && inode.flags & flag::ORPHAN == 0;
     let mine = match of {
@@ -116,14 +116,14 @@ fn of(inode: &Inode) -> Of {
 }
 
 impl Tiering {
-    /// Brings the leaves of an inode to NVM that lie below. Nothing sinks meanwhile: its block of inodes stays.
-    pub(super) fn raise_leaves(&self, ino: Ino) -> Result<()> {
+    /// Brings the leaves of an inode to NVM that lie below. Nothing is demoted meanwhile: its block of inodes stays.
+    pub(super) fn promote_leaves(&self, ino: Ino) -> Result<()> {
         while self.has_leaves_below() {
-            let lie = self.leaves_to_raise(ino)?;
+            let lie = self.leaves_to_promote(ino)?;
             if lie.is_empty() {
                 break;
             }
-            self.raise_some(ino, &lie)?;
+            self.promote_some(ino, &lie)?;
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Tiering {
     }
 
     /// Leaves of an inode that lie below NVM, as many as come back at once.
-    pub(super) fn leaves_to_raise(&self, ino: Ino) -> Result<Vec<BlockAddr>> {
+    pub(super) fn leaves_to_promote(&self, ino: Ino) -> Result<Vec<BlockAddr>> {
         let _reader = self.reclaimer.read();
         let view = self.volume.view();
         let inode = view.inode(ino)?.filter(|i| leaves_below(i) > 0);
@@ -150,7 +150,7 @@ impl Tiering {
     }
 
     /// Brings some leaves of an inode up, those that are still where they were.
-    fn raise_some(&self, ino: Ino, lie: &[BlockAddr]) -> Result<()> {
+    fn promote_some(&self, ino: Ino, lie: &[BlockAddr]) -> Result<()> {
         let blocks = lie.len() as u64;
         let runs = self.once_others_went(LEASE_WAIT, || self.blocks_for_return(blocks))?;
         let reader = self.reclaimer.read();
@@ -163,7 +163,7 @@ impl Tiering {
         let remap = || self.remap_leaves(&copied);
         let target = (Target { tier, last: false }, true);
         if self.move_copied(reader, &copied, target, remap)? > 0 {
-            self.leaves.raised.note(ino.0);
+            self.leaves.promoted.note(ino.0);
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Tiering {
     /// Copies leaves to these blocks of NVM: nothing, if they are not all there any more. The caller is a reader.
     fn copy_up(&self, ino: Ino, lie: &[BlockAddr], runs: &[Run]) -> Result<Vec<Copied>> {
         let mut copied = Vec::with_capacity(lie.len());
-        if self.leaves_to_raise(ino)? == lie {
+        if self.leaves_to_promote(ino)? == lie {
             for &from in lie {
                 let bytes = self.volume.view().leaf(ino, from);
                 let bytes = bytes.inspect_err(|e| {
@@ -199,14 +199,14 @@ impl Tiering {
     }
 
     /// Moves all such leaves that nobody uses below NVM, once what came back for others may go. Gives the blocks.
-    pub(crate) fn sink_all_leaves(&self, of: Of) -> Result<u64> {
-        let raised = &self.leaves.raised;
-        raised.until_all_may_go(|| self.sink_leaves(of, u64::MAX, true))
+    pub(crate) fn demote_all_leaves(&self, of: Of) -> Result<u64> {
+        let promoted = &self.leaves.promoted;
+        promoted.until_all_may_go(|| self.demote_leaves(of, u64::MAX, true))
     }
 
     /// Moves leaves out of NVM, of the coldest first: of files or directories with about `blocks` leaves.
     /// Gives how many moved. `asked`: somebody waits for the space.
-    pub(super) fn sink_leaves(&self, of: Of, blocks: u64, asked: bool) -> Result<u64> {
+    pub(super) fn demote_leaves(&self, of: Of, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let recent = |at: &Instant| at.elapsed() < LIST_EVERY;
         let known = &self.leaves;
@@ -214,7 +214,7 @@ impl Tiering {
         if tiers.is_empty() || (!asked && none_at.lock().as_ref().is_some_and(recent)) {
             return Ok(0);
         }
-        let _turn = self.turn_for(asked);
+        let _guard = self.lock_mover_for(asked);
         let mut listed = false;
         // What is coldest may be in use.
         for _ in 0..TRIES {
@@ -227,11 +227,11 @@ impl Tiering {
                 break;
             }
             match of {
-                Of::Files => self.volume.let_extents_sink()?,
-                Of::Directories => self.volume.let_directories_sink()?,
+                Of::Files => self.volume.let_extents_demote()?,
+                Of::Directories => self.volume.let_directories_demote()?,
             }
             self.leases.downgrade(cold.iter().copied());
-            let wanted = self.leaves_to_sink(of, &cold)?;
+            let wanted = self.leaves_to_demote(of, &cold)?;
             for (n, &tier) in tiers.iter().enumerate() {
                 let wanted: Vec<MoveRequest> =
                     wanted.iter().filter(|w| w.may_go(tier)).copied().collect();
@@ -250,7 +250,7 @@ impl Tiering {
     }
 
     /// The leaves of inodes that lie in NVM, as their inodes do.
-    fn leaves_to_sink(&self, of: Of, inos: &[u64]) -> Result<Vec<MoveRequest>> {
+    fn leaves_to_demote(&self, of: Of, inos: &[u64]) -> Result<Vec<MoveRequest>> {
         let mut wanted = Vec::new();
         for &ino in inos {
             if self.inode_block_below(slot_of(Ino(ino)).0.0)?.is_some() {
@@ -258,7 +258,7 @@ impl Tiering {
             }
             let _reader = self.reclaimer.read();
             let inode = self.volume.view().inode(Ino(ino))?;
-            if let Some(inode) = inode.filter(|inode| may_sink(of, inode)) {
+            if let Some(inode) = inode.filter(|inode| may_demote(of, inode)) {
                 let here = self.leaves_here(&inode).into_iter();
                 wanted.extend(here.map(|from| MoveRequest::leaf(&inode, from)));
             }
@@ -282,8 +282,8 @@ impl Tiering {
     }
 
     /// Whether a file has leaves in NVM that may go below. The caller is a reader.
-    pub(super) fn has_leaves_to_sink(&self, inode: &Inode) -> bool {
-        may_sink(Of::Files, inode) && !self.leaves_here(inode).is_empty()
+    pub(super) fn has_leaves_to_demote(&self, inode: &Inode) -> bool {
+        may_demote(Of::Files, inode) && !self.leaves_here(inode).is_empty()
     }
 
     fn list_coldest_leaves(&self, of: Of, asked: bool) -> Result<VecDeque<Cold>> {
@@ -299,7 +299,7 @@ impl Tiering {
                 false => return Ok(()),
             };
             let inodes = inodes.unwrap_or_default();
-            for inode in inodes.iter().filter(|i| may_sink(of, i)) {
+            for inode in inodes.iter().filter(|i| may_demote(of, i)) {
                 let changed_s = inode.time_s[time::CHANGE].max(inode.time_s[time::ACCESS]);
                 let used = of == Of::Directories && !asked && changed_s > recent;
                 let blocks = self.leaves_here(inode).len() as u64;
@@ -325,7 +325,7 @@ impl Tiering {
         Ok(cold.into())
     }
 
-    /// Moves leaves. Gives how many. The caller has the turn.
+    /// Moves leaves. Gives how many. The caller holds the migration lock.
     pub(super) fn move_leaves(&self, wanted: &[MoveRequest], target: Target) -> Result<u64> {
         let mut moved = 0;
         for batch in wanted.chunks(BATCH_BLOCKS as usize) {
@@ -383,7 +383,7 @@ impl Tiering {
             };
             let stays = || {
                 txn.inode(owner)
-                    .map(|i| !i.is_some_and(|i| may_sink(of(&i), &i)))
+                    .map(|i| !i.is_some_and(|i| may_demote(of(&i), &i)))
             };
             let used = of_one.iter().any(down) && (held() || stays()?);
             let moves: HashMap<BlockAddr, BlockAddr> =

@@ -19,7 +19,7 @@
 //! pins, leases on demoted metadata) and `digest_scheduler` (direct placement); it has logs digested through
 //! `LogDigester`.
 //!
-//! One batch moves at a time, under `turn`. Lock order: `turn`, then the digester's commit barrier, then the volume's
+//! One batch moves at a time, under `mover_lock`. Lock order: `mover_lock`, then the digester's commit barrier, then the volume's
 //! transaction. While a batch is copied the daemon counts as one of its readers, so none of its blocks is reused; what
 //! changed meanwhile is not moved. A power cut before a batch's transaction leaves copies that nothing refers to; after
 //! it, the blocks are in their new place.
@@ -224,7 +224,7 @@ pub(crate) struct Tiering {
     logs: Weak<dyn LogDigester>,
     settings: Settings,
     pub(crate) bad_blocks: BadBlocks,
-    turn: Mutex<()>,
+    mover_lock: Mutex<()>,
     wakeup: Mutex<Wakeup>,
     woken: Condvar,
     speed: Mutex<Speed>,
@@ -258,7 +258,7 @@ impl Tiering {
             logs: parts.logs,
             settings: parts.settings,
             bad_blocks: BadBlocks::default(),
-            turn: Mutex::default(),
+            mover_lock: Mutex::default(),
             wakeup: Mutex::default(),
             woken: Condvar::new(),
             speed: Mutex::new(parts.speed),
@@ -282,10 +282,10 @@ impl Tiering {
         }
     }
 
-    /// Waits until it is nobody's turn; whether there was anything to wait for.
-    fn wait_for_turn(&self) -> bool {
-        self.turn.try_lock().is_none() && {
-            drop(self.turn.lock());
+    /// Waits until it is free; whether there was anything to wait for.
+    fn wait_for_mover(&self) -> bool {
+        self.mover_lock.try_lock().is_none() && {
+            drop(self.mover_lock.lock());
             true
         }
     }
@@ -417,11 +417,11 @@ impl Tiering {
                 self.retry_full();
             }
             self.take_reports();
-            // What waits for space has its turn in between.
+            // What waits for space gets the lock in between.
             if self.may_move() && self.empty_devices() > 0 {
                 self.wake();
             }
-            let moved = self.sink().and_then(|()| self.rise());
+            let moved = self.demote().and_then(|()| self.promote());
             let moved = moved.and_then(|()| self.keep_ready());
             let moved = moved.and_then(|()| self.erase_dead());
             if let Err(e) = moved {
@@ -449,7 +449,7 @@ impl Tiering {
     }
 
     /// Moves the coldest data down if NVM is too full, and where there is none extents, inodes and directories.
-    fn sink(&self) -> shale_volume::Result<()> {
+    fn demote(&self) -> shale_volume::Result<()> {
         let percent = self.migrate_percent();
         if self.above(percent) == 0 {
             return Ok(());
@@ -460,7 +460,7 @@ impl Tiering {
             if above == 0 {
                 break;
             }
-            // Who waits for space has his turn after each batch.
+            // Who waits for space gets the lock after each batch.
             if self.move_down_all(above.min(self.at_once(mover::BATCH_BLOCKS)), false)? == 0 {
                 break;
             }
@@ -473,15 +473,15 @@ impl Tiering {
     /// blocks. `asked`: somebody waits.
     fn move_down_all(&self, blocks: u64, asked: bool) -> shale_volume::Result<u64> {
         let moved = match self.move_down(blocks, asked)? {
-            0 => self.sink_leaves(Of::Files, blocks, asked)?,
+            0 => self.demote_leaves(Of::Files, blocks, asked)?,
             moved => moved,
         };
         let moved = match moved {
-            0 => self.sink_inodes(blocks, asked)?,
+            0 => self.demote_inodes(blocks, asked)?,
             moved => moved,
         };
         match moved {
-            0 => self.sink_leaves(Of::Directories, blocks, asked),
+            0 => self.demote_leaves(Of::Directories, blocks, asked),
             moved => Ok(moved),
         }
     }
@@ -495,7 +495,7 @@ impl Tiering {
     /// move and space below. Whether anything moved, or others made the space meanwhile.
     pub(crate) fn reclaim_space(&self, bytes: u64) -> bool {
         self.counts.space_waits.fetch_add(1, Ordering::Relaxed);
-        if self.wait_for_turn() && self.available_now() >= bytes {
+        if self.wait_for_mover() && self.available_now() >= bytes {
             return true;
         }
         match self.move_down_all(bytes / mover::BLOCK + mover::BATCH_BLOCKS, true) {

@@ -105,7 +105,7 @@ pub(super) struct Target {
 
 impl Tiering {
     /// Moves blocks; fewer where the target has no more space or something changed meanwhile.
-    /// Gives the blocks moved. The caller has the turn.
+    /// Gives the blocks moved. The caller holds the migration lock.
     pub(super) fn move_blocks(&self, wanted: &[MoveRequest], target: Target) -> Result<u64> {
         let of_inodes = |w: &&MoveRequest| w.ino == Ino::NONE.0;
         let inodes: Vec<MoveRequest> = wanted.iter().filter(of_inodes).copied().collect();

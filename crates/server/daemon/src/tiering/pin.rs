@@ -53,7 +53,7 @@ impl Tiering {
 
     /// Pins inodes to a tier, durably, and brings what they hold there; `None`: not any more.
     pub(crate) fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        let turn = self.turn();
+        let guard = self.lock_mover();
         let mut report = self.look_at_pins(inos, tier)?;
         if report.elsewhere_bytes > report.available_bytes {
             let lack = report.elsewhere_bytes - report.available_bytes;
@@ -65,7 +65,7 @@ impl Tiering {
         }
         self.digester
             .between_chunks(|| self.note_pins(inos, tier))?;
-        drop(turn);
+        drop(guard);
         let Some(tier) = tier else {
             return Ok(report);
         };
@@ -88,7 +88,7 @@ impl Tiering {
         Ok(())
     }
 
-    /// Brings what a file holds to a tier; who waits for space has his turn in between. What is
+    /// Brings what a file holds to a tier; who waits for space gets the lock in between. What is
     /// written meanwhile comes later. Gives the blocks.
     fn bring(&self, ino: u64, tier: TierId) -> Result<u64> {
         let all = self.elsewhere(ino, tier, usize::MAX)?;
@@ -100,7 +100,7 @@ impl Tiering {
                 if self.stopped() {
                     return Ok(sum);
                 }
-                let _turn = self.turn();
+                let _guard = self.lock_mover();
                 sum += self.move_to(&part, tier)?;
             }
             if sum == before {

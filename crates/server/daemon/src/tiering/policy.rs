@@ -173,7 +173,7 @@ impl Tiering {
                 *listed = self.list_coldest()?;
             }
         }
-        // Nothing would sink for it.
+        // Nothing would be demoted for it.
         Ok(0)
     }
 

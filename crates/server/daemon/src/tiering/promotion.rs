@@ -6,8 +6,8 @@
 //!
 //! Of the inode file blocks are counted instead of pieces, and only those below NVM are counted.
 //!
-//! Pieces rise as long as NVM is below the mark at which moving down ends. Beyond it something sinks for what
-//! rises, so a piece rises only if it comes back at least twice in the time for which the coldest one in NVM has
+//! Regions are promoted as long as NVM is below the mark at which moving down ends. Beyond it something is demoted for what
+//! is promoted, so a region is promoted only if it comes back at least twice in the time for which the coldest one in NVM has
 //! not been used: had it been in NVM all the time it would still be there. Both are counted in uses of
 //! pieces ([`Recency`](super::Recency)). So what is read evenly stays where it is.
 //!
@@ -26,7 +26,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Looks in which a piece was read and had not been in the look before count this much, others 1.
 const VISIT: u32 = 4;
-/// A piece with this much rises.
+/// A region with this much is promoted.
 const ENOUGH: u32 = 3 * VISIT;
 /// Times that a piece comes back while the coldest in NVM is not used, at least, to take its place.
 const TIMES: u64 = 2;
@@ -192,7 +192,7 @@ impl Tiering {
     }
 
     /// Moves what is read often up, as far as NVM has space, or holds what is used less.
-    pub(super) fn rise(&self) -> Result<()> {
+    pub(super) fn promote(&self) -> Result<()> {
         let waits = |tiering: &Self| !tiering.promotions.lock().ready.is_empty();
         if !waits(self) || !self.may_move() {
             return Ok(());
@@ -212,13 +212,13 @@ impl Tiering {
         let mut left = if crowded { u64::MAX } else { low - used };
         while self.may_move() {
             let space = self.available_in_nvm().min(BATCH_BLOCKS).min(left);
-            let wanted = self.next_to_rise(space)?;
+            let wanted = self.next_to_promote(space)?;
             if wanted.is_empty() {
                 break;
             }
-            let turn = self.turn_for(false);
+            let guard = self.lock_mover_for(false);
             let moved = self.move_up(&wanted)?;
-            drop(turn);
+            drop(guard);
             if moved == 0 {
                 break;
             }
@@ -228,8 +228,8 @@ impl Tiering {
         Ok(())
     }
 
-    /// Whole pieces that rise next, up to `space` blocks.
-    fn next_to_rise(&self, space: u64) -> Result<Vec<MoveRequest>> {
+    /// Whole regions that are promoted next, up to `space` blocks.
+    fn next_to_promote(&self, space: u64) -> Result<Vec<MoveRequest>> {
         let (mut wanted, mut sum) = (Vec::new(), 0);
         let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
         loop {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_rises_and_who_reads_once_does_not() {
+    fn what_comes_back_is_promoted_and_what_is_read_once_is_not() {
         assert_eq!(after([1, 10, 20]), Some(95));
         assert_eq!(after([1, 2, 3, 10, 11, 12, 20]), Some(22));
         assert_eq!(after([1, 10]), None);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     /// Pieces of which one is read in each look, chosen by `next`, for which space is freed by what
-    /// was not used for `age` looks: how many rise, and how often the first does.
+    /// was not used for `age` looks: how many are promoted, and how often the first is.
     fn promoted(age: u64, mut next: impl FnMut(u64) -> u64) -> (usize, usize) {
         let (mut promotions, mut all, mut first) = (Promotions::default(), 0, 0);
         for look in 0..20_000 {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_evenly_stays_and_what_is_read_more_rises() {
+    fn what_is_read_evenly_stays_and_what_is_read_more_is_promoted() {
         let mut state = 1_u64;
         let mut random = move || {
             state = state

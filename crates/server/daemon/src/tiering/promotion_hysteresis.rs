@@ -32,11 +32,11 @@ struct Stay {
 
 /// What has come back recently, by number.
 #[derive(Default)]
-pub(super) struct Raised {
+pub(super) struct RecentPromotions {
     of: Mutex<HashMap<u64, Stay>>,
 }
 
-impl Raised {
+impl RecentPromotions {
     /// One has come back now.
     pub(super) fn note(&self, number: u64) {
         let now = Instant::now();
@@ -90,7 +90,7 @@ impl Tiering {
         let begun = Instant::now();
         let (inodes, leaves) = (&self.inodes, &self.leaves);
         loop {
-            let ends = [&inodes.raised, &leaves.raised].map(Raised::next_end);
+            let ends = [&inodes.promoted, &leaves.promoted].map(RecentPromotions::next_end);
             match (take(), ends.into_iter().flatten().min()) {
                 (Err(VolumeError::NoSpace { .. }), Some(end)) if end < begun + most => {
                     thread::sleep(end.saturating_duration_since(Instant::now()));
@@ -110,34 +110,34 @@ mod tests {
 
     #[test]
     fn what_comes_back_again_stays_longer() {
-        let raised = Raised::default();
-        assert!(!raised.stays(7));
-        assert_eq!(raised.next_end(), None);
+        let promoted = RecentPromotions::default();
+        assert!(!promoted.stays(7));
+        assert_eq!(promoted.next_end(), None);
         let begun = Instant::now();
-        raised.note(7);
-        assert!(raised.stays(7) && !raised.stays(8));
-        let first = raised.next_end().unwrap();
+        promoted.note(7);
+        assert!(promoted.stays(7) && !promoted.stays(8));
+        let first = promoted.next_end().unwrap();
         assert!(first >= begun + FIRST);
         thread::sleep(first - begun + Duration::from_millis(5));
-        assert!(!raised.stays(7));
-        raised.note(7);
+        assert!(!promoted.stays(7));
+        promoted.note(7);
         let again = Instant::now();
-        assert!(raised.next_end().unwrap() > again + FIRST);
+        assert!(promoted.next_end().unwrap() > again + FIRST);
         for _ in 0..10 {
-            raised.note(7);
+            promoted.note(7);
         }
-        assert!(raised.next_end().unwrap() <= Instant::now() + MOST);
+        assert!(promoted.next_end().unwrap() <= Instant::now() + MOST);
     }
 
     #[test]
     fn not_all_are_remembered() {
-        let raised = Raised::default();
+        let promoted = RecentPromotions::default();
         let over = Instant::now().checked_sub(SOON + MOST);
         let stay = |until| Stay { until, time: FIRST };
-        let mut of = raised.of.lock();
+        let mut of = promoted.of.lock();
         of.extend((0..KEPT as u64).map(|n| (n, stay(over.unwrap()))));
         drop(of);
-        raised.note(1 << 40);
-        assert_eq!(raised.of.lock().len(), 1);
+        promoted.note(1 << 40);
+        assert_eq!(promoted.of.lock().len(), 1);
     }
 }

@@ -61,7 +61,7 @@ impl Debt {
 }
 
 /// The right to move something, or to change the devices: one at a time has it. A thread that waits for it has it next.
-pub(crate) struct Turn<'a> {
+pub(crate) struct MoverGuard<'a> {
     tiering: &'a Tiering,
     /// Always there, but while it is given back.
     guard: Option<MutexGuard<'a, ()>>,
@@ -69,7 +69,7 @@ pub(crate) struct Turn<'a> {
     before: Option<u64>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for MoverGuard<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             let tiering = self.tiering;
@@ -84,15 +84,15 @@ impl Drop for Turn<'_> {
 
 impl Tiering {
     /// For what somebody waits for or asked for: the limit is not for that.
-    pub(crate) fn turn(&self) -> Turn<'_> {
-        self.turn_for(true)
+    pub(crate) fn lock_mover(&self) -> MoverGuard<'_> {
+        self.lock_mover_for(true)
     }
 
     /// For what migration does of its own accord, unless it was `asked`: all that moves by it is owed, also what moves on
     /// from a tier below, and is paid off in [`Tiering::keep_to_limit`].
-    pub(super) fn turn_for(&self, asked: bool) -> Turn<'_> {
-        let guard = Some(self.turn.lock());
-        Turn {
+    pub(super) fn lock_mover_for(&self, asked: bool) -> MoverGuard<'_> {
+        let guard = Some(self.mover_lock.lock());
+        MoverGuard {
             tiering: self,
             guard,
             before: (!asked).then(|| self.counts().moved_bytes()),
@@ -107,7 +107,7 @@ impl Tiering {
     }
 
     /// Sleeps as long as the limit wants for what is owed, unless migration is paused or ends meanwhile: what is owed then
-    /// is waited for after the next turn.
+    /// is waited for after the next batch.
     pub(super) fn keep_to_limit(&self) {
         loop {
             let speed = self.speed();

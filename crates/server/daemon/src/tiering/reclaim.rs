@@ -64,7 +64,7 @@ impl Tiering {
 
     /// Moves about `blocks` blocks of the coldest data out of NVM. Gives how many moved. `asked`: somebody waits.
     pub(crate) fn move_down(&self, blocks: u64, asked: bool) -> Result<u64> {
-        let _turn = self.turn_for(asked);
+        let _guard = self.lock_mover_for(asked);
         let mut moved = Ok(Some(0));
         // What is coldest may be pinned to where there is no space.
         for _ in 0..TRIES {
@@ -87,7 +87,7 @@ impl Tiering {
             let possible = |t| self.volume.lower_possible(t, None) >= 4 * READY_BLOCKS;
             let can = cleanable || below.is_some_and(possible);
             while self.may_move() && can && self.lacks(tier) {
-                let turn = self.turn_for(false);
+                let guard = self.lock_mover_for(false);
                 if self.erase(tier)? > 0 {
                     continue;
                 }
@@ -97,7 +97,7 @@ impl Tiering {
                     emptied => emptied?,
                 };
                 self.erase(tier)?;
-                drop(turn);
+                drop(guard);
                 self.keep_to_limit();
             }
         }
@@ -108,7 +108,7 @@ impl Tiering {
     /// host's or the flash's again, and who needs space finds it.
     pub(super) fn erase_dead(&self) -> Result<()> {
         self.bad_blocks.forget_dead(&self.volume);
-        let Some(_turn) = self.turn.try_lock() else {
+        let Some(_guard) = self.mover_lock.try_lock() else {
             return Ok(());
         };
         for tier in self.volume.lower_tiers() {
@@ -164,8 +164,8 @@ impl Tiering {
         }
     }
 
-    /// Moves blocks to one tier, where space is freed for them. Gives the blocks moved. The caller has
-    /// the turn.
+    /// Moves blocks to one tier, where space is freed for them. Gives the blocks moved. The caller holds
+    /// the migration lock.
     pub(super) fn move_to(&self, wanted: &[MoveRequest], tier: TierId) -> Result<u64> {
         if tier == TierId::Nvm {
             return self.move_up(wanted);

@@ -594,10 +594,10 @@ fn only_what_nobody_asked_for_is_owed() {
         ..Speed::default()
     });
     let owed = |asked, bytes| {
-        let turn = tiering.turn_for(asked);
+        let guard = tiering.lock_mover_for(asked);
         tiering.counts.down.fetch_add(bytes, Ordering::Relaxed);
         tiering.counts.cleaned.fetch_add(bytes, Ordering::Relaxed);
-        drop(turn);
+        drop(guard);
         tiering.debt.add(0, 1 << 20).as_secs_f64()
     };
     assert_eq!(owed(true, 1 << 20), 0.0);

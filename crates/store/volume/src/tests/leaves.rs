@@ -80,8 +80,8 @@ impl Tiered {
             moves.insert(from, at);
         }
         self.volume.flush_lower(TierId::Ssd).unwrap();
-        self.volume.let_directories_sink().unwrap();
-        self.volume.let_extents_sink().unwrap();
+        self.volume.let_directories_demote().unwrap();
+        self.volume.let_extents_demote().unwrap();
         let mut txn = self.volume.begin();
         let moved = txn.move_leaves(Ino(ino), &moves).unwrap();
         txn.commit().unwrap();

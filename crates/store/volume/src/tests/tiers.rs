@@ -429,8 +429,8 @@ impl Tiered {
     }
 
     /// Moves a block of the inode file to flash, as it was before `between`; whether it did.
-    fn sink(&self, fb: u64, between: impl FnOnce()) -> bool {
-        self.volume.let_inodes_sink().unwrap();
+    fn demote(&self, fb: u64, between: impl FnOnce()) -> bool {
+        self.volume.let_inodes_demote().unwrap();
         let from = self.inode_block(fb).unwrap();
         let mut bytes = [0; BLOCK_BYTES];
         self.volume.view().read_at(from, 0, &mut bytes).unwrap();
@@ -467,7 +467,7 @@ fn inodes_move_down_and_return_when_one_of_them_changes() {
     let t = tiered();
     t.make_empty(16..48);
     t.give(17, 5);
-    assert!(t.sink(1, || ()));
+    assert!(t.demote(1, || ()));
     assert_eq!(t.inode_block(1).unwrap().tier(), Some(TierId::Ssd));
     assert!(t.volume.has_inodes_below());
     assert_eq!(t.volume.lower_space(TierId::Ssd).unwrap().live, 1);
@@ -486,7 +486,7 @@ fn inodes_move_down_and_return_when_one_of_them_changes() {
         [Some(0), Some(5), Some(6)]
     );
     assert_eq!(t.volume.lower_space(TierId::Ssd).unwrap().live, 0);
-    assert!(t.sink(1, || ()));
+    assert!(t.demote(1, || ()));
     for ino in 16..32 {
         t.remove(ino);
     }
@@ -499,11 +499,11 @@ fn inodes_move_down_and_return_when_one_of_them_changes() {
 fn inodes_that_changed_while_they_were_copied_stay() {
     let t = tiered();
     t.make_empty(16..32);
-    assert!(!t.sink(1, || t.give(20, 3)));
+    assert!(!t.demote(1, || t.give(20, 3)));
     assert_eq!(t.inode_block(1).unwrap().tier(), Some(TierId::Nvm));
     assert_eq!(t.uid(20), Some(3));
     // Nor may they change in the transaction that moves them.
-    t.volume.let_inodes_sink().unwrap();
+    t.volume.let_inodes_demote().unwrap();
     let from = t.inode_block(1).unwrap();
     let mut bytes = [0; BLOCK_BYTES];
     t.volume.view().read_at(from, 0, &mut bytes).unwrap();
@@ -524,7 +524,7 @@ fn a_reader_without_devices_learns_where_an_inode_is_stored() {
     t.make_empty(16..32);
     let (blind, _) = View::open(Arc::clone(t.volume.view().map())).unwrap();
     assert!(!blind.superblock().has_inodes_below());
-    t.sink(1, || ());
+    t.demote(1, || ());
     let ino = shale_format::Ino(20);
     let at = t.inode_block(1).unwrap();
     let found = blind.find_inode(ino).unwrap();

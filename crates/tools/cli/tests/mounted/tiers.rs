@@ -104,7 +104,7 @@ fn images_shrink_when_files_go() {
 
 /// What is read again and again below NVM comes back to it; what is read once stays.
 #[test]
-fn what_is_read_often_rises() {
+fn what_is_read_often_is_promoted() {
     if !can_mount() {
         return;
     }

@@ -54,7 +54,7 @@ pub(crate) struct Session {
     client_words: SharedWords,
     pub(crate) log_words: SharedWords,
     pub(crate) nodes: Nodes,
-    pub(crate) turns: AcquireLocks,
+    pub(crate) acquire_locks: AcquireLocks,
     pub(crate) view: View,
 }
 
@@ -68,7 +68,7 @@ impl Session {
             client_words: client.client_page.0.clone(),
             log_words: client.log_fd.words.clone(),
             nodes: Nodes::default(),
-            turns: AcquireLocks::new(),
+            acquire_locks: AcquireLocks::new(),
             view: View(world.shared.clone()),
         })
     }

@@ -66,7 +66,7 @@ impl Stage {
     pub(super) fn names(&mut self, dir: u64, numbers: impl Iterator<Item = u64>, there: bool) {
         let volume = self.daemon.volume().clone();
         let shared = self.daemon.services().clone();
-        let stays = shared.tiering.raise_inode(dir).unwrap();
+        let stays = shared.tiering.promote_inode(dir).unwrap();
         let view = volume.view();
         let mut txn = volume.begin();
         let mut inode = txn.inode(Ino(dir)).unwrap().unwrap();
@@ -94,8 +94,8 @@ impl Stage {
         drop(stays);
     }
 
-    fn sink_dirs(&self) -> u64 {
-        self.daemon.sink_directories().unwrap()
+    fn demote_dirs(&self) -> u64 {
+        self.daemon.demote_directories().unwrap()
     }
 
     pub(super) fn leaves(&self, dir: u64) -> Vec<shale_format::BlockAddr> {
@@ -116,7 +116,7 @@ fn directories_move(s: &mut Stage) {
     for dir in DIRS {
         s.names(dir, 0..60, true);
     }
-    let moved = s.sink_dirs();
+    let moved = s.demote_dirs();
     assert!(moved >= 12, "{moved}");
     assert_eq!(
         s.daemon.status_values().tiers[0].directory_bytes,
@@ -126,12 +126,12 @@ fn directories_move(s: &mut Stage) {
     s.names(32, 60..63, true);
     assert!(!s.is_below(32) && s.is_below(33));
     s.names(33, (0..60).step_by(2), false);
-    assert!(s.sink_dirs() > 0);
+    assert!(s.demote_dirs() > 0);
     for round in 0..6 {
         s.write(17, 0, 60, 100 + round);
         s.daemon.migrate(None).unwrap();
         s.names(34, [100 + u64::from(round)].into_iter(), true);
-        s.sink_dirs();
+        s.demote_dirs();
     }
     let erased = s.daemon.status_values().tiers[0].zones_erased;
     assert!(erased > 0, "no zone was erased");
@@ -146,7 +146,7 @@ fn directories_leave_devices(s: &mut Stage) {
     for dir in DIRS {
         s.names(dir, 0..40, true);
     }
-    assert!(s.sink_dirs() > 0);
+    assert!(s.demote_dirs() > 0);
     s.write(60, 0, 30, 60);
     s.daemon.migrate(None).unwrap();
     let volume = devices_go(s);
@@ -173,13 +173,13 @@ fn a_directory_that_may_change_is_in_nvm_and_stays_there() {
     s.make_dirs();
     s.names(32, 0..40, true);
     s.names(33, 0..40, true);
-    assert!(s.sink_dirs() > 0);
+    assert!(s.demote_dirs() > 0);
     let shared = s.daemon.services().clone();
-    let stays = shared.tiering.raise_inode(32).unwrap();
+    let stays = shared.tiering.promote_inode(32).unwrap();
     assert!(!s.is_below(32) && s.is_below(33));
-    assert_eq!(s.sink_dirs(), 0);
+    assert_eq!(s.demote_dirs(), 0);
     drop(stays);
-    assert!(s.sink_dirs() > 0 && s.is_below(32));
+    assert!(s.demote_dirs() > 0 && s.is_below(32));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn zones_with_leaves_are_emptied_with_one_look() {
     let mut s = stage(dir.path());
     s.make_dirs();
     s.names(32, 0..40, true);
-    let moved = s.sink_dirs();
+    let moved = s.demote_dirs();
     let shared = s.daemon.services().clone();
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let zone = zones.iter().find(|z| z.live == moved).unwrap();
@@ -270,7 +270,7 @@ fn demoted(dir: &Path) -> Stage {
     s.make_dirs();
     s.names(32, 0..60, true);
     s.names(33, 0..60, true);
-    assert!(s.sink_dirs() > 0);
+    assert!(s.demote_dirs() > 0);
     s
 }
 
@@ -281,8 +281,8 @@ fn a_damaged_leaf_below_is_reported() {
     let leaf = s.leaves(32)[1];
     s.memory[0].spoil(byte_of(&s, leaf) + 2000, &[0x55; 8]);
     let shared = s.daemon.services().clone();
-    assert!(shared.tiering.raise_inode(32).is_err());
-    assert!(shared.tiering.raise_inode(33).is_ok());
+    assert!(shared.tiering.promote_inode(32).is_err());
+    assert!(shared.tiering.promote_inode(33).is_ok());
     let named = s.daemon.status_values().bad_blocks;
     assert_eq!(
         (named.len(), named[0].block),
@@ -363,15 +363,15 @@ fn what_came_back_stays_for_a_while() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = demoted(dir.path());
     let shared = s.daemon.services().clone();
-    drop(shared.tiering.raise_inode(32).unwrap());
+    drop(shared.tiering.promote_inode(32).unwrap());
     assert_eq!(
         shared
             .tiering
-            .sink_leaves(Of::Directories, u64::MAX, true)
+            .demote_leaves(Of::Directories, u64::MAX, true)
             .unwrap(),
         0
     );
     assert!(!s.is_below(32));
-    assert!(s.sink_dirs() > 0, "later it goes");
+    assert!(s.demote_dirs() > 0, "later it goes");
     assert!(s.is_below(32));
 }

@@ -47,7 +47,7 @@ impl Stage {
     /// Writes blocks of a file as a digest would under a lease on it.
     fn change(&mut self, ino: u64, at: u64, blocks: u64, byte: u8) {
         let shared = self.daemon.services().clone();
-        let stays = shared.tiering.raise_inode(ino).unwrap();
+        let stays = shared.tiering.promote_inode(ino).unwrap();
         assert_eq!(self.below(ino), 0, "leaves are in NVM");
         self.write(ino, at, blocks, byte);
         drop(stays);
@@ -64,9 +64,9 @@ impl Stage {
     }
 
     /// All data goes down, and then the leaves of extents.
-    fn sink_all(&self) -> u64 {
+    fn demote_all(&self) -> u64 {
         self.daemon.migrate(None).unwrap();
-        self.daemon.sink_extents().unwrap()
+        self.daemon.demote_extents().unwrap()
     }
 }
 
@@ -75,26 +75,26 @@ fn extents_move(s: &mut Stage) {
     for (ino, blocks) in FILES.zip([180, 20, 20]) {
         s.scatter(ino, blocks, ino as u8);
     }
-    let moved = s.sink_all();
+    let moved = s.demote_all();
     assert_eq!(moved, 4, "two of the first file, one of each other");
     assert_eq!(s.daemon.status_values().tiers[0].extent_bytes, moved * 4096);
     assert_eq!(FILES.map(|ino| s.below(ino)).sum::<u64>(), 4);
     s.change(16, 3, 2, 100);
     assert_eq!((s.below(16), s.below(17)), (0, 1));
-    assert_eq!(s.daemon.sink_extents().unwrap(), 0, "it has data in NVM");
-    assert_eq!(s.sink_all(), 2);
+    assert_eq!(s.daemon.demote_extents().unwrap(), 0, "it has data in NVM");
+    assert_eq!(s.demote_all(), 2);
     for round in 0..6 {
         s.write(30, 0, 60, 100 + round);
         s.daemon.migrate(None).unwrap();
         s.change(17, u64::from(round), 1, 110 + round);
-        s.sink_all();
+        s.demote_all();
     }
     let erased = s.daemon.status_values().tiers[0].zones_erased;
     assert!(erased > 0, "no zone was erased");
-    assert!(s.daemon.sink_inodes().unwrap() > 0);
+    assert!(s.daemon.demote_inodes().unwrap() > 0);
     s.change(18, 1, 1, 120);
     let stays = s.daemon.services().clone();
-    let stays = stays.tiering.raise_inode(16).unwrap();
+    let stays = stays.tiering.promote_inode(16).unwrap();
     s.remove(16);
     drop(stays);
     assert_eq!(contents(s.daemon.volume()).unwrap(), s.content);
@@ -106,7 +106,7 @@ fn extents_leave_devices(s: &mut Stage) {
     for (ino, blocks) in FILES.zip([180, 20, 20]) {
         s.scatter(ino, blocks, ino as u8);
     }
-    assert_eq!(s.sink_all(), 4);
+    assert_eq!(s.demote_all(), 4);
     let volume = devices_go(s);
     assert_eq!(FILES.map(|ino| s.below(ino)).sum::<u64>(), 0);
     assert_eq!(contents(&volume).unwrap(), s.content);
@@ -135,15 +135,15 @@ fn extents_that_may_change_are_in_nvm_and_stay_there() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let s = demoted(dir.path());
     let shared = s.daemon.services().clone();
-    let stays = shared.tiering.raise_inode(16).unwrap();
+    let stays = shared.tiering.promote_inode(16).unwrap();
     assert_eq!((s.below(16), s.below(17)), (0, 1));
-    assert_eq!(s.daemon.sink_extents().unwrap(), 0);
+    assert_eq!(s.daemon.demote_extents().unwrap(), 0);
     drop(stays);
-    assert_eq!(s.daemon.sink_extents().unwrap(), 2);
-    drop(shared.tiering.raise_inode(16).unwrap());
+    assert_eq!(s.daemon.demote_extents().unwrap(), 2);
+    drop(shared.tiering.promote_inode(16).unwrap());
     let some = shared
         .tiering
-        .sink_leaves(Of::Files, u64::MAX, true)
+        .demote_leaves(Of::Files, u64::MAX, true)
         .unwrap();
     assert_eq!(some, 0, "what came back stays for a while");
 }
@@ -165,14 +165,14 @@ fn what_is_pinned_or_an_orphan_keeps_its_leaves_and_inodes_go_after_them() {
     txn.put_inode(&orphan).unwrap();
     let done = txn.commit().unwrap();
     s.daemon.services().clients.publish(done.txid);
-    assert_eq!(s.daemon.sink_extents().unwrap(), 1);
+    assert_eq!(s.daemon.demote_extents().unwrap(), 1);
     assert_eq!(FILES.map(|ino| s.below(ino)).collect::<Vec<_>>(), [0, 0, 1]);
     s.scatter(40, 20, 40);
     s.daemon.migrate(None).unwrap();
-    let sink = || s.daemon.sink_inodes().unwrap();
-    assert_eq!(sink(), 0, "its leaf goes first");
-    assert_eq!(s.daemon.sink_extents().unwrap(), 1);
-    assert_eq!(sink(), 1);
+    let demote = || s.daemon.demote_inodes().unwrap();
+    assert_eq!(demote(), 0, "its leaf goes first");
+    assert_eq!(s.daemon.demote_extents().unwrap(), 1);
+    assert_eq!(demote(), 1);
 }
 
 /// Three files whose leaves lie below.
@@ -181,7 +181,7 @@ fn demoted(dir: &Path) -> Stage {
     for (ino, blocks) in FILES.zip([180, 20, 20]) {
         s.scatter(ino, blocks, ino as u8);
     }
-    assert_eq!(s.sink_all(), 4);
+    assert_eq!(s.demote_all(), 4);
     s
 }
 
@@ -218,7 +218,7 @@ fn cleaning_brings_back_what_it_changes_in_bounds() {
     for ino in files.clone() {
         s.scatter(ino, 3, ino as u8);
     }
-    assert_eq!(s.sink_all(), 60);
+    assert_eq!(s.demote_all(), 60);
     let shared = s.daemon.services().clone();
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let mut wanted = Vec::new();
@@ -227,10 +227,10 @@ fn cleaning_brings_back_what_it_changes_in_bounds() {
     }
     wanted.retain(|w| !w.leaf);
     assert_eq!(wanted.iter().map(|w| w.blocks).sum::<u64>(), 180);
-    let turn = shared.tiering.turn();
+    let guard = shared.tiering.lock_mover();
     let batches = shared.tiering.counts().batches;
     let moved = shared.tiering.move_to(&wanted, TierId::Hdd).unwrap();
-    drop(turn);
+    drop(guard);
     assert_eq!(moved, 180);
     // Each leaf counts for two, of 64.
     let batches = shared.tiering.counts().batches - batches;
@@ -253,8 +253,8 @@ fn a_damaged_leaf_of_extents_is_reported_and_the_rest_goes_on() {
     let view = s.daemon.volume().view();
     assert!(view.map_block(&s.file(16), FileBlock(0)).is_err());
     assert!(view.map_block(&s.file(16), FileBlock(358)).is_ok());
-    assert!(shared.tiering.raise_inode(16).is_err());
-    assert!(shared.tiering.raise_inode(17).is_ok());
+    assert!(shared.tiering.promote_inode(16).is_err());
+    assert!(shared.tiering.promote_inode(17).is_ok());
     let named = s.daemon.status_values().bad_blocks;
     assert_eq!((named.len(), named[0].block), (1, bad.index()), "{named:?}");
     let scrubbed = s.daemon.scrub(&mut |_| ControlFlow::Continue(()));
@@ -267,9 +267,9 @@ fn a_damaged_leaf_of_extents_is_reported_and_the_rest_goes_on() {
         wanted.extend(shared.tiering.in_zones(TierId::Ssd, &[zone]).unwrap());
     }
     assert!(shared.tiering.holdings().is_ok());
-    let turn = shared.tiering.turn();
+    let guard = shared.tiering.lock_mover();
     assert!(shared.tiering.move_to(&wanted, TierId::Hdd).unwrap() > 40);
-    drop(turn);
+    drop(guard);
     assert_eq!(leaf(&s, 0), bad);
 }
 

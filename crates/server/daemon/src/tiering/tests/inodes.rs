@@ -49,8 +49,8 @@ impl Stage {
         self.noted();
     }
 
-    pub(super) fn sink(&self) -> u64 {
-        self.daemon.sink_inodes().unwrap()
+    pub(super) fn demote(&self) -> u64 {
+        self.daemon.demote_inodes().unwrap()
     }
 
     fn tier_of(&self, ino: u64) -> Option<TierId> {
@@ -61,8 +61,8 @@ impl Stage {
 /// Inodes go down, change, go again; zones with them are cleaned; their files get data.
 fn inodes_move(s: &mut Stage) {
     s.make_empty(16..80);
-    assert_eq!(s.sink(), 4);
-    assert_eq!(s.sink(), 0);
+    assert_eq!(s.demote(), 4);
+    assert_eq!(s.demote(), 0);
     assert_eq!(s.daemon.status_values().tiers[0].inode_bytes, 4 * 4096);
     assert_eq!(
         [16, 40, 79].map(|ino| s.tier_of(ino)),
@@ -75,19 +75,19 @@ fn inodes_move(s: &mut Stage) {
         s.remove(ino);
     }
     assert_eq!(s.tier_of(50), None);
-    assert_eq!(s.sink(), 2, "both that changed go again");
+    assert_eq!(s.demote(), 2, "both that changed go again");
     s.write(70, 0, 40, 70);
-    assert_eq!(s.sink(), 0, "its file has data in NVM");
+    assert_eq!(s.demote(), 0, "its file has data in NVM");
     s.daemon.migrate(None).unwrap();
-    assert_eq!(s.sink(), 1);
+    assert_eq!(s.demote(), 1);
     for round in 0..6 {
         s.write(17, 0, 60, 100 + round);
         s.daemon.migrate(None).unwrap();
         s.give(40, 5 + round);
-        s.sink();
+        s.demote();
     }
     s.make_empty(80..90);
-    s.sink();
+    s.demote();
     let erased = s.daemon.status_values().tiers[0].zones_erased;
     assert!(erased > 0, "no zone was erased");
     assert_eq!(contents(s.daemon.volume()).unwrap(), s.content);
@@ -97,11 +97,11 @@ fn inodes_move(s: &mut Stage) {
 #[cfg(not(feature = "mutants"))]
 fn inodes_leave_devices(s: &mut Stage) {
     s.make_empty(16..60);
-    assert_eq!(s.sink(), 3);
+    assert_eq!(s.demote(), 3);
     s.write(60, 0, 30, 60);
     s.daemon.migrate(None).unwrap();
     s.give(20, 9);
-    s.sink();
+    s.demote();
     let volume = devices_go(s);
     assert_eq!(s.tier_of(16), Some(TierId::Nvm));
     assert!(!volume.has_inodes_below());
@@ -126,7 +126,7 @@ fn zones_with_inodes_are_emptied_with_one_look() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut s = stage(dir.path());
     s.make_empty(16..80);
-    assert_eq!(s.sink(), 4);
+    assert_eq!(s.demote(), 4);
     let shared = s.daemon.services().clone();
     let zones = s.daemon.volume().lower_zones(TierId::Ssd);
     let zone = zones.iter().find(|z| z.live == 4).unwrap();
@@ -144,15 +144,15 @@ fn an_inode_that_may_change_is_in_nvm_and_stays_there() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut s = stage(dir.path());
     s.make_empty(16..48);
-    assert_eq!(s.sink(), 2);
+    assert_eq!(s.demote(), 2);
     let shared = s.daemon.services().clone();
-    let stays = shared.tiering.raise_inode(20).unwrap();
+    let stays = shared.tiering.promote_inode(20).unwrap();
     assert_eq!(s.tier_of(20), Some(TierId::Nvm));
     assert_eq!(s.tier_of(40), Some(TierId::Ssd));
-    assert_eq!(s.sink(), 0);
+    assert_eq!(s.demote(), 0);
     drop(stays);
     s.give(21, 1);
-    assert_eq!(s.sink(), 1);
+    assert_eq!(s.demote(), 1);
     assert_eq!(s.tier_of(20), Some(TierId::Ssd));
 }
 
@@ -161,7 +161,7 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut s = stage(dir.path());
     s.make_empty(16..48);
-    assert_eq!(s.sink(), 2);
+    assert_eq!(s.demote(), 2);
     let volume = s.daemon.volume().clone();
     let view = volume.view();
     let file = view.root().unwrap().inode_file;
@@ -173,7 +173,7 @@ fn a_damaged_block_below_is_an_error_for_its_inodes_only() {
     s.memory[0].spoil(byte, &[0x55; BLOCK_BYTES]);
     assert!(view.inode(Ino(20)).is_err());
     assert_eq!(view.inode(Ino(40)).unwrap().unwrap().ino, 40);
-    assert!(s.daemon.services().tiering.raise_inode(20).is_err());
+    assert!(s.daemon.services().tiering.promote_inode(20).is_err());
     let named = s.daemon.status_values().bad_blocks;
     assert_eq!(named.len(), 1, "{named:?}");
     // Others are cleaned and listed all the same.

@@ -27,11 +27,11 @@ fn at_rest() -> Rest {
     s.make_empty(16..80);
     s.write(70, 0, 40, 70);
     s.daemon.migrate(None).unwrap();
-    let stays = s.daemon.services().tiering.raise_inode(40).unwrap();
-    assert_eq!(s.sink(), 3);
+    let stays = s.daemon.services().tiering.promote_inode(40).unwrap();
+    assert_eq!(s.demote(), 3);
     drop(stays);
     s.give(41, 5);
-    assert_eq!(s.sink(), 1);
+    assert_eq!(s.demote(), 1);
     let view = s.daemon.volume().view();
     let file = view.root().unwrap().inode_file;
     let Mapping::Data { addr, .. } = view.map_block(&file, FileBlock(1)).unwrap() else {
