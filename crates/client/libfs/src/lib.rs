@@ -30,7 +30,7 @@ pub use client::session::{Session, SessionMaps, SessionOptions};
 pub use client::throttle::Waits;
 pub use errno::{BY_KERNEL, ELSEWHERE, Errno, Result};
 pub use inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
-pub use inodes::inode_handle::Found;
+pub use inodes::inode_handle::InodeHandle;
 pub use io::direct::{DirectMap, Piece};
 pub use io::handle::{File, SEEK_CUR, SEEK_END, SEEK_SET};
 pub use io::truncate_fallocate::{SEEK_DATA, SEEK_HOLE};

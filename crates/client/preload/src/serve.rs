@@ -53,7 +53,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
         return PANICKED;
     }
     if !thread.vfork.load(Ordering::Relaxed).is_null() && vfork::is_child(thread) {
-        return guarded_raw(thread, || {
+        return with_signals_blocked_raw(thread, || {
             failure::caught(|| vfork::call_of_child(thread, number, args))
         });
     }
@@ -88,7 +88,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
             if !thread.is_prepared() && (number == nr::MMAP || is_ours(number, args)) {
                 thread.prepare();
             }
-            guarded(thread, || {
+            with_signals_blocked(thread, || {
                 let result = dispatch(thread, number, args);
                 if thread.leaves.load(Ordering::Relaxed) != 0 {
                     route::leave(thread);
@@ -104,7 +104,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
 fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
     if thread.is_prepared() && thread.tid.load(Ordering::Relaxed) != 0 {
         let mut done = false;
-        guarded_raw(thread, || {
+        with_signals_blocked_raw(thread, || {
             done = names::opened_quickly(fd, number, args);
             0
         });
@@ -113,7 +113,7 @@ fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
         }
     }
     let mut place = None;
-    let looked = guarded(thread, || {
+    let looked = with_signals_blocked(thread, || {
         place = names::opened(fd, number, args);
         0
     });
@@ -121,7 +121,7 @@ fn opened(thread: &Thread, fd: i32, number: u32, args: &Args) -> i64 {
         None => looked,
         Some(place) => {
             thread.prepare();
-            guarded(thread, || names::enter(fd, place))
+            with_signals_blocked(thread, || names::enter(fd, place))
         }
     }
 }
@@ -167,7 +167,7 @@ fn is_ours(number: u32, args: &Args) -> bool {
 fn shares_ours(thread: &Thread, args: &Args) -> bool {
     let mut ours = false;
     if mapping::is_shared(args) {
-        guarded(thread, || {
+        with_signals_blocked(thread, || {
             ours = mapping::file_of(args[4] as i32).is_some();
             0
         });
@@ -242,8 +242,8 @@ fn own(number: u32) -> i64 {
 /// Runs `f` with the thread marked inside and busy, on a stack of the library's. After a panic:
 /// [`PANICKED`].
 #[inline]
-pub fn guarded(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
-    guarded_raw(thread, || {
+pub fn with_signals_blocked(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
+    with_signals_blocked_raw(thread, || {
         thread.begin();
         protect::open();
         // By reference, as all on this way: what is moved is loaded before it is stored.
@@ -260,7 +260,7 @@ pub fn guarded(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
 
 /// Runs `f` with the thread marked inside only.
 #[inline]
-pub fn guarded_raw(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
+pub fn with_signals_blocked_raw(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
     thread.inside.store(1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     let result = f();

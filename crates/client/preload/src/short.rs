@@ -10,7 +10,7 @@ use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
 use crate::hook::trampolines::PASS;
 use crate::report;
-use crate::serve::guarded_raw;
+use crate::serve::with_signals_blocked_raw;
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
 
@@ -74,7 +74,7 @@ fn at_offset(
         return None;
     }
     let mut result = None;
-    guarded_raw(thread, || {
+    with_signals_blocked_raw(thread, || {
         let held = d.lock(tid);
         if d.is_young() && table::get(fd) == Entry::File(index) {
             report::passed(number, STAYS);

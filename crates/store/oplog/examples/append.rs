@@ -47,7 +47,7 @@ fn scan(writer: &Writer, bytes: usize) {
     let from = writer.published().pos();
     while writer.used() < 0.75 {
         let mut part = encode::write(Ino(20), 0, &data);
-        let mut permit = writer.admit(part.bytes(), |_| unreachable!("a quarter is free"));
+        let mut permit = writer.reserve(part.bytes(), |_| unreachable!("a quarter is free"));
         writer.append(&mut permit, &mut part);
     }
     let (mut scans, mut copies, mut chunk) = (Vec::new(), Vec::new(), vec![0; 16 << 10]);
@@ -135,7 +135,7 @@ fn compare(writer: &Writer, bare: &Map, bytes: usize) -> (f64, f64) {
         let begin = Instant::now();
         for n in 0..count {
             let mut part = encode::write(Ino(20), (n * bytes) as u64, &data);
-            let mut permit = writer.admit(part.bytes(), |_| unreachable!("tail follows"));
+            let mut permit = writer.reserve(part.bytes(), |_| unreachable!("tail follows"));
             writer.append(&mut permit, &mut part);
         }
         appends.push(begin.elapsed().as_nanos() as f64 / count as f64);

@@ -27,7 +27,7 @@
 use crate::encode::Part;
 use crate::error::OplogError;
 use crate::log::Log;
-use crate::ring::{Claim, LogReservation, ParkedPermit, Reservation, Ring};
+use crate::ring::{Allocation, LogRange, LogReservation, ParkedPermit, Ring};
 use crate::write_record;
 use parking_lot::Mutex;
 use shale_format::LogPos;
@@ -154,8 +154,8 @@ impl Writer {
     /// # Panics
     /// If `bytes` is above [`Self::permit_bytes_max`].
     #[inline]
-    pub fn try_admit(&self, bytes: u64) -> Option<LogReservation<'_>> {
-        self.ring.try_admit(bytes)
+    pub fn try_reserve(&self, bytes: u64) -> Option<LogReservation<'_>> {
+        self.ring.try_reserve(bytes)
     }
 
     /// Takes a permit up again that was put aside by [`LogReservation::keep`], once.
@@ -164,12 +164,12 @@ impl Writer {
         self.ring.resume(kept)
     }
 
-    /// As [`Self::try_admit`]; while there is no space it calls `make_space` again and
+    /// As [`Self::try_reserve`]; while there is no space it calls `make_space` again and
     /// again, which collects (see [`Self::set_tail`]), asks for a digest, and sleeps
     /// in [`Self::wait_for_space`] or in the answer.
-    pub fn admit(&self, bytes: u64, mut make_space: impl FnMut(u64)) -> LogReservation<'_> {
+    pub fn reserve(&self, bytes: u64, mut make_space: impl FnMut(u64)) -> LogReservation<'_> {
         loop {
-            if let Some(permit) = self.try_admit(bytes) {
+            if let Some(permit) = self.try_reserve(bytes) {
                 return permit;
             }
             make_space(bytes);
@@ -211,7 +211,7 @@ impl Writer {
 
     /// The mistake that makes `published` more than `hardened`.
     #[cold]
-    fn publish_unfenced(&self, claim: Claim) -> Appended {
+    fn publish_unfenced(&self, claim: LogRange) -> Appended {
         let appended = self.publish(claim);
         mutants::between();
         appended
@@ -244,16 +244,16 @@ impl Writer {
 
     /// Claims the next bytes of the ring, behind a pad where they would meet its end.
     #[inline]
-    fn claim(&self, permit: &mut LogReservation<'_>, bytes: u64) -> Claim {
-        let Reservation { pads, claim } = self.ring.reserve(permit, bytes);
-        if let Some((waste, middle)) = pads {
+    fn claim(&self, permit: &mut LogReservation<'_>, bytes: u64) -> LogRange {
+        let Allocation { padding, claim } = self.ring.allocate(permit, bytes);
+        if let Some((waste, middle)) = padding {
             self.pad(waste, middle);
         }
         claim
     }
 
     #[cold]
-    fn pad(&self, waste: Claim, middle: u64) {
+    fn pad(&self, waste: LogRange, middle: u64) {
         write_record::pad(&self.log, waste.start, middle);
         write_record::pad(&self.log, middle, waste.end);
         if !mutants::is_on("pad-fence") {
@@ -264,7 +264,7 @@ impl Writer {
     }
 
     #[inline]
-    fn publish(&self, claim: Claim) -> Appended {
+    fn publish(&self, claim: LogRange) -> Appended {
         failpoints::reach("append-filled");
         self.ring
             .publish(claim, |published| self.announce(published));

@@ -39,7 +39,7 @@ struct Line<T>(T);
 
 /// A range of positions: `start` included, `end` not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct LogRange {
     /// First position.
     pub start: u64,
     /// One past the last position.
@@ -49,11 +49,11 @@ pub struct Claim {
 /// What [`Ring::reserve`] gave: positions that the caller fills and publishes, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an unpublished claim stops every later call"]
-pub struct Reservation {
+pub struct Allocation {
     /// A claim that met the ring's end, which is at `.1`: a pad before and one behind it.
-    pub pads: Option<(Claim, u64)>,
+    pub padding: Option<(LogRange, u64)>,
     /// The claim for the records.
-    pub claim: Claim,
+    pub claim: LogRange,
 }
 
 /// Threads that sleep until a condition on the ring's words holds.
@@ -249,7 +249,7 @@ impl Ring {
     }
 
     /// Takes the right to append `bytes` bytes of records, if there is space.
-    pub fn try_admit(&self, bytes: u64) -> Option<LogReservation<'_>> {
+    pub fn try_reserve(&self, bytes: u64) -> Option<LogReservation<'_>> {
         assert!(
             bytes <= self.permit_bytes_max(),
             "a permit for {bytes} bytes is above the limit of {}",
@@ -299,7 +299,7 @@ impl Ring {
     }
 
     /// Claims the next `bytes` positions, by one atomic add. Never waits.
-    pub fn reserve(&self, permit: &mut LogReservation<'_>, bytes: u64) -> Reservation {
+    pub fn allocate(&self, permit: &mut LogReservation<'_>, bytes: u64) -> Allocation {
         assert!(
             std::ptr::eq(permit.ring, self) && bytes <= permit.left,
             "{bytes} bytes are not covered by the permit"
@@ -309,16 +309,19 @@ impl Ring {
         let end_of_ring = claim.start - in_ring(self.bytes, claim.start) + self.bytes;
         if claim.end <= end_of_ring || mutants::is_on("ring-wrap") && claim.end <= end_of_ring + 64
         {
-            return Reservation { pads: None, claim };
+            return Allocation {
+                padding: None,
+                claim,
+            };
         }
         mutants::between();
-        Reservation {
-            pads: Some((claim, end_of_ring)),
+        Allocation {
+            padding: Some((claim, end_of_ring)),
             claim: self.claim(permit, bytes),
         }
     }
 
-    fn claim(&self, permit: &mut LogReservation<'_>, bytes: u64) -> Claim {
+    fn claim(&self, permit: &mut LogReservation<'_>, bytes: u64) -> LogRange {
         permit.held -= bytes;
         let start = self.reserved.0.fetch_add(bytes, Ordering::SeqCst);
         let end = start + bytes;
@@ -327,13 +330,13 @@ impl Ring {
             "a claim up to {end} would overwrite what is kept from {} on",
             self.tail()
         );
-        Claim { start, end }
+        LogRange { start, end }
     }
 
     /// Publishes a claim that is complete and durable: waits until every earlier claim
     /// is, calls `announce` with the new published position (calls of `announce` never
     /// overlap and come in order), and lets the next one go on.
-    pub fn publish(&self, claim: Claim, announce: impl FnOnce(u64)) {
+    pub fn publish(&self, claim: LogRange, announce: impl FnOnce(u64)) {
         self.wait_turn(claim);
         self.advance(claim, announce);
     }
@@ -350,7 +353,7 @@ impl Ring {
     /// # Panics
     /// If the thread of an earlier one has panicked.
     #[inline]
-    pub fn wait_turn(&self, claim: Claim) {
+    pub fn wait_turn(&self, claim: LogRange) {
         let mine = self.published.0.load(Ordering::SeqCst) == claim.start;
         if !mine && !mutants::is_on("publish-over-gap") {
             self.wait_longer(claim);
@@ -358,7 +361,7 @@ impl Ring {
     }
 
     #[cold]
-    fn wait_longer(&self, claim: Claim) {
+    fn wait_longer(&self, claim: LogRange) {
         let mine = || self.published.0.load(Ordering::SeqCst) == claim.start;
         let abandoned = || self.abandoned.load(Ordering::SeqCst) != 0;
         for _ in 0..SPINS {
@@ -381,7 +384,7 @@ impl Ring {
     }
 
     /// Second half of [`Self::publish`]; only for the thread that is next in order.
-    pub fn advance(&self, claim: Claim, announce: impl FnOnce(u64)) {
+    pub fn advance(&self, claim: LogRange, announce: impl FnOnce(u64)) {
         let mut end = claim.end;
         if mutants::is_on("publish-over-gap") {
             end = end.max(self.published());

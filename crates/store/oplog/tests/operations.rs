@@ -71,7 +71,7 @@ fn bytes(of: &[u8]) -> Box<[u8]> {
 /// Appends, scans, decodes.
 fn through_the_log(writer: &Writer, mut part: Part<'_>) -> Result<Op, OplogError> {
     let from = writer.published().pos();
-    let mut permit = writer.admit(part.bytes(), |_| panic!("the ring is large enough"));
+    let mut permit = writer.reserve(part.bytes(), |_| panic!("the ring is large enough"));
     let appended = writer.append(&mut permit, &mut part);
     assert_eq!(appended.pos, from);
     let (records, head) = scan(writer.log(), from);
@@ -351,7 +351,7 @@ fn recent_requests_say_what_they_did() {
     let w = new_writer(RING_BYTES);
     let append = |request: u64, mut part: Part<'_>| {
         part.header.request = request;
-        let mut permit = w.admit(part.bytes(), |_| panic!("space"));
+        let mut permit = w.reserve(part.bytes(), |_| panic!("space"));
         w.append(&mut permit, &mut part).pos
     };
     let made = append(8, encode::create(DIR, INO, create_body(), b"n", b""));
@@ -383,7 +383,7 @@ fn costs_stay_within_the_budget() {
     let cost = |len: usize| {
         let data = vec![1; len];
         let mut part = encode::write(INO, 0, &data);
-        let mut permit = w.admit(part.bytes(), |_| panic!("space"));
+        let mut permit = w.reserve(part.bytes(), |_| panic!("space"));
         let before = map.counts();
         w.append(&mut permit, &mut part);
         let spent = (map.counts() - before).total();

@@ -55,7 +55,7 @@ fn workload(
             .map(|data| encode::write(Ino(100 + n), 0, data))
             .collect();
         let bytes = parts.iter().map(Part::bytes).sum();
-        let mut permit = w.admit(bytes, |_| panic!("keeps too much"));
+        let mut permit = w.reserve(bytes, |_| panic!("keeps too much"));
         let appended = w.append_chain(&mut permit, &mut parts);
         drop(permit);
         calls.push(Call {
@@ -158,7 +158,7 @@ fn every_prefix_of_the_bytes_holds_a_prefix_of_the_records() {
     for len in [1, 200, 64, 63, 5] {
         let data = random.bytes(len);
         let mut part = encode::write(Ino(30), 0, &data);
-        let mut permit = w.admit(part.bytes(), |_| panic!("space"));
+        let mut permit = w.reserve(part.bytes(), |_| panic!("space"));
         let at = w.append(&mut permit, &mut part).pos;
         ends.push(RING_AT + at.0 as usize + 64 + len);
     }
@@ -193,7 +193,7 @@ fn a_stolen_block_is_covered_by_its_record() {
         end: BLOCK_BYTES as u64,
     };
     let mut part = encode::steal(Ino(30), 0, body);
-    let mut permit = w.admit(part.bytes(), |_| panic!("space"));
+    let mut permit = w.reserve(part.bytes(), |_| panic!("space"));
     volume.copy_nt(2 * BLOCK_BYTES, &data);
     w.append(&mut permit, &mut part);
     let fences = volume.counts().total().fences + map.counts().total().fences;

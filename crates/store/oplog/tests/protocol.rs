@@ -32,7 +32,7 @@ mod sync {
     }
 }
 
-use ring::{Claim, Ring};
+use ring::{LogRange, Ring};
 use shuttle::sync::{Arc, Mutex, MutexGuard};
 use shuttle::thread;
 
@@ -75,7 +75,7 @@ impl Model {
         }
     }
 
-    fn own(&self, claim: Claim) {
+    fn own(&self, claim: LogRange) {
         let mut bytes = locked(&self.bytes);
         for pos in claim.start..claim.end {
             let byte = &mut bytes[(pos % RING_BYTES) as usize];
@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    fn fill(&self, claim: Claim) {
+    fn fill(&self, claim: LogRange) {
         for pos in claim.start..claim.end {
             let mut bytes = locked(&self.bytes);
             let byte = bytes[(pos % RING_BYTES) as usize].as_mut().unwrap();
@@ -93,7 +93,7 @@ impl Model {
         }
     }
 
-    fn publish(&self, claim: Claim) {
+    fn publish(&self, claim: LogRange) {
         let announce = |published| {
             let before = std::mem::replace(&mut *locked(&self.announced), published);
             assert_eq!(before, claim.start, "not in order: announced");
@@ -114,20 +114,20 @@ impl Model {
 
     fn append(&self, bytes: u64) {
         let mut permit = loop {
-            match self.ring.try_admit(bytes) {
+            match self.ring.try_reserve(bytes) {
                 Some(permit) => break permit,
                 None => self.ring.wait_for_space(bytes, None),
             };
         };
-        let reservation = self.ring.reserve(&mut permit, bytes);
-        if let Some((waste, middle)) = reservation.pads {
+        let allocation = self.ring.allocate(&mut permit, bytes);
+        if let Some((waste, middle)) = allocation.padding {
             assert!(waste.start < middle && middle < waste.end && middle % RING_BYTES == 0);
             *locked(&self.padded) += waste.end - waste.start;
             self.own(waste);
             self.fill(waste);
             self.publish(waste);
         }
-        let claim = reservation.claim;
+        let claim = allocation.claim;
         assert_eq!(claim.end - claim.start, bytes);
         assert!(
             claim.start / RING_BYTES == (claim.end - 1) / RING_BYTES,

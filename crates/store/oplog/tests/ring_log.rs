@@ -19,7 +19,7 @@ const RING_BYTES: u64 = 16 << 10;
 
 fn append(w: &Writer, ino: u64, data: &[u8]) -> Appended {
     let mut part = encode::write(Ino(ino), 0, data);
-    let mut permit = w.admit(part.bytes(), |_| panic!("no space"));
+    let mut permit = w.reserve(part.bytes(), |_| panic!("no space"));
     w.append(&mut permit, &mut part)
 }
 
@@ -54,7 +54,7 @@ fn odd_sizes_wrap_and_nothing_straddles() {
 fn a_full_ring_refuses_until_the_tail_rises() {
     let w = new_writer(RING_BYTES);
     let mut ends = Vec::new();
-    while let Some(mut permit) = w.try_admit(192) {
+    while let Some(mut permit) = w.try_reserve(192) {
         let mut part = encode::write(Ino(20), 0, &[5; 128]);
         ends.push(w.append(&mut permit, &mut part).end);
     }
@@ -63,7 +63,7 @@ fn a_full_ring_refuses_until_the_tail_rises() {
     assert_eq!(scan(w.log(), LogPos(0)).0.len(), ends.len());
 
     let mut asked = 0;
-    let permit = w.admit(192, |bytes| {
+    let permit = w.reserve(192, |bytes| {
         assert_eq!(bytes, 192);
         w.set_tail(ends[asked]);
         asked += 1;
@@ -78,11 +78,11 @@ fn a_full_ring_refuses_until_the_tail_rises() {
 fn unused_permits_go_back() {
     let w = new_writer(RING_BYTES);
     let most = w.permit_bytes_max();
-    let first = w.try_admit(most).unwrap();
-    let second = w.try_admit(most).unwrap();
-    assert!(w.try_admit(64).is_none());
+    let first = w.try_reserve(most).unwrap();
+    let second = w.try_reserve(most).unwrap();
+    assert!(w.try_reserve(64).is_none());
     drop(first);
-    assert!(w.try_admit(most).is_some());
+    assert!(w.try_reserve(most).is_some());
     drop(second);
     append(&w, 20, b"x");
     assert_eq!(scan(w.log(), LogPos(0)).0.len(), 1);
@@ -92,7 +92,7 @@ fn unused_permits_go_back() {
 #[should_panic(expected = "not covered by the permit")]
 fn more_than_the_permit_is_a_mistake() {
     let w = new_writer(RING_BYTES);
-    let mut permit = w.try_admit(64).unwrap();
+    let mut permit = w.try_reserve(64).unwrap();
     w.append(&mut permit, &mut encode::write(Ino(20), 0, b"x"));
 }
 
@@ -176,7 +176,7 @@ fn chains_are_whole_or_absent() {
         encode::truncate(Ino(21), 3),
     ];
     let bytes = parts.iter().map(Part::bytes).sum();
-    let mut permit = w.admit(bytes, |_| panic!("space"));
+    let mut permit = w.reserve(bytes, |_| panic!("space"));
     let chain = w.append_chain(&mut permit, &mut parts);
     assert_eq!(permit.left(), 0);
     let flags: Vec<_> = parts.iter().map(|p| p.header.flags).collect();
@@ -208,7 +208,7 @@ fn stolen_blocks_that_did_not_survive_end_the_log() {
         encode::steal(Ino(20), 0, body(0)).flags(flag::FENCED),
         encode::steal(Ino(20), 0, body(2)),
     ] {
-        let mut permit = w.admit(part.bytes(), |_| panic!("space"));
+        let mut permit = w.reserve(part.bytes(), |_| panic!("space"));
         last = w.append(&mut permit, &mut part).pos;
     }
     let mut asked = Vec::new();
@@ -391,7 +391,7 @@ fn appender(w: &Writer, clock: &AtomicU64, thread: u64, count: u64) -> Vec<((u64
         let mut parts = vec![encode::write(ino, n, &data); records];
         let bytes = parts.iter().map(Part::bytes).sum();
         let mut waits = 0;
-        let mut permit = w.admit(bytes, |bytes| {
+        let mut permit = w.reserve(bytes, |bytes| {
             waits += 1;
             assert!(waits < 1000, "the digest has stopped");
             w.wait_for_space(bytes, Some(Duration::from_millis(5)));

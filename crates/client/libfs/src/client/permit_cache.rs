@@ -59,7 +59,7 @@ impl Permits {
     #[inline(always)]
     pub(crate) fn take(&self, log: &Writer, thread: usize, bytes: u64) -> Option<ParkedPermit> {
         let Some(place) = self.places.get(thread) else {
-            return log.try_admit(bytes).map(LogReservation::keep);
+            return log.try_reserve(bytes).map(LogReservation::keep);
         };
         // The place is empty while its permit is in use: a signal handler's call gets its own.
         let kept = place.take();
@@ -75,8 +75,8 @@ impl Permits {
     fn more(&self, log: &Writer, place: &Place, left: ParkedPermit, bytes: u64) -> bool {
         drop(log.resume(left));
         self.present.look_ahead(log.reserved().0);
-        let ahead = log.try_admit(bytes.max(AHEAD_BYTES));
-        match ahead.or_else(|| log.try_admit(bytes)) {
+        let ahead = log.try_reserve(bytes.max(AHEAD_BYTES));
+        match ahead.or_else(|| log.try_reserve(bytes)) {
             Some(permit) => {
                 place.put(permit.keep());
                 true

@@ -45,7 +45,7 @@ impl RetryPolicy {
 
     /// Whether to look once more what leads to an inode that does not exist: a name may
     /// lead elsewhere by now, or to a new inode that has the number.
-    pub(crate) fn looks_again(&mut self, ino: u64) -> bool {
+    pub(crate) fn may_retry_missing(&mut self, ino: u64) -> bool {
         self.missing = match self.missing {
             (known, times) if known == ino => (ino, times + 1),
             _ => (ino, 1),
@@ -56,7 +56,7 @@ impl RetryPolicy {
     /// Something has changed since it was looked up. Where that is so for [`AGAIN_MAX`] nobody
     /// changes it: what a name leads to is not what the name says. `damaged`: that was seen before,
     /// so that nobody waits for it.
-    pub(crate) fn once_more(&mut self, damaged: &AtomicBool) -> Result<()> {
+    pub(crate) fn retry_changed(&mut self, damaged: &AtomicBool) -> Result<()> {
         self.again += 1;
         if self.again <= AT_ONCE {
             std::thread::yield_now();
@@ -82,7 +82,7 @@ mod tests {
     /// A call that gives up.
     fn give_up(damaged: &AtomicBool) -> RetryPolicy {
         let mut search = RetryPolicy::default();
-        while search.once_more(damaged).is_ok() {}
+        while search.retry_changed(damaged).is_ok() {}
         search
     }
 
@@ -100,9 +100,9 @@ mod tests {
     fn a_lookup_of_a_missing_inode_ends() {
         let mut search = RetryPolicy::default();
         for ino in [5, 6, 5, 6, 5, 6, 5, 6, 5] {
-            assert!(search.looks_again(ino), "another one each time");
+            assert!(search.may_retry_missing(ino), "another one each time");
         }
-        let asked = (1..100).find(|_| !search.looks_again(5));
+        let asked = (1..100).find(|_| !search.may_retry_missing(5));
         assert_eq!(asked, Some(MISSING_MAX - 1));
     }
 }

@@ -70,7 +70,7 @@ pub struct Session {
     reclaimed: AtomicU64,
     notified: AtomicU64,
     pub(crate) pauses: Pauses,
-    /// A name was seen that does not lead to what it says ([`RetryPolicy::once_more`]).
+    /// A name was seen that does not lead to what it says ([`RetryPolicy::retry_changed`]).
     damaged: AtomicBool,
     pub(crate) options: SessionOptions,
     /// Whether the records of every call are hardened when it returns.
@@ -284,7 +284,7 @@ impl Session {
         let admitted = |bytes| {
             Ok(match bytes {
                 0 => None,
-                bytes => Some(self.log.resume(self.admit(thread, bytes)?)),
+                bytes => Some(self.log.resume(self.reserve_log(thread, bytes)?)),
             })
         };
         let permit = admitted(need.log)?;
@@ -332,7 +332,7 @@ impl Session {
             Stop::Errno(e) => Err(e),
             // Resolved where the call's space in the log can be given back.
             Stop::Rights(..) | Stop::Log(_) => Err(Errno::IO),
-            Stop::Again => search.once_more(&self.damaged),
+            Stop::Again => search.retry_changed(&self.damaged),
             Stop::Lease(ino, mode) => self.get_lease(ino, mode, search),
             Stop::Grow(ino) => self
                 .acquire(ino, LeaseMode::Exclusive, LeaseRequestMode::GrowOrDefer)
@@ -353,7 +353,7 @@ impl Session {
 
     /// Space in the log for `bytes`, waiting for digest while the log is full. To be resumed.
     #[inline(always)]
-    fn admit(&self, thread: usize, bytes: u64) -> Result<ParkedPermit> {
+    fn reserve_log(&self, thread: usize, bytes: u64) -> Result<ParkedPermit> {
         self.may_append()?;
         self.reclaim();
         let published = self.log.published().pos().0;
@@ -367,12 +367,12 @@ impl Session {
         }
         match self.permits.take(&self.log, thread, bytes) {
             Some(kept) => Ok(kept),
-            None => Ok(self.admit_later(bytes)?.keep()),
+            None => Ok(self.reserve_log_slow(bytes)?.keep()),
         }
     }
 
     #[cold]
-    fn admit_later(&self, bytes: u64) -> Result<LogReservation<'_>> {
+    fn reserve_log_slow(&self, bytes: u64) -> Result<LogReservation<'_>> {
         self.count_stop();
         loop {
             // As little as helps: the answer comes when the chunk is digested in which that is.
@@ -381,7 +381,7 @@ impl Session {
                 upto: upto.min(self.log.published().pos().0),
             })?;
             self.reclaim();
-            if let Some(permit) = self.log.try_admit(bytes) {
+            if let Some(permit) = self.log.try_reserve(bytes) {
                 return Ok(permit);
             }
             self.still_served().map_err(final_errno)?;
@@ -445,7 +445,7 @@ impl Session {
             LeaseRequestMode::Revoke
         };
         match self.acquire(ino, mode, insist) {
-            Err(Errno::NOENT) if search.looks_again(ino) => Ok(()),
+            Err(Errno::NOENT) if search.may_retry_missing(ino) => Ok(()),
             other => other.map(|_| ()),
         }
     }

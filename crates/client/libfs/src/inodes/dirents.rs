@@ -11,7 +11,7 @@ use shale_format::limits::NAME_BYTES_MAX;
 
 /// An entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundDirent {
     /// Its place in the directory.
     pub key: DirKey,
     /// The inode it names.
@@ -25,7 +25,7 @@ pub(crate) const KIND_DIR: u8 = 4;
 /// `d_type` of a symbolic link.
 pub(crate) const KIND_SYMLINK: u8 = 10;
 
-impl Found {
+impl FoundDirent {
     pub(crate) fn is_dir(&self) -> bool {
         self.kind == KIND_DIR
     }
@@ -35,7 +35,7 @@ impl Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// The name is there.
-    Taken(Found),
+    Taken(FoundDirent),
     /// It is not; an entry for it would get this key.
     Vacant(DirKey),
 }
@@ -45,11 +45,11 @@ pub(crate) fn find(
     session: &Session,
     dir: &NodeState,
     name: &[u8],
-) -> std::result::Result<Option<Found>, Stop> {
+) -> std::result::Result<Option<FoundDirent>, Stop> {
     let view = &session.view;
     for (key, change) in dir.dir.group(view.key_group(name)) {
         if let Some(e) = change.entry.as_ref().filter(|e| *e.name == *name) {
-            return Ok(Some(Found {
+            return Ok(Some(FoundDirent {
                 key,
                 ino: e.ino,
                 kind: e.kind,
@@ -63,7 +63,7 @@ pub(crate) fn find(
     let old = view
         .lookup(&dir.inode, name)?
         .filter(|d| dir.dir.get(d.key).is_none());
-    Ok(old.map(|d| Found {
+    Ok(old.map(|d| FoundDirent {
         key: d.key,
         ino: d.ino.0,
         kind: d.kind,
@@ -83,7 +83,7 @@ pub(crate) fn slot(
     for (key, change) in dir.dir.group(group) {
         if let Some(e) = &change.entry {
             if *e.name == *name {
-                return Ok(Slot::Taken(Found {
+                return Ok(Slot::Taken(FoundDirent {
                     key,
                     ino: e.ino,
                     kind: e.kind,
@@ -96,7 +96,7 @@ pub(crate) fn slot(
         for d in view.collisions(&dir.inode, group)? {
             if dir.dir.get(d.key).is_none() {
                 if d.name == name {
-                    return Ok(Slot::Taken(Found {
+                    return Ok(Slot::Taken(FoundDirent {
                         key: d.key,
                         ino: d.ino.0,
                         kind: d.kind,

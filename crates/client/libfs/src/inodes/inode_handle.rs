@@ -14,14 +14,14 @@ use std::sync::Arc;
 /// It belongs to the session that it is used with first. It keeps no inode alive: should the
 /// number come to be another inode's, the next call is about that one, as with the number.
 #[derive(Default)]
-pub struct Found {
+pub struct InodeHandle {
     ino: u64,
     node: Option<Arc<Node>>,
     /// Where the last read ended.
     next: u64,
 }
 
-impl Found {
+impl InodeHandle {
     /// Inode `ino`, not looked up yet.
     pub fn new(ino: u64) -> Self {
         Self {
@@ -58,27 +58,27 @@ impl Session {
     pub fn read_found(
         &self,
         caller: &Caller,
-        found: &mut Found,
+        found: &mut InodeHandle,
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
-        let (ino, goes_on) = (found.ino, found.next == offset);
+        let (ino, sequential) = (found.ino, found.next == offset);
         let node = found.node(self);
-        let n = self.read_known(caller, ino, node, goes_on, offset, into)?;
+        let n = self.read_known(caller, ino, node, sequential, offset, into)?;
         found.next = offset + n as u64;
         Ok(n)
     }
 
     /// As [`Session::write_at`]; `at` is where to begin, then where the write ended.
-    pub fn write_found(
+    pub fn write_handle(
         &self,
         caller: &Caller,
-        found: &mut Found,
+        found: &mut InodeHandle,
         at: &mut u64,
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
         let ino = found.ino;
-        self.write_known(caller, ino, found.node(self), at, data, flags)
+        self.write_with_node(caller, ino, found.node(self), at, data, flags)
     }
 }

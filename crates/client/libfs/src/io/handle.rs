@@ -254,11 +254,11 @@ impl File {
             return Err(Errno::BADF);
         }
         check_range(offset, into.len())?;
-        let goes_on = self.next_read.load(Ordering::Relaxed) == offset;
+        let sequential = self.next_read.load(Ordering::Relaxed) == offset;
         let (ino, node) = (self.node.ino, Some(&*self.node));
         let n = self
             .session
-            .read_known(&self.caller, ino, node, goes_on, offset, into)?;
+            .read_known(&self.caller, ino, node, sequential, offset, into)?;
         self.next_read.store(offset + n as u64, Ordering::Relaxed);
         Ok(n)
     }
@@ -286,7 +286,7 @@ impl File {
         };
         let (ino, known) = (self.node.ino, Some(&*self.node));
         self.session
-            .write_known(&self.caller, ino, known, at, data, flags)
+            .write_with_node(&self.caller, ino, known, at, data, flags)
     }
 
     /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells

@@ -31,7 +31,7 @@ impl Session {
         self.read_known(caller, ino, None, false, offset, into)
     }
 
-    /// As [`Self::read`]; `known` is the inode's node, if the caller has it. `goes_on`: it is
+    /// As [`Self::read`]; `known` is the inode's node, if the caller has it. `sequential`: it is
     /// likely to read on from where this read ends.
     #[inline(always)]
     pub(crate) fn read_known(
@@ -39,25 +39,25 @@ impl Session {
         caller: &Caller,
         ino: u64,
         known: Option<&Node>,
-        goes_on: bool,
+        sequential: bool,
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
         if let Some(node) = known
-            && let Some(n) = self.read_quickly(node, goes_on, offset, into)
+            && let Some(n) = self.read_fast(node, sequential, offset, into)
         {
             return Ok(n);
         }
-        self.read_at_length(caller, ino, known, goes_on, offset, into)
+        self.read_slow(caller, ino, known, sequential, offset, into)
     }
 
     #[inline(never)]
-    fn read_at_length(
+    fn read_slow(
         &self,
         caller: &Caller,
         ino: u64,
         known: Option<&Node>,
-        goes_on: bool,
+        sequential: bool,
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
@@ -65,7 +65,7 @@ impl Session {
         while !whole {
             let (at, rest) = (offset + done as u64, &mut into[done..]);
             let n;
-            (n, whole) = self.read_run(caller, ino, known.take(), goes_on, at, rest)?;
+            (n, whole) = self.read_run(caller, ino, known.take(), sequential, at, rest)?;
             done += n;
         }
         Ok(done)
@@ -78,7 +78,7 @@ impl Session {
         caller: &Caller,
         ino: u64,
         mut known: Option<&Node>,
-        goes_on: bool,
+        sequential: bool,
         offset: u64,
         into: &mut [u8],
     ) -> Result<(usize, bool)> {
@@ -103,7 +103,7 @@ impl Session {
             let n = (wanted as u64).min(state.inode.size.saturating_sub(offset)) as usize;
             if n > 0 {
                 let behind = copy_out(op, node, &state, offset, &mut into[..n])?;
-                if goes_on
+                if sequential
                     && n >= AHEAD_BYTES
                     && let Some(behind) = behind
                 {

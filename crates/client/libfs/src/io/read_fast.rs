@@ -17,10 +17,10 @@ use shale_volume::Mapping;
 impl Session {
     /// Reads from byte `offset` on, as [`Session::read_known`]; `None`: not on this way.
     #[inline(always)]
-    pub(crate) fn read_quickly(
+    pub(crate) fn read_fast(
         &self,
         node: &Node,
-        goes_on: bool,
+        sequential: bool,
         offset: u64,
         into: &mut [u8],
     ) -> Option<usize> {
@@ -41,7 +41,7 @@ impl Session {
                 return None;
             }
             let n = (into.len() as u64).min(state.inode.size.saturating_sub(offset)) as usize;
-            if n > 0 && !self.copy_quickly(node, &state, goes_on, offset, &mut into[..n]) {
+            if n > 0 && !self.copy_quickly(node, &state, sequential, offset, &mut into[..n]) {
                 return None;
             }
             n
@@ -55,7 +55,7 @@ impl Session {
         &self,
         node: &Node,
         state: &NodeState,
-        goes_on: bool,
+        sequential: bool,
         offset: u64,
         into: &mut [u8],
     ) -> bool {
@@ -87,7 +87,7 @@ impl Session {
         if self.nvm.lost(at, into.len()).is_some() {
             return false;
         }
-        if goes_on && into.len() >= AHEAD_BYTES {
+        if sequential && into.len() >= AHEAD_BYTES {
             self.nvm.expect_read(at + into.len(), AHEAD_BYTES);
         }
         true

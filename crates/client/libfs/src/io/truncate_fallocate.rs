@@ -421,7 +421,7 @@ impl Session {
                 break;
             }
             let begun = (&mut { to.1 + done }, 0);
-            match self.write_on(caller, to.0, None, begun, &buffer[..got], flags) {
+            match self.write_rest(caller, to.0, None, begun, &buffer[..got], flags) {
                 Ok(n) => done += n as u64,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,

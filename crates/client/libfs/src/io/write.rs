@@ -76,14 +76,14 @@ impl Session {
         flags: WriteFlags,
     ) -> Result<(usize, u64)> {
         let mut at = offset;
-        let n = self.write_known(caller, ino, None, &mut at, data, flags)?;
+        let n = self.write_with_node(caller, ino, None, &mut at, data, flags)?;
         Ok((n, at))
     }
 
     /// As [`Self::write_at`]; `known` is the inode's node, if the caller has it. `at` is where
     /// to begin, then where the write ended. (Not a part of the result: a pair that is stored
     /// word by word and loaded as a whole is loaded when all that was stored before is in memory.)
-    pub(crate) fn write_known(
+    pub(crate) fn write_with_node(
         &self,
         caller: &Caller,
         ino: u64,
@@ -99,12 +99,12 @@ impl Session {
         if done > 0 && done == data.len() {
             return Ok(done);
         }
-        self.write_on(caller, ino, known, (at, done), data, flags)
+        self.write_rest(caller, ino, known, (at, done), data, flags)
     }
 
     /// Writes what is left of `data` when `done` bytes of it are written, to `at`; whether the
-    /// request was in progress before a crash is not asked. As [`Self::write_known`] else.
-    pub(crate) fn write_on(
+    /// request was in progress before a crash is not asked. As [`Self::write_with_node`] else.
+    pub(crate) fn write_rest(
         &self,
         caller: &Caller,
         ino: u64,

@@ -10,7 +10,7 @@ use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
 use crate::inodes::dir::Entry;
-use crate::inodes::dirents::{Found, Slot, check_length, check_new, find, slot};
+use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::may_add_to;
 use crate::inodes::node::{Node, NodeState};
 use crate::namespace::acl::Inherited;
@@ -338,7 +338,7 @@ fn make_in(
     // Before the directory's lock is given up: who finds the name finds the inode.
     let node = op.add_new(state, fresh.opened);
     op.refer(ino);
-    let found = Found {
+    let found = FoundDirent {
         key,
         ino,
         kind: kind_of_mode(inode.mode),
@@ -463,7 +463,13 @@ pub(crate) fn create_body(inode: &Inode, twin: u8) -> CreateBody {
 }
 
 /// Puts an entry into a directory in memory: count of entries and subdirectories, times.
-pub(crate) fn add_entry(dir: &mut NodeState, found: &Found, name: &[u8], now_ns: i64, end: LogPos) {
+pub(crate) fn add_entry(
+    dir: &mut NodeState,
+    found: &FoundDirent,
+    name: &[u8],
+    now_ns: i64,
+    end: LogPos,
+) {
     let entry = Entry {
         ino: found.ino,
         kind: found.kind,
@@ -476,7 +482,7 @@ pub(crate) fn add_entry(dir: &mut NodeState, found: &Found, name: &[u8], now_ns:
 }
 
 /// Takes an entry out of a directory in memory.
-pub(crate) fn take_entry(dir: &mut NodeState, found: &Found, now_ns: i64, end: LogPos) {
+pub(crate) fn take_entry(dir: &mut NodeState, found: &FoundDirent, now_ns: i64, end: LogPos) {
     dir.dir.set(found.key, None, end);
     dir.inode.size = dir.inode.size.saturating_sub(1);
     dir.inode.nlink -= u32::from(found.is_dir());

@@ -9,7 +9,7 @@ use crate::client::reservation::{INODE_BYTES, TREE_BYTES};
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
-use crate::inodes::dirents::{Found, KIND_DIR, Slot, check_length, check_new, slot};
+use crate::inodes::dirents::{FoundDirent, KIND_DIR, Slot, check_length, check_new, slot};
 use crate::inodes::flags::{may_add_to, may_take_from};
 use crate::inodes::inode_locks::Locked;
 use crate::inodes::node::{Node, NodeState};
@@ -51,9 +51,9 @@ pub(crate) struct Ask<N> {
 
 /// What the names stand for.
 struct Ends {
-    source: Found,
+    source: FoundDirent,
     source_node: Arc<Node>,
-    target: Option<(Found, Arc<Node>)>,
+    target: Option<(FoundDirent, Arc<Node>)>,
 }
 
 impl<N: AsRef<[u8]>> Ask<N> {
@@ -285,7 +285,7 @@ fn replace(
     }
     add_entry(
         &mut locked[to],
-        &Found {
+        &FoundDirent {
             key: new_key,
             ..source
         },
@@ -295,7 +295,7 @@ fn replace(
     );
     arrived(locked, &source, to, now, end);
     if let Some(inode) = whiteout {
-        let found = Found {
+        let found = FoundDirent {
             key: source.key,
             ino: inode.ino,
             kind: kind_of_mode(inode.mode),
@@ -324,7 +324,7 @@ fn exchange(
     may_take_from(&locked[from].inode, &locked[source.ino].inode)?;
     may_take_from(&locked[to].inode, &locked[target.ino].inode)?;
     if from != to {
-        let grows = |dir: u64, comes: &Found, goes: &Found| {
+        let grows = |dir: u64, comes: &FoundDirent, goes: &FoundDirent| {
             comes.is_dir() && !goes.is_dir() && locked[dir].inode.nlink >= LINKS_MAX
         };
         if grows(to, &source, &target) || grows(from, &target, &source) {
@@ -338,7 +338,7 @@ fn exchange(
     take_entry(&mut locked[to], &target, now, end);
     add_entry(
         &mut locked[from],
-        &Found {
+        &FoundDirent {
             key: source.key,
             ..target
         },
@@ -348,7 +348,7 @@ fn exchange(
     );
     add_entry(
         &mut locked[to],
-        &Found {
+        &FoundDirent {
             key: target.key,
             ..source
         },
@@ -418,7 +418,7 @@ fn record<'a>(ask: &Ask<&'a [u8]>, ends: &Ends, new_key: DirKey, freed: bool) ->
 }
 
 /// An inode in memory that a rename has brought to directory `dir`.
-fn arrived(locked: &mut Locked<'_>, found: &Found, dir: u64, now_ns: i64, end: LogPos) {
+fn arrived(locked: &mut Locked<'_>, found: &FoundDirent, dir: u64, now_ns: i64, end: LogPos) {
     let state = &mut locked[found.ino];
     if found.is_dir() {
         state.inode.parent = dir;

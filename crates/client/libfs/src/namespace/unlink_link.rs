@@ -12,7 +12,7 @@ use crate::client::reservation::TREE_BYTES;
 use crate::client::session::{Need, Session};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
-use crate::inodes::dirents::{Found, Slot, check_length, check_new, find, slot};
+use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::{may_add_to, may_change, may_take_from};
 use crate::inodes::inode_locks::Locked;
 use crate::inodes::node::{Node, NodeState};
@@ -74,7 +74,7 @@ impl Session {
             let end = op.append(&mut part)?;
             add_entry(
                 &mut locked[parent],
-                &Found { key, ino, kind },
+                &FoundDirent { key, ino, kind },
                 name,
                 op.now_ns,
                 end,
@@ -274,7 +274,7 @@ impl CallContext<'_> {
         &self,
         dir: &Node,
         name: &[u8],
-    ) -> std::result::Result<Option<Found>, Stop> {
+    ) -> std::result::Result<Option<FoundDirent>, Stop> {
         let state = self.read(dir)?;
         self.live_dir(&state)?;
         find(self.session, &state, name)
@@ -285,7 +285,7 @@ impl CallContext<'_> {
         &self,
         dir: &NodeState,
         name: &[u8],
-        expected: Option<Found>,
+        expected: Option<FoundDirent>,
     ) -> std::result::Result<(), Stop> {
         self.live_dir(dir)?;
         if find(self.session, dir, name)? == expected {

@@ -3,7 +3,7 @@
 //! all the time.
 
 use crate::place::{Place, me, tree};
-use shale_libfs::{Errno, Found, OFlags, Session, WriteFlags};
+use shale_libfs::{Errno, InodeHandle, OFlags, Session, WriteFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -236,13 +236,13 @@ fn a_lock_file_goes_to_and_fro() {
 fn a_short_way_never_leads_to_what_was() {
     let place = Place::new();
     let a = place.attach(true);
-    let read = |found: &mut Found| {
+    let read = |found: &mut InodeHandle| {
         let mut back = [0; 16];
         let n = a.read_found(&me(), found, 0, &mut back)?;
         Ok(String::from_utf8_lossy(&back[..n]).into_owned())
     };
     let mut met_again = 0;
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<InodeHandle> = Vec::new();
     for round in 0..20 {
         // A new client is granted the numbers that the last one gave back.
         let b = place.attach(false);
@@ -252,14 +252,14 @@ fn a_short_way_never_leads_to_what_was() {
         file.write(text.as_bytes()).unwrap();
         match found.iter_mut().find(|f| f.ino() == ino) {
             Some(_) => met_again += 1,
-            None => found.push(Found::new(ino)),
+            None => found.push(InodeHandle::new(ino)),
         }
         let way = found.iter_mut().find(|f| f.ino() == ino).unwrap();
         assert_eq!(read(way), Ok(text), "inode {ino}");
         // Written through the short way, seen by the other, and the other way round.
         let flags = WriteFlags::default();
         let mut at = 0;
-        assert_eq!(a.write_found(&me(), way, &mut at, b"ROUND", flags), Ok(5));
+        assert_eq!(a.write_handle(&me(), way, &mut at, b"ROUND", flags), Ok(5));
         assert_eq!(at, 5);
         let mut back = [0; 5];
         assert_eq!(file.pread(0, &mut back), Ok(5));

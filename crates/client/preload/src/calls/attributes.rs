@@ -24,7 +24,7 @@ const IO_BYTES: u32 = 4096;
 /// `fsync`, `fdatasync`, `sync_file_range`.
 pub fn sync(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
     let call = Call::new(thread, fd, index, number, args);
-    let client = match call.way(false) {
+    let client = match call.route(false) {
         Route::Here(client, held) => {
             drop(held);
             client
@@ -59,7 +59,7 @@ pub fn sync_all(number: u32, args: &Args) -> i64 {
 /// `ftruncate`, `fallocate`.
 pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i64 {
     let call = Call::new(thread, fd, index, number, args);
-    let client = match call.way(false) {
+    let client = match call.route(false) {
         Route::Here(client, held) => {
             drop(held);
             client
@@ -115,7 +115,7 @@ pub fn shift(thread: &Thread, fd: i32, args: &Args) -> i64 {
     let result = match table::get(fd) {
         Entry::File(index) => {
             let call = Call::new(thread, fd, index, nr::FALLOCATE, args);
-            match call.way(false) {
+            match call.route(false) {
                 Route::Here(_, held) => {
                     drop(held);
                     return resize(thread, fd, index, nr::FALLOCATE, args);
@@ -185,7 +185,7 @@ pub fn stat(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) -> i
     {
         return PASS;
     }
-    let client = match call.way(false) {
+    let client = match call.route(false) {
         Route::Here(client, held) => {
             drop(held);
             client
@@ -284,7 +284,7 @@ pub fn ioctl(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
         return PASS;
     }
     let call = Call::new(thread, fd, index, nr::IOCTL, args);
-    let (client, held) = match call.way(true) {
+    let (client, held) = match call.route(true) {
         Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };

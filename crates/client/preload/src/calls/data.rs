@@ -124,7 +124,7 @@ pub fn read_plain(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args
     if at.is_some_and(|at| at > i64::MAX as u64) {
         return raw::fail(libc::EINVAL);
     }
-    let (client, held) = match call.way(at.is_none()) {
+    let (client, held) = match call.route(at.is_none()) {
         Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };
@@ -175,7 +175,7 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
     if !asked.known {
         return call.by_kernel(call.way_of_unknown());
     }
-    let (client, held) = match call.way(asked.at.is_none()) {
+    let (client, held) = match call.route(asked.at.is_none()) {
         Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };
@@ -200,7 +200,7 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
         drop(held);
         return transfer(thread, fd, index, number, args);
     };
-    // Each by itself, never as a pair: see `Session::write_found`.
+    // Each by itself, never as a pair: see `Session::write_handle`.
     let mut at = offset;
     let done = match asked.write {
         false => {
@@ -373,7 +373,7 @@ fn write(
     };
     recent::with(call.thread, client, call.ino(), |found| {
         let session = &client.session;
-        session.write_found(&caller, found, at, data, flags)
+        session.write_handle(&caller, found, at, data, flags)
     })
     .map_err(Refused::Errno)
 }
@@ -381,7 +381,7 @@ fn write(
 /// `lseek`.
 pub fn seek(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
     let call = Call::new(thread, fd, index, nr::LSEEK, args);
-    let (client, held) = match call.way(true) {
+    let (client, held) = match call.route(true) {
         Route::Here(client, held) => (client, held),
         other => return call.by_kernel(other),
     };

@@ -87,7 +87,7 @@ pub fn map(args: &Args) -> Option<i64> {
         return None;
     }
     let call = Call::new(crate::thread::this(), fd, index, nr::MMAP, args);
-    let Route::Here(client, _) = call.way(false) else {
+    let Route::Here(client, _) = call.route(false) else {
         return None;
     };
     if !call.readable() {

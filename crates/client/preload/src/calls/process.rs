@@ -16,7 +16,7 @@ use crate::fd::table;
 use crate::hook::raw::{self, Args, nr};
 use crate::hook::trampolines::{ONTO_STACK, PASS};
 use crate::report;
-use crate::serve::{READY, guarded};
+use crate::serve::{READY, with_signals_blocked};
 use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -219,7 +219,7 @@ fn hand_over_inherited() {
 
 /// `execve`, `execveat`.
 pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
-    guarded(thread, || {
+    with_signals_blocked(thread, || {
         hand_over_inherited();
         report::at_exit();
         // What others use as well need not be kept for us. What only we use stays, in

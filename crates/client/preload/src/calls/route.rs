@@ -130,7 +130,7 @@ impl<'a> Call<'a> {
 
     /// Decides. `offset`: the call uses or moves the description's offset.
     #[inline(always)]
-    pub fn way(&self, offset: bool) -> Route {
+    pub fn route(&self, offset: bool) -> Route {
         let d = self.description();
         if d.mode.load(Ordering::Acquire) == mode::FAST
             && !offset
@@ -150,7 +150,7 @@ impl<'a> Call<'a> {
         {
             return Route::Here(client, offset.then_some(held));
         }
-        self.slow_way(d, held, offset)
+        self.slow_route(d, held, offset)
     }
 
     /// Whether a call that is not about the offset is the kernel's, and nothing has to be known of the description
@@ -188,7 +188,7 @@ impl<'a> Call<'a> {
     }
 
     #[cold]
-    fn slow_way(&self, d: &'static Description, held: Held, offset: bool) -> Route {
+    fn slow_route(&self, d: &'static Description, held: Held, offset: bool) -> Route {
         let mount = d.mount.load(Ordering::Relaxed);
         match d.mode.load(Ordering::Relaxed) {
             mode::HANDED_OVER => {
@@ -420,8 +420,8 @@ impl<'a> Call<'a> {
     }
 
     /// Finishes a call that went the way of the kernel.
-    pub fn by_kernel(&self, way: Route) -> i64 {
-        match way {
+    pub fn by_kernel(&self, route: Route) -> i64 {
+        match route {
             Route::Kernel(_held) => {
                 self.place();
                 self.on_mount()

@@ -20,7 +20,7 @@ use crate::fd::description;
 use crate::fd::table::{self, Entry};
 use crate::hook::raw::{self, Args, nr};
 use crate::hook::trampolines::PASS;
-use crate::serve::guarded;
+use crate::serve::with_signals_blocked;
 use crate::thread::Thread;
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -168,7 +168,7 @@ pub fn prepare(thread: &Thread) {
         thread.set_up();
         shale_libfs::prepare_thread();
     }
-    guarded(thread, || {
+    with_signals_blocked(thread, || {
         let inherited = Box::into_raw(Box::new(Inherited::new()));
         thread.vfork.store(inherited, Ordering::Relaxed);
         0
@@ -187,7 +187,7 @@ pub fn is_child(thread: &Thread) -> bool {
     let child = raw::getpid() != thread.pid.load(Ordering::Relaxed);
     if !child {
         thread.inside.store(0, Ordering::Relaxed);
-        guarded(thread, || {
+        with_signals_blocked(thread, || {
             let inherited = thread.vfork.swap(ptr::null_mut(), Ordering::Relaxed);
             // SAFETY: made by `prepare`, and taken out just now; there is no child any more.
             let mut inherited = unsafe { Box::from_raw(inherited) };

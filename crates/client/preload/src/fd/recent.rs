@@ -1,16 +1,16 @@
-//! Inodes that a thread has used recently, each with its short way ([`Found`]).
+//! Inodes that a thread has used recently, each with its short way ([`InodeHandle`]).
 //!
 //! A list goes with the thread's slot, so nobody else touches it and it needs no lock; the
 //! next thread of the slot goes on with it. An entry is found by the numbers of client and inode.
 //! No client has the number of another one; and with an inode number that has
-//! become another inode's a [`Found`] finds that one. So nothing has to be taken out when a
+//! become another inode's a [`InodeHandle`] finds that one. So nothing has to be taken out when a
 //! file is closed or a client is freed: an entry stays until another one needs its place.
 
 use crate::client::Client;
 use crate::pays;
 use crate::thread::Thread;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use shale_libfs::Found;
+use shale_libfs::InodeHandle;
 
 /// Inodes of one thread. Two that share a place are looked up in turns.
 const ENTRIES: usize = 16;
@@ -18,7 +18,7 @@ const ENTRIES: usize = 16;
 struct Entry {
     /// Its number.
     client: u64,
-    found: Found,
+    found: InodeHandle,
     /// Calls since the last lease.
     calls: u32,
 }
@@ -30,7 +30,7 @@ impl Recent {
     fn new() -> Self {
         Self(core::array::from_fn(|_| Entry {
             client: 0,
-            found: Found::default(),
+            found: InodeHandle::default(),
             calls: 0,
         }))
     }
@@ -50,7 +50,7 @@ impl Entry {
     #[cold]
     fn begin(&mut self, client: &Client, ino: u64) {
         self.client = client.number;
-        self.found = Found::new(ino);
+        self.found = InodeHandle::new(ino);
         self.calls = 0;
     }
 }
@@ -69,7 +69,12 @@ pub fn of_slot(place: &AtomicPtr<Recent>) -> *mut Recent {
 /// Calls `f` with the thread's short way to an inode. The thread is busy, and `f` does not
 /// come back here.
 #[inline]
-pub fn with<T>(thread: &Thread, client: &Client, ino: u64, f: impl FnOnce(&mut Found) -> T) -> T {
+pub fn with<T>(
+    thread: &Thread,
+    client: &Client,
+    ino: u64,
+    f: impl FnOnce(&mut InodeHandle) -> T,
+) -> T {
     // SAFETY: the list came from a box that is never freed and goes with the slot, which only
     // this thread has. Calls from inside of a call pass, so this is the only reference.
     match unsafe { thread.recent.load(Ordering::Relaxed).as_mut() } {
@@ -82,6 +87,6 @@ pub fn with<T>(thread: &Thread, client: &Client, ino: u64, f: impl FnOnce(&mut F
             }
             result
         }
-        None => f(&mut Found::new(ino)),
+        None => f(&mut InodeHandle::new(ino)),
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn write_log(map: &Arc<Map>) {
     let writer = Writer::new(log, LogPos(0), word).unwrap();
     for n in 0..3 {
         let mut part = encode::write(Ino(DIRECT), n * 100, b"some bytes");
-        let mut permit = writer.try_admit(part.bytes()).unwrap();
+        let mut permit = writer.try_reserve(part.bytes()).unwrap();
         writer.append(&mut permit, &mut part);
     }
 }

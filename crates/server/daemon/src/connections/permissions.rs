@@ -32,7 +32,7 @@ pub(crate) struct RecordValidator<'a> {
 }
 
 impl<'a> RecordValidator<'a> {
-    /// `direct_placement`: what goes below NVM at once, `None`: nothing; the caller holds the migration lock of migration.
+    /// `direct_placement`: what goes below NVM at once, `None`: nothing; the caller holds the migration lock.
     pub(crate) fn new(
         client: &'a Client,
         credits: &'a SpaceCredits,

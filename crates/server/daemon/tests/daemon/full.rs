@@ -33,7 +33,7 @@ fn every_byte_of_credit_can_be_digested() {
     let mut written = 0u64;
     while reserve(&hand, growth, growth).is_some() {
         let part = encode::write(ino, written, &piece);
-        if hand.writer.try_admit(part.bytes()).is_none() {
+        if hand.writer.try_reserve(part.bytes()).is_none() {
             hand.digest();
             hand.writer.set_tail(hand.writer.published().pos());
         }

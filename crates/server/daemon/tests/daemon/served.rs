@@ -171,7 +171,7 @@ impl Hand {
     pub fn append_for(&self, mut part: Part<'_>, reserve: u32, request: u64) -> LogPos {
         let mut permit = self
             .writer
-            .try_admit(part.bytes())
+            .try_reserve(part.bytes())
             .expect("space in the log");
         part.header.reserve = reserve;
         if self.judged && reserve == 0 {

@@ -209,7 +209,7 @@ impl World {
             part.header.reserve = self.reserve.get();
         }
         let bytes = parts.iter().map(Part::bytes).sum();
-        let mut permit = self.writer.try_admit(bytes).expect("space in the ring");
+        let mut permit = self.writer.try_reserve(bytes).expect("space in the ring");
         self.writer.append_chain(&mut permit, parts).pos
     }
     pub fn push(&self, mut part: Part<'_>) -> LogPos {
