@@ -1,4 +1,4 @@
-//! The devices of the tiers below NVM, and where the tables of each lie in NVM.
+//! The devices of the lower tiers, and where the tables of each lie in NVM.
 //!
 //! Two copies in the two blocks behind the bitmap of NVM. They change through the journal, both in
 //! one batch, so they are alike whenever nobody is in the middle of a batch; two, so that one that
@@ -44,7 +44,7 @@ pub mod device_state {
 }
 
 layout! {
-    /// One device of a tier below NVM, and where its tables are
+    /// One device of a lower tier, and where its tables are
     pub struct DevicePlace: 64 {
         /// identity, also in the device's own label
         pub uuid: [u8; 16],
@@ -68,7 +68,7 @@ layout! {
 }
 
 layout! {
-    /// Devices of the tiers below NVM: two copies behind the bitmap, changed through the journal
+    /// Devices of the lower tiers: two copies behind the bitmap, changed through the journal
     pub struct DeviceTable: 1080 {
         /// "SHALEDVT"
         pub magic: u64,

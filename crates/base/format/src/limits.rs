@@ -48,9 +48,9 @@ pub const DEPTH_MAX: u32 = 4096;
 pub const TIERS_MAX: usize = 3;
 /// Most devices of one tier.
 pub const DEVICES_MAX: usize = 8;
-/// Blocks of a zone of a tier below NVM: 256 KiB to 4 GiB.
+/// Blocks of a zone of a lower tier: 256 KiB to 4 GiB.
 pub const ZONE_BLOCKS: std::ops::RangeInclusive<u32> = 64..=1 << 20;
-/// Most blocks of one tier below NVM (1 PiB).
+/// Most blocks of one lower tier (1 PiB).
 pub const TIER_BLOCKS_MAX: u64 = 1 << 38;
 /// Highest kind of device.
 pub const DEVICE_KIND_MAX: u32 = 2;

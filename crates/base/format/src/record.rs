@@ -111,7 +111,7 @@ layout! {
         pub request: u64,
         /// generation of the lease that it was made under
         pub lease: u32,
-        /// net bytes of the volume set aside for it, in units of 64
+        /// net bytes of the volume reserved for it, in units of 64
         pub reserve: u32,
     }
 }

@@ -223,7 +223,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Whether the volume can have tiers below NVM: it was made with some, or with a device table.
+    /// Whether the volume can have lower tiers: it was made with some, or with a device table.
     pub fn can_have_tiers(&self) -> bool {
         self.has_device_table() || self.tier[1..].iter().any(|t| t.blocks > 0)
     }

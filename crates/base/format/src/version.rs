@@ -16,11 +16,11 @@ pub const INCOMPATIBLE: u64 = LOWER_TIERS
     | ZONES_START
     | INODE_FLAGS
     | POSIX_ACLS;
-/// Incompatible feature: the volume has tiers below NVM.
+/// Incompatible feature: the volume has lower tiers.
 pub const LOWER_TIERS: u64 = 1;
-/// Incompatible feature: the devices of the tiers below NVM stand in a device table.
+/// Incompatible feature: the devices of the lower tiers stand in a device table.
 pub const DEVICE_TABLE: u64 = 2;
-/// Incompatible feature: made with NVM alone, with an empty device table; tiers below NVM may have come
+/// Incompatible feature: made with NVM alone, with an empty device table; lower tiers may have come
 /// since.
 pub const TIERS_LATER: u64 = 4;
 /// Incompatible feature: blocks of the inode file may lie below NVM. Set before the first one does.

@@ -1,4 +1,4 @@
-//! Tiers below NVM: zones, checksums of blocks, labels of devices.
+//! Lower tiers: zones, checksums of blocks, labels of devices.
 //!
 //! A zone is written from its first block to its last and erased whole. Its entry says how far it
 //! is written and how often it was erased; it changes in place, through the journal. The
@@ -20,7 +20,7 @@ pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"SHALEDEV");
 pub const SUMS_PER_BLOCK: u64 = (BLOCK_BYTES / 4) as u64;
 
 layout! {
-    /// One zone of a tier below NVM
+    /// One zone of a lower tier
     pub struct ZoneEntry: 32 {
         /// "ZONE"
         pub magic: u32,
@@ -40,7 +40,7 @@ layout! {
 }
 
 layout! {
-    /// Label of a device of a tier below NVM, in its first block and in its second
+    /// Label of a device of a lower tier, in its first block and in its second
     pub struct DeviceLabel: 128 {
         /// "SHALEDEV"
         pub magic: u64,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Files that the daemon remembers of a client that yields: those it asked for a lease on last. The client must
-/// remember at least as many, since it is taken for a program on the mount where it uses others there.
+/// remember at least as many, since it is taken for a FUSE client where it uses others there.
 pub const ASKED_FILES: usize = 512;
 
 /// What a lease allows.

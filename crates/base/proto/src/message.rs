@@ -34,16 +34,16 @@ pub enum LeaseRequestMode {
     /// The client has lost the lease again and again before it had all that one call
     /// needs: nobody takes it back for a moment.
     RevokeAndHold,
-    /// As [`LeaseRequestMode::Revoke`], but the client can go by way of the mount: if the file goes to
-    /// and fro, or programs on the mount use it, [`Reply::Elsewhere`].
+    /// As [`LeaseRequestMode::Revoke`], but the client can go through the mount: if the lease
+    /// ping-pongs, or FUSE clients use it, [`Reply::Elsewhere`].
     RevokeOrDefer,
     /// As [`LeaseRequestMode::RevokeOrDefer`], of a client that would make the file longer: also
-    /// [`Reply::Elsewhere`] if others used it by way of the mount recently. The client may hold the lease.
+    /// [`Reply::Elsewhere`] if others used it through the mount recently. The client may hold the lease.
     GrowOrDefer,
 }
 
 impl LeaseRequestMode {
-    /// Whether the client can go by way of the mount.
+    /// Whether the client can go through the mount.
     pub fn yields(self) -> bool {
         matches!(self, Self::RevokeOrDefer | Self::GrowOrDefer)
     }
@@ -122,7 +122,7 @@ pub enum Request {
         /// Inode.
         ino: u64,
     },
-    /// Blocks of a tier below NVM, from this one on. Answered by [`Reply::Lower`], with as many
+    /// Blocks of a lower tier, from this one on. Answered by [`Reply::Lower`], with as many
     /// as fit and can be read. Asked outside of the read section: the caller looks again afterwards.
     ReadLower {
         /// First block (`BlockAddr::raw`).
@@ -184,7 +184,7 @@ pub enum Reply {
     },
     /// Space credits, in bytes.
     Credit {
-        /// Bytes set aside for this client.
+        /// Bytes reserved for this client.
         bytes: u64,
     },
     /// The volume is full.
@@ -206,7 +206,7 @@ pub enum Reply {
         /// be freed with its last name.
         used: bool,
         /// Of an exclusive lease, to a client that has asked with [`LeaseRequestMode::RevokeOrDefer`]: other
-        /// processes use the inode by way of the mount, so the kernel must not know it too large.
+        /// processes use the inode through the mount, so the kernel must not know it too large.
         watched: bool,
         /// The same, and they did recently, or append to it: the kernel must not know it too small, either.
         /// Who makes it longer asks with [`LeaseRequestMode::GrowOrDefer`] first.
@@ -214,7 +214,7 @@ pub enum Reply {
     },
     /// The lease is not granted: somebody else has one, and the client did not insist.
     NotLeased,
-    /// The lease is not granted: for so long everybody uses the file by way of the mount.
+    /// The lease is not granted: for so long everybody uses the file through the mount.
     /// A call that begins later asks again.
     Elsewhere {
         /// Nanoseconds from now.
@@ -235,7 +235,7 @@ pub enum Reply {
     },
     /// The blocks are not to be mapped: not all of them lie in NVM, or too much is mapped already.
     NotMapped,
-    /// Blocks of a tier below NVM.
+    /// Blocks of a lower tier.
     Lower {
         /// How often their zone was erased when they were read.
         generation: u32,

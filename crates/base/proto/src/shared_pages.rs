@@ -20,7 +20,7 @@ pub mod daemon_page {
     /// ([`Request::Pace`](crate::Request::Pace)); `u64::MAX`: no limit is set. On the cache line
     /// of [`RECLAIM`], which every writing call reads.
     pub const ALLOWED: usize = RECLAIM + 8;
-    /// u64: not 0 while the volume has tiers below NVM: calls that see so reserve space for what lies
+    /// u64: not 0 while the volume has lower tiers: calls that see so reserve space for what lies
     /// there. Nothing does before a grace period has ended, and what was logged until
     /// then is digested. On the cache line of [`RECLAIM`].
     pub const TIERS: usize = RECLAIM + 16;

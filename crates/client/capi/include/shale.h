@@ -1,7 +1,7 @@
 /* Shale: a cross-media file system, in the caller's own process.
  *
  * A program attaches to a mounted volume and from then on reads and writes its files without a
- * system call. Programs on the mount, programs under `shale run` and other users of this library
+ * system call. FUSE clients, programs under `shale run` and other users of this library
  * see what it does at once, and it sees what they do.
  *
  * RESULTS. Every function that returns a number returns 0, a count or an offset, or -errno: a

@@ -8,12 +8,12 @@ use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
 use shale_volume::VolumeError;
 
-/// What a call gets that is to be done by way of the mount
+/// What a call gets that is to be done through the mount
 /// ([`crate::SessionOptions::yields`]). No other call fails with it.
 pub const ELSEWHERE: Errno = Errno::REMOTE;
 
 /// What a call gets that the kernel has to do, this once: it would make a file shorter than the
-/// kernel takes it for, while others use it by way of the mount; or it would take set-user-ID,
+/// kernel takes it for, while others use it through the mount; or it would take set-user-ID,
 /// set-group-ID or a capability from a program, which the kernel must know before the content
 /// changes. Of calls of sessions with [`crate::SessionOptions::yields`] only.
 pub const BY_KERNEL: Errno = Errno::REMOTEIO;
@@ -29,7 +29,7 @@ pub(crate) enum Stop {
     Errno(Errno),
     /// A lease of this mode on this inode is needed first.
     Lease(u64, LeaseMode),
-    /// The file may become longer here only if nobody uses it by way of the mount.
+    /// The file may become longer here only if nobody uses it through the mount.
     Grow(u64),
     /// This many bytes of space in the volume are needed first.
     NeedSpace(u64),

@@ -1,7 +1,7 @@
 //! This process as a client of the volumes behind the mounts.
 //!
 //! A process becomes a client when its use of a file pays for that ([`crate::pays`]). A session whose daemon is gone
-//! is set aside: other threads may be using it. When each of them has ended the call that it was in, it
+//! is retired: other threads may be using it. When each of them has ended the call that it was in, it
 //! is freed, with its memory and descriptors. A child never uses its parent's sessions.
 
 use crate::clock;
@@ -179,7 +179,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     })
 }
 
-/// Frees clients that were set aside and that nobody can be using any more.
+/// Frees clients that were retired and that nobody can be using any more.
 fn free_unused() {
     let unused: Vec<Aside> = {
         let mut aside = ASIDE.lock();
@@ -245,7 +245,7 @@ pub fn harden_all(mount: Option<u32>) -> Result<(), Errno> {
     result
 }
 
-/// Frees what was set aside, if that can be done now. For calls that go by way of the mount.
+/// Frees what was retired, if that can be done now. For calls that go through the mount.
 #[inline]
 pub fn tidy() {
     if ANY_ASIDE.load(Ordering::Relaxed)

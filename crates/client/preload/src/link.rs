@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Files that are remembered to be elsewhere.
 const REMEMBERED: usize = 64;
 
-/// A file that everybody uses by way of the mount.
+/// A file that everybody uses through the mount.
 #[derive(Clone, Copy, Default)]
 struct Elsewhere {
     ino: u64,

@@ -53,7 +53,7 @@ pub struct Thread {
     pub info: core::cell::UnsafeCell<[u64; SIGINFO_BYTES / 8]>,
 }
 
-/// Bytes set aside in thread-local storage.
+/// Bytes reserved in thread-local storage.
 pub const THREAD_BYTES: usize = 256;
 const _: () = assert!(size_of::<Thread>() <= THREAD_BYTES);
 
@@ -283,7 +283,7 @@ fn take_slot(tid: i32) -> usize {
     }
 }
 
-/// Slots are looked through in steps of this many.
+/// Slots are scanned in steps of this many.
 const SLOTS_STEP: usize = 64;
 
 fn lives(tid: i32) -> bool {

@@ -28,7 +28,7 @@ const ACTS: usize = 400;
 /// Bytes of a large file.
 pub(super) const LARGE_BYTES: usize = 32 * BLOCK_BYTES;
 const SLOT: usize = 4;
-/// Tiers below NVM, as they are called.
+/// Lower tiers, as they are called.
 pub(super) const NAMES: [&str; 2] = ["ssd", "hdd"];
 
 /// What fails.

@@ -1,4 +1,4 @@
-//! Devices of tiers below NVM that are missing, in another's place, another volume's, or from a
+//! Devices of lower tiers that are missing, in another's place, another volume's, or from a
 //! backup.
 
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@
 //! | [`left`] | logs that a crash left |
 //! | [`cuts`] | power cuts while repair works |
 //! | [`media`] | media that are missing, others', older; other versions |
-//! | `below`, [`lower`], [`zones`], [`devices`] | tiers below NVM that fail, are full, rot, are not there |
+//! | `below`, [`lower`], [`zones`], [`devices`] | lower tiers that fail, are full, rot, are not there |
 //! | [`images`], [`golden`] | images damaged in many places; images of each release |
 //! | [`child`], [`killed`], [`clients`] | processes killed and stopped at each point |
 //! | [`held`] | calls that go on while others free what they see |

@@ -1,4 +1,4 @@
-//! Tiers below NVM that fail, are full, or do not hold what was written.
+//! Lower tiers that fail, are full, or do not hold what was written.
 
 use std::collections::BTreeSet;
 
@@ -304,7 +304,7 @@ pub fn moved(trial: &mut Trial<'_>) -> Result<Checked<()>> {
                 let write = Act::File(0, FileAct::Write(at, fill));
                 match other.act(&write) {
                     Ok(_) => at += WRITE_BYTES as u64,
-                    // The rest is set aside for others.
+                    // The rest is reserved for others.
                     Err(Errno::NOSPC) => break,
                     Err(e) => return Err(format!("{write:?}: {e}")),
                 }

@@ -1,4 +1,4 @@
-//! Tables of the tiers below NVM that are not what was written: zones, bitmaps, checksums; and what
+//! Tables of the lower tiers that are not what was written: zones, bitmaps, checksums; and what
 //! repair makes of them.
 
 use std::collections::BTreeSet;

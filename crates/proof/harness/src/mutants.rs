@@ -30,7 +30,7 @@ pub enum Hunter {
     Threads,
     /// The same, where a dozen blocks are free.
     Full,
-    /// The same, with tiers below NVM.
+    /// The same, with lower tiers.
     Tiers,
     /// The same, with writes above 1 MiB.
     Huge,

@@ -9,7 +9,7 @@ use shale_proto::{LeaseMode, Reply, Request};
 
 const GROWTH: &str = "were reserved";
 
-/// What nobody set aside is not to be had.
+/// What nobody reserved is not to be had.
 fn without_space(scene: &Scene<'_>, raws: fn(u64) -> Vec<Raw>) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"mine");

@@ -71,7 +71,7 @@ fn payload(scene: &Scene<'_>) -> (Attacker, Reply) {
     (a, reply)
 }
 
-/// A field of the header goes to and fro.
+/// A field of the header ping-pongs.
 fn header(scene: &Scene<'_>, field: usize, evil: [u8; 4]) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"");

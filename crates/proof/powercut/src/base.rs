@@ -66,7 +66,7 @@ pub struct Base {
     pub full: bool,
     /// What logs hold; one that is not there is zeros. Only while a run is looked at.
     pub logs: Vec<Vec<u8>>,
-    /// What the tiers below NVM hold, if there are any.
+    /// What the lower tiers hold, if there are any.
     pub below: Option<Contents>,
     /// Equal for equal bases only.
     pub id: u128,
@@ -83,7 +83,7 @@ pub enum More {
     Twin,
     /// A file that has nearly all blocks: some operations find no space.
     Full,
-    /// Tiers below NVM.
+    /// Lower tiers.
     Tiers,
 }
 
@@ -328,7 +328,7 @@ pub struct Place {
     pub recording: Arc<Recording>,
     /// Makes threads meet in places where they hardly do.
     pub unrest: Arc<Unrest>,
-    /// Devices of tiers below NVM, if the volume has them.
+    /// Devices of lower tiers, if the volume has them.
     pub below: Option<Below>,
 }
 
@@ -546,7 +546,7 @@ impl Place {
         noted.into_iter().map(later).collect()
     }
 
-    /// Has the tiers below NVM hold what the base says.
+    /// Has the lower tiers hold what the base says.
     pub fn put_below(&self, base: &Base) {
         if let (Some(below), Some(contents)) = (&self.below, &base.below) {
             below.put(contents);

@@ -1,4 +1,4 @@
-//! Tiers below NVM of a place: a small flash device and a small disk in memory, whose every step is
+//! Lower tiers of a place: a small flash device and a small disk in memory, whose every step is
 //! noted, and what a power cut could leave of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

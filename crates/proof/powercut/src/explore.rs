@@ -54,7 +54,7 @@ impl Depth {
         ..Depth::TIERS
     };
 
-    /// How closely runs with tiers below NVM are looked at: each step, with several states of the
+    /// How closely runs with lower tiers are looked at: each step, with several states of the
     /// devices at each cut.
     pub const TIERS: Depth = Depth {
         images_per_cut: 8,

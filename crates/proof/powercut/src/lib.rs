@@ -3,7 +3,7 @@
 //! | Module | What it does |
 //! | --- | --- |
 //! | [`base`] | the volume that every workload begins with |
-//! | [`below`] | tiers below NVM of a place, and what a cut leaves of them |
+//! | [`below`] | lower tiers of a place, and what a cut leaves of them |
 //! | [`record`] | runs a workload and notes every store, flush and fence |
 //! | [`mount`], [`once`] | a mount that survives its daemon: requests sent again |
 //! | [`clients`], [`orders`] | clients at the same time on one tree: every order that is right |

@@ -50,7 +50,7 @@ pub enum Kind {
     /// A thousand operations of two to four clients in turns, with power cuts, unmounts and
     /// deaths of clients, after which it goes on.
     Runs,
-    /// A run on a volume with tiers below NVM: large writes, moves out of NVM, cleaning, faults.
+    /// A run on a volume with lower tiers: large writes, moves out of NVM, cleaning, faults.
     Tiers,
     /// Up to three writes above 1 MiB and what meets them, sampled.
     Huge,

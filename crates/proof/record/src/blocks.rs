@@ -155,7 +155,7 @@ impl<'t> BlockReplay<'t> {
     }
 
     /// The first write before the end of another one in its zone since that was erased, if there is
-    /// one: device and byte. (What is set aside is passed over: a gap.) Zones of `zone_bytes` begin at `from`.
+    /// one: device and byte. (What is reserved is passed over: a gap.) Zones of `zone_bytes` begin at `from`.
     pub fn out_of_order(noted: &[Noted], from: u64, zone_bytes: u64) -> Option<(usize, u64)> {
         let mut ends = std::collections::BTreeMap::new();
         let mut open = BTreeSet::new();

@@ -111,7 +111,7 @@ pub(super) struct Claims {
     /// Blocks of each tier.
     tiers: [u64; 3],
     seen: Bits,
-    /// Blocks of the tiers below NVM that were seen.
+    /// Blocks of the lower tiers that were seen.
     below: [Bits; 2],
     /// Tree nodes that were found whole: each is valid for one inode only.
     entered: Bits,
@@ -145,12 +145,12 @@ impl Claims {
         }
     }
 
-    /// Blocks seen of a tier below NVM, counted from 0.
+    /// Blocks seen of a lower tier, counted from 0.
     pub(super) fn below(&self, n: usize) -> &Bits {
         &self.below[n]
     }
 
-    /// Notes blocks of a tier below NVM: what has two owners is reported at once.
+    /// Notes blocks of a lower tier: what has two owners is reported at once.
     fn claim_below(
         &mut self,
         addr: BlockAddr,

@@ -6,7 +6,7 @@
 //! | `logs` | log table, log files, what waits in them |
 //! | `inode_table`, `inode`, `tree`, `acl` | inode file, fields of inodes, extents, trees, attributes |
 //! | `entries`, `link_counts` | directory entries; link counts, parents, rings, orphans |
-//! | `lower_tiers` | bitmaps and zones of tiers below NVM |
+//! | `lower_tiers` | bitmaps and zones of lower tiers |
 //! | `block_refs`, `bitmap` | every block used once, and marked used |
 //! | `paths`, `report` | what is reported, by path |
 //! | `open_volume` | a volume in a directory |

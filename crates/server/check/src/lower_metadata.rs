@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Blocks that are read at once where inodes are looked for.
 const RUN_BLOCKS: u64 = 256;
 
-/// Devices of the tiers below NVM that a check may read.
+/// Devices of the lower tiers that a check may read.
 #[derive(Clone, Default)]
 pub struct Below {
     /// By tier, ssd and hdd.

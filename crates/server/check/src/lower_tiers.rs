@@ -1,4 +1,4 @@
-//! Tiers below NVM: their bitmaps and zones against what was seen. Of the devices only blocks of inodes and
+//! Lower tiers: their bitmaps and zones against what was seen. Of the devices only blocks of inodes and
 //! leaves of trees are read (`below`): `scrub` and every read do the rest.
 
 use super::Checker;
@@ -99,7 +99,7 @@ pub(super) fn zone_entry(media: &Media, place: &DevicePlace, at: u64) -> Option<
     entry.ok().filter(|_| there)
 }
 
-/// Blocks of the zones of each tier below NVM whose entries cannot be read: nobody knows how often they
+/// Blocks of the zones of each lower tier whose entries cannot be read: nobody knows how often they
 /// were erased, so what lies there may not be verified any more.
 pub(super) fn lost_zones(media: &Media, devices: &DeviceTable) -> [Vec<Range<u64>>; 2] {
     [0, 1].map(|n| {

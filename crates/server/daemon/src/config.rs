@@ -43,7 +43,7 @@ pub struct DaemonConfig {
     pub map: MapOptions,
     /// The NVM tier, if it is mapped already: for many daemons on one volume, one after the other.
     pub mapped: Option<Arc<Map>>,
-    /// The devices of tiers below NVM, if they are open already; their labels are not looked at.
+    /// The devices of lower tiers, if they are open already; their labels are not looked at.
     pub lower: Option<LowerDevices>,
     /// How the log of a slot is mapped (recorder, timing model).
     pub log_map: LogMap,

@@ -189,7 +189,7 @@ impl Daemon {
     }
 
     /// Tells clients how the volume is mounted (bits of [`shale_proto::shared_pages::mount_flag`]); they go
-    /// by it from their next call on. The kernel sees to it for who comes by way of the mount.
+    /// by it from their next call on. The kernel sees to it for who comes through the mount.
     pub fn set_mount_flags(&self, flags: u64) {
         self.services.clients.tell_mount(flags);
     }
@@ -241,7 +241,7 @@ impl Daemon {
     }
 
     /// How many files and bytes each device holds: what would be lost with it. All inodes are
-    /// looked through.
+    /// scanned.
     ///
     /// # Errors
     /// The structure is damaged.
@@ -282,7 +282,7 @@ impl Daemon {
         self.services.tiering.pin(inos, tier)
     }
 
-    /// The devices of the tiers below NVM.
+    /// The devices of the lower tiers.
     pub fn devices(&self) -> Vec<DeviceReport> {
         self.services.devices.reports()
     }

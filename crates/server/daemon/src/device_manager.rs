@@ -1,4 +1,4 @@
-//! Devices of the tiers below NVM come, are emptied, and go, while the volume is used.
+//! Devices of the lower tiers come, are emptied, and go, while the volume is used.
 //!
 //! What names a device: its label, the volume file, and the device table in NVM, which decides. Adding:
 //! label, volume file, table; removing: table, label, volume file. So a device that is part of the

@@ -13,7 +13,7 @@
 //! A chunk that finds too few free blocks waits for a grace period, which gives out
 //! what earlier chunks freed, then runs alone, in pieces down to one transaction.
 //! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
-//! client has logged more than it set aside, its log waits and is tried again.
+//! client has logged more than it reserved, its log waits and is tried again.
 
 use crate::coherence::digest_stop::{DigestStop, digest_to};
 use crate::coherence::fence::{Fence, is_over};

@@ -1,7 +1,7 @@
 //! `scrub`: verifies every checksum of the NVM tier's structure while the volume is in use.
 //!
 //! Superblocks, root block, log table, bitmap, every inode, every tree node, every run of
-//! extended attributes, data on tiers below NVM. Data on NVM has no checksum. A block of data of which there is a copy in
+//! extended attributes, data on lower tiers. Data on NVM has no checksum. A block of data of which there is a copy in
 //! memory (`tail_blocks`) is rewritten elsewhere. All else that is found is reported by path and not
 //! changed: `fsck --repair` does that when the volume is not mounted.
 //!
@@ -57,7 +57,7 @@ pub struct ScrubReport {
     pub nodes: u64,
     /// Inodes whose extended attributes were read.
     pub attributes: u64,
-    /// Blocks of data on tiers below NVM read.
+    /// Blocks of data on lower tiers read.
     pub data_blocks: u64,
     /// Blocks of the bitmap read.
     pub bitmap_blocks: u64,
@@ -299,7 +299,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Data on tiers below NVM.
+    /// Data on lower tiers.
     fn data_below(&mut self, inode: &Inode) {
         let mut runs: Vec<Run> = Vec::new();
         // What cannot be read of the trees has been noted.

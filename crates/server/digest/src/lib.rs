@@ -115,7 +115,7 @@ pub struct ChunkDone {
     /// Whether the log, or the part of it that was asked for, ends at `upto`. Else
     /// there is another chunk, unless a record was refused.
     pub at_end: bool,
-    /// Bytes of the volume that the records had set aside; they are spent or not needed.
+    /// Bytes of the volume that the records had reserved; they are spent or not needed.
     pub reserve_released: u64,
     /// Blocks freed; not to be reused before every client has passed the epoch.
     pub freed: Vec<Run>,
@@ -135,7 +135,7 @@ pub struct ChunkDone {
     /// The record at `upto` or in the transaction there that must not be digested: the
     /// log stops here.
     pub refused: Option<Refused>,
-    /// Blocks of files that are new, where the volume has tiers below NVM.
+    /// Blocks of files that are new, where the volume has lower tiers.
     pub touched: Vec<(u64, Range<u64>)>,
     /// New blocks that were placed directly on a lower tier, and whose they are.
     pub below: Vec<(Ino, Run)>,
@@ -453,7 +453,7 @@ impl Digester {
     }
 }
 
-/// Blocks that a plan may use at most: what a record of this client may need was set aside by its own word.
+/// Blocks that a plan may use at most: what a record of this client may need was reserved by its own word.
 fn growth(plan: &Plan, authority: &dyn Authority) -> Result<Option<u64>, VolumeError> {
     let growth = authority
         .credit()

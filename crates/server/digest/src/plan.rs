@@ -138,7 +138,7 @@ pub struct Plan {
     pub new_blocks: u64,
     /// Estimate of the journal bytes that the transaction needs.
     pub journal_bytes: u64,
-    /// Bytes of the volume that had been set aside for these records.
+    /// Bytes of the volume that had been reserved for these records.
     pub reserve_bytes: u64,
     /// Stolen blocks that become part of files.
     pub linked: Vec<Run>,
@@ -216,7 +216,7 @@ fn spend_credit(credit: &mut Option<u64>, item: &Item) -> Step<()> {
     Ok(())
 }
 
-/// Bytes that a record says were set aside for it.
+/// Bytes that a record says were reserved for it.
 fn reserved(item: &Item) -> u64 {
     u64::from(item.header.reserve) * 64
 }

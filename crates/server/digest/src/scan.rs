@@ -18,7 +18,7 @@ use shale_sys::mutants;
 use shale_volume::{Run, View};
 use std::collections::HashSet;
 
-/// Unit in which a record says what it has set aside.
+/// Unit in which a record says what it has reserved.
 const RESERVE_BYTES: u64 = 64;
 const S_IFDIR: u32 = 0o040_000;
 
@@ -77,7 +77,7 @@ pub(crate) struct BatchLimits {
     pub bytes: usize,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// Bytes of the volume that the records have set aside.
+    /// Bytes of the volume that the records have reserved.
     pub reserved: u64,
     /// Journal that the records need, as far as they tell by themselves.
     pub journal_bytes: u64,
@@ -301,7 +301,7 @@ pub struct Survey {
     pub stolen: Vec<Run>,
     /// Inodes that its records name.
     pub named: HashSet<Ino>,
-    /// Bytes of space that its records have set aside.
+    /// Bytes of space that its records have reserved.
     pub reserve_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Devices of the tiers below NVM at a start: found, compared with the device table, counted.
+//! Devices of the lower tiers at a start: found, compared with the device table, counted.
 //!
 //! A device that is missing, swapped, another volume's, or put back from a backup is named; nothing
 //! is written before all are found right. Labels count starts as those of segments do

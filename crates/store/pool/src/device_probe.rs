@@ -1,4 +1,4 @@
-//! What a device of a tier below NVM is: a file or block device that can be written anywhere, or a
+//! What a device of a lower tier is: a file or block device that can be written anywhere, or a
 //! host-managed one or flash, which are written in order and erased; made, divided into zones and opened by
 //! its kind.
 

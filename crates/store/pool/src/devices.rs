@@ -1,4 +1,4 @@
-//! Devices of the tiers below NVM: made and labelled.
+//! Devices of the lower tiers: made and labelled.
 //!
 //! A label says which volume and which place in it a device is for, and how often the volume was
 //! started ([`crate::device_assembly`]).
@@ -24,12 +24,12 @@ use zerocopy::FromZeros;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
 pub(crate) const ZONES_MIN: u64 = 4;
-/// Tiers below NVM as people call them.
+/// Lower tiers as people call them.
 pub const NAMES: [&str; 2] = ["ssd", "hdd"];
 /// They.
 pub const LOWER: [TierId; 2] = [TierId::Ssd, TierId::Hdd];
 
-/// The tiers below NVM of a new volume.
+/// The lower tiers of a new volume.
 #[derive(Clone, Debug, Default)]
 pub struct LowerTiers {
     /// Flash.

@@ -42,7 +42,7 @@ pub enum PoolError {
         /// What is wrong and what to do.
         why: String,
     },
-    /// A device of a tier below NVM is not the one of this volume.
+    /// A device of a lower tier is not the one of this volume.
     #[error("{}: {why}", path.display())]
     WrongDevice {
         /// The device.

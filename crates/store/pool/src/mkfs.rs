@@ -31,7 +31,7 @@ pub struct MakeOptions {
     pub nvm_dir: PathBuf,
     /// Bytes of the NVM tier, rounded down to whole blocks.
     pub nvm_bytes: u64,
-    /// Tiers below NVM; empty: none.
+    /// Lower tiers; empty: none.
     pub lower: LowerTiers,
     /// Bytes of each client's log; 0: a size for the mount and a smaller one for other processes, by the size
     /// of NVM.

@@ -44,7 +44,7 @@ pub struct Volume {
     pub(crate) core: Mutex<Core>,
     pub(crate) txid: AtomicU64,
     pub(crate) inodes: AtomicU64,
-    /// Zones of the tiers below NVM.
+    /// Zones of the lower tiers.
     pub(crate) zones: [Option<Arc<Zones>>; 2],
     /// Batch up to which no reader can hold what was freed.
     pub(crate) released: AtomicU64,
@@ -69,7 +69,7 @@ impl Volume {
         Self::create_with(map, options, &LowerDevices::default())
     }
 
-    /// As [`Volume::create`], with the devices of the tiers below NVM that the options name.
+    /// As [`Volume::create`], with the devices of the lower tiers that the options name.
     ///
     /// # Errors
     /// As there.
@@ -98,7 +98,7 @@ impl Volume {
         Self::open_with(map, &LowerDevices::default())
     }
 
-    /// As [`Volume::open`], with the devices of the tiers below NVM, whose labels the caller
+    /// As [`Volume::open`], with the devices of the lower tiers, whose labels the caller
     /// has looked at. Without devices blocks there can be freed, and neither read nor written.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Volume {
         self.inodes_below.load(Ordering::Acquire)
     }
 
-    /// Leaves of directories that lie in a tier below NVM, as of the last committed transaction.
+    /// Leaves of directories that lie in a lower tier, as of the last committed transaction.
     pub fn leaves_below(&self, tier: TierId) -> u64 {
         let n = (tier as usize).checked_sub(1);
         n.map_or(0, |n| self.leaves_below[n].load(Ordering::Acquire))
@@ -462,7 +462,7 @@ fn has_inodes_below(root: &RootBlock) -> bool {
     below.iter().any(|r| r.kind != root_kind::EMPTY)
 }
 
-/// Bitmaps and zones of the tiers below NVM, as committed.
+/// Bitmaps and zones of the lower tiers, as committed.
 fn lower_drafts(view: &View, root: &RootBlock) -> Result<[Option<LowerTxn>; 2]> {
     let mut drafts = [None, None];
     let Some(lower) = view.lower() else {

@@ -73,7 +73,7 @@ pub enum Order {
         /// Change nothing.
         look: bool,
     },
-    /// The devices of the tiers below NVM.
+    /// The devices of the lower tiers.
     Devices,
     /// Change one of them. Answered by all of them as they are then.
     Device(DeviceOrder),

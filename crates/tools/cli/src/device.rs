@@ -1,4 +1,4 @@
-//! `shale device`: the devices of the tiers below NVM of a volume that is mounted.
+//! `shale device`: the devices of the lower tiers of a volume that is mounted.
 
 use crate::admin::{self, DeviceOrder, Order};
 use crate::ask;

@@ -42,7 +42,7 @@ pub struct Args {
     /// Of this process only
     #[arg(long, value_name = "PID", conflicts_with = "mount", value_parser = clap::value_parser!(i32).range(1..))]
     client: Option<i32>,
-    /// Of all programs on the mount together
+    /// Of all FUSE clients together
     #[arg(long)]
     mount: bool,
     /// The process again has the limit of each client

@@ -93,7 +93,7 @@ enum Verb {
     Migrate(migrate::Args),
     /// Keep files in a tier
     Pin(pin::Args),
-    /// Show, add, empty and remove devices of the tiers below NVM
+    /// Show, add, empty and remove devices of the lower tiers
     Device(device::Args),
     /// Show or say how fast clients may write
     Limit(limit::Args),

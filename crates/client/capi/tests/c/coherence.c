@@ -165,7 +165,7 @@ static void *append_some(void *letter)
     return NULL;
 }
 
-/* Threads share a handle, and a program on the mount appends to the same file. */
+/* Threads share a handle, and a FUSE client appends to the same file. */
 static void threads(void)
 {
     static char letters[] = "abc", got[100 * 1600];

@@ -120,7 +120,7 @@ impl ShaleFs {
         self.dentries.is_mapped(ino)
     }
 
-    /// For how long programs on the mount, other than the processes `besides`, should keep
+    /// For how long FUSE clients, other than the processes `besides`, should keep
     /// `ino`: they read or wrote it a moment ago, or tried to.
     pub fn used_for(&self, ino: u64, besides: &[i32]) -> Option<Duration> {
         self.users.besides(ino, besides)
@@ -132,7 +132,7 @@ impl ShaleFs {
         self.users.others(ino, pid)
     }
 
-    /// Whether processes other than `besides` asked for anything about `ino` by way of the mount recently,
+    /// Whether processes other than `besides` asked for anything about `ino` through the mount recently,
     /// or append to it.
     pub fn shared_with(&self, ino: u64, besides: &[i32]) -> bool {
         self.users.shared(ino, besides)

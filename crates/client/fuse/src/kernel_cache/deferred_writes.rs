@@ -1,4 +1,4 @@
-//! Files are changed past the kernel's pages here if there may be pages: see [`crate::kernel_cache::page_cache_fills`].
+//! Changes of files that bypass the kernel's page cache, if there may be pages: see [`crate::kernel_cache::page_cache_fills`].
 //!
 //! Dropping pages waits for the requests that fill them. So it is done by threads that take none
 //! from the kernel, and the write and its answer after it.
@@ -81,7 +81,7 @@ impl Write {
             }
         };
         let answer = adapter.handle(&self.header, &self.message, out);
-        // What else changes past the kernel's pages it asks about by itself.
+        // What else changes bypassing the kernel's page cache it asks about by itself.
         let attributes = matches!(self.header.opcode, opcode::SETXATTR | opcode::IOCTL);
         if fills.let_go(ino, last) || attributes {
             self.drop_pages(notifier);

@@ -7,7 +7,7 @@
 //! * **Names** have to be dropped one by one, so they are noted here before the kernel is
 //!   cached one. A notification about a name waits for all requests on the directory that
 //!   hold its lock. Only one kind does not: asking again for a name that was dropped. So
-//!   while a directory goes to and fro between clients, its names are given with the
+//!   while a directory ping-pongs between clients, its names are given with the
 //!   remark not to keep them.
 //!
 //! Names are dropped by having them asked for again, not by detaching them: the working
@@ -26,7 +26,7 @@ const SHARDS: usize = 16;
 /// Names of one directory that are noted. Beyond that all names of all directories are
 /// asked for again.
 const NAMES_MAX: usize = 1 << 16;
-/// A directory that was taken away less than this ago goes to and fro.
+/// A directory that was taken away less than this ago ping-pongs.
 const RESTLESS: Duration = Duration::from_secs(10);
 /// A name that no directory has: a notification about it only waits.
 const NO_NAME: &[u8] = b"/";

@@ -3,7 +3,7 @@
 //! What a program writes the kernel puts into a page, lets go of the page, and then asks. If a
 //! notification drops the page in between (another client wanted the file) and somebody reads, the
 //! kernel asks for the page again. That read may be answered before the write is done, and its page
-//! is kept: all programs on the mount would read the bytes from before, long after the write has
+//! is kept: all FUSE clients would read the bytes from before, long after the write has
 //! returned. (Memory pressure drops no such page: the write refers to it.)
 //!
 //! So drops and what was filled after them are noted, and when a write is done whose pages may have
@@ -41,7 +41,7 @@ pub(crate) const DROP_THREADS: usize = 2;
 const RECENT: Duration = Duration::from_secs(1);
 /// Ranges of a file that are noted apart from each other; more become one.
 const RANGES_MAX: usize = 32;
-/// Files whose entries are looked through for old ones when there are so many.
+/// Files whose entries are scanned for old ones when there are so many.
 const FILES_MAX: usize = 1 << 12;
 /// An answer waits so long at most for its pages to be dropped.
 const WAIT_MAX: Duration = Duration::from_millis(20);

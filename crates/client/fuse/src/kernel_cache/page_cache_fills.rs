@@ -1,6 +1,6 @@
 //! Pages that the kernel fills while a file is written past them.
 //!
-//! A write past the kernel's pages (`O_DIRECT`) has the kernel drop its pages before the request and
+//! A write bypassing the kernel's page cache (`O_DIRECT`) has the kernel drop its pages before the request and
 //! after the answer; `fallocate` and `copy_file_range` after it. In between somebody may read the file
 //! through the pages: the kernel asks, gets the bytes from before, and keeps them until the answer has
 //! come. Meanwhile the change is done, and a reader that bypasses the page cache sees it. So such a change drops

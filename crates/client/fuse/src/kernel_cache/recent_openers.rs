@@ -1,6 +1,6 @@
-//! Which processes used a file by way of the mount.
+//! Which processes used a file through the mount.
 //!
-//! Three things are asked. Whether programs on the mount *use its contents now*, through the kernel's
+//! Three things are asked. Whether FUSE clients *use its contents now*, through the kernel's
 //! pages: a client that could go past the mount leaves them the file. And whether anybody
 //! *but one client* has asked for anything about it: if nobody has, what the kernel
 //! thinks of its size matters to nobody but this client, which knows better. If somebody who is no client has

@@ -15,7 +15,7 @@ use shale_proto::shared_pages::daemon_page;
 const PIECE_SHIFT: u32 = 20;
 
 impl Session {
-    /// Whether the volume has tiers below NVM. Inside the read section the answer holds: nothing lies below
+    /// Whether the volume has lower tiers. Inside the read section the answer holds: nothing lies below
     /// before every thread has left the call in which it heard that nothing does.
     pub(crate) fn is_tiered(&self) -> bool {
         self.daemon_words.load_u64(daemon_page::TIERS) != 0

@@ -178,7 +178,7 @@ impl<'s> CallContext<'s> {
         self.lock(node)
     }
 
-    /// Stops a call that would make a file longer, to `end`, which others use by way of the mount: the
+    /// Stops a call that would make a file longer, to `end`, which others use through the mount: the
     /// kernel does that, so that it never knows such a file too small.
     #[inline(always)]
     pub(crate) fn may_end_at(

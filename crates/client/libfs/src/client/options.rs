@@ -16,7 +16,7 @@ pub struct SessionOptions {
     pub present: bool,
     /// Whole blocks go through the log too, instead of directly to granted blocks.
     pub log_all: bool,
-    /// The caller can do a call by way of the mount instead: a call for a file that others
+    /// The caller can do a call through the mount instead: a call for a file that others
     /// use as well may fail with [`crate::ELSEWHERE`], having changed nothing.
     pub yields: bool,
     /// The program's allocator, if it is this one: calls are refused with `ENOMEM` while it is short

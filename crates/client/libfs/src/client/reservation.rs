@@ -59,18 +59,18 @@ pub(crate) fn cut_bytes(freed: u64) -> u64 {
     TREE_BYTES.saturating_sub(freed.saturating_mul(BLOCK_BYTES as u64))
 }
 
-/// As [`content_bytes`], in a volume with tiers below NVM: whatever lies at the written blocks may
+/// As [`content_bytes`], in a volume with lower tiers: whatever lies at the written blocks may
 /// have moved below by the time of the digest, so each becomes a new block of NVM; and the
 /// trees of the tiers below are cut.
 pub(crate) fn tiered_content_bytes(blocks: u64) -> u64 {
     content_bytes(blocks, blocks) + LOWER_TREES_BYTES
 }
 
-/// As [`cut_bytes`], in a volume with tiers below NVM: nothing is given back for certain, and the
+/// As [`cut_bytes`], in a volume with lower tiers: nothing is given back for certain, and the
 /// blocks at both ends may have to be copied up.
 pub(crate) const TIERED_CUT_BYTES: u64 = TREE_BYTES + LOWER_TREES_BYTES + 2 * BLOCK_BYTES as u64;
 
-/// What the trees of two tiers below NVM may grow by when a range of a file is taken out.
+/// What the trees of two lower tiers may grow by when a range of a file is taken out.
 pub(crate) const LOWER_TREES_BYTES: u64 = 2 * TREE_BYTES;
 
 /// What `blocks` blocks add.

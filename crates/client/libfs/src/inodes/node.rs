@@ -188,9 +188,9 @@ pub(crate) struct Node {
     pub lease: LeaseWord,
     /// Under an exclusive lease: another client may have it open.
     pub used_elsewhere: AtomicBool,
-    /// Under an exclusive lease: other processes use it by way of the mount.
+    /// Under an exclusive lease: other processes use it through the mount.
     pub watched: AtomicBool,
-    /// The kernel is to make it longer: others use it by way of the mount. Of an exclusive lease.
+    /// The kernel is to make it longer: others use it through the mount. Of an exclusive lease.
     pub shared: AtomicBool,
     /// Daemon's lease word, plus 2^32, when an access could not be noted because others
     /// have the inode too.

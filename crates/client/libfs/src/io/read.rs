@@ -71,7 +71,7 @@ impl Session {
         Ok(done)
     }
 
-    /// Reads under one run, where there are tiers below NVM no more than fits the cache. Gives the
+    /// Reads under one run, where there are lower tiers no more than fits the cache. Gives the
     /// bytes, and whether that was all there is to read.
     fn read_run(
         &self,

@@ -17,7 +17,7 @@ use shale_oplog::encode;
 use shale_proto::{LeaseMode, LeaseRequestMode};
 use std::sync::atomic::Ordering;
 
-/// Parts in which a range is set aside at most where space is short: each leaves a 65th of what was free.
+/// Parts in which a range is reserved at most where space is short: each leaves a 65th of what was free.
 const SPACE_TRIES: u32 = 16;
 
 /// `SEEK_DATA` of `lseek`.
@@ -36,7 +36,7 @@ mod mode {
 }
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Bytes that `fallocate` sets aside at a time in a volume with tiers below NVM.
+/// Bytes that `fallocate` reserves at a time in a volume with lower tiers.
 const PIECE_BYTES: u64 = 8 << 20;
 /// Bytes that `copy_file_range` moves at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -179,7 +179,7 @@ impl Session {
         }
     }
 
-    /// Sets blocks aside, in a volume with tiers below NVM a piece at a time: space is asked for in
+    /// Reserves blocks, in a volume with lower tiers a piece at a time: space is asked for in
     /// NVM, and each piece can go down before the next. The last one changes the size.
     fn change_in_pieces(
         &self,
@@ -209,9 +209,9 @@ impl Session {
         self.change_range(caller, ino, change, keep, start..end)
     }
 
-    /// Sets blocks aside in NVM alone. What a record sets aside beyond its blocks, in case each becomes an
+    /// Reserves blocks in NVM alone. What a record reserves beyond its blocks, in case each becomes an
     /// extent of its own, is free again when it is digested: so a range that does not find space at once
-    /// is set aside as far as it does, then the rest, until all that is free is the file's.
+    /// is reserved as far as it does, then the rest, until all that is free is the file's.
     fn change_as_space_comes(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Blocks of tiers below NVM, of files, inodes and trees: a cache of 4 KiB blocks, filled from flash or by asking the daemon (DESIGN §8).
+//! Blocks of lower tiers, of files, inodes and trees: a cache of 4 KiB blocks, filled from flash or by asking the daemon (DESIGN §8).
 //!
 //! A block is known by its address and how often its zone was erased: together they name the same
 //! bytes for ever, so nothing here ever goes stale. A call that lacks blocks leaves the read section and

@@ -7,7 +7,7 @@
 //!   the group; and a capability, by any writer. Both go by records of their own, before the change.
 //!
 //! The kernel has its own copy of the mode and reads it when a program is started, without asking.
-//! A change by way of the mount has the kernel take the rights away first (the front end's
+//! A change through the mount has the kernel take the rights away first (the front end's
 //! `SETATTR` without attributes), and thereby know the new mode. So a client that yields to the mount
 //! leaves such changes to the kernel ([`crate::BY_KERNEL`]): served in the process, the kernel
 //! could learn of them too late for a program that is being started.

@@ -95,7 +95,7 @@ fn what_is_free_can_be_written() {
     for bytes in [4096, 100_000, 1 << 20, 5 << 20] {
         let ino = file(&session, "f");
         let size = fill(&session, ino, bytes);
-        // But for what the record of the last call sets aside besides its blocks.
+        // But for what the record of the last call reserves besides its blocks.
         let left = all.saturating_sub(size / BLOCK);
         assert!(left <= 8, "calls of {bytes}: {left} of {all} blocks left");
         remove(&session, "f");

@@ -149,7 +149,7 @@ impl Place {
     }
 
     pub fn attach_with(&self, options: SessionOptions) -> Arc<Session> {
-        // As a client of another process is: each record must keep to what it set aside.
+        // As a client of another process is: each record must keep to what it reserved.
         let channel = Arc::new(InProcess(self.daemon().attach_as(0, &[0])));
         Session::attach(channel, self.clock.clone(), Default::default(), options)
             .expect("a session")

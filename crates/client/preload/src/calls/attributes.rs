@@ -110,7 +110,7 @@ pub fn resize(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) ->
 
 /// `fallocate` of a mode that the kernel refuses for FUSE: for a file that is not served here now, but lies
 /// on a mount, the mount does it. So a program gets one answer whether or not its file is mapped,
-/// shared with programs on the mount, or not served yet.
+/// shared with FUSE clients, or not served yet.
 pub fn shift(thread: &Thread, fd: i32, args: &Args) -> i64 {
     let result = match table::get(fd) {
         Entry::File(index) => {

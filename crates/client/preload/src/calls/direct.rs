@@ -1,7 +1,7 @@
 //! Private mappings directly from NVM (Strata §4.1, DESIGN §35).
 //!
 //! What is mapped is the blocks themselves, read-only to begin with as a private mapping is: no
-//! page is read by way of the mount, and the file stays with this library. It shows the file as it was
+//! page is read through the mount, and the file stays with this library. It shows the file as it was
 //! when it was mapped, which POSIX allows a private mapping. A descriptor keeps the blocks as they
 //! are; children inherit it with the mapping, `exec` closes it as it unmaps, and `munmap`
 //! of the whole closes it here. Another one, with no rights, keeps the mount busy, as a mapping does.

@@ -1,4 +1,4 @@
-//! Files that are mapped by way of the mount: shared, or privately where that cannot be
+//! Files that are mapped through the mount: shared, or privately where that cannot be
 //! [direct](crate::calls::direct).
 //!
 //! Pages of a mapping are the kernel's, read and written back through the mount. It does not

@@ -383,7 +383,7 @@ impl<'a> Call<'a> {
         result
     }
 
-    /// The result of a call for a file that everybody uses by way of the mount now.
+    /// The result of a call for a file that everybody uses through the mount now.
     #[cold]
     fn elsewhere(&self, client: &'static Client, held: Option<Held>) -> i64 {
         report::passed(self.number, "mediated");

@@ -154,7 +154,7 @@ fn data_calls_make_no_system_call() {
     ] {
         assert!(output.contains(counted), "{counted} in {output}");
     }
-    // Another process, by way of the mount, sees the same bytes.
+    // Another process, through the mount, sees the same bytes.
     let expected: Vec<u8> = (0..1000)
         .flat_map(|i| [b'a' + (i % 26) as u8; 100])
         .collect();
@@ -219,7 +219,7 @@ fn who_is_alone_with_a_file_that_it_cuts_stays_fast() {
     );
 }
 
-/// A file that others use by way of the mount is made longer by the kernel, so that it knows the size;
+/// A file that others use through the mount is made longer by the kernel, so that it knows the size;
 /// one that nobody else uses is not.
 #[test]
 fn what_others_use_on_the_mount_grows_there() {
@@ -492,7 +492,7 @@ fn databases_and_repositories_are_whole() {
 }
 
 /// Modes of `fallocate` that the kernel refuses for FUSE: the same answer whether the file is served, mapped, or
-/// handed over, and the same bytes by the file, by its mapping, and for a program on the mount.
+/// handed over, and the same bytes by the file, by its mapping, and for a FUSE client.
 #[test]
 fn ranges_are_collapsed_and_inserted_anyone_has_the_file() {
     let Some(m) = Mounted::new() else { return };

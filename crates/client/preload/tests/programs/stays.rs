@@ -109,7 +109,7 @@ fn descriptors_and_children_are_as_posix_says_while_files_go_over() {
     }
 }
 
-/// Where somebody asks about a file by its name after every few calls, its lease goes to and fro: the file goes back to
+/// Where somebody asks about a file by its name after every few calls, its lease ping-pongs: the file goes back to
 /// the mount, and the process, which serves nothing else, is no client any more.
 #[test]
 fn a_file_whose_leases_do_not_pay_goes_back() {
@@ -136,7 +136,7 @@ fn a_file_that_is_locked_all_the_time_stays() {
     assert!(report.contains(r#""attached":0"#), "{report}");
 }
 
-/// A client counts among the programs on the mount for files that it uses there: others that are served make them longer
+/// A client counts among the FUSE clients for files that it uses there: others that are served make them longer
 /// by way of the kernel, which knows their size.
 #[test]
 fn what_a_client_uses_on_the_mount_grows_there() {

@@ -137,7 +137,7 @@ fn structures() -> Vec<(String, Vec<u8>)> {
     all.into_iter().map(named).collect()
 }
 
-/// Structures of tiers below NVM, likewise.
+/// Structures of lower tiers, likewise.
 fn below_nvm() -> [(u8, Vec<u8>); 3] {
     use shale_format::device_table::DeviceTable;
     use shale_format::superblock::DeviceEntry;

@@ -80,7 +80,7 @@ const WHOLE: Depth = Depth {
     devices: BlockRules { flush_lies: false },
 };
 
-/// Tiers below NVM need another volume, so they are never with the others either.
+/// Lower tiers need another volume, so they are never with the others either.
 const TIERS: (Kind, u64) = (Kind::Tiers, 1_000_000);
 /// States of writes above 1 MiB are large, so they are by themselves, too.
 const HUGE: (Kind, u64) = (Kind::Huge, 1_000_000);
@@ -131,7 +131,7 @@ pub struct Args {
     /// 10,000 runs of 1,000 operations of two to four clients, with faults after which they go on
     #[arg(long, conflicts_with_all = ["whole", "triples", "long", "kinds", "count", "workload", "states"])]
     runs: bool,
-    /// Runs on a volume with tiers below NVM, whose devices lose power too
+    /// Runs on a volume with lower tiers, whose devices lose power too
     #[arg(long, conflicts_with_all = ["whole", "triples", "runs", "kinds", "workload"])]
     tiers: bool,
     /// Devices below NVM lose what they said they had flushed: has to fail

@@ -38,7 +38,7 @@ const SCHEDULES_MUTANT: usize = 20_000;
 /// Threads of each client.
 const CLIENTS: [usize; 3] = [2, 1, 1];
 const CALLS: usize = 3;
-/// How often entries of leases are looked through for some that may go.
+/// How often entries of leases are scanned for some that may go.
 const TRIMS: usize = 8;
 
 fn schedules(short: usize) -> usize {
@@ -74,7 +74,7 @@ fn calls(world: &World, session: &Session, inos: [u64; 2]) {
         match done {
             Ok(Some(value)) => world.returned(&session.client, ino, value, floor),
             Ok(None) => {}
-            // It was cut off: its calls go by way of the mount now.
+            // It was cut off: its calls go through the mount now.
             Err(_) => return,
         }
         if thread_rng().gen_range(0..4) == 0 {

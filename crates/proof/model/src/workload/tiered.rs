@@ -1,4 +1,4 @@
-//! Operations on files that are large for small tiers below NVM: the number makes the operation.
+//! Operations on files that are large for small lower tiers: the number makes the operation.
 
 use shale_libfs::OFlags;
 

@@ -55,7 +55,7 @@ pub struct Workload {
     pub program: Option<Program>,
     /// A long run with faults; items from [`RANDOM_FROM`] on are random operations.
     pub run: bool,
-    /// A run on a volume with tiers below NVM; items from [`RANDOM_FROM`] on are those of
+    /// A run on a volume with lower tiers; items from [`RANDOM_FROM`] on are those of
     /// [`super::tiered`].
     pub tiers: bool,
     /// Items from [`RANDOM_FROM`] on are those of [`super::huge`].

@@ -262,7 +262,7 @@ fn live_slots(media: &Media) -> Vec<(u32, LogSlot)> {
     all
 }
 
-/// Makes the tables of a superblock agree with one another. Blocks and devices of tiers below NVM do,
+/// Makes the tables of a superblock agree with one another. Blocks and devices of lower tiers do,
 /// else it would not have been read; of NVM the devices are believed if they have all its blocks.
 fn mend_tiers(sb: &mut Superblock) {
     for tier in &mut sb.tier[1..] {

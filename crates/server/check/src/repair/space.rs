@@ -117,7 +117,7 @@ impl Space {
         }
     }
 
-    /// Claims all of a run of a tier below NVM or nothing.
+    /// Claims all of a run of a lower tier or nothing.
     pub(super) fn claim_below(&mut self, addr: BlockAddr, len: u64) -> bool {
         let n = match addr.tier() {
             Some(TierId::Ssd) => 0,

@@ -1,13 +1,13 @@
 //! The files that a client which yields has asked for a lease on.
 //!
-//! Such a client leaves a file to the kernel when it is asked to, past the kernel's pages, and until the same moment as
-//! all others do: so what it does by way of the mount keeps nobody from the file. Files that it has not asked for,
+//! Such a client leaves a file to the kernel when it is asked to, bypassing the kernel's page cache, and until the same moment as
+//! all others do: so what it does through the mount keeps nobody from the file. Files that it has not asked for,
 //! or given back, it uses on the mount as any program there, and is counted among these.
 
 use shale_proto::ASKED_FILES;
 use std::collections::HashSet;
 
-/// The last [`ASKED_FILES`] files at most. Who has asked for more counts as a program on the mount for
+/// The last [`ASKED_FILES`] files at most. Who has asked for more counts as a FUSE client for
 /// the others, which costs time and nothing else.
 #[derive(Default)]
 pub(crate) struct Asked {

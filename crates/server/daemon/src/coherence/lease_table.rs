@@ -11,7 +11,7 @@
 //! stream of readers cannot starve a writer. Nothing that happens while an inode is busy
 //! waits for a request of the kernel: such a request may be waiting for this inode.
 //!
-//! An inode whose lease goes to and fro, or that programs on the mount use, is *elsewhere* for a
+//! An inode whose lease ping-pongs, or that FUSE clients use, is *elsewhere* for a
 //! time: clients that can ([`LeaseRequestMode::RevokeOrDefer`]) leave it to the kernel, all until the same
 //! moment. So that a size is the kernel's to keep or the clients', never both: what the kernel
 //! does of their calls when that moment has come has a little time to end.
@@ -53,7 +53,7 @@ pub trait LeaseHook: Send + Sync {
     fn holds_back(&self, _ino: u64) -> bool {
         false
     }
-    /// Programs on the mount other than the processes `besides` use the contents of `ino`: for so
+    /// FUSE clients other than the processes `besides` use the contents of `ino`: for so
     /// long they should keep it.
     fn used_for(&self, _ino: u64, _besides: &[i32]) -> Option<Duration> {
         None
@@ -63,7 +63,7 @@ pub trait LeaseHook: Send + Sync {
     fn used_by_others(&self, _ino: u64, _pid: i32) -> Option<Duration> {
         None
     }
-    /// Whether programs on the mount other than the processes `besides` used `ino` recently, or append to it.
+    /// Whether FUSE clients other than the processes `besides` used `ino` recently, or append to it.
     fn shared_with(&self, _ino: u64, _besides: &[i32]) -> bool {
         false
     }
@@ -86,7 +86,7 @@ const HOLD_STEPS: u64 = 5;
 
 /// A lease that clients who yield take from others this often...
 const BOUNCES: u32 = 16;
-/// ... within this time goes to and fro: it is cheaper to let the kernel do the calls.
+/// ... within this time ping-pongs: it is cheaper to let the kernel do the calls.
 pub(crate) const BOUNCE_NS: u64 = 100_000_000;
 /// For so long then.
 const ELSEWHERE_NS: u64 = 500_000_000;
@@ -238,7 +238,7 @@ pub(crate) struct Given {
     pub(crate) grant: Grant,
     /// Another client may have it open.
     pub(crate) used: bool,
-    /// Other processes use it by way of the mount.
+    /// Other processes use it through the mount.
     pub(crate) watched: bool,
     /// They did recently, or append to it.
     pub(crate) shared: bool,
@@ -378,7 +378,7 @@ impl LeaseTable {
         before
     }
 
-    /// Programs on the mount use an inode: for `ns` from now at least it is elsewhere.
+    /// FUSE clients use an inode: for `ns` from now at least it is elsewhere.
     pub(crate) fn leave(&self, ino: u64, ns: u64) {
         let until = self.clock.monotonic_ns() + ns;
         if let Some(entry) = self.table.lock().get_mut(ino) {

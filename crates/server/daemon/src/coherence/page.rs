@@ -60,7 +60,7 @@ impl DaemonPage {
         self.map.store_u64(daemon_page::ALLOWED, pos);
     }
 
-    /// Whether there are tiers below NVM.
+    /// Whether there are lower tiers.
     pub(crate) fn set_tiers(&self, tiers: bool) {
         self.map.store_u64(daemon_page::TIERS, tiers.into());
     }

@@ -73,7 +73,7 @@ pub(crate) struct Client {
     pub(crate) client_state: Mutex<ClientState>,
     pub(crate) queued: AtomicBool,
     pub(crate) leaving: AtomicBool,
-    /// It has asked for a lease that it need not get: its calls may go by way of the mount.
+    /// It has asked for a lease that it need not get: its calls may go through the mount.
     pub(crate) yields: AtomicBool,
     /// For which files.
     pub(crate) asked: Mutex<Asked>,

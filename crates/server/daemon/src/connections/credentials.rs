@@ -258,7 +258,7 @@ fn flags_allow(change: &Change<'_>) -> Result<(), &'static str> {
             without(child, FIXED)
         }
         Act::Attributes(body) => {
-            // The kernel knows who may; a client changes them by way of the mount.
+            // The kernel knows who may; a client changes them through the mount.
             if body.valid & attr::FLAGS != 0 {
                 return Err("flags set by another client than the mount");
             }

@@ -38,7 +38,7 @@ const HOLD_MIN_NS: u64 = 50_000;
 pub enum Whose {
     /// Of each client that has none of its own, now and later; not of the mount.
     Each,
-    /// Of all programs on the mount together.
+    /// Of all FUSE clients together.
     Mount,
     /// Of one process.
     Process(i32),

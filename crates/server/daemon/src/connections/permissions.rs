@@ -113,7 +113,7 @@ pub(crate) struct RecoveredRecordValidator {
     pub(crate) person: Credentials,
     /// What every log that is left may do; see there.
     pub(crate) own: OwnLog,
-    /// Bytes that were free before any log was digested: what all clients had set aside for
+    /// Bytes that were free before any log was digested: what all clients had reserved for
     /// their records was no more than that.
     pub(crate) credit: u64,
 }

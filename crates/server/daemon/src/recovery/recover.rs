@@ -86,7 +86,7 @@ pub(crate) struct Recovered {
 /// What logs that could not be digested hold on to.
 #[derive(Default)]
 pub(crate) struct Undigested {
-    /// Space that their records have set aside.
+    /// Space that their records have reserved.
     pub(crate) reserve_bytes: u64,
     /// Inodes that they change and that are no directories: those of others could not be
     /// distinguished by their number alone.

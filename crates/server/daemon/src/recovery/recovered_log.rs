@@ -27,7 +27,7 @@ pub(crate) struct RecoveredLog {
     pub(crate) named: HashSet<Ino>,
     /// Where its records end.
     pub(crate) head: LogPos,
-    /// Bytes that its records may have set aside, if somebody else than root wrote it.
+    /// Bytes that its records may have reserved, if somebody else than root wrote it.
     pub(crate) credit: u64,
     pub(crate) outcome: Outcome,
 }

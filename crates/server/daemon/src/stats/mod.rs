@@ -62,7 +62,7 @@ pub struct Status {
     pub instructions: &'static str,
     /// Space of the NVM tier.
     pub space: SpaceStatus,
-    /// Tiers below NVM.
+    /// Lower tiers.
     pub tiers: Vec<TierStatus>,
     /// What moves between tiers, if there are several.
     pub migration: Option<MigrationStatus>,

@@ -1,4 +1,4 @@
-//! What `status` tells of the tiers below NVM.
+//! What `status` tells of the lower tiers.
 
 use super::Observer;
 use super::flash::FlashUse;
@@ -12,7 +12,7 @@ use shale_volume::ZoneInfo;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// One tier below NVM.
+/// One lower tier.
 #[derive(Clone, Debug, Serialize)]
 pub struct TierStatus {
     /// `ssd` or `hdd`.
@@ -47,7 +47,7 @@ pub struct TierStatus {
     pub devices: Vec<DeviceStatus>,
 }
 
-/// One device of a tier below NVM.
+/// One device of a lower tier.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceStatus {
     /// Where it is.

@@ -3,7 +3,7 @@
 //! Noted when blocks are placed, before anything links them, in memory. What lies in zones since before
 //! the start is found by one look through the inodes, when zones are first to be emptied. So a zone's set
 //! holds every owner, and some that own nothing there any more. It is checked all the same: where the
-//! owners do not have as many blocks in the zones as are live there, all inodes are looked through.
+//! owners do not have as many blocks in the zones as are live there, all inodes are scanned.
 //!
 //! Memory: a number for each file and zone that it has blocks in, [`NOTES_MAX`] at most. Beyond that a zone's
 //! set is forgotten, and to empty that zone is to look through the inodes.

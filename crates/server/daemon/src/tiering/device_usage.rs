@@ -63,7 +63,7 @@ impl Tiering {
         devices.map(|d| Span::of(&d.place)).collect()
     }
 
-    /// Files and their bytes, for each device. All inodes are looked through.
+    /// Files and their bytes, for each device. All inodes are scanned.
     pub(crate) fn holdings(&self) -> Result<Vec<DeviceUsage>> {
         let mut all = Vec::new();
         let tiers = [TierId::Nvm].into_iter().chain(self.volume.lower_tiers());

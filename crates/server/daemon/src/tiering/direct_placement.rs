@@ -1,4 +1,4 @@
-//! Direct placement: while NVM is full, large runs of new data go from the log to a tier below NVM, once
+//! Direct placement: while NVM is full, large runs of new data go from the log to a lower tier, once
 //! instead of to NVM and from there down (Strata §3.3).
 //!
 //! NVM is full from the mark on until it is where moving down ends. A digest that gets the lock soon says

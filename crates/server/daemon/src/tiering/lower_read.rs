@@ -1,4 +1,4 @@
-//! Reading blocks of tiers below NVM for clients.
+//! Reading blocks of lower tiers for clients.
 
 use super::Tiering;
 use crate::connections::client::Transport;

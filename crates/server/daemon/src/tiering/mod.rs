@@ -126,7 +126,7 @@ pub struct MigrationCounts {
     pub tail_cache_hits: u64,
     /// Blocks that could not be read, and so not moved; each try counts.
     pub unreadable_blocks: u64,
-    /// Times all inodes were looked through to find what lies in zones.
+    /// Times all inodes were scanned to find what lies in zones.
     pub inode_scans: u64,
     /// Of these, because not all owners of the blocks were known.
     pub backref_misses: u64,

@@ -204,7 +204,7 @@ impl Tiering {
             let age = self.coldest_age()?;
             self.promotions.lock().keep_hotter(age / TIMES);
             if waits(self) && self.available_in_nvm() < PIECE_BLOCKS {
-                // Once for each look: data that is all hot does not go to and fro any faster.
+                // Once for each look: data that is all hot does not ping-pong any faster.
                 self.move_down(BATCH_BLOCKS, false)?;
                 self.keep_to_limit();
             }

@@ -76,7 +76,7 @@ impl Tiering {
         Ok(moved?.unwrap_or(0))
     }
 
-    /// Has each tier below NVM keep some space that can be written at once, so that nobody who waits for
+    /// Has each lower tier keep some space that can be written at once, so that nobody who waits for
     /// space in NVM waits for a zone to be emptied too.
     pub(super) fn keep_ready(&self) -> Result<()> {
         let tiers = self.volume.lower_tiers();
@@ -180,7 +180,7 @@ impl Tiering {
         self.move_blocks(wanted, Target { tier, last })
     }
 
-    /// Has `blocks` blocks of a tier below NVM writable, if that can be. `below`: the next tier.
+    /// Has `blocks` blocks of a lower tier writable, if that can be. `below`: the next tier.
     pub(super) fn reclaim_on(
         &self,
         tier: TierId,

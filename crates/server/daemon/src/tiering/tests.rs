@@ -174,7 +174,7 @@ fn name(volume: &Volume, ino: u64) -> (shale_format::DirKey, Vec<u8>) {
 }
 
 impl Stage {
-    /// Writes `blocks` blocks of a file again, from `at` on, as a digest would; 0: sets them aside as
+    /// Writes `blocks` blocks of a file again, from `at` on, as a digest would; 0: reserves them as
     /// `fallocate` does.
     fn write(&mut self, ino: u64, at: u64, blocks: u64, byte: u8) {
         let volume = self.daemon.volume();

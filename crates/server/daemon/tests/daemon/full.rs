@@ -184,7 +184,7 @@ fn fill(hand: &mut Hand) -> Ino {
     ino
 }
 
-/// A client that logs more than it set aside: there is no space for it, and never was.
+/// A client that logs more than it reserved: there is no space for it, and never was.
 /// Its log waits, others go on, and nothing that it names is taken away from it.
 #[test]
 fn a_log_without_space_waits_and_keeps_what_it_names() {

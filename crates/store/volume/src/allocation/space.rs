@@ -26,7 +26,7 @@ const GRANT_RUN_BLOCKS: u64 = 256;
 /// Blocks of [`Space::reserved_fixed`] for one transaction, whatever it does: new copies
 /// of its data ([`TRANSACTION_DATA_BLOCKS`]), of the nodes above them, of its attributes.
 const RESERVED_TRANSACTION: u64 = 512;
-/// Blocks of data that one transaction of a log writes at most, besides those that it set aside: 1 MiB,
+/// Blocks of data that one transaction of a log writes at most, besides those that it reserved: 1 MiB,
 /// not aligned.
 const TRANSACTION_DATA_BLOCKS: u64 = 257;
 /// Part of the tier that [`Space::reserved_fixed`] has besides: inner nodes that split, of

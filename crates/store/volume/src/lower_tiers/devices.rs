@@ -1,4 +1,4 @@
-//! Devices of the tiers below NVM come and go while the volume is used.
+//! Devices of the lower tiers come and go while the volume is used.
 //!
 //! Adding, and what a power cut after each step leaves:
 //! 1. space for the tables is taken in NVM, and they are written there: nothing refers to them;
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 /// Tables, those of lower tiers with them, take at most this part of the NVM tier.
 pub(crate) const TABLES_PART: u64 = 2;
 
-/// One device of a tier below NVM, as it is used.
+/// One device of a lower tier, as it is used.
 #[derive(Clone)]
 pub struct LowerDeviceInfo {
     /// Identity, size, blocks, state.
@@ -63,7 +63,7 @@ fn below_of(tier: TierId) -> Result<usize> {
 }
 
 impl Volume {
-    /// The devices of a tier below NVM, in order.
+    /// The devices of a lower tier, in order.
     pub fn lower_device_infos(&self, tier: TierId) -> Vec<LowerDeviceInfo> {
         let (Ok(lower), Ok(zones)) = (self.below(), self.zones_of(tier)) else {
             return Vec::new();
@@ -85,7 +85,7 @@ impl Volume {
         .collect()
     }
 
-    /// Keeps `percent` percent of a device of a tier below NVM out of use, so that its zones are emptier when they are
+    /// Keeps `percent` percent of a device of a lower tier out of use, so that its zones are emptier when they are
     /// cleaned. Holds until the volume is closed; what is in use already stays.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Tiers below NVM: where their blocks lie, and reading them.
+//! Lower tiers: where their blocks lie, and reading them.
 //!
 //! A device is a row of zones behind its label and where its place in the device table says, and has a range of its tier's blocks. Its tables
 //! (zones, bitmap, checksums of blocks) lie in NVM, wherever there was space when it was added.
@@ -24,7 +24,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// How often an entry that changes in place is read before it counts as damaged.
 const READS_MAX: u32 = 2000;
 
-/// The devices of the tiers below NVM, in the order of the device table.
+/// The devices of the lower tiers, in the order of the device table.
 #[derive(Clone, Default)]
 pub struct LowerDevices {
     /// Flash.
@@ -270,7 +270,7 @@ pub(crate) fn device_table(media: &NvmRegion, sb: &Superblock) -> Result<DeviceT
     ))
 }
 
-/// The tiers below NVM as a reader has them.
+/// The lower tiers as a reader has them.
 pub(crate) struct Lower {
     media: NvmRegion,
     superblock: Superblock,

@@ -1,4 +1,4 @@
-//! Devices and zones of the tiers below NVM.
+//! Devices and zones of the lower tiers.
 
 pub(crate) mod devices;
 pub(crate) mod leaf_cache;

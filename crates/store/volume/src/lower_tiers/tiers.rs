@@ -1,4 +1,4 @@
-//! The tiers below NVM, as the daemon writes them.
+//! The lower tiers, as the daemon writes them.
 //!
 //! Order of moving blocks down, and what a power cut after each step leaves:
 //! 1. blocks are given out behind a zone's write pointer, written, with their checksums in NVM;
@@ -35,12 +35,12 @@ impl Volume {
         zones.ok_or_else(|| VolumeError::Lower(format!("the volume has no tier {tier:?}")))
     }
 
-    /// Whether there is a tier below NVM now.
+    /// Whether there is a lower tier now.
     pub fn is_tiered(&self) -> bool {
         !self.lower_tiers().is_empty()
     }
 
-    /// Tiers below NVM that the volume has, fastest first, if their devices are there.
+    /// Lower tiers that the volume has, fastest first, if their devices are there.
     pub fn lower_tiers(&self) -> Vec<TierId> {
         let Some(lower) = self.reader().lower() else {
             return Vec::new();
@@ -63,18 +63,18 @@ impl Volume {
         })
     }
 
-    /// How a tier below NVM is used; `None`: there is none.
+    /// How a lower tier is used; `None`: there is none.
     pub fn lower_space(&self, tier: TierId) -> Option<LowerSpace> {
         let space = self.zones_of(tier).ok().map(|z| z.space());
         space.filter(|s| s.zones > 0)
     }
 
-    /// The zones of a tier below NVM.
+    /// The zones of a lower tier.
     pub fn lower_zones(&self, tier: TierId) -> Vec<ZoneInfo> {
         self.zones_of(tier).map_or(Vec::new(), |z| z.infos())
     }
 
-    /// Blocks in a row on a tier below NVM, at most `blocks`, to be written next with
+    /// Blocks in a row on a lower tier, at most `blocks`, to be written next with
     /// [`Volume::write_lower`]. One thread at a time does both. `last`: what is kept for
     /// cleaning may be used.
     ///

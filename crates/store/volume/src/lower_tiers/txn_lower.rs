@@ -12,7 +12,7 @@ use shale_format::bitmap::{self, BITS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, device_state};
 use std::sync::Arc;
 
-/// What a transaction changes in a tier below NVM.
+/// What a transaction changes in a lower tier.
 pub(crate) struct LowerTxn {
     pub(crate) bits: Bits,
     pub(crate) zones: Arc<Zones>,
@@ -94,7 +94,7 @@ impl LowerTxn {
 }
 
 impl CowTrees {
-    /// The tier below NVM that a run lies in; `None`: it is to be looked for in NVM.
+    /// The lower tier that a run lies in; `None`: it is to be looked for in NVM.
     fn below(&mut self, run: Run) -> Result<Option<&mut LowerTxn>> {
         let n = match run.addr.tier() {
             Some(TierId::Ssd) => 0,

@@ -1,4 +1,4 @@
-//! Zones of the tiers below NVM, in memory: write pointers and live blocks.
+//! Zones of the lower tiers, in memory: write pointers and live blocks.
 //!
 //! A zone is written from its first block on. How far it is written becomes durable with the
 //! batch that links what was written; a crash forgets the rest, which nothing refers to, and it

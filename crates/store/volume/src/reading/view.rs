@@ -125,7 +125,7 @@ impl View {
         Self::open_with(map, &LowerDevices::default())
     }
 
-    /// As [`View::open`], with the devices of the tiers below NVM.
+    /// As [`View::open`], with the devices of the lower tiers.
     ///
     /// # Errors
     /// As there; the devices are not those of the superblock in number or size.
@@ -135,7 +135,7 @@ impl View {
         Ok((view, access))
     }
 
-    /// As [`View::open`], without the tiers below NVM: their table may be half-way to what a batch
+    /// As [`View::open`], without the lower tiers: their table may be half-way to what a batch
     /// in the journal says.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl View {
         Ok(())
     }
 
-    /// The devices of the tiers below NVM, as they are now.
+    /// The devices of the lower tiers, as they are now.
     ///
     /// # Errors
     /// Both copies of their table are damaged.

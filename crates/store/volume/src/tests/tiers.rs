@@ -1,4 +1,4 @@
-//! Tiers below NVM: moving blocks, checksums, zones, restarts.
+//! Lower tiers: moving blocks, checksums, zones, restarts.
 
 use super::{MIB, check, extent, file, new_volume, options};
 use crate::{Heat, LowerDevices, Mapping, MkfsOptions, View, Volume, VolumeError};

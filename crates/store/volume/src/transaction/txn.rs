@@ -57,7 +57,7 @@ pub struct Txn<'v> {
     txid: TxId,
     slots: Slots,
     logs: BTreeMap<u32, LogSlot>,
-    /// Entries of zones that are erased, by tier below NVM and zone.
+    /// Entries of zones that are erased, by lower tier and zone.
     erased: Erased,
     devices: Option<DeviceTable>,
     /// A copy of the superblock, and its block.
@@ -66,7 +66,7 @@ pub struct Txn<'v> {
     growth: Option<u64>,
 }
 
-/// Entries of zones that a transaction erases, by tier below NVM and zone.
+/// Entries of zones that a transaction erases, by lower tier and zone.
 type Erased = BTreeMap<(usize, u64), ZoneEntry>;
 
 /// Zones whose blocks a transaction changes, and what it changes.

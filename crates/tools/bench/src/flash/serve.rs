@@ -1,5 +1,5 @@
 //! The process that is the flash, or another device: it serves a mount of one file, with a loop device
-//! over it that goes past the kernel's pages.
+//! over it that bypasses the kernel's page cache.
 //!
 //! It talks in lines: first one with a [`Ready`] as JSON; then, for each line `counters` on its
 //! standard input, one with [`Counters`], or what else is counted. At the end of its input it unmounts what is mounted

@@ -1,4 +1,4 @@
-//! Programs on the mount and clients that go past it, on the same few files: nobody reads
+//! FUSE clients and clients that go past it, on the same few files: nobody reads
 //! what others have overwritten, and every name is there, or gone, when the call returns.
 //!
 //! `SHALE_SECONDS=n` runs longer, `SHALE_SEED=n` another sequence.

@@ -3,7 +3,7 @@
 //!
 //! A read may return a value if its write had begun by the end of the read, and no other
 //! write lies wholly between that write and the read. And who reads after somebody else
-//! has read must not see an older value; but a program on the mount may see what another
+//! has read must not see an older value; but a FUSE client may see what another
 //! one on the mount is about to write: the kernel has it before the file system.
 
 use parking_lot::Mutex;

@@ -1,4 +1,4 @@
-//! What is written past the kernel's pages is not followed by older bytes read through them.
+//! What is written bypassing the kernel's page cache is not followed by older bytes read through them.
 
 use crate::volume::{Volume, can_mount};
 use rustix::fs::OFlags;
@@ -16,7 +16,7 @@ fn number_in(file: &File) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }
 
-/// One thread writes past the pages, as clients do with files that programs on the mount use too. One
+/// One thread writes past the pages, as clients do with files that FUSE clients use too. One
 /// reads past them. A caller that reads through the pages after that reads this number or a later one.
 #[test]
 fn a_write_past_the_pages_is_not_followed_by_older_bytes() {

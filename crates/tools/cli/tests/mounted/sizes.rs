@@ -1,4 +1,4 @@
-//! Programs on the mount know how long a file is that a client past the mount made longer.
+//! FUSE clients know how long a file is that a client past the mount made longer.
 
 use crate::coherence::attach;
 use crate::volume::{Volume, can_mount};

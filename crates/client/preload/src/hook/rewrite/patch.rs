@@ -11,7 +11,7 @@ use crate::hook::trampolines::{self, CLASS, class};
 use core::sync::atomic::Ordering;
 
 const PAGE: usize = 4096;
-/// Bytes set aside for each stub, with its record.
+/// Bytes reserved for each stub, with its record.
 const STUB_BYTES: usize = 80;
 /// Where in a stub its record lies.
 const RECORD_AT: usize = 64;

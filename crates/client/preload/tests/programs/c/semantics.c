@@ -399,7 +399,7 @@ static void stored(void)
         char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
         if (at == MAP_FAILED || memcmp(at, "before", 6) != 0)
             _exit(2);
-        /* Nobody uses the file by way of the mount meanwhile. */
+        /* Nobody uses the file through the mount meanwhile. */
         usleep(1200000);
         memcpy(at, "stores", 6);
         if (write(ready[1], "x", 1) != 1 || read(done[0], seen, 1) != 1)

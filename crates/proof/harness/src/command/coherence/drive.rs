@@ -28,7 +28,7 @@ pub struct Options {
     /// Where logs go; a new directory, not on the volume
     #[arg(long)]
     logs: PathBuf,
-    /// The program whose `run` makes workers clients; without it all go by way of the mount
+    /// The program whose `run` makes workers clients; without it all go through the mount
     #[arg(long)]
     shale: Option<PathBuf>,
     /// Workers

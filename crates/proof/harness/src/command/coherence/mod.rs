@@ -1,5 +1,5 @@
 //! `shale-harness coherence`: many processes on one small tree, half of them clients
-//! themselves, half by way of the mount; is there an order in which all they saw is right?
+//! themselves, half through the mount; is there an order in which all they saw is right?
 
 mod check;
 mod drive;

@@ -121,7 +121,7 @@ pub(crate) struct Client {
     pub(crate) work: Mutex<Work>,
     pub(crate) client_state: Mutex<ClientState>,
     pub(crate) leaving: AtomicBool,
-    /// It has asked for a lease that it need not get: its calls may go by way of the mount.
+    /// It has asked for a lease that it need not get: its calls may go through the mount.
     pub(crate) yields: AtomicBool,
     /// For which files.
     pub(crate) asked: Mutex<Asked>,

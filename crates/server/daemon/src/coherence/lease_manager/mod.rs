@@ -41,7 +41,7 @@ pub(crate) enum NoLease {
     DigestStop(DigestStop),
     /// The number was granted to another client, which had not made an inode of it.
     NotMade,
-    /// The client yields: everybody goes by way of the mount.
+    /// The client yields: everybody goes through the mount.
     Elsewhere(Elsewhere),
 }
 
@@ -194,7 +194,7 @@ impl LeaseManager {
     }
 
     /// A client that yields takes the lease `from` others. From the front end that does not count
-    /// if nobody but the client itself went by way of the mount recently: it opens its file again, say.
+    /// if nobody but the client itself went through the mount recently: it opens its file again, say.
     fn count_bounce(&self, client: &Client, ino: u64, from: &[Holder]) {
         let direct = |h: &Holder| {
             let holder = self.clients.get(h.client);
@@ -216,13 +216,13 @@ impl LeaseManager {
         self.clients.snapshot().iter().filter_map(yields).collect()
     }
 
-    /// Whether an inode belongs to programs on the mount, too: the kernel makes it longer.
+    /// Whether an inode belongs to FUSE clients, too: the kernel makes it longer.
     fn is_shared(&self, ino: u64) -> bool {
         let hook = self.hook();
         hook.is_some_and(|hook| hook.shared_with(ino, &self.yielding(ino)))
     }
 
-    /// A client that yields leaves the kernel what programs on the mount use.
+    /// A client that yields leaves the kernel what FUSE clients use.
     fn yield_to_mount(&self, client: &Client, wish: &LeaseRequest) {
         if !wish.insist.yields() {
             return;

@@ -32,7 +32,7 @@ pub struct ZoneInfo {
     pub worn: bool,
 }
 
-/// How a tier below NVM is used, in blocks.
+/// How a lower tier is used, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerSpace {
     /// All blocks in zones; of those that are worn out, or on devices that fail, only what is in use.
