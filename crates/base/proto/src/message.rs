@@ -115,7 +115,7 @@ pub enum Request {
         /// Mode.
         mode: LeaseMode,
         /// What others may be asked for.
-        insist: LeaseRequestMode,
+        request_mode: LeaseRequestMode,
     },
     /// Gives a lease back. The client's records under it must be in its log.
     Unlease {

@@ -36,7 +36,7 @@ fn requests(r: &mut Seeded) -> Vec<Request> {
         Request::Lease {
             ino: r.next(),
             mode: LeaseMode::Shared,
-            insist: LeaseRequestMode::RevokeAndHold,
+            request_mode: LeaseRequestMode::RevokeAndHold,
         },
         Request::Reserve {
             wanted: r.next(),

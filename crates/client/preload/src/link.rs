@@ -101,7 +101,9 @@ impl Link {
 impl Channel for Link {
     fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ProtoError> {
         let lease = match &request {
-            Request::Lease { ino, insist, .. } => Some((*ino, insist.yields())),
+            Request::Lease {
+                ino, request_mode, ..
+            } => Some((*ino, request_mode.yields())),
             _ => None,
         };
         if let Some((ino, yields)) = lease {

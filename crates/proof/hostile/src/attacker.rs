@@ -240,7 +240,7 @@ impl Attacker {
         self.ask(Request::Lease {
             ino: ino.0,
             mode,
-            insist: LeaseRequestMode::Revoke,
+            request_mode: LeaseRequestMode::Revoke,
         })
     }
 

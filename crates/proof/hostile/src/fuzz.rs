@@ -192,7 +192,7 @@ fn prepare(a: &mut Attacker, stage: &Stage, tag: String) -> Names {
         a.ask(Request::Lease {
             ino,
             mode: LeaseMode::Exclusive,
-            insist: LeaseRequestMode::Revoke,
+            request_mode: LeaseRequestMode::Revoke,
         });
     }
     names.fresh = (0..12).map(|_| a.number()).collect();
@@ -272,7 +272,7 @@ fn messages(stage: &Stage, seed: u64) {
             7 => Request::Lease {
                 ino: n,
                 mode: r.of(&[LeaseMode::Shared, LeaseMode::Exclusive]),
-                insist: r.of(&[
+                request_mode: r.of(&[
                     LeaseRequestMode::Try,
                     LeaseRequestMode::Revoke,
                     LeaseRequestMode::RevokeAndHold,

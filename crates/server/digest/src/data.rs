@@ -234,15 +234,15 @@ pub(crate) fn allocate<'v>(
         blocks => volume.allocate(blocks, None)?,
     };
     placed.runs.extend_from_slice(&runs);
-    let mut carver = RunSplitter::new(runs);
+    let mut splitter = RunSplitter::new(runs);
     let all = plan.inodes.iter().zip(&mut placed.extents).zip(&below);
     for ((inode, extents), &below) in all {
         for copy in inode.file.copies.iter().filter(|c| c.hint.is_none()) {
             let (at, blocks) = rest_of(copy, &extents[..below]);
-            carver.extents(at, blocks, 0, extents);
+            splitter.extents(at, blocks, 0, extents);
         }
         for range in &inode.file.unwritten {
-            carver.extents(range.start, range.end - range.start, UNWRITTEN, extents);
+            splitter.extents(range.start, range.end - range.start, UNWRITTEN, extents);
         }
         extents.sort_by_key(|e| e.file_block);
         debug_assert_eq!(

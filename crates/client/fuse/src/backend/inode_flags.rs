@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_go_to_and_fro_in_both_forms() {
+    fn flags_round_trip_in_both_forms() {
         for ours in [0, IMMUTABLE, APPEND_ONLY | NO_DUMP, NO_ATIME] {
             for (whole, cmd) in [(false, SET_FLAGS), (true, SET_XATTR)] {
                 let mut buffer = [0; FSXATTR_BYTES];

@@ -102,32 +102,35 @@ impl Session {
         &self,
         ino: u64,
         mode: LeaseMode,
-        insist: LeaseRequestMode,
+        request_mode: LeaseRequestMode,
     ) -> Result<bool> {
         let _acquiring = self.acquire_locks.of(ino).lock();
         let node = self.nodes.get(ino);
         // Who does not insist wants to know about others, too.
         let asks = matches!(
-            insist,
+            request_mode,
             LeaseRequestMode::Try | LeaseRequestMode::GrowOrDefer
         );
         if !asks && node.is_some_and(|n| self.holds(&n, mode)) {
             return Ok(true);
         }
-        let (generation, fresh, mode, used, watched, shared) =
-            match self.ask(Request::Lease { ino, mode, insist })? {
-                Reply::Leased {
-                    generation,
-                    fresh,
-                    mode,
-                    used,
-                    watched,
-                    shared,
-                } => (generation, fresh, mode, used, watched, shared),
-                Reply::NotLeased => return Ok(false),
-                Reply::Elsewhere { .. } => return Err(ELSEWHERE),
-                _ => return Err(Errno::PROTO),
-            };
+        let (generation, fresh, mode, used, watched, shared) = match self.ask(Request::Lease {
+            ino,
+            mode,
+            request_mode,
+        })? {
+            Reply::Leased {
+                generation,
+                fresh,
+                mode,
+                used,
+                watched,
+                shared,
+            } => (generation, fresh, mode, used, watched, shared),
+            Reply::NotLeased => return Ok(false),
+            Reply::Elsewhere { .. } => return Err(ELSEWHERE),
+            _ => return Err(Errno::PROTO),
+        };
         failpoints::reach("lease-given");
         loop {
             let inside = ReadSection::enter(self.client_words());
@@ -140,7 +143,7 @@ impl Session {
                     node.used_elsewhere.store(used, Ordering::Release);
                     node.watched.store(watched, Ordering::Release);
                     node.shared.store(
-                        shared && insist != LeaseRequestMode::GrowOrDefer,
+                        shared && request_mode != LeaseRequestMode::GrowOrDefer,
                         Ordering::Release,
                     );
                     node.lease.set(generation, mode);
@@ -178,7 +181,7 @@ impl Session {
         let ask = Request::Lease {
             ino,
             mode: LeaseMode::Shared,
-            insist: LeaseRequestMode::Try,
+            request_mode: LeaseRequestMode::Try,
         };
         let generation = match self.ask(ask) {
             Ok(Reply::Leased { generation, .. }) => generation,

@@ -437,14 +437,14 @@ impl Session {
     /// Gets a lease for a call. That there is no such inode can mean that what the call
     /// looked up has changed since: it looks once more.
     fn get_lease(&self, ino: u64, mode: LeaseMode, search: &mut RetryPolicy) -> Result<()> {
-        let insist = if search.has_to_hold() {
+        let request_mode = if search.has_to_hold() {
             LeaseRequestMode::RevokeAndHold
         } else if self.options.yields {
             LeaseRequestMode::RevokeOrDefer
         } else {
             LeaseRequestMode::Revoke
         };
-        match self.acquire(ino, mode, insist) {
+        match self.acquire(ino, mode, request_mode) {
             Err(Errno::NOENT) if search.may_retry_missing(ino) => Ok(()),
             other => other.map(|_| ()),
         }

@@ -226,7 +226,7 @@ fn a_lock_file_keeps_others_out() {
 }
 
 #[test]
-fn a_lock_file_goes_to_and_fro() {
+fn a_lock_file_ping_pongs() {
     lock_file(true);
 }
 

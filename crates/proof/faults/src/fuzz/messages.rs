@@ -102,7 +102,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let lease = |ino, mode| Request::Lease {
         ino,
         mode,
-        insist: LeaseRequestMode::Revoke,
+        request_mode: LeaseRequestMode::Revoke,
     };
     let (parent, runs) = (1, 2);
     let (wanted, least) = (1 << 20, 4096);

@@ -142,7 +142,7 @@ fn forget_meanwhile() {
         client,
         ino: INO,
         mode: LeaseMode::Exclusive,
-        insist: LeaseRequestMode::Revoke,
+        request_mode: LeaseRequestMode::Revoke,
     };
     assert!(matches!(
         shared.leases.table().ask(&wish(1), || 0),

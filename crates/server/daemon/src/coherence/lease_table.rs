@@ -112,7 +112,7 @@ pub(crate) struct LeaseRequest {
     pub(crate) client: u32,
     pub(crate) ino: u64,
     pub(crate) mode: LeaseMode,
-    pub(crate) insist: LeaseRequestMode,
+    pub(crate) request_mode: LeaseRequestMode,
 }
 
 /// Those that hold an inode: mostly one.
@@ -296,7 +296,7 @@ impl LeaseTable {
     }
 
     /// Decides a wish. Waits while the inode is being taken from somebody.
-    /// `generation` reads the word of the asker.
+    /// `generation` reads the word of the requester.
     pub(crate) fn ask(&self, wish: &LeaseRequest, generation: impl FnOnce() -> u32) -> Decision {
         let mut table = self.table.lock();
         loop {
@@ -307,12 +307,12 @@ impl LeaseTable {
                 if conflicts.is_empty() {
                     return Decision::Granted(self.grant(entry, wish, generation()));
                 }
-                if wish.insist == LeaseRequestMode::Try {
+                if wish.request_mode == LeaseRequestMode::Try {
                     return Decision::Refused;
                 }
                 let now = self.clock.monotonic_ns();
                 wait = entry.held_for(&conflicts, now);
-                if wish.insist.yields() {
+                if wish.request_mode.yields() {
                     if let Some(elsewhere) = entry.elsewhere(wish, now) {
                         return Decision::Elsewhere(elsewhere);
                     }
@@ -322,7 +322,7 @@ impl LeaseTable {
                     entry.busy = !mutants::is_on("lease-busy");
                     return Decision::TakeFrom(conflicts);
                 }
-            } else if wish.insist == LeaseRequestMode::Try {
+            } else if wish.request_mode == LeaseRequestMode::Try {
                 return Decision::Refused;
             }
             match wait {
@@ -348,7 +348,7 @@ impl LeaseTable {
     }
 
     fn grant(&self, entry: &mut Entry, wish: &LeaseRequest, generation: u32) -> Grant {
-        if wish.insist == LeaseRequestMode::RevokeAndHold {
+        if wish.request_mode == LeaseRequestMode::RevokeAndHold {
             let client = u64::from(wish.client);
             let until = self.clock.monotonic_ns() + HOLD_NS * (1 + client % HOLD_STEPS);
             entry.contest().hold = Some((wish.client, until));
@@ -405,7 +405,7 @@ impl LeaseTable {
     }
 
     /// Ends what [`Decision::TakeFrom`] began: `from` have lost the lease, or what is more
-    /// than the wish lets them keep, and the asker has it. `None`: the number was granted for a new
+    /// than the wish lets them keep, and the requester has it. `None`: the number was granted for a new
     /// inode meanwhile. That is its maker's, who need not ask for it.
     pub(crate) fn taken(
         &self,

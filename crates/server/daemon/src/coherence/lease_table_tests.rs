@@ -12,12 +12,12 @@ fn leases() -> LeaseTable {
 }
 
 fn wish(client: u32, ino: u64, mode: LeaseMode) -> LeaseRequest {
-    let insist = LeaseRequestMode::Revoke;
+    let request_mode = LeaseRequestMode::Revoke;
     LeaseRequest {
         client,
         ino,
         mode,
-        insist,
+        request_mode,
     }
 }
 
@@ -76,7 +76,7 @@ fn a_reader_leaves_the_writer_a_shared_lease() {
     );
     assert_eq!(leases.moves(9), (1, vec![(5, 1)]));
     let gentle = LeaseRequest {
-        insist: LeaseRequestMode::Try,
+        request_mode: LeaseRequestMode::Try,
         ..wish(1, 5, Exclusive)
     };
     assert_eq!(leases.ask(&gentle, || 7), Decision::Refused);
@@ -87,7 +87,7 @@ fn a_reader_leaves_the_writer_a_shared_lease() {
 fn who_holds_on_is_left_alone_for_a_moment() {
     let leases = leases();
     let hold = LeaseRequest {
-        insist: LeaseRequestMode::RevokeAndHold,
+        request_mode: LeaseRequestMode::RevokeAndHold,
         ..wish(1, 5, Exclusive)
     };
     leases.ask(&hold, || 7);
@@ -175,13 +175,13 @@ fn a_number_that_is_granted_again_while_it_is_taken_is_its_makers() {
 
 fn yielding(client: u32, ino: u64, mode: LeaseMode) -> LeaseRequest {
     LeaseRequest {
-        insist: LeaseRequestMode::RevokeOrDefer,
+        request_mode: LeaseRequestMode::RevokeOrDefer,
         ..wish(client, ino, mode)
     }
 }
 
 #[test]
-fn what_goes_to_and_fro_is_elsewhere_for_those_who_can_go_there() {
+fn what_ping_pongs_is_elsewhere_for_those_who_can_go_there() {
     let leases = leases();
     leases.ask(&wish(1, 5, Exclusive), || 7);
     let writer = yielding(2, 5, Exclusive);
@@ -223,7 +223,7 @@ fn who_has_a_lease_leaves_the_file_to_the_kernel_to_grow() {
     let writer = yielding(2, 5, Exclusive);
     assert_eq!(leases.ask(&writer, || 7), granted(true, Exclusive));
     let grows = LeaseRequest {
-        insist: LeaseRequestMode::GrowOrDefer,
+        request_mode: LeaseRequestMode::GrowOrDefer,
         ..writer
     };
     let left = leases.left_to_grow(&grows).unwrap();

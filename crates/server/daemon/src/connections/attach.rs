@@ -240,7 +240,7 @@ impl AttachService {
         may && std::fs::metadata(path).is_ok_and(|found| found.len() == bytes as u64)
     }
 
-    /// A free slot of the log table for `asker`.
+    /// A free slot of the log table for `requester`.
     fn free_slot(&self, requester: &Requester) -> Result<u32> {
         let slots = self.parts.volume.log_slots();
         let root = requester.transport == Transport::InProcess || requester.person.is_root();
@@ -252,7 +252,7 @@ impl AttachService {
             .ok_or(DaemonError::NoSlot { slots: LOG_SLOTS })
     }
 
-    /// Bytes of the ring that `asker` gets who wants a log of `log_bytes` bytes; 0: the usual.
+    /// Bytes of the ring that `requester` gets who wants a log of `log_bytes` bytes; 0: the usual.
     fn ring_bytes(&self, requester: &Requester, log_bytes: u64) -> u64 {
         match requester.transport {
             Transport::Socket => self.client_ring_bytes(log_bytes),

@@ -140,13 +140,17 @@ impl Connection {
                 plain(Reply::Done)
             }
             Request::Digest { upto } => plain(self.digest(&client, upto)?),
-            Request::Lease { ino, mode, insist } => {
+            Request::Lease {
+                ino,
+                mode,
+                request_mode,
+            } => {
                 let client = &client;
                 let wish = LeaseRequest {
                     client: client.id,
                     ino,
                     mode,
-                    insist,
+                    request_mode,
                 };
                 plain(self.lease(client, &wish)?)
             }
@@ -388,7 +392,7 @@ impl Connection {
         }
         self.check_there(client, wish.ino)?;
         // What may change has to be in NVM.
-        let insists = wish.insist != LeaseRequestMode::Try;
+        let insists = wish.request_mode != LeaseRequestMode::Try;
         let rises = || {
             self.services
                 .tiering

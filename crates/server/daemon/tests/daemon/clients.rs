@@ -407,7 +407,7 @@ fn a_log_that_cannot_be_digested_is_kept() {
     let root_lease = Request::Lease {
         ino: ROOT.0,
         mode: shale_proto::LeaseMode::Exclusive,
-        insist: shale_proto::LeaseRequestMode::Revoke,
+        request_mode: shale_proto::LeaseRequestMode::Revoke,
     };
     let refused = other.ask(root_lease);
     let why = "what the kept log changes must not change before it is digested";

@@ -260,7 +260,7 @@ fn a_log_that_is_left_keeps_its_orphans_for_the_next_start() {
         let ask = Request::Lease {
             ino: orphan.0,
             mode: shale_proto::LeaseMode::Exclusive,
-            insist: shale_proto::LeaseRequestMode::Revoke,
+            request_mode: shale_proto::LeaseRequestMode::Revoke,
         };
         let Reply::Refused { why, .. } = reader.ask(ask) else {
             panic!("nobody may change what the log changes");

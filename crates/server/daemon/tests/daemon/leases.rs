@@ -150,7 +150,7 @@ fn leases_that_nobody_uses_go_when_there_are_many() {
     let gentle = Request::Lease {
         ino: last.0,
         mode: LeaseMode::Shared,
-        insist: LeaseRequestMode::Try,
+        request_mode: LeaseRequestMode::Try,
     };
     match hand.ask(gentle) {
         Reply::Leased { fresh, .. } => assert!(!fresh, "it was used last"),

@@ -212,7 +212,7 @@ impl Hand {
         let ask = Request::Lease {
             ino: ino.0,
             mode,
-            insist: LeaseRequestMode::Revoke,
+            request_mode: LeaseRequestMode::Revoke,
         };
         match self.ask(ask) {
             Reply::Leased {

@@ -105,13 +105,17 @@ impl Session {
             return Err(Errno::IO);
         }
         let reply = match request {
-            Request::Lease { ino, mode, insist } => {
+            Request::Lease {
+                ino,
+                mode,
+                request_mode,
+            } => {
                 let client = self.client.id;
                 let wish = LeaseRequest {
                     client,
                     ino,
                     mode,
-                    insist,
+                    request_mode,
                 };
                 match self.shared.leases.acquire(&self.client, &wish) {
                     Ok(Some(given)) => Reply::Leased {
@@ -155,11 +159,11 @@ impl Session {
                 Err(Stop::Errno(e)) => return Err(e),
                 Err(Stop::Lease(mode)) => {
                     leases += 1;
-                    let insist = match leases > PATIENCE {
+                    let request_mode = match leases > PATIENCE {
                         true => LeaseRequestMode::RevokeAndHold,
                         false => LeaseRequestMode::Revoke,
                     };
-                    self.acquire(ino, mode, insist)?;
+                    self.acquire(ino, mode, request_mode)?;
                 }
             }
         }

@@ -139,7 +139,7 @@ impl LeaseManager {
         let generation = || client.daemon_page.generation(ino);
         let mut dropped = None;
         self.yield_to_mount(client, wish);
-        if wish.insist == LeaseRequestMode::GrowOrDefer
+        if wish.request_mode == LeaseRequestMode::GrowOrDefer
             && self.is_shared(ino)
             && let Some(elsewhere) = self.table.left_to_grow(wish)
         {
@@ -155,7 +155,7 @@ impl LeaseManager {
                 Decision::Elsewhere(elsewhere) => return Err(NoLease::Elsewhere(elsewhere)),
                 Decision::TakeFrom(from) => from,
             };
-            if dropped.is_none() && wish.insist.yields() {
+            if dropped.is_none() && wish.request_mode.yields() {
                 self.count_bounce(client, ino, &from);
             }
             match self.take_all(wish, &from, dropped) {
@@ -224,7 +224,7 @@ impl LeaseManager {
 
     /// A client that yields leaves the kernel what FUSE clients use.
     fn yield_to_mount(&self, client: &Client, wish: &LeaseRequest) {
-        if !wish.insist.yields() {
+        if !wish.request_mode.yields() {
             return;
         }
         client.yields.store(true, Ordering::Release);
