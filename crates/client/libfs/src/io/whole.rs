@@ -167,7 +167,7 @@ impl Session {
     /// large the volume. `false`: the volume lacks space.
     #[cold]
     fn take_blocks_later(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
-        if !self.may_steal() {
+        if !self.may_steal() || mutants::is_on("call-unwaited") {
             return Ok(false);
         }
         let needed = blocks * GRANT_PART;

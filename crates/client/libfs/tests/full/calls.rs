@@ -104,9 +104,9 @@ fn a_call_is_one_chain_as_far_as_the_log_goes() {
     }
 }
 
-/// Blocks that earlier calls have replaced are free a moment later: a call that is too long for the log waits for them.
-#[test]
-fn a_call_stays_one_where_its_writer_overtakes_the_digest() {
+/// Overwrites 8 MiB, more than the log takes as one call, faster than the log is digested. Gives the calls that were
+/// more than one transaction, with the fences of each in the log and in NVM.
+fn calls_cut_where_the_writer_overtakes_the_digest() -> Vec<(usize, (u64, u64))> {
     let place = Place::new(96);
     let session = place.attach(false);
     let ino = file(&session, "overwritten");
@@ -121,11 +121,28 @@ fn a_call_stays_one_where_its_writer_overtakes_the_digest() {
             cut.push((n, found));
         }
     }
-    assert!(cut.is_empty(), "{cut:?}");
     let mut read = vec![0; 8 * MIB + 1];
     assert_eq!(session.read(&ME, ino, 0, &mut read), Ok(8 * MIB));
     assert!(read[..8 * MIB] == data[1][..]);
     session.detach().unwrap();
+    cut
+}
+
+/// Blocks that earlier calls have replaced are free a moment later: a call that is too long for the log waits for them.
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn a_call_stays_one_where_its_writer_overtakes_the_digest() {
+    assert_eq!(calls_cut_where_the_writer_overtakes_the_digest(), []);
+}
+
+/// Finds that it does not wait.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_call_that_does_not_wait_for_blocks_is_found() {
+    shale_sys::mutants::switch_on(Some("call-unwaited"));
+    let cut = calls_cut_where_the_writer_overtakes_the_digest();
+    shale_sys::mutants::switch_on(None);
+    assert!(!cut.is_empty(), "each call found its blocks without");
 }
 
 /// The end of the file moves between the look at it and the lock.

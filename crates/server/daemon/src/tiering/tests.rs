@@ -302,6 +302,7 @@ fn devices_change(s: &mut Stage) {
 }
 
 /// NVM alone gets flash, then a disk; both are emptied and go again.
+#[cfg(not(feature = "mutants"))]
 fn tiers_come_and_go(s: &mut Stage) {
     for ino in 16..20 {
         s.write(ino, 0, 40, ino as u8);

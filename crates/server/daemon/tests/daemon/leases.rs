@@ -7,6 +7,7 @@ use shale_format::Ino;
 use shale_oplog::encode;
 use shale_proto::shared_pages::daemon_page::bucket;
 use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
+#[cfg(not(feature = "mutants"))]
 use std::sync::Arc;
 
 /// Leases on the root directory, and numbers that are granted and not used.
@@ -58,6 +59,7 @@ fn come_and_go(hand: &mut Hand, files: usize, (live, each): (usize, usize)) -> u
     largest
 }
 
+#[cfg(not(feature = "mutants"))]
 fn nothing_is_left(daemon: &Arc<Daemon>, hand: &mut Hand) {
     // Those that are gone before a digest sees them, those that it sees, and both.
     for shape in [(1, 50), (20, 7), (30, 40)] {
@@ -72,6 +74,22 @@ fn nothing_is_left(daemon: &Arc<Daemon>, hand: &mut Hand) {
     }
 }
 
+/// Finds that leases, accounts and times of use stay when a file goes.
+#[cfg(feature = "mutants")]
+#[test]
+fn what_is_kept_of_files_that_are_no_more_is_found() {
+    shale_sys::mutants::switch_on(Some("freed-remembered"));
+    let place = Place::new(64);
+    let daemon = place.start();
+    let mut mount = Hand::in_process(&daemon);
+    come_and_go(&mut mount, 2000, (1, 50));
+    let left = known(&daemon);
+    shale_sys::mutants::switch_on(None);
+    assert!(left > FEW, "nothing shows that {left} leases stay");
+    daemon.shutdown().unwrap();
+}
+
+#[cfg(not(feature = "mutants"))]
 #[test]
 fn nothing_is_kept_of_files_that_are_no_more() {
     let place = Place::new(64);
