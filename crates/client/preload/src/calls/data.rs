@@ -45,6 +45,15 @@ impl Asked {
         }
     }
 
+    /// What LibFS does with a write by a descriptor that was opened with these flags.
+    fn write_flags(&self, opened: i32) -> WriteFlags {
+        WriteFlags {
+            append: self.append || opened & libc::O_APPEND != 0,
+            sync: self.sync || opened & libc::O_DSYNC != 0,
+            kill_suidgid: false,
+        }
+    }
+
     /// # Errors
     /// What the call returns at once.
     fn of(number: u32, args: &Args) -> Result<Self, i64> {
@@ -209,11 +218,7 @@ pub fn transfer(thread: &Thread, fd: i32, index: u32, number: u32, args: &Args) 
             done
         }
         true => {
-            let flags = WriteFlags {
-                append: asked.append || call.flags() & libc::O_APPEND != 0,
-                sync: asked.sync,
-                kill_suidgid: false,
-            };
+            let flags = asked.write_flags(call.flags());
             match write(&call, client, &mut at, &buffers, flags) {
                 Err(Refused::Limit) => {
                     if let Some(held) = held {
@@ -419,5 +424,28 @@ pub fn seek(thread: &Thread, fd: i32, index: u32, args: &Args) -> i64 {
             _ => to,
         },
         Err(e) => call.failed(client, held, e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a file that is open with `O_SYNC` or `O_DSYNC`, and of a call with `RWF_SYNC` or `RWF_DSYNC`.
+    #[test]
+    fn a_write_that_is_to_be_durable_says_so() {
+        let sync = |number, rwf: i32, opened| {
+            let args = [3, 0, 0, 0, 0, rwf as u64];
+            let asked = Asked::of(number, &args).ok().unwrap();
+            asked.write_flags(opened).sync
+        };
+        let plain = libc::O_WRONLY | libc::O_APPEND;
+        assert!(!sync(nr::WRITE, 0, plain) && !sync(nr::PWRITEV2, 0, plain));
+        for opened in [libc::O_SYNC, libc::O_DSYNC] {
+            assert!(sync(nr::WRITE, 0, plain | opened) && sync(nr::PWRITE, 0, opened));
+        }
+        for rwf in [libc::RWF_SYNC, libc::RWF_DSYNC] {
+            assert!(sync(nr::PWRITEV2, rwf, plain));
+        }
     }
 }

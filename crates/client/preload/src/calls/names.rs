@@ -11,8 +11,8 @@ use crate::serve::READY;
 use crate::thread;
 use core::sync::atomic::Ordering;
 
-/// Flags of `open` that a description keeps.
-const KEPT: i32 = libc::O_ACCMODE | libc::O_APPEND;
+/// Flags of `open` that a description keeps. `O_SYNC` contains `O_DSYNC`.
+const KEPT: i32 = libc::O_ACCMODE | libc::O_APPEND | libc::O_DSYNC;
 
 /// A file of ours that the kernel has opened, and the flags that were given.
 #[derive(Clone, Copy)]
