@@ -27,8 +27,14 @@ use shale_pool::volume_file::{DeviceFile, VolumeFile, uuid_text};
 use shale_volume::{LowerDeviceInfo, Run, Volume, VolumeError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// A file that was removed a moment ago is there until the kernel has said that it uses it no more, and its blocks are
+/// until no reader looks at them: a device whose data finds too little space is looked at so many times more.
+const SPACE_LOOKS: u32 = 10;
+/// Between two of these looks.
+const SPACE_WAIT: Duration = Duration::from_millis(50);
 /// Blocks of a device for each block of its tables, at least.
 const BLOCKS_PER_TABLE: u64 = 880;
 
@@ -357,8 +363,23 @@ impl DeviceManager {
 
     /// See [`crate::Daemon::evacuate_device`].
     pub(crate) fn evacuate(&self, path: &Path) -> Result<u64> {
-        // Files that were removed a moment ago need not find space.
-        self.digests.digest_all();
+        let mut looks = 0;
+        loop {
+            // Files that were removed a moment ago need not find space.
+            self.digests.digest_all();
+            match self.begin_to_empty(path)? {
+                Ok(live) => return Ok(live * BLOCK),
+                Err(why) if looks == SPACE_LOOKS => return Err(wrong(path, why).into()),
+                Err(_) => {
+                    looks += 1;
+                    std::thread::sleep(SPACE_WAIT);
+                }
+            }
+        }
+    }
+
+    /// The blocks that are to move; or why the other devices have too little space for them now.
+    fn begin_to_empty(&self, path: &Path) -> Result<std::result::Result<u64, String>> {
         let guard = self.tiering.lock_mover();
         let found = self.find_device(path)?;
         let live = found.info.live;
@@ -375,21 +396,20 @@ impl DeviceManager {
             let space = self.tiering.available_elsewhere(found.tier, found.at);
             if live > space {
                 let bytes = |blocks: u64| blocks * BLOCK;
-                let why = format!(
+                return Ok(Err(format!(
                     "it holds {} bytes, and the other devices have space for {}: {} bytes are missing; \
                      add a device (shale device add) or remove files",
                     bytes(live),
                     bytes(space),
                     bytes(live - space)
-                );
-                return Err(wrong(path, why).into());
+                )));
             }
             self.set_state(&found, device_state::EMPTYING)?;
         }
         drop(guard);
         self.tiering.unstick(&found.info.place.uuid);
         self.tiering.wake();
-        Ok(live * BLOCK)
+        Ok(Ok(live))
     }
 
     fn set_state(&self, found: &Found, state: u32) -> Result<()> {
