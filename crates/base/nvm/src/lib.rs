@@ -50,6 +50,7 @@ pub mod timing;
 mod unnamed;
 mod view;
 mod words;
+mod writable;
 
 pub use counters::{Path, PathCounts, Snapshot};
 pub use error::NvmError;

@@ -1,8 +1,7 @@
 //! The address range: reserve, map each piece into its place, unmap.
 //!
 //! Invariants: pieces lie side by side in `base..base+bytes` without gaps, inside one
-//! reservation that belongs to this value alone; a piece's `writable` says what its
-//! present mapping allows.
+//! reservation that belongs to this value alone; `writable` says which pages may be stored to.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -10,13 +9,13 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::error::NvmError;
 use crate::guard::{Guard, Lost};
+use crate::writable::WritablePages;
 use shale_sys::failpoints;
 use shale_sys::protect::ProtectionKey;
 
@@ -59,8 +58,8 @@ pub(crate) struct Mapping {
     base: *mut u8,
     bytes: usize,
     pieces: Vec<Mapped>,
-    /// A bit for each page that may be stored to.
-    writable: Vec<AtomicU64>,
+    /// Which pages may be stored to.
+    writable: WritablePages,
     /// Every piece is mapped directly, in step with its metadata (`MAP_SYNC`).
     is_dax: bool,
     huge_pages: bool,
@@ -92,20 +91,10 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
-/// Calls `f` with each word of a bitmap of pages that a range of bytes touches, and the bits
-/// there, until it gives `false`; whether it never did.
+/// The pages that a range of bytes touches.
 #[inline]
-fn for_words(range: &Range<usize>, mut f: impl FnMut(usize, u64) -> bool) -> bool {
-    let (mut page, end) = (range.start / PAGE_BYTES, range.end.div_ceil(PAGE_BYTES));
-    while page < end {
-        let bits = (64 - page % 64).min(end - page);
-        let mask = u64::MAX >> (64 - bits) << (page % 64);
-        if !f(page / 64, mask) {
-            return false;
-        }
-        page += bits;
-    }
-    true
+fn pages_of(range: &Range<usize>) -> Range<usize> {
+    range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES)
 }
 
 impl Mapping {
@@ -135,7 +124,9 @@ impl Mapping {
                 bytes: piece.bytes,
             });
             offset = range.end;
-            mapping.note(range, access);
+            let (pages, stores) = (pages_of(&range), access == Access::ReadWrite);
+            mapping.writable.allow(&pages, stores);
+            mapping.writable.mapped().set(&pages, stores);
         }
         mapping.huge_pages = mapping.advise(Advice::LinuxHugepage).is_ok();
         Ok(mapping)
@@ -163,9 +154,7 @@ impl Mapping {
             base,
             bytes,
             pieces: Vec::new(),
-            writable: (0..=bytes / PAGE_BYTES / 64)
-                .map(|_| AtomicU64::new(0))
-                .collect(),
+            writable: WritablePages::none(bytes.div_ceil(PAGE_BYTES)),
             is_dax: true,
             huge_pages: false,
             key: None,
@@ -243,7 +232,8 @@ impl Mapping {
     }
 
     /// Maps a range of whole pages within one piece again from `fd`, or from the piece's own file
-    /// where that is `None`.
+    /// where that is `None`. Once there are many writable runs, the kernel's mapping changes for more or for
+    /// fewer pages than these (see [`crate::writable`]); which may be stored to is exact.
     pub(crate) fn replace(
         &self,
         range: Range<usize>,
@@ -265,32 +255,43 @@ impl Mapping {
                 found,
             });
         }
-        if access == Access::ReadOnly {
-            self.note(range.clone(), access);
-        }
-        self.place(range.clone(), fd, range.start - piece.offset, access)?;
-        if access == Access::ReadWrite {
-            self.note(range, access);
+        let pages = pages_of(&range);
+        let mut mapped = self.writable.mapped();
+        let wide = match access {
+            Access::ReadOnly => {
+                self.writable.allow(&pages, false);
+                if !mapped.may_close(&pages) {
+                    return Ok(());
+                }
+                pages.clone()
+            }
+            Access::ReadWrite => {
+                // A last page that the piece ends in is mapped whole.
+                mapped.widened(
+                    &pages,
+                    &pages_of(&(piece.offset..piece.offset + piece.bytes)),
+                )
+            }
+        };
+        let end = (wide.end * PAGE_BYTES).min(piece.offset + piece.bytes);
+        let bytes = wide.start * PAGE_BYTES..end;
+        self.place(bytes.clone(), fd, bytes.start - piece.offset, access)?;
+        mapped.set(&wide, access == Access::ReadWrite);
+        match access {
+            Access::ReadWrite => self.writable.allow(&pages, true),
+            // As what is beside it, or the kernel keeps it as a range of its own.
+            Access::ReadOnly if self.huge_pages => {
+                let _ = self.advise_range(bytes.start, bytes.len(), Advice::LinuxHugepage);
+            }
+            Access::ReadOnly => {}
         }
         Ok(())
     }
 
-    /// Notes whether the pages that a range touches may be stored to.
-    fn note(&self, range: Range<usize>, access: Access) {
-        for_words(&range, |word, mask| {
-            match access {
-                Access::ReadOnly => self.writable[word].fetch_and(!mask, Ordering::SeqCst),
-                Access::ReadWrite => self.writable[word].fetch_or(mask, Ordering::SeqCst),
-            };
-            true
-        });
-    }
-
     /// Whether every page that `offset..offset+bytes` touches may be stored to.
     pub(crate) fn is_writable(&self, offset: usize, bytes: usize) -> bool {
-        for_words(&(offset..offset + bytes), |word, mask| {
-            self.writable[word].load(Ordering::Acquire) & mask == mask
-        })
+        self.writable
+            .is_allowed(&pages_of(&(offset..offset + bytes)))
     }
 
     /// Bytes of the range that huge pages back now.

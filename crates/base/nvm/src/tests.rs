@@ -232,6 +232,45 @@ fn a_read_only_map_gains_and_loses_writable_pages() {
     assert_eq!(client.load_array::<10>(12288), [9; 10]);
 }
 
+/// Single pages of a segment in any order become writable and read-only again: the kernel never has more than a bounded
+/// number of ranges for them, and what may be stored to is those pages and no other.
+#[test]
+fn single_writable_pages_come_to_a_bounded_number_of_ranges() {
+    const PAGES: usize = 6000;
+    let directory = directory();
+    let owner = Map::create_file(&directory.path().join("segment"), PAGES * 4096).unwrap();
+    let piece = crate::Piece {
+        fd: owner.read_only_fd(0).unwrap(),
+        bytes: PAGES * 4096,
+    };
+    let client = Map::open(vec![piece], Access::ReadOnly).unwrap();
+    let file = owner.fds().next().unwrap();
+    let range = |page: usize| page * 4096..(page + 1) * 4096;
+    let ranges = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|l| l.ends_with("/segment")).count()
+    };
+    let allowed = |page: usize| page % 2 == 1;
+    for page in (0..PAGES).map(|n| n * 4001 % PAGES).filter(|&p| allowed(p)) {
+        client.remap_writable(range(page), file).unwrap();
+        client.store(page * 4096, &page.to_le_bytes());
+    }
+    let most = 2 * (crate::writable::RUNS_MAX + 1) + 1;
+    assert!(ranges() <= most, "{} ranges", ranges());
+    for page in 0..PAGES {
+        assert_eq!(client.is_writable(range(page)), allowed(page), "{page}");
+        let stored = usize::from_le_bytes(owner.load_array(page * 4096));
+        assert_eq!(stored, if allowed(page) { page } else { 0 });
+    }
+    for page in (0..PAGES).map(|n| n * 4003 % PAGES).filter(|&p| p % 4 == 1) {
+        client.remap_read_only(range(page)).unwrap();
+    }
+    assert!(ranges() <= most, "{} ranges", ranges());
+    for page in 0..PAGES {
+        assert_eq!(client.is_writable(range(page)), page % 4 == 3, "{page}");
+    }
+}
+
 #[test]
 fn errors_name_path_and_reason() {
     let directory = directory();
