@@ -62,13 +62,13 @@ pub struct Appended {
 
 /// Appends to one log. There is one writer per log, shared by all threads of the process.
 pub struct Writer {
-    pub(crate) log: Arc<Log>,
-    pub(crate) ring: Ring,
+    log: Arc<Log>,
+    ring: Ring,
     words: SharedWords,
     word_at: usize,
     domain: Domain,
     /// Serialises changes of the durable tail. Leaf.
-    pub(crate) tail_lock: Mutex<()>,
+    tail_lock: Mutex<()>,
 }
 
 impl Writer {
@@ -145,6 +145,34 @@ impl Writer {
     #[inline]
     pub fn permit_bytes_max(&self) -> u64 {
         self.ring.permit_bytes_max()
+    }
+
+    /// Raises the tail to `tail` (at or below `published`; a record's first position or
+    /// the end of the last) and gives the space before it to new records. A position
+    /// that is not above the present tail changes nothing.
+    ///
+    /// The caller has made sure that nothing points below `tail` any more: overlays
+    /// purged, no request in progress with records there, and everything digested. The tail is
+    /// durable before new records may overwrite what lies before it: a power cut in between leaves a tail below which
+    /// records are still whole, and recovery merely looks at more.
+    pub fn set_tail(&self, tail: LogPos) {
+        let guard = self.tail_lock.lock();
+        if tail > self.tail() {
+            assert!(
+                tail <= self.published().pos(),
+                "tail {tail:?} is above {:?}",
+                self.published()
+            );
+            self.log.store_tail(tail);
+            self.ring.release(tail.0);
+        }
+        drop(guard);
+    }
+
+    /// Copies bytes of a payload out of the ring; see [`crate::Log::read`].
+    #[inline]
+    pub fn read(&self, at: LogPos, skip: u64, into: &mut [u8]) {
+        self.log.read(at, skip, into);
     }
 
     /// The right to append `bytes` bytes of records ([`Part::bytes`], summed), if the

@@ -6,7 +6,7 @@
 //! | [`log`] | the file: header, durable tail, ring |
 //! | [`encode`], [`op`] | operations to records and back |
 //! | [`ring`] | who owns which bytes: admit, reserve, publish, release |
-//! | [`append`], `write_record`, `reclaim` | the writing end |
+//! | [`append`], `write_record` | the writing end |
 //! | [`scan`], [`source`] | the reading end: digest and recovery |
 //! | [`overlay`] | which bytes of a file are newer here than in the volume |
 //! | [`inflight`], [`reply_cache`] | requests that must be answered exactly once |
@@ -22,7 +22,6 @@ mod interval_map;
 pub mod log;
 pub mod op;
 pub mod overlay;
-mod reclaim;
 pub mod reply_cache;
 pub mod ring;
 pub mod scan;
