@@ -2,14 +2,13 @@
 //! host-managed one or flash, which are written in order and erased; made, divided into zones and opened by
 //! its kind.
 
-use crate::devices::ZONES_MIN;
+use crate::device_kind::DeviceKind;
 use crate::error::{PoolError, Result};
 use crate::volume_file::DeviceFile;
-use serde::{Deserialize, Serialize};
 use shale_block::{BlockError, BlockFile, ManagedBlocks, ManagedShape, TierDevice, Unit, lcm};
 use shale_emulate::zoned::{Behaviour, Geometry};
 use shale_emulate::{FlashZones, Zoned, host_managed};
-use shale_format::device_table::{DevicePlace, device_kind};
+use shale_format::device_table::DevicePlace;
 use shale_format::limits::{BLOCK_BYTES, LABEL_AREA_BYTES, ZONE_BLOCKS};
 use shale_format::superblock::DeviceEntry;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,6 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
+pub(crate) const ZONES_MIN: u64 = 4;
 /// Zones that a device has at least, where their size is not given.
 const ZONES_WANTED: u64 = 32;
 /// Bytes of a zone of a device that can be written anywhere, where none are given.
@@ -24,78 +25,6 @@ const ZONE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
 /// Bytes of which zones are a multiple.
 const ZONE_UNIT: u64 = 64 * BLOCK;
-
-/// Kinds of devices below NVM.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeviceKind {
-    /// A file or block device that can be written anywhere.
-    #[default]
-    Conventional,
-    /// A block device whose zones are written at their write pointers (SMR, ZNS), or an image of an
-    /// emulated one.
-    HostManaged,
-    /// The emulator of raw flash: a file.
-    OpenChannel,
-}
-
-impl DeviceKind {
-    /// All of them.
-    pub const ALL: [DeviceKind; 3] = [
-        DeviceKind::Conventional,
-        DeviceKind::HostManaged,
-        DeviceKind::OpenChannel,
-    ];
-
-    /// Its name in volume files and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            DeviceKind::Conventional => "conventional",
-            DeviceKind::HostManaged => "host-managed",
-            DeviceKind::OpenChannel => "open-channel",
-        }
-    }
-
-    /// Percentage of such a device that is kept out of use unless another is asked for: of raw flash what its
-    /// translation layer would keep (StageFS §5.1).
-    pub fn overprovision_percent(self) -> u32 {
-        match self {
-            DeviceKind::Conventional | DeviceKind::HostManaged => 0,
-            DeviceKind::OpenChannel => 10,
-        }
-    }
-
-    /// Whether it can be written anywhere.
-    pub(crate) fn is_usual(&self) -> bool {
-        *self == DeviceKind::Conventional
-    }
-
-    /// The number on media ([`device_kind`]).
-    pub fn number(self) -> u32 {
-        match self {
-            DeviceKind::Conventional => device_kind::CONVENTIONAL,
-            DeviceKind::HostManaged => device_kind::HOST_MANAGED,
-            DeviceKind::OpenChannel => device_kind::OPEN_CHANNEL,
-        }
-    }
-
-    /// `None`: a kind that this program does not serve.
-    pub fn of(number: u32) -> Option<DeviceKind> {
-        Self::ALL.into_iter().find(|kind| kind.number() == number)
-    }
-}
-
-impl std::str::FromStr for DeviceKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| {
-            let known = Self::ALL.map(DeviceKind::name).join(" or ");
-            format!("'{text}' is no kind of device; expected {known}")
-        })
-    }
-}
 
 /// The error of a device that is not the one that was expected: why.
 pub fn wrong(path: &Path, why: impl Into<String>) -> PoolError {

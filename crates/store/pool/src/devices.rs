@@ -3,9 +3,9 @@
 //! A label says which volume and which place in it a device is for, and how often the volume was
 //! started ([`crate::device_assembly`]).
 
-use crate::device_probe::{self, wrong};
+use crate::device_probe::{self, ZONES_MIN, wrong};
 use crate::error::{PoolError, Result};
-use crate::mkfs::random;
+use crate::random::random;
 use crate::volume_file::{DeviceFile, uuid_text};
 use serde::{Deserialize, Serialize};
 use shale_block::TierDevice;
@@ -22,8 +22,6 @@ use std::sync::Arc;
 use zerocopy::FromZeros;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Fewest zones of a tier: two that are written, one that is cleaned, one in reserve.
-pub(crate) const ZONES_MIN: u64 = 4;
 /// Lower tiers as people call them.
 pub const NAMES: [&str; 2] = ["ssd", "hdd"];
 /// They.

@@ -6,13 +6,16 @@
 //! | [`nvm_dir`] | the NVM directory: segment files, the lock |
 //! | [`labels`] | which segment is which, and how often the volume was started |
 //! | [`devices`] | devices below NVM: labels, zones, what is written on a new one |
+//! | [`device_kind`] | kinds of devices below NVM |
 //! | [`device_probe`] | what kind of device a path names, and opening it |
 //! | [`device_assembly`] | all devices of a volume, found and compared with its device table |
 //! | [`mkfs`] | making a volume |
 //! | [`host_space`] | what a volume takes of the file systems that it lies on |
+//! | [`mod@random`] | random bytes: identities, salts, hash keys |
 #![forbid(unsafe_code)]
 
 pub mod device_assembly;
+pub mod device_kind;
 pub mod device_probe;
 pub mod devices;
 pub mod error;
@@ -20,9 +23,10 @@ pub mod host_space;
 pub mod labels;
 pub mod mkfs;
 pub mod nvm_dir;
+pub mod random;
 pub mod volume_file;
 
-pub use device_probe::DeviceKind;
+pub use device_kind::DeviceKind;
 pub use devices::{Divided, LowerTiers};
 pub use error::{PoolError, Result};
 pub use mkfs::{Made, MakeOptions, make_volume};

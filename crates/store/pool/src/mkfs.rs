@@ -4,6 +4,7 @@ use crate::devices::{Divided, LowerTiers, NAMES, NewDevices};
 use crate::error::{PoolError, Result};
 use crate::host_space::{HostSpace, NvmNeed, check_space, shown};
 use crate::nvm_dir::{NvmLock, lock_path, make_nvm, remove, strangers, volume_files};
+use crate::random::random;
 use crate::volume_file::{DeviceFile, FORMAT, NvmEntry, VolumeFile, uuid_text};
 use shale_format::Durability;
 use shale_format::limits::{
@@ -14,7 +15,6 @@ use shale_nvm::{Map, MapOptions};
 use shale_persist::Domain;
 use shale_sys::Clock;
 use shale_volume::{MkfsOptions, Volume, VolumeError};
-use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -365,14 +365,4 @@ fn absolute(files: &[DeviceFile]) -> Result<Vec<DeviceFile>> {
         })
     };
     files.iter().map(whole).collect()
-}
-
-/// Random bytes that nobody can guess: identities, salts, hash keys.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
-    let path = std::path::Path::new("/dev/urandom");
-    let mut bytes = [0; N];
-    std::fs::File::open(path)
-        .and_then(|mut f| f.read_exact(&mut bytes))
-        .map_err(|e| PoolError::file(path, format!("read {N} random bytes"), e))?;
-    Ok(bytes)
 }

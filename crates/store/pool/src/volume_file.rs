@@ -4,7 +4,7 @@
 //! checked against the superblock, which decides. A directory that is not absolute
 //! is taken from the place of the file, so that a volume can be moved as a whole.
 
-use crate::device_probe::DeviceKind;
+use crate::device_kind::DeviceKind;
 use crate::error::{PoolError, Result};
 use serde::{Deserialize, Serialize};
 use shale_block::{BlockFile, BlockModel, TierDevice, Timed, Unit};

@@ -24,8 +24,8 @@ use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_SLOTS}
 use shale_format::log::{LOG_MAGIC, LogHeader, LogSlot, RING_AT, file_name, slot_state};
 use shale_nvm::{Access, Map, Path as CountPath, Piece};
 use shale_oplog::{Log, LogReader};
-use shale_pool::mkfs::random;
 use shale_pool::nvm_dir::remove;
+use shale_pool::random::random;
 use shale_proto::PeerIdentity;
 use shale_proto::message::PROTO_VERSION;
 use shale_sys::{Clock, failpoints, mutants};

@@ -7,7 +7,7 @@ use crate::tiering::{Span, tier_name};
 use serde::Serialize;
 use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
-use shale_pool::device_probe::DeviceKind;
+use shale_pool::DeviceKind;
 use shale_volume::ZoneInfo;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;

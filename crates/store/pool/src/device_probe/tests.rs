@@ -1,5 +1,6 @@
 use super::*;
 use shale_emulate::host_managed::{EmulatedZones, ZoneShape};
+use shale_format::device_table::device_kind;
 
 fn flash(dir: &Path, size_bytes: u64, zone_bytes: Option<u64>) -> DeviceFile {
     DeviceFile {
