@@ -9,6 +9,11 @@
 //! Who made what is kept as the index of the record ("by"), so that a record of which
 //! nothing is left can be distinguished from one that counts.
 
+mod files;
+mod names;
+
+pub(crate) use files::shifts;
+
 use super::authority::{Act, Authority, Change};
 use super::content::Content;
 use super::image::Image;

@@ -9,8 +9,9 @@
 use super::DigestError;
 use super::authority::{Authority, NewRun, Placement};
 use super::content::{BLOCK, Source};
+use super::item::Item;
 use super::layout::{CopyRun, From};
-use super::plan::{InodePlan, Item, Plan};
+use super::plan::{InodePlan, Plan};
 use super::poison;
 use super::scan::LogSource;
 use crate::tail_block_cache::{TailBlockCache, tail_block};
@@ -402,7 +403,7 @@ impl Writer<'_> {
                     n
                 };
                 f.bytes -= n;
-                f.from = f.from.further(n);
+                f.from = f.from.advance(n);
                 if f.bytes == 0 {
                     fill = fills.next();
                 }
@@ -528,16 +529,6 @@ impl Writer<'_> {
             (From::New(Source::Zero), _) | (From::Old(_), None) => into.fill(0),
         }
         Ok(())
-    }
-}
-
-impl From {
-    pub(super) fn further(self, by: u64) -> From {
-        use super::ranges::Advance;
-        match self {
-            From::New(source) => From::New(source.advance(by)),
-            From::Old(offset) => From::Old(offset + by),
-        }
     }
 }
 

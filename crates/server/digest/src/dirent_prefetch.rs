@@ -5,7 +5,7 @@
 //! sorted first, and each leaf is decoded once.
 
 use super::image::Image;
-use super::plan::Item;
+use super::item::Item;
 use shale_format::inode::Inode;
 use shale_format::{DirKey, Ino};
 use shale_oplog::Op;

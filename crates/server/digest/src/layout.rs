@@ -33,6 +33,16 @@ pub enum From {
     Old(u64),
 }
 
+impl From {
+    /// The same source from `bytes` further on.
+    pub(crate) fn advance(self, bytes: u64) -> From {
+        match self {
+            From::New(source) => From::New(source.advance(bytes)),
+            From::Old(offset) => From::Old(offset + bytes),
+        }
+    }
+}
+
 /// A part of a run that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {

@@ -3,7 +3,7 @@
 //! Four steps for each chunk of records, each a module, each after the one before:
 //!
 //! 1. *scan* ([`gather`]): records are copied out of the log, checked and decoded.
-//! 2. *plan* ([`net`], [`mod@plan`], [`layout`]): what the records do together, checked
+//! 2. *plan* ([`coalesce`], [`mod@plan`], [`layout`]): what the records do together, checked
 //!    record by record against volume, lease and permission. Pure.
 //! 3. *data* (`data`): new blocks are allocated and written, never over live ones.
 //! 4. *structure* (`apply`): one transaction links the blocks, changes inodes and
@@ -23,15 +23,15 @@
 
 mod apply;
 pub mod authority;
+mod chunk_image;
 pub mod coalesce;
 pub mod content;
 mod data;
 mod dirent_prefetch;
 mod estimate;
-mod files;
 pub mod image;
+pub mod item;
 pub mod layout;
-mod names;
 pub mod plan;
 mod poison;
 pub mod ranges;
@@ -43,12 +43,13 @@ pub mod tail_block_cache;
 mod tests;
 
 pub use authority::{Act, Authority, Change, NewRun, OwnLog, Placement};
-pub use plan::{Plan, PlanError, Refused};
+pub use item::{Item, Refused};
+pub use plan::{Plan, PlanError};
 pub use scan::{Bounds, LogSource, Mode, Survey, survey};
 pub use stats::DigestStats;
 
 use crate::tail_block_cache::TailBlockCache;
-use image::ChunkImage;
+use chunk_image::ChunkImage;
 use parking_lot::RwLock;
 use poison::AbandonedBlocks;
 use scan::{BatchLimits, RecordBatch};

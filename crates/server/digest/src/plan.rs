@@ -5,12 +5,12 @@ use super::authority::Authority;
 use super::coalesce::{At, Coalesced, DirDelta, Entry, InodeDelta, NOBODY, Step, Stop, bad};
 use super::estimate::Estimate;
 use super::image::Image;
+use super::item::{Item, Refused};
 use super::layout::{self, FilePlan};
 use super::ranges::Ranges;
 use super::stats::DigestStats;
 use shale_format::inode::{self, Inode};
 use shale_format::limits::BLOCK_BYTES;
-use shale_format::record::{Kind, RecordHeader, flag};
 use shale_format::xattr::Xattrs;
 use shale_format::{BlockAddr, DirKey, Ino, LogPos, TxId};
 use shale_oplog::Op;
@@ -19,41 +19,6 @@ use std::ops::Range;
 
 /// Directories that one chunk looks at on the way up from others: about a tenth of a second.
 const STEPS_MAX: u64 = 1 << 19;
-
-/// One record to be digested.
-#[derive(Clone, Debug)]
-pub struct Item {
-    /// Its header.
-    pub header: RecordHeader,
-    /// What it does.
-    pub op: Op,
-}
-
-impl Item {
-    /// Whether the transaction goes on in the next record.
-    pub fn more(&self) -> bool {
-        self.header.flags & flag::MORE != 0
-    }
-
-    /// Position behind it.
-    pub fn end(&self) -> LogPos {
-        LogPos(self.header.pos + u64::from(self.header.bytes))
-    }
-}
-
-/// A record that must not be digested, nor anything behind it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("log record at {} ({kind:?}, inode {}): {why}", pos.0, ino.0)]
-pub struct Refused {
-    /// Where it is.
-    pub pos: LogPos,
-    /// What it does; `None`: it is not even a record.
-    pub kind: Option<Kind>,
-    /// The first inode it names.
-    pub ino: Ino,
-    /// What is wrong with it.
-    pub why: String,
-}
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]

@@ -143,7 +143,7 @@ fn cut(mut copy: CopyRun, blocks: u64) -> (CopyRun, CopyRun) {
         let (from, bytes) = (fill.from, here);
         copy.fills
             .extend((here > 0).then_some(Fill { bytes, from }));
-        let (from, bytes) = (fill.from.further(here), fill.bytes - here);
+        let (from, bytes) = (fill.from.advance(here), fill.bytes - here);
         behind
             .fills
             .extend((bytes > 0).then_some(Fill { bytes, from }));

@@ -5,9 +5,9 @@
 //! later record is looked at: after a power cut it may not have arrived, and then the
 //! log ends before that record.
 
+use super::coalesce::shifts;
 use super::estimate::{FIXED_BYTES, SLOT_BYTES};
-use super::files::shifts;
-use super::plan::{Item, Refused};
+use super::item::{Item, Refused};
 use shale_format::checksum::Crc32c;
 use shale_format::dirent::kind_of_mode;
 use shale_format::limits::BLOCK_BYTES;

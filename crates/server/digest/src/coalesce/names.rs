@@ -1,9 +1,9 @@
 //! Records that change names: create, link, unlink, rename, free. Each is checked
 //! against the tree as the records before left it, then takes effect on the net.
 
-use super::authority::Act;
-use super::coalesce::{At, Coalesced, Entry, Step, bad, need};
-use super::content::BLOCK;
+use super::{At, Coalesced, Entry, Step, bad, need};
+use crate::authority::Act;
+use crate::content::BLOCK;
 use shale_format::dirent::{check_name, kind_of_mode};
 use shale_format::inode::{self, Inode, target_checksum, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX, SYMLINK_BYTES_MAX};

@@ -1,9 +1,9 @@
 //! Records that change one inode: content, size, attributes. Each is checked against
 //! what the records before left, then takes effect on the net.
 
-use super::authority::Act;
-use super::coalesce::{At, Coalesced, NOBODY, Step, Stop, XattrDelta, bad, need};
-use super::content::{BLOCK, Content, Shift};
+use super::{At, Coalesced, NOBODY, Step, Stop, XattrDelta, bad, need};
+use crate::authority::Act;
+use crate::content::{BLOCK, Content, Shift};
 use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
 use shale_format::inode::flag::CHANGEABLE;
