@@ -25,23 +25,24 @@ mod volume;
 
 pub use allocation::space::{Run, Space};
 pub use error::{Result, VolumeError};
-pub use lower_tiers::devices::LowerDeviceInfo;
 pub use lower_tiers::lower::{DeviceBlock, LowerDevices, ZonePlace};
 pub use lower_tiers::zones::{Heat, LowerSpace, ZoneInfo};
 pub use lru::Lru;
 pub use mkfs::MkfsOptions;
-pub use reading::lookup::{FoundInode, check_target};
+pub use reading::block_reader::Given;
+pub use reading::view::lookup::{FoundInode, check_target};
+pub use reading::view::walk::NodeAt;
 pub use reading::view::{KeptLeaf, LeafCover, Mapping, View};
-pub use reading::walk::NodeAt;
 pub use rebuild::{Free, Rebuild};
 pub use shale_format::extent::Extent;
 pub use shale_format::inode::Inode;
 pub use shale_format::version::Access;
 pub use shale_format::xattr::Xattrs;
 pub use transaction::txn::{Committed, Txn};
-pub use trees::leaves::{Given, LEAVES_AT_ONCE, leaves_below};
 pub use trees::node::Dirent;
+pub use trees::roots::{LEAVES_AT_ONCE, leaves_below};
 pub use volume::Volume;
+pub use volume::devices::LowerDeviceInfo;
 
 #[cfg(test)]
 mod tests;

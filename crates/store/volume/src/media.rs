@@ -12,6 +12,11 @@ use std::sync::Arc;
 /// Bytes of one block.
 pub(crate) type Block = [u8; BLOCK_BYTES];
 
+/// Whether a block lies in the NVM tier.
+pub(crate) fn is_in_nvm(addr: BlockAddr) -> bool {
+    addr.tier() == Some(TierId::Nvm)
+}
+
 /// The mapping, and how many of its blocks belong to the volume.
 #[derive(Clone)]
 pub(crate) struct NvmRegion {
@@ -36,7 +41,7 @@ impl NvmRegion {
     fn offset(&self, addr: BlockAddr, byte: u64, bytes: usize) -> Result<usize> {
         let end = byte.checked_add(bytes as u64);
         let last = end.map(|e| e.div_ceil(BLOCK_BYTES as u64));
-        let inside = addr.tier() == Some(TierId::Nvm)
+        let inside = is_in_nvm(addr)
             && last.is_some_and(|n| n <= self.blocks && addr.index() <= self.blocks - n);
         if !inside {
             return Err(VolumeError::BadRun {

@@ -5,7 +5,6 @@
 
 use crate::allocation::bitmap::words_with;
 use crate::error::{Result, VolumeError};
-use crate::lower_tiers::devices::TABLES_PART;
 use crate::media::NvmRegion;
 use shale_format::bitmap::{self, WORDS_PER_BLOCK};
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
@@ -22,6 +21,9 @@ use shale_nvm::Map;
 use shale_sys::mutants;
 use std::sync::Arc;
 use zerocopy::FromZeros;
+
+/// Tables, those of lower tiers with them, take at most this part of the NVM tier.
+pub(crate) const TABLES_PART: u64 = 2;
 
 /// The journal's part of the tier.
 const JOURNAL_PART: u64 = 64;

@@ -1,5 +1,8 @@
 //! The write side: one daemon owns it.
 
+pub(crate) mod devices;
+mod tiers;
+
 use crate::allocation::bitmap::Bits;
 use crate::allocation::inode_numbers::InodeNumbers;
 use crate::allocation::space::{Allocator, Run, Space};
@@ -11,7 +14,7 @@ use crate::mkfs::{self, MkfsOptions};
 use crate::reading::view::View;
 use crate::transaction::journal;
 use crate::transaction::txn::Txn;
-use crate::trees::tree::CowTrees;
+use crate::trees::cow_trees::CowTrees;
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;
 use shale_format::limits::LOG_SLOTS;
@@ -144,7 +147,7 @@ impl Volume {
             core: Mutex::new(Core {
                 root,
                 logs,
-                draft: CowTrees::new(view.clone(), Arc::clone(&space), bits, lower),
+                draft: CowTrees::new(view.blocks().clone(), Arc::clone(&space), bits, lower),
             }),
             zones,
             released: AtomicU64::new(0),

@@ -1,4 +1,4 @@
-//! What a transaction marks and frees, in NVM and below.
+//! What a transaction marks and frees in a lower tier.
 
 use crate::allocation::bitmap::Bits;
 use crate::allocation::space::Run;
@@ -6,8 +6,6 @@ use crate::error::Result;
 use crate::lower_tiers::lower::{Lower, LowerTier};
 use crate::lower_tiers::zones::{FoundZone, Zones};
 use crate::media::NvmRegion;
-use crate::trees::tree::CowTrees;
-use shale_format::TierId;
 use shale_format::bitmap::{self, BITS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, device_state};
 use std::sync::Arc;
@@ -85,56 +83,11 @@ impl LowerTxn {
         self.zones.remove(device);
     }
 
-    fn check(&self, run: Run) -> Result<()> {
+    /// Checks that a run lies in the tier.
+    pub(crate) fn check(&self, run: Run) -> Result<()> {
         match self.zones.covers(run) {
             true => Ok(()),
             false => Err(run.bad("outside its tier")),
         }
-    }
-}
-
-impl CowTrees {
-    /// The lower tier that a run lies in; `None`: it is to be looked for in NVM.
-    fn below(&mut self, run: Run) -> Result<Option<&mut LowerTxn>> {
-        let n = match run.addr.tier() {
-            Some(TierId::Ssd) => 0,
-            Some(TierId::Hdd) => 1,
-            _ => return Ok(None),
-        };
-        let lower = self.lower[n].as_mut();
-        let lower = lower.ok_or_else(|| run.bad("the volume has no such tier"))?;
-        lower.check(run)?;
-        Ok(Some(lower))
-    }
-
-    /// Checks that a run may be allocated at all.
-    pub(crate) fn check(&mut self, run: Run) -> Result<()> {
-        match self.below(run)? {
-            Some(_) => Ok(()),
-            None => self.space.check(run),
-        }
-    }
-
-    /// Marks a run used; blocks of it that nobody had taken are taken here.
-    pub(crate) fn mark(&mut self, run: Run) -> Result<()> {
-        if let Some(lower) = self.below(run)? {
-            if !lower.zones.is_written(run) {
-                return Err(run.bad("behind the write pointer of its zone"));
-            }
-            return lower.bits.mark(run);
-        }
-        self.space.check(run)?;
-        let taken = self.space.take_free_part(run)?;
-        self.taken.extend(taken);
-        self.bits.mark(run)
-    }
-
-    /// Frees a run that is used.
-    pub(crate) fn free(&mut self, run: Run) -> Result<()> {
-        if let Some(lower) = self.below(run)? {
-            return lower.bits.free(run);
-        }
-        self.space.check(run)?;
-        self.bits.free(run)
     }
 }

@@ -1,5 +1,4 @@
-//! What reads a volume: snapshots, lookups, walks.
+//! What reads a volume: blocks, snapshots, lookups, walks.
 
-pub(crate) mod lookup;
+pub(crate) mod block_reader;
 pub(crate) mod view;
-pub(crate) mod walk;

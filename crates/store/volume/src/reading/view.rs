@@ -7,13 +7,18 @@
 //! (DESIGN §6). Roots and leaves kept by the caller are valid only in the epoch
 //! in which they were read.
 
+mod leaves;
+pub(crate) mod lookup;
+mod remote;
+pub(crate) mod walk;
+
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::{Lower, LowerDevices, ZonePlace, device_table};
 use crate::media::NvmRegion;
-use crate::trees::dir::entries_root;
+use crate::reading::block_reader::BlockReader;
 use crate::trees::extent::{check_direct, clip, direct};
-use crate::trees::leaves::Given;
 use crate::trees::node::{Dirent, Leaf};
+use crate::trees::roots::entries_root;
 use crate::trees::xattr;
 use shale_format::checksum::name_hash;
 use shale_format::device_table::DeviceTable;
@@ -25,7 +30,7 @@ use shale_format::superblock::{LOG_TABLE_BLOCK, ROOT_BLOCK, RootBlock, SUPER_BLO
 use shale_format::tree::TreeKind;
 use shale_format::version::Access;
 use shale_format::xattr::Xattrs;
-use shale_format::{BlockAddr, DirKey, FileBlock, FormatError, Ino, TierId};
+use shale_format::{BlockAddr, DirKey, FileBlock, FormatError, Ino};
 use shale_nvm::Map;
 use shale_sys::mutants;
 use std::ops::{ControlFlow, Range};
@@ -93,10 +98,8 @@ pub struct KeptLeaf(Option<(Ino, u64, Leaf)>);
 /// A reader of a volume. Clones are cheap.
 #[derive(Clone)]
 pub struct View {
-    media: NvmRegion,
+    blocks: BlockReader,
     superblock: Arc<Superblock>,
-    lower: Option<Arc<Lower>>,
-    pub(crate) given: Option<Arc<dyn Given>>,
 }
 
 /// Reads something until its checksum fits.
@@ -180,21 +183,24 @@ impl View {
         }
         let media = NvmRegion::new(map, superblock.tier[0].blocks);
         let view = View {
-            lower: None,
-            given: None,
-            media,
+            blocks: BlockReader {
+                media,
+                lower: None,
+                given: None,
+            },
             superblock: Arc::new(superblock),
         };
         Ok((view, access))
     }
 
-    pub(crate) fn given(&self) -> Option<&Arc<dyn Given>> {
-        self.given.as_ref()
+    /// Where its blocks are read.
+    pub(crate) fn blocks(&self) -> &BlockReader {
+        &self.blocks
     }
 
     /// Reads the device table again, for these devices. `owner`: the volume is written here.
     pub(crate) fn use_devices(&mut self, devices: &LowerDevices, owner: bool) -> Result<()> {
-        self.lower = Lower::new(self.media.clone(), &self.superblock, devices, owner)?;
+        self.blocks.lower = Lower::new(self.media().clone(), &self.superblock, devices, owner)?;
         Ok(())
     }
 
@@ -203,20 +209,19 @@ impl View {
     /// # Errors
     /// Both copies of their table are damaged.
     pub fn device_table(&self) -> Result<DeviceTable> {
-        device_table(&self.media, &self.superblock)
+        device_table(self.media(), &self.superblock)
     }
 
     pub(crate) fn media(&self) -> &NvmRegion {
-        &self.media
+        &self.blocks.media
     }
 
     pub(crate) fn lower(&self) -> Option<&Arc<Lower>> {
-        self.lower.as_ref()
+        self.blocks.lower.as_ref()
     }
 
     pub(crate) fn below(&self) -> Result<&Lower> {
-        let lower = self.lower.as_deref();
-        lower.ok_or_else(|| VolumeError::Lower("the volume has NVM only".to_owned()))
+        self.blocks.below()
     }
 
     /// How often the zone of a block below NVM was erased. With the address it names what the
@@ -225,7 +230,7 @@ impl View {
     /// # Errors
     /// No such block, or the zone table is damaged.
     pub fn generation(&self, addr: BlockAddr) -> Result<u32> {
-        self.below()?.generation(addr)
+        self.blocks.generation(addr)
     }
 
     /// The zone of a block below NVM.
@@ -243,7 +248,7 @@ impl View {
 
     /// The mapping of the NVM tier.
     pub fn map(&self) -> &Arc<Map> {
-        self.media.map()
+        self.media().map()
     }
 
     /// Key group of `name` in any directory of the volume.
@@ -262,7 +267,8 @@ impl View {
     /// The root block, which may be met half-way.
     pub(crate) fn root_at_once(&self) -> Result<RootBlock> {
         let mut bytes = [0; RootBlock::BYTES];
-        self.media.load(BlockAddr::nvm(ROOT_BLOCK), 0, &mut bytes)?;
+        self.media()
+            .load(BlockAddr::nvm(ROOT_BLOCK), 0, &mut bytes)?;
         if mutants::is_on("root-checksum")
             && let Ok(found) = RootBlock::read_from_bytes(&bytes)
         {
@@ -280,7 +286,7 @@ impl View {
             let mut bytes = [0; LogSlot::BYTES];
             let at = u64::from(n) * LogSlot::BYTES as u64;
             check_log_slot(n)?;
-            self.media
+            self.media()
                 .load(BlockAddr::nvm(LOG_TABLE_BLOCK), at, &mut bytes)?;
             if mutants::is_on("slot-checksum")
                 && let Ok(found) = LogSlot::read_from_bytes(&bytes)
@@ -327,7 +333,7 @@ impl View {
             (*ino, *addr) == (owner, root.addr) && leaf.keys.contains(&fb.0)
         });
         if !known {
-            let leaf = Leaf::find(self, root, owner, TreeKind::Extents, fb.0)?;
+            let leaf = Leaf::find(&self.blocks, root, owner, TreeKind::Extents, fb.0)?;
             kept.0 = Some((owner, root.addr, leaf));
         }
         let Some((_, _, leaf)) = &kept.0 else {
@@ -361,7 +367,7 @@ impl View {
                 }
             }
             _ => {
-                let leaf = Leaf::find(self, root, owner, TreeKind::Extents, fb)?;
+                let leaf = Leaf::find(&self.blocks, root, owner, TreeKind::Extents, fb)?;
                 let (before, after) = leaf.extents_around(fb)?;
                 Ok((before, after.map_or(leaf.keys.end, |e| e.file_block)))
             }
@@ -444,7 +450,7 @@ impl View {
                 }
                 _ => {
                     let owner = Ino(inode.ino);
-                    let leaf = Leaf::find(self, root, owner, TreeKind::Extents, fb.0)?;
+                    let leaf = Leaf::find(&self.blocks, root, owner, TreeKind::Extents, fb.0)?;
                     (leaf.items()?, leaf.keys)
                 }
             };
@@ -470,7 +476,7 @@ impl View {
         if root.kind == root_kind::EMPTY {
             return Ok(None);
         }
-        Leaf::find(self, root, Ino(dir.ino), TreeKind::Entries, key).map(Some)
+        Leaf::find(&self.blocks, root, Ino(dir.ino), TreeKind::Entries, key).map(Some)
     }
 
     /// The entry `name` of directory `dir`.
@@ -553,7 +559,7 @@ impl View {
     /// # Errors
     /// Damaged.
     pub fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
-        xattr::load(&self.media, inode)
+        xattr::load(self.media(), inode)
     }
 
     /// Reads file data: `into.len()` bytes from the start of block `addr` on; they
@@ -572,10 +578,7 @@ impl View {
     /// # Errors
     /// Outside the tier, or a checksum that does not fit.
     pub fn read_at(&self, addr: BlockAddr, byte: u64, into: &mut [u8]) -> Result<()> {
-        match &self.lower {
-            Some(lower) if addr.tier() != Some(TierId::Nvm) => lower.read_at(addr, byte, into),
-            _ => self.media.load_data(addr, byte, into),
-        }
+        self.blocks.read_at(addr, byte, into)
     }
 }
 

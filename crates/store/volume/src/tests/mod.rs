@@ -6,7 +6,6 @@ mod damage;
 mod dirs;
 mod extents;
 mod inodes;
-mod leaves;
 mod readers;
 mod spaces;
 mod tiers;

@@ -1,5 +1,7 @@
 //! Lower tiers: moving blocks, checksums, zones, restarts.
 
+mod leaves;
+
 use super::{MIB, check, extent, file, new_volume, options};
 use crate::{Heat, LowerDevices, Mapping, MkfsOptions, View, Volume, VolumeError};
 use shale_block::{BlockDevice, MemoryBlocks, TierDevice};

@@ -1,13 +1,15 @@
 //! Transactions: all of it or nothing of it survives a power cut.
 
+mod leaves;
+
 use crate::allocation::space::{Run, WordChange};
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::zones::Zones;
 use crate::reading::view::{Mapping, check_log_slot};
 use crate::transaction::journal::{self, Batch};
+use crate::trees::cow_trees::CowTrees;
 use crate::trees::inode::{self, Slots, load_slot_anywhere};
 use crate::trees::node::Dirent;
-use crate::trees::tree::CowTrees;
 use crate::trees::xattr;
 use crate::volume::{Core, Volume};
 use parking_lot::MutexGuard;
@@ -231,7 +233,7 @@ impl Txn<'_> {
         let Some(addr) = inode::find_block(draft, &self.core.root, slot_of(ino).0)? else {
             return Ok(None);
         };
-        let inode = load_slot_anywhere(self.volume.reader(), addr, ino)?;
+        let inode = load_slot_anywhere(self.volume.reader().blocks(), addr, ino)?;
         Ok((!inode.is_free()).then_some(inode))
     }
 
@@ -287,7 +289,9 @@ impl Txn<'_> {
     fn put(&mut self, ino: Ino, inode: Inode) -> Result<()> {
         inode::check_ino(ino)?;
         let core = (&self.core.draft, &self.core.root);
-        let result = self.slots.put(self.volume.reader(), core, ino, inode);
+        let result = self
+            .slots
+            .put(self.volume.reader().blocks(), core, ino, inode);
         self.noted(result)
     }
 
@@ -549,7 +553,7 @@ impl Txn<'_> {
         let mut root = core.root;
         let mut batch = Batch::default();
         let (new_blocks, changed) = self.slots.close(
-            volume.reader(),
+            volume.reader().blocks(),
             (&mut core.draft, &mut root),
             txid.0,
             &mut batch,

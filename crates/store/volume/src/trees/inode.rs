@@ -13,10 +13,10 @@
 
 use crate::allocation::inode_numbers::BlockSlots;
 use crate::error::{Result, VolumeError};
-use crate::media::{Block, NvmRegion};
-use crate::reading::view::View;
+use crate::media::{Block, NvmRegion, is_in_nvm};
+use crate::reading::block_reader::BlockReader;
 use crate::transaction::journal::Batch;
-use crate::trees::tree::CowTrees;
+use crate::trees::cow_trees::CowTrees;
 use shale_format::extent::Extent;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
@@ -48,25 +48,21 @@ pub(crate) fn load_slot(media: &NvmRegion, addr: BlockAddr, ino: Ino) -> Result<
 }
 
 /// Reads the slot of `ino` in the inode-file block at `addr`, in whatever tier that is.
-pub(crate) fn load_slot_anywhere(view: &View, addr: BlockAddr, ino: Ino) -> Result<Inode> {
+pub(crate) fn load_slot_anywhere(blocks: &BlockReader, addr: BlockAddr, ino: Ino) -> Result<Inode> {
     if is_in_nvm(addr) {
-        return load_slot(view.media(), addr, ino);
+        return load_slot(&blocks.media, addr, ino);
     }
     let mut bytes = [0; INODE_BYTES];
-    view.read_at(addr, slot_of(ino).1 as u64, &mut bytes)?;
+    blocks.read_at(addr, slot_of(ino).1 as u64, &mut bytes)?;
     Ok(Inode::decode(&bytes, ino)?)
 }
 
 /// Reads a block of the inode file, in whatever tier it is.
-fn load_block(view: &View, addr: BlockAddr, into: &mut Block) -> Result<()> {
+fn load_block(blocks: &BlockReader, addr: BlockAddr, into: &mut Block) -> Result<()> {
     match is_in_nvm(addr) {
-        true => view.media().load_block(addr, into),
-        false => view.read_at(addr, 0, into),
+        true => blocks.media.load_block(addr, into),
+        false => blocks.read_at(addr, 0, into),
     }
-}
-
-pub(crate) fn is_in_nvm(addr: BlockAddr) -> bool {
-    addr.tier() == Some(TierId::Nvm)
 }
 
 struct Slot {
@@ -118,7 +114,7 @@ impl Slots {
     /// Changes the slot of `ino`.
     pub(crate) fn put(
         &mut self,
-        view: &View,
+        blocks: &BlockReader,
         (draft, root): (&CowTrees, &RootBlock),
         ino: Ino,
         inode: Inode,
@@ -133,7 +129,7 @@ impl Slots {
                 load_slot(&draft.media, addr, ino).map_or(true, |i| !i.is_free())
             }
             // All of the block has to be read, so that it can come back.
-            Some(addr) => !load_slot_anywhere(view, addr, ino)?.is_free(),
+            Some(addr) => !load_slot_anywhere(blocks, addr, ino)?.is_free(),
             None => false,
         };
         self.changed.insert(ino, Slot { existed, inode });
@@ -189,7 +185,7 @@ impl Slots {
     /// change in place into the batch and gives the blocks to be written whole.
     pub(crate) fn close(
         &self,
-        view: &View,
+        blocks: &BlockReader,
         (draft, root): (&mut CowTrees, &mut RootBlock),
         txid: u64,
         batch: &mut Batch,
@@ -205,7 +201,7 @@ impl Slots {
                     why: "inodes change while their block moves",
                 });
             }
-            let after = slots_after(view, addr, fb, &slots)?;
+            let after = slots_after(blocks, addr, fb, &slots)?;
             done.push(BlockSlots {
                 fb,
                 put: mask_of(&slots, |s| !s.inode.is_free()),
@@ -226,7 +222,7 @@ impl Slots {
                 }
                 (Some(addr), true) => {
                     let mut block = Box::new([0; BLOCK_BYTES]);
-                    load_block(view, addr, &mut block)?;
+                    load_block(blocks, addr, &mut block)?;
                     unmap(draft, root, addr, fb..FileBlock(fb.0 + 1))?;
                     missing.push((fb, slots, block));
                 }
@@ -320,7 +316,7 @@ fn mask_of(slots: &[(Ino, &Slot)], f: impl Fn(&Slot) -> bool) -> u16 {
 
 /// Whether any slot of a block holds an inode after the transaction.
 fn slots_after(
-    view: &View,
+    blocks: &BlockReader,
     addr: Option<BlockAddr>,
     fb: FileBlock,
     slots: &[(Ino, &Slot)],
@@ -330,7 +326,7 @@ fn slots_after(
     }
     let Some(addr) = addr else { return Ok(false) };
     let mut block = [0; BLOCK_BYTES];
-    load_block(view, addr, &mut block)?;
+    load_block(blocks, addr, &mut block)?;
     let first = fb.0 * INODES_PER_BLOCK;
     for (n, bytes) in (0..INODES_PER_BLOCK).zip(block.chunks_exact(INODE_BYTES)) {
         let ino = Ino(first + n);

@@ -6,7 +6,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::media::Block;
-use crate::reading::view::View;
+use crate::reading::block_reader::BlockReader;
 use shale_format::dirent::DirentEntry;
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::{BLOCK_BYTES, NAME_BYTES_MAX, TREE_LEVELS_MAX};
@@ -219,9 +219,14 @@ impl<T: Item> Node<T> {
     }
 
     /// The node of `owner` at `addr`, which has to be at `level`.
-    pub(crate) fn load(view: &View, addr: BlockAddr, owner: Ino, level: u16) -> Result<Self> {
+    pub(crate) fn load(
+        blocks: &BlockReader,
+        addr: BlockAddr,
+        owner: Ino,
+        level: u16,
+    ) -> Result<Self> {
         let mut block = [0; BLOCK_BYTES];
-        view.load_node(addr, level, 1, &mut block)?;
+        blocks.load_node(addr, level, 1, &mut block)?;
         let header = check(&block, addr, owner, T::KIND, level)?;
         let count = header.count as usize;
         if level > 0 {
@@ -340,7 +345,7 @@ pub(crate) struct Leaf {
 impl Leaf {
     /// The leaf of the tree below `root` that `key` belongs to. The tree is not empty.
     pub(crate) fn find(
-        view: &View,
+        blocks: &BlockReader,
         root: &ExtentRoot,
         owner: Ino,
         kind: TreeKind,
@@ -355,7 +360,7 @@ impl Leaf {
         let mut level = root.level;
         let mut following = 1;
         loop {
-            view.load_node(addr, level, following, &mut block)?;
+            blocks.load_node(addr, level, following, &mut block)?;
             let header = check(&block, addr, owner, kind, level)?;
             if level == 0 {
                 return Ok(Leaf {

@@ -2,8 +2,8 @@
 
 mod extents;
 
-use super::tiers::{Tiered, tiered};
-use super::{check, directory};
+use super::{Tiered, tiered};
+use crate::tests::{check, directory};
 use crate::{Given, Heat, Result, View, VolumeError};
 use parking_lot::Mutex;
 use shale_format::extent::root_kind;

@@ -3,18 +3,14 @@
 //! Entries lie in one tree by key, names in its leaves. A directory without entries
 //! has no node. `size` of the inode is the number of entries.
 
+use super::CowTrees;
 use crate::error::{Result, VolumeError};
 use crate::trees::node::Dirent;
-use crate::trees::tree::CowTrees;
-use shale_format::extent::{ExtentRoot, root_kind};
+use crate::trees::roots::entries_root;
+use shale_format::extent::root_kind;
 use shale_format::inode::Inode;
 use shale_format::limits::NAME_BYTES_MAX;
 use shale_format::{DirKey, FormatError, Ino};
-
-/// Root of the entries of a directory.
-pub(crate) fn entries_root(dir: &Inode) -> &ExtentRoot {
-    &dir.root[0]
-}
 
 fn no_entry(dir: &Inode, key: DirKey) -> VolumeError {
     VolumeError::NoEntry {

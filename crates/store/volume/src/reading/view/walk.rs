@@ -52,7 +52,7 @@ impl View {
             level: root.level,
         }];
         while let Some(at) = open.pop() {
-            match Node::<T>::load(self, at.addr, owner, at.level) {
+            match Node::<T>::load(self.blocks(), at.addr, owner, at.level) {
                 Ok(Node::Inner(level, children)) => {
                     f(at, Ok(()))?;
                     open.extend(children.iter().rev().map(|c| NodeAt {

@@ -4,8 +4,9 @@
 //! changes in place; a reader that meets a block which has moved meanwhile looks again.
 
 use crate::error::{Result, VolumeError};
+use crate::media::is_in_nvm;
 use crate::reading::view::{Mapping, View, until_whole};
-use crate::trees::inode::{is_in_nvm, load_slot, load_slot_anywhere};
+use crate::trees::inode::{load_slot, load_slot_anywhere};
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK, SYMLINK_BYTES_MAX};
 use shale_format::{BlockAddr, FileBlock, FormatError, Ino};
@@ -53,7 +54,7 @@ impl View {
                 FoundInode::Below { addr, .. } => addr,
             };
             let generation = self.generation(addr)?;
-            match load_slot_anywhere(self, addr, ino) {
+            match load_slot_anywhere(self.blocks(), addr, ino) {
                 Ok(inode) => return Ok((!inode.is_free()).then_some(inode)),
                 // It has moved meanwhile, and its zone may be erased.
                 Err(e) => match self.find_inode(ino)? {
@@ -166,7 +167,7 @@ impl View {
         addr: BlockAddr,
         ino: Ino,
     ) -> Result<std::result::Result<Inode, FormatError>> {
-        match until_whole(|| load_slot_anywhere(self, addr, ino)) {
+        match until_whole(|| load_slot_anywhere(self.blocks(), addr, ino)) {
             Ok(inode) => Ok(Ok(inode)),
             Err(VolumeError::Format(e)) => Ok(Err(e)),
             Err(e) => Err(e),

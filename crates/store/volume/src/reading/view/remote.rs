@@ -3,8 +3,8 @@
 
 use crate::error::Result;
 use crate::lower_tiers::lower::DeviceBlock;
+use crate::reading::block_reader::Given;
 use crate::reading::view::View;
-use crate::trees::leaves::Given;
 use shale_format::BlockAddr;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ impl View {
     /// Has leaves below NVM read from what `given` holds: for a process without devices.
     #[must_use]
     pub fn given_by(mut self, given: Arc<dyn Given>) -> View {
-        self.given = Some(given);
+        self.blocks.given = Some(given);
         self
     }
 

@@ -8,14 +8,21 @@
 //! child *i* lie in `key(i) .. key(i+1)` whole, their ends included (the first
 //! child's key counts as 0). So one descent finds the only item that can cover a key.
 
+mod blocks;
+mod dir;
+mod extents;
+mod leaves;
+mod xattrs;
+
 use crate::allocation::bitmap::Bits;
 use crate::allocation::space::{Allocator, Run};
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::txn_lower::LowerTxn;
 use crate::media::NvmRegion;
-use crate::reading::view::View;
-use crate::trees::leaves::Demoted;
+use crate::reading::block_reader::BlockReader;
+use crate::trees::demoted::Demoted;
 use crate::trees::node::{Dirent, Item, Node, check_bounds, child_index};
+use crate::trees::roots::{bad_level, bad_root, top, tree_root};
 use shale_format::extent::{Extent, ExtentRoot, root_kind};
 use shale_format::limits::TREE_LEVELS_MAX;
 use shale_format::tree::{ChildEntry, NODE_BODY_BYTES};
@@ -73,7 +80,7 @@ impl TreeItem for Dirent {
 /// What a transaction has changed so far, in memory only.
 pub(crate) struct CowTrees {
     pub(crate) media: NvmRegion,
-    view: View,
+    blocks: BlockReader,
     pub(crate) space: Arc<Allocator>,
     pub(crate) bits: Bits,
     /// The same of the tiers below, and their zones.
@@ -108,14 +115,14 @@ struct Shrunk {
 
 impl CowTrees {
     pub(crate) fn new(
-        view: View,
+        blocks: BlockReader,
         space: Arc<Allocator>,
         bits: Bits,
         lower: [Option<LowerTxn>; 2],
     ) -> Self {
         CowTrees {
-            media: view.media().clone(),
-            view,
+            media: blocks.media.clone(),
+            blocks,
             space,
             bits,
             lower,
@@ -223,7 +230,7 @@ impl CowTrees {
     ) -> Result<Cow<'_, Node<T>>> {
         match T::new_nodes(self).get(&addr) {
             Some((_, node)) if node.level() == level => Ok(Cow::Borrowed(node)),
-            _ => Ok(Cow::Owned(Node::load(&self.view, addr, owner, level)?)),
+            _ => Ok(Cow::Owned(Node::load(&self.blocks, addr, owner, level)?)),
         }
     }
 
@@ -240,7 +247,7 @@ impl CowTrees {
             }
             return Ok((addr, node));
         }
-        let node = Node::load(&self.view, addr, owner, level)?;
+        let node = Node::load(&self.blocks, addr, owner, level)?;
         self.free(Run { addr, len: 1 })?;
         // What comes back is no growth that somebody has reserved space for.
         self.uncounted += i64::from(self.demoted.left(T::KIND, addr));
@@ -599,39 +606,4 @@ impl CowTrees {
 /// Whether a node is none of those that [`crate::Txn::limit_growth`] counts.
 fn is_uncounted(owner: Ino, level: u16) -> bool {
     level > 0 || owner == Ino::NONE || owner == Ino::ORPHANS
-}
-
-fn tree_root(addr: BlockAddr, level: u16) -> ExtentRoot {
-    ExtentRoot {
-        addr: addr.raw(),
-        kind: root_kind::TREE,
-        level,
-        ..ExtentRoot::EMPTY
-    }
-}
-
-/// Address and level of a tree's top node.
-pub(crate) fn top(root: &ExtentRoot, owner: Ino) -> Result<(BlockAddr, u16)> {
-    if root.kind != root_kind::TREE || root.level > TREE_LEVELS_MAX {
-        return Err(bad_root(root, owner));
-    }
-    Ok((BlockAddr::from_raw(root.addr), root.level))
-}
-
-fn bad_root(root: &ExtentRoot, owner: Ino) -> VolumeError {
-    VolumeError::Damaged {
-        what: "root of a tree of inode",
-        at: owner.0,
-        expected: root_kind::TREE.into(),
-        found: u64::from(root.kind) | u64::from(root.level) << 8,
-    }
-}
-
-pub(crate) fn bad_level(addr: BlockAddr, owner: Ino) -> VolumeError {
-    VolumeError::Damaged {
-        what: "level of a node in a tree of inode",
-        at: owner.0,
-        expected: 0,
-        found: addr.raw(),
-    }
 }

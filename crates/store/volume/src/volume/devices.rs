@@ -15,7 +15,7 @@ use crate::allocation::space::Run;
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::{Layout, LowerDevice};
 use crate::lower_tiers::txn_lower::LoadedDevice;
-use crate::mkfs::write_tables;
+use crate::mkfs::{TABLES_PART, write_tables};
 use crate::transaction::txn::Committed;
 use crate::volume::Volume;
 use shale_block::TierDevice;
@@ -24,9 +24,6 @@ use shale_format::device_table::{DevicePlace, DeviceTable, device_state};
 use shale_format::superblock::DeviceEntry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Tables, those of lower tiers with them, take at most this part of the NVM tier.
-pub(crate) const TABLES_PART: u64 = 2;
 
 /// One device of a lower tier, as it is used.
 #[derive(Clone)]
