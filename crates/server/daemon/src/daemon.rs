@@ -16,6 +16,7 @@ use crate::connections::listen::Connections;
 use crate::device_manager::DeviceReport;
 use crate::error::{DaemonError, Result};
 use crate::opening::Opened;
+use crate::placement::{self, PlacementPart};
 use crate::recovery::recover::RecoveryReport;
 use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::services::Services;
@@ -238,6 +239,16 @@ impl Daemon {
     /// There is no such tier.
     pub fn look_at_pins(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
         self.services.tiering.look_at_pins(inos, tier)
+    }
+
+    /// Where the blocks of an inode are from byte `from` on, as far as they are in the volume: the
+    /// next parts, cut at zones; [`PARTS_MAX`] of them if there are more.
+    ///
+    /// # Errors
+    /// The volume is damaged.
+    pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<PlacementPart>> {
+        let services = self.services();
+        placement::where_is(&services.volume, &services.reclaimer, ino, from)
     }
 
     /// How many files and bytes each device holds: what would be lost with it. All inodes are

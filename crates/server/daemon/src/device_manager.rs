@@ -5,7 +5,7 @@
 //! volume always has its label and is always in the file, and a start forgets what is in the file
 //! and not in the table.
 //!
-//! A device is emptied by the thread that migrates (`tiering::evacuation`). That it is being emptied stands
+//! A device is emptied by the thread that migrates (`tiering::service::evacuation`). That it is being emptied stands
 //! in the device table, so it goes on after a crash.
 
 use crate::coherence::digest_stop::DigestStop;

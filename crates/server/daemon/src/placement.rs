@@ -1,11 +1,11 @@
 //! Where a file's blocks are.
 
-use crate::daemon::Daemon;
+use crate::coherence::reclaimer::Reclaimer;
 use crate::error::Result;
 use serde::{Deserialize, Serialize};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
-use shale_volume::Heat;
+use shale_volume::{Heat, Volume};
 use std::ops::ControlFlow;
 
 /// Parts of a file that one answer tells of.
@@ -32,60 +32,58 @@ pub struct PlacementPart {
     pub pinned: Option<String>,
 }
 
-impl Daemon {
-    /// Where the blocks of an inode are from byte `from` on, as far as they are in the volume: the
-    /// next parts, cut at zones; [`PARTS_MAX`] of them if there are more.
-    ///
-    /// # Errors
-    /// The volume is damaged.
-    pub fn where_is(&self, ino: u64, from: u64) -> Result<Vec<PlacementPart>> {
-        let services = self.services();
-        let _reader = services.reclaimer.read();
-        let view = services.volume.view();
-        let mut parts = Vec::new();
-        let Some(inode) = view.inode(Ino(ino))?.filter(|i| i.has_content()) else {
-            return Ok(parts);
-        };
-        let mut extents = Vec::new();
-        view.extents(&inode, FileBlock::containing(from), &mut |e| {
-            extents.push(e);
-            match extents.len() < PARTS_MAX {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
-            }
-        })?;
-        let zones = [TierId::Ssd, TierId::Hdd].map(|t| services.volume.lower_zones(t));
-        let devices = [TierId::Ssd, TierId::Hdd].map(|t| services.volume.lower_devices(t));
-        for e in extents {
-            let (mut done, all) = (0, u64::from(e.len));
-            while done < all && parts.len() < PARTS_MAX {
-                let addr = BlockAddr::from_raw(e.addr).plus(done);
-                let tier = addr.tier().unwrap_or(TierId::Nvm);
-                let (zone, left) = match tier {
-                    TierId::Nvm => (None, all - done),
-                    _ => {
-                        let place = view.zone(addr)?;
-                        (Some(place.zone), place.first + place.blocks - addr.index())
-                    }
-                };
-                let info = zone.and_then(|z| zones[tier as usize - 1].get(z as usize));
-                let blocks = left.min(all - done);
-                parts.push(PlacementPart {
-                    offset: (e.file_block + done) * BLOCK_BYTES as u64,
-                    bytes: blocks * BLOCK_BYTES as u64,
-                    tier: format!("{tier:?}").to_lowercase(),
-                    block: addr.index(),
-                    zone,
-                    hot: info.is_none_or(|z| z.heat == Heat::Hot),
-                    device: info.and_then(|z| {
-                        let all = &devices[tier as usize - 1];
-                        all.get(z.place.device).map(|d| d.name())
-                    }),
-                    pinned: inode.pin().map(|t| format!("{t:?}").to_lowercase()),
-                });
-                done += blocks;
-            }
+/// As [`crate::Daemon::where_is`].
+pub(crate) fn where_is(
+    volume: &Volume,
+    reclaimer: &Reclaimer,
+    ino: u64,
+    from: u64,
+) -> Result<Vec<PlacementPart>> {
+    let _reader = reclaimer.read();
+    let view = volume.view();
+    let mut parts = Vec::new();
+    let Some(inode) = view.inode(Ino(ino))?.filter(|i| i.has_content()) else {
+        return Ok(parts);
+    };
+    let mut extents = Vec::new();
+    view.extents(&inode, FileBlock::containing(from), &mut |e| {
+        extents.push(e);
+        match extents.len() < PARTS_MAX {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
         }
-        Ok(parts)
+    })?;
+    let zones = [TierId::Ssd, TierId::Hdd].map(|t| volume.lower_zones(t));
+    let devices = [TierId::Ssd, TierId::Hdd].map(|t| volume.lower_devices(t));
+    for e in extents {
+        let (mut done, all) = (0, u64::from(e.len));
+        while done < all && parts.len() < PARTS_MAX {
+            let addr = BlockAddr::from_raw(e.addr).plus(done);
+            let tier = addr.tier().unwrap_or(TierId::Nvm);
+            let (zone, left) = match tier {
+                TierId::Nvm => (None, all - done),
+                _ => {
+                    let place = view.zone(addr)?;
+                    (Some(place.zone), place.first + place.blocks - addr.index())
+                }
+            };
+            let info = zone.and_then(|z| zones[tier as usize - 1].get(z as usize));
+            let blocks = left.min(all - done);
+            parts.push(PlacementPart {
+                offset: (e.file_block + done) * BLOCK_BYTES as u64,
+                bytes: blocks * BLOCK_BYTES as u64,
+                tier: format!("{tier:?}").to_lowercase(),
+                block: addr.index(),
+                zone,
+                hot: info.is_none_or(|z| z.heat == Heat::Hot),
+                device: info.and_then(|z| {
+                    let all = &devices[tier as usize - 1];
+                    all.get(z.place.device).map(|d| d.name())
+                }),
+                pinned: inode.pin().map(|t| format!("{t:?}").to_lowercase()),
+            });
+            done += blocks;
+        }
     }
+    Ok(parts)
 }

@@ -13,8 +13,6 @@ pub(crate) mod grace;
 pub(crate) mod lease_manager;
 #[path = "../../../../server/daemon/src/coherence/lease_table.rs"]
 pub(crate) mod lease_table;
-#[path = "../../../../server/daemon/src/connections/log_watermark.rs"]
-mod log_watermark;
 #[path = "../../../../server/daemon/src/coherence/readers.rs"]
 mod readers;
 

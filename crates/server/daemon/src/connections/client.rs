@@ -2,14 +2,17 @@
 //!
 //! Lock order: `work` (held while its log is digested), then `grants`, then `client_state`.
 
+mod log_watermark;
+pub(crate) mod pace;
+
 use crate::coherence::asked::Asked;
 use crate::coherence::page::{ClientPage, DaemonPage};
 use crate::connections::bucket::Bucket;
 use crate::connections::credentials::Credentials;
 use crate::connections::grants::Grants;
 use crate::connections::log_reader::word;
-use crate::connections::log_watermark::ValidatedWatermark;
-use crate::connections::tally::Tally;
+use crate::connections::tally::{Tally, Written};
+use log_watermark::ValidatedWatermark;
 use parking_lot::Mutex;
 use shale_format::LogPos;
 use shale_format::log::TAIL_AT;
@@ -18,7 +21,7 @@ use shale_proto::shared_pages::state;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How the client talks to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +157,16 @@ impl Client {
     /// What it says is its oldest record; only for people to read.
     pub(crate) fn tail(&self) -> u64 {
         word(&*self.log, TAIL_AT).min(self.digested())
+    }
+
+    /// What it has written so far.
+    pub(crate) fn written(&self) -> Written {
+        let tally = *self.tally.lock();
+        let backlog = match self.leaving.load(Ordering::Acquire) {
+            true => 0,
+            false => self.backlog(),
+        };
+        tally.written(backlog)
     }
 }
 

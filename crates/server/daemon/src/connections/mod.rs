@@ -27,7 +27,6 @@ pub(crate) mod limits;
 pub(crate) mod listen;
 pub(crate) mod log_pool;
 pub(crate) mod log_reader;
-pub(crate) mod log_watermark;
 pub(crate) mod message_rate;
 pub(crate) mod permissions;
 pub(crate) mod tally;

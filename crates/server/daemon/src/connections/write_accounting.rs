@@ -16,7 +16,6 @@ use shale_format::TierId;
 use shale_format::limits::BLOCK_BYTES;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Inodes whose last writer is known, in each of two generations.
@@ -116,18 +115,6 @@ impl WriteAccounting {
     /// Bytes of clients that have left, and of files whose writer is not known.
     pub(crate) fn of_others(&self) -> Written {
         self.others.lock().written(0)
-    }
-}
-
-impl Client {
-    /// What it has written so far.
-    pub(crate) fn written(&self) -> Written {
-        let tally = *self.tally.lock();
-        let backlog = match self.leaving.load(Ordering::Acquire) {
-            true => 0,
-            false => self.backlog(),
-        };
-        tally.written(backlog)
     }
 }
 

@@ -1,13 +1,10 @@
 //! How fast migration may be: what moves is owed, and is paid off at the rate of the limit.
 
-use super::Tiering;
-use super::mover::BLOCK;
-use parking_lot::{Mutex, MutexGuard};
+use super::move_request::BLOCK;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// A limit that changes is noticed within this.
-const SLICE: Duration = Duration::from_millis(100);
 /// Blocks that are moved at once at least, however low the limit is.
 const FEW_BLOCKS: u64 = 16;
 
@@ -23,7 +20,7 @@ pub struct Speed {
 
 impl Speed {
     /// Blocks that may move at once: those of a second, if that is no more than `most`.
-    fn at_once(self, most: u64) -> u64 {
+    pub(super) fn at_once(self, most: u64) -> u64 {
         match self.limit {
             0 => most,
             limit => (limit / BLOCK).max(FEW_BLOCKS).min(most),
@@ -56,65 +53,6 @@ impl Debt {
         match owed > 0.0 {
             true => Duration::try_from_secs_f64(owed / rate).unwrap_or(Duration::MAX),
             false => Duration::ZERO,
-        }
-    }
-}
-
-/// The right to move something, or to change the devices: one at a time has it. A thread that waits for it has it next.
-pub(crate) struct MoverGuard<'a> {
-    tiering: &'a Tiering,
-    /// Always there, but while it is given back.
-    guard: Option<MutexGuard<'a, ()>>,
-    /// Bytes that had moved before, if what moves is owed.
-    before: Option<u64>,
-}
-
-impl Drop for MoverGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(before) = self.before {
-            let tiering = self.tiering;
-            let moved = tiering.counts().moved_bytes() - before;
-            tiering.debt.add(moved, tiering.speed().limit);
-        }
-        if let Some(guard) = self.guard.take() {
-            MutexGuard::unlock_fair(guard);
-        }
-    }
-}
-
-impl Tiering {
-    /// For what somebody waits for or asked for: the limit is not for that.
-    pub(crate) fn lock_mover(&self) -> MoverGuard<'_> {
-        self.lock_mover_for(true)
-    }
-
-    /// For what migration does of its own accord, unless it was `asked`: all that moves by it is owed, also what moves on
-    /// from a tier below, and is paid off in [`Tiering::keep_to_limit`].
-    pub(super) fn lock_mover_for(&self, asked: bool) -> MoverGuard<'_> {
-        let guard = Some(self.mover_lock.lock());
-        MoverGuard {
-            tiering: self,
-            guard,
-            before: (!asked).then(|| self.counts().moved_bytes()),
-        }
-    }
-}
-
-impl Tiering {
-    /// Blocks that migration of its own accord moves at once, of `most`.
-    pub(super) fn at_once(&self, most: u64) -> u64 {
-        self.speed().at_once(most)
-    }
-
-    /// Sleeps as long as the limit wants for what is owed, unless migration is paused or ends meanwhile: what is owed then
-    /// is waited for after the next batch.
-    pub(super) fn keep_to_limit(&self) {
-        loop {
-            let speed = self.speed();
-            let left = self.debt.add(0, speed.limit);
-            if left.is_zero() || speed.paused || !self.sleep(left.min(SLICE)) {
-                return;
-            }
         }
     }
 }

@@ -1,9 +1,12 @@
 //! A client as the daemon has it.
 
+#[path = "../../../../../server/daemon/src/connections/client/log_watermark.rs"]
+mod log_watermark;
+
 use super::asked::Asked;
-use super::log_watermark::ValidatedWatermark;
 use super::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::memory::{self, Words};
+use log_watermark::ValidatedWatermark;
 use shale_format::LogPos;
 use shale_proto::shared_pages::{client_page, daemon_page, state};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Leaves of directories that move below NVM, change, are cleaned, and come back.
 
 use super::*;
-use crate::tiering::leaves::Of;
+use crate::tiering::Of;
 use shale_check::repair;
 use shale_format::DirKey;
 use shale_volume::Txn;

@@ -2,7 +2,7 @@
 
 use super::directories::{Rest, byte_of};
 use super::*;
-use crate::tiering::leaves::Of;
+use crate::tiering::Of;
 use shale_format::BlockAddr;
 use shale_volume::leaves_below;
 use std::ops::ControlFlow;

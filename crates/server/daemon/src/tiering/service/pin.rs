@@ -5,9 +5,8 @@
 //! there when NVM has to free space, and no further. Only emptying a device moves it elsewhere.
 
 use super::Tiering;
-use super::evacuation::parts;
-use super::mover::{BLOCK, MoveRequest};
 use crate::error::{DaemonError, Result};
+use crate::tiering::move_request::{BLOCK, MoveRequest, parts};
 use serde::{Deserialize, Serialize};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Inode, VolumeError};

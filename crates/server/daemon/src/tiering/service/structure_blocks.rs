@@ -3,8 +3,8 @@
 //! A batch goes as one of data does (`mover`); what links them is for those who know what they hold.
 
 use super::Tiering;
-use super::mover::Target;
 use crate::coherence::readers::ReadGuard;
+use crate::tiering::move_request::Target;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, Ino, TierId, tree};
 use shale_sys::failpoints;

@@ -4,9 +4,8 @@
 //! back for the first must not go down for the second, or the call never ends. How long a client takes from a lease
 //! to the call that it is for nobody knows; so what has to come back again soon stays twice as long each time.
 
-use super::Tiering;
 use parking_lot::Mutex;
-use shale_volume::{Result, VolumeError};
+use shale_volume::Result;
 use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -72,33 +71,6 @@ impl RecentPromotions {
                 (0, None) => return Ok(gone),
                 (0, Some(end)) => thread::sleep(end.saturating_duration_since(Instant::now())),
                 (more, _) => gone += more,
-            }
-        }
-    }
-}
-
-impl Tiering {
-    /// Takes space in NVM; again, within `most`, when something may go that had come back for others.
-    ///
-    /// # Errors
-    /// What `take` says at last.
-    pub(crate) fn once_others_went<T>(
-        &self,
-        most: Duration,
-        take: impl Fn() -> Result<T>,
-    ) -> Result<T> {
-        let begun = Instant::now();
-        let (inodes, leaves) = (&self.inodes, &self.leaves);
-        loop {
-            let ends = [&inodes.promoted, &leaves.promoted].map(RecentPromotions::next_end);
-            match (take(), ends.into_iter().flatten().min()) {
-                (Err(VolumeError::NoSpace { .. }), Some(end)) if end < begun + most => {
-                    thread::sleep(end.saturating_duration_since(Instant::now()));
-                }
-                (taken, _) => {
-                    self.count_wait(begun.elapsed());
-                    return taken;
-                }
             }
         }
     }

@@ -1,35 +1,14 @@
-//! What is read often below NVM comes back to it (DESIGN §11, Strata §3.3).
+//! Which pieces below NVM are read often: what `promotion` brings to NVM.
 //!
-//! Clients note the pieces that they read on their control page; here they are taken from there
-//! ([`LOOK_EVERY`]). A piece that is read again after a pause counts more than one that goes on
+//! A piece that is read again after a pause counts more than one that goes on
 //! being read: who reads a large file once, however slowly, leaves it where it is.
-//!
-//! Of the inode file blocks are counted instead of pieces, and only those below NVM are counted.
-//!
-//! Regions are promoted as long as NVM is below the mark at which moving down ends. Beyond it something is demoted for what
-//! is promoted, so a region is promoted only if it comes back at least twice in the time for which the coldest one in NVM has
-//! not been used: had it been in NVM all the time it would still be there. Both are counted in uses of
-//! pieces ([`Recency`](super::Recency)). So what is read evenly stays where it is.
-//!
-//! [`LOOK_EVERY`]: super::LOOK_EVERY
 
-use super::DOWN_PERCENT;
-use super::Tiering;
-use super::mover::{BATCH_BLOCKS, MoveRequest};
-use super::policy::PIECE_BLOCKS;
-use crate::connections::client::Client;
-use shale_format::{Ino, TierId};
-use shale_proto::shared_pages::client_page::Read;
-use shale_sys::mutants;
-use shale_volume::Result;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Looks in which a piece was read and had not been in the look before count this much, others 1.
 const VISIT: u32 = 4;
 /// A region with this much is promoted.
 const ENOUGH: u32 = 3 * VISIT;
-/// Times that a piece comes back while the coldest in NVM is not used, at least, to take its place.
-const TIMES: u64 = 2;
 /// After this many looks (about 13 s) everything counts half.
 const HALVED_AFTER: u64 = 64;
 /// Pieces that are remembered.
@@ -57,8 +36,8 @@ impl Reads {
 
 /// A piece that was read often enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ready {
-    key: (u64, u64),
+pub(super) struct Ready {
+    pub(super) key: (u64, u64),
     /// Uses of pieces from one look in which it was read to the next.
     interval: u64,
 }
@@ -76,7 +55,7 @@ pub(super) struct Promotions {
 
 impl Promotions {
     /// A look has begun, after `now` uses of pieces.
-    fn begin(&mut self, now: u64) {
+    pub(super) fn begin(&mut self, now: u64) {
         self.look += 1;
         if self.look.is_multiple_of(HALVED_AFTER) {
             self.pieces.retain(|_, reads| {
@@ -89,7 +68,7 @@ impl Promotions {
     }
 
     /// A piece was read since the look before. `now`: uses of pieces so far.
-    fn note(&mut self, key: (u64, u64), now: u64) {
+    pub(super) fn note(&mut self, key: (u64, u64), now: u64) {
         if self.pieces.len() >= PIECES_MAX && !self.pieces.contains_key(&key) {
             return;
         }
@@ -117,8 +96,13 @@ impl Promotions {
         }
     }
 
+    /// Whether any was read often enough.
+    pub(super) fn any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Forgets those that come back no sooner than after `age` uses.
-    fn keep_hotter(&mut self, age: u64) {
+    pub(super) fn keep_hotter(&mut self, age: u64) {
         let waiting = &mut self.waiting;
         self.ready.retain(|r| {
             let kept = r.interval < age;
@@ -129,122 +113,17 @@ impl Promotions {
         });
     }
 
-    fn next(&mut self) -> Option<Ready> {
+    /// The next that was read often enough.
+    pub(super) fn next(&mut self) -> Option<Ready> {
         let next = self.ready.pop_front()?;
         self.waiting.remove(&next.key);
         Some(next)
     }
 
     /// It does not fit yet.
-    fn put_back(&mut self, ready: Ready) {
+    pub(super) fn put_back(&mut self, ready: Ready) {
         if self.waiting.insert(ready.key) {
             self.ready.push_front(ready);
-        }
-    }
-}
-
-impl Tiering {
-    /// Takes from all clients what they say that they have read.
-    pub(super) fn take_reports(&self) {
-        let now = self.recency.uses();
-        self.promotions.lock().begin(now);
-        for client in self.clients.snapshot() {
-            self.take_report(&client);
-        }
-    }
-
-    /// Takes from a client what it says that it has read. Of files that its user may not read it is not believed: it would
-    /// keep or bring them into NVM, or crowd others out, who are not asked. Who lies about what it may read has moved what
-    /// reading would move.
-    pub(crate) fn take_report(&self, client: &Client) {
-        if !self.is_tiered() {
-            return;
-        }
-        self.count_direct(client.client_page.take_direct());
-        let mut reads = client.client_page.take_reads();
-        let mut believed = HashMap::new();
-        reads.retain(|read| {
-            let ino = Ino(read.ino);
-            let asked = || ino == Ino::NONE || ino.is_user() && self.may_have_read(client, ino);
-            *believed.entry(read.ino).or_insert_with(asked)
-        });
-        let mut promotions = self.promotions.lock();
-        for Read { ino, piece, below } in reads {
-            self.recency.touch_pieces(ino, piece..=piece);
-            if below {
-                let now = self.recency.uses();
-                promotions.note((ino, piece), now);
-            }
-        }
-    }
-
-    /// Whether a client can have read an inode, as far as its mode and the leases say: a descriptor that was opened before a
-    /// `chmod` is no matter, since nothing but a hint is lost.
-    fn may_have_read(&self, client: &Client, ino: Ino) -> bool {
-        if client.trusted() || mutants::is_on("reads-unchecked") {
-            return true;
-        }
-        let _reader = self.reclaimer.read();
-        let (view, person) = (self.volume.view(), &client.person);
-        let found = view.inode(ino);
-        found
-            .is_ok_and(|inode| inode.is_some_and(|i| person.may_read(&view, &i) || person.owns(&i)))
-    }
-
-    /// Moves what is read often up, as far as NVM has space, or holds what is used less.
-    pub(super) fn promote(&self) -> Result<()> {
-        let waits = |tiering: &Self| !tiering.promotions.lock().ready.is_empty();
-        if !waits(self) || !self.may_move() {
-            return Ok(());
-        }
-        let low = self.migrate_percent().saturating_sub(DOWN_PERCENT);
-        let (used, low) = self.used_and_mark(low);
-        let crowded = used + PIECE_BLOCKS > low;
-        if crowded {
-            let age = self.coldest_age()?;
-            self.promotions.lock().keep_hotter(age / TIMES);
-            if waits(self) && self.available_in_nvm() < PIECE_BLOCKS {
-                // Once for each look: data that is all hot does not ping-pong any faster.
-                self.move_down(BATCH_BLOCKS, false)?;
-                self.keep_to_limit();
-            }
-        }
-        let mut left = if crowded { u64::MAX } else { low - used };
-        while self.may_move() {
-            let space = self.available_in_nvm().min(BATCH_BLOCKS).min(left);
-            let wanted = self.next_to_promote(space)?;
-            if wanted.is_empty() {
-                break;
-            }
-            let guard = self.lock_mover_for(false);
-            let moved = self.move_up(&wanted)?;
-            drop(guard);
-            if moved == 0 {
-                break;
-            }
-            left = left.saturating_sub(moved);
-            self.keep_to_limit();
-        }
-        Ok(())
-    }
-
-    /// Whole regions that are promoted next, up to `space` blocks.
-    fn next_to_promote(&self, space: u64) -> Result<Vec<MoveRequest>> {
-        let (mut wanted, mut sum) = (Vec::new(), 0);
-        let below: fn(TierId) -> bool = |tier| tier != TierId::Nvm;
-        loop {
-            let next = self.promotions.lock().next();
-            let Some(next) = next else {
-                return Ok(wanted);
-            };
-            let before = wanted.len();
-            let blocks = self.data_of(next.key, (below, true), &mut wanted)?;
-            if sum + blocks > space {
-                wanted.truncate(before);
-                self.promotions.lock().put_back(next);
-                return Ok(wanted);
-            }
-            sum += blocks;
         }
     }
 }

@@ -14,13 +14,13 @@
 //! somebody waits for space, of a directory that changed within [`RECENT`].
 
 use super::Tiering;
-use super::blocks::Copied;
 use super::inodes::{LIST_EVERY, NONE_LEFT, RETURNS_MAX, TRIES};
-use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
-use super::policy::PIECE_BLOCKS;
-use super::promotion_hysteresis::{LEASE_WAIT, RecentPromotions};
+use super::structure_blocks::Copied;
 use crate::connections::client::Client;
-use parking_lot::Mutex;
+use crate::tiering::leaf_state::{ColdLeaves, Of};
+use crate::tiering::move_request::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
+use crate::tiering::recency::PIECE_BLOCKS;
+use crate::tiering::recent_promotions::LEASE_WAIT;
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, flag, slot_of, time};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
@@ -35,66 +35,6 @@ const RECENT: Duration = Duration::from_secs(5);
 
 /// Pieces of a file that are asked when they were used; of a larger one as many, evenly.
 const PIECES_ASKED: u64 = 4096;
-
-/// Whose leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
-    Files,
-    Directories,
-}
-
-/// A file or directory, and how cold it was when it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cold {
-    /// When it was last used, in uses of all pieces.
-    stamp: u64,
-    changed_s: i64,
-    ino: u64,
-    /// Its leaves in NVM.
-    blocks: u64,
-}
-
-/// What is known of those that are cold.
-#[derive(Default)]
-struct Demotion {
-    /// The next to move down.
-    coldest: Mutex<VecDeque<Cold>>,
-    /// When none could move.
-    none_at: Mutex<Option<Instant>>,
-}
-
-/// What is known about leaves.
-#[derive(Default)]
-pub(super) struct Leaves {
-    files: Demotion,
-    directories: Demotion,
-    /// Inodes whose leaves have come back for a lease.
-    pub(super) promoted: RecentPromotions,
-}
-
-impl Leaves {
-    fn of(&self, of: Of) -> &Demotion {
-        match of {
-            Of::Files => &self.files,
-            Of::Directories => &self.directories,
-        }
-    }
-
-    /// The next inodes whose leaves are to move down, with about `most` leaves.
-    fn next(&self, of: Of, most: u64) -> Vec<u64> {
-        let mut listed = self.of(of).coldest.lock();
-        let (mut taken, mut sum) = (Vec::new(), 0);
-        while sum < most
-            && let Some(cold) = listed.pop_front()
-        {
-            if !self.promoted.stays(cold.ino) {
-                sum += cold.blocks;
-                taken.push(cold.ino);
-            }
-        }
-        taken
-    }
-}
 
 /// Whether the leaves of an inode may lie below NVM.
 fn may_demote(of: Of, inode: &Inode) -> bool {
@@ -206,7 +146,7 @@ impl Tiering {
 
     /// Moves leaves out of NVM, of the coldest first: of files or directories with about `blocks` leaves.
     /// Gives how many moved. `asked`: somebody waits for the space.
-    pub(super) fn demote_leaves(&self, of: Of, blocks: u64, asked: bool) -> Result<u64> {
+    pub(crate) fn demote_leaves(&self, of: Of, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let recent = |at: &Instant| at.elapsed() < LIST_EVERY;
         let known = &self.leaves;
@@ -286,7 +226,7 @@ impl Tiering {
         may_demote(Of::Files, inode) && !self.leaves_here(inode).is_empty()
     }
 
-    fn list_coldest_leaves(&self, of: Of, asked: bool) -> Result<VecDeque<Cold>> {
+    fn list_coldest_leaves(&self, of: Of, asked: bool) -> Result<VecDeque<ColdLeaves>> {
         let clients = self.clients.snapshot();
         let now_s = self.clock.realtime_ns() / 1_000_000_000;
         let recent = now_s - RECENT.as_secs() as i64;
@@ -312,7 +252,7 @@ impl Tiering {
                 };
                 let step = pieces.div_ceil(PIECES_ASKED).max(1) as usize;
                 let recency = &self.recency;
-                cold.push(Cold {
+                cold.push(ColdLeaves {
                     stamp: recency.newest_of(inode.ino, (0..pieces).step_by(step)),
                     changed_s,
                     ino: inode.ino,

@@ -15,18 +15,18 @@
 //! extents that go first, with a number that is granted, or an inode that is open.
 
 use super::Tiering;
-use super::blocks::Copied;
-use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
-use super::promotion_hysteresis::{LEASE_WAIT, RecentPromotions};
+use super::structure_blocks::Copied;
 use crate::connections::client::Client;
-use parking_lot::Mutex;
+use crate::tiering::inode_blocks::{ColdBlock, Stays};
+use crate::tiering::move_request::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
+use crate::tiering::recent_promotions::LEASE_WAIT;
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, flag, time};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_sys::mutants;
 use shale_volume::{Mapping, Result, Run, VolumeError};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,63 +40,6 @@ pub(super) const NONE_LEFT: VolumeError = VolumeError::NoSpace { wanted: 1, free
 pub(super) const TRIES: usize = 8;
 /// Nobody waiting for space, they are listed again so long after none could move.
 pub(super) const LIST_EVERY: Duration = Duration::from_secs(5);
-
-/// A block of the inode file, and how cold it was when it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cold {
-    /// When it was last read below NVM, in uses of all pieces.
-    stamp: u64,
-    changed_s: i64,
-    fb: u64,
-}
-
-/// What is known about blocks of inodes.
-#[derive(Default)]
-pub(super) struct InodeBlocks {
-    /// Those that somebody is about to get a lease to change in, and how many are.
-    pub(super) staying: Mutex<HashMap<u64, u32>>,
-    /// The next to move down.
-    coldest: Mutex<VecDeque<Cold>>,
-    /// When none could move.
-    none_at: Mutex<Option<Instant>>,
-    /// Held by who takes a block of the reserve for one that returns.
-    pub(super) reserve: Mutex<()>,
-    /// Those that have come back for a lease.
-    pub(super) promoted: RecentPromotions,
-}
-
-impl InodeBlocks {
-    /// The next blocks to move down, of those that were listed.
-    fn next(&self, most: u64) -> Vec<u64> {
-        let mut listed = self.coldest.lock();
-        let mut taken = Vec::new();
-        while (taken.len() as u64) < most
-            && let Some(cold) = listed.pop_front()
-        {
-            taken.extend((!self.promoted.stays(cold.fb)).then_some(cold.fb));
-        }
-        taken.sort_unstable();
-        taken
-    }
-}
-
-/// A block of inodes stays in NVM until this is dropped.
-pub(crate) struct Stays<'m> {
-    tiering: &'m Tiering,
-    fb: u64,
-}
-
-impl Drop for Stays<'_> {
-    fn drop(&mut self) {
-        let mut staying = self.tiering.inodes.staying.lock();
-        if let Some(n) = staying.get_mut(&self.fb) {
-            *n -= 1;
-            if *n == 0 {
-                staying.remove(&self.fb);
-            }
-        }
-    }
-}
 
 fn inos_of(fb: u64) -> std::ops::Range<u64> {
     fb * INODES_PER_BLOCK..(fb + 1) * INODES_PER_BLOCK
@@ -129,8 +72,7 @@ impl Tiering {
             return Ok(None);
         }
         let fb = ino / INODES_PER_BLOCK;
-        *self.inodes.staying.lock().entry(fb).or_default() += 1;
-        let stays = Stays { tiering: self, fb };
+        let stays = self.inodes.stay(fb);
         if self.volume.has_inodes_below() {
             while !self.promote_block(fb)? {}
         }
@@ -245,7 +187,7 @@ impl Tiering {
 
     /// Moves blocks of inodes out of NVM, the coldest first: about `blocks` blocks, one batch at most.
     /// Gives how many moved. `asked`: somebody waits for the space.
-    pub(super) fn demote_inodes(&self, blocks: u64, asked: bool) -> Result<u64> {
+    pub(crate) fn demote_inodes(&self, blocks: u64, asked: bool) -> Result<u64> {
         let tiers = self.volume.lower_tiers();
         let recent = |at: &Instant| at.elapsed() < LIST_EVERY;
         let inodes = &self.inodes;
@@ -294,7 +236,7 @@ impl Tiering {
         blocks
     }
 
-    fn list_coldest_inodes(&self) -> Result<VecDeque<Cold>> {
+    fn list_coldest_inodes(&self) -> Result<VecDeque<ColdBlock>> {
         let clients = self.clients.snapshot();
         let mut cold = Vec::new();
         self.each_inode_block(&mut |fb, in_nvm| {
@@ -304,7 +246,7 @@ impl Tiering {
                 && let Some(changed_s) = self.coldness(fb, &inodes, &clients)
             {
                 let stamp = self.recency.of(Ino::NONE.0, fb);
-                cold.push(Cold {
+                cold.push(ColdBlock {
                     stamp,
                     changed_s,
                     fb,

@@ -4,7 +4,7 @@
 //! what is written, whatever it is made of. Files of a few blocks cost no more requests than large ones.
 
 use super::Tiering;
-use super::mover::{BLOCK, MoveRequest, Target};
+use crate::tiering::move_request::{BLOCK, DISK_BATCH_BLOCKS, MoveRequest, Target};
 use shale_format::inode::Inode;
 use shale_format::{BlockAddr, TierId};
 use shale_sys::mutants;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Blocks that are read or written at once, all of a batch: between requests to a disk that follow one another
 /// its arm may go elsewhere, for another reader.
-const REQUEST_BLOCKS: u64 = super::mover::DISK_BATCH_BLOCKS;
+const REQUEST_BLOCKS: u64 = DISK_BATCH_BLOCKS;
 /// What a disk passes under its head in a quarter of the time that it needs to go elsewhere: 512 KiB.
 const DISK_GAP: u64 = 128;
 /// What flash reads in a part of the time that a request takes: 32 KiB.

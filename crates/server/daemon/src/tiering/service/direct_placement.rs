@@ -7,11 +7,11 @@
 //! runs costs a flush.
 
 use super::{DOWN_PERCENT, Tiering};
+use crate::tiering::direct_rule::DirectPlacement;
 use parking_lot::MutexGuard;
-use shale_digest::{NewRun, Placement};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{Ino, TierId};
-use shale_volume::{Heat, Result, Run};
+use shale_volume::{Result, Run};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,32 +22,6 @@ pub(crate) const DIRECT_PLACEMENT_MIN_BYTES: u64 = 64 << 10;
 const DISK_TIMES: u64 = 16;
 /// How long a digest waits for the migration lock.
 const MOVER_WAIT: Duration = Duration::from_millis(20);
-
-/// Which new data goes below NVM while that is full.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DirectPlacement {
-    tier: TierId,
-    /// Blocks of a run, at least.
-    run_blocks: u64,
-    /// Blocks of such runs in one chunk, at least.
-    chunk_blocks: u64,
-}
-
-impl DirectPlacement {
-    /// Where a run goes: below if it is large and its file is not pinned elsewhere. Nothing is known of how
-    /// soon it is used again, and large runs mostly are not, so it is written with what is cold.
-    pub(crate) fn of(&self, run: &NewRun) -> Placement {
-        let may = run.pin.is_none_or(|pin| pin == self.tier);
-        match may && run.blocks >= self.run_blocks {
-            true => Placement::Lower {
-                tier: self.tier,
-                stream: Heat::Cold,
-                chunk_blocks: self.chunk_blocks,
-            },
-            false => Placement::Nvm,
-        }
-    }
-}
 
 /// The migration lock, held by a digest that writes below NVM.
 pub(crate) struct DirectWriteGuard<'a> {

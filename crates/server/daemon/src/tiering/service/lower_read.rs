@@ -98,7 +98,7 @@ impl Tiering {
     /// Takes from clients how much they have read by themselves.
     pub(crate) fn take_direct_reads(&self) {
         for client in self.clients.snapshot() {
-            self.count_direct(client.client_page.take_direct());
+            self.counts.direct(client.client_page.take_direct());
         }
     }
 
@@ -117,7 +117,7 @@ impl Tiering {
             let mut data = vec![0; blocks as usize * BLOCK_BYTES];
             let tail_blocks = self.digester.tail_blocks();
             if blocks == 1 && tail_blocks.read((addr, before), 0, &mut data) {
-                self.count_read(data.len());
+                self.counts.read(data.len());
                 return Ok((before, data));
             }
             let read = view.read_at(addr, 0, &mut data);
@@ -126,7 +126,7 @@ impl Tiering {
                 Err(_) => self.read_singly(addr, blocks),
             };
             if view.generation(addr)? == before {
-                self.count_read(data.len());
+                self.counts.read(data.len());
                 return Ok((before, data));
             }
         }

@@ -2,8 +2,10 @@
 //! in which much is dead are cleaned before anything moves further down.
 
 use super::Tiering;
-use super::mover::{BATCH_BLOCKS, DISK_BATCH_BLOCKS, MoveRequest, Target};
-use super::policy::{no_space, oldest, to_clean};
+use crate::tiering::move_request::{
+    BATCH_BLOCKS, DISK_BATCH_BLOCKS, MoveRequest, Target, no_space,
+};
+use crate::tiering::zone_choice::{oldest, to_clean};
 use shale_format::TierId;
 use shale_volume::{LowerSpace, Result, VolumeError, ZoneInfo};
 use std::time::Duration;
@@ -166,7 +168,7 @@ impl Tiering {
 
     /// Moves blocks to one tier, where space is freed for them. Gives the blocks moved. The caller holds
     /// the migration lock.
-    pub(super) fn move_to(&self, wanted: &[MoveRequest], tier: TierId) -> Result<u64> {
+    pub(crate) fn move_to(&self, wanted: &[MoveRequest], tier: TierId) -> Result<u64> {
         if tier == TierId::Nvm {
             return self.move_up(wanted);
         }

@@ -2,7 +2,7 @@
 //! extents. It is bounded before anything is copied: where NVM is full, a batch is cut to what there is space for.
 
 use super::Tiering;
-use super::mover::MoveRequest;
+use crate::tiering::move_request::MoveRequest;
 use shale_format::inode::{Inode, slot_of};
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_volume::{Result, leaves_below};

@@ -1,64 +1,32 @@
 //! Emptying devices that are to be removed, and zones that are worn out; moving up.
 
 use super::Tiering;
-use super::mover::{BATCH_BLOCKS, BLOCK, MoveRequest, Target};
-use super::policy::no_space;
 use crate::space::FreeSpace;
+use crate::tiering::move_request::{BATCH_BLOCKS, BLOCK, MoveRequest, Target, no_space, parts};
 use shale_format::TierId;
 use shale_volume::{Result, Run, VolumeError, ZoneInfo};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// About so many blocks are looked for at once.
 const LOOK_BLOCKS: u64 = BATCH_BLOCKS * 16;
 /// Wait before a device that could not be emptied is tried again.
-pub(super) const STUCK_WAIT: Duration = Duration::from_secs(5);
+const STUCK_WAIT: Duration = Duration::from_secs(5);
 /// The same for a device with zones that are worn out: what cannot be read may stay so for ever.
 const WORN_WAIT: Duration = Duration::from_secs(60);
 /// Part of the space in NVM that is left to others when blocks come up.
 const LEFT_PART: u64 = 16;
 
-/// A device that cannot be emptied now, and why.
-#[derive(Clone, Debug)]
-pub(super) struct Stuck {
-    uuid: [u8; 16],
-    why: String,
-    since: Instant,
-}
-
 impl Tiering {
     /// Why a device cannot be emptied, if it cannot.
     pub(crate) fn stuck(&self, uuid: &[u8; 16]) -> Option<String> {
-        let stuck = self.stuck.lock();
-        let found = stuck.iter().find(|s| s.uuid == *uuid);
-        found.map(|s| s.why.clone())
+        self.stuck.why(uuid)
     }
 
     /// It is tried again at once.
     pub(crate) fn unstick(&self, uuid: &[u8; 16]) {
-        self.stuck.lock().retain(|s| s.uuid != *uuid);
+        self.stuck.forget(uuid);
     }
 
-    fn note_stuck(&self, uuid: [u8; 16], why: String) {
-        let mut stuck = self.stuck.lock();
-        if !stuck.iter().any(|s| s.uuid == uuid && s.why == why) {
-            tracing::warn!("a device cannot be emptied: {why}");
-        }
-        stuck.retain(|s| s.uuid != uuid);
-        stuck.push(Stuck {
-            uuid,
-            why,
-            since: Instant::now(),
-        });
-    }
-
-    fn may_try(&self, uuid: &[u8; 16], wait: Duration) -> bool {
-        let stuck = self.stuck.lock();
-        let found = stuck.iter().find(|s| s.uuid == *uuid);
-        found.is_none_or(|s| s.since.elapsed() > wait)
-    }
-}
-
-impl Tiering {
     /// Bytes of NVM that could be given out now.
     pub(crate) fn available_now(&self) -> u64 {
         let supply = self.reclaimer.released_space();
@@ -83,7 +51,7 @@ impl Tiering {
 
     /// Moves on what a device holds that is being emptied, or what its zones that are worn out hold. Gives the
     /// blocks moved; 0: there is nothing to do, or nothing can be done now.
-    pub(super) fn empty_devices(&self) -> u64 {
+    pub(crate) fn empty_devices(&self) -> u64 {
         for tier in [TierId::Ssd, TierId::Hdd] {
             let devices = self.volume.lower_device_infos(tier);
             for (n, info) in devices.iter().enumerate() {
@@ -92,14 +60,14 @@ impl Tiering {
                     true => (info.live, STUCK_WAIT, "on it"),
                     false => (info.live_worn, WORN_WAIT, "in worn out zones of it"),
                 };
-                if left == 0 || !self.may_try(&uuid, wait) {
+                if left == 0 || !self.stuck.may_try(&uuid, wait) {
                     continue;
                 }
                 let zones = self.zones_to_empty(tier, n, info.is_emptying());
                 match self.empty_some(tier, &zones) {
                     Ok(0) => {}
                     Ok(blocks) => {
-                        self.unstick(&uuid);
+                        self.stuck.forget(&uuid);
                         return blocks;
                     }
                     Err(e) => {
@@ -111,7 +79,7 @@ impl Tiering {
                             ),
                             other => other.to_string(),
                         };
-                        self.note_stuck(uuid, why);
+                        self.stuck.note(uuid, why);
                     }
                 }
             }
@@ -213,25 +181,4 @@ impl Tiering {
             }
         })
     }
-}
-
-/// What is to move in parts, each for one hold of the migration lock.
-pub(super) fn parts(wanted: Vec<MoveRequest>) -> Vec<Vec<MoveRequest>> {
-    let (mut parts, mut part, mut left) = (Vec::new(), Vec::new(), BATCH_BLOCKS);
-    for mut w in wanted {
-        while w.blocks > 0 {
-            let blocks = w.blocks.min(left);
-            part.push(MoveRequest { blocks, ..w });
-            (w.at, w.from, w.blocks) = (w.at + blocks, w.from.plus(blocks), w.blocks - blocks);
-            left -= blocks;
-            if left == 0 {
-                parts.push(std::mem::take(&mut part));
-                left = BATCH_BLOCKS;
-            }
-        }
-    }
-    if !part.is_empty() {
-        parts.push(part);
-    }
-    parts
 }

@@ -1,9 +1,9 @@
 //! How far a client's log goes: what it says, what is believed, where it was cut off.
 
-use super::barrier::Barrier;
-use super::client::{Client, ClientState};
-use super::log_reader::set_word;
-use super::sync::{Ordering, mutants};
+use super::super::barrier::Barrier;
+use super::super::log_reader::set_word;
+use super::super::sync::{Ordering, mutants};
+use super::{Client, ClientState};
 use shale_format::LogPos;
 use shale_format::limits::RECORD_ALIGN;
 use shale_format::log::{END_AT, end};

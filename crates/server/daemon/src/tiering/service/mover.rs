@@ -13,66 +13,20 @@
 
 use super::Tiering;
 use super::copy::{Copied, Copies, LastOf};
+use crate::tiering::move_request::{
+    BATCH_BLOCKS, BLOCK, DISK_BATCH_BLOCKS, MoveRequest, Target, unless_below,
+};
 use shale_digest::tail_block_cache::tail_block;
 use shale_format::extent::UNWRITTEN;
 use shale_format::inode::{Inode, slot_of};
-use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, FileBlock, Ino, TierId};
 use shale_sys::{failpoints, mutants};
 use shale_volume::{Extent, Mapping, Result, Run, Txn, VolumeError};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
-pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Blocks of one batch: 4 MiB.
-pub(crate) const BATCH_BLOCKS: u64 = 1024;
-/// The same from or to a disk, whose arm goes elsewhere between two batches: 16 MiB, so that going there takes a
-/// small part of the time.
-pub(super) const DISK_BATCH_BLOCKS: u64 = 4 * BATCH_BLOCKS;
 /// Runs of one batch, most: what its transaction changes is bounded.
 const BATCH_RUNS: usize = BATCH_BLOCKS as usize;
-
-/// Blocks that are to move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MoveRequest {
-    /// Their inode.
-    pub(crate) ino: u64,
-    /// First file block.
-    pub(crate) at: u64,
-    /// Where it is.
-    pub(crate) from: BlockAddr,
-    /// Blocks.
-    pub(crate) blocks: u64,
-    /// Used recently.
-    pub(crate) hot: bool,
-    /// Set aside by `fallocate` and never written: they have a place and nothing to copy.
-    pub(crate) unwritten: bool,
-    /// The tier that its file is pinned to.
-    pub(crate) pin: Option<TierId>,
-    /// It is a leaf of a tree.
-    pub(crate) leaf: bool,
-}
-
-impl MoveRequest {
-    /// A leaf of a tree.
-    pub(super) fn leaf(inode: &Inode, from: BlockAddr) -> MoveRequest {
-        MoveRequest {
-            ino: inode.ino,
-            at: 0,
-            from,
-            blocks: 1,
-            hot: false,
-            unwritten: false,
-            pin: inode.pin(),
-            leaf: true,
-        }
-    }
-
-    /// Whether it may go to a tier to free space for others.
-    pub(super) fn may_go(&self, to: TierId) -> bool {
-        self.pin.is_none_or(|pin| pin >= to)
-    }
-}
 
 /// A batch, when it was looked at once more.
 #[derive(Default)]
@@ -93,14 +47,6 @@ struct Done {
     full: bool,
     /// What has to wait for the next batch.
     later: Vec<MoveRequest>,
-}
-
-/// Where blocks go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) tier: TierId,
-    /// What is kept for cleaning may be used.
-    pub(super) last: bool,
 }
 
 impl Tiering {
@@ -364,14 +310,6 @@ fn most_of_batch(first: Option<&MoveRequest>, to: TierId) -> u64 {
     match to == TierId::Hdd || from == Some(TierId::Hdd) {
         true => DISK_BATCH_BLOCKS,
         false => BATCH_BLOCKS,
-    }
-}
-
-/// Nothing, where a block below NVM cannot be read.
-pub(super) fn unless_below<T: Default>(e: VolumeError) -> Result<T> {
-    match e {
-        VolumeError::BadBlock { .. } | VolumeError::Lower(_) => Ok(T::default()),
-        other => Err(other),
     }
 }
 
