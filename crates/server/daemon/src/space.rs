@@ -155,12 +155,17 @@ impl SpaceCredits {
         least: u64,
         free: impl FnOnce() -> FreeSpace,
     ) -> Option<u64> {
+        assert_ne!(
+            client, LEFT_LOGS,
+            "credit of logs that are left is no client's"
+        );
         let mut ledger = self.ledger.lock();
         let available = free().available(ledger.values().sum());
         if available < least {
             return None;
         }
         let bytes = (wanted.min(available / 4) / UNIT * UNIT).max(least);
+        assert!(bytes <= available, "{bytes} bytes of {available} are given");
         if !mutants::is_on("room-forgotten") {
             *ledger.entry(client).or_default() += bytes;
         }
@@ -182,6 +187,7 @@ impl SpaceCredits {
 
     /// Takes back everything of a client whose log is digested to its end.
     pub(crate) fn close(&self, client: u32) {
+        assert_ne!(client, LEFT_LOGS, "logs that are left keep their credit");
         self.ledger.lock().remove(&client);
     }
 }

@@ -686,6 +686,10 @@ impl Entry {
     /// It is not busy any more: takes from holders what is not compatible with somebody else's
     /// `mode`, unless those are of a new inode.
     fn lose(&mut self, from: &[Holder], mode: LeaseMode) -> bool {
+        assert!(
+            self.busy || mutants::is_on("lease-busy"),
+            "a lease is lost that nobody began to take"
+        );
         self.busy = false;
         if std::mem::take(&mut self.renewed) {
             return false;
@@ -704,6 +708,18 @@ impl Entry {
 
     /// Adds or strengthens a holder; whether it held nothing before, and what it has now.
     fn give(&mut self, client: u32, mode: LeaseMode) -> (bool, LeaseMode) {
+        let given = self.give_unchecked(client, mode);
+        let alone = self.holders.len() == 1;
+        let shared = |h: &Holder| h.mode == LeaseMode::Shared;
+        assert!(
+            alone || self.holders.iter().all(shared) || mutants::is_on("lease-busy"),
+            "who may change an inode holds it alone: {:?}",
+            self.holders
+        );
+        given
+    }
+
+    fn give_unchecked(&mut self, client: u32, mode: LeaseMode) -> (bool, LeaseMode) {
         match self.holders.iter_mut().find(|h| h.client == client) {
             Some(holder) => {
                 holder.mode = holder.mode.max(mode);

@@ -102,7 +102,15 @@ impl Reclaimer {
     pub(crate) fn run(&self) {
         while let Some(number) = self.next() {
             self.run_grace_period();
-            self.state.lock().done = number;
+            let mut state = self.state.lock();
+            assert!(
+                (state.done + 1..=state.wanted).contains(&number),
+                "grace period {number} has ended, of {} after {}",
+                state.wanted,
+                state.done
+            );
+            state.done = number;
+            drop(state);
             self.changed.notify_all();
         }
     }
@@ -148,6 +156,10 @@ impl Reclaimer {
                 true => client.published().pos().0,
                 false => digested,
             };
+            assert!(
+                upto <= client.digested() || mutants::is_on("reclaim-early"),
+                "log space is given back before its records are in the volume"
+            );
             client.daemon_page.set_reclaim(upto);
         }
     }

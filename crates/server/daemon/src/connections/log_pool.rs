@@ -38,6 +38,7 @@ impl LogPool {
     /// # Errors
     /// It cannot get its name.
     pub(crate) fn take(&self, path: &Path, bytes: usize) -> Result<Option<OwnedFd>> {
+        assert!(bytes > 0, "a log of no bytes");
         let ready = {
             let mut state = self.state.lock();
             state.wanted = bytes;
@@ -57,6 +58,7 @@ impl LogPool {
 
     /// Has a file of `bytes` bytes made, unless one was asked for before.
     pub(crate) fn expect(&self, bytes: usize) {
+        assert!(bytes > 0, "a log of no bytes");
         let mut state = self.state.lock();
         if state.wanted == 0 {
             state.wanted = bytes;
@@ -92,7 +94,10 @@ impl LogPool {
             let mut state = self.state.lock();
             match made {
                 Ok(_) if state.stop => {}
-                Ok(file) => state.ready = Some((file, wanted)),
+                Ok(file) => {
+                    assert!(state.ready.is_none(), "one thread makes logs ready");
+                    state.ready = Some((file, wanted));
+                }
                 Err(e) => {
                     tracing::debug!("no log is kept ready: {e}");
                     // Until somebody asks again.

@@ -59,11 +59,11 @@ pub(crate) struct Stays<'m> {
 impl Drop for Stays<'_> {
     fn drop(&mut self) {
         let mut staying = self.of.staying.lock();
-        if let Some(n) = staying.get_mut(&self.fb) {
-            *n -= 1;
-            if *n == 0 {
-                staying.remove(&self.fb);
-            }
+        let n = staying.get_mut(&self.fb).filter(|n| **n > 0);
+        let n = n.expect("a block stays as long as anybody has it stay");
+        *n -= 1;
+        if *n == 0 {
+            staying.remove(&self.fb);
         }
     }
 }

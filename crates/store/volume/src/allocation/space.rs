@@ -231,6 +231,9 @@ impl Allocator {
             }
             want = want.min(left);
         }
+        let given: u64 = runs.iter().map(|run| run.len).sum();
+        assert_eq!(given, blocks, "all or nothing is allocated");
+        state.check();
         Ok(runs)
     }
 
@@ -359,8 +362,11 @@ impl Allocator {
     /// Makes taken blocks free.
     pub(crate) fn give_back(&self, run: Run) {
         let mut state = self.state.lock();
+        let taken = state.space.taken;
+        assert!(run.len <= taken, "{run:?} is given back, {taken} are taken");
         state.set_free(run.addr.index(), run.len);
         state.space.taken -= run.len;
+        state.check();
     }
 
     /// Takes over what a commit did to the bitmap.
@@ -379,8 +385,10 @@ impl Allocator {
         }
         let freed = runs_of(changes.iter().map(|c| (c.word, c.freed)));
         if !freed.is_empty() {
-            state.unreleased.insert(txid, freed.clone());
+            let before = state.unreleased.insert(txid, freed.clone());
+            assert!(before.is_none(), "transaction {txid:?} is committed twice");
         }
+        state.check();
         freed
     }
 
@@ -399,6 +407,7 @@ impl Allocator {
             let free = state.held.part_freed(run);
             blocks += state.end_wait(&free);
         }
+        state.check();
         blocks
     }
 
@@ -440,6 +449,17 @@ impl Allocator {
 }
 
 impl State {
+    /// Every block is counted once. What a commit or a release changes is counted from bits of other tables: it
+    /// has to be the same blocks.
+    fn check(&self) {
+        let s = &self.space;
+        let parts = [s.free, s.taken, s.pending, s.waiting, s.used];
+        assert!(
+            parts.iter().all(|&n| n <= s.total) && parts.iter().sum::<u64>() == s.total,
+            "blocks are counted wrong: {s:?}"
+        );
+    }
+
     fn need(&self, blocks: u64) -> Result<()> {
         if blocks > self.space.free {
             return Err(VolumeError::NoSpace {
@@ -538,7 +558,7 @@ impl State {
     fn set_taken(&mut self, first: u64, len: u64) {
         let (busy, segments) = (&mut self.busy, &mut self.segments);
         for_words(first, len, |w, mask| {
-            debug_assert_eq!(busy[w] & mask, 0, "blocks taken twice");
+            assert_eq!(busy[w] & mask, 0, "blocks taken twice");
             busy[w] |= mask;
             segments[w * 64 / SEGMENT_BLOCKS as usize].free -= mask.count_ones();
         });

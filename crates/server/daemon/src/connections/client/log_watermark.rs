@@ -33,7 +33,10 @@ impl Client {
         self.digested.load(Ordering::Acquire)
     }
 
+    /// Records before `pos` are in the volume now. The position never goes back.
     pub(crate) fn set_digested(&self, pos: LogPos) {
+        let before = self.digested();
+        assert!(pos.0 >= before, "digested to {}, then to {before}", pos.0);
         self.digested.store(pos.0, Ordering::Release);
         self.daemon_page.set_digested(pos.0);
     }

@@ -70,6 +70,10 @@ impl Tiering {
 
     /// A chunk has placed these blocks below NVM. The caller holds the migration lock.
     pub(crate) fn placed_directly(&self, below: &[(Ino, Run)]) -> Result<()> {
+        assert!(
+            below.is_empty() || self.mover_lock.is_locked(),
+            "who places data below NVM holds the migration lock"
+        );
         let mut files: BTreeMap<(TierId, u64), u64> = BTreeMap::new();
         for &(ino, run) in below {
             self.note_owner(run, ino.0)?;

@@ -53,6 +53,10 @@ impl Tiering {
     /// Moves blocks; fewer where the target has no more space or something changed meanwhile.
     /// Gives the blocks moved. The caller holds the migration lock.
     pub(super) fn move_blocks(&self, wanted: &[MoveRequest], target: Target) -> Result<u64> {
+        assert!(
+            self.mover_lock.is_locked(),
+            "the caller holds the migration lock"
+        );
         let of_inodes = |w: &&MoveRequest| w.ino == Ino::NONE.0;
         let inodes: Vec<MoveRequest> = wanted.iter().filter(of_inodes).copied().collect();
         let mut moved = self.move_inode_runs(&inodes, target)?;
@@ -68,6 +72,7 @@ impl Tiering {
                 && let Some(w) = rest.pop_front()
             {
                 let n = w.blocks.min(left);
+                assert!(n > 0, "a request to move nothing: {w:?}");
                 batch.push(MoveRequest { blocks: n, ..w });
                 left -= n;
                 if n < w.blocks {
@@ -224,6 +229,7 @@ impl Tiering {
             Some(from) if from > to => &counts.up,
             _ => &counts.down,
         };
+        assert!(moved <= copied, "{moved} blocks moved of {copied} copied");
         let aborted = (copied - moved) * BLOCK;
         counter.fetch_add(moved * BLOCK, Ordering::Relaxed);
         counts.aborted.fetch_add(aborted, Ordering::Relaxed);

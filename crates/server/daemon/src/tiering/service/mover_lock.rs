@@ -19,7 +19,9 @@ impl Drop for MoverGuard<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             let tiering = self.tiering;
-            let moved = tiering.counts().moved_bytes() - before;
+            let after = tiering.counts().moved_bytes();
+            assert!(after >= before, "bytes moved only rise");
+            let moved = after - before;
             tiering.debt.add(moved, tiering.speed().limit);
         }
         if let Some(guard) = self.guard.take() {
