@@ -11,7 +11,7 @@
 //! a block below NVM that cannot be read; that block is given up (see `digest::lost`).
 //!
 //! A chunk that finds too few free blocks waits for a grace period, which gives out
-//! what earlier chunks freed, then runs alone, in pieces down to one transaction.
+//! what earlier chunks freed, then runs alone, in pieces down to one transaction ([`shale_digest::digest_chunks`]).
 //! Space was reserved for every record (see [`crate::space`]), so that is enough; where a
 //! client has logged more than it reserved, its log waits and is tried again.
 
@@ -25,20 +25,21 @@ use crate::connections::digest_queue::Queue;
 use crate::connections::permissions::RecordValidator;
 use crate::connections::write_accounting::WriteAccounting;
 use crate::space::{FreeSpace, SpaceCredits};
-use crate::tiering::{LogDigester, Tiering};
+use crate::tiering::{DirectWriteGuard, LogDigester, Tiering};
 use parking_lot::Mutex;
-use shale_digest::{ChunkDone, DigestError, DigestStats, Digester, LogSource, Mode};
+use shale_digest::{
+    ChunkDone, Chunks, DigestError, DigestStats, Digester, LogSource, Mode, digest_chunks,
+};
 use shale_format::{Ino, LogPos};
 use shale_sys::{failpoints, mutants};
 use shale_volume::{Volume, VolumeError};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often logs are looked at whose clients forgot to ring.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Times a chunk that found too few free blocks is tried again after a grace period.
-pub(crate) const TRIES: u32 = 8;
 /// Longest wait for one grace period while a chunk lacks blocks.
 const GRACE_WAIT: Duration = Duration::from_secs(10);
 
@@ -52,17 +53,6 @@ pub(crate) struct Totals {
     pub(crate) chunks: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) last_error: Mutex<Option<String>>,
-}
-
-/// Whether the same chunk may work later: freed blocks come back after the next grace period, and
-/// a plan that a commit of another log overtook is rebuilt.
-pub(crate) fn passes_with_time(error: &DigestError) -> bool {
-    is_short(error) || matches!(error, DigestError::Moved { .. })
-}
-
-/// Whether free blocks are missing, and nothing else.
-pub(crate) fn is_short(error: &DigestError) -> bool {
-    matches!(error, DigestError::Volume(VolumeError::NoSpace { .. }))
 }
 
 /// What [`DigestScheduler`] is made of.
@@ -191,71 +181,39 @@ impl DigestScheduler {
         from: LogPos,
         limit: LogPos,
     ) -> Result<(), DigestStop> {
-        let source = LogSource {
-            bytes: &*client.log,
-            salt: client.salt,
-            ring_bytes: client.ring_bytes,
-            slot: client.slot,
+        // `work` is held, and with it the position.
+        assert_eq!(
+            from.0,
+            client.digested(),
+            "a chunk begins where the last ended"
+        );
+        assert!(from <= limit, "a chunk from {} to {}", from.0, limit.0);
+        let mut chunk = LiveChunk {
+            scheduler: self,
+            client,
+            work,
+            range: from..limit,
+            reserved: FreeSpace::of(&self.parts.volume).whole() / CHUNK_RESERVED_PART,
+            direct: self
+                .parts
+                .tiering
+                .lock_direct_writes(limit.0.saturating_sub(from.0)),
+            rights: None,
         };
-        let digester = &self.parts.digester;
-        let space = FreeSpace::of(&self.parts.volume).whole() / CHUNK_RESERVED_PART;
-        let (mut tries, mut alone) = (0, false);
-        let mut direct = self
-            .parts
-            .tiering
-            .lock_direct_writes(limit.0.saturating_sub(from.0));
-        loop {
-            let rule = direct.as_ref().map(|guard| guard.rule);
-            let rights =
-                RecordValidator::new(client, &self.parts.credits, &self.parts.leases, rule);
-            let reader = self.parts.reclaimer.read();
-            let done = match alone {
-                false => digester.chunk_of(space, &source, from, limit, &rights, Mode::Live),
-                true => digester.chunk_alone(&source, from, limit, &rights, Mode::Live),
-            };
-            drop(reader);
-            match done {
-                Ok(done) => {
-                    if let Err(e) = self.parts.tiering.placed_directly(&done.below) {
-                        self.parts.tiering.migration_failed(&e);
-                    }
-                    drop(direct);
-                    self.chunk_done(client, work, from, limit, &done, rights);
-                    return Ok(());
-                }
-                // It finds another zone.
-                Err(e @ DigestError::Volume(VolumeError::WornZone(_))) if direct.is_some() => {
-                    self.parts.tiering.migration_failed(&e);
-                }
-                // A device that failed gets nothing more: it goes to NVM.
-                Err(e @ DigestError::Volume(VolumeError::Lower(_) | VolumeError::LowerFull(_)))
-                    if direct.is_some() =>
-                {
-                    self.parts.tiering.migration_failed(&e);
-                    direct = None;
-                }
-                Err(e) if passes_with_time(&e) && tries < TRIES => {
-                    direct = None;
-                    alone |= is_short(&e);
-                    tries += 1;
-                    self.parts.reclaimer.wait_grace_period_within(GRACE_WAIT);
-                }
-                Err(e) if is_short(&e) => return Err(self.short(client, &e)),
-                Err(e) if self.gives_up(&e) => {}
-                Err(e @ DigestError::Cut { pos, .. }) => {
-                    self.refuse(client, work, (pos, e.to_string()));
-                    return Ok(());
-                }
-                Err(e) => {
-                    self.stuck(client, &e);
-                    return Ok(());
-                }
-            }
+        let Err(e) = digest_chunks(&mut chunk) else {
+            return Ok(());
+        };
+        drop(chunk);
+        match e {
+            e if e.is_short() => return Err(self.short(client, &e)),
+            e @ DigestError::Cut { pos, .. } => self.refuse(client, work, (pos, e.to_string())),
+            e => self.stuck(client, &e),
         }
+        Ok(())
     }
 
     /// Gives up a block below NVM that cannot be read, of which a record changes a part.
-    fn gives_up(&self, error: &DigestError) -> bool {
+    fn give_up(&self, error: &DigestError) -> bool {
         if let DigestError::Poisoned { addr, .. } = error {
             self.parts.tiering.bad_blocks.note(*addr, error);
             *self.totals.last_error.lock() = Some(error.to_string());
@@ -265,13 +223,21 @@ impl DigestScheduler {
 
     fn chunk_done(
         &self,
-        client: &Arc<Client>,
-        work: &mut Work,
-        from: LogPos,
-        limit: LogPos,
+        (client, work): (&Arc<Client>, &mut Work),
+        Range {
+            start: from,
+            end: limit,
+        }: Range<LogPos>,
         done: &ChunkDone,
         rights: RecordValidator<'_>,
     ) {
+        assert!(
+            (from..=limit).contains(&done.upto),
+            "a chunk from {} to {} was digested to {}",
+            from.0,
+            limit.0,
+            done.upto.0
+        );
         if done.upto > from {
             self.use_up(client, rights, done);
             client.set_digested(done.upto);
@@ -381,6 +347,82 @@ impl DigestScheduler {
         );
         *self.totals.last_error.lock() = Some(why.clone());
         *client.client_state.lock() = ClientState::Stuck(why);
+    }
+}
+
+/// One chunk of a client's log, with the tries that it takes.
+struct LiveChunk<'a> {
+    scheduler: &'a DigestScheduler,
+    client: &'a Arc<Client>,
+    work: &'a mut Work,
+    /// Where it begins, and up to where its client has published.
+    range: Range<LogPos>,
+    /// Bytes that its records may have reserved.
+    reserved: u64,
+    /// The right to write below NVM, and which data goes there.
+    direct: Option<DirectWriteGuard<'a>>,
+    /// What judged the records of the last try.
+    rights: Option<RecordValidator<'a>>,
+}
+
+impl Chunks for LiveChunk<'_> {
+    fn chunk(&mut self, alone: bool) -> Result<ChunkDone, DigestError> {
+        let (client, parts) = (self.client, &self.scheduler.parts);
+        let source = LogSource {
+            bytes: &*client.log,
+            salt: client.salt,
+            ring_bytes: client.ring_bytes,
+            slot: client.slot,
+        };
+        let rule = self.direct.as_ref().map(|guard| guard.rule);
+        let rights = RecordValidator::new(client, &parts.credits, &parts.leases, rule);
+        let rights = self.rights.insert(rights);
+        let Range { start, end } = self.range;
+        let _reader = parts.reclaimer.read();
+        let digester = &parts.digester;
+        match alone {
+            false => digester.chunk_of(self.reserved, &source, start, end, rights, Mode::Live),
+            true => digester.chunk_alone(&source, start, end, rights, Mode::Live),
+        }
+    }
+
+    fn done(&mut self, chunk: ChunkDone) -> bool {
+        let tiering = &self.scheduler.parts.tiering;
+        if let Err(e) = tiering.placed_directly(&chunk.below) {
+            tiering.migration_failed(&e);
+        }
+        self.direct = None;
+        let rights = self.rights.take().expect("a chunk was judged");
+        let of = (self.client, &mut *self.work);
+        self.scheduler
+            .chunk_done(of, self.range.clone(), &chunk, rights);
+        // Those who wait to digest this log look after each.
+        false
+    }
+
+    fn goes_elsewhere(&mut self, error: &DigestError) -> bool {
+        let (DigestError::Volume(e), true) = (error, self.direct.is_some()) else {
+            return false;
+        };
+        match e {
+            // It finds another zone.
+            VolumeError::WornZone(_) => {}
+            // A device that failed gets nothing more: it goes to NVM.
+            VolumeError::Lower(_) | VolumeError::LowerFull(_) => self.direct = None,
+            _ => return false,
+        }
+        self.scheduler.parts.tiering.migration_failed(error);
+        true
+    }
+
+    fn wait(&mut self) {
+        self.direct = None;
+        let reclaimer = &self.scheduler.parts.reclaimer;
+        reclaimer.wait_grace_period_within(GRACE_WAIT);
+    }
+
+    fn give_up(&mut self, error: &DigestError) -> bool {
+        self.scheduler.give_up(error)
     }
 }
 

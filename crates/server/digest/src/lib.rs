@@ -14,6 +14,9 @@
 //! volume as after it. Same records and same volume give the same result, however the
 //! records are cut into chunks.
 //!
+//! Chunk after chunk of a log, and what becomes of one that fails, is [`digest_chunks`]: while the volume is used and
+//! at recovery.
+//!
 //! Locks: chunks of several logs may be digested at the same time as long as leases keep
 //! what they change apart; commits follow one another under the volume's transaction
 //! lock. Where blocks are short a chunk runs alone
@@ -28,6 +31,7 @@ pub mod coalesce;
 pub mod content;
 mod data;
 mod dirent_prefetch;
+mod driver;
 mod estimate;
 pub mod image;
 pub mod item;
@@ -43,6 +47,7 @@ pub mod tail_block_cache;
 mod tests;
 
 pub use authority::{Act, Authority, Change, NewRun, OwnLog, Placement};
+pub use driver::{Chunks, digest_chunks};
 pub use item::{Item, Refused};
 pub use plan::{Plan, PlanError};
 pub use scan::{Bounds, LogSource, Mode, Survey, survey};

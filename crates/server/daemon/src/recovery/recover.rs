@@ -29,13 +29,15 @@ use crate::connections::credentials::{Credentials, groups_of_user};
 use crate::connections::grants::RunSet;
 use crate::connections::log_reader::{FdLogReader, set_word, word};
 use crate::connections::permissions::RecoveredRecordValidator;
-use crate::digest_scheduler::{TRIES, is_short, passes_with_time};
 use crate::error::Result;
 use crate::recovery::orphans;
 use crate::recovery::recovered_log::{Outcome, RecoveredLog, empty, shrink};
 use parking_lot::Mutex;
 use serde::Serialize;
-use shale_digest::{Authority, DigestError, DigestStats, Digester, Mode, OwnLog, Survey, survey};
+use shale_digest::{
+    Authority, ChunkDone, Chunks, DigestError, DigestStats, Digester, Mode, OwnLog, Survey,
+    digest_chunks, survey,
+};
 use shale_format::LogPos;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::log::{END_AT, LogHeader, LogSlot, RING_AT, TAIL_AT, end, file_name, slot_state};
@@ -329,78 +331,24 @@ impl Recovery<'_> {
             return;
         };
         log.outcome.short = false;
-        let (mut tries, mut alone) = (0, false);
-        loop {
-            match self.chunk(log, &map, alone) {
-                Ok(true) => (tries, alone) = (0, false),
-                Ok(false) => break,
-                Err(e) if passes_with_time(&e) && tries < TRIES => {
-                    tries += 1;
-                    alone |= is_short(&e);
-                    self.release();
-                }
-                Err(e) if self.digester.give_up(&e) => log.outcome.problem = Some(e.to_string()),
-                Err(e @ DigestError::Cut { .. }) => {
-                    log.outcome.problem = Some(e.to_string());
-                    log.outcome.refused = true;
-                    break;
-                }
-                Err(e) => {
-                    log.outcome.problem = Some(format!("{e}: the log is kept"));
-                    log.outcome.short = is_short(&e);
-                    log.outcome.keep = !log.outcome.short;
-                    break;
-                }
+        let digested = digest_chunks(&mut LogChunks {
+            recovery: self,
+            log,
+            map: &map,
+        });
+        match digested {
+            Ok(()) => {}
+            Err(e @ DigestError::Cut { .. }) => {
+                log.outcome.problem = Some(e.to_string());
+                log.outcome.refused = true;
+            }
+            Err(e) => {
+                log.outcome.problem = Some(format!("{e}: the log is kept"));
+                log.outcome.short = e.is_short();
+                log.outcome.keep = !log.outcome.short;
             }
         }
         log.map = Some(map);
-    }
-
-    /// Digests one chunk; whether there is another.
-    fn chunk(
-        &self,
-        log: &mut RecoveredLog,
-        map: &FdLogReader,
-        alone: bool,
-    ) -> std::result::Result<bool, DigestError> {
-        let source = log.source(map);
-        let own = OwnLog::new(log.taken.iter().collect());
-        let left;
-        let authority: &dyn Authority = match log.writer.clone() {
-            None => &own,
-            Some(person) => {
-                let credit = log.credit;
-                left = RecoveredRecordValidator {
-                    person,
-                    own,
-                    credit,
-                };
-                &left
-            }
-        };
-        let (from, all) = (LogPos(log.outcome.end), log.head);
-        let reader = self.readers.enter();
-        let digester = self.digester;
-        let done = match alone {
-            false => digester.chunk(&source, from, all, authority, Mode::Recovery),
-            true => digester.chunk_alone(&source, from, all, authority, Mode::Recovery),
-        }?;
-        drop(reader);
-        let outcome = &mut log.outcome;
-        outcome.end = done.upto.0;
-        outcome.stats += done.stats;
-        for &run in done.linked.iter().chain(&done.unused) {
-            log.taken.remove(run);
-        }
-        for run in done.unused {
-            self.volume.give_back(run);
-        }
-        if let Some(refused) = done.refused {
-            outcome.problem = Some(refused.to_string());
-            outcome.refused = true;
-            return Ok(false);
-        }
-        Ok(!done.at_end && done.upto != from)
     }
 
     /// Digests logs that found too little space, one by one: others have freed something
@@ -544,5 +492,82 @@ impl Recovery<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// The chunks of one log, one after the other.
+struct LogChunks<'a, 'r> {
+    recovery: &'a Recovery<'r>,
+    log: &'a mut RecoveredLog,
+    map: &'a FdLogReader,
+}
+
+impl Chunks for LogChunks<'_, '_> {
+    fn chunk(&mut self, alone: bool) -> std::result::Result<ChunkDone, DigestError> {
+        let log = &*self.log;
+        let source = log.source(self.map);
+        let own = OwnLog::new(log.taken.iter().collect());
+        let left;
+        let authority: &dyn Authority = match log.writer.clone() {
+            None => &own,
+            Some(person) => {
+                let credit = log.credit;
+                left = RecoveredRecordValidator {
+                    person,
+                    own,
+                    credit,
+                };
+                &left
+            }
+        };
+        let (from, all) = (LogPos(log.outcome.end), log.head);
+        let _reader = self.recovery.readers.enter();
+        let digester = self.recovery.digester;
+        match alone {
+            false => digester.chunk(&source, from, all, authority, Mode::Recovery),
+            true => digester.chunk_alone(&source, from, all, authority, Mode::Recovery),
+        }
+    }
+
+    fn done(&mut self, chunk: ChunkDone) -> bool {
+        let RecoveredLog {
+            outcome,
+            taken,
+            head,
+            ..
+        } = &mut *self.log;
+        let from = outcome.end;
+        assert!(
+            (from..=head.0.max(from)).contains(&chunk.upto.0),
+            "a log from {from} to {} was digested to {}",
+            head.0,
+            chunk.upto.0
+        );
+        outcome.end = chunk.upto.0;
+        outcome.stats += chunk.stats;
+        for &run in chunk.linked.iter().chain(&chunk.unused) {
+            taken.remove(run);
+        }
+        for run in chunk.unused {
+            self.recovery.volume.give_back(run);
+        }
+        if let Some(refused) = chunk.refused {
+            outcome.problem = Some(refused.to_string());
+            outcome.refused = true;
+            return false;
+        }
+        !chunk.at_end && chunk.upto.0 != from
+    }
+
+    fn wait(&mut self) {
+        self.recovery.release();
+    }
+
+    fn give_up(&mut self, error: &DigestError) -> bool {
+        let first = self.recovery.digester.give_up(error);
+        if first {
+            self.log.outcome.problem = Some(error.to_string());
+        }
+        first
     }
 }

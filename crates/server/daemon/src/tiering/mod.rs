@@ -59,6 +59,7 @@ pub(crate) use leaf_state::Of;
 pub use rate_limit::Speed;
 pub(crate) use recent_promotions::SPACE_WAIT;
 pub(crate) use service::{
-    DIRECT_PLACEMENT_MIN_BYTES, LogDigester, Parts, Settings, Span, Tiering, Unsent, tier_name,
+    DIRECT_PLACEMENT_MIN_BYTES, DirectWriteGuard, LogDigester, Parts, Settings, Span, Tiering,
+    Unsent, tier_name,
 };
 pub use service::{DeviceUsage, MIGRATE_AT_PERCENT, PinReport};

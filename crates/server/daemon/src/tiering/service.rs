@@ -21,7 +21,7 @@ mod zone_contents;
 
 pub use device_usage::DeviceUsage;
 pub(crate) use device_usage::{Span, tier_name};
-pub(crate) use direct_placement::DIRECT_PLACEMENT_MIN_BYTES;
+pub(crate) use direct_placement::{DIRECT_PLACEMENT_MIN_BYTES, DirectWriteGuard};
 pub(crate) use lower_read::Unsent;
 pub use pin::PinReport;
 
