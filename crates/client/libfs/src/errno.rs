@@ -2,7 +2,7 @@
 
 pub use rustix::io::Errno;
 
-use crate::lower_tiers::block_cache::{self, MissingBlocks};
+use shale_format::BlockAddr;
 use shale_nvm::NvmError;
 use shale_oplog::OplogError;
 use shale_proto::{LeaseMode, ProtoError, Reply};
@@ -46,6 +46,41 @@ pub(crate) enum Stop {
     Again,
 }
 
+/// Blocks below NVM that a call lacks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MissingBlocks {
+    /// The first.
+    pub addr: BlockAddr,
+    /// How often its zone was erased.
+    pub generation: u32,
+    /// How many.
+    pub blocks: u64,
+}
+
+/// Blocks of inodes, and leaves of a tree, that a call gets at once: a listing asks for the next ones.
+const AHEAD_OF_STRUCTURE: u64 = 16;
+
+impl MissingBlocks {
+    pub(crate) fn new(addr: BlockAddr, generation: u32, blocks: u64) -> Self {
+        Self {
+            addr,
+            generation,
+            blocks,
+        }
+    }
+
+    /// A block of inodes or of a tree, which `len` others of its kind follow.
+    pub(crate) fn of_structure(addr: BlockAddr, generation: u32, len: u64) -> Self {
+        Self::new(addr, generation, len.min(AHEAD_OF_STRUCTURE))
+    }
+}
+
+impl From<MissingBlocks> for Stop {
+    fn from(missing: MissingBlocks) -> Self {
+        Stop::Blocks(missing)
+    }
+}
+
 impl From<Errno> for Stop {
     fn from(e: Errno) -> Self {
         Stop::Errno(e)
@@ -54,7 +89,22 @@ impl From<Errno> for Stop {
 
 impl From<VolumeError> for Stop {
     fn from(e: VolumeError) -> Self {
-        block_cache::stop(&e)
+        match e {
+            VolumeError::Lacking {
+                addr,
+                generation,
+                blocks,
+            } => MissingBlocks::of_structure(addr, generation, blocks).into(),
+            _ => Stop::Errno(volume(&e)),
+        }
+    }
+}
+
+/// What a caller gets for what cannot be resolved where it stopped.
+pub(crate) fn final_errno(stop: Stop) -> Errno {
+    match stop {
+        Stop::Errno(e) => e,
+        _ => Errno::IO,
     }
 }
 

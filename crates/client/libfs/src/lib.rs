@@ -2,11 +2,14 @@
 //!
 //! | Module | What it owns |
 //! | --- | --- |
-//! | `client` | the session with the daemon, leases, log space and credit; the frame that every call runs in |
+//! | `client` | what a client is made of: services, each with its own state, and the frame that every call runs in |
 //! | `inodes` | inodes in memory: attributes, overlay, directory changes |
 //! | `namespace` | names, paths, listings, attributes, permissions |
 //! | `io` | reading and writing, open files, mappings |
 //! | `lower_tiers` | reading blocks that are not in NVM, with a cache |
+//!
+//! Operations are functions: the first parameter is the frame ([`client::call_runner::CallRunner`]), the others what else they may touch.
+//! [`Session`] only hands each call what it needs.
 //!
 //! A [`Session`] appends every change to its own update log, answers reads from overlays, log and volume, and asks the
 //! daemon only for leases, inode numbers, blocks and space. The calls have two forms: by inode number (`fuse`), and by path
@@ -25,9 +28,9 @@ mod lower_tiers;
 mod namespace;
 
 pub use client::call::{panicked_after_append, stop_appending};
+pub use client::log::throttle::Waits;
 pub use client::reader_slot::{prepare_thread, reset_in_child};
 pub use client::session::{Session, SessionMaps, SessionOptions};
-pub use client::throttle::Waits;
 pub use errno::{BY_KERNEL, ELSEWHERE, Errno, Result};
 pub use inodes::attr::{Attr, Caller, SetAttr, SetTime, Timestamp};
 pub use inodes::inode_handle::InodeHandle;

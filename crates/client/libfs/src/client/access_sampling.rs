@@ -4,26 +4,36 @@
 //! There is no message: pieces are noted in a table of 4 KiB on the client page, and the daemon
 //! looks there. A piece that is read again and again costs one load.
 
-use crate::client::session::Session;
+use crate::client::daemon_link::DaemonLink;
 use shale_format::Ino;
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, slot_of};
+use shale_nvm::SharedWords;
 use shale_proto::shared_pages::client_page::{self, Read};
-use shale_proto::shared_pages::daemon_page;
 
 /// log2 of the bytes of a piece.
 const PIECE_SHIFT: u32 = 20;
 
-impl Session {
-    /// Whether the volume has lower tiers. Inside the read section the answer holds: nothing lies below
-    /// before every thread has left the call in which it heard that nothing does.
-    pub(crate) fn is_tiered(&self) -> bool {
-        self.daemon_words.load_u64(daemon_page::TIERS) != 0
+/// Where reads are noted.
+pub(crate) struct AccessSampling {
+    table: SharedWords,
+    daemon: DaemonLink,
+}
+
+impl AccessSampling {
+    /// `table`: the client page.
+    pub(crate) fn new(table: SharedWords, daemon: DaemonLink) -> Self {
+        Self { table, daemon }
+    }
+
+    /// Whether it is to be noted in a file's inode that it was read.
+    pub(crate) fn notes_access(&self) -> bool {
+        self.daemon.notes_access()
     }
 
     /// Notes that bytes `from..to` of a file were read, `below` NVM or in it.
     pub(crate) fn note_read(&self, ino: u64, from: u64, to: u64, below: bool) {
-        if !self.is_tiered() {
+        if !self.daemon.is_tiered() {
             return;
         }
         for piece in from >> PIECE_SHIFT..=(to - 1) >> PIECE_SHIFT {
@@ -42,7 +52,7 @@ impl Session {
 
     /// Notes that a directory was read, which may have leaves below NVM.
     pub(crate) fn note_directory(&self, dir: &Inode) {
-        if self.is_tiered() {
+        if self.daemon.is_tiered() {
             self.note(Read {
                 ino: dir.ino,
                 piece: 0,
@@ -53,9 +63,8 @@ impl Session {
 
     fn note(&self, read: Read) {
         let (at, word) = (client_page::reads(read.ino, read.piece), read.word());
-        let words = self.client_words();
-        if words.load_u64(at) != word {
-            words.store_u64(at, word);
+        if self.table.load_u64(at) != word {
+            self.table.store_u64(at, word);
         }
     }
 }

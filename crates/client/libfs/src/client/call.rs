@@ -1,12 +1,14 @@
 //! One run of a call: inside the read section, with a permit for the log.
 
-use crate::client::reservation::UNIT;
-use crate::client::session::Session;
+use crate::client::services::Services;
+use crate::client::space::reservation::UNIT;
+use crate::client::volume_reader::VolumeReader;
 use crate::errno::{Errno, Stop};
 use crate::inodes::attr::Caller;
 use crate::inodes::node::{Node, NodeState};
 use shale_format::LogPos;
-use shale_oplog::{Done, LogReservation, Part};
+use shale_nvm::MappedRegion;
+use shale_oplog::{LogReservation, Part};
 use shale_proto::LeaseMode;
 use shale_sys::biased_rwlock::{ReadGuard, WriteGuard};
 use shale_sys::{failpoints, mutants};
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What a call works with. Its runs have it one after the other, each inside the read section;
 /// what one has been given and not used, the next one has.
 pub(crate) struct CallContext<'s> {
-    pub session: &'s Session,
+    services: &'s Services,
     pub caller: &'s Caller,
     /// Time of the run, ns since 1970.
     pub now_ns: i64,
@@ -68,13 +70,13 @@ impl<'s> CallContext<'s> {
     /// A call that has yet to enter the read section.
     #[inline(always)]
     pub(crate) fn new(
-        session: &'s Session,
+        services: &'s Services,
         caller: &'s Caller,
         thread: usize,
         permit: Option<LogReservation<'s>>,
     ) -> Self {
         Self {
-            session,
+            services,
             caller,
             now_ns: 0,
             epoch: 0,
@@ -90,9 +92,9 @@ impl<'s> CallContext<'s> {
     /// Begins a run: the thread is inside the read section, and stays until the run ends.
     #[inline(always)]
     pub(crate) fn begin(&mut self) {
-        self.epoch = self.session.epoch();
-        self.digested = self.session.digested();
-        self.now_ns = self.session.clock.realtime_ns();
+        self.epoch = self.services.daemon.epoch();
+        self.digested = self.services.daemon.digested();
+        self.now_ns = self.services.clock.realtime_ns();
         self.by_name.set(false);
         failpoints::reach("call-inside");
     }
@@ -110,7 +112,7 @@ impl<'s> CallContext<'s> {
     /// The inode, loaded and leased in this mode.
     pub(crate) fn leased(&self, ino: u64, mode: LeaseMode) -> std::result::Result<Arc<Node>, Stop> {
         let missing = Stop::Lease(ino, mode);
-        match self.session.nodes.get(ino) {
+        match self.services.nodes.get(ino) {
             Some(node) if self.usable_now(&node, mode) => Ok(node),
             _ => Err(missing),
         }
@@ -130,24 +132,108 @@ impl<'s> CallContext<'s> {
 
     #[inline]
     fn usable_now(&self, node: &Node, mode: LeaseMode) -> bool {
-        let holds = self.session.holds(node, mode);
-        if holds && let Some(kernel) = self.session.kernel.get() {
-            kernel.note_use(node.ino);
+        let holds = self.services.leases.holds(node, mode);
+        if holds {
+            self.services.kernel.note_use(node.ino);
         }
         holds
+    }
+
+    /// The node of an inode, if it is in memory, whatever lease there is on it.
+    pub(crate) fn in_memory(&self, ino: u64) -> Option<Arc<Node>> {
+        self.services.nodes.get(ino)
+    }
+
+    /// Whether the lease on a node stands, for reading.
+    pub(crate) fn holds(&self, node: &Node) -> bool {
+        self.services.leases.holds(node, LeaseMode::Shared)
+    }
+
+    /// Generation word of the lease on `ino`.
+    pub(crate) fn lease_word(&self, ino: u64) -> u32 {
+        self.services.daemon.lease_word(ino)
+    }
+
+    /// The volume, and what this client's log holds, for reading.
+    #[inline(always)]
+    pub(crate) fn volume(&self) -> &'s VolumeReader {
+        &self.services.volume
+    }
+
+    /// Whether the volume has lower tiers, until the run ends.
+    #[inline(always)]
+    pub(crate) fn is_tiered(&self) -> bool {
+        self.services.daemon.is_tiered()
+    }
+
+    /// What was read must not be returned if the daemon has cut this client off.
+    #[inline(always)]
+    pub(crate) fn still_served(&self) -> std::result::Result<(), Stop> {
+        self.services.connection.still_served()
+    }
+
+    /// Whether the call is a kernel's, which has decided about rights before.
+    pub(crate) fn is_kernels(&self) -> bool {
+        self.services.kernel.is_served()
+    }
+
+    /// Whether a kernel is known to have a reference to an inode.
+    pub(crate) fn kernel_knows(&self, ino: u64) -> bool {
+        self.services.kernel.knows(ino)
+    }
+
+    /// Whether the caller can do the call through the mount instead.
+    pub(crate) fn yields(&self) -> bool {
+        self.services.options.yields
+    }
+
+    /// Whether an inode that loses its last name lives on until the kernel has forgotten it.
+    pub(crate) fn kernel_references(&self) -> bool {
+        self.services.options.kernel_references
+    }
+
+    /// Where granted blocks lie, for records that are appended with the blocks that they name.
+    #[inline(always)]
+    pub(crate) fn granted_region(&self) -> &'s MappedRegion {
+        self.services.space.region()
+    }
+
+    /// A number for a new inode in directory `parent`.
+    pub(crate) fn new_number(&self, parent: u64) -> std::result::Result<u64, Stop> {
+        let number = self.services.numbers.take(parent);
+        number.ok_or(Stop::Inodes(parent))
+    }
+
+    /// Puts an inode that was just made, and is open from then on or not, into memory. Its number was
+    /// granted to this client, and with it the lease.
+    pub(crate) fn add_new(&self, state: NodeState, opened: bool) -> Arc<Node> {
+        let ino = state.inode.ino;
+        let node: Arc<Node> = Node::new(ino, state);
+        if opened {
+            self.open(&node);
+        }
+        self.services.kernel.note_use(ino);
+        node.lease.set(self.lease_word(ino), LeaseMode::Exclusive);
+        let digested = self.services.daemon.digested();
+        self.services.nodes.replace(node.clone(), digested);
+        node
+    }
+
+    /// An inode was freed by the record that ends at `end`.
+    pub(crate) fn bury(&self, node: &Arc<Node>, end: LogPos) {
+        let digested = self.services.daemon.digested();
+        self.services.nodes.bury(node, end, digested);
     }
 
     /// Counts an open file; the call holds a lease on the node.
     pub(crate) fn open(&self, node: &Node) {
         node.handles.fetch_add(1, Ordering::AcqRel);
-        self.session.count_open(node.ino, 1);
+        self.services.count_open(node.ino, 1);
     }
 
     /// The kernel gets a reference to an inode that the call holds a lease on.
     pub(crate) fn refer(&self, ino: u64) {
-        if let Some(kernel) = self.session.kernel.get() {
-            kernel.refer(ino);
-        }
+        self.services.kernel.refer(ino);
     }
 
     /// The state of a node, for reading, in the call's epoch.
@@ -162,7 +248,7 @@ impl<'s> CallContext<'s> {
                 return self.usable(node, &state).map(|()| state);
             }
             drop(state);
-            node.refresh(self.session, self.epoch, self.digested)?;
+            node.refresh(&self.services.volume, self.epoch, self.digested)?;
         }
     }
 
@@ -172,7 +258,7 @@ impl<'s> CallContext<'s> {
         &self,
         node: &'n Node,
     ) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
-        if !self.session.holds(node, LeaseMode::Exclusive) {
+        if !self.services.leases.holds(node, LeaseMode::Exclusive) {
             return Err(Stop::Lease(node.ino, LeaseMode::Exclusive));
         }
         self.lock(node)
@@ -187,7 +273,7 @@ impl<'s> CallContext<'s> {
         state: &NodeState,
         end: u64,
     ) -> std::result::Result<(), Stop> {
-        if end > state.inode.size && self.session.options.yields {
+        if end > state.inode.size && self.services.options.yields {
             return self.may_grow(node);
         }
         Ok(())
@@ -212,7 +298,7 @@ impl<'s> CallContext<'s> {
                 return self.usable(node, &state).map(|()| state);
             }
             drop(state);
-            node.refresh(self.session, self.epoch, self.digested)?;
+            node.refresh(&self.services.volume, self.epoch, self.digested)?;
         }
     }
 
@@ -229,7 +315,7 @@ impl<'s> CallContext<'s> {
     fn unusable(&self, node: &Node, state: &NodeState) -> Stop {
         if state.dead && state.newest <= self.digested {
             // The number is free again, so another client may have made an inode of it.
-            self.session.nodes.remove(node);
+            self.services.nodes.remove(node);
             // Who still has the node looks the inode up again.
             node.lease.clear();
             return Stop::Lease(node.ino, LeaseMode::Shared);
@@ -270,7 +356,7 @@ impl<'s> CallContext<'s> {
             // The lease was elsewhere meanwhile, and what came with it may be changed already.
             return Ok(());
         }
-        node.reload(self.session, self.epoch)
+        node.reload(&self.services.volume, self.epoch)
     }
 
     /// Makes sure that records of `bytes` bytes can be appended, where that is more than was known before.
@@ -287,7 +373,7 @@ impl<'s> CallContext<'s> {
         let bytes = bytes.next_multiple_of(UNIT);
         if self.reserved < bytes {
             let missing = bytes - self.reserved;
-            if !self.session.reservation.take(missing) {
+            if !self.services.space.take(missing) {
                 return Err(Stop::NeedSpace(missing));
             }
             self.reserved = bytes;
@@ -310,10 +396,10 @@ impl<'s> CallContext<'s> {
         self.sign(part);
         part.header.reserve = self.take_reserve();
         let permit = self.permit.as_mut().ok_or(Errno::IO)?;
-        let end = self.session.log.append(permit, part).end;
+        let end = self.services.log.append(permit, part);
         self.appended = end;
         failpoints::reach("call-appended");
-        self.session.log_goes_on(end)?;
+        self.services.log.goes_on(end)?;
         Ok(end)
     }
 
@@ -339,13 +425,13 @@ impl<'s> CallContext<'s> {
         if mutants::is_on("call-in-pieces") {
             let ends = parts
                 .iter_mut()
-                .map(|p| self.session.log.append(permit, p).end);
+                .map(|p| self.services.log.append(permit, p));
             return ends.last().ok_or(Errno::IO.into());
         }
-        let end = self.session.log.append_chain(permit, parts).end;
+        let end = self.services.log.append_chain(permit, parts);
         self.appended = end;
         failpoints::reach("call-appended");
-        self.session.log_goes_on(end)?;
+        self.services.log.goes_on(end)?;
         Ok(end)
     }
 }
@@ -354,42 +440,13 @@ impl Drop for CallContext<'_> {
     /// Gives back the space that was not used, and keeps the permit.
     #[inline(always)]
     fn drop(&mut self) {
-        self.session.reservation.add(self.reserved);
+        self.services.space.put(self.reserved);
         if let Some(permit) = &mut self.permit {
-            self.session.permits.put(self.thread, permit);
+            self.services.log.park(self.thread, permit);
         }
         if self.appended > LogPos(0) && std::thread::panicking() {
             APPENDED.set(true);
             stop_appending();
         }
-    }
-}
-
-impl Session {
-    /// Loads an inode from the volume into memory.
-    pub(crate) fn load(&self, ino: u64, epoch: u64) -> std::result::Result<Arc<Node>, Stop> {
-        let inode = self.inode(ino)?.ok_or(Errno::NOENT)?;
-        let node = Node::new(ino, NodeState::loaded(inode, epoch));
-        Ok(self.nodes.add(node, self.digested()))
-    }
-
-    /// The request has been answered to the kernel: its records need not be kept.
-    pub fn answered(&self, request: u64) {
-        self.requests.answered(request);
-    }
-
-    /// Where the caller's request began to write before a crash, and how many bytes it
-    /// wrote, if it did.
-    pub(crate) fn written_before(&self, caller: &Caller) -> Option<(u64, u64)> {
-        self.done_before(caller)
-            .map(|done| (done.offset, done.bytes))
-    }
-
-    /// What the caller's request did before a crash, if it did something.
-    pub(crate) fn done_before(&self, caller: &Caller) -> Option<&Done> {
-        if caller.request == 0 || self.recent.is_empty() {
-            return None;
-        }
-        self.recent.get(caller.request)
     }
 }

@@ -5,8 +5,7 @@
 //! log itself: so every call finds out before it returns, without asking anybody.
 
 use super::errno::{Errno, Stop};
-use super::session::Session;
-use super::sync::{Ordering, compiler_fence, mutants, sleep};
+use super::sync::{Ordering, SharedWords, compiler_fence, mutants, sleep};
 use shale_format::LogPos;
 use shale_format::log::{END_AT, end as log_end};
 use shale_proto::shared_pages::{daemon_page, state};
@@ -16,13 +15,24 @@ use std::time::Duration;
 /// out in the time that reading the log takes.
 const END_TRIES: u32 = 60_000;
 
-impl Session {
+/// The words that say so: the daemon's, and the one in the log.
+pub(crate) struct ConnectionState {
+    daemon: SharedWords,
+    log: SharedWords,
+}
+
+impl ConnectionState {
+    /// `daemon`: the page that the daemon publishes; `log`: this client's log.
+    pub(crate) fn new(daemon: SharedWords, log: SharedWords) -> Self {
+        Self { daemon, log }
+    }
+
     /// Whether the daemon still serves this client. What was read from the volume
     /// must not be returned otherwise: its blocks may have been used again.
     #[inline]
     pub(crate) fn still_served(&self) -> std::result::Result<(), Stop> {
         compiler_fence(Ordering::SeqCst);
-        let evicted = self.daemon_words.load_u32(daemon_page::STATE) == state::EVICTED;
+        let evicted = self.daemon.load_u32(daemon_page::STATE) == state::EVICTED;
         let cut = evicted || self.log_end() != log_end::NONE;
         if cut && !mutants::is_on("read-unasked") {
             return Err(Errno::IO.into());
@@ -33,7 +43,7 @@ impl Session {
     /// Where the log ends, if it does (see [`log_end`]).
     #[inline]
     fn log_end(&self) -> u64 {
-        self.log_words.load_u64(END_AT)
+        self.log.load_u64(END_AT)
     }
 
     /// Whether a record that was just appended, up to `end`, counts. A daemon that cuts this

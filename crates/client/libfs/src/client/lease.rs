@@ -9,90 +9,54 @@
 //! Invariant: who says that a node's word stands has brought the node up to date. So
 //! asking, loading and setting the word are one step: one thread at a time per inode.
 
+use super::daemon_link::DaemonLink;
 use super::errno::{ELSEWHERE, Errno, Result, Stop};
-use super::node::Node;
+use super::node::{Node, Nodes};
 use super::read_section::ReadSection;
-use super::session::Session;
-use super::sync::{AtomicU64, Mutex, Ordering, failpoints};
+use super::sync::{Mutex, Ordering, SharedWords, failpoints};
+use super::volume_reader::VolumeReader;
 use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
 use std::sync::Arc;
 
-/// Generation and mode of the lease on one inode.
-#[derive(Default)]
-pub(crate) struct LeaseWord(AtomicU64);
-
-const SHARED: u64 = 1 << 32;
-const EXCLUSIVE: u64 = 2 << 32;
-
-impl LeaseWord {
-    /// Notes a lease.
-    pub(crate) fn set(&self, generation: u32, mode: LeaseMode) {
-        let mode = match mode {
-            LeaseMode::Shared => SHARED,
-            LeaseMode::Exclusive => EXCLUSIVE,
-        };
-        self.0
-            .store(mode | u64::from(generation), Ordering::Release);
-    }
-
-    /// What is in memory is worth nothing until it is loaded again.
-    pub(crate) fn clear(&self) {
-        self.0.store(0, Ordering::Release);
-    }
-
-    /// Whether what is in memory has ever been loaded under a lease.
-    pub(crate) fn was_set(&self) -> bool {
-        self.0.load(Ordering::Acquire) != 0
-    }
-
-    /// Whether the lease stands while the daemon's word is `generation`, and suffices.
-    #[inline]
-    pub(crate) fn covers(&self, generation: u32, wanted: LeaseMode) -> bool {
-        let word = self.0.load(Ordering::Acquire);
-        let needed = match wanted {
-            LeaseMode::Shared => SHARED,
-            LeaseMode::Exclusive => EXCLUSIVE,
-        };
-        word as u32 == generation && word >= needed
-    }
-}
-
 const TURNS: usize = 64;
 
-/// Locks of which one is held while a lease on an inode is asked for.
-pub(crate) struct AcquireLocks([Mutex<()>; TURNS]);
-
-impl AcquireLocks {
-    pub(crate) fn new() -> Self {
-        Self(std::array::from_fn(|_| Mutex::default()))
-    }
-
-    fn of(&self, ino: u64) -> &Mutex<()> {
-        &self.0[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % TURNS]
-    }
+/// The leases of one client.
+pub(crate) struct Leases {
+    daemon: DaemonLink,
+    /// The client page, which says who is inside of a call.
+    sections: SharedWords,
+    /// Locks of which one is held while a lease on an inode is asked for.
+    acquiring: [Mutex<()>; TURNS],
 }
 
-impl Session {
-    /// Whether the lease on a node in memory stands and suffices. True as long as the
-    /// caller stays inside the read section.
-    pub(crate) fn holds(&self, node: &Node, mode: LeaseMode) -> bool {
-        node.lease.covers(self.lease_word(node.ino), mode)
+impl Leases {
+    /// `sections`: the client page.
+    pub(crate) fn new(daemon: DaemonLink, sections: SharedWords) -> Self {
+        Self {
+            daemon,
+            sections,
+            acquiring: std::array::from_fn(|_| Mutex::default()),
+        }
     }
 
-    /// Gets a lease before it is needed; others lose theirs. Kept until another client
-    /// takes it, or [`Self::give_back`]. Errors: `ENOENT`.
-    pub fn lease(&self, ino: u64, mode: LeaseMode) -> Result<()> {
-        self.acquire(ino, mode, LeaseRequestMode::Revoke)
-            .map(|_| ())
+    fn lock_of(&self, ino: u64) -> &Mutex<()> {
+        &self.acquiring[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % TURNS]
+    }
+
+    /// Whether the lease on a node in memory stands and suffices. True as long as the
+    /// caller stays inside the read section.
+    #[inline]
+    pub(crate) fn holds(&self, node: &Node, mode: LeaseMode) -> bool {
+        node.lease.covers(self.daemon.lease_word(node.ino), mode)
     }
 
     /// Gives a lease back. What was written under it is in the volume when this returns.
-    pub fn give_back(&self, ino: u64) -> Result<()> {
-        let _acquiring = self.acquire_locks.of(ino).lock();
-        if let Some(node) = self.nodes.get(ino) {
+    pub(crate) fn give_back(&self, nodes: &Nodes, ino: u64) -> Result<()> {
+        let _acquiring = self.lock_of(ino).lock();
+        if let Some(node) = nodes.get(ino) {
             node.lease.clear();
         }
-        self.ask(Request::Unlease { ino })?;
+        self.daemon.ask(Request::Unlease { ino })?;
         Ok(())
     }
 
@@ -100,12 +64,14 @@ impl Session {
     /// `false`: others have the lease, and the caller does not insist.
     pub(crate) fn acquire(
         &self,
+        nodes: &Nodes,
+        volume: &VolumeReader,
         ino: u64,
         mode: LeaseMode,
         request_mode: LeaseRequestMode,
     ) -> Result<bool> {
-        let _acquiring = self.acquire_locks.of(ino).lock();
-        let node = self.nodes.get(ino);
+        let _acquiring = self.lock_of(ino).lock();
+        let node = nodes.get(ino);
         // Who does not insist wants to know about others, too.
         let asks = matches!(
             request_mode,
@@ -114,29 +80,30 @@ impl Session {
         if !asks && node.is_some_and(|n| self.holds(&n, mode)) {
             return Ok(true);
         }
-        let (generation, fresh, mode, used, watched, shared) = match self.ask(Request::Lease {
-            ino,
-            mode,
-            request_mode,
-        })? {
-            Reply::Leased {
-                generation,
-                fresh,
+        let (generation, fresh, mode, used, watched, shared) =
+            match self.daemon.ask(Request::Lease {
+                ino,
                 mode,
-                used,
-                watched,
-                shared,
-            } => (generation, fresh, mode, used, watched, shared),
-            Reply::NotLeased => return Ok(false),
-            Reply::Elsewhere { .. } => return Err(ELSEWHERE),
-            _ => return Err(Errno::PROTO),
-        };
+                request_mode,
+            })? {
+                Reply::Leased {
+                    generation,
+                    fresh,
+                    mode,
+                    used,
+                    watched,
+                    shared,
+                } => (generation, fresh, mode, used, watched, shared),
+                Reply::NotLeased => return Ok(false),
+                Reply::Elsewhere { .. } => return Err(ELSEWHERE),
+                _ => return Err(Errno::PROTO),
+            };
         failpoints::reach("lease-given");
         loop {
-            let inside = ReadSection::enter(self.client_words());
-            let node = match self.nodes.get(ino) {
-                Some(node) => self.up_to_date(node, fresh),
-                None => self.load(ino, self.epoch()),
+            let inside = ReadSection::enter(&self.sections);
+            let node = match nodes.get(ino) {
+                Some(node) => self.up_to_date(nodes, volume, node, fresh),
+                None => self.load(nodes, volume, ino),
             };
             match node {
                 Ok(node) => {
@@ -151,31 +118,52 @@ impl Session {
                 }
                 Err(stop) => {
                     drop(inside);
-                    self.get_lacking(stop)?;
+                    volume.get_lacking(stop)?;
                 }
             }
         }
     }
 
-    fn up_to_date(&self, node: Arc<Node>, fresh: bool) -> std::result::Result<Arc<Node>, Stop> {
+    fn load(
+        &self,
+        nodes: &Nodes,
+        volume: &VolumeReader,
+        ino: u64,
+    ) -> std::result::Result<Arc<Node>, Stop> {
+        let node = Node::load(volume, ino, self.daemon.epoch())?;
+        Ok(nodes.add(node, self.daemon.digested()))
+    }
+
+    fn up_to_date(
+        &self,
+        nodes: &Nodes,
+        volume: &VolumeReader,
+        node: Arc<Node>,
+        fresh: bool,
+    ) -> std::result::Result<Arc<Node>, Stop> {
         if fresh {
             // Should loading fail, the next one to ask will not be notified again.
             node.lease.clear();
         }
         if !node.lease.was_set() {
-            node.reload(self, self.epoch())?;
+            node.reload(volume, self.daemon.epoch())?;
             // Who found it dead may have taken it out meanwhile. There must be no second node
             // for the inode while this one's lease stands.
-            return Ok(self.nodes.add(node, self.digested()));
+            return Ok(nodes.add(node, self.daemon.digested()));
         }
         Ok(node)
     }
 
     /// Whether the volume may be asked about an inode that is not in memory, for once: gets
     /// a shared lease if nobody has to lose one, and calls `f` inside the read section while it stands.
-    pub(crate) fn glance<T>(&self, ino: u64, f: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
-        let _acquiring = self.acquire_locks.of(ino).lock();
-        if self.nodes.get(ino).is_some() {
+    pub(crate) fn glance<T>(
+        &self,
+        nodes: &Nodes,
+        ino: u64,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<T>> {
+        let _acquiring = self.lock_of(ino).lock();
+        if nodes.get(ino).is_some() {
             return Ok(None);
         }
         let ask = Request::Lease {
@@ -183,14 +171,14 @@ impl Session {
             mode: LeaseMode::Shared,
             request_mode: LeaseRequestMode::Try,
         };
-        let generation = match self.ask(ask) {
+        let generation = match self.daemon.ask(ask) {
             Ok(Reply::Leased { generation, .. }) => generation,
             Ok(Reply::NotLeased) | Err(Errno::NOENT) => return Ok(None),
             Ok(_) => return Err(Errno::PROTO),
             Err(e) => return Err(e),
         };
-        let _inside = ReadSection::enter(self.client_words());
-        if self.lease_word(ino) == generation {
+        let _inside = ReadSection::enter(&self.sections);
+        if self.daemon.lease_word(ino) == generation {
             f().map(Some)
         } else {
             Ok(None)

@@ -1,6 +1,6 @@
 //! Tests of lease words.
 
-use crate::client::lease::*;
+use crate::client::lease_word::*;
 use LeaseMode::{Exclusive, Shared};
 use shale_proto::LeaseMode;
 

@@ -1,7 +1,19 @@
-//! A session with the daemon, and the frame that every call runs in.
+//! What a client of a volume is made of, and the frame that every call runs in.
 //!
-//! Owns the log and its reservations, the control pages, grants of numbers and blocks, lease words, and whether the
-//! daemon still serves this client. Called by `namespace` and `io`; calls `inodes`, `oplog`, `volume` (to read) and
+//! | Module | What it owns |
+//! | --- | --- |
+//! | `daemon_link` | nothing: messages to the daemon, and the words that it publishes |
+//! | `connection_state` | whether the daemon still serves this client |
+//! | `log` | the update log: its writer, permits of threads, requests in progress, what slows a writer |
+//! | `space` | what the daemon granted: bytes, blocks, inode numbers |
+//! | `volume_reader` | the view of the volume, the cache of lower tiers, notes of what is read |
+//! | `lease` | which leases are asked for; the words of those that stand are in the inodes |
+//! | `services` | all of these, to be seen from this folder only |
+//! | `call` | one run of a call: what an operation may touch within it |
+//! | `call_runner` | running calls: gets what they lack and runs them again |
+//! | `session` | the surface: puts the services together, hands each operation what it may touch |
+//!
+//! A service knows only those above it. Called by `namespace` and `io`; calls `inodes`, `oplog`, `volume` (to read) and
 //! the daemon by `proto`.
 //!
 //! A call gets what it may wait for (log space, leases, grants, credit) outside of locks, enters a read section, locks
@@ -14,22 +26,23 @@
 
 pub(crate) mod access_sampling;
 pub(crate) mod call;
+pub(crate) mod call_runner;
 pub(crate) mod connection_state;
-pub(crate) mod grants;
+pub(crate) mod daemon_link;
 pub(crate) mod lease;
 #[cfg(test)]
 mod lease_tests;
+pub(crate) mod lease_word;
+pub(crate) mod log;
 pub(crate) mod options;
-pub(crate) mod permit_cache;
-pub(crate) mod prefault;
 pub(crate) mod read_section;
 pub(crate) mod reader_slot;
-pub(crate) mod requests;
-pub(crate) mod reservation;
 pub(crate) mod retry;
+pub(crate) mod services;
 pub(crate) mod session;
+pub(crate) mod space;
 pub(crate) mod sync;
-pub(crate) mod throttle;
+pub(crate) mod volume_reader;
 
 // Under these names the model checker has its own.
 use crate::errno;

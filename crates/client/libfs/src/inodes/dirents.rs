@@ -3,7 +3,7 @@
 //! A change in memory decides about its key; keys without a change are as the tree has
 //! them. The caller holds the directory's lock.
 
-use crate::client::session::Session;
+use crate::client::volume_reader::VolumeReader;
 use crate::errno::{Errno, Stop};
 use crate::inodes::node::NodeState;
 use shale_format::DirKey;
@@ -42,11 +42,11 @@ pub(crate) enum Slot {
 
 /// The entry `name` of a directory.
 pub(crate) fn find(
-    session: &Session,
+    volume: &VolumeReader,
     dir: &NodeState,
     name: &[u8],
 ) -> std::result::Result<Option<FoundDirent>, Stop> {
-    let view = &session.view;
+    let view = volume.view();
     for (key, change) in dir.dir.group(view.key_group(name)) {
         if let Some(e) = change.entry.as_ref().filter(|e| *e.name == *name) {
             return Ok(Some(FoundDirent {
@@ -59,7 +59,7 @@ pub(crate) fn find(
     if !dir.in_volume {
         return Ok(None);
     }
-    session.note_directory(&dir.inode);
+    volume.sampling().note_directory(&dir.inode);
     let old = view
         .lookup(&dir.inode, name)?
         .filter(|d| dir.dir.get(d.key).is_none());
@@ -73,11 +73,11 @@ pub(crate) fn find(
 /// The entry `name` of a directory, or the lowest key that is free for it. `ENOSPC` if
 /// all names with this hash that can be distinguished are there.
 pub(crate) fn slot(
-    session: &Session,
+    volume: &VolumeReader,
     dir: &NodeState,
     name: &[u8],
 ) -> std::result::Result<Slot, Stop> {
-    let view = &session.view;
+    let view = volume.view();
     let group = view.key_group(name);
     let mut taken = 0u64;
     for (key, change) in dir.dir.group(group) {

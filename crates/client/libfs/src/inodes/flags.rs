@@ -1,7 +1,8 @@
 //! Flags of inodes, as chattr(1) sets them, and what they forbid: to everybody, root too (ioctl_iflags(2)). The
 //! kernel knows nothing of them on a mount, so whatever changes an inode asks here.
 
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
 use crate::errno::{Errno, Result};
 use crate::inodes::attr::{Caller, SetAttr, SetTime};
 use shale_format::Ino;
@@ -10,54 +11,54 @@ use shale_format::inode::{Inode, time};
 use shale_format::record::{SetAttrBody, attr, record_bytes};
 use shale_oplog::encode;
 
-impl Session {
-    /// Flags of a file or directory, of [`CHANGEABLE`]. Errors: `ENOTTY` for anything else.
-    pub fn inode_flags(&self, caller: &Caller, ino: u64) -> Result<u32> {
-        self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
-            let state = op.read(&node)?;
-            has_flags(&state.inode)?;
-            Ok(state.inode.flags & CHANGEABLE)
-        })
-    }
+/// See [`crate::Session::inode_flags`].
+pub(crate) fn inode_flags(calls: &CallRunner, caller: &Caller, ino: u64) -> Result<u32> {
+    calls.run(caller, Need::default(), |op| {
+        let node = op.node(ino)?;
+        let state = op.read(&node)?;
+        has_flags(&state.inode)?;
+        Ok(state.inode.flags & CHANGEABLE)
+    })
+}
 
-    /// Sets the flags of a file or directory, in one transaction. Who may do that has been decided before: the
-    /// owner, and for immutable and append-only callers with `CAP_LINUX_IMMUTABLE`. Errors: `ENOTTY` for
-    /// anything else, `EOPNOTSUPP` for flags that are not of [`CHANGEABLE`], `EPERM` for others of what is and stays
-    /// immutable.
-    pub fn set_inode_flags(&self, caller: &Caller, ino: u64, flags: u32) -> Result<()> {
-        if flags & !CHANGEABLE != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if self.done_before(caller).is_some() {
-            return Ok(());
-        }
-        let need = Need::log(record_bytes(SetAttrBody::BYTES, 0) as u64);
-        self.run(caller, need, |op| {
-            let node = op.node_to_change(ino)?;
-            let mut state = op.write(&node)?;
-            has_flags(&state.inode)?;
-            let old = state.inode.flags & CHANGEABLE;
-            // What stays immutable keeps its other flags, as on ext4.
-            if old & flags & IMMUTABLE != 0 && old != flags {
-                return Err(Errno::PERM.into());
-            }
-            let body = SetAttrBody {
-                valid: attr::FLAGS,
-                flags,
-                mode: 0,
-                uid: 0,
-                gid: 0,
-                time_s: [0; 3],
-                time_ns: [0; 3],
-            };
-            let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
-            state.inode.flags = state.inode.flags & !CHANGEABLE | flags;
-            state.inode.set_time_ns(time::CHANGE, op.now_ns);
-            state.touched(end);
-            Ok(())
-        })
+/// See [`crate::Session::set_inode_flags`].
+pub(crate) fn set_inode_flags(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    flags: u32,
+) -> Result<()> {
+    if flags & !CHANGEABLE != 0 {
+        return Err(Errno::OPNOTSUPP);
     }
+    if calls.done_before(caller).is_some() {
+        return Ok(());
+    }
+    let need = Need::log(record_bytes(SetAttrBody::BYTES, 0) as u64);
+    calls.run(caller, need, |op| {
+        let node = op.node_to_change(ino)?;
+        let mut state = op.write(&node)?;
+        has_flags(&state.inode)?;
+        let old = state.inode.flags & CHANGEABLE;
+        // What stays immutable keeps its other flags, as on ext4.
+        if old & flags & IMMUTABLE != 0 && old != flags {
+            return Err(Errno::PERM.into());
+        }
+        let body = SetAttrBody {
+            valid: attr::FLAGS,
+            flags,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            time_s: [0; 3],
+            time_ns: [0; 3],
+        };
+        let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
+        state.inode.flags = state.inode.flags & !CHANGEABLE | flags;
+        state.inode.set_time_ns(time::CHANGE, op.now_ns);
+        state.touched(end);
+        Ok(())
+    })
 }
 
 fn has_flags(inode: &Inode) -> Result<()> {

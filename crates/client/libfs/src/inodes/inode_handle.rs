@@ -1,11 +1,12 @@
 //! An inode that a caller names by its number again and again, and what finding it came to.
 
-use crate::client::session::Session;
+use crate::client::call_runner::CallRunner;
 use crate::errno::Result;
 use crate::inodes::attr::Caller;
 use crate::inodes::node::Node;
-use crate::io::write::WriteFlags;
-use shale_proto::LeaseMode;
+use crate::io::read::read_known;
+use crate::io::write::write_with_node;
+use crate::io::write::{WriteAccess, WriteFlags};
 use std::sync::Arc;
 
 /// An inode by number, with a short way to it: a caller that keeps this from call to call
@@ -39,46 +40,43 @@ impl InodeHandle {
     /// The inode in memory, if it is there. A node whose lease does not stand may have been
     /// replaced by another one, so it is looked up.
     #[inline]
-    fn node(&mut self, session: &Session) -> Option<&Node> {
-        let stands = |node: &Arc<Node>| session.holds(node, LeaseMode::Shared);
+    fn node(&mut self, calls: &CallRunner) -> Option<&Node> {
+        let stands = |node: &Arc<Node>| calls.holds(node);
         if !self.node.as_ref().is_some_and(stands) {
-            self.look_up(session);
+            self.look_up(calls);
         }
         self.node.as_deref()
     }
 
     #[cold]
-    fn look_up(&mut self, session: &Session) {
-        self.node = session.nodes.get(self.ino);
+    fn look_up(&mut self, calls: &CallRunner) {
+        self.node = calls.in_memory(self.ino);
     }
 }
 
-impl Session {
-    /// As [`Session::read`].
-    pub fn read_found(
-        &self,
-        caller: &Caller,
-        found: &mut InodeHandle,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<usize> {
-        let (ino, sequential) = (found.ino, found.next == offset);
-        let node = found.node(self);
-        let n = self.read_known(caller, ino, node, sequential, offset, into)?;
-        found.next = offset + n as u64;
-        Ok(n)
-    }
+/// See [`crate::Session::read_found`].
+pub(crate) fn read_found(
+    calls: &CallRunner,
+    caller: &Caller,
+    found: &mut InodeHandle,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<usize> {
+    let (ino, sequential) = (found.ino, found.next == offset);
+    let node = found.node(calls);
+    let n = read_known(calls, caller, ino, node, sequential, offset, into)?;
+    found.next = offset + n as u64;
+    Ok(n)
+}
 
-    /// As [`Session::write_at`]; `at` is where to begin, then where the write ended.
-    pub fn write_handle(
-        &self,
-        caller: &Caller,
-        found: &mut InodeHandle,
-        at: &mut u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<usize> {
-        let ino = found.ino;
-        self.write_with_node(caller, ino, found.node(self), at, data, flags)
-    }
+/// See [`crate::Session::write_handle`].
+pub(crate) fn write_handle(
+    w: &WriteAccess<'_>,
+    found: &mut InodeHandle,
+    at: &mut u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    let ino = found.ino;
+    write_with_node(w, ino, found.node(w.calls), at, data, flags)
 }

@@ -4,9 +4,9 @@
 //! Both are changed inside the read section and under a lease on the inode, so a caller that took the
 //! lease and waited for a grace period sees everything (DESIGN §9).
 
-use crate::client::session::Session;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
@@ -16,8 +16,11 @@ fn hash(ino: u64) -> u64 {
     ino.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// See the module.
-pub(crate) struct KernelRefs {
+/// See the module. A session that serves no kernel keeps nothing.
+#[derive(Default)]
+pub(crate) struct KernelRefs(OnceLock<References>);
+
+struct References {
     /// References by inode; none is not noted.
     references: [Mutex<HashMap<u64, u64>>; SHARDS],
     /// Times that inodes of a bucket were used.
@@ -26,7 +29,7 @@ pub(crate) struct KernelRefs {
     complete: bool,
 }
 
-impl KernelRefs {
+impl References {
     fn new(continues: bool) -> Self {
         Self {
             references: std::array::from_fn(|_| Mutex::default()),
@@ -44,13 +47,13 @@ impl KernelRefs {
     }
 
     /// The kernel may cache something of the inode.
-    pub(crate) fn note_use(&self, ino: u64) {
+    fn note_use(&self, ino: u64) {
         self.bucket(ino).fetch_add(1, Ordering::AcqRel);
     }
 
     /// The kernel gets a reference. A caller that finds none after it has read the count of uses finds that
     /// count changed.
-    pub(crate) fn refer(&self, ino: u64) {
+    fn refer(&self, ino: u64) {
         *self.shard(ino).lock().entry(ino).or_default() += 1;
         self.note_use(ino);
     }
@@ -75,43 +78,63 @@ impl KernelRefs {
     }
 }
 
-impl Session {
-    /// From now on this session serves a kernel. `continues`: one that a process before
-    /// this one served, so that it may have references to any inode.
-    pub fn serve_kernel(&self, continues: bool) {
+impl KernelRefs {
+    /// From now on a kernel is served. `continues`: one that a process before this one served, so that it may have
+    /// references to any inode.
+    pub(crate) fn serve(&self, continues: bool) {
         // Serving twice would change nothing.
-        let _ = self.kernel.set(KernelRefs::new(continues));
+        let _ = self.0.set(References::new(continues));
     }
 
-    /// The kernel gave `count` references to an inode back; whether it has none left, and
-    /// [`Self::forget`] is due.
-    pub fn unrefer(&self, ino: u64, count: u64) -> bool {
-        self.kernel.get().is_none_or(|k| k.unrefer(ino, count))
+    /// Whether a kernel is served.
+    #[inline]
+    pub(crate) fn is_served(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// The kernel may cache something of the inode.
+    #[inline]
+    pub(crate) fn note_use(&self, ino: u64) {
+        if let Some(kernel) = self.0.get() {
+            kernel.note_use(ino);
+        }
+    }
+
+    /// The kernel gets a reference to an inode that the call holds a lease on.
+    pub(crate) fn refer(&self, ino: u64) {
+        if let Some(kernel) = self.0.get() {
+            kernel.refer(ino);
+        }
+    }
+
+    /// The kernel gave `count` references to an inode back; whether it has none left.
+    pub(crate) fn unrefer(&self, ino: u64, count: u64) -> bool {
+        self.0.get().is_none_or(|k| k.unrefer(ino, count))
     }
 
     /// Whether the kernel that is served may have a reference to an inode.
-    pub fn kernel_refers_to(&self, ino: u64) -> bool {
-        self.kernel.get().is_some_and(|k| k.in_use(ino))
+    pub(crate) fn refers_to(&self, ino: u64) -> bool {
+        self.0.get().is_some_and(|k| k.in_use(ino))
     }
 
     /// Whether a kernel that is served is known to have a reference: as
-    /// [`Self::kernel_refers_to`], but of references from before nothing is known.
-    pub(crate) fn kernel_knows(&self, ino: u64) -> bool {
-        let known = |k: &KernelRefs| k.shard(ino).lock().contains_key(&ino);
-        self.kernel.get().is_some_and(known)
+    /// [`Self::refers_to`], but of references from before nothing is known.
+    pub(crate) fn knows(&self, ino: u64) -> bool {
+        let known = |k: &References| k.shard(ino).lock().contains_key(&ino);
+        self.0.get().is_some_and(known)
     }
 
     /// The inodes that the kernel is known to have references to, and the root.
-    pub fn kernel_references(&self) -> Vec<u64> {
-        let shards = self.kernel.get().map(|k| &k.references);
+    pub(crate) fn all(&self) -> Vec<u64> {
+        let shards = self.0.get().map(|k| &k.references);
         let known = shards.into_iter().flatten();
         let all = known.flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>());
         all.chain([shale_format::Ino::ROOT.0]).collect()
     }
 
     /// How often calls have used an inode, or others that are counted together with it.
-    pub fn uses_of(&self, ino: u64) -> u64 {
-        let uses = self.kernel.get();
+    pub(crate) fn uses_of(&self, ino: u64) -> u64 {
+        let uses = self.0.get();
         uses.map_or(0, |k| k.bucket(ino).load(Ordering::Acquire))
     }
 }
@@ -122,7 +145,7 @@ mod tests {
 
     #[test]
     fn references_are_counted_by_inode() {
-        let kernel = KernelRefs::new(false);
+        let kernel = References::new(false);
         assert!(!kernel.in_use(5));
         let used = || kernel.bucket(5).load(Ordering::Acquire);
         let before = used();
@@ -131,6 +154,6 @@ mod tests {
         assert!(!kernel.unrefer(5, 2) && kernel.in_use(5) && !kernel.in_use(6));
         assert!(kernel.unrefer(5, 1) && !kernel.in_use(5));
         assert!(kernel.unrefer(5, 1), "unknown: none left");
-        assert!(KernelRefs::new(true).in_use(5), "from before");
+        assert!(References::new(true).in_use(5), "from before");
     }
 }

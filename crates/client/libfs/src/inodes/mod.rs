@@ -20,3 +20,4 @@ pub(crate) mod inode_locks;
 pub(crate) mod kernel_refs;
 pub(crate) mod node;
 pub(crate) mod unwritten_ranges;
+pub(crate) mod xattr_cache;

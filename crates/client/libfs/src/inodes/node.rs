@@ -7,13 +7,14 @@
 //!
 //! Lock order: nodes by ascending inode number; then leaves; then the cache's shards.
 
-use crate::client::lease::LeaseWord;
-use crate::client::session::Session;
-use crate::errno::Stop;
+use crate::client::lease_word::LeaseWord;
+use crate::client::volume_reader::VolumeReader;
+use crate::errno::{Errno, Stop};
 use crate::inodes::dir::DirState;
 use crate::inodes::extent_hint::ExtentHint;
 use crate::inodes::unwritten_ranges::Allocated;
 use parking_lot::{Mutex, RwLock};
+use shale_format::acl::AclKind;
 use shale_format::inode::Inode;
 use shale_format::xattr::Xattrs;
 use shale_format::{FileBlock, LogPos};
@@ -90,8 +91,8 @@ impl NodeState {
     }
 
     /// Drops what the volume has by now and takes its roots.
-    fn refresh(&mut self, session: &Session, epoch: u64, digested: LogPos) -> Result<(), Stop> {
-        if let Some(new) = session
+    fn refresh(&mut self, volume: &VolumeReader, epoch: u64, digested: LogPos) -> Result<(), Stop> {
+        if let Some(new) = volume
             .inode(self.inode.ino)?
             .filter(|i| i.generation == self.inode.generation)
         {
@@ -108,6 +109,13 @@ impl NodeState {
         self.dir.purge_below(digested);
         self.epoch = epoch;
         Ok(())
+    }
+
+    /// Notes the access control list that a change of the mode has made.
+    pub(crate) fn note_acl(&mut self, value: Option<Vec<u8>>) {
+        if let (Some(attrs), Some(value)) = (&mut self.xattrs, value) {
+            attrs.insert(AclKind::Access.name().to_vec(), value);
+        }
     }
 
     /// Notes that the log now holds a record about this inode that ends at `end`.
@@ -215,25 +223,31 @@ impl Node {
         })
     }
 
+    /// An inode as the volume has it. `ENOENT` if there is none.
+    pub(crate) fn load(volume: &VolumeReader, ino: u64, epoch: u64) -> Result<Arc<Self>, Stop> {
+        let inode = volume.inode(ino)?.ok_or(Errno::NOENT)?;
+        Ok(Self::new(ino, NodeState::loaded(inode, epoch)))
+    }
+
     /// Brings the state up to the epoch of a call, if it is older.
     pub(crate) fn refresh(
         &self,
-        session: &Session,
+        volume: &VolumeReader,
         epoch: u64,
         digested: LogPos,
     ) -> Result<(), Stop> {
         let mut state = self.state.write();
         if state.epoch < epoch {
-            state.refresh(session, epoch, digested)?;
+            state.refresh(volume, epoch, digested)?;
             self.forget_leaves();
         }
         Ok(())
     }
 
     /// Replaces everything by what the volume says: the lease was elsewhere meanwhile.
-    pub(crate) fn reload(&self, session: &Session, epoch: u64) -> Result<(), Stop> {
+    pub(crate) fn reload(&self, volume: &VolumeReader, epoch: u64) -> Result<(), Stop> {
         let mut state = self.state.write();
-        match session.inode(self.ino)? {
+        match volume.inode(self.ino)? {
             Some(inode) => {
                 let same = state.inode.generation == inode.generation;
                 let named = !state.orphan && !state.no_link;
@@ -260,7 +274,7 @@ impl Node {
     /// What lies at file block `fb` in the volume, the log not considered.
     pub(crate) fn map_block(
         &self,
-        view: &View,
+        volume: &VolumeReader,
         state: &NodeState,
         fb: FileBlock,
     ) -> Result<Mapping, Stop> {
@@ -274,7 +288,7 @@ impl Node {
             return Ok(Mapping::Data { addr, len });
         }
         let mut leaves = self.leaves.lock();
-        let found = leaves.map(view, &state.inode, fb)?;
+        let found = leaves.map(volume.view(), &state.inode, fb)?;
         if let Mapping::Data { addr, len } = found {
             self.extent_hint.note(fb, addr, len);
         }

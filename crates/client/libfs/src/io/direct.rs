@@ -1,9 +1,12 @@
 //! Mapping a part of a file directly from NVM (Strata §4.1, DESIGN §35).
 
-use crate::client::session::{Need, Session};
-use crate::errno::{Errno, Result, proto};
+use crate::client::call_runner::CallRunner;
+use crate::client::daemon_link::DaemonLink;
+use crate::client::log::client_log::Need;
+use crate::errno::{Errno, Result};
 use crate::inodes::attr::Caller;
-use crate::io::read::{wants_atime, wrong_type};
+use crate::io::access_time::{note_access, wants_atime};
+use crate::io::content::wrong_type;
 use shale_format::BlockAddr;
 use shale_format::limits::{BLOCK_BYTES, SEGMENT_BYTES};
 use shale_proto::message::BlockRun;
@@ -37,71 +40,62 @@ pub struct DirectMap {
     pub keep: OwnedFd,
 }
 
-impl Session {
-    /// Bytes `offset` to `offset + bytes` of a file, to be mapped. `offset` is a multiple of 4 KiB.
-    /// `None`: they cannot be mapped directly from NVM: a part of them is a hole, lies in a
-    /// slower tier or behind the end, or too much is mapped already. Everything written
-    /// before by anybody is in it, nothing written later.
-    ///
-    /// # Errors
-    /// As for a read; no descriptors are left.
-    pub fn map_direct(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<Option<DirectMap>> {
-        let end = offset.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
-        let (newest, old_atime) = self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
-            let state = op.read(&node)?;
-            if !state.inode.is_file() {
-                return Err(wrong_type(&state).into());
-            }
-            let inside = end.div_ceil(BLOCK) <= state.inode.size.div_ceil(BLOCK);
-            let newest = inside.then_some(state.newest);
-            Ok((newest, wants_atime(&state, op.now_ns)))
-        })?;
-        let Some(newest) = newest else {
-            return Ok(None);
-        };
-        if newest > self.digested() {
-            self.ask(Request::Digest { upto: newest.0 })?;
+/// See [`crate::Session::map_direct`].
+pub(crate) fn map_direct(
+    calls: &CallRunner,
+    daemon: &DaemonLink,
+    caller: &Caller,
+    ino: u64,
+    offset: u64,
+    bytes: u64,
+) -> Result<Option<DirectMap>> {
+    let end = offset.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
+    let (newest, old_atime) = calls.run(caller, Need::default(), |op| {
+        let node = op.node(ino)?;
+        let state = op.read(&node)?;
+        if !state.inode.is_file() {
+            return Err(wrong_type(&state).into());
         }
-        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-        let ask = Request::Map {
-            ino,
-            first,
-            blocks: last - first,
-        };
-        let (reply, fds) = self.channel.call(ask).map_err(|e| proto(&e))?;
-        let Reply::Mapped {
-            size,
-            runs,
-            segments,
-        } = reply
-        else {
-            return Ok(None);
-        };
-        if old_atime {
-            self.note_access(caller, ino)?;
-        }
-        let pieces = pieces(&runs, &segments).ok_or(Errno::PROTO)?;
-        let mut fds = fds.into_iter();
-        let keep = fds.next().ok_or(Errno::MFILE)?;
-        let opened: Vec<OwnedFd> = fds.collect();
-        if opened.len() < segments.len() {
-            // The kernel leaves out what this process has no numbers for.
-            return Err(Errno::MFILE);
-        }
-        Ok(Some(DirectMap {
-            size,
-            pieces,
-            segments: opened,
-            keep,
-        }))
+        let inside = end.div_ceil(BLOCK) <= state.inode.size.div_ceil(BLOCK);
+        let newest = inside.then_some(state.newest);
+        Ok((newest, wants_atime(&state, op.now_ns)))
+    })?;
+    let Some(newest) = newest else {
+        return Ok(None);
+    };
+    calls.digest_to(newest)?;
+    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+    let ask = Request::Map {
+        ino,
+        first,
+        blocks: last - first,
+    };
+    let (reply, fds) = daemon.call(ask)?;
+    let Reply::Mapped {
+        size,
+        runs,
+        segments,
+    } = reply
+    else {
+        return Ok(None);
+    };
+    if old_atime {
+        note_access(calls, caller, ino)?;
     }
+    let pieces = pieces(&runs, &segments).ok_or(Errno::PROTO)?;
+    let mut fds = fds.into_iter();
+    let keep = fds.next().ok_or(Errno::MFILE)?;
+    let opened: Vec<OwnedFd> = fds.collect();
+    if opened.len() < segments.len() {
+        // The kernel leaves out what this process has no numbers for.
+        return Err(Errno::MFILE);
+    }
+    Ok(Some(DirectMap {
+        size,
+        pieces,
+        segments: opened,
+        keep,
+    }))
 }
 
 /// Cuts runs where segments end. `None`: a segment is not named.

@@ -1,16 +1,20 @@
 //! Open files: the handle of the path API.
 
 use crate::client::call::CallContext;
-use crate::client::session::{Need, Session};
+use crate::client::log::client_log::Need;
+use crate::client::session::Session;
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
 use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK};
 use crate::inodes::flags::may_write;
 use crate::inodes::node::{Node, NodeState};
+use crate::io::read::read_known;
 use crate::io::truncate_fallocate::{SEEK_DATA, SEEK_HOLE};
-use crate::io::write::WriteFlags;
+use crate::io::write::{WriteFlags, write_with_node};
 use crate::namespace::access::{EXECUTE, READ, WRITE};
-use crate::namespace::create_lookup::{Fresh, make_at};
+use crate::namespace::acl::may_access;
+use crate::namespace::create_lookup::{Fresh, make_at, tmpfile_where};
+use crate::namespace::unlink_link::after_last_close;
 use crate::namespace::walk::{Target, walk, walk_to_create};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -36,92 +40,76 @@ pub struct File {
     next_read: AtomicU64,
 }
 
-impl Session {
-    /// Opens the file at `path` as open(2) does. Known flags: access modes, `CREATE`,
-    /// `EXCL`, `TRUNC`, `APPEND`, `NOFOLLOW`, `DIRECTORY`, `TMPFILE`, `PATH`, `SYNC`, `DSYNC`; others are
-    /// taken and ignored. `mode` is for a file that is made.
-    ///
-    /// Errors: those of open(2); `ENXIO` for device nodes, FIFOs and sockets, which
-    /// only a kernel can open.
-    pub fn open(
-        self: &Arc<Self>,
-        caller: &Caller,
-        path: &[u8],
-        flags: OFlags,
-        mode: u32,
-    ) -> Result<File> {
-        let caller = Caller {
-            request: 0,
-            ..*caller
-        };
-        let flags = plausible(flags)?;
-        if flags.contains(OFlags::TMPFILE) {
-            return self.open_unnamed(&caller, path, flags, mode);
-        }
-        let create = flags.contains(OFlags::CREATE);
-        let exclusive = create && flags.contains(OFlags::EXCL);
-        let follow = !flags.contains(OFlags::NOFOLLOW) && !exclusive;
-        let fresh = Fresh::file(&caller, mode).opened();
-        let need = if create {
-            fresh.need(NAME_BYTES_MAX)
+/// See [`Session::open`].
+pub(crate) fn open_file(
+    session: &Arc<Session>,
+    caller: &Caller,
+    path: &[u8],
+    flags: OFlags,
+    mode: u32,
+) -> Result<File> {
+    let caller = Caller {
+        request: 0,
+        ..*caller
+    };
+    let flags = plausible(flags)?;
+    if flags.contains(OFlags::TMPFILE) {
+        return open_unnamed(session, &caller, path, flags, mode);
+    }
+    let create = flags.contains(OFlags::CREATE);
+    let exclusive = create && flags.contains(OFlags::EXCL);
+    let follow = !flags.contains(OFlags::NOFOLLOW) && !exclusive;
+    let fresh = Fresh::file(&caller, mode).opened();
+    let need = if create {
+        fresh.need(NAME_BYTES_MAX)
+    } else {
+        Need::default()
+    };
+    let paths = &session.names.paths;
+    let (node, made) = session.calls.run(&caller, need, |op| {
+        let target = if create {
+            walk_to_create(op, paths, path, follow)?
         } else {
-            Need::default()
+            walk(op, paths, path, follow)?
         };
-        let (node, made) = self.run(&caller, need, |op| {
-            let target = if create {
-                walk_to_create(op, path, follow)?
-            } else {
-                walk(op, path, follow)?
-            };
-            if target.found.is_some() || !create {
-                return Ok((look(op, target, flags)?, false));
-            }
-            let (dir, name) = vacant(op, &target)?;
-            match make_at(op, dir, &name, &fresh) {
-                // It was not there a moment ago.
-                Err(Stop::Errno(Errno::EXIST)) if !exclusive => Err(Stop::Again),
-                made => Ok((made?.1, true)),
-            }
-        })?;
-        let file = self.file(caller, node, flags);
-        if flags.contains(OFlags::TRUNC) && !made {
-            self.truncate(&caller, file.node.ino, 0, caller.uid != 0)?;
+        if target.found.is_some() || !create {
+            return Ok((look(op, target, flags)?, false));
         }
-        Ok(file)
-    }
-
-    fn open_unnamed(
-        self: &Arc<Self>,
-        caller: &Caller,
-        path: &[u8],
-        flags: OFlags,
-        mode: u32,
-    ) -> Result<File> {
-        let place = |op: &CallContext<'_>| {
-            let dir = walk(op, path, true)?.ino()?;
-            let node = op.node(dir)?;
-            let state = op.read(&node)?;
-            if !state.inode.is_dir() {
-                return Err(Errno::NOTDIR.into());
-            }
-            op.may(&state, WRITE | EXECUTE)?;
-            Ok(dir)
-        };
-        let fresh = Fresh::file(caller, mode).opened();
-        let (_, node) = self.tmpfile_where(caller, &fresh, flags.bits(), place)?;
-        Ok(self.file(*caller, node, flags))
-    }
-
-    fn file(self: &Arc<Self>, caller: Caller, node: Arc<Node>, flags: OFlags) -> File {
-        File {
-            session: self.clone(),
-            node,
-            caller,
-            flags,
-            offset: Mutex::new(0),
-            next_read: AtomicU64::new(0),
+        let (dir, name) = vacant(op, &target)?;
+        match make_at(op, dir, &name, &fresh) {
+            // It was not there a moment ago.
+            Err(Stop::Errno(Errno::EXIST)) if !exclusive => Err(Stop::Again),
+            made => Ok((made?.1, true)),
         }
+    })?;
+    let file = File::new(session, caller, node, flags);
+    if flags.contains(OFlags::TRUNC) && !made {
+        session.truncate(&caller, file.node.ino, 0, caller.uid != 0)?;
     }
+    Ok(file)
+}
+
+fn open_unnamed(
+    session: &Arc<Session>,
+    caller: &Caller,
+    path: &[u8],
+    flags: OFlags,
+    mode: u32,
+) -> Result<File> {
+    let paths = &session.names.paths;
+    let place = |op: &CallContext<'_>| {
+        let dir = walk(op, paths, path, true)?.ino()?;
+        let node = op.node(dir)?;
+        let state = op.read(&node)?;
+        if !state.inode.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        may_access(op, &state, WRITE | EXECUTE)?;
+        Ok(dir)
+    };
+    let fresh = Fresh::file(caller, mode).opened();
+    let (_, node) = tmpfile_where(&session.calls, caller, &fresh, flags.bits(), place)?;
+    Ok(File::new(session, *caller, node, flags))
 }
 
 /// Refuses combinations of flags that make no sense, and drops what `O_PATH` ignores.
@@ -201,7 +189,7 @@ fn look(
 fn vacant(op: &CallContext<'_>, target: &Target) -> std::result::Result<(u64, Vec<u8>), Stop> {
     let name = target.name(Errno::ISDIR)?.to_vec();
     let node = op.node(target.dir)?;
-    op.may(&*op.read(&node)?, WRITE | EXECUTE)?;
+    may_access(op, &*op.read(&node)?, WRITE | EXECUTE)?;
     Ok((target.dir, name))
 }
 
@@ -216,7 +204,7 @@ fn may_open(
         return Err(Errno::ISDIR.into());
     }
     let want = if reads(flags) { READ } else { 0 } | if write { WRITE } else { 0 };
-    op.may(state, want)?;
+    may_access(op, state, want)?;
     if write {
         let append = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
         may_write(inode, append)?;
@@ -229,6 +217,17 @@ fn may_open(
 }
 
 impl File {
+    fn new(session: &Arc<Session>, caller: Caller, node: Arc<Node>, flags: OFlags) -> Self {
+        Self {
+            session: session.clone(),
+            node,
+            caller,
+            flags,
+            offset: Mutex::new(0),
+            next_read: AtomicU64::new(0),
+        }
+    }
+
     /// Inode number.
     pub fn ino(&self) -> u64 {
         self.node.ino
@@ -256,9 +255,8 @@ impl File {
         check_range(offset, into.len())?;
         let sequential = self.next_read.load(Ordering::Relaxed) == offset;
         let (ino, node) = (self.node.ino, Some(&*self.node));
-        let n = self
-            .session
-            .read_known(&self.caller, ino, node, sequential, offset, into)?;
+        let calls = &self.session.calls;
+        let n = read_known(calls, &self.caller, ino, node, sequential, offset, into)?;
         self.next_read.store(offset + n as u64, Ordering::Relaxed);
         Ok(n)
     }
@@ -285,8 +283,8 @@ impl File {
             sync: self.flags.intersects(OFlags::SYNC | OFlags::DSYNC),
         };
         let (ino, known) = (self.node.ino, Some(&*self.node));
-        self.session
-            .write_with_node(&self.caller, ino, known, at, data, flags)
+        let w = &self.session.to_write(&self.caller);
+        write_with_node(w, ino, known, at, data, flags)
     }
 
     /// Moves the offset as lseek(2), also with `SEEK_DATA` and `SEEK_HOLE`, and tells
@@ -386,10 +384,11 @@ impl Drop for File {
         let ino = self.node.ino;
         let last = self.node.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         // From here on who removes the last name of the inode frees it.
-        self.session.count_open(ino, -1);
+        let calls = &self.session.calls;
+        calls.uncount_open(ino);
         if last
-            && !self.session.options.kernel_references
-            && let Err(e) = self.session.after_last_close(&self.caller, &self.node)
+            && !calls.kernel_references()
+            && let Err(e) = after_last_close(calls, &self.caller, &self.node)
         {
             tracing::warn!("inode {ino} may have no name and no user and not be freed: {e}");
         }

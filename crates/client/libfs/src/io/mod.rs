@@ -7,6 +7,8 @@
 //! the record that names them; a power cut in between leaves blocks that nothing refers to. A read returns nothing
 //! if this client was cut off meanwhile.
 
+pub(crate) mod access_time;
+pub(crate) mod content;
 pub(crate) mod direct;
 pub(crate) mod handle;
 pub(crate) mod read;

@@ -1,20 +1,24 @@
 //! Sizes and ranges: truncate, fallocate, seek, copy.
 
 use crate::client::call::CallContext;
-use crate::client::reservation::content_blocks;
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::space::reservation::{content_blocks, shift_bytes, shorten_bytes, write_bytes};
 use crate::errno::{BY_KERNEL, Errno, Result, Stop};
 use crate::inodes::attr::{Caller, without_set_id};
 use crate::inodes::flags::{may_change, may_write};
 use crate::inodes::node::{Node, NodeState};
-use crate::io::read::wrong_type;
-use crate::io::write::{WriteFlags, missing_blocks};
+use crate::io::content::wrong_type;
+use crate::io::read::read;
+use crate::io::read::seek;
+use crate::io::write::write_rest;
+use crate::io::write::{WriteAccess, WriteFlags, missing_blocks};
+use crate::namespace::rights::takes_rights;
 use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
-use shale_format::record::{FallocateBody, SetAttrBody, attr, flag, record_bytes};
+use shale_format::record::{FallocateBody, flag, record_bytes};
 use shale_format::{FileBlock, Ino, LogPos};
 use shale_oplog::encode;
-use shale_proto::{LeaseMode, LeaseRequestMode};
 use std::sync::atomic::Ordering;
 
 /// Parts in which a range is reserved at most where space is short: each leaves a 65th of what was free.
@@ -67,423 +71,383 @@ impl RangeChange {
     }
 }
 
-impl Session {
-    /// Sets the size. What is cut off is gone; what is added reads as zeros.
-    pub fn truncate(&self, caller: &Caller, ino: u64, size: u64, kill_suidgid: bool) -> Result<()> {
-        self.truncate_beside_kernel(caller, ino, size, kill_suidgid, &|| 0)
-    }
+/// See [`crate::Session::truncate`].
+pub(crate) fn truncate(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    size: u64,
+    kill_suidgid: bool,
+) -> Result<()> {
+    truncate_beside_kernel(calls, caller, ino, size, kill_suidgid, &|| 0)
+}
 
-    /// As [`Self::truncate`]. `kept` tells what the kernel takes for the size; it may be asked under
-    /// the lease, so it must not wait. Errors: [`BY_KERNEL`] if that is too large then, for others.
-    pub fn truncate_beside_kernel(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        size: u64,
-        kill_suidgid: bool,
-        kept: &dyn Fn() -> u64,
-    ) -> Result<()> {
+/// See [`crate::Session::truncate_beside_kernel`].
+pub(crate) fn truncate_beside_kernel(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    size: u64,
+    kill_suidgid: bool,
+    kept: &dyn Fn() -> u64,
+) -> Result<()> {
+    if size > FILE_BYTES_MAX {
+        return Err(Errno::FBIG);
+    }
+    if calls.done_before(caller).is_some() {
+        return Ok(());
+    }
+    truncate_where(calls, caller, size, kill_suidgid, kept, |_| Ok(ino))
+}
+
+/// As [`truncate_beside_kernel`], of the file that `place` finds: in the run in which it
+/// does, see [`make_where`].
+pub(crate) fn truncate_where(
+    calls: &CallRunner,
+    caller: &Caller,
+    size: u64,
+    kill_suidgid: bool,
+    kept: &dyn Fn() -> u64,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+) -> Result<()> {
+    let need = Need::log(record_bytes(0, 0) as u64);
+    calls.run(caller, need, |op| {
+        let ino = place(op)?;
         if size > FILE_BYTES_MAX {
-            return Err(Errno::FBIG);
+            return Err(Errno::FBIG.into());
         }
-        if self.done_before(caller).is_some() {
-            return Ok(());
+        let node = op.node_to_change(ino)?;
+        let mut state = op.write(&node)?;
+        if !state.inode.is_file() {
+            return Err(wrong_type(&state).into());
         }
-        self.truncate_where(caller, size, kill_suidgid, kept, |_| Ok(ino))
-    }
-
-    /// As [`Self::truncate_beside_kernel`], of the file that `place` finds: in the run in which it
-    /// does, see [`Self::make_where`].
-    pub(crate) fn truncate_where(
-        &self,
-        caller: &Caller,
-        size: u64,
-        kill_suidgid: bool,
-        kept: &dyn Fn() -> u64,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-    ) -> Result<()> {
-        let need = Need::log(record_bytes(0, 0) as u64);
-        self.run(caller, need, |op| {
-            let ino = place(op)?;
-            if size > FILE_BYTES_MAX {
-                return Err(Errno::FBIG.into());
-            }
-            let node = op.node_to_change(ino)?;
-            let mut state = op.write(&node)?;
-            if !state.inode.is_file() {
-                return Err(wrong_type(&state).into());
-            }
-            may_change(&state.inode)?;
-            op.takes_rights(ino, &mut state, kill_suidgid)?;
-            let old = state.inode.size;
-            if size < old && self.is_watched(&node) && kept() > size {
-                return Err(BY_KERNEL.into());
-            }
-            op.may_end_at(&node, &state, size)?;
-            let gone = match size < old {
-                true => blocks_lost(op, &node, &state, size)?,
-                false => 0,
-            };
-            if !size.is_multiple_of(BLOCK) && size < old {
-                op.need_cut(gone)?;
-            }
-            let kill = if kill_suidgid { flag::KILL_SUID } else { 0 };
-            let mut part = encode::truncate(Ino(ino), size).flags(kill);
-            let end = op.append(&mut part)?;
-            if size < old {
-                state.overlay.truncate(size, LogPos(part.header.pos));
-                state
-                    .allocated
-                    .remove(FileBlock::at_or_after(size).0..u64::MAX);
-            }
-            state.inode.size = size;
-            state.blocks = state.blocks.saturating_sub(gone);
-            changed(&mut state, op.now_ns, kill_suidgid);
-            state.touched(end);
-            Ok(())
-        })
-    }
-
-    /// Whether others must not see the kernel take a file for longer than it is. Under an
-    /// exclusive lease.
-    fn is_watched(&self, node: &Node) -> bool {
-        self.options.yields && node.watched.load(Ordering::Acquire)
-    }
-
-    /// As `fallocate(2)`, every mode that ext4 has.
-    pub fn fallocate(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        mode: u32,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<()> {
-        let (change, keep) = RangeChange::of(mode)?;
-        if bytes == 0 {
-            return Err(Errno::INVAL);
+        may_change(&state.inode)?;
+        takes_rights(op, ino, &mut state, kill_suidgid)?;
+        let old = state.inode.size;
+        if size < old && is_watched(op, &node) && kept() > size {
+            return Err(BY_KERNEL.into());
         }
-        let end = offset
-            .checked_add(bytes)
-            .filter(|&e| e <= FILE_BYTES_MAX)
-            .ok_or(Errno::FBIG)?;
-        if self.done_before(caller).is_some() {
-            return Ok(());
-        }
-        match change {
-            RangeChange::Collapse | RangeChange::Insert => {
-                self.shift(caller, ino, change, mode, offset, bytes)
-            }
-            RangeChange::Punch => self.change_range(caller, ino, change, keep, offset..end),
-            _ => self.change_in_pieces(caller, ino, change, keep, offset..end),
-        }
-    }
-
-    /// Reserves blocks, in a volume with lower tiers a piece at a time: space is asked for in
-    /// NVM, and each piece can go down before the next. The last one changes the size.
-    fn change_in_pieces(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        change: RangeChange,
-        keep: bool,
-        range: std::ops::Range<u64>,
-    ) -> Result<()> {
-        let (mut start, end) = (range.start, range.end);
-        if !self.is_tiered() {
-            return self.change_as_space_comes(caller, ino, change, keep, range);
-        }
-        if end - start <= PIECE_BYTES {
-            return self.change_range(caller, ino, change, keep, range);
-        }
-        self.check_space(caller, ino, range)?;
-        let unnamed = Caller {
-            request: 0,
-            ..*caller
+        op.may_end_at(&node, &state, size)?;
+        let gone = match size < old {
+            true => blocks_lost(op, &node, &state, size)?,
+            false => 0,
         };
-        while end - start > PIECE_BYTES {
-            let to = (start + PIECE_BYTES) / BLOCK * BLOCK;
-            self.change_range(&unnamed, ino, change, true, start..to)?;
+        if !size.is_multiple_of(BLOCK) && size < old {
+            op.reserve_space(shorten_bytes(op.is_tiered(), gone))?;
+        }
+        let kill = if kill_suidgid { flag::KILL_SUID } else { 0 };
+        let mut part = encode::truncate(Ino(ino), size).flags(kill);
+        let end = op.append(&mut part)?;
+        if size < old {
+            state.overlay.truncate(size, LogPos(part.header.pos));
+            state
+                .allocated
+                .remove(FileBlock::at_or_after(size).0..u64::MAX);
+        }
+        state.inode.size = size;
+        state.blocks = state.blocks.saturating_sub(gone);
+        changed(&mut state, op.now_ns, kill_suidgid);
+        state.touched(end);
+        Ok(())
+    })
+}
+
+/// See [`crate::Session::fallocate`].
+pub(crate) fn fallocate(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    mode: u32,
+    offset: u64,
+    bytes: u64,
+) -> Result<()> {
+    let (change, keep) = RangeChange::of(mode)?;
+    if bytes == 0 {
+        return Err(Errno::INVAL);
+    }
+    let end = offset
+        .checked_add(bytes)
+        .filter(|&e| e <= FILE_BYTES_MAX)
+        .ok_or(Errno::FBIG)?;
+    if calls.done_before(caller).is_some() {
+        return Ok(());
+    }
+    match change {
+        RangeChange::Collapse | RangeChange::Insert => {
+            shift(calls, caller, ino, change, mode, offset, bytes)
+        }
+        RangeChange::Punch => change_range(calls, caller, ino, change, keep, offset..end),
+        _ => change_in_pieces(calls, caller, ino, change, keep, offset..end),
+    }
+}
+
+/// Reserves blocks, in a volume with lower tiers a piece at a time: space is asked for in
+/// NVM, and each piece can go down before the next. The last one changes the size.
+fn change_in_pieces(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    change: RangeChange,
+    keep: bool,
+    range: std::ops::Range<u64>,
+) -> Result<()> {
+    let (mut start, end) = (range.start, range.end);
+    if !calls.is_tiered() {
+        return change_as_space_comes(calls, caller, ino, change, keep, range);
+    }
+    if end - start <= PIECE_BYTES {
+        return change_range(calls, caller, ino, change, keep, range);
+    }
+    check_space(calls, caller, ino, range)?;
+    let unnamed = Caller {
+        request: 0,
+        ..*caller
+    };
+    while end - start > PIECE_BYTES {
+        let to = (start + PIECE_BYTES) / BLOCK * BLOCK;
+        change_range(calls, &unnamed, ino, change, true, start..to)?;
+        start = to;
+    }
+    change_range(calls, caller, ino, change, keep, start..end)
+}
+
+/// Reserves blocks in NVM alone. What a record reserves beyond its blocks, in case each becomes an
+/// extent of its own, is free again when it is digested: so a range that does not find space at once
+/// is reserved as far as it does, then the rest, until all that is free is the file's.
+fn change_as_space_comes(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    change: RangeChange,
+    keep: bool,
+    range: std::ops::Range<u64>,
+) -> Result<()> {
+    let (mut start, end) = (range.start, range.end);
+    let mut tries = 0;
+    loop {
+        match change_range(calls, caller, ino, change, keep, start..end) {
+            Err(Errno::NOSPC) if tries < SPACE_TRIES => {}
+            done => return done,
+        }
+        if tries == 0 {
+            check_space(calls, caller, ino, start..end)?;
+        }
+        tries += 1;
+        let to = start / BLOCK * BLOCK + content_blocks(calls.volume_space()?.free) * BLOCK;
+        if to <= start {
+            return Err(Errno::NOSPC);
+        }
+        // All of it, if there is space by now.
+        if to < end {
+            let unnamed = Caller {
+                request: 0,
+                ..*caller
+            };
+            change_range(calls, &unnamed, ino, change, true, start..to)?;
             start = to;
         }
-        self.change_range(caller, ino, change, keep, start..end)
     }
+}
 
-    /// Reserves blocks in NVM alone. What a record reserves beyond its blocks, in case each becomes an
-    /// extent of its own, is free again when it is digested: so a range that does not find space at once
-    /// is reserved as far as it does, then the rest, until all that is free is the file's.
-    fn change_as_space_comes(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        change: RangeChange,
-        keep: bool,
-        range: std::ops::Range<u64>,
-    ) -> Result<()> {
-        let (mut start, end) = (range.start, range.end);
-        let mut tries = 0;
-        loop {
-            match self.change_range(caller, ino, change, keep, start..end) {
-                Err(Errno::NOSPC) if tries < SPACE_TRIES => {}
-                done => return done,
-            }
-            if tries == 0 {
-                self.check_space(caller, ino, start..end)?;
-            }
-            tries += 1;
-            let to = start / BLOCK * BLOCK + content_blocks(self.space()?.free) * BLOCK;
-            if to <= start {
-                return Err(Errno::NOSPC);
-            }
-            // All of it, if there is space by now.
-            if to < end {
-                let unnamed = Caller {
-                    request: 0,
-                    ..*caller
-                };
-                self.change_range(&unnamed, ino, change, true, start..to)?;
-                start = to;
-            }
+/// ENOSPC if all tiers together lack space for the blocks that a range has not got yet.
+fn check_space(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    range: std::ops::Range<u64>,
+) -> Result<()> {
+    let mut missing = 0;
+    calls.run(caller, Need::default(), |op| {
+        let node = op.node(ino)?;
+        let state = op.read(&node)?;
+        missing = missing_blocks(op, &node, &state, range.start, range.end)?;
+        Ok(())
+    })?;
+    match missing > calls.volume_space()?.free {
+        true => Err(Errno::NOSPC),
+        false => Ok(()),
+    }
+}
+
+fn change_range(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    change: RangeChange,
+    keep: bool,
+    range: std::ops::Range<u64>,
+) -> Result<()> {
+    let need = Need::log(record_bytes(FallocateBody::BYTES, 0) as u64);
+    let bits = match change {
+        RangeChange::Punch => mode::PUNCH_HOLE | mode::KEEP_SIZE,
+        RangeChange::Zero => mode::ZERO_RANGE | if keep { mode::KEEP_SIZE } else { 0 },
+        _ => u32::from(keep) * mode::KEEP_SIZE,
+    };
+    calls.run(caller, need, |op| {
+        let node = op.node_to_change(ino)?;
+        let mut state = op.write(&node)?;
+        if !state.inode.is_file() {
+            return Err(wrong_type(&state).into());
         }
-    }
-
-    /// ENOSPC if all tiers together lack space for the blocks that a range has not got yet.
-    fn check_space(&self, caller: &Caller, ino: u64, range: std::ops::Range<u64>) -> Result<()> {
-        let mut missing = 0;
-        self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
-            let state = op.read(&node)?;
-            missing = missing_blocks(op, &node, &state, range.start, range.end)?;
-            Ok(())
-        })?;
-        match missing > self.space()?.free {
-            true => Err(Errno::NOSPC),
-            false => Ok(()),
+        match change {
+            RangeChange::Allocate => may_write(&state.inode, true)?,
+            _ => may_change(&state.inode)?,
         }
-    }
+        takes_rights(op, ino, &mut state, kills_set_id(caller))?;
+        if !keep {
+            op.may_end_at(&node, &state, range.end)?;
+        }
+        // Punching gives back whole blocks; the others need every block they touch.
+        let punch = change == RangeChange::Punch;
+        let blocks = if punch { inner(&range) } else { outer(&range) };
+        let bytes = FileBlock(blocks.start).byte()..FileBlock(blocks.end).byte();
+        let missing = missing_blocks(op, &node, &state, bytes.start, bytes.end)?;
+        let new_blocks = if punch { 0 } else { missing };
+        let freed = blocks.end - blocks.start - missing;
+        let tiered = op.is_tiered();
+        match change {
+            RangeChange::Punch => op.reserve_space(shorten_bytes(tiered, freed))?,
+            RangeChange::Zero => {
+                op.reserve_space(write_bytes(tiered, new_blocks, new_blocks + freed))?;
+            }
+            _ => op.reserve_space(write_bytes(tiered, new_blocks, new_blocks))?,
+        }
+        let bytes = range.end - range.start;
+        let kill = kills_set_id(caller);
+        let flags = if kill { flag::KILL_SUID } else { 0 };
+        let mut part = encode::fallocate(Ino(ino), range.start, bytes, bits).flags(flags);
+        let end = op.append(&mut part)?;
+        if change != RangeChange::Allocate {
+            let to = range.end.min(state.inode.size.max(range.start));
+            state.overlay.zero(range.start..to, LogPos(part.header.pos));
+        }
+        if punch {
+            state.blocks = state.blocks.saturating_sub(freed);
+            state.allocated.remove(blocks);
+        } else {
+            state.allocated.add(blocks, end);
+        }
+        if !keep && !punch {
+            state.inode.size = state.inode.size.max(range.end);
+        }
+        state.blocks += new_blocks;
+        changed(&mut state, op.now_ns, kill);
+        state.touched(end);
+        Ok(())
+    })
+}
 
-    fn change_range(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        change: RangeChange,
-        keep: bool,
-        range: std::ops::Range<u64>,
-    ) -> Result<()> {
-        let need = Need::log(record_bytes(FallocateBody::BYTES, 0) as u64);
-        let bits = match change {
-            RangeChange::Punch => mode::PUNCH_HOLE | mode::KEEP_SIZE,
-            RangeChange::Zero => mode::ZERO_RANGE | if keep { mode::KEEP_SIZE } else { 0 },
-            _ => u32::from(keep) * mode::KEEP_SIZE,
+/// Collapses or inserts a range: the one operation that no overlay can stand
+/// for, so the log is brought into the volume around it.
+fn shift(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    change: RangeChange,
+    bits: u32,
+    offset: u64,
+    bytes: u64,
+) -> Result<()> {
+    if !offset.is_multiple_of(BLOCK) || !bytes.is_multiple_of(BLOCK) {
+        return Err(Errno::INVAL);
+    }
+    let need = Need::log(record_bytes(FallocateBody::BYTES, 0) as u64);
+    calls.run(caller, need, |op| {
+        let node = op.node_to_change(ino)?;
+        let mut state = op.write(&node)?;
+        if !state.inode.is_file() {
+            return Err(wrong_type(&state).into());
+        }
+        may_change(&state.inode)?;
+        let size = state.inode.size;
+        let legal = match change {
+            RangeChange::Collapse => offset + bytes < size,
+            _ => offset < size,
         };
-        self.run(caller, need, |op| {
-            let node = op.node_to_change(ino)?;
-            let mut state = op.write(&node)?;
-            if !state.inode.is_file() {
-                return Err(wrong_type(&state).into());
-            }
-            match change {
-                RangeChange::Allocate => may_write(&state.inode, true)?,
-                _ => may_change(&state.inode)?,
-            }
-            op.takes_rights(ino, &mut state, kills_set_id(caller))?;
-            if !keep {
-                op.may_end_at(&node, &state, range.end)?;
-            }
-            // Punching gives back whole blocks; the others need every block they touch.
-            let punch = change == RangeChange::Punch;
-            let blocks = if punch { inner(&range) } else { outer(&range) };
-            let bytes = FileBlock(blocks.start).byte()..FileBlock(blocks.end).byte();
-            let missing = missing_blocks(op, &node, &state, bytes.start, bytes.end)?;
-            let new_blocks = if punch { 0 } else { missing };
-            let freed = blocks.end - blocks.start - missing;
-            match change {
-                RangeChange::Punch => op.need_cut(freed)?,
-                RangeChange::Zero => op.need_content(new_blocks, new_blocks + freed)?,
-                _ => op.need_content(new_blocks, new_blocks)?,
-            }
-            let bytes = range.end - range.start;
-            let kill = kills_set_id(caller);
-            let flags = if kill { flag::KILL_SUID } else { 0 };
-            let mut part = encode::fallocate(Ino(ino), range.start, bytes, bits).flags(flags);
-            let end = op.append(&mut part)?;
-            if change != RangeChange::Allocate {
-                let to = range.end.min(state.inode.size.max(range.start));
-                state.overlay.zero(range.start..to, LogPos(part.header.pos));
-            }
-            if punch {
-                state.blocks = state.blocks.saturating_sub(freed);
-                state.allocated.remove(blocks);
-            } else {
-                state.allocated.add(blocks, end);
-            }
-            if !keep && !punch {
-                state.inode.size = state.inode.size.max(range.end);
-            }
-            state.blocks += new_blocks;
-            changed(&mut state, op.now_ns, kill);
-            state.touched(end);
-            Ok(())
-        })
-    }
-
-    /// Collapses or inserts a range: the one operation that no overlay can stand
-    /// for, so the log is brought into the volume around it.
-    fn shift(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        change: RangeChange,
-        bits: u32,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<()> {
-        if !offset.is_multiple_of(BLOCK) || !bytes.is_multiple_of(BLOCK) {
-            return Err(Errno::INVAL);
+        if !legal {
+            return Err(Errno::INVAL.into());
         }
-        let need = Need::log(record_bytes(FallocateBody::BYTES, 0) as u64);
-        self.run(caller, need, |op| {
-            let node = op.node_to_change(ino)?;
-            let mut state = op.write(&node)?;
-            if !state.inode.is_file() {
-                return Err(wrong_type(&state).into());
-            }
-            may_change(&state.inode)?;
-            let size = state.inode.size;
-            let legal = match change {
-                RangeChange::Collapse => offset + bytes < size,
-                _ => offset < size,
-            };
-            if !legal {
-                return Err(Errno::INVAL.into());
-            }
-            op.takes_rights(ino, &mut state, kills_set_id(caller))?;
-            if change == RangeChange::Collapse && self.is_watched(&node) {
-                return Err(BY_KERNEL.into());
-            }
-            let new_size = match change {
-                RangeChange::Collapse => size - bytes,
-                _ => size
-                    .checked_add(bytes)
-                    .filter(|&s| s <= FILE_BYTES_MAX)
-                    .ok_or(Errno::FBIG)?,
-            };
-            op.may_end_at(&node, &state, new_size)?;
-            op.need_shift()?;
-            let kill = kills_set_id(caller);
-            let flags = if kill { flag::KILL_SUID } else { 0 };
-            let end =
-                op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits).flags(flags))?;
-            state.inode.size = new_size;
-            state.shifting = true;
-            changed(&mut state, op.now_ns, kill);
-            state.touched(end);
-            Ok(())
-        })?;
-        let digested = self.digest();
-        self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
-            op.end_shift(&node)
-        })?;
-        digested
-    }
-
-    /// As `lseek` with [`SEEK_DATA`] or [`SEEK_HOLE`].
-    pub fn lseek(&self, caller: &Caller, ino: u64, offset: u64, whence: u32) -> Result<u64> {
-        match whence {
-            SEEK_DATA => self.seek(caller, ino, offset, true),
-            SEEK_HOLE => self.seek(caller, ino, offset, false),
-            _ => Err(Errno::INVAL),
+        takes_rights(op, ino, &mut state, kills_set_id(caller))?;
+        if change == RangeChange::Collapse && is_watched(op, &node) {
+            return Err(BY_KERNEL.into());
         }
-    }
-
-    /// As `copy_file_range(2)`; returns the bytes copied, 0 at the end of the source. A copy
-    /// that a crash cut off is gone on with where it ended.
-    pub fn copy_file_range(
-        &self,
-        caller: &Caller,
-        from: (u64, u64),
-        to: (u64, u64),
-        bytes: u64,
-    ) -> Result<u64> {
-        let mut buffer = vec![0; COPY_BYTES.min(bytes as usize)];
-        let before = self.written_before(caller);
-        let mut done = before.map_or(0, |(_, written)| written.min(bytes));
-        let flags = WriteFlags {
-            kill_suidgid: kills_set_id(caller),
-            append: false,
-            sync: false,
+        let new_size = match change {
+            RangeChange::Collapse => size - bytes,
+            _ => size
+                .checked_add(bytes)
+                .filter(|&s| s <= FILE_BYTES_MAX)
+                .ok_or(Errno::FBIG)?,
         };
-        while done < bytes {
-            let want = (buffer.len() as u64).min(bytes - done) as usize;
-            let got = self.read(caller, from.0, from.1 + done, &mut buffer[..want])?;
-            if got == 0 {
-                break;
-            }
-            let begun = (&mut { to.1 + done }, 0);
-            match self.write_rest(caller, to.0, None, begun, &buffer[..got], flags) {
-                Ok(n) => done += n as u64,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
+        op.may_end_at(&node, &state, new_size)?;
+        op.reserve_space(shift_bytes(op.is_tiered()))?;
+        let kill = kills_set_id(caller);
+        let flags = if kill { flag::KILL_SUID } else { 0 };
+        let end = op.append(&mut encode::fallocate(Ino(ino), offset, bytes, bits).flags(flags))?;
+        state.inode.size = new_size;
+        state.shifting = true;
+        changed(&mut state, op.now_ns, kill);
+        state.touched(end);
+        Ok(())
+    })?;
+    let digested = calls.digest();
+    calls.run(caller, Need::default(), |op| {
+        let node = op.node(ino)?;
+        op.end_shift(&node)
+    })?;
+    digested
+}
 
-    /// Notes that a file was read now. While others read it too nothing is noted: it would
-    /// take the file from all of them.
-    pub(crate) fn note_access(&self, caller: &Caller, ino: u64) -> Result<()> {
-        let caller = Caller {
-            request: 0,
-            ..*caller
-        };
-        if !self.notes_access() || !self.may_note_access(ino)? {
-            return Ok(());
-        }
-        let need = Need::log(record_bytes(SetAttrBody::BYTES, 0) as u64);
-        self.run(&caller, need, |op| {
-            // Not worth insisting on: it may have been lost a moment ago.
-            let node = match op.node_to_change(ino) {
-                Err(Stop::Lease(..)) => return Ok(()),
-                node => node?,
-            };
-            let mut state = op.write(&node)?;
-            let old = state.inode;
-            state.inode.set_time_ns(time::ACCESS, op.now_ns);
-            let body = SetAttrBody {
-                valid: attr::ATIME | attr::CTIME,
-                mode: 0,
-                uid: 0,
-                gid: 0,
-                time_s: [state.inode.time_s[0], 0, old.time_s[time::CHANGE]],
-                time_ns: [state.inode.time_ns[0], 0, old.time_ns[time::CHANGE]],
-                flags: 0,
-            };
-            let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
-            state.touched(end);
-            Ok(())
-        })
+/// See [`crate::Session::lseek`].
+pub(crate) fn lseek(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    offset: u64,
+    whence: u32,
+) -> Result<u64> {
+    match whence {
+        SEEK_DATA => seek(calls, caller, ino, offset, true),
+        SEEK_HOLE => seek(calls, caller, ino, offset, false),
+        _ => Err(Errno::INVAL),
     }
+}
 
-    /// Gets the lease to note an access, if nobody loses one for that. What others refuse is
-    /// not asked for again before leases have moved.
-    fn may_note_access(&self, ino: u64) -> Result<bool> {
-        let Some(node) = self.nodes.get(ino) else {
-            return Ok(false);
-        };
-        if self.holds(&node, LeaseMode::Exclusive) {
-            return Ok(true);
+/// See [`crate::Session::copy_file_range`].
+pub(crate) fn copy_file_range(
+    w: &WriteAccess<'_>,
+    from: (u64, u64),
+    to: (u64, u64),
+    bytes: u64,
+) -> Result<u64> {
+    let (calls, caller) = (w.calls, w.caller);
+    let mut buffer = vec![0; COPY_BYTES.min(bytes as usize)];
+    let before = calls.written_before(caller);
+    let mut done = before.map_or(0, |(_, written)| written.min(bytes));
+    let flags = WriteFlags {
+        kill_suidgid: kills_set_id(caller),
+        append: false,
+        sync: false,
+    };
+    while done < bytes {
+        let want = (buffer.len() as u64).min(bytes - done) as usize;
+        let got = read(calls, caller, from.0, from.1 + done, &mut buffer[..want])?;
+        if got == 0 {
+            break;
         }
-        let now = u64::from(self.lease_word(ino)) | 1 << 32;
-        if node.access_refused.load(Ordering::Relaxed) == now {
-            return Ok(false);
+        let begun = (&mut { to.1 + done }, 0);
+        match write_rest(w, to.0, None, begun, &buffer[..got], flags) {
+            Ok(n) => done += n as u64,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
         }
-        let may = self.acquire(ino, LeaseMode::Exclusive, LeaseRequestMode::Try)?;
-        if !may {
-            node.access_refused.store(now, Ordering::Relaxed);
-        }
-        Ok(may)
     }
+    Ok(done)
+}
+
+/// Whether others must not see the kernel take a file for longer than it is. Under an
+/// exclusive lease.
+fn is_watched(op: &CallContext<'_>, node: &Node) -> bool {
+    op.yields() && node.watched.load(Ordering::Acquire)
 }
 
 /// Blocks that cutting a file to `size` bytes gives back.

@@ -14,18 +14,20 @@
 //!
 //! Nothing is different for writes of one piece.
 
-use crate::client::call::CallContext;
-use crate::client::grants::{BlockRun, Runs};
-use crate::client::session::{Need, Session};
-use crate::errno::{Errno, Result, Stop};
-use crate::inodes::attr::Caller;
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::space::granted_space::GrantedSpace;
+use crate::client::space::grants::{BlockRun, Runs};
+use crate::client::space::reservation::write_bytes;
+use crate::errno::{Errno, Result};
 use crate::inodes::flags::may_write;
 use crate::inodes::node::Node;
-use crate::io::read::wrong_type;
+use crate::io::content::wrong_type;
 use crate::io::write::{
-    RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteFlags, after_write, end_of, log_pieces,
+    RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteAccess, WriteFlags, after_write, end_of, log_pieces,
     missing_blocks,
 };
+use crate::namespace::rights::takes_rights;
 use shale_format::FileBlock;
 use shale_format::limits::{BLOCK_BYTES, RECORD_ALIGN};
 use shale_format::record::{StealBody, flag, record_bytes};
@@ -52,142 +54,153 @@ const GRANT_TRIES: u32 = 4;
 /// Most pieces of a call that is one transaction: all of them fit one chain.
 const _: () = assert!(WHOLE_BYTES_MAX / WRITE_PIECE_BYTES + EDGES < CHAIN_RECORDS_MAX);
 
-impl Session {
-    /// Writes all of `data`, which is longer than a piece, as one transaction, and returns where that ended.
-    /// `None`, and nothing has changed: it has to be cut into pieces (see above).
-    pub(crate) fn write_whole(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        mut known: Option<&Node>,
-        offset: u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<Option<u64>> {
-        if data.len() > WHOLE_BYTES_MAX || mutants::is_on("call-cut") {
-            return Ok(None);
+/// Writes all of `data`, which is longer than a piece, as one transaction, and returns where that ended.
+/// `None`, and nothing has changed: it has to be cut into pieces (see above).
+pub(crate) fn write_whole(
+    w: &WriteAccess<'_>,
+    ino: u64,
+    mut known: Option<&Node>,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<Option<u64>> {
+    let WriteAccess {
+        calls,
+        space,
+        caller,
+    } = *w;
+    if data.len() > WHOLE_BYTES_MAX || mutants::is_on("call-cut") {
+        return Ok(None);
+    }
+    let guess = match flags.append {
+        true => end_now(calls, ino, known),
+        false => offset,
+    };
+    let Some((mut place, log)) = places_for(calls, space, guess, data)? else {
+        return Ok(None);
+    };
+    let need = Need {
+        log,
+        sync: flags.sync,
+    };
+    let result = calls.run(caller, need, |op| {
+        let found;
+        // Only the first run trusts it: what stops the call may have replaced it.
+        let node = match known.take() {
+            Some(node) if op.may_change(node) => node,
+            _ => {
+                found = op.node_to_change(ino)?;
+                &*found
+            }
+        };
+        let mut state = op.lock(node)?;
+        if !state.inode.is_file() {
+            return Err(wrong_type(&state).into());
         }
-        let guess = match flags.append {
-            true => self.end_now(ino, known),
+        may_write(&state.inode, flags.append)?;
+        let offset = match flags.append {
+            true => state.inode.size,
             false => offset,
         };
-        let Some((mut place, log)) = self.places_for(guess, data)? else {
-            return Ok(None);
-        };
-        let need = Need {
-            log,
-            sync: flags.sync,
-        };
-        let result = self.run(caller, need, |op| {
-            let found;
-            // Only the first run trusts it: what stops the call may have replaced it.
-            let node = match known.take() {
-                Some(node) if op.may_change(node) => node,
-                _ => {
-                    found = op.node_to_change(ino)?;
-                    &*found
-                }
-            };
-            let mut state = op.lock(node)?;
-            if !state.inode.is_file() {
-                return Err(wrong_type(&state).into());
-            }
-            may_write(&state.inode, flags.append)?;
-            let offset = match flags.append {
-                true => state.inode.size,
-                false => offset,
-            };
-            let end = end_of(offset, data.len())?;
-            op.takes_rights(ino, &mut state, flags.kill_suidgid)?;
-            op.may_end_at(node, &state, end)?;
-            let new_blocks = missing_blocks(op, node, &state, offset, end)?;
-            let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
-            // A digest copies what went through the log, and has all of it twice for a moment.
-            let copied = place.stolen.runs.is_empty();
-            op.need_content(if copied { blocks } else { new_blocks }, blocks)?;
-            place.fit(op, offset, data)?;
-            let kill = flags.kill_suidgid;
-            let kill_flag = if kill { flag::KILL_SUID } else { 0 };
-            let stolen = &place.stolen;
-            let logged = log_pieces(op, &mut state.overlay, ino, offset, data, stolen, kill_flag)?;
-            after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
-            place.stolen.runs.clear();
-            Ok(end)
-        });
-        // Those that no record names.
-        self.blocks.put(&mut place.stolen.runs);
-        self.blocks.put(&mut place.surplus);
-        match result {
-            Ok(end) => Ok(Some(end)),
-            Err(Errno::NOSPC | Errno::FBIG) => Ok(None),
-            Err(e) => Err(e),
-        }
+        let end = end_of(offset, data.len())?;
+        takes_rights(op, ino, &mut state, flags.kill_suidgid)?;
+        op.may_end_at(node, &state, end)?;
+        let new_blocks = missing_blocks(op, node, &state, offset, end)?;
+        let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
+        // A digest copies what went through the log, and has all of it twice for a moment.
+        let copied = place.stolen.runs.is_empty();
+        let new = if copied { blocks } else { new_blocks };
+        op.reserve_space(write_bytes(op.is_tiered(), new, blocks))?;
+        place.fit(space, offset, data)?;
+        let kill = flags.kill_suidgid;
+        let kill_flag = if kill { flag::KILL_SUID } else { 0 };
+        let stolen = &place.stolen;
+        let logged = log_pieces(op, &mut state.overlay, ino, offset, data, stolen, kill_flag)?;
+        after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
+        place.stolen.runs.clear();
+        Ok(end)
+    });
+    // Those that no record names.
+    space.put_blocks(&mut place.stolen.runs);
+    space.put_blocks(&mut place.surplus);
+    match result {
+        Ok(end) => Ok(Some(end)),
+        Err(Errno::NOSPC | Errno::FBIG) => Ok(None),
+        Err(e) => Err(e),
     }
+}
 
-    /// Where the file ends, as far as this client knows without asking.
-    fn end_now(&self, ino: u64, known: Option<&Node>) -> u64 {
-        let size_of = |node: &Node| node.state.read().inode.size;
-        match known {
-            Some(node) => size_of(node),
-            None => self.nodes.get(ino).map_or(0, |node| size_of(&node)),
-        }
+/// Where the file ends, as far as this client knows without asking.
+fn end_now(calls: &CallRunner, ino: u64, known: Option<&Node>) -> u64 {
+    let size_of = |node: &Node| node.state.read().inode.size;
+    match known {
+        Some(node) => size_of(node),
+        None => calls.in_memory(ino).map_or(0, |node| size_of(&node)),
     }
+}
 
-    /// Where the bytes of a call go that begins at byte `offset`, and the bytes of log that it may need.
-    /// `None`: they go nowhere as a whole.
-    fn places_for(&self, offset: u64, data: &[u8]) -> Result<Option<(Places, u64)>> {
-        let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
-        let blocks = (data.len() - head) / BLOCK_BYTES;
-        let pieces = data.len() / WRITE_PIECE_BYTES + EDGES;
-        let logged = data.len() + pieces * RECORD_OVERHEAD_MAX;
-        let may_log = logged as u64 <= self.log.permit_bytes_max();
-        let mut runs = Runs::new();
-        let taken = self.take_blocks(blocks as u64, &mut runs)?
-            || !may_log && self.take_blocks_later(blocks as u64, &mut runs)?;
-        if taken {
-            let edges = EDGE_BYTES_MAX + EDGES * RECORD_OVERHEAD_MAX;
-            let log = (edges + runs.len() * record_bytes(StealBody::BYTES, 0)) as u64;
-            let few = runs.len() <= RUNS_MAX * data.len().div_ceil(WRITE_PIECE_BYTES);
-            let fit =
-                runs.len() + 2 * EDGES <= CHAIN_RECORDS_MAX && log <= self.log.permit_bytes_max();
-            if fit && (few || !may_log) {
-                // Another daemon may have given them to somebody else.
-                self.still_served()
-                    .map_err(crate::client::session::final_errno)?;
-                self.fill_blocks(&data[head..], &runs)?;
-                return Ok(Some((Places::stolen(head, runs), log)));
-            }
-            self.blocks.put(&mut runs);
+/// Where the bytes of a call go that begins at byte `offset`, and the bytes of log that it may need.
+/// `None`: they go nowhere as a whole.
+fn places_for(
+    calls: &CallRunner,
+    space: &GrantedSpace,
+    offset: u64,
+    data: &[u8],
+) -> Result<Option<(Places, u64)>> {
+    let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
+    let blocks = (data.len() - head) / BLOCK_BYTES;
+    let pieces = data.len() / WRITE_PIECE_BYTES + EDGES;
+    let logged = data.len() + pieces * RECORD_OVERHEAD_MAX;
+    let may_log = logged as u64 <= calls.log_bytes_max();
+    let mut runs = Runs::new();
+    let taken = space.take_blocks(blocks as u64, &mut runs)?
+        || !may_log && take_blocks_later(calls, space, blocks as u64, &mut runs)?;
+    if taken {
+        let edges = EDGE_BYTES_MAX + EDGES * RECORD_OVERHEAD_MAX;
+        let log = (edges + runs.len() * record_bytes(StealBody::BYTES, 0)) as u64;
+        let few = runs.len() <= RUNS_MAX * data.len().div_ceil(WRITE_PIECE_BYTES);
+        let fit = runs.len() + 2 * EDGES <= CHAIN_RECORDS_MAX && log <= calls.log_bytes_max();
+        if fit && (few || !may_log) {
+            // Another daemon may have given them to somebody else.
+            space.are_blocks_ours()?;
+            space.write_blocks(&data[head..], &runs)?;
+            return Ok(Some((Places::stolen(head, runs), log)));
         }
-        Ok(may_log.then(|| (Places::logged(data.len()), logged as u64)))
+        space.put_blocks(&mut runs);
     }
+    Ok(may_log.then(|| (Places::logged(data.len()), logged as u64)))
+}
 
-    /// Takes blocks for a call that can go nowhere else as a whole, once what earlier calls have replaced is
-    /// free: a program that overwrites a file faster than its log is digested finds little space otherwise, however
-    /// large the volume. `false`: the volume lacks space.
-    #[cold]
-    fn take_blocks_later(&self, blocks: u64, into: &mut Runs) -> Result<bool> {
-        if !self.may_steal() || mutants::is_on("call-unwaited") {
-            return Ok(false);
-        }
-        let needed = blocks * GRANT_PART;
-        // This has the log digested. Blocks that a reader may still look at count as free here.
-        if self.space()?.free < needed {
-            return Ok(false);
-        }
-        for _ in 0..GRANT_TRIES {
-            // The answer comes when they are free.
-            match self.acquire_space(needed * BLOCK) {
-                Ok(()) => self.return_space()?,
-                Err(Errno::NOSPC) => return Ok(false),
-                Err(e) => return Err(e),
-            }
-            if self.take_blocks(blocks, into)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+/// Takes blocks for a call that can go nowhere else as a whole, once what earlier calls have replaced is
+/// free: a program that overwrites a file faster than its log is digested finds little space otherwise, however
+/// large the volume. `false`: the volume lacks space.
+#[cold]
+fn take_blocks_later(
+    calls: &CallRunner,
+    space: &GrantedSpace,
+    blocks: u64,
+    into: &mut Runs,
+) -> Result<bool> {
+    if !space.may_steal() || mutants::is_on("call-unwaited") {
+        return Ok(false);
     }
+    let needed = blocks * GRANT_PART;
+    // This has the log digested. Blocks that a reader may still look at count as free here.
+    if calls.volume_space()?.free < needed {
+        return Ok(false);
+    }
+    for _ in 0..GRANT_TRIES {
+        // The answer comes when they are free.
+        match space.acquire(needed * BLOCK) {
+            Ok(()) => space.give_space_back()?,
+            Err(Errno::NOSPC) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+        if space.take_blocks(blocks, into)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Where the bytes of a call go.
@@ -215,12 +228,7 @@ impl Places {
     /// Writes the blocks again, inside of the inode's lock, if the call begins elsewhere in a block than was
     /// thought when they were written: what is appended to had become longer. Repeating the call could
     /// go on for ever while others append.
-    fn fit(
-        &mut self,
-        op: &CallContext<'_>,
-        offset: u64,
-        data: &[u8],
-    ) -> std::result::Result<(), Stop> {
+    fn fit(&mut self, space: &GrantedSpace, offset: u64, data: &[u8]) -> Result<()> {
         let stolen = &mut self.stolen;
         if stolen.runs.is_empty() || (offset + stolen.from as u64).is_multiple_of(BLOCK) {
             return Ok(());
@@ -239,11 +247,11 @@ impl Places {
                 stolen.runs.pop();
             }
         }
-        let filled = op.session.fill_blocks(&data[stolen.from..], &stolen.runs);
+        let filled = space.write_blocks(&data[stolen.from..], &stolen.runs);
         if filled.is_err() {
             // Nobody uses them again.
             stolen.runs.clear();
         }
-        Ok(filled?)
+        filled
     }
 }

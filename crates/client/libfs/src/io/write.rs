@@ -6,23 +6,37 @@
 //! ([`crate::io::whole`]); a call that cannot be one is cut into pieces, and each piece is.
 
 use crate::client::call::CallContext;
-use crate::client::grants::{BlockRun, Runs};
-use crate::client::reservation::content_blocks;
-use crate::client::session::{Need, Session, final_errno};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::space::granted_space::GrantedSpace;
+use crate::client::space::grants::{BlockRun, Runs};
+use crate::client::space::reservation::{content_blocks, write_bytes};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Caller, without_set_id};
 use crate::inodes::flags::may_write;
 use crate::inodes::node::{Node, NodeState};
-use crate::io::read::{Piece, pieces, wrong_type};
+use crate::io::content::{Piece, pieces, wrong_type};
+use crate::io::whole::write_whole;
+use crate::namespace::rights::takes_rights;
 use shale_format::inode::time;
 use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
 use shale_oplog::{Overlay, Part, Source, encode};
-use shale_sys::mutants;
 use shale_volume::Mapping;
 use smallvec::SmallVec;
 use std::ops::Range;
+
+/// What a write works with: it runs calls, takes granted blocks, and is somebody's.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteAccess<'s> {
+    /// The frame.
+    pub calls: &'s CallRunner,
+    /// Where granted blocks come from.
+    pub space: &'s GrantedSpace,
+    /// Who writes.
+    pub caller: &'s Caller,
+}
 
 /// How a write is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,250 +65,234 @@ pub(crate) struct Stolen {
     pub fenced: bool,
 }
 
-impl Session {
-    /// Writes at `offset`; durable on return with the strict policy. Returns the
-    /// bytes written: all of them, or those before a piece that failed.
-    pub fn write(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        offset: u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<usize> {
-        Ok(self.write_at(caller, ino, offset, data, flags)?.0)
-    }
+/// See [`crate::Session::write`].
+pub(crate) fn write(
+    w: &WriteAccess<'_>,
+    ino: u64,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    Ok(write_at(w, ino, offset, data, flags)?.0)
+}
 
-    /// As [`Self::write`]; also tells where the write ended, which an appending
-    /// caller needs to know.
-    pub fn write_at(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        offset: u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<(usize, u64)> {
-        let mut at = offset;
-        let n = self.write_with_node(caller, ino, None, &mut at, data, flags)?;
-        Ok((n, at))
-    }
+/// See [`crate::Session::write_at`].
+pub(crate) fn write_at(
+    w: &WriteAccess<'_>,
+    ino: u64,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<(usize, u64)> {
+    let mut at = offset;
+    let n = write_with_node(w, ino, None, &mut at, data, flags)?;
+    Ok((n, at))
+}
 
-    /// As [`Self::write_at`]; `known` is the inode's node, if the caller has it. `at` is where
-    /// to begin, then where the write ended. (Not a part of the result: a pair that is stored
-    /// word by word and loaded as a whole is loaded when all that was stored before is in memory.)
-    pub(crate) fn write_with_node(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        known: Option<&Node>,
-        at: &mut u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<usize> {
-        let mut done = 0;
-        if let Some((from, bytes)) = self.written_before(caller) {
-            (*at, done) = (from + bytes, (bytes as usize).min(data.len()));
+/// As [`write_at`]; `known` is the inode's node, if the caller has it. `at` is where
+/// to begin, then where the write ended. (Not a part of the result: a pair that is stored
+/// word by word and loaded as a whole is loaded when all that was stored before is in memory.)
+pub(crate) fn write_with_node(
+    w: &WriteAccess<'_>,
+    ino: u64,
+    known: Option<&Node>,
+    at: &mut u64,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    let mut done = 0;
+    if let Some((from, bytes)) = w.calls.written_before(w.caller) {
+        (*at, done) = (from + bytes, (bytes as usize).min(data.len()));
+    }
+    if done > 0 && done == data.len() {
+        return Ok(done);
+    }
+    write_rest(w, ino, known, (at, done), data, flags)
+}
+
+/// Writes what is left of `data` when `done` bytes of it are written, to `at`; whether the
+/// request was in progress before a crash is not asked. As [`write_with_node`] else.
+pub(crate) fn write_rest(
+    w: &WriteAccess<'_>,
+    ino: u64,
+    known: Option<&Node>,
+    (at, mut done): (&mut u64, usize),
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    if data.len() - done > first_piece(*at) {
+        match write_whole(w, ino, known, *at, &data[done..], flags) {
+            Ok(Some(end)) => {
+                *at = end;
+                return Ok(data.len());
+            }
+            Ok(None) => {}
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => return Ok(done),
         }
-        if done > 0 && done == data.len() {
+    }
+    loop {
+        let mut piece = &data[done..data.len().min(done + first_piece(*at))];
+        let whole = data.len() - done;
+        let place = (*at, whole, true);
+        let mut written = write_piece(w, ino, known, place, piece, flags);
+        if written == Err(Errno::NOSPC)
+            && let Some(fits) = part_that_fits(w.calls, *at, piece)?
+        {
+            piece = fits;
+            // Blocks to steal would have to be free besides the space.
+            let place = (*at, whole, false);
+            written = write_piece(w, ino, known, place, piece, flags);
+        }
+        match written {
+            Ok(end) => *at = end,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => return Ok(done),
+        }
+        done += piece.len();
+        if done == data.len() {
             return Ok(done);
         }
-        self.write_rest(caller, ino, known, (at, done), data, flags)
     }
+}
 
-    /// Writes what is left of `data` when `done` bytes of it are written, to `at`; whether the
-    /// request was in progress before a crash is not asked. As [`Self::write_with_node`] else.
-    pub(crate) fn write_rest(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        known: Option<&Node>,
-        (at, mut done): (&mut u64, usize),
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<usize> {
-        if data.len() - done > first_piece(*at) {
-            match self.write_whole(caller, ino, known, *at, &data[done..], flags) {
-                Ok(Some(end)) => {
-                    *at = end;
-                    return Ok(data.len());
+/// Of a piece that found no space, to be written from byte `at` on, what does by now; `None`: less than a
+/// block.
+#[cold]
+fn part_that_fits<'d>(calls: &CallRunner, at: u64, piece: &'d [u8]) -> Result<Option<&'d [u8]>> {
+    if calls.is_tiered() {
+        return Ok(None);
+    }
+    let blocks = content_blocks(calls.volume_space()?.free);
+    let bytes = (blocks * BLOCK).saturating_sub(at % BLOCK);
+    Ok((bytes > 0).then(|| &piece[..piece.len().min(bytes as usize)]))
+}
+
+/// Writes one piece of the `whole` bytes that a call has yet to write, into granted blocks if it `steals`;
+/// returns the offset behind it.
+fn write_piece(
+    w: &WriteAccess<'_>,
+    ino: u64,
+    mut known: Option<&Node>,
+    (offset, whole, steals): (u64, usize, bool),
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<u64> {
+    let WriteAccess {
+        calls,
+        space,
+        caller,
+    } = *w;
+    let mut stolen = match (data.len() < BLOCK_BYTES || !steals, flags.append) {
+        (true, _) => None,
+        (false, true) => steal_at_end(calls, space, ino, known, data)?,
+        (false, false) => steal(space, offset, data)?,
+    };
+    let need = Need {
+        log: log_bytes(data.len(), stolen.as_ref()),
+        sync: flags.sync,
+    };
+    let result = calls.run(caller, need, |op| {
+        let found;
+        // Only the first run trusts it: what stops the call may have replaced it.
+        let node = match known.take() {
+            Some(node) if op.may_change(node) => node,
+            _ => {
+                found = op.node_to_change(ino)?;
+                &*found
+            }
+        };
+        let mut state = op.lock(node)?;
+        if !state.inode.is_file() {
+            return Err(wrong_type(&state).into());
+        }
+        may_write(&state.inode, flags.append)?;
+        let offset = if flags.append {
+            state.inode.size
+        } else {
+            offset
+        };
+        let end = end_of(offset, data.len())?;
+        if data.is_empty() {
+            return Ok((end, true));
+        }
+        takes_rights(op, ino, &mut state, flags.kill_suidgid)?;
+        // Asked for all of it, so that it is not done by halves.
+        op.may_end_at(node, &state, offset.saturating_add(whole as u64))?;
+        let fits = stolen
+            .as_ref()
+            .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
+        let new_blocks = missing_blocks(op, node, &state, offset, end)?;
+        let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
+        op.reserve_space(write_bytes(op.is_tiered(), new_blocks, blocks))?;
+        let kill = flags.kill_suidgid;
+        let kill_flag = if kill { flag::KILL_SUID } else { 0 };
+        let logged = match stolen.as_ref().filter(|_| fits) {
+            None => log_write(op, &mut state.overlay, ino, offset, data, kill_flag)?,
+            Some(s) => match s.runs[..] {
+                [run] if s.from == 0 && data.len() == run.bytes() && !s.fenced => {
+                    log_block(op, &mut state.overlay, ino, offset, data, run, kill_flag)?
                 }
-                Ok(None) => {}
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-            }
-        }
-        loop {
-            let mut piece = &data[done..data.len().min(done + first_piece(*at))];
-            let whole = data.len() - done;
-            let place = (*at, whole, true);
-            let mut written = self.write_piece(caller, ino, known, place, piece, flags);
-            if written == Err(Errno::NOSPC)
-                && let Some(fits) = self.part_that_fits(*at, piece)?
-            {
-                piece = fits;
-                // Blocks to steal would have to be free besides the space.
-                let place = (*at, whole, false);
-                written = self.write_piece(caller, ino, known, place, piece, flags);
-            }
-            match written {
-                Ok(end) => *at = end,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-            }
-            done += piece.len();
-            if done == data.len() {
-                return Ok(done);
-            }
-        }
-    }
-
-    /// Of a piece that found no space, to be written from byte `at` on, what does by now; `None`: less than a
-    /// block.
-    #[cold]
-    fn part_that_fits<'d>(&self, at: u64, piece: &'d [u8]) -> Result<Option<&'d [u8]>> {
-        if self.is_tiered() {
-            return Ok(None);
-        }
-        let blocks = content_blocks(self.space()?.free);
-        let bytes = (blocks * BLOCK).saturating_sub(at % BLOCK);
-        Ok((bytes > 0).then(|| &piece[..piece.len().min(bytes as usize)]))
-    }
-
-    /// Writes one piece of the `whole` bytes that a call has yet to write, into granted blocks if it `steals`;
-    /// returns the offset behind it.
-    fn write_piece(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        mut known: Option<&Node>,
-        (offset, whole, steals): (u64, usize, bool),
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<u64> {
-        let mut stolen = match (data.len() < BLOCK_BYTES || !steals, flags.append) {
-            (true, _) => None,
-            (false, true) => self.steal_at_end(ino, known, data)?,
-            (false, false) => self.steal(offset, data)?,
+                _ => log_pieces(op, &mut state.overlay, ino, offset, data, s, kill_flag)?,
+            },
         };
-        let need = Need {
-            log: log_bytes(data.len(), stolen.as_ref()),
-            sync: flags.sync,
-        };
-        let result = self.run(caller, need, |op| {
-            let found;
-            // Only the first run trusts it: what stops the call may have replaced it.
-            let node = match known.take() {
-                Some(node) if op.may_change(node) => node,
-                _ => {
-                    found = op.node_to_change(ino)?;
-                    &*found
-                }
-            };
-            let mut state = op.lock(node)?;
-            if !state.inode.is_file() {
-                return Err(wrong_type(&state).into());
-            }
-            may_write(&state.inode, flags.append)?;
-            let offset = if flags.append {
-                state.inode.size
-            } else {
-                offset
-            };
-            let end = end_of(offset, data.len())?;
-            if data.is_empty() {
-                return Ok((end, true));
-            }
-            op.takes_rights(ino, &mut state, flags.kill_suidgid)?;
-            // Asked for all of it, so that it is not done by halves.
-            op.may_end_at(node, &state, offset.saturating_add(whole as u64))?;
-            let fits = stolen
-                .as_ref()
-                .is_none_or(|s| (offset + s.from as u64).is_multiple_of(BLOCK));
-            let new_blocks = missing_blocks(op, node, &state, offset, end)?;
-            let blocks = FileBlock::at_or_after(end).0 - FileBlock::containing(offset).0;
-            op.need_content(new_blocks, blocks)?;
-            let kill = flags.kill_suidgid;
-            let kill_flag = if kill { flag::KILL_SUID } else { 0 };
-            let logged = match stolen.as_ref().filter(|_| fits) {
-                None => log_write(op, &mut state.overlay, ino, offset, data, kill_flag)?,
-                Some(s) => match s.runs[..] {
-                    [run] if s.from == 0 && data.len() == run.bytes() && !s.fenced => {
-                        log_block(op, &mut state.overlay, ino, offset, data, run, kill_flag)?
-                    }
-                    _ => log_pieces(op, &mut state.overlay, ino, offset, data, s, kill_flag)?,
-                },
-            };
-            after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
-            Ok((end, fits))
-        });
-        if let Some(s) = &mut stolen
-            && !matches!(result, Ok((_, true)))
-        {
-            self.blocks.put(&mut s.runs);
-        }
-        result.map(|(end, _)| end)
+        after_write(&mut state, op.now_ns, end, new_blocks, kill, logged);
+        Ok((end, fits))
+    });
+    if let Some(s) = &mut stolen
+        && !matches!(result, Ok((_, true)))
+    {
+        space.put_blocks(&mut s.runs);
     }
+    result.map(|(end, _)| end)
+}
 
-    /// Steals for an append: the end of the file is only a guess until the inode is
-    /// locked; a wrong guess sends the bytes through the log.
-    fn steal_at_end(&self, ino: u64, known: Option<&Node>, data: &[u8]) -> Result<Option<Stolen>> {
-        let size_of = |node: &Node| node.state.read().inode.size;
-        let size = match known {
-            Some(node) => Some(size_of(node)),
-            None => self.nodes.get(ino).map(|node| size_of(&node)),
-        };
-        match size {
-            Some(size) => self.steal(size, data),
-            None => Ok(None),
-        }
+/// Steals for an append: the end of the file is only a guess until the inode is
+/// locked; a wrong guess sends the bytes through the log.
+fn steal_at_end(
+    calls: &CallRunner,
+    space: &GrantedSpace,
+    ino: u64,
+    known: Option<&Node>,
+    data: &[u8],
+) -> Result<Option<Stolen>> {
+    let size_of = |node: &Node| node.state.read().inode.size;
+    let size = match known {
+        Some(node) => Some(size_of(node)),
+        None => calls.in_memory(ino).map(|node| size_of(&node)),
+    };
+    match size {
+        Some(size) => steal(space, size, data),
+        None => Ok(None),
     }
+}
 
-    /// Writes the full blocks of `data` into granted blocks, if it has any.
-    fn steal(&self, offset: u64, data: &[u8]) -> Result<Option<Stolen>> {
-        let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
-        let blocks = data.len().saturating_sub(head) / BLOCK_BYTES;
-        if blocks == 0 {
-            return Ok(None);
-        }
-        let mut runs = Runs::new();
-        if !self.take_blocks(blocks as u64, &mut runs)? {
-            return Ok(None);
-        }
-        if runs.len() > RUNS_MAX {
-            self.blocks.put(&mut runs);
-            return Ok(None);
-        }
-        // Another daemon may have given them to somebody else.
-        self.still_served().map_err(final_errno)?;
-        let fenced = blocks * BLOCK_BYTES > CHECKSUM_BYTES_MAX;
-        if fenced {
-            self.fill_blocks(&data[head..], &runs)?;
-        }
-        Ok(Some(Stolen {
-            from: head,
-            runs,
-            fenced,
-        }))
+/// Writes the full blocks of `data` into granted blocks, if it has any.
+fn steal(space: &GrantedSpace, offset: u64, data: &[u8]) -> Result<Option<Stolen>> {
+    let head = (offset.next_multiple_of(BLOCK) - offset) as usize;
+    let blocks = data.len().saturating_sub(head) / BLOCK_BYTES;
+    if blocks == 0 {
+        return Ok(None);
     }
-
-    /// Writes the first bytes of `data` into these blocks, durably. `EIO`: not all of them hold it. They
-    /// stay with this client then, and nobody uses them again.
-    pub(crate) fn fill_blocks(&self, data: &[u8], runs: &Runs) -> Result<()> {
-        let mut at = 0;
-        for run in runs {
-            let (to, bytes) = (run.addr.byte() as usize, &data[at..at + run.bytes()]);
-            self.nvm.copy_nt(to, bytes);
-            if self.nvm.lost(to, bytes.len()).is_some() {
-                return Err(Errno::IO);
-            }
-            at += bytes.len();
-        }
-        if !mutants::is_on("steal-fence") {
-            self.nvm.fence();
-        }
-        Ok(())
+    let mut runs = Runs::new();
+    if !space.take_blocks(blocks as u64, &mut runs)? {
+        return Ok(None);
     }
+    if runs.len() > RUNS_MAX {
+        space.put_blocks(&mut runs);
+        return Ok(None);
+    }
+    // Another daemon may have given them to somebody else.
+    space.are_blocks_ours()?;
+    let fenced = blocks * BLOCK_BYTES > CHECKSUM_BYTES_MAX;
+    if fenced {
+        space.write_blocks(&data[head..], &runs)?;
+    }
+    Ok(Some(Stolen {
+        from: head,
+        runs,
+        fenced,
+    }))
 }
 
 /// Bytes of the first piece of a call that writes from byte `at` on: the following ones begin where a
@@ -440,7 +438,7 @@ fn steal_part<'a>(
     match fenced {
         true => encode::steal(Ino(ino), at, body).flags(flag::FENCED),
         false => {
-            let to = (&**op.session.nvm, run.addr.byte() as usize);
+            let to = (op.granted_region(), run.addr.byte() as usize);
             encode::steal_data(Ino(ino), at, body, to, data)
         }
     }
@@ -468,7 +466,7 @@ pub(crate) fn missing_blocks(
             }
             None => {
                 let hole = matches!(
-                    node.map_block(&op.session.view, state, first)?,
+                    node.map_block(op.volume(), state, first)?,
                     Mapping::Hole { .. }
                 );
                 return Ok(

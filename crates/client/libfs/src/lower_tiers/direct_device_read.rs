@@ -5,13 +5,15 @@
 //! erasures that the call knew: so it needs no lock, and nobody's word. What does not fit, or cannot be read, the
 //! daemon is asked for: it names what is bad, and may have another copy.
 
-use crate::client::session::Session;
+use crate::client::daemon_link::DaemonLink;
 use parking_lot::Mutex;
 use shale_block::BlockReader;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
+use shale_nvm::Map;
 use shale_proto::shared_pages::client_page;
 use shale_proto::{Reply, Request};
+use shale_volume::View;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -22,14 +24,27 @@ const AT_ONCE: u64 = 64;
 type Known = (u64, Option<Arc<BlockReader>>);
 
 /// The devices of flash that this process has asked for.
-#[derive(Default)]
-pub(crate) struct FlashDevices(Mutex<SmallVec<[Known; 4]>>);
+pub(crate) struct FlashDevices {
+    known: Mutex<SmallVec<[Known; 4]>>,
+    daemon: DaemonLink,
+    /// The client page, where what was read is counted.
+    counters: Arc<Map>,
+}
 
-impl Session {
+impl FlashDevices {
+    pub(crate) fn new(daemon: DaemonLink, counters: Arc<Map>) -> Self {
+        Self {
+            known: Mutex::default(),
+            daemon,
+            counters,
+        }
+    }
+
     /// Reads blocks from `addr` on, of one zone that was erased `generation` times, from their device, and gives each to `put`.
     /// Gives how many; what is missing the daemon has to be asked for.
-    pub(crate) fn read_flash(
+    pub(crate) fn read(
         &self,
+        view: &View,
         (addr, generation): (BlockAddr, u32),
         blocks: u64,
         mut put: impl FnMut(BlockAddr, &[u8; BLOCK_BYTES]),
@@ -37,7 +52,7 @@ impl Session {
         let (mut done, mut reads) = (0, 0);
         while done < blocks {
             let (at, wanted) = (addr.plus(done), (blocks - done).min(AT_ONCE));
-            let read = self.read_once((at, generation), wanted, &mut put);
+            let read = self.read_once(view, (at, generation), wanted, &mut put);
             done += read.unwrap_or(0);
             reads += 1;
             if read != Some(wanted) {
@@ -45,9 +60,9 @@ impl Session {
             }
         }
         if done > 0 {
-            self.client_page
+            self.counters
                 .fetch_add_u64(client_page::DIRECT_BLOCKS, done);
-            self.client_page
+            self.counters
                 .fetch_add_u64(client_page::DIRECT_READS, reads);
         }
         done
@@ -56,18 +71,19 @@ impl Session {
     /// `None`: not from here.
     fn read_once(
         &self,
+        view: &View,
         (addr, generation): (BlockAddr, u32),
         blocks: u64,
         put: &mut impl FnMut(BlockAddr, &[u8; BLOCK_BYTES]),
     ) -> Option<u64> {
-        let place = self.view.device_block(addr).ok()?;
-        let reader = self.flash_device(addr, place.device)?;
+        let place = view.device_block(addr).ok()?;
+        let reader = self.device(addr, place.device)?;
         let blocks = blocks.min(place.zone_left);
         let mut read = reader
             .read(place.byte, blocks as usize * BLOCK_BYTES)
             .ok()?;
         let bytes = read.bytes();
-        let fits = self.view.fitting_blocks(addr, generation, bytes).ok()?;
+        let fits = view.fitting_blocks(addr, generation, bytes).ok()?;
         let (all, _) = bytes.as_chunks::<BLOCK_BYTES>();
         for (n, block) in (0..).zip(&all[..fits]) {
             put(addr.plus(n), block);
@@ -76,7 +92,7 @@ impl Session {
     }
 
     /// How the device of a block is read, which begins at block `first` of its tier.
-    fn flash_device(&self, addr: BlockAddr, first: u64) -> Option<Arc<BlockReader>> {
+    fn device(&self, addr: BlockAddr, first: u64) -> Option<Arc<BlockReader>> {
         if addr.tier() != Some(TierId::Ssd) {
             return None;
         }
@@ -84,11 +100,11 @@ impl Session {
             let found = all.iter().find(|(device, _)| *device == first)?;
             Some(found.1.clone())
         };
-        if let Some(found) = known(&self.flash.0.lock()) {
+        if let Some(found) = known(&self.known.lock()) {
             return found;
         }
         let request = Request::OpenLower { addr: addr.raw() };
-        let (reply, fds) = self.channel.call(request).ok()?;
+        let (reply, fds) = self.daemon.call(request).ok()?;
         if reply != Reply::Device {
             return None;
         }
@@ -96,7 +112,7 @@ impl Session {
             .into_iter()
             .next()
             .map(|fd| Arc::new(BlockReader::new(fd)));
-        let mut all = self.flash.0.lock();
+        let mut all = self.known.lock();
         // Another thread may have been faster.
         known(&all).unwrap_or_else(|| {
             all.push((first, reader.clone()));

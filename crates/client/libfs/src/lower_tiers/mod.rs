@@ -6,3 +6,4 @@
 
 pub(crate) mod block_cache;
 pub(crate) mod direct_device_read;
+pub(crate) mod lower_blocks;

@@ -16,7 +16,7 @@ pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
 
 /// Refuses with `EACCES` unless the caller has all the rights `want` on an inode with this list, which need not be
-/// had where it does not matter ([`crate::client::call::CallContext::may`]).
+/// had where it does not matter ([`crate::namespace::acl::may_access`]).
 pub(crate) fn may(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: u32) -> Result<()> {
     let allowed = if caller.uid == 0 {
         let executable = inode.is_dir() || inode.mode & 0o111 != 0;

@@ -5,15 +5,17 @@
 //! digest there, both by `shale_format::acl`.
 
 use crate::client::call::CallContext;
-use crate::client::reservation::blocks_bytes;
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::space::reservation::blocks_bytes;
 use crate::errno::{Errno, Result, Stop};
+use crate::inodes::attr::changed;
 use crate::inodes::attr::{Caller, SetAttr};
 use crate::inodes::flags::may_change;
 use crate::inodes::node::NodeState;
+use crate::inodes::xattr_cache::{blocks, load_xattrs, most_blocks, space_for, with_xattrs};
 use crate::namespace::access::{WRITE, may};
-use crate::namespace::attributes::changed;
-use crate::namespace::xattrs::{blocks, most_blocks, space_for, with_xattrs};
+use crate::namespace::path_cache::PathCache;
 use shale_format::Ino;
 use shale_format::acl::{Acl, AclError, AclKind, matters, permits};
 use shale_format::inode::time;
@@ -71,80 +73,64 @@ impl Inherited {
     }
 }
 
-impl CallContext<'_> {
-    /// The list of this kind of an inode.
-    pub(crate) fn acl(
-        &self,
-        state: &NodeState,
-        kind: AclKind,
-    ) -> std::result::Result<Option<Acl>, Stop> {
-        let inode = &state.inode;
-        match &state.xattrs {
-            Some(attrs) => among(inode.ino, attrs, kind),
-            None if inode.xattr_addr == 0 => Ok(None),
-            None => among(inode.ino, &self.session.view.xattrs(inode)?, kind),
-        }
-    }
-
-    /// The list of an inode, if it matters to the caller.
-    pub(crate) fn deciding_acl(&self, state: &NodeState) -> std::result::Result<Option<Acl>, Stop> {
-        match self.caller.uid != 0 && matters(&state.inode, self.caller.uid) {
-            true => self.acl(state, AclKind::Access),
-            false => Ok(None),
-        }
-    }
-
-    /// Refuses with `EACCES` unless the caller has all the rights `want` on an inode.
-    pub(crate) fn may(&self, state: &NodeState, want: u32) -> std::result::Result<(), Stop> {
-        let acl = self.deciding_acl(state)?;
-        Ok(may(self.caller, &state.inode, acl.as_ref(), want)?)
-    }
-
-    /// The value of the list of an inode after a `chmod` to this mode, if that changes it, with the space that it needs.
-    pub(crate) fn acl_with_mode(
-        &mut self,
-        state: &mut NodeState,
-        mode: u32,
-    ) -> std::result::Result<Option<Vec<u8>>, Stop> {
-        self.load_xattrs(state)?;
-        let ino = state.inode.ino;
-        let Some(attrs) = state.xattrs.as_ref().filter(|x| !x.is_empty()) else {
-            return Ok(None);
-        };
-        let Some(old) = among(ino, attrs, AclKind::Access)? else {
-            return Ok(None);
-        };
-        let new = old.with_mode(mode);
-        if new == old {
-            return Ok(None);
-        }
-        // As long as before, and rewritten.
-        let bytes = encoded_bytes(attrs);
-        self.reserve_space(blocks_bytes(
-            most_blocks(bytes).saturating_sub(blocks(bytes)),
-        ))?;
-        Ok(Some(new.encode()))
-    }
-
-    /// Has the attributes of an inode in memory.
-    pub(crate) fn load_xattrs(&self, state: &mut NodeState) -> std::result::Result<(), Stop> {
-        if state.xattrs.is_none() {
-            state.xattrs = Some(match state.inode.xattr_addr {
-                0 => Xattrs::new(),
-                _ => self.session.view.xattrs(&state.inode)?,
-            });
-        }
-        Ok(())
+/// The list of this kind of an inode.
+pub(crate) fn acl(
+    op: &CallContext<'_>,
+    state: &NodeState,
+    kind: AclKind,
+) -> std::result::Result<Option<Acl>, Stop> {
+    let inode = &state.inode;
+    match &state.xattrs {
+        Some(attrs) => among(inode.ino, attrs, kind),
+        None if inode.xattr_addr == 0 => Ok(None),
+        None => among(inode.ino, &op.volume().xattrs(inode)?, kind),
     }
 }
 
-impl NodeState {
-    /// Notes the list that a change of the mode has made.
-    pub(crate) fn note_acl(&mut self, value: Option<Vec<u8>>) {
-        if let (Some(attrs), Some(value)) = (&mut self.xattrs, value) {
-            attrs.insert(AclKind::Access.name().to_vec(), value);
-        }
+/// The list of an inode, if it matters to the caller.
+pub(crate) fn deciding_acl(
+    op: &CallContext<'_>,
+    state: &NodeState,
+) -> std::result::Result<Option<Acl>, Stop> {
+    match op.caller.uid != 0 && matters(&state.inode, op.caller.uid) {
+        true => acl(op, state, AclKind::Access),
+        false => Ok(None),
     }
+}
+
+/// Refuses with `EACCES` unless the caller has all the rights `want` on an inode.
+pub(crate) fn may_access(
+    op: &CallContext<'_>,
+    state: &NodeState,
+    want: u32,
+) -> std::result::Result<(), Stop> {
+    let acl = deciding_acl(op, state)?;
+    Ok(may(op.caller, &state.inode, acl.as_ref(), want)?)
+}
+
+/// The value of the list of an inode after a `chmod` to this mode, if that changes it, with the space that it needs.
+pub(crate) fn acl_with_mode(
+    op: &mut CallContext<'_>,
+    state: &mut NodeState,
+    mode: u32,
+) -> std::result::Result<Option<Vec<u8>>, Stop> {
+    load_xattrs(op, state)?;
+    let ino = state.inode.ino;
+    let Some(attrs) = state.xattrs.as_ref().filter(|x| !x.is_empty()) else {
+        return Ok(None);
+    };
+    let Some(old) = among(ino, attrs, AclKind::Access)? else {
+        return Ok(None);
+    };
+    let new = old.with_mode(mode);
+    if new == old {
+        return Ok(None);
+    }
+    // As long as before, and rewritten.
+    let bytes = encoded_bytes(attrs);
+    let more = most_blocks(bytes).saturating_sub(blocks(bytes));
+    op.reserve_space(blocks_bytes(more))?;
+    Ok(Some(new.encode()))
 }
 
 /// Refuses a value that is no list, as the kernel does before it looks at the inode.
@@ -152,84 +138,81 @@ pub(crate) fn check_value(value: &[u8]) -> Result<()> {
     Acl::parse(value).map(|_| ()).map_err(refused)
 }
 
-impl Session {
-    /// Sets an access control list, which is an attribute's value; one without entries removes it. Who may do that has
-    /// been decided before. The mode's permission bits follow the list that decides, in one
-    /// transaction; one that says no more than a mode is not kept. `kill_sgid`: set-group-id goes; `None`: if the caller is not in the
-    /// group, as far as libfs knows. Errors: `EINVAL` for what is no list, `EOPNOTSUPP` for another version and on symbolic
-    /// links, `E2BIG` above 511 entries, `EACCES` for a default list of what is no directory, `ENOSPC`, `EPERM`.
-    pub fn set_acl(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        kind: AclKind,
-        value: &[u8],
-        kill_sgid: Option<bool>,
-    ) -> Result<()> {
-        check_value(value)?;
-        if self.done_before(caller).is_some() {
-            return Ok(());
+/// See [`crate::Session::set_acl`].
+pub(crate) fn set_acl(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    ino: u64,
+    kind: AclKind,
+    value: &[u8],
+    kill_sgid: Option<bool>,
+) -> Result<()> {
+    check_value(value)?;
+    if calls.done_before(caller).is_some() {
+        return Ok(());
+    }
+    set_acl_where(calls, paths, caller, kind, value, kill_sgid, |_| Ok(ino))
+}
+
+/// See [`crate::Session::acl_lets_write`].
+pub(crate) fn acl_lets_write(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    is_in: &dyn Fn(u32) -> bool,
+) -> Result<Option<bool>> {
+    calls.run(caller, Need::default(), |op| {
+        let node = op.node(ino)?;
+        let state = op.read(&node)?;
+        let acl = deciding_acl(op, &state)?;
+        let lets = |acl: &Acl| permits(&state.inode, Some(acl), caller.uid, is_in, WRITE);
+        Ok(acl.as_ref().map(lets))
+    })
+}
+
+/// As [`set_acl`], of the inode that `place` finds: in the run in which it does, see [`make_where`].
+pub(crate) fn set_acl_where(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    kind: AclKind,
+    value: &[u8],
+    kill_sgid: Option<bool>,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+) -> Result<()> {
+    let name = kind.name();
+    let attribute = record_bytes(XattrBody::BYTES, name.len() + value.len());
+    let need = Need::log((record_bytes(SetAttrBody::BYTES, 0) + attribute) as u64);
+    calls.run(caller, need, |op| {
+        let ino = place(op)?;
+        let acl = Acl::parse(value).map_err(refused)?;
+        let node = op.node_to_change(ino)?;
+        let mut state = with_xattrs(op, &node)?;
+        may_change(&state.inode)?;
+        if state.inode.is_symlink() {
+            return Err(Errno::OPNOTSUPP.into());
         }
-        self.set_acl_where(caller, kind, value, kill_sgid, |_| Ok(ino))
-    }
-
-    /// Whether the list of an inode lets the caller write, who is in these groups; `None`: there is none that matters.
-    pub fn acl_lets_write(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        is_in: &dyn Fn(u32) -> bool,
-    ) -> Result<Option<bool>> {
-        self.run(caller, Need::default(), |op| {
-            let node = op.node(ino)?;
-            let state = op.read(&node)?;
-            let acl = op.deciding_acl(&state)?;
-            let lets = |acl: &Acl| permits(&state.inode, Some(acl), caller.uid, is_in, WRITE);
-            Ok(acl.as_ref().map(lets))
-        })
-    }
-
-    /// As [`Self::set_acl`], of the inode that `place` finds: in the run in which it does, see [`Self::make_where`].
-    pub(crate) fn set_acl_where(
-        &self,
-        caller: &Caller,
-        kind: AclKind,
-        value: &[u8],
-        kill_sgid: Option<bool>,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-    ) -> Result<()> {
-        let name = kind.name();
-        let attribute = record_bytes(XattrBody::BYTES, name.len() + value.len());
-        let need = Need::log((record_bytes(SetAttrBody::BYTES, 0) + attribute) as u64);
-        self.run(caller, need, |op| {
-            let ino = place(op)?;
-            let acl = Acl::parse(value).map_err(refused)?;
-            let node = op.node_to_change(ino)?;
-            let mut state = with_xattrs(op, &node)?;
-            may_change(&state.inode)?;
-            if state.inode.is_symlink() {
-                return Err(Errno::OPNOTSUPP.into());
+        match acl {
+            Some(_) if kind == AclKind::Default && !state.inode.is_dir() => {
+                Err(Errno::ACCESS.into())
             }
-            match acl {
-                Some(_) if kind == AclKind::Default && !state.inode.is_dir() => {
-                    Err(Errno::ACCESS.into())
-                }
-                Some(acl) if !acl.is_valid() => Err(Errno::INVAL.into()),
-                Some(acl) if kind == AclKind::Access => {
-                    let stranger = || caller.uid != 0 && caller.gid != state.inode.gid;
-                    let kill = kill_sgid.unwrap_or_else(stranger);
-                    decide_by(op, &mut state, &acl, kill)
-                }
-                Some(acl) => store(op, &mut state, kind, Some(&acl), None),
-                None => store(op, &mut state, kind, None, None),
+            Some(acl) if !acl.is_valid() => Err(Errno::INVAL.into()),
+            Some(acl) if kind == AclKind::Access => {
+                let stranger = || caller.uid != 0 && caller.gid != state.inode.gid;
+                let kill = kill_sgid.unwrap_or_else(stranger);
+                decide_by(op, paths, &mut state, &acl, kill)
             }
-        })
-    }
+            Some(acl) => store(op, paths, &mut state, kind, Some(&acl), None),
+            None => store(op, paths, &mut state, kind, None, None),
+        }
+    })
 }
 
 /// Gives an inode the list `acl`, and the mode that goes with it.
 fn decide_by(
     op: &mut CallContext<'_>,
+    paths: &PathCache,
     state: &mut NodeState,
     acl: &Acl,
     kill_sgid: bool,
@@ -243,11 +226,11 @@ fn decide_by(
         ..SetAttr::default()
     };
     match is_all {
-        true => store(op, state, AclKind::Access, None, Some(&set)),
+        true => store(op, paths, state, AclKind::Access, None, Some(&set)),
         // The list itself tells the permission bits.
         false => {
             let set = (mode & !0o777 != old & !0o777).then_some(&set);
-            store(op, state, AclKind::Access, Some(acl), set)?;
+            store(op, paths, state, AclKind::Access, Some(acl), set)?;
             state.inode.mode = mode;
             Ok(())
         }
@@ -257,6 +240,7 @@ fn decide_by(
 /// Logs a new list, or that there is none, and a new mode, as one transaction.
 fn store(
     op: &mut CallContext<'_>,
+    paths: &PathCache,
     state: &mut NodeState,
     kind: AclKind,
     acl: Option<&Acl>,
@@ -294,7 +278,7 @@ fn store(
     state.inode.set_time_ns(time::CHANGE, op.now_ns);
     state.touched(end);
     if state.inode.is_dir() {
-        op.session.paths.permissions_changed();
+        paths.permissions_changed();
     }
     Ok(())
 }

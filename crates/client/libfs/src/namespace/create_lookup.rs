@@ -5,16 +5,19 @@
 //! after it only memory changes.
 
 use crate::client::call::CallContext;
-use crate::client::reservation::{INODE_BYTES, TREE_BYTES, blocks_bytes};
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::space::reservation::{INODE_BYTES, TREE_BYTES, blocks_bytes};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
 use crate::inodes::dir::Entry;
 use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::may_add_to;
 use crate::inodes::node::{Node, NodeState};
-use crate::namespace::acl::Inherited;
-use crate::namespace::xattrs::most_blocks;
+use crate::inodes::xattr_cache::{load_xattrs, most_blocks};
+use crate::io::truncate_fallocate::truncate;
+use crate::namespace::acl::{Inherited, acl};
+use crate::namespace::attributes::getattr;
 use shale_format::acl::{Acl, AclKind};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{Inode, flag, target_checksum, time};
@@ -23,7 +26,6 @@ use shale_format::record::{CreateBody, XattrBody, record_bytes};
 use shale_format::xattr::{Xattrs, encoded_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Part, Source, encode};
-use shale_proto::LeaseMode;
 use std::sync::Arc;
 
 const S_IFMT: u32 = libc::S_IFMT;
@@ -113,174 +115,193 @@ impl<'a> Fresh<'a> {
     }
 }
 
-impl Session {
-    /// Attributes of what `name` in directory `parent` names. `.` and `..` are known; they find
-    /// inodes by number, for file handles: `parent` may be any number, and for `.` need not be a
-    /// directory's. An inode without a name is not found so, as on ext4.
-    /// Errors: `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
-    pub fn lookup(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<Attr> {
-        check_length(name)?;
-        if !Ino(parent).is_user() {
-            return Err(Errno::NOENT);
-        }
-        self.run(caller, Need::default(), |op| {
-            let dir = op.node(parent)?;
-            let state = op.read(&dir)?;
-            let ino = match name {
-                b"." | b".." if state.orphan => return Err(Errno::NOENT.into()),
-                b"." => parent,
-                b".." if !state.inode.is_dir() => return Err(Errno::NOTDIR.into()),
-                b".." => state.inode.parent.max(Ino::ROOT.0),
-                _ => {
-                    op.live_dir(&state)?;
-                    find(self, &state, name)?.ok_or(Errno::NOENT)?.ino
-                }
-            };
-            drop(state);
-            op.follows_names();
-            let node = op.node(ino)?;
-            let state = op.read(&node)?;
-            op.refer(ino);
-            Ok(Attr::of(&state.inode, state.blocks))
-        })
+/// See [`crate::Session::lookup`].
+pub(crate) fn lookup(
+    calls: &CallRunner,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+) -> Result<Attr> {
+    check_length(name)?;
+    if !Ino(parent).is_user() {
+        return Err(Errno::NOENT);
     }
-
-    /// Makes a node of the type in `mode`; type 0 is a regular file. Errors: `EEXIST`,
-    /// `ENOENT` (also when the directory was removed), `ENOTDIR`, `ENAMETOOLONG`,
-    /// `EINVAL`, `ENOSPC`. Durable as the volume's policy says, like all that follow.
-    pub fn mknod(
-        &self,
-        caller: &Caller,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        rdev: u64,
-    ) -> Result<Attr> {
-        self.make(caller, parent, name, Fresh::node(caller, mode, rdev)?)
-    }
-
-    /// Makes a directory. Errors: as [`Self::mknod`], `EMLINK`.
-    pub fn mkdir(&self, caller: &Caller, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(caller, parent, name, Fresh::directory(caller, mode))
-    }
-
-    /// Makes a symbolic link. Errors: as [`Self::mknod`]; `ENOENT` for an empty target,
-    /// `ENAMETOOLONG` above 4095 bytes.
-    pub fn symlink(
-        &self,
-        caller: &Caller,
-        parent: u64,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<Attr> {
-        self.make(caller, parent, name, Fresh::link(target)?)
-    }
-
-    /// Makes a regular file, as `open` with `O_CREAT` and `flags`. If the name exists,
-    /// `O_EXCL` is `EEXIST`; else the inode is returned, truncated for `O_TRUNC`.
-    pub fn create(
-        &self,
-        caller: &Caller,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        flags: u32,
-    ) -> Result<Attr> {
-        loop {
-            let made = self.make(caller, parent, name, Fresh::file(caller, mode));
-            if made != Err(Errno::EXIST) || flags & libc::O_EXCL as u32 != 0 {
-                return made;
+    calls.run(caller, Need::default(), |op| {
+        let dir = op.node(parent)?;
+        let state = op.read(&dir)?;
+        let ino = match name {
+            b"." | b".." if state.orphan => return Err(Errno::NOENT.into()),
+            b"." => parent,
+            b".." if !state.inode.is_dir() => return Err(Errno::NOTDIR.into()),
+            b".." => state.inode.parent.max(Ino::ROOT.0),
+            _ => {
+                op.live_dir(&state)?;
+                find(op.volume(), &state, name)?.ok_or(Errno::NOENT)?.ino
             }
-            match self.lookup(caller, parent, name) {
-                Err(Errno::NOENT) => {}
-                Ok(attr)
-                    if flags & libc::O_TRUNC as u32 != 0 && attr.mode & S_IFMT == libc::S_IFREG =>
-                {
-                    self.truncate(caller, attr.ino, 0, caller.uid != 0)?;
-                    return self.getattr(caller, attr.ino);
-                }
-                found => return found,
+        };
+        drop(state);
+        op.follows_names();
+        let node = op.node(ino)?;
+        let state = op.read(&node)?;
+        op.refer(ino);
+        Ok(Attr::of(&state.inode, state.blocks))
+    })
+}
+
+/// See [`crate::Session::mknod`].
+pub(crate) fn mknod(
+    calls: &CallRunner,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+    mode: u32,
+    rdev: u64,
+) -> Result<Attr> {
+    make(
+        calls,
+        caller,
+        parent,
+        name,
+        Fresh::node(caller, mode, rdev)?,
+    )
+}
+
+/// See [`crate::Session::mkdir`].
+pub(crate) fn mkdir(
+    calls: &CallRunner,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+    mode: u32,
+) -> Result<Attr> {
+    make(calls, caller, parent, name, Fresh::directory(caller, mode))
+}
+
+/// See [`crate::Session::symlink`].
+pub(crate) fn symlink(
+    calls: &CallRunner,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+    target: &[u8],
+) -> Result<Attr> {
+    make(calls, caller, parent, name, Fresh::link(target)?)
+}
+
+/// See [`crate::Session::create`].
+pub(crate) fn create(
+    calls: &CallRunner,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+    mode: u32,
+    flags: u32,
+) -> Result<Attr> {
+    loop {
+        let made = make(calls, caller, parent, name, Fresh::file(caller, mode));
+        if made != Err(Errno::EXIST) || flags & libc::O_EXCL as u32 != 0 {
+            return made;
+        }
+        match lookup(calls, caller, parent, name) {
+            Err(Errno::NOENT) => {}
+            Ok(attr)
+                if flags & libc::O_TRUNC as u32 != 0 && attr.mode & S_IFMT == libc::S_IFREG =>
+            {
+                truncate(calls, caller, attr.ino, 0, caller.uid != 0)?;
+                return getattr(calls, caller, attr.ino);
             }
+            found => return found,
         }
     }
+}
 
-    /// Makes a regular file without a name in the file system of directory `parent`.
-    /// With `O_EXCL` in `flags` it can never get one. It lives until
-    /// [`Self::forget`] or its last handle; a power cut ends it.
-    pub fn tmpfile(&self, caller: &Caller, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
-        if let Some(attr) = self.made_before(caller) {
-            return attr;
-        }
-        let fresh = Fresh::file(caller, mode);
-        let made = self.tmpfile_where(caller, &fresh, flags, |_| Ok(parent));
-        made.map(|(attr, _)| attr)
+/// See [`crate::Session::tmpfile`].
+pub(crate) fn tmpfile(
+    calls: &CallRunner,
+    caller: &Caller,
+    parent: u64,
+    mode: u32,
+    flags: u32,
+) -> Result<Attr> {
+    if let Some(attr) = made_before(calls, caller) {
+        return attr;
     }
+    let fresh = Fresh::file(caller, mode);
+    let made = tmpfile_where(calls, caller, &fresh, flags, |_| Ok(parent));
+    made.map(|(attr, _)| attr)
+}
 
-    /// As [`Self::tmpfile`], in the file system of the directory that `place` finds.
-    pub(crate) fn tmpfile_where(
-        &self,
-        caller: &Caller,
-        fresh: &Fresh<'_>,
-        flags: u32,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-    ) -> Result<(Attr, Arc<Node>)> {
-        let need = Need::log(record_bytes(CreateBody::BYTES, 0) as u64);
-        self.run(caller, need, |op| {
-            let parent = place(op)?;
-            let dir = op.node(parent)?;
-            let dir = op.read(&dir)?;
-            op.live_dir(&dir)?;
-            may_add_to(&dir.inode)?;
-            let default = op.acl(&dir, AclKind::Default)?;
-            let (fresh, attrs) = with_inherited(fresh, default.as_ref());
-            op.need_new(record_bytes(CreateBody::BYTES, 0), INODE_BYTES, &attrs)?;
-            let ino = self.numbers.take(parent).ok_or(Stop::Inodes(parent))?;
-            let mut inode = new_inode(op, &dir.inode, ino, &fresh);
-            inode.nlink = 0;
-            inode.flags = flag::ORPHAN;
-            let body = create_body(&inode, 0);
-            let part = encode::create(Ino::NONE, Ino(ino), body, &[], &[]);
-            let end = append_new(op, part, ino, &attrs)?.end;
-            let mut state = NodeState::fresh(inode, op.epoch);
-            state.xattrs = Some(attrs);
-            state.orphan = true;
-            state.no_link = flags & libc::O_EXCL as u32 != 0;
-            state.touched(end);
-            let node = op.add_new(state, fresh.opened);
-            op.refer(ino);
-            Ok((Attr::of(&inode, 0), node))
-        })
-    }
+/// As [`tmpfile`], in the file system of the directory that `place` finds.
+pub(crate) fn tmpfile_where(
+    calls: &CallRunner,
+    caller: &Caller,
+    fresh: &Fresh<'_>,
+    flags: u32,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+) -> Result<(Attr, Arc<Node>)> {
+    let need = Need::log(record_bytes(CreateBody::BYTES, 0) as u64);
+    calls.run(caller, need, |op| {
+        let parent = place(op)?;
+        let dir = op.node(parent)?;
+        let dir = op.read(&dir)?;
+        op.live_dir(&dir)?;
+        may_add_to(&dir.inode)?;
+        let default = acl(op, &dir, AclKind::Default)?;
+        let (fresh, attrs) = with_inherited(fresh, default.as_ref());
+        need_new(op, record_bytes(CreateBody::BYTES, 0), INODE_BYTES, &attrs)?;
+        let ino = op.new_number(parent)?;
+        let mut inode = new_inode(op, &dir.inode, ino, &fresh);
+        inode.nlink = 0;
+        inode.flags = flag::ORPHAN;
+        let body = create_body(&inode, 0);
+        let part = encode::create(Ino::NONE, Ino(ino), body, &[], &[]);
+        let end = append_new(op, part, ino, &attrs)?.end;
+        let mut state = NodeState::fresh(inode, op.epoch);
+        state.xattrs = Some(attrs);
+        state.orphan = true;
+        state.no_link = flags & libc::O_EXCL as u32 != 0;
+        state.touched(end);
+        let node = op.add_new(state, fresh.opened);
+        op.refer(ino);
+        Ok((Attr::of(&inode, 0), node))
+    })
+}
 
-    fn make(&self, caller: &Caller, parent: u64, name: &[u8], fresh: Fresh<'_>) -> Result<Attr> {
-        if let Some(attr) = self.made_before(caller) {
-            return attr;
-        }
-        check_new(name)?;
-        self.make_where(caller, &fresh, name.len(), |_| Ok((parent, name)))
+fn make(
+    calls: &CallRunner,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+    fresh: Fresh<'_>,
+) -> Result<Attr> {
+    if let Some(attr) = made_before(calls, caller) {
+        return attr;
     }
+    check_new(name)?;
+    make_where(calls, caller, &fresh, name.len(), |_| Ok((parent, name)))
+}
 
-    /// Makes an inode with a name of at most `name_bytes` bytes in a directory, both of which
-    /// `place` finds. It is found and made in one run: a number that is found in one run may be
-    /// another directory's in the next.
-    pub(crate) fn make_where<N: AsRef<[u8]>>(
-        &self,
-        caller: &Caller,
-        fresh: &Fresh<'_>,
-        name_bytes: usize,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, N), Stop>,
-    ) -> Result<Attr> {
-        self.run(caller, fresh.need(name_bytes), |op| {
-            let (parent, name) = place(op)?;
-            make_at(op, parent, name.as_ref(), fresh).map(|(attr, _)| attr)
-        })
-    }
+/// Makes an inode with a name of at most `name_bytes` bytes in a directory, both of which
+/// `place` finds. It is found and made in one run: a number that is found in one run may be
+/// another directory's in the next.
+pub(crate) fn make_where<N: AsRef<[u8]>>(
+    calls: &CallRunner,
+    caller: &Caller,
+    fresh: &Fresh<'_>,
+    name_bytes: usize,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, N), Stop>,
+) -> Result<Attr> {
+    calls.run(caller, fresh.need(name_bytes), |op| {
+        let (parent, name) = place(op)?;
+        make_at(op, parent, name.as_ref(), fresh).map(|(attr, _)| attr)
+    })
+}
 
-    /// If the caller's request was done before a crash: the inode that it made or named.
-    pub(crate) fn made_before(&self, caller: &Caller) -> Option<Result<Attr>> {
-        self.done_before(caller)
-            .map(|done| self.getattr(caller, done.ino.0))
-    }
+/// If the caller's request was done before a crash: the inode that it made or named.
+pub(crate) fn made_before(calls: &CallRunner, caller: &Caller) -> Option<Result<Attr>> {
+    calls
+        .done_before(caller)
+        .map(|done| getattr(calls, caller, done.ino.0))
 }
 
 /// Makes an inode with the name `name` in directory `parent`. `EEXIST` if that is there.
@@ -294,11 +315,11 @@ pub(crate) fn make_at(
     let dir = op.node_to_change(parent)?;
     let mut state = op.write(&dir)?;
     op.live_dir(&state)?;
-    match slot(op.session, &state, name)? {
+    match slot(op.volume(), &state, name)? {
         Slot::Taken(_) => Err(Errno::EXIST.into()),
         Slot::Vacant(_) if may_add_to(&state.inode).is_err() => Err(Errno::PERM.into()),
         Slot::Vacant(key) => {
-            op.load_xattrs(&mut state)?;
+            load_xattrs(op, &mut state)?;
             make_in(op, &mut state, key, name, fresh)
         }
     }
@@ -317,10 +338,10 @@ fn make_in(
         return Err(Errno::MLINK.into());
     }
     let blocks = u64::from(!fresh.target.is_empty());
-    let default = op.acl(dir, AclKind::Default)?;
+    let default = acl(op, dir, AclKind::Default)?;
     let (fresh, attrs) = with_inherited(fresh, default.as_ref());
     let reserve = TREE_BYTES + INODE_BYTES + blocks_bytes(blocks);
-    op.need_new(fresh.record_bytes(name.len()), reserve, &attrs)?;
+    need_new(op, fresh.record_bytes(name.len()), reserve, &attrs)?;
     let inode = new_numbered(op, &dir.inode, &fresh)?;
     let ino = inode.ino;
     let body = create_body(&inode, key.twin());
@@ -402,8 +423,7 @@ pub(crate) fn new_numbered(
     dir: &Inode,
     fresh: &Fresh<'_>,
 ) -> std::result::Result<Inode, Stop> {
-    let ino = op.session.numbers.take(dir.ino);
-    let ino = ino.ok_or(Stop::Inodes(dir.ino))?;
+    let ino = op.new_number(dir.ino)?;
     Ok(new_inode(op, dir, ino, fresh))
 }
 
@@ -441,9 +461,7 @@ fn inherited_mode(op: &CallContext<'_>, gid: u32, mode: u32) -> u32 {
     let strange = op.caller.uid != 0 && op.caller.gid != gid;
     match mode & S_IFMT {
         libc::S_IFDIR => mode | S_ISGID,
-        _ if mode & 0o2010 == 0o2010 && strange && !op.session.options.kernel_references => {
-            mode & !S_ISGID
-        }
+        _ if mode & 0o2010 == 0o2010 && strange && !op.kernel_references() => mode & !S_ISGID,
         _ => mode,
     }
 }
@@ -495,40 +513,19 @@ fn dir_changed(dir: &mut NodeState, now_ns: i64, end: LogPos) {
     dir.touched(end);
 }
 
-impl CallContext<'_> {
-    /// Makes sure that an inode with these attributes can be made: with a record of `bytes` bytes, and `reserve` for it without
-    /// them.
-    fn need_new(
-        &mut self,
-        bytes: usize,
-        reserve: u64,
-        attrs: &Xattrs,
-    ) -> std::result::Result<(), Stop> {
-        if attrs.is_empty() {
-            return self.reserve_space(reserve);
-        }
-        let record =
-            |(name, v): (&Vec<u8>, &Vec<u8>)| record_bytes(XattrBody::BYTES, name.len() + v.len());
-        self.need_log((bytes + attrs.iter().map(record).sum::<usize>()) as u64)?;
-        self.reserve_space(reserve + blocks_bytes(most_blocks(encoded_bytes(attrs))))
+/// Makes sure that an inode with these attributes can be made: with a record of `bytes` bytes, and `reserve` for it without
+/// them.
+fn need_new(
+    op: &mut CallContext<'_>,
+    bytes: usize,
+    reserve: u64,
+    attrs: &Xattrs,
+) -> std::result::Result<(), Stop> {
+    if attrs.is_empty() {
+        return op.reserve_space(reserve);
     }
-
-    /// Puts an inode that was just made, and is open from then on or not, into memory. Its number was
-    /// granted to this client, and with it the lease.
-    pub(crate) fn add_new(&self, state: NodeState, opened: bool) -> Arc<Node> {
-        let ino = state.inode.ino;
-        let node: Arc<Node> = Node::new(ino, state);
-        if opened {
-            self.open(&node);
-        }
-        if let Some(kernel) = self.session.kernel.get() {
-            kernel.note_use(ino);
-        }
-        node.lease
-            .set(self.session.lease_word(ino), LeaseMode::Exclusive);
-        self.session
-            .nodes
-            .replace(node.clone(), self.session.digested());
-        node
-    }
+    let record =
+        |(name, v): (&Vec<u8>, &Vec<u8>)| record_bytes(XattrBody::BYTES, name.len() + v.len());
+    op.need_log((bytes + attrs.iter().map(record).sum::<usize>()) as u64)?;
+    op.reserve_space(reserve + blocks_bytes(most_blocks(encoded_bytes(attrs))))
 }

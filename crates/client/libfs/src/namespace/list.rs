@@ -5,11 +5,14 @@
 //! out in batches: nobody waits for the directory's lock while the sink works.
 
 use crate::client::call::CallContext;
-use crate::client::session::{Need, Session, final_errno};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::errno::final_errno;
 use crate::errno::{Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
 use crate::inodes::dir::{Change, DirState};
 use crate::inodes::dirents::KIND_DIR;
+use crate::inodes::kernel_refs::KernelRefs;
 use shale_format::{DirKey, Ino};
 use shale_volume::Dirent;
 use std::ops::ControlFlow;
@@ -50,66 +53,61 @@ struct Batch {
     next: Option<DirKey>,
 }
 
-impl Session {
-    /// Calls `sink` with the entries of a directory behind `cookie` (0: from the start,
-    /// with `.` and `..`) until it says `false` or there are no more. An entry that is
-    /// neither made nor removed meanwhile is delivered exactly once. With `plus`
-    /// attributes come along where they are at hand. Errors: `ENOTDIR`, `ENOENT` when
-    /// the directory was removed.
-    pub fn readdir(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        cookie: u64,
-        plus: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        if cookie < AFTER_DOT_DOT {
-            let parent = self.run(caller, Need::default(), |op| {
-                let node = op.node(ino)?;
-                let state = op.read(&node)?;
-                op.live_dir(&state)?;
-                Ok(state.inode.parent.max(Ino::ROOT.0))
-            })?;
-            let dots = [(&b"."[..], ino, AFTER_DOT), (b"..", parent, AFTER_DOT_DOT)];
-            for (name, ino, at) in dots {
-                let entry = DirEntry {
-                    name,
-                    ino,
-                    kind: KIND_DIR,
-                    cookie: at,
-                    attr: None,
-                };
-                if at > cookie && !sink(entry) {
-                    return Ok(());
-                }
+/// See [`crate::Session::readdir`].
+pub(crate) fn readdir(
+    calls: &CallRunner,
+    kernel: &KernelRefs,
+    caller: &Caller,
+    ino: u64,
+    cookie: u64,
+    plus: bool,
+    sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+) -> Result<()> {
+    if cookie < AFTER_DOT_DOT {
+        let parent = calls.run(caller, Need::default(), |op| {
+            let node = op.node(ino)?;
+            let state = op.read(&node)?;
+            op.live_dir(&state)?;
+            Ok(state.inode.parent.max(Ino::ROOT.0))
+        })?;
+        let dots = [(&b"."[..], ino, AFTER_DOT), (b"..", parent, AFTER_DOT_DOT)];
+        for (name, ino, at) in dots {
+            let entry = DirEntry {
+                name,
+                ino,
+                kind: KIND_DIR,
+                cookie: at,
+                attr: None,
+            };
+            if at > cookie && !sink(entry) {
+                return Ok(());
             }
         }
-        let mut from = Some(DirKey(cookie.saturating_add(1)).max(DirKey::FIRST));
-        while let Some(key) = from {
-            let batch = self.run(caller, Need::default(), |op| batch(op, ino, key))?;
-            for e in &batch.entries {
-                // An inode that cannot be read has a name all the same: who asks for it hears why.
-                let attr = plus.then(|| self.attr_at_hand(e.ino));
-                let attr = attr.and_then(Result::ok).flatten();
-                let entry = DirEntry {
-                    name: &e.name,
-                    ino: e.ino,
-                    kind: e.kind,
-                    cookie: e.key.0,
-                    attr,
-                };
-                if !sink(entry) {
-                    if attr.is_some() {
-                        self.unrefer(e.ino, 1);
-                    }
-                    return Ok(());
-                }
-            }
-            from = batch.next;
-        }
-        Ok(())
     }
+    let mut from = Some(DirKey(cookie.saturating_add(1)).max(DirKey::FIRST));
+    while let Some(key) = from {
+        let batch = calls.run(caller, Need::default(), |op| batch(op, ino, key))?;
+        for e in &batch.entries {
+            // An inode that cannot be read has a name all the same: who asks for it hears why.
+            let attr = plus.then(|| attr_at_hand(calls, kernel, e.ino));
+            let attr = attr.and_then(Result::ok).flatten();
+            let entry = DirEntry {
+                name: &e.name,
+                ino: e.ino,
+                kind: e.kind,
+                cookie: e.key.0,
+                attr,
+            };
+            if !sink(entry) {
+                if attr.is_some() {
+                    kernel.unrefer(e.ino, 1);
+                }
+                return Ok(());
+            }
+        }
+        from = batch.next;
+    }
+    Ok(())
 }
 
 fn batch(op: &CallContext<'_>, ino: u64, from: DirKey) -> std::result::Result<Batch, Stop> {
@@ -118,8 +116,8 @@ fn batch(op: &CallContext<'_>, ino: u64, from: DirKey) -> std::result::Result<Ba
     op.live_dir(&state)?;
     let mut old = Vec::new();
     if state.in_volume {
-        op.session.note_directory(&state.inode);
-        op.session.view.entries(&state.inode, from, &mut |d| {
+        op.volume().sampling().note_directory(&state.inode);
+        op.volume().view().entries(&state.inode, from, &mut |d| {
             old.push(d);
             if old.len() < BATCH {
                 ControlFlow::Continue(())
@@ -192,43 +190,41 @@ fn listed(key: DirKey, change: &Change) -> Option<Listed> {
     })
 }
 
-impl Session {
-    /// Attributes of an inode that a listing names, if nobody has to be waited for.
-    /// Inodes that are not in memory are as the volume has them, and stay out of
-    /// memory: a listing must not push out what is used.
-    fn attr_at_hand(&self, ino: u64) -> Result<Option<Attr>> {
-        let caller = Caller::default();
-        if self.nodes.get(ino).is_some() {
-            return self.run(&caller, Need::default(), |op| match op.node(ino) {
-                Ok(node) => {
-                    let state = node.state.try_read().filter(|s| !s.dead && !s.shifting);
-                    let attr = state.map(|s| Attr::of(&s.inode, s.blocks));
-                    if attr.is_some() {
-                        op.refer(ino);
-                    }
-                    Ok(attr)
+/// Attributes of an inode that a listing names, if nobody has to be waited for.
+/// Inodes that are not in memory are as the volume has them, and stay out of
+/// memory: a listing must not push out what is used.
+fn attr_at_hand(calls: &CallRunner, kernel: &KernelRefs, ino: u64) -> Result<Option<Attr>> {
+    let caller = Caller::default();
+    if calls.in_memory(ino).is_some() {
+        return calls.run(&caller, Need::default(), |op| match op.node(ino) {
+            Ok(node) => {
+                let state = node.state.try_read().filter(|s| !s.dead && !s.shifting);
+                let attr = state.map(|s| Attr::of(&s.inode, s.blocks));
+                if attr.is_some() {
+                    op.refer(ino);
                 }
-                Err(_) => Ok(None),
-            });
-        }
-        // Only a kernel gets so many attributes that it did not ask for.
-        let Some(kernel) = self.kernel.get() else {
-            return Ok(None);
-        };
-        let attr = self.glance(ino, || {
-            let inode = match self.inode(ino) {
-                // Who asks for it waits for it.
-                Err(Stop::Blocks(_)) => return Ok(None),
-                other => other.map_err(final_errno)?,
-            };
-            kernel.note_use(ino);
-            if inode.is_some() {
-                kernel.refer(ino);
+                Ok(attr)
             }
-            Ok(inode.map(|i| Attr::of(&i, i.blocks)))
-        })?;
-        Ok(attr.flatten())
+            Err(_) => Ok(None),
+        });
     }
+    // Only a kernel gets so many attributes that it did not ask for.
+    if !kernel.is_served() {
+        return Ok(None);
+    }
+    let attr = calls.glance(ino, |volume| {
+        let inode = match volume.inode(ino) {
+            // Who asks for it waits for it.
+            Err(Stop::Blocks(_)) => return Ok(None),
+            other => other.map_err(final_errno)?,
+        };
+        kernel.note_use(ino);
+        if inode.is_some() {
+            kernel.refer(ino);
+        }
+        Ok(inode.map(|i| Attr::of(&i, i.blocks)))
+    })?;
+    Ok(attr.flatten())
 }
 
 #[cfg(test)]

@@ -1,20 +1,30 @@
 //! The file system by path, as one caller sees it: every permission is checked here.
 //!
 //! A call walks its paths, checks what the caller may, and does the operation on the inodes it
-//! found, all in one run ([`Session::make_where`]): so it never meets another inode that
+//! found, all in one run ([`make_where`]): so it never meets another inode that
 //! has got the number of one that was removed meanwhile.
 
 use crate::client::call::CallContext;
-use crate::client::session::{Need, Session};
+mod path_xattrs;
+
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::session::Session;
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller, SetAttr, SetTime};
 use crate::inodes::dirents::{KIND_DIR, check_length, check_new};
+use crate::io::content::wrong_type;
 use crate::io::handle::File;
-use crate::io::read::wrong_type;
+use crate::io::truncate_fallocate::truncate_where;
 use crate::namespace::access::{EXECUTE, WRITE, may_set, may_take_from};
-use crate::namespace::attributes::StatFs;
-use crate::namespace::create_lookup::Fresh;
-use crate::namespace::rename::{Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, is_kind, no_cycle};
+use crate::namespace::acl::{deciding_acl, may_access};
+use crate::namespace::attributes::{StatFs, readlink_where, set_attributes_where};
+use crate::namespace::create_lookup::{Fresh, make_where};
+use crate::namespace::path_cache::PathCache;
+use crate::namespace::rename::{
+    Ask, RENAME_EXCHANGE, RENAME_NOREPLACE, is_kind, no_cycle, rename_where,
+};
+use crate::namespace::unlink_link::{link_where, may_link, remove_where};
 use crate::namespace::walk::{Last, Target, split, walk, walk_to_change};
 use rustix::fs::OFlags;
 use shale_format::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
@@ -27,43 +37,38 @@ const FETCH: usize = 256;
 /// The tree of names, for one caller.
 #[derive(Clone)]
 pub struct Tree {
-    pub(crate) session: Arc<Session>,
-    pub(crate) caller: Caller,
-}
-
-impl Session {
-    /// The tree as `caller` may see and change it.
-    pub fn tree(self: &Arc<Self>, caller: Caller) -> Tree {
-        Tree {
-            session: self.clone(),
-            caller: Caller {
-                request: 0,
-                ..caller
-            },
-        }
-    }
-
-    /// Walks along paths that were found in the table of whole paths, and those that
-    /// had to be walked.
-    pub fn path_counts(&self) -> (u64, u64) {
-        self.paths.counts()
-    }
+    session: Arc<Session>,
+    caller: Caller,
 }
 
 impl Tree {
-    pub(crate) fn look<T>(
+    pub(crate) fn new(session: Arc<Session>, caller: Caller) -> Self {
+        let caller = Caller {
+            request: 0,
+            ..caller
+        };
+        Self { session, caller }
+    }
+
+    fn calls(&self) -> &CallRunner {
+        &self.session.calls
+    }
+
+    fn paths(&self) -> &PathCache {
+        &self.session.names.paths
+    }
+
+    fn look<T>(
         &self,
         f: impl FnMut(&mut CallContext<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
-        self.session.run(&self.caller, Need::default(), f)
+        self.calls().run(&self.caller, Need::default(), f)
     }
 
     /// Makes what `path` is to name.
     fn make(&self, path: &[u8], slash_ok: bool, fresh: &Fresh<'_>) -> Result<()> {
-        let place = |op: &CallContext<'_>| vacant(op, path, slash_ok);
-        let made = self
-            .session
-            .make_where(&self.caller, fresh, NAME_BYTES_MAX, place);
+        let place = |op: &CallContext<'_>| vacant(op, self.paths(), path, slash_ok);
+        let made = make_where(self.calls(), &self.caller, fresh, NAME_BYTES_MAX, place);
         made.map(|_| ())
     }
 
@@ -85,7 +90,7 @@ impl Tree {
 
     fn attr(&self, path: &[u8], follow: bool) -> Result<Attr> {
         self.look(|op| {
-            let target = walk(op, path, follow)?;
+            let target = walk(op, self.paths(), path, follow)?;
             let node = op.node(target.ino()?)?;
             let state = op.read(&node)?;
             Ok(Attr::of(&state.inode, state.blocks))
@@ -104,7 +109,7 @@ impl Tree {
         let device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) && !whiteout;
         if device && self.caller.uid != 0 {
             // Only where nothing is missing to it but the right.
-            self.look(|op| vacant(op, path, false))?;
+            self.look(|op| vacant(op, self.paths(), path, false))?;
             return Err(Errno::PERM);
         }
         self.make(path, false, &Fresh::node(&self.caller, mode, rdev)?)
@@ -117,15 +122,15 @@ impl Tree {
 
     /// Target of a symbolic link. Errors: `EINVAL` for anything else.
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let place = |op: &CallContext<'_>| Ok(walk(op, path, false)?.ino()?);
-        self.session.readlink_where(&self.caller, place)
+        let place = |op: &CallContext<'_>| Ok(walk(op, self.paths(), path, false)?.ino()?);
+        readlink_where(self.calls(), &self.caller, place)
     }
 
     /// Gives the file at `old` (a symbolic link is not followed) the name `new`.
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
         self.link_where(|op| {
-            let ino = walk(op, old, false)?.ino()?;
-            let (dir, name) = vacant(op, new, false)?;
+            let ino = walk(op, self.paths(), old, false)?.ino()?;
+            let (dir, name) = vacant(op, self.paths(), new, false)?;
             Ok((ino, dir, name))
         })
     }
@@ -135,8 +140,8 @@ impl Tree {
         self.link_where(|op| {
             let node = op.node(ino)?;
             // Asked before a name is followed: it may be one that gets none again.
-            let may = op.may_link(&*op.read(&node)?);
-            let (dir, name) = vacant(op, new, false)?;
+            let may = may_link(op, &*op.read(&node)?);
+            let (dir, name) = vacant(op, self.paths(), new, false)?;
             may.map(|()| (ino, dir, name))
         })
     }
@@ -145,14 +150,14 @@ impl Tree {
         &self,
         place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, u64, Vec<u8>), Stop>,
     ) -> Result<()> {
-        let linked = self.session.link_where(&self.caller, NAME_BYTES_MAX, place);
+        let linked = link_where(self.calls(), &self.caller, NAME_BYTES_MAX, place);
         linked.map(|_| ())
     }
 
     /// Removes a name. Errors: `EISDIR`, `EPERM` in a sticky directory.
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
         self.remove(false, |op| {
-            let target = walk_bare(op, path)?;
+            let target = walk_bare(op, self.paths(), path)?;
             let name = name_of(&target, Errno::ISDIR)?;
             let (ino, kind) = target.found.ok_or(Errno::NOENT)?;
             if target.slash {
@@ -173,15 +178,15 @@ impl Tree {
         want_dir: bool,
         place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, Vec<u8>, Option<u64>), Stop>,
     ) -> Result<()> {
-        self.session
-            .remove_where(&self.caller, NAME_BYTES_MAX, want_dir, place)
+        let (calls, paths) = (self.calls(), self.paths());
+        remove_where(calls, paths, &self.caller, NAME_BYTES_MAX, want_dir, place)
     }
 
     /// Removes an empty directory. Errors: `ENOTEMPTY`, `ENOTDIR`, `EINVAL` for `.`,
     /// `EBUSY` for the root.
     pub fn rmdir(&self, path: &[u8]) -> Result<()> {
         self.remove(true, |op| {
-            let target = walk_bare(op, path)?;
+            let target = walk_bare(op, self.paths(), path)?;
             let name = match &target.last {
                 Last::Name(_) => name_of(&target, Errno::INVAL)?,
                 Last::DotDot => return Err(Errno::NOTEMPTY.into()),
@@ -200,8 +205,8 @@ impl Tree {
             return Err(Errno::INVAL);
         }
         let place = |op: &CallContext<'_>| {
-            let old = walk_bare(op, old)?;
-            let new = walk_bare(op, new)?;
+            let old = walk_bare(op, self.paths(), old)?;
+            let new = walk_bare(op, self.paths(), new)?;
             let dots = if flags & RENAME_NOREPLACE != 0 {
                 Errno::EXIST
             } else {
@@ -220,8 +225,8 @@ impl Tree {
                 expected: Some((source.0, new.found.map(|t| t.0))),
             })
         };
-        self.session
-            .rename_where(&self.caller, 2 * NAME_BYTES_MAX, place)
+        let (calls, names) = (self.calls(), &self.session.names);
+        rename_where(calls, names, &self.caller, 2 * NAME_BYTES_MAX, place)
     }
 
     /// Sets the permission bits.
@@ -278,31 +283,30 @@ impl Tree {
 
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
         let place = |op: &CallContext<'_>| {
-            let ino = walk(op, path, follow)?.ino()?;
+            let ino = walk(op, self.paths(), path, follow)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node)?;
-            let acl = op.deciding_acl(&state)?;
+            let acl = deciding_acl(op, &state)?;
             Ok((ino, may_set(op.caller, &state.inode, acl.as_ref(), set)?))
         };
-        let done = self.session.set_attributes_where(&self.caller, place);
+        let done = set_attributes_where(self.calls(), self.paths(), &self.caller, place);
         done.map(|_| ())
     }
 
     /// Sets the size of the file at `path`.
     pub fn truncate(&self, path: &[u8], size: u64) -> Result<()> {
         let place = |op: &CallContext<'_>| {
-            let ino = walk(op, path, true)?.ino()?;
+            let ino = walk(op, self.paths(), path, true)?.ino()?;
             let node = op.node(ino)?;
             let state = op.read(&node)?;
             if !state.inode.is_file() {
                 return Err(wrong_type(&state).into());
             }
-            op.may(&state, WRITE)?;
+            may_access(op, &state, WRITE)?;
             Ok(ino)
         };
         let kill = self.caller.uid != 0;
-        self.session
-            .truncate_where(&self.caller, size, kill, &|| 0, place)
+        truncate_where(self.calls(), &self.caller, size, kill, &|| 0, place)
     }
 
     /// Checks permissions as access(2): bits 4 read, 2 write, 1 execute; 0: existence.
@@ -311,9 +315,9 @@ impl Tree {
             return Err(Errno::INVAL);
         }
         self.look(|op| {
-            let node = op.node(walk(op, path, true)?.ino()?)?;
+            let node = op.node(walk(op, self.paths(), path, true)?.ino()?)?;
             let state = op.read(&node)?;
-            op.may(&state, want)?;
+            may_access(op, &state, want)?;
             if want & WRITE != 0 {
                 crate::inodes::flags::may_write(&state.inode, true)?;
             }
@@ -345,10 +349,11 @@ fn is_root(path: &[u8]) -> bool {
 /// Walks to where a name is to be made: directory and name. `slash_ok`: for a directory.
 fn vacant(
     op: &CallContext<'_>,
+    paths: &PathCache,
     path: &[u8],
     slash_ok: bool,
 ) -> std::result::Result<(u64, Vec<u8>), Stop> {
-    let target = walk_bare(op, path)?;
+    let target = walk_bare(op, paths, path)?;
     let name = name_of(&target, Errno::EXIST)?;
     if target.found.is_some() {
         return Err(Errno::EXIST.into());
@@ -362,17 +367,21 @@ fn vacant(
 
 /// Walks to a name itself: a symbolic link at the end is not followed, slash or not. A
 /// name that is too long is found to be that only after its directory was found.
-fn walk_bare(op: &CallContext<'_>, path: &[u8]) -> std::result::Result<Target, Stop> {
+fn walk_bare(
+    op: &CallContext<'_>,
+    paths: &PathCache,
+    path: &[u8],
+) -> std::result::Result<Target, Stop> {
     let (prefix, last, slash) = split(path);
     if check_length(last).is_ok() || path.len() > PATH_BYTES_MAX {
         let bare = &path[..prefix.len() + last.len()];
         let bare = if bare.is_empty() { path } else { bare };
         return Ok(Target {
             slash,
-            ..walk_to_change(op, bare)?
+            ..walk_to_change(op, paths, bare)?
         });
     }
-    let parent = walk(op, &[prefix, b"."].concat(), false)?;
+    let parent = walk(op, paths, &[prefix, b"."].concat(), false)?;
     Ok(Target {
         last: Last::Name(last.into()),
         slash,
@@ -390,7 +399,7 @@ fn name_of(target: &Target, other: Errno) -> Result<Vec<u8>> {
 
 fn may_change(op: &CallContext<'_>, dir: u64) -> std::result::Result<(), Stop> {
     let node = op.node(dir)?;
-    op.may(&*op.read(&node)?, WRITE | EXECUTE)
+    may_access(op, &*op.read(&node)?, WRITE | EXECUTE)
 }
 
 /// Whether the caller may take a name of inode `ino` out of directory `dir`.
@@ -447,7 +456,7 @@ fn may_rename(
         ];
         for (ino, _) in moved.into_iter().flatten() {
             let node = op.node(ino)?;
-            op.may(&*op.read(&node)?, WRITE)?;
+            may_access(op, &*op.read(&node)?, WRITE)?;
         }
     }
     Ok(())

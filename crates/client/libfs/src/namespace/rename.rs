@@ -5,8 +5,9 @@
 //! rename lock, so the walk that looks for cycles sees a tree that stands still.
 
 use crate::client::call::CallContext;
-use crate::client::reservation::{INODE_BYTES, TREE_BYTES};
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::space::reservation::{INODE_BYTES, TREE_BYTES};
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
 use crate::inodes::dirents::{FoundDirent, KIND_DIR, Slot, check_length, check_new, slot};
@@ -14,7 +15,9 @@ use crate::inodes::flags::{may_add_to, may_take_from};
 use crate::inodes::inode_locks::Locked;
 use crate::inodes::node::{Node, NodeState};
 use crate::namespace::create_lookup::{Fresh, add_entry, create_body, new_numbered, take_entry};
-use crate::namespace::unlink_link::{lose_name, may_remove};
+use crate::namespace::names::Names;
+use crate::namespace::path_cache::PathCache;
+use crate::namespace::unlink_link::{entry, frees, lose_name, may_remove, unchanged};
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{Inode, time};
 use shale_format::limits::{DEPTH_MAX, LINKS_MAX};
@@ -79,61 +82,57 @@ impl<N: AsRef<[u8]>> Ask<N> {
     }
 }
 
-impl Session {
-    /// Moves the name `from.1` of directory `from.0` to the name `to.1` of directory
-    /// `to.0`, in one atomic step. What had the new name is removed, or with
-    /// [`RENAME_EXCHANGE`] gets the old one. With [`RENAME_WHITEOUT`] a character device with number 0 is
-    /// made that has the old name, in the same step. Two names of one inode stay as they are.
-    ///
-    /// Errors: `ENOENT`, `EEXIST` ([`RENAME_NOREPLACE`]), `EISDIR`, `ENOTDIR`,
-    /// `ENOTEMPTY`, `EINVAL` (a directory would be below itself; other flags),
-    /// `EMLINK`, `ENAMETOOLONG` (also for a directory that would move to more than
-    /// [`DEPTH_MAX`] directories below the root), `ENOSPC`.
-    pub fn rename(
-        &self,
-        caller: &Caller,
-        from: (u64, &[u8]),
-        to: (u64, &[u8]),
-        flags: u32,
-    ) -> Result<()> {
-        if !is_kind(flags) {
-            return Err(Errno::INVAL);
-        }
-        check_length(from.1)?;
-        if matches!(from.1, b"." | b"..") || matches!(to.1, b"." | b"..") {
-            return Err(Errno::BUSY);
-        }
-        check_new(to.1)?;
-        if self.done_before(caller).is_some() {
-            return Ok(());
-        }
-        let ask = Ask {
-            from,
-            to,
-            flags,
-            expected: None,
-        };
-        self.rename_where(caller, from.1.len() + to.1.len(), |_| Ok(ask))
+/// See [`crate::Session::rename`].
+pub(crate) fn rename(
+    calls: &CallRunner,
+    names: &Names,
+    caller: &Caller,
+    from: (u64, &[u8]),
+    to: (u64, &[u8]),
+    flags: u32,
+) -> Result<()> {
+    if !is_kind(flags) {
+        return Err(Errno::INVAL);
     }
-
-    /// Does the rename that `place` comes to, of names that have at most `name_bytes` bytes together:
-    /// in the run in which it does, see [`Self::make_where`].
-    pub(crate) fn rename_where<N: AsRef<[u8]>>(
-        &self,
-        caller: &Caller,
-        name_bytes: usize,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<Ask<N>, Stop>,
-    ) -> Result<()> {
-        let whiteout = Fresh::whiteout().need(name_bytes).log;
-        let bytes = record_bytes(RenameBody::BYTES, name_bytes) as u64 + whiteout;
-        self.run(caller, Need::log(bytes), |op| {
-            let ask = place(op)?;
-            rename_in(op, &ask.borrowed())
-        })
+    check_length(from.1)?;
+    if matches!(from.1, b"." | b"..") || matches!(to.1, b"." | b"..") {
+        return Err(Errno::BUSY);
     }
+    check_new(to.1)?;
+    if calls.done_before(caller).is_some() {
+        return Ok(());
+    }
+    let ask = Ask {
+        from,
+        to,
+        flags,
+        expected: None,
+    };
+    rename_where(calls, names, caller, from.1.len() + to.1.len(), |_| Ok(ask))
 }
 
-fn rename_in(op: &mut CallContext<'_>, ask: &Ask<&[u8]>) -> std::result::Result<(), Stop> {
+/// Does the rename that `place` comes to, of names that have at most `name_bytes` bytes together:
+/// in the run in which it does, see [`make_where`].
+pub(crate) fn rename_where<N: AsRef<[u8]>>(
+    calls: &CallRunner,
+    names: &Names,
+    caller: &Caller,
+    name_bytes: usize,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<Ask<N>, Stop>,
+) -> Result<()> {
+    let whiteout = Fresh::whiteout().need(name_bytes).log;
+    let bytes = record_bytes(RenameBody::BYTES, name_bytes) as u64 + whiteout;
+    calls.run(caller, Need::log(bytes), |op| {
+        let ask = place(op)?;
+        rename_in(op, names, &ask.borrowed())
+    })
+}
+
+fn rename_in(
+    op: &mut CallContext<'_>,
+    names: &Names,
+    ask: &Ask<&[u8]>,
+) -> std::result::Result<(), Stop> {
     let dirs = (op.node_to_change(ask.from.0)?, op.node_to_change(ask.to.0)?);
     let Some(ends) = ends(op, ask, &dirs)? else {
         return Ok(());
@@ -141,8 +140,7 @@ fn rename_in(op: &mut CallContext<'_>, ask: &Ask<&[u8]>) -> std::result::Result<
     let across = ask.moves_across()
         && (ends.source.is_dir()
             || ask.exchange() && ends.target.as_ref().is_some_and(|t| t.0.is_dir()));
-    let session = op.session;
-    let _tree = across.then(|| session.rename_lock.lock());
+    let _tree = across.then(|| names.rename_lock.lock());
     let gone = ends.target.as_ref().map(|t| (t.0.ino, t.0.kind));
     let moves = (ends.source.ino, ends.source.kind);
     no_cycle(op, (ask.from.0, ask.to.0), moves, gone, ask.flags)?;
@@ -151,16 +149,17 @@ fn rename_in(op: &mut CallContext<'_>, ask: &Ask<&[u8]>) -> std::result::Result<
         nodes[3] = node;
     }
     let mut locked = Locked::take(op, &nodes)?;
-    op.unchanged(&locked[ask.from.0], ask.from.1, Some(ends.source))?;
-    op.unchanged(
+    unchanged(op, &locked[ask.from.0], ask.from.1, Some(ends.source))?;
+    unchanged(
+        op,
         &locked[ask.to.0],
         ask.to.1,
         ends.target.as_ref().map(|t| t.0),
     )?;
     if ask.exchange() {
-        exchange(op, &mut locked, ask, &ends)
+        exchange(op, &names.paths, &mut locked, ask, &ends)
     } else {
-        replace(op, &mut locked, ask, &ends)
+        replace(op, &names.paths, &mut locked, ask, &ends)
     }
 }
 
@@ -170,8 +169,8 @@ fn ends(
     ask: &Ask<&[u8]>,
     dirs: &(Arc<Node>, Arc<Node>),
 ) -> std::result::Result<Option<Ends>, Stop> {
-    let source = op.entry(&dirs.0, ask.from.1)?;
-    let target = op.entry(&dirs.1, ask.to.1)?;
+    let source = entry(op, &dirs.0, ask.from.1)?;
+    let target = entry(op, &dirs.1, ask.to.1)?;
     let source = source.ok_or_else(|| op.gone())?;
     if let Some((from, to)) = ask.expected
         && (from != source.ino || to != target.map(|t| t.ino))
@@ -245,6 +244,7 @@ fn is_below(op: &CallContext<'_>, dir: u64, top: u64) -> std::result::Result<boo
 
 fn replace(
     op: &mut CallContext<'_>,
+    paths: &PathCache,
     locked: &mut Locked<'_>,
     ask: &Ask<&[u8]>,
     ends: &Ends,
@@ -260,10 +260,10 @@ fn replace(
     let new_key = match &ends.target {
         Some((target, node)) => {
             may_remove(&locked[target.ino], source.is_dir())?;
-            freed = op.frees(node, &locked[target.ino]);
+            freed = frees(op, node, &locked[target.ino]);
             target.key
         }
-        None => match slot(op.session, &locked[to], ask.to.1)? {
+        None => match slot(op.volume(), &locked[to], ask.to.1)? {
             Slot::Vacant(key) => key,
             Slot::Taken(_) => return Err(Stop::Again),
         },
@@ -280,7 +280,7 @@ fn replace(
         take_entry(&mut locked[to], target, now, end);
         lose_name(&mut locked[target.ino], freed, now, end);
         if freed {
-            op.session.nodes.bury(node, end, op.session.digested());
+            op.bury(node, end);
         }
     }
     add_entry(
@@ -305,15 +305,16 @@ fn replace(
         op.add_new(state, false);
         add_entry(&mut locked[from], &found, ask.from.1, now, end);
     }
-    op.session.paths.entry_gone(source.kind);
+    paths.entry_gone(source.kind);
     if let Some((target, _)) = &ends.target {
-        op.session.paths.entry_gone(target.kind);
+        paths.entry_gone(target.kind);
     }
     Ok(())
 }
 
 fn exchange(
     op: &mut CallContext<'_>,
+    paths: &PathCache,
     locked: &mut Locked<'_>,
     ask: &Ask<&[u8]>,
     ends: &Ends,
@@ -358,8 +359,8 @@ fn exchange(
     );
     arrived(locked, &source, to, now, end);
     arrived(locked, &target, from, now, end);
-    op.session.paths.entry_gone(source.kind);
-    op.session.paths.entry_gone(target.kind);
+    paths.entry_gone(source.kind);
+    paths.entry_gone(target.kind);
     Ok(())
 }
 

@@ -13,12 +13,14 @@
 //! could learn of them too late for a program that is being started.
 
 use crate::client::call::CallContext;
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
 use crate::errno::{BY_KERNEL, Result, Stop};
+use crate::inodes::attr::changed;
 use crate::inodes::attr::{Caller, SetAttr, without_set_id};
 use crate::inodes::node::NodeState;
-use crate::namespace::attributes::changed;
-use crate::namespace::xattrs::{remove_xattr, with_xattrs};
+use crate::inodes::xattr_cache::{has_capability, with_xattrs};
+use crate::namespace::xattrs::remove_xattr;
 use shale_format::Ino;
 use shale_format::record::{SetAttrBody, XattrBody, record_bytes};
 use shale_format::xattr::CAPABILITY;
@@ -26,99 +28,83 @@ use shale_oplog::encode;
 
 const SET_GID: u32 = libc::S_ISGID;
 
-impl CallContext<'_> {
-    /// Stops a call that is about to change the content of file `ino` while the file has rights that
-    /// have to go before; `kill`: the writer has no privilege.
-    #[inline(always)]
-    pub(crate) fn takes_rights(
-        &self,
-        ino: u64,
-        state: &mut NodeState,
-        kill: bool,
-    ) -> std::result::Result<(), Stop> {
-        let attributes = match &state.xattrs {
-            Some(xattrs) => !xattrs.is_empty(),
-            None => state.inode.xattr_addr != 0,
-        };
-        if state.inode.mode & 0o6000 == 0 && !attributes {
-            return Ok(());
-        }
-        self.takes_some_rights(ino, state, kill)
+/// Stops a call that is about to change the content of file `ino` while the file has rights that
+/// have to go before; `kill`: the writer has no privilege.
+#[inline(always)]
+pub(crate) fn takes_rights(
+    op: &CallContext<'_>,
+    ino: u64,
+    state: &mut NodeState,
+    kill: bool,
+) -> std::result::Result<(), Stop> {
+    let attributes = match &state.xattrs {
+        Some(xattrs) => !xattrs.is_empty(),
+        None => state.inode.xattr_addr != 0,
+    };
+    if state.inode.mode & 0o6000 == 0 && !attributes {
+        return Ok(());
     }
+    takes_some_rights(op, ino, state, kill)
+}
 
-    #[cold]
-    fn takes_some_rights(
-        &self,
-        ino: u64,
-        state: &mut NodeState,
-        kill: bool,
-    ) -> std::result::Result<(), Stop> {
-        let mode = state.inode.mode;
-        let by_record = without_set_id(mode);
-        // On the mount the kernel has decided that before, and knows all groups of the writer.
-        let stranger = self.session.kernel.get().is_none() && self.caller.gid != state.inode.gid;
-        let left = if stranger {
-            by_record & !SET_GID
-        } else {
-            by_record
-        };
-        let capable = has_capability(self, state)?;
-        // It also knows whether the writer has the privilege: not every process of root's has.
-        if self.session.options.yields && (capable || left != mode) {
-            return Err(BY_KERNEL.into());
+#[cold]
+fn takes_some_rights(
+    op: &CallContext<'_>,
+    ino: u64,
+    state: &mut NodeState,
+    kill: bool,
+) -> std::result::Result<(), Stop> {
+    let mode = state.inode.mode;
+    let by_record = without_set_id(mode);
+    // On the mount the kernel has decided that before, and knows all groups of the writer.
+    let stranger = !op.is_kernels() && op.caller.gid != state.inode.gid;
+    let left = if stranger {
+        by_record & !SET_GID
+    } else {
+        by_record
+    };
+    let capable = has_capability(op, state)?;
+    // It also knows whether the writer has the privilege: not every process of root's has.
+    if op.yields() && (capable || left != mode) {
+        return Err(BY_KERNEL.into());
+    }
+    let (by_record, left) = if kill {
+        (by_record, left)
+    } else {
+        (mode, mode)
+    };
+    if capable || left != by_record {
+        return Err(Stop::Rights(ino, mode & !left));
+    }
+    Ok(())
+}
+
+/// Takes these mode bits and the capability from a file.
+#[cold]
+pub(crate) fn take_rights(calls: &CallRunner, caller: &Caller, ino: u64, bits: u32) -> Result<()> {
+    // Done once more after a crash it changes nothing.
+    let caller = Caller {
+        request: 0,
+        ..*caller
+    };
+    let log =
+        record_bytes(SetAttrBody::BYTES, 0) + record_bytes(XattrBody::BYTES, CAPABILITY.len());
+    calls.run(&caller, Need::log(log as u64), |op| {
+        let node = op.node_to_change(ino)?;
+        let mut state = with_xattrs(op, &node)?;
+        if has_capability(op, &mut state)? {
+            remove_xattr(op, ino, &mut state, CAPABILITY)?;
         }
-        let (by_record, left) = if kill {
-            (by_record, left)
-        } else {
-            (mode, mode)
-        };
-        if capable || left != by_record {
-            return Err(Stop::Rights(ino, mode & !left));
+        if state.inode.mode & bits != 0 {
+            let set = SetAttr {
+                mode: Some(state.inode.mode & !bits),
+                ..SetAttr::default()
+            };
+            let (new, body) = changed(&state.inode, &set, op.now_ns);
+            let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
+            state.inode = new;
+            state.touched(end);
         }
         Ok(())
-    }
-}
-
-/// Whether the inode has capabilities.
-pub(crate) fn has_capability(
-    op: &CallContext<'_>,
-    state: &mut NodeState,
-) -> std::result::Result<bool, Stop> {
-    if state.xattrs.is_none() && state.inode.xattr_addr != 0 {
-        state.xattrs = Some(op.session.view.xattrs(&state.inode)?);
-    }
-    let xattrs = state.xattrs.as_ref();
-    Ok(xattrs.is_some_and(|x| x.contains_key(CAPABILITY)))
-}
-
-impl Session {
-    /// Takes these mode bits and the capability from a file.
-    #[cold]
-    pub(crate) fn take_rights(&self, caller: &Caller, ino: u64, bits: u32) -> Result<()> {
-        // Done once more after a crash it changes nothing.
-        let caller = Caller {
-            request: 0,
-            ..*caller
-        };
-        let log =
-            record_bytes(SetAttrBody::BYTES, 0) + record_bytes(XattrBody::BYTES, CAPABILITY.len());
-        self.run(&caller, Need::log(log as u64), |op| {
-            let node = op.node_to_change(ino)?;
-            let mut state = with_xattrs(op, &node)?;
-            if has_capability(op, &mut state)? {
-                remove_xattr(op, ino, &mut state, CAPABILITY)?;
-            }
-            if state.inode.mode & bits != 0 {
-                let set = SetAttr {
-                    mode: Some(state.inode.mode & !bits),
-                    ..SetAttr::default()
-                };
-                let (new, body) = changed(&state.inode, &set, op.now_ns);
-                let end = op.append(&mut encode::set_attr(Ino(ino), body))?;
-                state.inode = new;
-                state.touched(end);
-            }
-            Ok(())
-        })
-    }
+    })
 }

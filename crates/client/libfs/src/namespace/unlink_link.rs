@@ -8,22 +8,25 @@
 //! their end ([`Session::forget`]). That another client uses it is reported with the lease.
 
 use crate::client::call::CallContext;
-use crate::client::reservation::TREE_BYTES;
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
+use crate::client::space::reservation::TREE_BYTES;
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::{Attr, Caller};
 use crate::inodes::dirents::{FoundDirent, Slot, check_length, check_new, find, slot};
 use crate::inodes::flags::{may_add_to, may_change, may_take_from};
 use crate::inodes::inode_locks::Locked;
+use crate::inodes::kernel_refs::KernelRefs;
 use crate::inodes::node::{Node, NodeState};
+use crate::namespace::create_lookup::made_before;
 use crate::namespace::create_lookup::{add_entry, take_entry};
+use crate::namespace::path_cache::PathCache;
 use shale_format::dirent::kind_of_mode;
 use shale_format::inode::{flag as inode_flag, time};
 use shale_format::limits::LINKS_MAX;
 use shale_format::record::{LinkBody, flag, record_bytes};
 use shale_format::{DirKey, Ino, LogPos};
 use shale_oplog::{Overlay, encode};
-use shale_proto::{LeaseMode, LeaseRequestMode};
 use shale_volume::FoundInode;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -31,293 +34,301 @@ use std::sync::atomic::Ordering;
 /// Inodes that one sweep looks at.
 const SWEEP_MAX: usize = 256;
 
-impl Session {
-    /// Gives inode `ino` the name `name` in directory `parent`. Errors: `EEXIST`,
-    /// `EPERM` for a directory, `ENOENT` if the inode or directory was removed,
-    /// `EMLINK`, `ENOTDIR`, `ENAMETOOLONG`, `ENOSPC`.
-    pub fn link(&self, caller: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
-        if let Some(attr) = self.made_before(caller) {
-            return attr;
-        }
+/// See [`crate::Session::link`].
+pub(crate) fn link(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    parent: u64,
+    name: &[u8],
+) -> Result<Attr> {
+    if let Some(attr) = made_before(calls, caller) {
+        return attr;
+    }
+    check_new(name)?;
+    link_where(calls, caller, name.len(), |_| Ok((ino, parent, name)))
+}
+
+/// As [`link`], with inode, directory and name, of at most `name_bytes` bytes, that
+/// `place` finds: in the run that makes the link, see [`make_where`].
+pub(crate) fn link_where<N: AsRef<[u8]>>(
+    calls: &CallRunner,
+    caller: &Caller,
+    name_bytes: usize,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, u64, N), Stop>,
+) -> Result<Attr> {
+    let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
+    calls.run(caller, need, |op| {
+        let (ino, parent, name) = place(op)?;
+        let name = name.as_ref();
         check_new(name)?;
-        self.link_where(caller, name.len(), |_| Ok((ino, parent, name)))
-    }
-
-    /// As [`Self::link`], with inode, directory and name, of at most `name_bytes` bytes, that
-    /// `place` finds: in the run that makes the link, see [`Self::make_where`].
-    pub(crate) fn link_where<N: AsRef<[u8]>>(
-        &self,
-        caller: &Caller,
-        name_bytes: usize,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, u64, N), Stop>,
-    ) -> Result<Attr> {
-        let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
-        self.run(caller, need, |op| {
-            let (ino, parent, name) = place(op)?;
-            let name = name.as_ref();
-            check_new(name)?;
-            let child = op.node_to_change(ino)?;
-            drop(op.read(&child)?);
-            let dir = op.node_to_change(parent)?;
-            drop(op.read(&dir)?);
-            let mut locked = Locked::take(op, &[&dir, &child])?;
-            op.live_dir(&locked[parent])?;
-            let Slot::Vacant(key) = slot(self, &locked[parent], name)? else {
-                return Err(Errno::EXIST.into());
-            };
-            may_add_to(&locked[parent].inode)?;
-            may_change(&locked[ino].inode)?;
-            op.may_link(&locked[ino])?;
-            op.reserve_space(TREE_BYTES)?;
-            let kind = kind_of_mode(locked[ino].inode.mode);
-            let mut part = encode::link(Ino(parent), Ino(ino), kind, key.twin(), name);
-            let end = op.append(&mut part)?;
-            add_entry(
-                &mut locked[parent],
-                &FoundDirent { key, ino, kind },
-                name,
-                op.now_ns,
-                end,
-            );
-            let state = &mut locked[ino];
-            state.inode.nlink += 1;
-            state.inode.flags &= !inode_flag::ORPHAN;
-            state.orphan = false;
-            state.inode.set_time_ns(time::CHANGE, op.now_ns);
-            state.touched(end);
-            op.refer(ino);
-            Ok(Attr::of(&state.inode, state.blocks))
-        })
-    }
-
-    /// Removes the name of something that is no directory. Errors: `ENOENT`, `EISDIR`,
-    /// `ENOTDIR`, `ENAMETOOLONG`. Needs no free space.
-    pub fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()> {
-        match name {
-            b"." | b".." => Err(Errno::ISDIR),
-            _ => self.remove(caller, parent, name, false),
-        }
-    }
-
-    /// Removes an empty directory. Errors: `ENOTEMPTY`, `ENOTDIR`, `ENOENT`,
-    /// `ENAMETOOLONG`; `EINVAL` for `.`. Needs no free space.
-    pub fn rmdir(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()> {
-        match name {
-            b"." => Err(Errno::INVAL),
-            b".." => Err(Errno::NOTEMPTY),
-            _ => self.remove(caller, parent, name, true),
-        }
-    }
-
-    fn remove(&self, caller: &Caller, parent: u64, name: &[u8], want_dir: bool) -> Result<()> {
-        check_length(name)?;
-        if self.done_before(caller).is_some() {
-            return Ok(());
-        }
-        let place = |_: &CallContext<'_>| Ok((parent, name, None));
-        self.remove_where(caller, name.len(), want_dir, place)
-    }
-
-    /// Removes a name of at most `name_bytes` bytes from a directory, both of which `place` finds,
-    /// and what it has to stand for, if `place` has asked about that.
-    pub(crate) fn remove_where<N: AsRef<[u8]>>(
-        &self,
-        caller: &Caller,
-        name_bytes: usize,
-        want_dir: bool,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, N, Option<u64>), Stop>,
-    ) -> Result<()> {
-        let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
-        self.run(caller, need, |op| {
-            let (parent, name, expected) = place(op)?;
-            let name = name.as_ref();
-            let dir = op.node_to_change(parent)?;
-            let found = op.entry(&dir, name)?.ok_or_else(|| op.gone())?;
-            if expected.is_some_and(|ino| ino != found.ino) {
-                return Err(Stop::Again);
-            }
-            let child = op.node_to_change(found.ino)?;
-            let mut locked = Locked::take(op, &[&dir, &child])?;
-            op.unchanged(&locked[parent], name, Some(found))?;
-            may_take_from(&locked[parent].inode, &locked[found.ino].inode)?;
-            may_remove(&locked[found.ino], want_dir)?;
-            let freed = op.frees(&child, &locked[found.ino]);
-            let mut part = encode::unlink(
-                Ino(parent),
-                Ino(found.ino),
-                found.kind,
-                found.key.twin(),
-                name,
-            )
-            .flags(if freed { flag::FREE_NOW } else { 0 })
-            .flags(if want_dir { flag::DIRECTORY } else { 0 });
-            let end = op.append(&mut part)?;
-            take_entry(&mut locked[parent], &found, op.now_ns, end);
-            lose_name(&mut locked[found.ino], freed, op.now_ns, end);
-            if freed {
-                self.nodes.bury(&child, end, self.digested());
-            }
-            self.paths.entry_gone(found.kind);
-            Ok(())
-        })
-    }
-
-    /// The kernel has no reference to inode `ino` any more: an inode without names is
-    /// freed, unless another client has it open. May be called for any inode number.
-    pub fn forget(&self, ino: u64) -> Result<()> {
-        let caller = Caller::default();
-        let orphan = self.run(&caller, Need::default(), |op| {
-            let Some(node) = op.session.nodes.get(ino) else {
-                // No orphan lies below NVM.
-                return Ok(match self.view.find_inode(Ino(ino))? {
-                    FoundInode::Here(inode) => inode.flags & inode_flag::ORPHAN != 0,
-                    FoundInode::None | FoundInode::Below { .. } => false,
-                });
-            };
-            // The client that has the lease by now may have taken its last name.
-            let node = if node.lease.was_set() {
-                op.node(ino)?
-            } else {
-                node
-            };
-            Ok(node.state.read().orphan)
-        });
-        match orphan {
-            Ok(true) => self.free_unused(&caller, ino).map(|_| ()),
-            Ok(false) | Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// The last handle of this process on an inode is closed. If the inode has lost its last
-    /// name, here or by another client, and nobody else has it open, it is freed.
-    pub(crate) fn after_last_close(&self, caller: &Caller, node: &Node) -> Result<()> {
-        let orphan = |op: &mut CallContext<'_>| {
-            if op.session.holds(node, LeaseMode::Shared) {
-                return Ok(node.state.read().orphan);
-            }
-            let node = op.node(node.ino)?;
-            let state = op.read(&node)?;
-            Ok(state.orphan)
+        let child = op.node_to_change(ino)?;
+        drop(op.read(&child)?);
+        let dir = op.node_to_change(parent)?;
+        drop(op.read(&dir)?);
+        let mut locked = Locked::take(op, &[&dir, &child])?;
+        op.live_dir(&locked[parent])?;
+        let Slot::Vacant(key) = slot(op.volume(), &locked[parent], name)? else {
+            return Err(Errno::EXIST.into());
         };
-        match self.run(caller, Need::default(), orphan) {
-            Ok(true) => self.free_unused(caller, node.ino).map(|_| ()),
-            Ok(false) | Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(e),
-        }
-    }
+        may_add_to(&locked[parent].inode)?;
+        may_change(&locked[ino].inode)?;
+        may_link(op, &locked[ino])?;
+        op.reserve_space(TREE_BYTES)?;
+        let kind = kind_of_mode(locked[ino].inode.mode);
+        let mut part = encode::link(Ino(parent), Ino(ino), kind, key.twin(), name);
+        let end = op.append(&mut part)?;
+        add_entry(
+            &mut locked[parent],
+            &FoundDirent { key, ino, kind },
+            name,
+            op.now_ns,
+            end,
+        );
+        let state = &mut locked[ino];
+        state.inode.nlink += 1;
+        state.inode.flags &= !inode_flag::ORPHAN;
+        state.orphan = false;
+        state.inode.set_time_ns(time::CHANGE, op.now_ns);
+        state.touched(end);
+        op.refer(ino);
+        Ok(Attr::of(&state.inode, state.blocks))
+    })
+}
 
-    /// Frees inodes without names whose users have all gone without freeing them: killed,
-    /// or too many to be distinguished. Only those that the volume knows and that nobody
-    /// holds a lease on, at most [`SWEEP_MAX`] of them; gives their number.
-    ///
-    /// # Errors
-    /// Those of the medium.
-    pub fn sweep_orphans(&self) -> Result<u64> {
-        let caller = Caller::default();
-        let found = self.run(&caller, Need::default(), |_| {
-            let mut found = Vec::new();
-            if let Some(orphans) = self.view.inode(Ino::ORPHANS)? {
-                self.view.entries(&orphans, DirKey(0), &mut |entry| {
-                    found.push(entry.ino.0);
-                    if found.len() < SWEEP_MAX {
-                        ControlFlow::Continue(())
-                    } else {
-                        ControlFlow::Break(())
-                    }
-                })?;
-            }
-            Ok(found)
-        })?;
-        let mut freed = 0;
-        for ino in found {
-            let unused = !self.kernel_refers_to(ino)
-                && matches!(
-                    self.acquire(ino, LeaseMode::Exclusive, LeaseRequestMode::Try),
-                    Ok(true)
-                );
-            if unused && self.free_unused(&caller, ino)? {
-                freed += 1;
-            }
-        }
-        Ok(freed)
-    }
-
-    /// Frees an inode that has neither name nor user; whether it did.
-    fn free_unused(&self, caller: &Caller, ino: u64) -> Result<bool> {
-        let need = Need::log(record_bytes(0, 0) as u64);
-        let freed = self.run(caller, need, |op| {
-            let node = op.node_to_change(ino)?;
-            let mut state = op.write(&node)?;
-            let used = node.used_elsewhere.load(Ordering::Acquire)
-                || node.handles.load(Ordering::Acquire) > 0
-                || self.kernel_knows(ino);
-            if used || !state.orphan {
-                return Ok(false);
-            }
-            let end = op.append(&mut encode::free(Ino(ino)))?;
-            bury(&mut state);
-            state.touched(end);
-            self.nodes.bury(&node, end, self.digested());
-            Ok(true)
-        });
-        match freed {
-            Err(Errno::NOENT) => Ok(false),
-            other => other,
-        }
+/// See [`crate::Session::unlink`].
+pub(crate) fn unlink(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+) -> Result<()> {
+    match name {
+        b"." | b".." => Err(Errno::ISDIR),
+        _ => remove(calls, paths, caller, parent, name, false),
     }
 }
 
-impl CallContext<'_> {
-    /// The entry `name` of a directory that has to be alive.
-    pub(crate) fn entry(
-        &self,
-        dir: &Node,
-        name: &[u8],
-    ) -> std::result::Result<Option<FoundDirent>, Stop> {
-        let state = self.read(dir)?;
-        self.live_dir(&state)?;
-        find(self.session, &state, name)
+/// See [`crate::Session::rmdir`].
+pub(crate) fn rmdir(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+) -> Result<()> {
+    match name {
+        b"." => Err(Errno::INVAL),
+        b".." => Err(Errno::NOTEMPTY),
+        _ => remove(calls, paths, caller, parent, name, true),
     }
+}
 
-    /// Restarts unless `name` is still what it was when it was looked up.
-    pub(crate) fn unchanged(
-        &self,
-        dir: &NodeState,
-        name: &[u8],
-        expected: Option<FoundDirent>,
-    ) -> std::result::Result<(), Stop> {
-        self.live_dir(dir)?;
-        if find(self.session, dir, name)? == expected {
-            Ok(())
+fn remove(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    parent: u64,
+    name: &[u8],
+    want_dir: bool,
+) -> Result<()> {
+    check_length(name)?;
+    if calls.done_before(caller).is_some() {
+        return Ok(());
+    }
+    let place = |_: &CallContext<'_>| Ok((parent, name, None));
+    remove_where(calls, paths, caller, name.len(), want_dir, place)
+}
+
+/// Removes a name of at most `name_bytes` bytes from a directory, both of which `place` finds,
+/// and what it has to stand for, if `place` has asked about that.
+pub(crate) fn remove_where<N: AsRef<[u8]>>(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    name_bytes: usize,
+    want_dir: bool,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<(u64, N, Option<u64>), Stop>,
+) -> Result<()> {
+    let need = Need::log(record_bytes(LinkBody::BYTES, name_bytes) as u64);
+    calls.run(caller, need, |op| {
+        let (parent, name, expected) = place(op)?;
+        let name = name.as_ref();
+        let dir = op.node_to_change(parent)?;
+        let found = entry(op, &dir, name)?.ok_or_else(|| op.gone())?;
+        if expected.is_some_and(|ino| ino != found.ino) {
+            return Err(Stop::Again);
+        }
+        let child = op.node_to_change(found.ino)?;
+        let mut locked = Locked::take(op, &[&dir, &child])?;
+        unchanged(op, &locked[parent], name, Some(found))?;
+        may_take_from(&locked[parent].inode, &locked[found.ino].inode)?;
+        may_remove(&locked[found.ino], want_dir)?;
+        let freed = frees(op, &child, &locked[found.ino]);
+        let mut part = encode::unlink(
+            Ino(parent),
+            Ino(found.ino),
+            found.kind,
+            found.key.twin(),
+            name,
+        )
+        .flags(if freed { flag::FREE_NOW } else { 0 })
+        .flags(if want_dir { flag::DIRECTORY } else { 0 });
+        let end = op.append(&mut part)?;
+        take_entry(&mut locked[parent], &found, op.now_ns, end);
+        lose_name(&mut locked[found.ino], freed, op.now_ns, end);
+        if freed {
+            op.bury(&child, end);
+        }
+        paths.entry_gone(found.kind);
+        Ok(())
+    })
+}
+
+/// See [`crate::Session::forget`].
+pub(crate) fn forget(calls: &CallRunner, ino: u64) -> Result<()> {
+    let caller = Caller::default();
+    let orphan = calls.run(&caller, Need::default(), |op| {
+        let Some(node) = op.in_memory(ino) else {
+            // No orphan lies below NVM.
+            return Ok(match op.volume().view().find_inode(Ino(ino))? {
+                FoundInode::Here(inode) => inode.flags & inode_flag::ORPHAN != 0,
+                FoundInode::None | FoundInode::Below { .. } => false,
+            });
+        };
+        // The client that has the lease by now may have taken its last name.
+        let node = if node.lease.was_set() {
+            op.node(ino)?
         } else {
-            Err(Stop::Again)
-        }
+            node
+        };
+        Ok(node.state.read().orphan)
+    });
+    match orphan {
+        Ok(true) => free_unused(calls, &caller, ino).map(|_| ()),
+        Ok(false) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e),
     }
+}
 
-    /// Whether an inode may get one more name.
-    pub(crate) fn may_link(&self, state: &NodeState) -> std::result::Result<(), Stop> {
-        if state.inode.is_dir() {
-            return Err(Errno::PERM.into());
+/// The last handle of this process on an inode is closed. If the inode has lost its last
+/// name, here or by another client, and nobody else has it open, it is freed.
+pub(crate) fn after_last_close(calls: &CallRunner, caller: &Caller, node: &Node) -> Result<()> {
+    let orphan = |op: &mut CallContext<'_>| {
+        if op.holds(node) {
+            return Ok(node.state.read().orphan);
         }
-        if state.orphan && state.no_link {
-            return Err(self.gone());
-        }
-        if state.inode.nlink >= LINKS_MAX {
-            Err(Errno::MLINK.into())
-        } else {
-            Ok(())
-        }
+        let node = op.node(node.ino)?;
+        let state = op.read(&node)?;
+        Ok(state.orphan)
+    };
+    match calls.run(caller, Need::default(), orphan) {
+        Ok(true) => free_unused(calls, caller, node.ino).map(|_| ()),
+        Ok(false) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e),
     }
+}
 
-    /// Whether an inode that loses a name is freed by that.
-    pub(crate) fn frees(&self, node: &Node, state: &NodeState) -> bool {
-        let last = state.inode.is_dir() || state.inode.nlink <= 1;
-        let in_use =
-            self.session.options.kernel_references || node.handles.load(Ordering::Acquire) > 0;
-        let in_use = in_use || node.used_elsewhere.load(Ordering::Acquire);
-        last && !in_use
+/// See [`crate::Session::sweep_orphans`].
+pub(crate) fn sweep_orphans(calls: &CallRunner, kernel: &KernelRefs) -> Result<u64> {
+    let caller = Caller::default();
+    let found = calls.run(&caller, Need::default(), |op| {
+        let view = op.volume().view();
+        let mut found = Vec::new();
+        if let Some(orphans) = view.inode(Ino::ORPHANS)? {
+            view.entries(&orphans, DirKey(0), &mut |entry| {
+                found.push(entry.ino.0);
+                if found.len() < SWEEP_MAX {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+        }
+        Ok(found)
+    })?;
+    let mut freed = 0;
+    for ino in found {
+        let unused = !kernel.refers_to(ino) && calls.try_lease(ino) == Ok(true);
+        if unused && free_unused(calls, &caller, ino)? {
+            freed += 1;
+        }
     }
+    Ok(freed)
+}
+
+/// Frees an inode that has neither name nor user; whether it did.
+fn free_unused(calls: &CallRunner, caller: &Caller, ino: u64) -> Result<bool> {
+    let need = Need::log(record_bytes(0, 0) as u64);
+    let freed = calls.run(caller, need, |op| {
+        let node = op.node_to_change(ino)?;
+        let mut state = op.write(&node)?;
+        let used = node.used_elsewhere.load(Ordering::Acquire)
+            || node.handles.load(Ordering::Acquire) > 0
+            || op.kernel_knows(ino);
+        if used || !state.orphan {
+            return Ok(false);
+        }
+        let end = op.append(&mut encode::free(Ino(ino)))?;
+        bury(&mut state);
+        state.touched(end);
+        op.bury(&node, end);
+        Ok(true)
+    });
+    match freed {
+        Err(Errno::NOENT) => Ok(false),
+        other => other,
+    }
+}
+
+/// The entry `name` of a directory that has to be alive.
+pub(crate) fn entry(
+    op: &CallContext<'_>,
+    dir: &Node,
+    name: &[u8],
+) -> std::result::Result<Option<FoundDirent>, Stop> {
+    let state = op.read(dir)?;
+    op.live_dir(&state)?;
+    find(op.volume(), &state, name)
+}
+
+/// Restarts unless `name` is still what it was when it was looked up.
+pub(crate) fn unchanged(
+    op: &CallContext<'_>,
+    dir: &NodeState,
+    name: &[u8],
+    expected: Option<FoundDirent>,
+) -> std::result::Result<(), Stop> {
+    op.live_dir(dir)?;
+    if find(op.volume(), dir, name)? == expected {
+        Ok(())
+    } else {
+        Err(Stop::Again)
+    }
+}
+
+/// Whether an inode may get one more name.
+pub(crate) fn may_link(op: &CallContext<'_>, state: &NodeState) -> std::result::Result<(), Stop> {
+    if state.inode.is_dir() {
+        return Err(Errno::PERM.into());
+    }
+    if state.orphan && state.no_link {
+        return Err(op.gone());
+    }
+    if state.inode.nlink >= LINKS_MAX {
+        Err(Errno::MLINK.into())
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether an inode that loses a name is freed by that.
+pub(crate) fn frees(op: &CallContext<'_>, node: &Node, state: &NodeState) -> bool {
+    let last = state.inode.is_dir() || state.inode.nlink <= 1;
+    let in_use = op.kernel_references() || node.handles.load(Ordering::Acquire) > 0;
+    let in_use = in_use || node.used_elsewhere.load(Ordering::Acquire);
+    last && !in_use
 }
 
 /// Whether an inode may lose a name to `rmdir` (`want_dir`) or `unlink`, or to a rename

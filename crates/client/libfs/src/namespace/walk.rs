@@ -8,9 +8,10 @@
 use crate::client::call::CallContext;
 use crate::errno::{Errno, Stop};
 use crate::inodes::dirents::{KIND_DIR, KIND_SYMLINK, check_length, find};
-use crate::io::read::read_target;
+use crate::io::content::read_target;
 use crate::namespace::access::EXECUTE;
-use crate::namespace::path_cache::{CachedPath, Passed};
+use crate::namespace::acl::may_access;
+use crate::namespace::path_cache::{CachedPath, Passed, PathCache};
 use shale_format::Ino;
 use shale_format::limits::PATH_BYTES_MAX;
 use shale_proto::LeaseMode;
@@ -64,6 +65,7 @@ impl Target {
 /// One walk.
 struct Walk<'o, 's> {
     op: &'o CallContext<'s>,
+    paths: &'o PathCache,
     /// What is not there will be made.
     create: bool,
     /// Lease on the directory of the last component: one that will be changed is not
@@ -76,19 +78,29 @@ struct Walk<'o, 's> {
 /// Walks along `path`, which begins at the root with or without a slash. `follow`:
 /// whether a symbolic link at its end is followed; a slash behind it always does.
 /// Errors: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
-pub(crate) fn walk(op: &CallContext<'_>, path: &[u8], follow: bool) -> Result<Target, Stop> {
-    Walk::new(op, false, LeaseMode::Shared).whole(path, follow)
+pub(crate) fn walk(
+    op: &CallContext<'_>,
+    paths: &PathCache,
+    path: &[u8],
+    follow: bool,
+) -> Result<Target, Stop> {
+    Walk::new(op, paths, false, LeaseMode::Shared).whole(path, follow)
 }
 
 /// As [`walk`], to a name that will be made, removed or moved; nothing is followed.
-pub(crate) fn walk_to_change(op: &CallContext<'_>, path: &[u8]) -> Result<Target, Stop> {
-    Walk::new(op, false, LeaseMode::Exclusive).whole(path, false)
+pub(crate) fn walk_to_change(
+    op: &CallContext<'_>,
+    paths: &PathCache,
+    path: &[u8],
+) -> Result<Target, Stop> {
+    Walk::new(op, paths, false, LeaseMode::Exclusive).whole(path, false)
 }
 
 /// As [`walk`], to a file that is made if it is not there: `EISDIR` for a name with a
 /// slash behind it, whatever it stands for.
 pub(crate) fn walk_to_create(
     op: &CallContext<'_>,
+    paths: &PathCache,
     path: &[u8],
     follow: bool,
 ) -> Result<Target, Stop> {
@@ -98,7 +110,7 @@ pub(crate) fn walk_to_create(
     } else {
         LeaseMode::Exclusive
     };
-    Walk::new(op, true, last).whole(path, follow)
+    Walk::new(op, paths, true, last).whole(path, follow)
 }
 
 /// A path's directory part, its last component, and whether slashes follow.
@@ -112,10 +124,11 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
 }
 
 impl<'o, 's> Walk<'o, 's> {
-    fn new(op: &'o CallContext<'s>, create: bool, last: LeaseMode) -> Self {
+    fn new(op: &'o CallContext<'s>, paths: &'o PathCache, create: bool, last: LeaseMode) -> Self {
         op.follows_names();
         Self {
             op,
+            paths,
             create,
             last,
             links: 0,
@@ -187,18 +200,18 @@ impl<'o, 's> Walk<'o, 's> {
         if prefix.iter().all(|&b| b == b'/') {
             return Ok(Ino::ROOT.0);
         }
-        let (session, caller) = (self.op.session, self.op.caller);
+        let (op, paths, caller) = (self.op, self.paths, self.op.caller);
         let way = CachedPath {
             uid: caller.uid,
             gid: caller.gid,
             path: prefix,
         };
-        let generation = session.paths.generation();
-        if let Some(dir) = session.paths.get(&way, |ino| session.lease_word(ino)) {
+        let generation = paths.generation();
+        if let Some(dir) = paths.get(&way, |ino| op.lease_word(ino)) {
             return Ok(dir);
         }
         let dir = self.dir(Ino::ROOT.0, prefix)?;
-        session.paths.note(&way, generation, &self.passed, dir);
+        paths.note(&way, generation, &self.passed, dir);
         Ok(dir)
     }
 
@@ -224,7 +237,7 @@ impl<'o, 's> Walk<'o, 's> {
     }
 
     fn pass(&mut self, ino: u64) {
-        self.passed.push((ino, self.op.session.lease_word(ino)));
+        self.passed.push((ino, self.op.lease_word(ino)));
     }
 
     /// What `name` stands for in a directory that the caller may search.
@@ -242,13 +255,13 @@ impl<'o, 's> Walk<'o, 's> {
         let node = self.op.leased(dir, mode)?;
         let state = self.op.read(&node)?;
         self.op.live_dir(&state)?;
-        self.op.may(&state, EXECUTE)?;
+        may_access(self.op, &state, EXECUTE)?;
         match name {
             b"." => return Ok(Some((dir, KIND_DIR))),
             b".." => return Ok(Some((state.inode.parent.max(Ino::ROOT.0), KIND_DIR))),
             _ => check_length(name)?,
         }
-        Ok(find(self.op.session, &state, name)?.map(|f| (f.ino, f.kind)))
+        Ok(find(self.op.volume(), &state, name)?.map(|f| (f.ino, f.kind)))
     }
 
     /// Target of a symbolic link on the way.

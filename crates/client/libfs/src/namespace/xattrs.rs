@@ -1,190 +1,196 @@
 //! Extended attributes.
 
 use crate::client::call::CallContext;
-use crate::client::reservation::blocks_bytes;
-use crate::client::session::{Need, Session};
+use crate::client::call_runner::CallRunner;
+use crate::client::log::client_log::Need;
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
 use crate::inodes::flags::may_change;
-use crate::inodes::node::{Node, NodeState};
+use crate::inodes::node::NodeState;
+use crate::inodes::xattr_cache::{space_for, with_xattrs};
 use crate::namespace::acl::check_value;
+use crate::namespace::acl::set_acl;
+use crate::namespace::acl::set_acl_where;
+use crate::namespace::path_cache::PathCache;
 use shale_format::Ino;
 use shale_format::acl::AclKind;
 use shale_format::inode::time;
-use shale_format::limits::{
-    BLOCK_BYTES, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
-};
+use shale_format::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use shale_format::record::{XattrBody, record_bytes};
-use shale_format::xattr::{XattrEntry, Xattrs, encoded_bytes};
+use shale_format::xattr::Xattrs;
 use shale_oplog::encode;
-use shale_sys::biased_rwlock::WriteGuard;
 
 /// `XATTR_CREATE`: an attribute that exists is `EEXIST`.
 pub const XATTR_CREATE: u32 = 1;
 /// `XATTR_REPLACE`: an attribute that does not exist is `ENODATA`.
 pub const XATTR_REPLACE: u32 = 2;
 
-impl Session {
-    /// Sets an extended attribute. Errors: `EEXIST`, `ENODATA` (see the flags), `ERANGE`
-    /// for a name, `E2BIG` for a value that is too long, `ENOSPC` when all attributes of
-    /// the inode together are, `EOPNOTSUPP` for a name space that does not exist, `EPERM`
-    /// for `user.` on anything but files and directories, `EINVAL` for other flags.
-    pub fn setxattr(
-        &self,
-        caller: &Caller,
-        ino: u64,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-    ) -> Result<()> {
+/// See [`crate::Session::setxattr`].
+pub(crate) fn setxattr(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    ino: u64,
+    name: &[u8],
+    value: &[u8],
+    flags: u32,
+) -> Result<()> {
+    check_set(name, value, flags)?;
+    if let Some(kind) = AclKind::of(name) {
+        return set_acl(calls, paths, caller, ino, kind, value, None);
+    }
+    if calls.done_before(caller).is_some() {
+        return Ok(());
+    }
+    setxattr_where(calls, paths, caller, name, value, flags, |_| Ok(ino))
+}
+
+/// As [`setxattr`], of the inode that `place` finds: in the run in which it does, see
+/// [`make_where`].
+pub(crate) fn setxattr_where(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    name: &[u8],
+    value: &[u8],
+    flags: u32,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+) -> Result<()> {
+    if let Some(kind) = AclKind::of(name) {
         check_set(name, value, flags)?;
-        if let Some(kind) = AclKind::of(name) {
-            return self.set_acl(caller, ino, kind, value, None);
+        return set_acl_where(calls, paths, caller, kind, value, None, place);
+    }
+    let bytes = name.len().min(XATTR_NAME_BYTES_MAX) + value.len().min(XATTR_VALUE_BYTES_MAX);
+    let need = Need::log(record_bytes(XattrBody::BYTES, bytes) as u64);
+    calls.run(caller, need, |op| {
+        let ino = place(op)?;
+        check_set(name, value, flags)?;
+        let node = op.node_to_change(ino)?;
+        let mut state = with_xattrs(op, &node)?;
+        if name.starts_with(b"user.") && !has_user_attributes(&state) {
+            return Err(Errno::PERM.into());
         }
-        if self.done_before(caller).is_some() {
-            return Ok(());
+        may_change(&state.inode)?;
+        let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
+        let old = attrs.get(name);
+        if old.is_some() && flags & XATTR_CREATE != 0 {
+            return Err(Errno::EXIST.into());
         }
-        self.setxattr_where(caller, name, value, flags, |_| Ok(ino))
-    }
-
-    /// As [`Self::setxattr`], of the inode that `place` finds: in the run in which it does, see
-    /// [`Self::make_where`].
-    pub(crate) fn setxattr_where(
-        &self,
-        caller: &Caller,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-    ) -> Result<()> {
-        if let Some(kind) = AclKind::of(name) {
-            check_set(name, value, flags)?;
-            return self.set_acl_where(caller, kind, value, None, place);
+        if old.is_none() && flags & XATTR_REPLACE != 0 {
+            return Err(Errno::NODATA.into());
         }
-        let bytes = name.len().min(XATTR_NAME_BYTES_MAX) + value.len().min(XATTR_VALUE_BYTES_MAX);
-        let need = Need::log(record_bytes(XattrBody::BYTES, bytes) as u64);
-        self.run(caller, need, |op| {
-            let ino = place(op)?;
-            check_set(name, value, flags)?;
-            let node = op.node_to_change(ino)?;
-            let mut state = with_xattrs(op, &node)?;
-            if name.starts_with(b"user.") && !has_user_attributes(&state) {
-                return Err(Errno::PERM.into());
-            }
-            may_change(&state.inode)?;
-            let attrs = state.xattrs.as_ref().ok_or(Errno::IO)?;
-            let old = attrs.get(name);
-            if old.is_some() && flags & XATTR_CREATE != 0 {
-                return Err(Errno::EXIST.into());
-            }
-            if old.is_none() && flags & XATTR_REPLACE != 0 {
-                return Err(Errno::NODATA.into());
-            }
-            op.reserve_space(space_for(attrs, name, Some(value))?)?;
-            let end = op.append(&mut encode::set_xattr(Ino(ino), name, value))?;
-            if let Some(attrs) = &mut state.xattrs {
-                attrs.insert(name.to_vec(), value.to_vec());
-            }
-            state.inode.set_time_ns(time::CHANGE, op.now_ns);
-            state.touched(end);
-            Ok(())
-        })
-    }
+        op.reserve_space(space_for(attrs, name, Some(value))?)?;
+        let end = op.append(&mut encode::set_xattr(Ino(ino), name, value))?;
+        if let Some(attrs) = &mut state.xattrs {
+            attrs.insert(name.to_vec(), value.to_vec());
+        }
+        state.inode.set_time_ns(time::CHANGE, op.now_ns);
+        state.touched(end);
+        Ok(())
+    })
+}
 
-    /// Value of an extended attribute. Errors: `ENODATA` if there is none, `EOPNOTSUPP`,
-    /// `ERANGE` for a name that is too long.
-    pub fn getxattr(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        self.getxattr_where(caller, name, |_| Ok(ino))
-    }
+/// See [`crate::Session::getxattr`].
+pub(crate) fn getxattr(
+    calls: &CallRunner,
+    caller: &Caller,
+    ino: u64,
+    name: &[u8],
+) -> Result<Vec<u8>> {
+    getxattr_where(calls, caller, name, |_| Ok(ino))
+}
 
-    /// As [`Self::getxattr`], of the inode that `place` finds.
-    pub(crate) fn getxattr_where(
-        &self,
-        caller: &Caller,
-        name: &[u8],
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-    ) -> Result<Vec<u8>> {
-        self.look_at_xattrs(caller, place, |attrs| {
-            check_name(name)?;
-            attrs.get(name).cloned().ok_or(Errno::NODATA)
-        })
-    }
-
-    /// Names of all extended attributes, each ended by a zero byte; those of `trusted.`
-    /// for the superuser only.
-    pub fn listxattr(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>> {
-        self.listxattr_where(caller, |_| Ok(ino))
-    }
-
-    /// As [`Self::listxattr`], of the inode that `place` finds.
-    pub(crate) fn listxattr_where(
-        &self,
-        caller: &Caller,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-    ) -> Result<Vec<u8>> {
-        self.look_at_xattrs(caller, place, |attrs| {
-            let visible = |n: &&Vec<u8>| caller.uid == 0 || !n.starts_with(b"trusted.");
-            Ok(attrs
-                .keys()
-                .filter(visible)
-                .flat_map(|n| n.iter().copied().chain([0]))
-                .collect())
-        })
-    }
-
-    /// Removes an extended attribute. Errors: `ENODATA` if there is none, `EPERM`,
-    /// `EOPNOTSUPP`, `ERANGE` as [`Self::setxattr`]. Needs no free space, unless so much
-    /// is left that it still fills as many blocks, and more than one.
-    pub fn removexattr(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<()> {
+/// As [`getxattr`], of the inode that `place` finds.
+pub(crate) fn getxattr_where(
+    calls: &CallRunner,
+    caller: &Caller,
+    name: &[u8],
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+) -> Result<Vec<u8>> {
+    look_at_xattrs(calls, caller, place, |attrs| {
         check_name(name)?;
-        if self.done_before(caller).is_some() {
-            return Ok(());
-        }
-        self.removexattr_where(caller, name, |_| Ok(ino))
-    }
+        attrs.get(name).cloned().ok_or(Errno::NODATA)
+    })
+}
 
-    /// As [`Self::removexattr`], of the inode that `place` finds: in the run in which it does, see
-    /// [`Self::make_where`].
-    pub(crate) fn removexattr_where(
-        &self,
-        caller: &Caller,
-        name: &[u8],
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-    ) -> Result<()> {
-        if let Some(kind) = AclKind::of(name) {
-            // One that is not there is no error.
-            return self.set_acl_where(caller, kind, b"", None, place);
-        }
-        let need =
-            Need::log(record_bytes(XattrBody::BYTES, name.len().min(XATTR_NAME_BYTES_MAX)) as u64);
-        self.run(caller, need, |op| {
-            let ino = place(op)?;
-            check_name(name)?;
-            let node = op.node_to_change(ino)?;
-            let mut state = with_xattrs(op, &node)?;
-            if name.starts_with(b"user.") && !has_user_attributes(&state) {
-                return Err(Errno::PERM.into());
-            }
-            may_change(&state.inode)?;
-            remove_xattr(op, ino, &mut state, name)
-        })
-    }
+/// See [`crate::Session::listxattr`].
+pub(crate) fn listxattr(calls: &CallRunner, caller: &Caller, ino: u64) -> Result<Vec<u8>> {
+    listxattr_where(calls, caller, |_| Ok(ino))
+}
 
-    fn look_at_xattrs<T>(
-        &self,
-        caller: &Caller,
-        place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
-        look: impl Fn(&Xattrs) -> Result<T>,
-    ) -> Result<T> {
-        self.run(caller, Need::default(), |op| {
-            let node = op.node(place(op)?)?;
-            if let Some(attrs) = &op.read(&node)?.xattrs {
-                return Ok(look(attrs)?);
-            }
-            let state = with_xattrs(op, &node)?;
-            Ok(look(state.xattrs.as_ref().ok_or(Errno::IO)?)?)
-        })
+/// As [`listxattr`], of the inode that `place` finds.
+pub(crate) fn listxattr_where(
+    calls: &CallRunner,
+    caller: &Caller,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+) -> Result<Vec<u8>> {
+    look_at_xattrs(calls, caller, place, |attrs| {
+        let visible = |n: &&Vec<u8>| caller.uid == 0 || !n.starts_with(b"trusted.");
+        Ok(attrs
+            .keys()
+            .filter(visible)
+            .flat_map(|n| n.iter().copied().chain([0]))
+            .collect())
+    })
+}
+
+/// See [`crate::Session::removexattr`].
+pub(crate) fn removexattr(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    ino: u64,
+    name: &[u8],
+) -> Result<()> {
+    check_name(name)?;
+    if calls.done_before(caller).is_some() {
+        return Ok(());
     }
+    removexattr_where(calls, paths, caller, name, |_| Ok(ino))
+}
+
+/// As [`removexattr`], of the inode that `place` finds: in the run in which it does, see
+/// [`make_where`].
+pub(crate) fn removexattr_where(
+    calls: &CallRunner,
+    paths: &PathCache,
+    caller: &Caller,
+    name: &[u8],
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+) -> Result<()> {
+    if let Some(kind) = AclKind::of(name) {
+        // One that is not there is no error.
+        return set_acl_where(calls, paths, caller, kind, b"", None, place);
+    }
+    let need =
+        Need::log(record_bytes(XattrBody::BYTES, name.len().min(XATTR_NAME_BYTES_MAX)) as u64);
+    calls.run(caller, need, |op| {
+        let ino = place(op)?;
+        check_name(name)?;
+        let node = op.node_to_change(ino)?;
+        let mut state = with_xattrs(op, &node)?;
+        if name.starts_with(b"user.") && !has_user_attributes(&state) {
+            return Err(Errno::PERM.into());
+        }
+        may_change(&state.inode)?;
+        remove_xattr(op, ino, &mut state, name)
+    })
+}
+
+fn look_at_xattrs<T>(
+    calls: &CallRunner,
+    caller: &Caller,
+    place: impl Fn(&CallContext<'_>) -> std::result::Result<u64, Stop>,
+    look: impl Fn(&Xattrs) -> Result<T>,
+) -> Result<T> {
+    calls.run(caller, Need::default(), |op| {
+        let node = op.node(place(op)?)?;
+        if let Some(attrs) = &op.read(&node)?.xattrs {
+            return Ok(look(attrs)?);
+        }
+        let state = with_xattrs(op, &node)?;
+        Ok(look(state.xattrs.as_ref().ok_or(Errno::IO)?)?)
+    })
 }
 
 /// Removes an attribute of an inode whose attributes are loaded.
@@ -206,40 +212,6 @@ pub(crate) fn remove_xattr(
     state.inode.set_time_ns(time::CHANGE, op.now_ns);
     state.touched(end);
     Ok(())
-}
-
-/// The state of a node with its extended attributes loaded.
-pub(crate) fn with_xattrs<'n>(
-    op: &CallContext<'_>,
-    node: &'n Node,
-) -> std::result::Result<WriteGuard<'n, NodeState>, Stop> {
-    let mut state = op.lock(node)?;
-    op.load_xattrs(&mut state)?;
-    Ok(state)
-}
-
-/// Space that attributes need when one of them gets another value, or goes. `ENOSPC`: they are too long together.
-pub(crate) fn space_for(attrs: &Xattrs, name: &[u8], value: Option<&[u8]>) -> Result<u64> {
-    let entry = |value: &[u8]| XattrEntry::BYTES + name.len() + value.len();
-    let now = encoded_bytes(attrs);
-    let goes = attrs.get(name).map_or(0, |v| entry(v));
-    let then = now - goes + value.map_or(0, entry);
-    if value.is_some() && then > XATTR_TOTAL_BYTES_MAX {
-        return Err(Errno::NOSPC);
-    }
-    let had = if attrs.is_empty() { 0 } else { blocks(now) };
-    Ok(blocks_bytes(most_blocks(then).saturating_sub(had)))
-}
-
-/// Blocks that an encoding of so many bytes fills.
-pub(crate) fn blocks(bytes: usize) -> u64 {
-    bytes.div_ceil(BLOCK_BYTES) as u64
-}
-
-/// The same with the list that they need where no run is free.
-pub(crate) fn most_blocks(bytes: usize) -> u64 {
-    let blocks = blocks(bytes);
-    blocks + u64::from(blocks > 1)
 }
 
 fn has_user_attributes(state: &NodeState) -> bool {

@@ -3,6 +3,8 @@
 
 #[path = "../../../../client/libfs/src/client/lease.rs"]
 mod lease;
+#[path = "../../../../client/libfs/src/client/lease_word.rs"]
+mod lease_word;
 #[path = "../../../../client/libfs/src/client/read_section.rs"]
 mod read_section;
 #[path = "../../../../client/libfs/src/client/connection_state.rs"]
@@ -45,13 +47,135 @@ mod errno {
     }
 }
 
+mod daemon_link {
+    use super::errno::{Errno, Result};
+    use super::sync::SharedWords;
+    use crate::daemon_side::client::{Client, ClientState};
+    use crate::daemon_side::lease_table::LeaseRequest;
+    use crate::daemon_side::shared::Shared;
+    use crate::memory;
+    use shale_format::LogPos;
+    use shale_proto::shared_pages::daemon_page;
+    use shale_proto::{Reply, Request};
+    use std::sync::Arc;
+
+    /// The daemon, as its client reaches it.
+    pub(crate) struct DaemonLink {
+        shared: Arc<Shared>,
+        client: Arc<Client>,
+        words: SharedWords,
+    }
+
+    impl DaemonLink {
+        pub(crate) fn new(shared: Arc<Shared>, client: Arc<Client>) -> Self {
+            let words = client.daemon_page.0.clone();
+            Self {
+                shared,
+                client,
+                words,
+            }
+        }
+
+        pub(crate) fn lease_word(&self, ino: u64) -> u32 {
+            self.words.load_u32(daemon_page::bucket(ino))
+        }
+
+        pub(crate) fn epoch(&self) -> u64 {
+            0
+        }
+
+        pub(crate) fn digested(&self) -> LogPos {
+            LogPos(0)
+        }
+
+        /// A message and its answer.
+        pub(crate) fn ask(&self, request: Request) -> Result<Reply> {
+            memory::fence();
+            if matches!(*self.client.client_state.lock(), ClientState::Evicted(_)) {
+                return Err(Errno::IO);
+            }
+            let reply = match request {
+                Request::Lease {
+                    ino,
+                    mode,
+                    request_mode,
+                } => {
+                    let client = self.client.id;
+                    let wish = LeaseRequest {
+                        client,
+                        ino,
+                        mode,
+                        request_mode,
+                    };
+                    match self.shared.leases.acquire(&self.client, &wish) {
+                        Ok(Some(given)) => Reply::Leased {
+                            generation: given.grant.generation,
+                            fresh: given.grant.fresh,
+                            mode: given.grant.mode,
+                            used: given.used,
+                            watched: given.watched,
+                            shared: given.shared,
+                        },
+                        Ok(None) => Reply::NotLeased,
+                        Err(_) => return Err(Errno::IO),
+                    }
+                }
+                Request::Unlease { ino } => {
+                    let done = self.shared.leases.give_back(&self.client, ino);
+                    done.map(|()| Reply::Done).map_err(|_| Errno::IO)?
+                }
+                other => panic!("{other:?} is no part of the model"),
+            };
+            memory::step();
+            Ok(reply)
+        }
+    }
+}
+
+mod volume_reader {
+    use super::errno::{Errno, Result, Stop};
+    use crate::daemon_side::shared::Shared;
+    use std::sync::Arc;
+
+    /// The volume, for reading.
+    pub(crate) struct VolumeReader(pub(crate) Arc<Shared>);
+
+    impl VolumeReader {
+        pub(crate) fn get_lacking(&self, stop: Stop) -> Result<()> {
+            match stop {
+                Stop::Errno(e) => Err(e),
+                Stop::Lease(_) => Err(Errno::IO),
+            }
+        }
+    }
+}
+
 mod node {
     use super::errno::Stop;
-    use super::lease::LeaseWord;
-    use super::session::Session;
+    use super::lease_word::LeaseWord;
     use super::sync::Mutex;
+    use super::volume_reader::VolumeReader;
+    use shale_format::LogPos;
+    use std::collections::HashMap;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
+
+    /// Inodes in memory.
+    #[derive(Default)]
+    pub(crate) struct Nodes(std::sync::Mutex<HashMap<u64, Arc<Node>>>);
+
+    impl Nodes {
+        pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
+            let nodes = self.0.lock().expect("nobody fails holding it");
+            nodes.get(&ino).cloned()
+        }
+
+        /// Nodes are never dropped here, so it does not matter what is digested.
+        pub(crate) fn add(&self, node: Arc<Node>, _digested: LogPos) -> Arc<Node> {
+            let mut nodes = self.0.lock().expect("nobody fails holding it");
+            nodes.entry(node.ino).or_insert(node).clone()
+        }
+    }
 
     /// An inode in memory: one number.
     pub(crate) struct Node {
@@ -64,7 +188,7 @@ mod node {
     }
 
     impl Node {
-        pub(crate) fn new(ino: u64, value: u64) -> Arc<Self> {
+        fn new(ino: u64, value: u64) -> Arc<Self> {
             Arc::new(Self {
                 ino,
                 state: Mutex::new(value),
@@ -75,9 +199,17 @@ mod node {
             })
         }
 
-        pub(crate) fn reload(&self, session: &Session, _epoch: u64) -> Result<(), Stop> {
+        pub(crate) fn load(
+            volume: &VolumeReader,
+            ino: u64,
+            _epoch: u64,
+        ) -> Result<Arc<Self>, Stop> {
+            Ok(Self::new(ino, volume.0.in_volume(ino)))
+        }
+
+        pub(crate) fn reload(&self, volume: &VolumeReader, _epoch: u64) -> Result<(), Stop> {
             let mut state = self.state.lock();
-            *state = session.view.0.in_volume(self.ino);
+            *state = volume.0.in_volume(self.ino);
             Ok(())
         }
     }

@@ -1,40 +1,19 @@
-//! A session: what its calls do, step by step as `Session::run` and `Op` do it.
+//! A session: what its calls do, step by step as `CallRunner::run` and `CallContext` do it.
 
+use super::daemon_link::DaemonLink;
 use super::errno::{Errno, Result, Stop};
-use super::lease::AcquireLocks;
-use super::node::Node;
+use super::lease::Leases;
+use super::node::{Node, Nodes};
 use super::read_section::ReadSection;
+use super::served::ConnectionState;
 use super::sync::{SharedWords, mutants};
-use crate::daemon_side::client::{Client, ClientState, RECORD, Record};
-use crate::daemon_side::lease_table::LeaseRequest;
-use crate::daemon_side::shared::Shared;
-use crate::memory;
+use super::volume_reader::VolumeReader;
+use crate::daemon_side::client::{Client, RECORD, Record};
 use crate::world::World;
 use shale_format::LogPos;
-use shale_proto::shared_pages::{client_page, daemon_page};
-use shale_proto::{LeaseMode, LeaseRequestMode, Reply, Request};
-use std::collections::HashMap;
+use shale_proto::shared_pages::client_page;
+use shale_proto::{LeaseMode, LeaseRequestMode};
 use std::sync::Arc;
-
-/// The volume, for reading.
-pub(crate) struct View(pub(crate) Arc<Shared>);
-
-/// Inodes in memory.
-#[derive(Default)]
-pub(crate) struct Nodes(std::sync::Mutex<HashMap<u64, Arc<Node>>>);
-
-impl Nodes {
-    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
-        let nodes = self.0.lock().expect("nobody fails holding it");
-        nodes.get(&ino).cloned()
-    }
-
-    /// Nodes are never dropped here, so it does not matter what is digested.
-    pub(crate) fn add(&self, node: Arc<Node>, _digested: LogPos) -> Arc<Node> {
-        let mut nodes = self.0.lock().expect("nobody fails holding it");
-        nodes.entry(node.ino).or_insert(node).clone()
-    }
-}
 
 /// A call that had to stop for so many leases asks to hold one.
 const PATIENCE: u32 = 2;
@@ -48,96 +27,41 @@ pub(crate) fn final_errno(stop: Stop) -> Errno {
 
 pub(crate) struct Session {
     world: Arc<World>,
-    shared: Arc<Shared>,
     pub(crate) client: Arc<Client>,
-    pub(crate) daemon_words: SharedWords,
     client_words: SharedWords,
-    pub(crate) log_words: SharedWords,
-    pub(crate) nodes: Nodes,
-    pub(crate) acquire_locks: AcquireLocks,
-    pub(crate) view: View,
+    connection: ConnectionState,
+    leases: Leases,
+    nodes: Nodes,
+    volume: VolumeReader,
 }
 
 impl Session {
     pub(crate) fn new(world: &Arc<World>, client: &Arc<Client>) -> Arc<Self> {
+        let daemon = DaemonLink::new(world.shared.clone(), client.clone());
+        let client_words = client.client_page.0.clone();
+        let log_words = client.log_fd.words.clone();
         Arc::new(Self {
             world: world.clone(),
-            shared: world.shared.clone(),
             client: client.clone(),
-            daemon_words: client.daemon_page.0.clone(),
-            client_words: client.client_page.0.clone(),
-            log_words: client.log_fd.words.clone(),
+            client_words: client_words.clone(),
+            connection: ConnectionState::new(client.daemon_page.0.clone(), log_words),
+            leases: Leases::new(daemon, client_words),
             nodes: Nodes::default(),
-            acquire_locks: AcquireLocks::new(),
-            view: View(world.shared.clone()),
+            volume: VolumeReader(world.shared.clone()),
         })
     }
 
-    pub(crate) fn lease_word(&self, ino: u64) -> u32 {
-        self.daemon_words.load_u32(daemon_page::bucket(ino))
+    fn acquire(&self, ino: u64, mode: LeaseMode, request_mode: LeaseRequestMode) -> Result<()> {
+        let got = (self.leases).acquire(&self.nodes, &self.volume, ino, mode, request_mode);
+        got.map(|_| ())
     }
 
-    pub(crate) fn client_words(&self) -> &SharedWords {
-        &self.client_words
+    pub(crate) fn lease(&self, ino: u64, mode: LeaseMode) -> Result<()> {
+        self.acquire(ino, mode, LeaseRequestMode::Revoke)
     }
 
-    pub(crate) fn epoch(&self) -> u64 {
-        0
-    }
-
-    pub(crate) fn digested(&self) -> LogPos {
-        LogPos(0)
-    }
-
-    pub(crate) fn load(&self, ino: u64, _epoch: u64) -> std::result::Result<Arc<Node>, Stop> {
-        let node = Node::new(ino, self.shared.in_volume(ino));
-        Ok(self.nodes.add(node, self.digested()))
-    }
-
-    pub(crate) fn get_lacking(&self, stop: Stop) -> Result<()> {
-        Err(final_errno(stop))
-    }
-
-    /// A message and its answer.
-    pub(crate) fn ask(&self, request: Request) -> Result<Reply> {
-        memory::fence();
-        if matches!(*self.client.client_state.lock(), ClientState::Evicted(_)) {
-            return Err(Errno::IO);
-        }
-        let reply = match request {
-            Request::Lease {
-                ino,
-                mode,
-                request_mode,
-            } => {
-                let client = self.client.id;
-                let wish = LeaseRequest {
-                    client,
-                    ino,
-                    mode,
-                    request_mode,
-                };
-                match self.shared.leases.acquire(&self.client, &wish) {
-                    Ok(Some(given)) => Reply::Leased {
-                        generation: given.grant.generation,
-                        fresh: given.grant.fresh,
-                        mode: given.grant.mode,
-                        used: given.used,
-                        watched: given.watched,
-                        shared: given.shared,
-                    },
-                    Ok(None) => Reply::NotLeased,
-                    Err(_) => return Err(Errno::IO),
-                }
-            }
-            Request::Unlease { ino } => {
-                let done = self.shared.leases.give_back(&self.client, ino);
-                done.map(|()| Reply::Done).map_err(|_| Errno::IO)?
-            }
-            other => panic!("{other:?} is no part of the model"),
-        };
-        memory::step();
-        Ok(reply)
+    pub(crate) fn give_back(&self, ino: u64) -> Result<()> {
+        self.leases.give_back(&self.nodes, ino)
     }
 
     /// Runs a call under a lease, again until the lease stands.
@@ -152,7 +76,7 @@ impl Session {
             match self.once(ino, mode, &f) {
                 Ok(value) => {
                     if mode == LeaseMode::Shared {
-                        self.still_served().map_err(final_errno)?;
+                        self.connection.still_served().map_err(final_errno)?;
                     }
                     return Ok(value);
                 }
@@ -176,12 +100,12 @@ impl Session {
         f: impl Fn(&Node) -> std::result::Result<u64, Stop>,
     ) -> std::result::Result<u64, Stop> {
         let early = mutants::is_on("gate-after-look");
-        let mut inside = (!early).then(|| ReadSection::enter(self.client_words()));
+        let mut inside = (!early).then(|| ReadSection::enter(&self.client_words));
         let node = self.nodes.get(ino);
         let node = node
-            .filter(|n| self.holds(n, mode))
+            .filter(|n| self.leases.holds(n, mode))
             .ok_or(Stop::Lease(mode))?;
-        inside.get_or_insert_with(|| ReadSection::enter(self.client_words()));
+        inside.get_or_insert_with(|| ReadSection::enter(&self.client_words));
         self.world.enter(&self.client, ino, mode);
         let result = f(&node);
         self.world.leave(&self.client, ino, mode);
@@ -196,7 +120,7 @@ impl Session {
             let value = *state + 1;
             let end = self.append(Record { ino, value });
             self.world.perhaps_stop(&self.client);
-            self.log_goes_on(end)?;
+            self.connection.log_goes_on(end)?;
             *state = value;
             Ok(value)
         })

@@ -1,6 +1,6 @@
 //! What the daemon granted ahead of use: inode numbers and free blocks.
 
-use crate::client::session::Session;
+use crate::client::daemon_link::DaemonLink;
 use crate::errno::{Errno, Result};
 use parking_lot::Mutex;
 use shale_format::BlockAddr;
@@ -18,9 +18,9 @@ const DIRECTORIES_MAX: usize = 256;
 
 /// Inode numbers to give to new files, kept by directory so that the inodes of one
 /// directory lie together (Strata §3.1).
-#[derive(Default)]
 pub(crate) struct InodeNumbers {
-    inner: Mutex<Numbers>,
+    daemon: DaemonLink,
+    numbers: Mutex<Numbers>,
 }
 
 #[derive(Default)]
@@ -30,23 +30,49 @@ struct Numbers {
 }
 
 impl InodeNumbers {
-    /// A number for a new inode in directory `parent`.
+    pub(crate) fn new(daemon: DaemonLink) -> Self {
+        Self {
+            daemon,
+            numbers: Mutex::default(),
+        }
+    }
+
+    /// A number for a new inode in directory `parent`, if one is at hand.
     pub(crate) fn take(&self, parent: u64) -> Option<u64> {
-        let mut n = self.inner.lock();
-        if let Some(ino) = n.by_parent.get_mut(&parent).and_then(Vec::pop) {
+        self.numbers.lock().take(parent)
+    }
+
+    /// Gets numbers for files in a directory.
+    pub(crate) fn get_more(&self, parent: u64) -> Result<()> {
+        match self.daemon.ask(Request::GrantInodes {
+            parent,
+            runs: INODE_RUNS,
+        })? {
+            Reply::Inodes { inos } if !inos.is_empty() => {
+                self.numbers.lock().add(parent, inos);
+                Ok(())
+            }
+            Reply::Inodes { .. } | Reply::NoSpace => Err(Errno::NOSPC),
+            _ => Err(Errno::PROTO),
+        }
+    }
+}
+
+impl Numbers {
+    fn take(&mut self, parent: u64) -> Option<u64> {
+        if let Some(ino) = self.by_parent.get_mut(&parent).and_then(Vec::pop) {
             return Some(ino);
         }
-        n.spare.pop()
+        self.spare.pop()
     }
 
     /// Adds granted numbers for `parent`, to be used in this order.
-    pub(crate) fn add(&self, parent: u64, granted: Vec<u64>) {
-        let mut n = self.inner.lock();
-        if n.by_parent.len() >= DIRECTORIES_MAX {
-            let rest: Vec<u64> = n.by_parent.drain().flat_map(|(_, v)| v).collect();
-            n.spare.extend(rest);
+    fn add(&mut self, parent: u64, granted: Vec<u64>) {
+        if self.by_parent.len() >= DIRECTORIES_MAX {
+            let rest: Vec<u64> = self.by_parent.drain().flat_map(|(_, v)| v).collect();
+            self.spare.extend(rest);
         }
-        n.by_parent
+        self.by_parent
             .entry(parent)
             .or_default()
             .extend(granted.into_iter().rev());
@@ -211,23 +237,6 @@ impl Blocks {
     }
 }
 
-impl Session {
-    /// Gets inode numbers for files in a directory.
-    pub(crate) fn get_numbers(&self, parent: u64) -> Result<()> {
-        match self.ask(Request::GrantInodes {
-            parent,
-            runs: INODE_RUNS,
-        })? {
-            Reply::Inodes { inos } if !inos.is_empty() => {
-                self.numbers.add(parent, inos);
-                Ok(())
-            }
-            Reply::Inodes { .. } | Reply::NoSpace => Err(Errno::NOSPC),
-            _ => Err(Errno::PROTO),
-        }
-    }
-}
-
 /// The parts of a run by segments: index, bytes of the tier.
 pub(crate) fn within_segments(
     run: &GrantedRun,
@@ -254,7 +263,7 @@ mod tests {
 
     #[test]
     fn numbers_go_up_within_a_directory() {
-        let n = InodeNumbers::default();
+        let mut n = Numbers::default();
         assert_eq!(n.take(1), None);
         n.add(1, (32..48).chain(64..80).collect());
         let got: Vec<u64> = (0..32).map(|_| n.take(1).unwrap()).collect();

@@ -5,8 +5,6 @@
 //! record has reserved is free again when it is digested, so these are worst cases
 //! (DESIGN §16), whatever is digested together: mostly a record adds a fraction of it.
 
-use crate::client::call::CallContext;
-use crate::errno::Stop;
 use shale_format::limits::BLOCK_BYTES;
 use shale_proto::message::GRANT_AHEAD_BLOCKS;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +38,7 @@ const EXTENT_BYTES: u64 = UNIT;
 
 /// What a change of content may add that brings `new` blocks, and writes `blocks` blocks
 /// again with those.
-pub(crate) fn content_bytes(new: u64, blocks: u64) -> u64 {
+fn content_bytes(new: u64, blocks: u64) -> u64 {
     blocks_bytes(new) + TREE_BYTES + EXTENT_BYTES * blocks
 }
 
@@ -55,23 +53,23 @@ pub(crate) const HIDDEN_BLOCKS: u64 = 8;
 
 /// What a change may add that cuts a file's extents and gives back `freed` blocks for
 /// certain: nothing from two on.
-pub(crate) fn cut_bytes(freed: u64) -> u64 {
+fn cut_bytes(freed: u64) -> u64 {
     TREE_BYTES.saturating_sub(freed.saturating_mul(BLOCK_BYTES as u64))
 }
 
 /// As [`content_bytes`], in a volume with lower tiers: whatever lies at the written blocks may
 /// have moved below by the time of the digest, so each becomes a new block of NVM; and the
 /// trees of the tiers below are cut.
-pub(crate) fn tiered_content_bytes(blocks: u64) -> u64 {
+fn tiered_content_bytes(blocks: u64) -> u64 {
     content_bytes(blocks, blocks) + LOWER_TREES_BYTES
 }
 
 /// As [`cut_bytes`], in a volume with lower tiers: nothing is given back for certain, and the
 /// blocks at both ends may have to be copied up.
-pub(crate) const TIERED_CUT_BYTES: u64 = TREE_BYTES + LOWER_TREES_BYTES + 2 * BLOCK_BYTES as u64;
+const TIERED_CUT_BYTES: u64 = TREE_BYTES + LOWER_TREES_BYTES + 2 * BLOCK_BYTES as u64;
 
 /// What the trees of two lower tiers may grow by when a range of a file is taken out.
-pub(crate) const LOWER_TREES_BYTES: u64 = 2 * TREE_BYTES;
+const LOWER_TREES_BYTES: u64 = 2 * TREE_BYTES;
 
 /// What `blocks` blocks add.
 pub(crate) fn blocks_bytes(blocks: u64) -> u64 {
@@ -114,28 +112,26 @@ impl Reservation {
     }
 }
 
-impl CallContext<'_> {
-    /// Space for writing `blocks` blocks again, of which the file gets `new`.
-    pub(crate) fn need_content(&mut self, new: u64, blocks: u64) -> Result<(), Stop> {
-        match self.session.is_tiered() {
-            false => self.reserve_space(content_bytes(new, blocks)),
-            true => self.reserve_space(tiered_content_bytes(blocks)),
-        }
+/// What writing `blocks` blocks again, of which the file gets `new`, may add to a volume that has lower tiers or not.
+#[inline]
+pub(crate) fn write_bytes(tiered: bool, new: u64, blocks: u64) -> u64 {
+    match tiered {
+        false => content_bytes(new, blocks),
+        true => tiered_content_bytes(blocks),
     }
+}
 
-    /// Space for cutting a file, which gives back `freed` blocks.
-    pub(crate) fn need_cut(&mut self, freed: u64) -> Result<(), Stop> {
-        match self.session.is_tiered() {
-            false => self.reserve_space(cut_bytes(freed)),
-            true => self.reserve_space(TIERED_CUT_BYTES),
-        }
+/// What cutting a file may add, which gives back `freed` blocks.
+pub(crate) fn shorten_bytes(tiered: bool, freed: u64) -> u64 {
+    match tiered {
+        false => cut_bytes(freed),
+        true => TIERED_CUT_BYTES,
     }
+}
 
-    /// Space for moving a file's extents.
-    pub(crate) fn need_shift(&mut self) -> Result<(), Stop> {
-        let below = u64::from(self.session.is_tiered()) * LOWER_TREES_BYTES;
-        self.reserve_space(TREE_BYTES + below)
-    }
+/// What moving a file's extents may add.
+pub(crate) fn shift_bytes(tiered: bool) -> u64 {
+    TREE_BYTES + u64::from(tiered) * LOWER_TREES_BYTES
 }
 
 #[cfg(test)]

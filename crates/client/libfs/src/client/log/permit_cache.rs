@@ -4,10 +4,9 @@
 //! Invariant: the entry of a reader slot is touched by the thread that has the slot
 //! only, so plain loads and stores suffice. The number that threads share has none.
 
-use crate::client::prefault::Prefault;
+use crate::client::log::prefault::Prefault;
 use crate::client::reader_slot::SHARED;
 use shale_oplog::{LogReservation, ParkedPermit, Writer};
-use shale_proto::shared_pages::{daemon_page, mount_flag};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Asked for at once, in bytes of records; twice as much of the ring is held. With all
@@ -94,36 +93,6 @@ impl Permits {
             if place.held.load(Ordering::Relaxed) == 0 {
                 place.put(permit.put_aside());
             }
-        }
-    }
-}
-
-impl crate::client::session::Session {
-    /// Whether a call may append to the log at all. Errors: `EROFS` while the volume is mounted
-    /// read-only, but for what the kernel asks for, which refuses calls by itself and only ends what
-    /// was begun before; `EIO`, see [`Self::log_is_whole`].
-    #[inline(always)]
-    pub(crate) fn may_append(&self) -> crate::errno::Result<()> {
-        let mount = self.daemon_words.load_u64(daemon_page::MOUNT);
-        if mount & mount_flag::READ_ONLY != 0 && self.kernel.get().is_none() {
-            return Err(crate::errno::Errno::ROFS);
-        }
-        self.log_is_whole()
-    }
-
-    /// Whether it is to be noted that a file was read.
-    pub(crate) fn notes_access(&self) -> bool {
-        const NOT: u64 = mount_flag::READ_ONLY | mount_flag::NO_ATIME;
-        self.daemon_words.load_u64(daemon_page::MOUNT) & NOT == 0
-    }
-
-    /// Nothing is appended to a log with a memory error in it: whether its last record is there
-    /// nobody knows.
-    #[inline(always)]
-    pub(crate) fn log_is_whole(&self) -> crate::errno::Result<()> {
-        match self.log_map.any_lost() {
-            false => Ok(()),
-            true => Err(crate::errno::Errno::IO),
         }
     }
 }

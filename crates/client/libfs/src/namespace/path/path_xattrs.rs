@@ -4,8 +4,13 @@ use crate::client::call::CallContext;
 use crate::errno::{Errno, Result, Stop};
 use crate::inodes::attr::Caller;
 use crate::namespace::access::{READ, WRITE, may, owns};
+use crate::namespace::acl::deciding_acl;
 use crate::namespace::path::Tree;
+use crate::namespace::path_cache::PathCache;
 use crate::namespace::walk::walk;
+use crate::namespace::xattrs::{
+    getxattr_where, listxattr_where, removexattr_where, setxattr_where,
+};
 use shale_format::acl::{Acl, AclKind};
 use shale_format::inode::Inode;
 
@@ -20,43 +25,47 @@ impl Tree {
         flags: u32,
         follow: bool,
     ) -> Result<()> {
-        let place = |op: &CallContext<'_>| permitted_xattr(op, path, name, WRITE, follow);
-        self.session
-            .setxattr_where(&self.caller, name, value, flags, place)
+        let place =
+            |op: &CallContext<'_>| permitted_xattr(op, self.paths(), path, name, WRITE, follow);
+        let (calls, paths) = (self.calls(), self.paths());
+        setxattr_where(calls, paths, &self.caller, name, value, flags, place)
     }
 
     /// Value of an extended attribute. Errors: `ENODATA` if there is none that the
     /// caller may see.
     pub fn getxattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>> {
-        let place = |op: &CallContext<'_>| permitted_xattr(op, path, name, READ, follow);
-        self.session.getxattr_where(&self.caller, name, place)
+        let place =
+            |op: &CallContext<'_>| permitted_xattr(op, self.paths(), path, name, READ, follow);
+        getxattr_where(self.calls(), &self.caller, name, place)
     }
 
     /// Removes an extended attribute. Errors: as [`Self::setxattr`].
     pub fn removexattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
-        let place = |op: &CallContext<'_>| permitted_xattr(op, path, name, WRITE, follow);
-        self.session.removexattr_where(&self.caller, name, place)
+        let place =
+            |op: &CallContext<'_>| permitted_xattr(op, self.paths(), path, name, WRITE, follow);
+        removexattr_where(self.calls(), self.paths(), &self.caller, name, place)
     }
 
     /// Names of all extended attributes, each ended by a zero byte.
     pub fn listxattr(&self, path: &[u8], follow: bool) -> Result<Vec<u8>> {
-        self.session
-            .listxattr_where(&self.caller, |op| Ok(walk(op, path, follow)?.ino()?))
+        let place = |op: &CallContext<'_>| Ok(walk(op, self.paths(), path, follow)?.ino()?);
+        listxattr_where(self.calls(), &self.caller, place)
     }
 }
 
 /// The inode that `path` leads to, if the caller may read or write its attribute `name`.
 fn permitted_xattr(
     op: &CallContext<'_>,
+    paths: &PathCache,
     path: &[u8],
     name: &[u8],
     want: u32,
     follow: bool,
 ) -> std::result::Result<u64, Stop> {
-    let ino = walk(op, path, follow)?.ino()?;
+    let ino = walk(op, paths, path, follow)?.ino()?;
     let node = op.node(ino)?;
     let state = op.read(&node)?;
-    let acl = op.deciding_acl(&state)?;
+    let acl = deciding_acl(op, &state)?;
     permitted(op.caller, &state.inode, acl.as_ref(), name, want)?;
     Ok(ino)
 }

@@ -7,10 +7,7 @@
 //! and takes until the next moves it by a few steps. While digest keeps up, a log is not that full:
 //! digest begins at 30%, and no chunk is more than a quarter of the ring.
 
-use crate::client::session::{Session, final_errno};
 use crate::client::sync::sleep;
-use crate::errno::{Errno, Result};
-use shale_proto::{Reply, Request};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -47,9 +44,35 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    fn count(&self, ns: u64) {
+    /// How this client was slowed.
+    pub(crate) fn waits(&self) -> Waits {
+        Waits {
+            pauses: self.count.load(Ordering::Relaxed),
+            paused_ns: self.ns.load(Ordering::Relaxed),
+            stops: self.stops.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Pauses if so much of a ring of `ring` bytes is in use, after `published`, that its digest does not keep up.
+    #[cold]
+    pub(crate) fn slow_down(&self, in_use: u64, published: u64, ring: u64) {
+        let ns = self.due(in_use, published, ring);
+        if ns > 0 {
+            self.pause(ns);
+        }
+    }
+
+    /// Waits for so long, and counts it. Outside of the read section and locks, so nobody waits for who waits here; and
+    /// in this process, so that other threads may ask the daemon meanwhile.
+    pub(crate) fn pause(&self, ns: u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.ns.fetch_add(ns, Ordering::Relaxed);
+        sleep(Duration::from_nanos(ns));
+    }
+
+    /// Counts a call that found the log full.
+    pub(crate) fn count_stop(&self) {
+        self.stops.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A caller that finds that so much of a ring of `ring` bytes is in use, after `published`, has to
@@ -78,56 +101,6 @@ fn pause_ns(in_use: u64, bytes: u64, ring: u64) -> u64 {
     let (steps, rest) = (full / DOUBLE, full % DOUBLE);
     let unit = (UNIT_NS << steps) + (UNIT_NS << steps) * rest / DOUBLE;
     (unit.saturating_mul(bytes) / UNIT_BYTES).min(PAUSE_MAX_NS)
-}
-
-impl Session {
-    /// How this client was slowed because its log filled.
-    pub fn waits(&self) -> Waits {
-        let of = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        Waits {
-            pauses: of(&self.pauses.count),
-            paused_ns: of(&self.pauses.ns),
-            stops: of(&self.pauses.stops),
-        }
-    }
-
-    /// Pauses if the log has become so full that its digest does not keep up.
-    #[cold]
-    pub(crate) fn slow_down(&self, published: u64) {
-        let in_use = published.saturating_sub(self.reclaimed());
-        let ns = self.pauses.due(in_use, published, self.log_bytes());
-        if ns > 0 {
-            self.pauses.count(ns);
-            sleep(Duration::from_nanos(ns));
-        }
-    }
-
-    /// Counts a call that found the log full.
-    pub(crate) fn count_stop(&self) {
-        self.pauses.stops.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Waits as long as the daemon says. Outside of the read section and locks, so nobody waits for who waits
-    /// here; and in this process, so that other threads may ask the daemon meanwhile.
-    #[cold]
-    pub(crate) fn keep_pace(&self) -> Result<()> {
-        loop {
-            self.still_served().map_err(final_errno)?;
-            match self.ask(Request::Pace)? {
-                Reply::Wait { ns, give_back } => {
-                    if give_back {
-                        self.return_grants()?;
-                    }
-                    if ns == 0 {
-                        return Ok(());
-                    }
-                    self.pauses.count(ns);
-                    sleep(Duration::from_nanos(ns));
-                }
-                _ => return Err(Errno::PROTO),
-            }
-        }
-    }
 }
 
 #[cfg(test)]

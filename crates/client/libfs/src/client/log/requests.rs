@@ -4,18 +4,45 @@
 //! that takes over after a crash finds in them what was done, and answers the
 //! request, when the kernel sends it again, without doing it twice (DESIGN §12).
 
+use crate::inodes::attr::Caller;
 use parking_lot::Mutex;
 use shale_format::LogPos;
+use shale_oplog::{Done, Recent};
 use shale_sys::mutants;
 use std::collections::HashMap;
 
-/// The requests in progress and the log position at which each began.
+/// The requests in progress and the log position at which each began, and what those did that were in progress when the
+/// daemon died.
 #[derive(Default)]
 pub(crate) struct Requests {
     began: Mutex<HashMap<u64, LogPos>>,
+    recent: Recent,
 }
 
 impl Requests {
+    /// `recent`: what was done before a crash.
+    pub(crate) fn new(recent: Recent) -> Self {
+        Self {
+            began: Mutex::default(),
+            recent,
+        }
+    }
+
+    /// What the caller's request did before a crash, if it did something.
+    pub(crate) fn done_before(&self, caller: &Caller) -> Option<&Done> {
+        if caller.request == 0 || self.recent.is_empty() {
+            return None;
+        }
+        self.recent.get(caller.request)
+    }
+
+    /// Where the caller's request began to write before a crash, and how many bytes it
+    /// wrote, if it did.
+    pub(crate) fn written_before(&self, caller: &Caller) -> Option<(u64, u64)> {
+        self.done_before(caller)
+            .map(|done| (done.offset, done.bytes))
+    }
+
     /// Request `request` may append records from `reserved()` on, which is asked
     /// under the lock. Beginning twice keeps the first position.
     pub(crate) fn begin(&self, request: u64, reserved: impl FnOnce() -> LogPos) {
