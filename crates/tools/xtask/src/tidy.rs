@@ -6,6 +6,7 @@
 mod cycles;
 mod edges;
 mod files;
+mod finding;
 mod folders;
 mod functions;
 mod glossary;
@@ -20,24 +21,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::{Error, read};
-
-/// One departure from a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// File and line, or crate.
-    place: String,
-    /// What is wrong and what to do.
-    what: String,
-}
-
-impl Finding {
-    fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self {
-            place: place.into(),
-            what: what.into(),
-        }
-    }
-}
+use files::relative;
+use finding::Finding;
 
 /// Functions that may be longer than the limit, with the reason:
 /// lines of `path function reason`.
@@ -186,13 +171,6 @@ fn structure(root: &Path) -> Result<Vec<(&'static str, Vec<Finding>)>, Error> {
             folders::full(texts.iter().map(|(place, _)| place.as_str())),
         ),
     ])
-}
-
-fn relative(root: &Path, path: &Path) -> String {
-    path.strip_prefix(root)
-        .unwrap_or(path)
-        .display()
-        .to_string()
 }
 
 /// A list that may be empty may be absent.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::{Lexed, word_offsets};
 
 /// Files that may form one cycle.

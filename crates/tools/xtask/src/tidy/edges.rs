@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 use serde_json::Value;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::error::Error;
 
 /// Crates that may contain `unsafe`, where the manifest says nothing.

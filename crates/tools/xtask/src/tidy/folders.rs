@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Source files that stand flat in one folder.
 const FOLDER_FILES_MAX: usize = 20;

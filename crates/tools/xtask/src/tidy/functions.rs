@@ -1,6 +1,6 @@
 //! How long a function may be, and the list of those that may be longer.
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::{Lexed, line_of, word_offsets};
 
 /// Lines from `fn` to the closing brace, both included. About 70 is the habit; a lower bound than this

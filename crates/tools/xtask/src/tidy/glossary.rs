@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::{Lexed, line_of};
 
 /// Forbidden words with their replacements.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::{Lexed, line_of, word_offsets};
 
 /// A file of one crate: its place below the root, its text.

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::files;
+use super::finding::Finding;
 
 /// Links of the Markdown file at `path` that lead nowhere. A link that starts
 /// with `/` is taken from `root`.
 pub fn check(root: &Path, path: &Path, text: &str) -> Vec<Finding> {
     let base = path.parent().unwrap_or(root);
-    let place = super::relative(root, path);
+    let place = files::relative(root, path);
     let mut findings = Vec::new();
     let mut fenced = false;
     for (number, line) in text.lines().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::{Lexed, line_of, word_offsets};
 
 const FORBIDDEN: [&str; 5] = ["common", "util", "utils", "types", "test_utils"];

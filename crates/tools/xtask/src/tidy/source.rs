@@ -1,7 +1,7 @@
 //! Rules of one source file: its length, words it may not contain, `unsafe`.
 
-use super::Finding;
 use super::edges::Graph;
+use super::finding::Finding;
 use super::lexer::{Lexed, line_of, word_offsets};
 
 /// Lines of one source file. About 600 is the habit.

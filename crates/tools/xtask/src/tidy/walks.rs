@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::{Lexed, line_of};
 
 /// Names that are not where `text` says. `files`: `crate/file.rs` and what is in it.
