@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::BLOCK_BYTES;
+use super::oob::BLOCK_BYTES;
 
 pub(super) type Data = Box<[u8; BLOCK_BYTES]>;
 

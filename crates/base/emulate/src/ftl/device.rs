@@ -1,29 +1,6 @@
-//! A page-mapped flash translation layer over [`crate::zoned`], as StageFS has one for the file
-//! systems it compares with (§5.1.1, PFTL): they run on the same flash, with the same counters.
-//!
-//! * Logical blocks of 4 KiB, two to a page. A mapping of whole pages would read and write
-//!   again the other half at each random 4 KiB write, and double what is compared.
-//! * The mapping is in memory. It is never written: each page's metadata says what it holds
-//!   and in which order it was programmed, and all of that is read at the start.
-//! * 10% of the device is over-provisioned. Cleaning begins below 10% of free blocks with
-//!   blocks that are at most half valid, and takes any when only a reserve is free.
-//! * Dynamic wear levelling, and a static one by a threshold.
-//! * 64 MiB of cache for writes; it is lost at a power cut.
-//!
-//! # What survives a power cut
-//!
-//! After a [`Ftl::flush`] that returned: every block as it was written or trimmed before. Of what
-//! came later each block has, by itself, any of its contents since; a trimmed block may be
-//! back with what it held.
-//!
-//! Lock order: `state`, then the flash's own.
+//! A translation layer as a block device: reads and writes of any range, trims, flushes.
 
-mod cache;
 mod gc;
-mod map;
-mod oob;
-mod place;
-mod recover;
 #[cfg(test)]
 mod tests;
 
@@ -31,105 +8,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::cache::{Cache, Data};
+use super::map::{Map, Where};
+use super::oob::{self, BLOCK_BYTES, Kind, NONE, Oob, SLOTS};
+use super::place::{Place, RESERVE, Stream};
+use super::recover;
+use super::settings::{FtlCounts, Settings};
+use super::state::State;
 use crate::zoned::{PageAt, Purpose, Zoned};
-use cache::{Cache, Data};
-use map::{Map, Where};
-use oob::{Kind, NONE, Oob};
-use place::{Place, RESERVE, Stream};
 use shale_block::{BlockDevice, BlockError};
-
-/// Bytes of a logical block.
-pub const BLOCK_BYTES: usize = 4096;
-
-/// Logical blocks of a page.
-const SLOTS: usize = 2;
 
 /// Trimmed blocks that may wait for a flush to be listed on flash.
 const TRIMS_PENDING_MAX: usize = 1 << 16;
-
-/// Which erase block is cleaned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Victims {
-    /// The one with the fewest valid blocks.
-    Greedy,
-    /// Space gained times age, over cost: cold garbage is worth collecting earlier.
-    CostBenefit,
-}
-
-/// How a translation layer works. The defaults are those of StageFS §5.1.1 where it has one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Part of the device that is not offered, in percent; at least what the streams need.
-    pub over_provision_percent: u32,
-    /// Cleaning begins when less than this part of the blocks is free, in percent.
-    pub clean_below_percent: u32,
-    /// Cleaning that begins so early leaves alone blocks of which more than this part is
-    /// valid, in percent. Ours: with 10% over-provision a full device never has 10% free.
-    pub early_valid_max_percent: u32,
-    /// Which block is cleaned. Ours: the paper does not say.
-    pub victims: Victims,
-    /// Bytes of written blocks kept in memory.
-    pub cache_bytes: usize,
-    /// By how many erases blocks may differ before the least worn one is moved. Ours.
-    pub wear_difference_max: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            over_provision_percent: 10,
-            clean_below_percent: 10,
-            early_valid_max_percent: 50,
-            victims: Victims::CostBenefit,
-            cache_bytes: 64 << 20,
-            wear_difference_max: 100,
-        }
-    }
-}
-
-/// What a translation layer was asked for and did; pages and erases count the flash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FtlCounts {
-    /// Blocks of 4 KiB written by the user; parts of one count as one.
-    pub blocks_written: u64,
-    /// Those that replaced a block still in the cache.
-    pub blocks_rewritten_in_cache: u64,
-    /// Blocks read by the user.
-    pub blocks_read: u64,
-    /// Blocks trimmed.
-    pub blocks_trimmed: u64,
-    /// Flushes by the user.
-    pub flushes: u64,
-    /// Pages of which only one half was of use.
-    pub halves_wasted: u64,
-    /// Pages with lists of trimmed blocks.
-    pub trim_pages: u64,
-    /// Erase blocks cleaned.
-    pub blocks_cleaned: u64,
-}
-
-struct State {
-    map: Map,
-    place: Place,
-    cache: Cache,
-    /// Of the page programmed last.
-    sequence: u64,
-    /// By erase block: the sequence number of its last page.
-    written_at: Vec<u64>,
-    /// Blocks cleaned when wear was looked at last.
-    wear_looked_at: u64,
-    counts: FtlCounts,
-    /// The page that was read last.
-    page: Option<PageAt>,
-    page_data: Vec<u8>,
-}
-
-impl State {
-    /// Forgets the page that was read last: its block is erased.
-    fn forget_page(&mut self) {
-        self.page = None;
-    }
-}
 
 /// A block device on raw flash.
 pub struct Ftl {

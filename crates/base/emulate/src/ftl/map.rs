@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::SLOTS;
+use super::oob::SLOTS;
 use crate::zoned::{Geometry, PageAt};
 
 /// State of a logical block.

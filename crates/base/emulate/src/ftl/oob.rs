@@ -8,8 +8,13 @@
 //!
 //! A list's page holds ranges, each first logical block and number of blocks (u32, u32).
 
-use super::SLOTS;
 use crate::zoned::OOB_BYTES;
+
+/// Bytes of a logical block.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Logical blocks of a page.
+pub(super) const SLOTS: usize = 2;
 
 /// No logical block.
 pub(super) const NONE: u32 = u32::MAX;

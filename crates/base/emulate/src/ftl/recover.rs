@@ -1,8 +1,9 @@
 //! The mapping from what stands out of band: all metadata is read, and the page with the
 //! highest sequence number says where a block is, or that it is trimmed.
 
+use super::map::Where;
 use super::oob::{Kind, Oob, ranges};
-use super::{State, Where};
+use super::state::State;
 use crate::zoned::{PageAt, Zoned};
 use shale_block::BlockError;
 

@@ -13,7 +13,7 @@
 
 use std::path::Path;
 
-use super::{Block, EraseBlock, Geometry, OOB_BYTES, PageAt};
+use super::geometry::{EraseBlock, Geometry, OOB_BYTES, PageAt};
 use shale_block::{BlockDevice, BlockError, FileDevice};
 use shale_nvm::crc32c;
 
@@ -32,6 +32,26 @@ const WORN: u32 = 2;
 pub(super) struct Image {
     medium: FileDevice,
     geometry: Geometry,
+}
+
+/// What is known of an erase block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Block {
+    /// The page that can be programmed next.
+    pub next: u32,
+    pub erased: u32,
+    pub half_erased: bool,
+    pub worn: bool,
+}
+
+impl Block {
+    /// Refuses to change it where it is worn out.
+    pub fn check(&self, block: EraseBlock) -> Result<(), BlockError> {
+        match self.worn {
+            true => Err(BlockError::WornBlock { block: block.0 }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// What is known of a page beside its data.

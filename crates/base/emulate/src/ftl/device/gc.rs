@@ -4,9 +4,13 @@
 //! sequence number wins, with the same bytes; *after it*, the old ones are not needed, so a
 //! half erased block is one that recovery erases.
 
-use super::oob::{Kind, Oob, ranges};
-use super::place::{RESERVE, Stream};
-use super::{BLOCK_BYTES, Ftl, SLOTS, State, Victims, Where};
+use super::Ftl;
+use crate::ftl::cache::Data;
+use crate::ftl::map::Where;
+use crate::ftl::oob::{BLOCK_BYTES, Kind, Oob, SLOTS, ranges};
+use crate::ftl::place::{RESERVE, Stream};
+use crate::ftl::settings::Victims;
+use crate::ftl::state::State;
 use crate::zoned::{EraseBlock, PageAt};
 use shale_block::BlockError;
 
@@ -92,7 +96,7 @@ impl Ftl {
     fn clean(&self, state: &mut State, victim: EraseBlock) -> Result<(), BlockError> {
         state.place.cleans(victim);
         let mut page = vec![0; self.flash.geometry().page_bytes as usize];
-        let mut moving: Vec<(u32, super::cache::Data)> = Vec::new();
+        let mut moving: Vec<(u32, Data)> = Vec::new();
         for number in 0..self.flash.next_page(victim) {
             let at = PageAt {
                 block: victim,
@@ -126,7 +130,7 @@ impl Ftl {
         state: &mut State,
         at: PageAt,
         page: &mut [u8],
-        moving: &mut Vec<(u32, super::cache::Data)>,
+        moving: &mut Vec<(u32, Data)>,
     ) -> Result<(), BlockError> {
         let oob = match self.flash.read_oob(at) {
             Ok(oob) => Oob::from_bytes(&oob),

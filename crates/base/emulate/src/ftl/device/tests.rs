@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::UnitTimes;
+use crate::ftl::Victims;
 use crate::zoned::{Behaviour, Geometry};
 use shale_sys::random::next_random;
 

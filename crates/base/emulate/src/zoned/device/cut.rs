@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::image::Record;
-use super::{Block, EraseBlock, PageAt, State, Units, Zoned, blocks_of};
+use super::{State, Zoned, blocks_of};
+use crate::zoned::geometry::{EraseBlock, PageAt};
+use crate::zoned::image::{self, Block, Record};
+use crate::zoned::units::Units;
 use shale_block::BlockError;
 use shale_sys::random::next_random;
 
@@ -63,7 +65,7 @@ impl Zoned {
     /// What the operating system says of the image.
     ///
     /// # Panics
-    /// If the device was not made with [`super::Behaviour::cuts`].
+    /// If the device was not made with [`crate::zoned::Behaviour::cuts`].
     pub fn cut_power(&self, seed: u64) -> Result<(), BlockError> {
         assert!(self.behaviour.cuts, "made without cuts");
         let mut state = self.state.lock();
@@ -115,7 +117,7 @@ impl Zoned {
                 data[reached..].fill(0xff);
                 // A page that ends with ones may be whole by then; not what was asked for.
                 record.checksum ^=
-                    u32::from(super::image::checksum(&data, &record.oob) == record.checksum);
+                    u32::from(image::checksum(&data, &record.oob) == record.checksum);
                 self.image.program(at, &data, &record)
             }
             InFlight::Erase { block, was, .. } => {

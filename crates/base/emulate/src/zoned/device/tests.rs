@@ -1,4 +1,5 @@
 use super::*;
+use crate::UnitTimes;
 
 const SMALL: Geometry = Geometry {
     units: 2,
