@@ -1,50 +1,35 @@
 //! `shale`: makes, mounts, watches and checks volumes.
 //!
-//! One file per verb; [`Verb`] is the table of them. A verb that fails says what failed,
-//! why, and what to do, on one line of standard error.
+//! | Folder | What it holds |
+//! | --- | --- |
+//! | `commands` | one file per verb; [`Verb`] is the table of them |
+//! | `service` | the processes of a mount: its supervisor, its daemon |
+//! | `mounts` | what is known of mounts: the kernel's table, options, state and settings, who uses one |
+//! | `control` | how these processes talk: packets, orders, questions |
+//! | `metrics` | numbers for Prometheus |
+//!
+//! A verb that fails says what failed, why, and what to do, on one line of standard error.
 #![forbid(unsafe_code)]
 
-mod admin;
-mod ask;
-mod bench;
-mod completions;
-mod daemon;
-mod device;
-mod df;
-mod digest;
+mod commands;
+mod control;
 mod failure;
-mod fsck;
-mod holders;
-mod kernel_caches;
-mod limit;
-mod log;
-mod log_file;
 mod metrics;
-mod migrate;
-mod mkfs;
-mod mount;
-mod mount_options;
-mod mount_settings;
 mod mounts;
-mod packet;
-mod pin;
-mod placement;
 mod process;
-mod run;
-mod scrub;
+mod service;
 mod size;
-mod state;
-mod status;
-mod supervise;
 mod terminal;
-mod top;
-mod umount;
+
+use commands::{
+    bench, completions, device, df, digest, fsck, limit, log, migrate, mkfs, mount, pin, placement,
+    run, scrub, status, top, umount,
+};
+use mounts::mount_options;
+use service::{daemon, supervise};
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use tracing_subscriber::EnvFilter;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -156,26 +141,6 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code as u8)
         }
     }
-}
-
-/// Has log messages go to a file, or to standard error. `SHALE_LOG` says how many:
-/// a level or a filter of the tracing crate, usually `info`.
-fn tracing_to(file: Option<log_file::LogFile>) {
-    let filter = EnvFilter::try_from_env("SHALE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false);
-    // Only the first call of a process counts.
-    let _ = match file {
-        Some(file) => log
-            .with_ansi(false)
-            .with_writer(Mutex::new(file))
-            .try_init(),
-        None => log
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_writer(std::io::stderr)
-            .try_init(),
-    };
 }
 
 #[cfg(test)]

@@ -96,6 +96,11 @@ fn ends_within(descriptor: &OwnedFd, pid: u32, limit: Option<Duration>) -> Resul
     }
 }
 
+/// Whether there is a process with this number.
+pub fn exists(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
 /// Start of a process that has not ended (a zombie has, once its last thread has: until then it
 /// keeps its files and locks; but see [`Left::Nothing`]).
 fn started(pid: u32) -> Option<u64> {

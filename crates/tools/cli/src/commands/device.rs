@@ -1,11 +1,12 @@
 //! `shale device`: the devices of the lower tiers of a volume that is mounted.
 
-use crate::admin::{self, DeviceOrder, Order};
-use crate::ask;
+use crate::commands::device_arguments::{known_model, parse_device};
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::orders::{DeviceOrder, Order};
 use crate::failure::{Failure, Result};
-use crate::mkfs::{known_model, parse_device};
+use crate::mounts::state::StateDir;
 use crate::size;
-use crate::state::StateDir;
 use crate::terminal::{count, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_daemon::DeviceReport;

@@ -1,11 +1,12 @@
 //! `shale df`: the space of each tier and device, and what would be lost with a device.
 
-use crate::admin::{self, Order};
-use crate::ask;
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::fields::{number, word};
+use crate::control::orders::Order;
 use crate::failure::Result;
+use crate::mounts::state::StateDir;
 use crate::size;
-use crate::state::StateDir;
-use crate::status::{number, word};
 use crate::terminal::{self, count, say};
 use serde_json::{Value, json};
 use shale_daemon::DeviceUsage;

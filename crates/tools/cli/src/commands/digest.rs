@@ -1,7 +1,8 @@
 //! `shale digest`: brings everything that is logged into the volume.
 
-use crate::admin::{self, Digested};
-use crate::ask;
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::orders::Digested;
 use crate::failure::{Failure, Result};
 use crate::size;
 use crate::terminal::{Waiting, count, say};

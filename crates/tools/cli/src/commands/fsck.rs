@@ -2,7 +2,7 @@
 //! if asked; else it only reads.
 
 use crate::failure::{Code, Failure, Result};
-use crate::state::StateDir;
+use crate::mounts::state::StateDir;
 use crate::terminal::{count, note, say};
 use indicatif::ProgressBar;
 use shale_check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};

@@ -3,18 +3,17 @@
 //! What is set holds until the volume is unmounted: it is kept beside the state of the mount, so a
 //! daemon that is started again knows it before its first client comes.
 
-use crate::admin::{self, Order};
-use crate::ask;
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::fields::{number, word};
+use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
+use crate::process;
 use crate::size;
-use crate::status::{number, word};
 use crate::terminal::say;
 use serde_json::Value;
 use shale_daemon::{Limits, RATE_MIN, Whose};
-use std::path::{Path, PathBuf};
-
-/// The file they are kept in.
-pub const FILE: &str = "limits.json";
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Counted are the bytes of a client's log and the blocks granted to it for full blocks, so what it writes; \
@@ -71,7 +70,10 @@ pub fn run(args: &Args) -> Result<()> {
         (None, true) => Whose::Mount,
         (None, false) => Whose::Each,
     };
-    if let Some(pid) = args.client.filter(|pid| !args.default && !lives(*pid)) {
+    if let Some(pid) = args
+        .client
+        .filter(|pid| !args.default && !process::exists(*pid))
+    {
         let why = format!("process {pid}: there is none");
         return Err(Failure::new(why).advise("shale status shows the clients"));
     }
@@ -128,32 +130,9 @@ fn lines(status: &Value) -> Vec<String> {
     lines
 }
 
-/// Forgets processes that have ended: their numbers will be others'.
-pub fn forget_ended(limits: &mut Limits) {
-    limits.process.retain(|pid, _| lives(*pid));
-}
-
-fn lives(pid: i32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount_settings::{load, save};
-
-    #[test]
-    fn limits_are_kept_for_the_next_daemon() {
-        let mut limits = Limits::default();
-        limits.set(Whose::Each, Some(1 << 20));
-        limits.set(Whose::Process(std::process::id() as i32), Some(0));
-        limits.set(Whose::Process(i32::MAX), Some(1 << 30));
-        forget_ended(&mut limits);
-        assert_eq!(limits.process.len(), 1);
-        let dir = tempfile::tempdir().unwrap();
-        save(dir.path(), FILE, &limits).unwrap();
-        assert_eq!(load::<Limits>(dir.path(), FILE), limits);
-    }
 
     #[test]
     fn rates_and_what_is_shown() {

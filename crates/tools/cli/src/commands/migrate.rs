@@ -1,18 +1,16 @@
 //! `shale migrate`: moves cold data to slower tiers now, or says how fast that may go.
 
-use crate::admin::{self, Order};
-use crate::ask;
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
+use crate::mounts::state::StateDir;
 use crate::size;
-use crate::state::StateDir;
 use crate::terminal::{note, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_daemon::DeviceReport;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-
-/// The file that keeps how fast it may be.
-pub const FILE: &str = "speed.json";
 
 const EXAMPLES: &str = "\
 Examples:

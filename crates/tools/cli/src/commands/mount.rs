@@ -7,16 +7,17 @@
 //!
 //! Everything that can be found wrong is said here, to the user who waits for the prompt.
 
-use crate::admin::{self, Order};
-use crate::ask;
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::orders::Order;
+use crate::control::packet::{self, Report};
 use crate::failure::{Failure, Result};
 use crate::metrics;
-use crate::mount_options::{self, Given};
-use crate::mounts;
-use crate::packet::{self, Report};
+use crate::mounts::mount_options::{self, Given};
+use crate::mounts::mount_table;
+use crate::mounts::state::StateDir;
+use crate::service::supervise::{self, Front, Wanted};
 use crate::size;
-use crate::state::StateDir;
-use crate::supervise::{self, Front, Wanted};
 use crate::terminal::{note, say};
 use shale_daemon::DeviceReport;
 use shale_fuse::MountOptions;
@@ -205,13 +206,13 @@ fn check(args: &Args) -> Result<Wanted> {
 
 fn check_mountpoint(path: &Path) -> Result<PathBuf> {
     let shown = path.display();
-    let place = match mounts::resolve(path) {
+    let place = match mount_table::resolve(path) {
         Ok(place) => place,
         Err(failure) => {
             return Err(Failure::new(failure.text).advise(format!("mkdir {shown}")));
         }
     };
-    if let Some(mount) = mounts::at(&place)?.filter(mounts::Mount::is_shale) {
+    if let Some(mount) = mount_table::at(&place)?.filter(mount_table::Mount::is_shale) {
         let state = StateDir::find(&place).map(|dir| dir.state);
         let text = match state {
             Some(state) if !state.is_stale() => {

@@ -1,11 +1,12 @@
 //! `shale pin`: keeps files in a tier.
 
-use crate::admin::{self, Order};
-use crate::ask;
+use crate::commands::placement::{mount_of, tree};
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::orders::Order;
 use crate::failure::{Failure, Result};
-use crate::placement::{mount_of, tree};
+use crate::mounts::state::StateDir;
 use crate::size;
-use crate::state::StateDir;
 use crate::terminal::{Waiting, count, say};
 use clap::ValueEnum;
 use shale_daemon::PinReport;

@@ -1,12 +1,13 @@
 //! `shale where`: on which tiers, in which zones, a file lies, or the files of a tree.
 
-use crate::admin::{self, Order};
-use crate::ask;
-use crate::device::{Named, devices, named};
+use crate::commands::device::{Named, devices, named};
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::orders::Order;
 use crate::failure::{Code, Failure, Result};
-use crate::mounts;
+use crate::mounts::mount_table;
+use crate::mounts::state::StateDir;
 use crate::size;
-use crate::state::StateDir;
 use crate::terminal::say;
 use serde::Serialize;
 use shale_daemon::{PARTS_MAX, PlacementPart};
@@ -49,7 +50,7 @@ pub struct Args {
 /// No shale volume is mounted there.
 pub fn mount_of(place: &Path) -> Result<PathBuf> {
     let mut at = place;
-    while !mounts::at(at)?.is_some_and(|m| m.is_shale()) {
+    while !mount_table::at(at)?.is_some_and(|m| m.is_shale()) {
         at = at.parent().ok_or_else(|| {
             Failure::not_mounted(format!("{}: on no shale volume", place.display()))
         })?;

@@ -4,9 +4,9 @@
 //! `--report` this process becomes the command, so there is nothing in between.
 
 use crate::failure::{Failure, Result};
-use crate::mounts;
+use crate::mounts::mount_table;
+use crate::service::supervise;
 use crate::size;
-use crate::supervise;
 use crate::terminal::count;
 use serde_json::Value;
 use shale_sys::{printable, private};
@@ -80,7 +80,7 @@ fn check_settings() -> Result<()> {
 pub fn run(args: &Args) -> Result<()> {
     let library = library()?;
     check_settings()?;
-    if !mounts::all()?.iter().any(|m| m.is_shale()) {
+    if !mount_table::all()?.iter().any(|m| m.is_shale()) {
         eprintln!("shale run: no shale volume is mounted: nothing will be served in the process");
     }
     let mut command = Command::new(&args.command[0]);

@@ -1,7 +1,8 @@
 //! `shale scrub`: verifies the checksums of a volume that is mounted.
 
-use crate::admin::{self, Scrubbing};
-use crate::ask;
+use crate::control::admin;
+use crate::control::ask;
+use crate::control::orders::Scrubbing;
 use crate::failure::{Code, Failure, Result};
 use crate::terminal::{count, say};
 use indicatif::ProgressBar;

@@ -1,13 +1,14 @@
 //! `shale status`: what a mount is doing.
 
-use crate::ask;
-use crate::df;
+use crate::commands::df;
+use crate::commands::limit;
+use crate::commands::mkfs::explain;
+use crate::control::ask;
+use crate::control::fields::{number, word};
 use crate::failure::Result;
-use crate::limit;
 use crate::metrics;
-use crate::mkfs::explain;
+use crate::mounts::state::StateDir;
 use crate::size;
-use crate::state::StateDir;
 use crate::terminal::{self, count, say};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -62,14 +63,6 @@ fn complete(mut status: Value, dir: &StateDir) -> Value {
     status["metrics"] = metrics::place(dir.path()).into();
     status["log"] = dir.log().to_string_lossy().into();
     status
-}
-
-pub fn number(value: &Value, key: &str) -> u64 {
-    value[key].as_u64().unwrap_or(0)
-}
-
-pub fn word<'v>(value: &'v Value, key: &str) -> &'v str {
-    value[key].as_str().unwrap_or("?")
 }
 
 fn table(status: &Value) -> String {

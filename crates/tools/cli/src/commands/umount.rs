@@ -1,10 +1,10 @@
 //! `shale umount`: takes a mount away and returns when everything is in the volume.
 
-use crate::ask;
+use crate::control::ask;
 use crate::failure::{Failure, Result};
-use crate::holders::{self, Holder};
-use crate::mounts::{self, Mount};
-use crate::state::StateDir;
+use crate::mounts::holders::{self, Holder};
+use crate::mounts::mount_table::{self, Mount};
+use crate::mounts::state::StateDir;
 use crate::terminal::{Waiting, note, say};
 use shale_fuse::FuseError;
 use std::path::{Path, PathBuf};
@@ -56,9 +56,9 @@ impl Args {
 
 /// Unmounts.
 pub fn run(args: &Args) -> Result<()> {
-    let place = mounts::resolve(&args.mountpoint)?;
+    let place = mount_table::resolve(&args.mountpoint)?;
     let shown = place.display();
-    let mount = mounts::at(&place)?;
+    let mount = mount_table::at(&place)?;
     let dir = StateDir::find(&place);
     let is_ours = mount.as_ref().is_some_and(|m| m.is_shale());
     // Looked at before, since unmounting ends what lives. A supervisor that has given up

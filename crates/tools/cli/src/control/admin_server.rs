@@ -1,146 +1,28 @@
-//! Orders to a daemon that only its owner may give: a socket beside that of the clients.
-//!
-//! Rebuilt by each daemon, so it is gone for a moment between two.
+//! The daemon's side of orders: who may give them, what is done, what is answered.
 
+use crate::control::orders::{DeviceOrder, Digested, Migrating, Order, SOCKET, Scrubbing};
+use crate::control::packet::{self, Start};
 use crate::failure::{Failure, Result};
-use crate::limit;
-use crate::migrate;
-use crate::mount_settings::save;
-use crate::packet::{self, Start};
-use crate::state::StateDir;
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
-};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use shale_daemon::scrub::Damage;
-use shale_daemon::{Daemon, MigrateProgress, ScrubProgress, ScrubReport, Status, Whose};
+use crate::mounts::settings::{LIMITS_FILE, SPEED_FILE, save};
+use crate::process;
+use rustix::net::{SocketFlags, accept_with};
+use serde::Serialize;
+use shale_daemon::{Daemon, Limits, Status};
 use shale_format::TierId;
-use shale_pool::volume_file::DeviceFile;
 use shale_proto::SocketPeer;
 use shale_sys::private;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const SOCKET: &str = "control";
-/// Between two tries to reach the next daemon.
+/// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Between two words about progress.
 const TELL_EVERY: Duration = Duration::from_millis(100);
-
-/// What can be ordered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
-    /// Bring everything that is logged now into the volume.
-    Digest,
-    /// Move what NVM holds to the tiers below, or so many bytes of it. Answered by [`Migrating`], again and again.
-    Migrate(Option<u64>),
-    /// Change how fast migration may be. A limit: bytes a second, 0 for none.
-    Speed {
-        /// Pause or go on.
-        paused: Option<bool>,
-        /// Bytes a second.
-        limit: Option<u64>,
-    },
-    /// Change how fast clients may write. Bytes a second, 0 for none; nothing: as each client.
-    Limit {
-        /// Whose limit.
-        whose: Whose,
-        /// Bytes a second.
-        rate: Option<u64>,
-    },
-    /// Where the blocks of an inode are, from a byte on.
-    Where {
-        /// Which.
-        ino: u64,
-        /// First byte.
-        from: u64,
-    },
-    /// How many files and bytes each device holds.
-    Holdings,
-    /// Pin inodes to a tier (its number), or to none; or only say what that would move.
-    Pin {
-        /// Which.
-        inos: Vec<u64>,
-        /// `None`: they are pinned no more.
-        tier: Option<u8>,
-        /// Change nothing.
-        look: bool,
-    },
-    /// The devices of the lower tiers.
-    Devices,
-    /// Change one of them. Answered by all of them as they are then.
-    Device(DeviceOrder),
-    /// Verify all checksums. Answered by [`Scrubbing`], again and again.
-    Scrub,
-}
-
-/// What can be ordered about a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DeviceOrder {
-    /// Make it part of the volume.
-    Add {
-        /// Not `nvm`.
-        tier: u8,
-        /// The device.
-        file: DeviceFile,
-        /// It may hold another volume, which is lost.
-        force: bool,
-    },
-    /// Begin to empty it.
-    Evacuate(PathBuf),
-    /// Use it again.
-    Keep(PathBuf),
-    /// Take it out of the volume.
-    Remove(PathBuf),
-}
-
-/// What the daemon says while it scrubs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Scrubbing {
-    /// How far it is.
-    Progress(ScrubProgress),
-    /// Something is damaged.
-    Found(Damage),
-    /// The end; what was found has been reported.
-    Done(ScrubReport),
-}
-
-/// What the daemon says while it moves data down.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Migrating {
-    /// How far it is.
-    Progress(MigrateProgress),
-    /// The end: bytes moved, or why it failed.
-    Done(std::result::Result<u64, String>),
-}
-
-/// What a [`Order::Digest`] did; what went on beside it is counted with it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Digested {
-    /// Records taken.
-    pub records: u64,
-    /// Of these, records that later ones made superfluous.
-    pub skipped: u64,
-    /// Bytes of their log.
-    pub bytes_logged: u64,
-    /// Bytes of data that reached the volume.
-    pub bytes_digested: u64,
-    /// Blocks of 4 KiB written.
-    pub blocks_written: u64,
-    /// Blocks of 4 KiB that only had to be linked.
-    pub blocks_linked: u64,
-    /// Transactions.
-    pub commits: u64,
-    /// Logs that could not be digested, and why.
-    pub stuck: Vec<String>,
-}
 
 /// Accepts orders until the process ends.
 pub fn serve(start: &Start, daemon: &Arc<Daemon>) -> Result<()> {
@@ -201,15 +83,15 @@ fn obey(socket: &OwnedFd, daemon: &Daemon, state_dir: &Path) -> Result<()> {
             speed.paused = paused.unwrap_or(speed.paused);
             speed.limit = limit.unwrap_or(speed.limit);
             daemon.set_speed(speed);
-            let done = was_kept(save(state_dir, migrate::FILE, &speed), speed.limit);
+            let done = was_kept(save(state_dir, SPEED_FILE, &speed), speed.limit);
             packet::send(socket, &done, &[])
         }
         Some((Order::Limit { whose, rate }, _)) => {
             let limits = daemon.change_limits(|limits| {
-                limit::forget_ended(limits);
+                forget_ended(limits);
                 limits.set(whose, rate);
             });
-            let kept = save(state_dir, limit::FILE, &limits);
+            let kept = save(state_dir, LIMITS_FILE, &limits);
             packet::send(socket, &was_kept(kept, limits), &[])
         }
         Some((Order::Holdings, _)) => {
@@ -282,39 +164,9 @@ fn scrub_and_tell(socket: &OwnedFd, daemon: &Daemon) -> Result<()> {
     packet::send(socket, &Scrubbing::Done(report), &[])
 }
 
-/// Has the daemon of a mount scrub; `hear` gets everything that it says.
-///
-/// # Errors
-/// The daemon ends, or refuses.
-pub fn scrub(dir: &StateDir, hear: &mut dyn FnMut(Scrubbing)) -> Result<ScrubReport> {
-    let socket = reach(dir)?;
-    packet::send(socket.as_fd(), &Order::Scrub, &[])?;
-    loop {
-        let (word, _) = packet::receive::<Scrubbing>(&socket)?.ok_or_else(|| ended(dir))?;
-        hear(word.clone());
-        if let Scrubbing::Done(report) = word {
-            return Ok(report);
-        }
-    }
-}
-
-/// Has the daemon of a mount move data down; `hear` gets how far it is. Gives the bytes.
-///
-/// # Errors
-/// The daemon ends, or refuses.
-pub fn migrate(
-    dir: &StateDir,
-    bytes: Option<u64>,
-    hear: &mut dyn FnMut(MigrateProgress),
-) -> Result<u64> {
-    let socket = reach(dir)?;
-    packet::send(socket.as_fd(), &Order::Migrate(bytes), &[])?;
-    loop {
-        match packet::receive::<Migrating>(&socket)?.ok_or_else(|| ended(dir))? {
-            (Migrating::Progress(progress), _) => hear(progress),
-            (Migrating::Done(done), _) => return done.map_err(|why| refused(dir, &why)),
-        }
-    }
+/// Forgets processes that have ended: their numbers will be others'.
+fn forget_ended(limits: &mut Limits) {
+    limits.process.retain(|pid, _| process::exists(*pid));
 }
 
 fn difference(before: &Status, after: &Status) -> Digested {
@@ -337,81 +189,22 @@ fn difference(before: &Status, after: &Status) -> Digested {
     }
 }
 
-/// Gives an order that is answered once. It is given to the next daemon where there is none at the moment, and
-/// not repeated where one ends with it.
-///
-/// # Errors
-/// The daemon ends, or refuses, or the mount has ended.
-pub fn order<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
-    let answer = ask::<T>(&reach(dir)?, order).ok_or_else(|| ended(dir))?;
-    answer.map_err(|why| refused(dir, &why))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mounts::settings::load;
+    use shale_daemon::Whose;
 
-/// Asks for something that changes nothing, the next daemon if this one ends before it answers.
-///
-/// # Errors
-/// The mount ends, or the daemon refuses.
-pub fn look<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
-    again(dir, order)
-}
-
-/// Has the daemon of a mount digest everything, the next one if this one is killed.
-///
-/// # Errors
-/// The mount ends, or the daemon refuses.
-pub fn digest(dir: &StateDir) -> Result<Digested> {
-    again(dir, &Order::Digest)
-}
-
-fn again<T: DeserializeOwned>(dir: &StateDir, order: &Order) -> Result<T> {
-    loop {
-        if let Some(answer) = ask::<T>(&reach(dir)?, order) {
-            return answer.map_err(|why| refused(dir, &why));
-        }
-        thread::sleep(PAUSE);
+    #[test]
+    fn limits_are_kept_for_the_next_daemon() {
+        let mut limits = Limits::default();
+        limits.set(Whose::Each, Some(1 << 20));
+        limits.set(Whose::Process(std::process::id() as i32), Some(0));
+        limits.set(Whose::Process(i32::MAX), Some(1 << 30));
+        forget_ended(&mut limits);
+        assert_eq!(limits.process.len(), 1);
+        let dir = tempfile::tempdir().unwrap();
+        save(dir.path(), LIMITS_FILE, &limits).unwrap();
+        assert_eq!(load::<Limits>(dir.path(), LIMITS_FILE), limits);
     }
-}
-
-fn ended(dir: &StateDir) -> Failure {
-    let path = dir.path().join(SOCKET);
-    let shown = path.display();
-    Failure::new(format!("{shown}: the daemon has ended meanwhile"))
-        .advise("see what came of it, and give the order again")
-}
-
-fn refused(dir: &StateDir, why: &str) -> Failure {
-    Failure::new(format!("{}: {why}", dir.path().join(SOCKET).display()))
-}
-
-/// A connection to the daemon, the next one if there is none at the moment.
-fn reach(dir: &StateDir) -> Result<OwnedFd> {
-    let path = dir.path().join(SOCKET);
-    let address = SocketAddrUnix::new(path.clone()).map_err(Failure::because(path.display()))?;
-    loop {
-        let kind = SocketType::SEQPACKET;
-        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-            .map_err(Failure::because("cannot make a socket"))?;
-        match connect(&socket, &address) {
-            Ok(()) => return Ok(socket),
-            // Between two daemons it is there and nobody hears, or it is not there.
-            Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-            Err(e) => return Err(Failure::because(path.display())(e)),
-        }
-        if StateDir::load(dir.path().to_owned()).is_none_or(|d| d.state.is_stale()) {
-            let place = dir.state.mountpoint.display();
-            return Err(Failure::not_mounted(format!(
-                "{place}: it was unmounted meanwhile"
-            )));
-        }
-        thread::sleep(PAUSE);
-    }
-}
-
-/// `None`: the daemon ended before it answered.
-fn ask<T: DeserializeOwned>(
-    socket: &OwnedFd,
-    order: &Order,
-) -> Option<std::result::Result<T, String>> {
-    packet::send(socket.as_fd(), order, &[]).ok()?;
-    Some(packet::receive(socket).ok()??.0)
 }

@@ -1,8 +1,8 @@
 //! Asking the daemon of a mount over its clients' socket, without becoming a client.
 
 use crate::failure::{Failure, Result};
-use crate::mounts::{self, Mount};
-use crate::state::{State, StateDir};
+use crate::mounts::mount_table::{self, Mount};
+use crate::mounts::state::{State, StateDir};
 use rustix::io::Errno;
 use shale_proto::{Channel, Reply, Request, SocketChannel};
 use std::path::Path;
@@ -21,9 +21,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// # Errors
 /// There is none, or nobody serves it any more.
 pub fn mount_at(path: &Path) -> Result<StateDir> {
-    let place = mounts::resolve(path)?;
+    let place = mount_table::resolve(path)?;
     let shown = place.display();
-    let mount = mounts::at(&place)?.filter(mounts::Mount::is_shale);
+    let mount = mount_table::at(&place)?.filter(mount_table::Mount::is_shale);
     match StateDir::find(&place) {
         // Its supervisor may not have ended yet.
         Some(StateDir { state, .. }) if state.failure.is_some() => {
@@ -51,7 +51,7 @@ pub fn unknown(place: &Path, mount: Option<&Mount>) -> Failure {
     let mut known = StateDir::all().into_iter().map(|dir| dir.state);
     // The number of a mount that has just ended may be another one's by now.
     let is_there = |state: &State| {
-        let there = mounts::at(&state.mountpoint).ok().flatten();
+        let there = mount_table::at(&state.mountpoint).ok().flatten();
         there.is_some_and(|mount| Some(&mount.device) == device)
     };
     let same =

@@ -4,7 +4,7 @@
 //! it and for taking the answer. Who is slow keeps one thread for that long at most, and nobody
 //! keeps anything else of the daemon's.
 
-use super::Address;
+use super::address::Address;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};

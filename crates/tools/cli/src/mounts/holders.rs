@@ -5,7 +5,7 @@
 //! device number, which the kernel has; so those of a mount that has lost its name are found, too. Other
 //! users' processes are seen by root alone.
 
-use crate::mounts;
+use crate::mounts::mount_table;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use shale_sys::printable;
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ pub fn mounts_of(device: &str, except: Option<&Path>) -> Vec<Holder> {
     let mut seen = BTreeSet::new();
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     seen.extend(ours);
-    let mine = mounts::all().unwrap_or_default();
+    let mine = mount_table::all().unwrap_or_default();
     let others = mine.into_iter().filter(|m| m.device == device);
     found.extend(
         others
@@ -106,7 +106,7 @@ pub fn mounts_of(device: &str, except: Option<&Path>) -> Vec<Holder> {
         if !namespace.is_ok_and(|namespace| seen.insert(namespace)) {
             continue;
         }
-        let theirs = mounts::of_process(pid).unwrap_or_default();
+        let theirs = mount_table::of_process(pid).unwrap_or_default();
         found.extend(
             theirs
                 .into_iter()

@@ -5,7 +5,7 @@
 //! tells them: also of a change by mount(8).
 
 use crate::failure::{Failure, Result};
-use crate::mounts::{self, Mount};
+use crate::mounts::mount_table::{self, Mount};
 use rustix::event::{PollFd, PollFlags, poll};
 use shale_daemon::Daemon;
 use shale_fuse::{MountOptions, remount};
@@ -114,8 +114,8 @@ pub fn of(mount: &Mount) -> MountOptions {
 /// Changes the options of a mount. `all`: those that are not given are not set, as mount(8) has it that
 /// gives all; else they stay.
 pub fn change(mountpoint: &Path, lists: &[String], all: bool) -> Result<MountOptions> {
-    let place = mounts::resolve(mountpoint)?;
-    let mount = mounts::at(&place)?.filter(Mount::is_shale);
+    let place = mount_table::resolve(mountpoint)?;
+    let mount = mount_table::at(&place)?.filter(Mount::is_shale);
     let mount = mount.ok_or_else(|| {
         Failure::not_mounted(format!(
             "{}: no shale volume is mounted there",
@@ -186,7 +186,7 @@ fn tell(daemon: &Weak<Daemon>, mountpoint: &Path) -> bool {
         return false;
     };
     // A mount that is not seen from here stays what it was.
-    if let Ok(Some(mount)) = mounts::at(mountpoint)
+    if let Ok(Some(mount)) = mount_table::at(mountpoint)
         && mount.is_shale()
     {
         let options = of(&mount);

@@ -7,6 +7,12 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+/// The file of how fast clients may write.
+pub const LIMITS_FILE: &str = "limits.json";
+
+/// The file of how fast migration may be.
+pub const SPEED_FILE: &str = "speed.json";
+
 /// Keeps a setting for the next daemon of the mount.
 ///
 /// # Errors

@@ -5,8 +5,8 @@
 //! were killed is taken away by the process that finds it.
 
 use crate::failure::{Failure, Result};
-use crate::mount_settings;
-use crate::mounts;
+use crate::mounts::mount_table;
+use crate::mounts::settings;
 use crate::process::Process;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -82,7 +82,7 @@ impl State {
     /// # Errors
     /// The table cannot be read.
     pub fn is_mounted(&self) -> Result<bool> {
-        let found = mounts::at(&self.mountpoint)?;
+        let found = mount_table::at(&self.mountpoint)?;
         Ok(found.is_some_and(|m| m.is_shale() && Some(&m.device) == self.device.as_ref()))
     }
 }
@@ -220,7 +220,7 @@ impl StateDir {
         let text = serde_json::to_vec_pretty(&self.state)
             .map_err(Failure::because("cannot write the state of the mount"))?;
         // A user of the mount finds it by this.
-        mount_settings::write(&beside, &text, 0o644)
+        settings::write(&beside, &text, 0o644)
             .and_then(|()| fs::rename(&beside, &path))
             .map_err(Failure::because(format!(
                 "{}: cannot write it",

@@ -4,18 +4,15 @@
 //! anywhere ends the process: afterwards nobody would know in what state it
 //! is, and the next one starts at once.
 
-use crate::admin;
+use crate::control::admin_server;
+use crate::control::packet::{self, FromDaemon, Start, ToDaemon};
 use crate::failure::{Failure, Result};
-use crate::kernel_caches::{KernelCaches, Sweeper};
-use crate::limit;
-use crate::log_file::LogFile;
 use crate::metrics;
-use crate::migrate;
-use crate::mount_options;
-use crate::mount_settings::load;
-use crate::packet::{self, FromDaemon, Start, ToDaemon};
-use crate::state::StateDir;
-use crate::tracing_to;
+use crate::mounts::mount_options;
+use crate::mounts::settings::{LIMITS_FILE, SPEED_FILE, load};
+use crate::mounts::state::StateDir;
+use crate::service::kernel_caches::{KernelCaches, Sweeper};
+use crate::service::log_file::{LogFile, tracing_to};
 use rustix::process::Signal;
 use shale_daemon::{Daemon, DaemonConfig, DaemonError};
 use shale_fuse::{Ended, MountInfo, READERS_MAX, ServeOptions, ShaleFs};
@@ -101,7 +98,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     if start.flush_logs {
         return shutdown(&daemon);
     }
-    daemon.change_limits(|limits| *limits = load(&start.state_dir, limit::FILE));
+    daemon.change_limits(|limits| *limits = load(&start.state_dir, LIMITS_FILE));
     serve_metrics(start, continues, &daemon)?;
     let session = shale_libfs::Session::attach(
         Arc::new(InProcess(
@@ -141,7 +138,7 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     daemon
         .serve_listener(listener)
         .map_err(|e| Failure::new(e.to_string()))?;
-    admin::serve(start, &daemon)?;
+    admin_server::serve(start, &daemon)?;
     watch(start, supervisor);
     let sweeper = Sweeper::start(session.clone())?;
     serve_mount(&mount, fs, supervisor, daemon.volume().is_tiered())?;
@@ -192,7 +189,7 @@ fn open(start: &Start, continues: bool, clock: &Arc<dyn Clock>) -> Result<Arc<Da
         connection_continues: continues,
         degraded: start.degraded,
         supervisor_pid: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32),
-        speed: load(&start.state_dir, migrate::FILE),
+        speed: load(&start.state_dir, SPEED_FILE),
         ..DaemonConfig::new(file)
     };
     Daemon::start(config, clock.clone()).map_err(|e| {

@@ -13,15 +13,14 @@
 //! The supervisor itself may be killed: its daemon then serves until nobody uses the
 //! mount, and unmounts it.
 
+use crate::control::packet::{self, FromDaemon, Report, Start, ToDaemon};
 use crate::failure::{Failure, Result};
-use crate::log_file::LogFile;
-use crate::mount_options::Given;
-use crate::mounts;
-use crate::packet::{self, FromDaemon, Report, Start, ToDaemon};
+use crate::mounts::mount_options::Given;
+use crate::mounts::mount_table;
+use crate::mounts::state::{State, StateDir};
 use crate::process::{Left, Process, child_ends_within, left_of};
-use crate::state::{State, StateDir};
+use crate::service::log_file::{LogFile, tracing_to};
 use crate::terminal::note;
-use crate::tracing_to;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use shale_fuse::{FuseSession, MountInfo, MountOptions};
@@ -272,7 +271,7 @@ impl Supervisor {
                 return Err(failure);
             }
         };
-        let found = mounts::at(&wanted.mountpoint)?;
+        let found = mount_table::at(&wanted.mountpoint)?;
         self.dir.state.device = found.map(|m| m.device);
         self.dir.save()?;
         if let Some(daemon) = &self.daemon {

@@ -1,8 +1,8 @@
 //! How `top` looks: tiers, what digests and migration do, clients, errors, keys.
 
 use super::screen::{Column, Row as Client, Screen};
+use crate::control::fields::{number, word};
 use crate::size;
-use crate::status::{number, word};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

@@ -8,9 +8,9 @@
 mod draw;
 mod screen;
 
-use crate::ask;
+use crate::control::ask;
 use crate::failure::{Failure, Result};
-use crate::state::StateDir;
+use crate::mounts::state::StateDir;
 use crate::terminal;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

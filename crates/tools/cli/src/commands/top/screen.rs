@@ -1,6 +1,6 @@
 //! What `top` shows: the last state, what changed since the one before, how clients are sorted.
 
-use crate::status::{number, word};
+use crate::control::fields::{number, word};
 use serde_json::Value;
 use std::cmp::Ordering;
 use std::collections::HashMap;

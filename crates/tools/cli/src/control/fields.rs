@@ -1,0 +1,13 @@
+//! Fields of what a daemon says of itself, which is JSON.
+
+use serde_json::Value;
+
+/// A number; 0 if it is not there.
+pub fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or(0)
+}
+
+/// A text; `?` if it is not there.
+pub fn word<'v>(value: &'v Value, key: &str) -> &'v str {
+    value[key].as_str().unwrap_or("?")
+}

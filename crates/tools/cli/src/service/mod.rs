@@ -1,0 +1,10 @@
+//! The processes that serve a mount.
+//!
+//! * `supervise`: outlives daemons, and starts them;
+//! * `daemon`: owns the volume, and serves clients and the kernel; `kernel_caches` is between the two;
+//! * `log_file`: where both write what happens.
+
+pub mod daemon;
+pub mod kernel_caches;
+pub mod log_file;
+pub mod supervise;
