@@ -1,4 +1,4 @@
-//! A file whose inode is damaged is the only one that is.
+//! A file whose inode is damaged is the only one that is, and `fsck` finds damage.
 
 use crate::volume::{Volume, can_mount};
 use std::fs::{self, OpenOptions};
@@ -51,4 +51,23 @@ fn a_damaged_inode_leaves_the_rest_of_its_directory() {
     let repaired = v.shale(&["fsck", v.file(), "--repair"]).ok();
     assert!(repaired.contains("file-3"), "{repaired}");
     v.fsck();
+}
+
+#[test]
+fn fsck_finds_damage() {
+    let v = Volume::new("damage");
+    v.fsck();
+    let report = v.shale(&["fsck", v.file(), "--json"]).ok();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["errors"], 0);
+    assert_eq!(report["totals"]["inodes"], 2);
+    let segment = v.dir().join("nvm/seg-0000");
+    let segment = fs::OpenOptions::new().write(true).open(segment).unwrap();
+    // The root block.
+    segment.write_all_at(&[0xff; 512], 4096).unwrap();
+    let damaged = v.shale(&["fsck", v.file()]).failed(3);
+    assert!(
+        damaged.contains("NOT clean") && damaged.contains("error"),
+        "{damaged}"
+    );
 }

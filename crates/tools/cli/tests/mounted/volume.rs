@@ -26,6 +26,26 @@ pub fn can_mount() -> bool {
     can
 }
 
+/// A mounted volume; `None`, with a word, where there can be none, or no library.
+pub fn with_library(name: &str) -> Option<Volume> {
+    if !can_mount() {
+        return None;
+    }
+    if !library().exists() {
+        eprintln!("SKIPPED: {} is not built", library().display());
+        return None;
+    }
+    let volume = Volume::new(name);
+    volume.mount();
+    Some(volume)
+}
+
+/// So many bytes that differ from file to file.
+pub fn pattern(n: usize, bytes: usize) -> Vec<u8> {
+    let word = |k: usize| ((n * 7919 + k) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..bytes / 8).flat_map(|k| word(k).to_le_bytes()).collect()
+}
+
 /// What a run of the program said.
 pub struct Said {
     pub code: i32,

@@ -1,6 +1,6 @@
 //! Three tiers on the real programs.
 
-use crate::volume::{Volume, can_mount, kill, wait_until};
+use crate::volume::{Volume, can_mount, kill, pattern, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,12 +12,6 @@ const FILE_BYTES: usize = 10 << 20;
 
 fn bytes(n: usize) -> Vec<u8> {
     pattern(n, FILE_BYTES)
-}
-
-/// So many bytes that differ from file to file.
-pub fn pattern(n: usize, bytes: usize) -> Vec<u8> {
-    let word = |k: usize| ((n * 7919 + k) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..bytes / 8).flat_map(|k| word(k).to_le_bytes()).collect()
 }
 
 /// 600 MiB on 64 MiB of NVM, 256 MiB of flash and 1 GiB of disk; the daemon is killed half-way.

@@ -1,13 +1,13 @@
 //! `chattr`: what immutable and append-only forbid on the mount and under `shale run`, compared with what ext4
 //! (Linux 6.18) returned to the same program; and that flags outlive daemon and mount.
 
-use crate::run::with_library;
-use crate::volume::{SHALE, Volume, library};
+use super::beside_ext4::compare;
+use crate::volume::{Volume, with_library};
 use std::fs;
 use std::io::ErrorKind;
 use std::process::Command;
 
-const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounted/flags.py");
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounted/linux/flags.py");
 /// The kernel does not ask a FUSE server about opening, so what ext4 refuses at that is refused at the first write: also
 /// by a descriptor without `O_APPEND` of what is appended only, which on ext4 can be there from before.
 const OTHERS: [(&str, &str); 5] = [
@@ -48,33 +48,7 @@ fn flags_forbid_what_they_forbid_on_ext4() {
     let Some(v) = with_library("flags") else {
         return;
     };
-    let mut expected = include_str!("flags.ext4").to_owned();
-    for (ext4, here) in OTHERS {
-        assert!(expected.contains(ext4), "{ext4}");
-        expected = expected.replace(ext4, here);
-    }
-    for served in [false, true] {
-        let top = v.mountpoint().join(format!("top-{served}"));
-        fs::create_dir(&top).unwrap();
-        let mut command = match served {
-            false => Command::new("python3"),
-            true => {
-                let mut command = Command::new(SHALE);
-                command.args(["run", "--", "python3"]);
-                command.env("SHALE_PRELOAD", library());
-                command.env("SHALE_WARM_CALLS", "0");
-                command
-            }
-        };
-        let done = command.arg(PROGRAM).arg(&top).output().unwrap();
-        let error = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{error}");
-        let said = String::from_utf8(done.stdout).unwrap();
-        let lines = expected.lines().zip(said.lines());
-        let differ: Vec<_> = lines.filter(|(a, b)| a != b).collect();
-        assert!(differ.is_empty(), "served {served}: {differ:#?}");
-        assert_eq!(said.lines().count(), expected.lines().count());
-    }
+    compare(&v, PROGRAM, include_str!("flags.ext4"), &OTHERS);
     v.umount();
     v.fsck();
 }

@@ -4,8 +4,7 @@
 //! The read waits for a device whose image is in a file system of this test, which holds it up.
 
 use crate::directory_fs::DirectoryFs;
-use crate::tiers::pattern;
-use crate::volume::{Volume, can_mount, kill, wait_until};
+use crate::volume::{Volume, can_mount, kill, pattern, wait_until};
 use parking_lot::{Condvar, Mutex};
 use shale_fuse::{MountOptions, ServeOptions};
 use shale_libfs::{Caller, OFlags, Session, SessionOptions};

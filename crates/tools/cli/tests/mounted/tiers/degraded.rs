@@ -1,8 +1,7 @@
 //! A volume goes on without a device that is not there, takes it back, or gives it up.
 
-use crate::devices::{FILE_BYTES, below, device, file, fill, live, move_down};
-use crate::tiers::pattern;
-use crate::volume::{Volume, can_mount, shale};
+use super::devices::{FILE_BYTES, below, device, file, fill, live, move_down};
+use crate::volume::{Volume, can_mount, pattern, shale};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,6 @@
 //! Devices of lower tiers on the real programs: several in a tier, loop devices, coming and going.
 
-use crate::tiers::pattern;
-use crate::volume::{StopOnDrop, Volume, can_mount, wait_until};
+use crate::volume::{StopOnDrop, Volume, can_mount, pattern, wait_until};
 use serde_json::Value;
 use shale_format::superblock::Superblock;
 use std::fs;

@@ -1,26 +1,15 @@
 //! Access control lists on the mount and under `shale run`, compared with what ext4 (Linux 6.18) returned to the same program; that
 //! programs which copy and restore them do so here; and that lists outlive daemon and mount and decide afterwards.
 
-use crate::run::with_library;
-use crate::volume::{SHALE, Volume, library};
+use super::beside_ext4::{compare, done, program};
+use crate::volume::{Volume, with_library};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounted/acls.py");
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounted/linux/acls.py");
 /// What the kernel hands to a mount is one page at most; ext4 has less space.
 const OTHERS: [(&str, &str); 1] = [("600 users: ENOSPC", "600 users: E2BIG")];
-
-fn done(command: &mut Command) -> String {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().unwrap();
-    let error = String::from_utf8_lossy(&stderr);
-    assert!(status.success(), "{command:?}: {error}");
-    String::from_utf8(stdout).unwrap()
-}
 
 fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
@@ -28,18 +17,6 @@ fn has(program: &str) -> bool {
         eprintln!("SKIPPED in part: there is no {program}");
     }
     found
-}
-
-/// As `program`, by a client of its own if `served`.
-fn program(program: &str, served: bool) -> Command {
-    if !served {
-        return Command::new(program);
-    }
-    let mut command = Command::new(SHALE);
-    command.args(["run", "--", program]);
-    command.env("SHALE_PRELOAD", library());
-    command.env("SHALE_WARM_CALLS", "0");
-    command
 }
 
 /// The lists of everything below `top`, by name.
@@ -54,20 +31,7 @@ fn lists_do_what_they_do_on_ext4() {
         return;
     };
     fs::set_permissions(v.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let mut expected = include_str!("acls.ext4").to_owned();
-    for (ext4, here) in OTHERS {
-        assert!(expected.contains(ext4), "{ext4}");
-        expected = expected.replace(ext4, here);
-    }
-    for served in [false, true] {
-        let top = v.mountpoint().join(format!("top-{served}"));
-        fs::create_dir(&top).unwrap();
-        let said = done(program("python3", served).arg(PROGRAM).arg(&top));
-        let lines = expected.lines().zip(said.lines());
-        let differ: Vec<_> = lines.filter(|(a, b)| a != b).collect();
-        assert!(differ.is_empty(), "served {served}: {differ:#?}");
-        assert_eq!(said.lines().count(), expected.lines().count());
-    }
+    compare(&v, PROGRAM, include_str!("acls.ext4"), &OTHERS);
     v.umount();
     v.fsck();
 }

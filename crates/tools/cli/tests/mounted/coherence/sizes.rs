@@ -1,6 +1,6 @@
 //! FUSE clients know how long a file is that a client past the mount made longer.
 
-use crate::coherence::attach;
+use super::mount_and_library::attach;
 use crate::volume::{Volume, can_mount};
 use shale_libfs::{Caller, OFlags};
 use std::fs::OpenOptions;

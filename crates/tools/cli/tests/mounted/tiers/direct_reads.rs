@@ -1,7 +1,6 @@
 //! Programs under `shale run` read flash by themselves, and disks by way of the daemon.
 
-use crate::tiers::pattern;
-use crate::volume::{SHALE, Volume, can_mount, library};
+use crate::volume::{SHALE, Volume, can_mount, library, pattern};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;

@@ -3,7 +3,7 @@
 //!
 //! `SHALE_SECONDS=n` runs longer, `SHALE_SEED=n` another sequence.
 
-use crate::history::{ABSENT, History, Value, Watch};
+use super::history::{ABSENT, History, Value, Watch};
 use crate::volume::{StopOnDrop, Volume, can_mount};
 use shale_libfs::{Caller, Errno, File as DirectFile, OFlags, Session, SessionOptions, Tree};
 use shale_proto::SocketChannel;

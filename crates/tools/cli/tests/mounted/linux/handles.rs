@@ -8,7 +8,10 @@ use std::process::Command;
 
 /// What the program says of the volume.
 fn handles(v: &Volume, what: &str) -> String {
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounted/handles.py");
+    let program = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/mounted/linux/handles.py"
+    );
     let kept = v.dir().join("handles");
     let done = Command::new("python3")
         .args([program, what, v.place(), kept.to_str().unwrap()])

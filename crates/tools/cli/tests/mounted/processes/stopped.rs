@@ -1,8 +1,7 @@
 //! The shutdown ioctl (`XFS_IOC_GOINGDOWN`, ext4's too), as crash tests and administrators use it: the volume stops
 //! for everybody until it is unmounted, and what had returned is there after the next mount.
 
-use crate::run::with_library;
-use crate::volume::{SHALE, Volume, library};
+use crate::volume::{SHALE, Volume, library, with_library};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};

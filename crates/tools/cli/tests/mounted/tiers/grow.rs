@@ -1,7 +1,6 @@
 //! A volume that was made with NVM alone gets tiers below it while it is mounted, and is NVM alone again.
 
-use crate::tiers::pattern;
-use crate::volume::{SHALE, Volume, can_mount, library, wait_until};
+use crate::volume::{SHALE, Volume, can_mount, library, pattern, wait_until};
 use serde_json::Value;
 use shale_format::superblock::Superblock;
 use shale_format::version;

@@ -1,8 +1,7 @@
 //! After a daemon was killed: what the mount has looked at before, and what the kernel keeps of it,
 //! is not older than what programs have written past the mount since.
 
-use crate::run::with_library;
-use crate::volume::{Volume, can_mount};
+use crate::volume::{Volume, can_mount, with_library};
 use shale_libfs::{Caller, OFlags, Session, SessionOptions};
 use shale_proto::SocketChannel;
 use shale_sys::SystemClock;

@@ -1,8 +1,7 @@
 //! Tiers that are only written in order, on the real programs: emulated raw flash, and an emulated
 //! host-managed device.
 
-use crate::tiers::pattern;
-use crate::volume::{Volume, can_mount, wait_until};
+use crate::volume::{Volume, can_mount, pattern, wait_until};
 use serde_json::Value;
 use shale_block::host_managed::{HostManaged, ZoneState, zones_of};
 use shale_emulate::host_managed::{EmulatedZones, ZoneShape};

@@ -1,7 +1,6 @@
 //! A program under `shale run` that outlives many daemons, and the size of its log.
 
-use crate::run::with_library;
-use crate::volume::{SHALE, Volume, library, wait_until};
+use crate::volume::{SHALE, Volume, library, wait_until, with_library};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -1,22 +1,8 @@
 //! `shale run`: unmodified programs with the library.
 
-use crate::volume::{Volume, can_mount, library, wait_until};
+use crate::volume::{Volume, can_mount, wait_until, with_library};
 use std::fs;
 use std::thread;
-
-/// A mounted volume; `None`, with a word, where there can be none, or no library.
-pub fn with_library(name: &str) -> Option<Volume> {
-    if !can_mount() {
-        return None;
-    }
-    if !library().exists() {
-        eprintln!("SKIPPED: {} is not built", library().display());
-        return None;
-    }
-    let volume = Volume::new(name);
-    volume.mount();
-    Some(volume)
-}
 
 #[test]
 fn commands_run_are_reported_and_end_with_their_code() {

@@ -144,7 +144,7 @@ fn rights_of_programs_go_as_on_ext4_also_from_what_the_kernel_has_cached() {
         return;
     };
     let program = v.dir().join("rights");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mounted/rights.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mounted/linux/rights.c");
     let mut compile = Command::new("cc");
     compile.args(["-O2", "-Wall", "-Wextra", "-o"]);
     output(compile.arg(&program).arg(source));

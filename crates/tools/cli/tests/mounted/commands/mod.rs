@@ -1,0 +1,8 @@
+//! What commands say and do, and what they refuse.
+
+mod messages;
+mod mistakes;
+mod observe;
+mod options;
+mod run;
+mod watch;

@@ -1,0 +1,9 @@
+//! Volumes with flash and disk: data moves down, devices come, go and fail.
+
+mod degraded;
+mod devices;
+mod direct_reads;
+mod flash;
+mod grow;
+mod inodes;
+mod three_tiers;

@@ -1,0 +1,4 @@
+//! Users beside the owner: those who may do something, and those who may not.
+
+mod local_user;
+mod trusted;
