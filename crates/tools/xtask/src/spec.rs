@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use shale_format::layout::{Table, tables};
+use shale_format::layout::Table;
+use shale_format::spec::tables;
 
 use crate::error::{Error, read};
 

@@ -8,16 +8,15 @@
 //! address and the generation of its zone name the same bytes for ever, in every cache.
 
 use crate::FormatError;
-use crate::bitmap::{self, BITS_PER_BLOCK};
 use crate::checksummed::{self, seal, sealed};
 use crate::layout::layout;
 use crate::limits::{
     BLOCK_BYTES, DEVICE_KIND_MAX, DEVICES_MAX, LABEL_AREA_BYTES, TIER_BLOCKS_MAX, TIERS_MAX,
     ZONE_BLOCKS,
 };
-use crate::superblock::{DeviceEntry, LowerTables, Superblock};
-use crate::version;
-use crate::zone;
+use crate::volume::bitmap::{self, BITS_PER_BLOCK};
+use crate::volume::superblock::{DeviceEntry, LowerTables, Superblock};
+use crate::volume::zone;
 use zerocopy::FromZeros;
 
 /// First bytes of a device table: "SHALEDVT".
@@ -275,29 +274,6 @@ impl DeviceTable {
     pub fn find_mut(&mut self, uuid: &[u8; 16]) -> Option<&mut DevicePlace> {
         let all = self.device.iter_mut().flatten();
         all.filter(|d| d.blocks > 0).find(|d| d.uuid == *uuid)
-    }
-}
-
-impl Superblock {
-    /// Whether the devices stand in a device table, and not in the superblock alone.
-    pub fn has_device_table(&self) -> bool {
-        self.incompatible & version::DEVICE_TABLE != 0
-    }
-
-    /// Block of the device table's first copy, where there is one.
-    pub fn device_table_block(&self) -> u64 {
-        self.bitmap_block + self.bitmap_blocks
-    }
-
-    /// The devices of a volume without a device table: one for each tier, for good.
-    pub fn fixed_devices(&self) -> DeviceTable {
-        let mut table = DeviceTable::empty();
-        for (n, (tier, lower)) in self.tier[1..].iter().zip(&self.lower).enumerate() {
-            if tier.blocks > 0 {
-                table.add(n, &tier.device[0], (0, lower.zone_block));
-            }
-        }
-        table
     }
 }
 

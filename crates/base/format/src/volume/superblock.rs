@@ -6,12 +6,12 @@
 //! every batch, through the journal (Strata §3.1, DESIGN §7).
 
 use crate::checksummed::{self, seal, sealed};
-use crate::device_table::DevicePlace;
-use crate::inode::Inode;
+use crate::files::inode::Inode;
 use crate::layout::layout;
 use crate::limits::*;
 use crate::log::LogSlot;
 use crate::version::{self, Access};
+use crate::volume::device_table::{DevicePlace, DeviceTable};
 use crate::{Durability, FormatError};
 
 /// First bytes of a superblock: "SHALE\0SB".
@@ -201,7 +201,7 @@ impl Superblock {
         if !in_order {
             return Err(field("data_block", self.data_block));
         }
-        if self.bitmap_blocks != crate::bitmap::blocks_for(nvm) {
+        if self.bitmap_blocks != crate::volume::bitmap::blocks_for(nvm) {
             return Err(field("bitmap_blocks", self.bitmap_blocks));
         }
         let first = self.bitmap_block + self.bitmap_blocks;
@@ -221,6 +221,27 @@ impl Superblock {
             return Err(field("log_bytes", self.log_bytes));
         }
         Ok(())
+    }
+
+    /// Whether the devices stand in a device table, and not in the superblock alone.
+    pub fn has_device_table(&self) -> bool {
+        self.incompatible & version::DEVICE_TABLE != 0
+    }
+
+    /// Block of the device table's first copy, where there is one.
+    pub fn device_table_block(&self) -> u64 {
+        self.bitmap_block + self.bitmap_blocks
+    }
+
+    /// The devices of a volume without a device table: one for each tier, for good.
+    pub fn fixed_devices(&self) -> DeviceTable {
+        let mut table = DeviceTable::empty();
+        for (n, (tier, lower)) in self.tier[1..].iter().zip(&self.lower).enumerate() {
+            if tier.blocks > 0 {
+                table.add(n, &tier.device[0], (0, lower.zone_block));
+            }
+        }
+        table
     }
 
     /// Whether the volume can have lower tiers: it was made with some, or with a device table.

@@ -16,7 +16,7 @@ pub const NODE_BODY_BYTES: usize = BLOCK_BYTES - NodeHeader::BYTES;
 /// Most children of an inner node.
 pub const CHILDREN_MAX: usize = NODE_BODY_BYTES / ChildEntry::BYTES;
 /// Most extents of a leaf.
-pub const EXTENTS_MAX: usize = NODE_BODY_BYTES / crate::extent::Extent::BYTES;
+pub const EXTENTS_MAX: usize = NODE_BODY_BYTES / crate::files::extent::Extent::BYTES;
 
 /// What a tree holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub fn check(
     }
     let most = match (h.level, kind) {
         (0, TreeKind::Extents) => EXTENTS_MAX,
-        (0, TreeKind::Entries) => NODE_BODY_BYTES / crate::dirent::DirentEntry::BYTES,
+        (0, TreeKind::Entries) => NODE_BODY_BYTES / crate::files::dirent::DirentEntry::BYTES,
         _ => CHILDREN_MAX,
     };
     if h.count as usize > most {

@@ -5,9 +5,9 @@
 //! The list that decides about an inode says of owner, mask (without one: owning group) and others what its mode says, for
 //! a change of one is a change of the other. A list that says no more than a mode is not stored.
 
-use crate::inode::Inode;
+use crate::files::inode::Inode;
+use crate::files::xattr::Xattrs;
 use crate::limits::ACL_BYTES_MAX;
-use crate::xattr::Xattrs;
 
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;

@@ -1,7 +1,7 @@
 //! Inodes: 256 bytes, in the hidden inode file (Strata §3.1).
 
 use crate::checksum::{crc32c, crc32c_parts};
-use crate::extent::ExtentRoot;
+use crate::files::extent::ExtentRoot;
 use crate::layout::layout;
 use crate::limits::{BLOCK_BYTES, INODE_BYTES, TIERS_MAX};
 use crate::{FileBlock, FormatError, Ino, TierId};
