@@ -5,9 +5,8 @@ use std::path::Path;
 use shale_libfs::{Errno, File, OFlags, Tree};
 use shale_nvm::Path as For;
 
-use super::LIBFS;
 use super::calls::file_name;
-use super::target::{DeviceCounts, Target, TargetCounts};
+use super::target::{DeviceCounts, LIBFS, Target, TargetCounts};
 use crate::BenchError;
 use crate::Result;
 use crate::scratch::{Scratch, ScratchOptions, os_error};

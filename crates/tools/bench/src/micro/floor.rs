@@ -8,7 +8,7 @@ use std::path::Path;
 
 use shale_nvm::{Map, MapOptions, Path as For};
 
-use super::target::{Target, TargetCounts};
+use super::target::{FLOOR, Target, TargetCounts};
 use crate::Result;
 
 /// What a change of one short name needs at least: who, what, and the name, in whole lines.
@@ -48,7 +48,7 @@ impl Floor {
 
 impl Target for Floor {
     fn name(&self) -> &str {
-        super::FLOOR
+        FLOOR
     }
 
     fn fresh(&mut self) -> Result<()> {

@@ -1,9 +1,13 @@
 //! What a run found: rows, the circumstances, JSON.
 
+pub mod budget;
+mod plot;
+pub(super) mod table;
+
 use serde::{Deserialize, Serialize};
 
-use super::target::Op;
-use super::{FLOOR, MicroOptions};
+use super::options::MicroOptions;
+use super::target::{FLOOR, Op};
 use crate::machine::Machine;
 
 /// Costs in counts, for each operation on average. They hold on every machine.

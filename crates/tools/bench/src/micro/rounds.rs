@@ -13,7 +13,7 @@
 use hdrhistogram::Histogram;
 use std::ops::Range;
 
-use super::MicroOptions;
+use super::options::MicroOptions;
 use super::report::{Counts, Row};
 use super::target::{DeviceCounts, Op, Target};
 use crate::Result;

@@ -6,6 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
+/// Name of the target that is NVM without a file system.
+pub const FLOOR: &str = "floor";
+/// Name of the target that is LibFS called directly.
+pub const LIBFS: &str = "libfs";
+/// Name of the target that is a mounted volume.
+pub const MOUNT: &str = "mount";
+/// Name of the target that is tmpfs.
+pub const TMPFS: &str = "tmpfs";
+
 /// An operation whose latency is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::BenchError;
 
 #[test]
 fn a_quick_run_has_every_row_and_takes_everything_down() {

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::report::{MicroReport, Row};
 use super::table::size_text;
-use super::target::Op;
-use super::{FLOOR, LIBFS};
+use super::{MicroReport, Row};
 use crate::BenchError;
 use crate::Result;
+use crate::micro::target::Op;
+use crate::micro::target::{FLOOR, LIBFS};
 
 const PIXELS: (u32, u32) = (860, 520);
 const COLOURS: [RGBColor; 7] = [

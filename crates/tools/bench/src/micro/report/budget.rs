@@ -7,9 +7,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::report::{Counts, MicroReport};
-use super::target::Op;
-use super::{FLOOR, LIBFS, TMPFS};
+use super::{Counts, MicroReport};
+use crate::micro::target::Op;
+use crate::micro::target::{FLOOR, LIBFS, TMPFS};
 
 /// What became of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

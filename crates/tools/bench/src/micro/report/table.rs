@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{MicroReport, Row};
+use super::{MicroReport, Row};
 
 /// "64 B", "4 KiB", "1 MiB".
 pub(crate) fn size_text(bytes: u64) -> String {
@@ -52,7 +52,7 @@ const HEAD: [&str; 13] = [
 ];
 
 fn cells(row: &Row) -> [String; 13] {
-    let count = |pick: fn(&super::report::Counts) -> f64, digits: usize| {
+    let count = |pick: fn(&super::Counts) -> f64, digits: usize| {
         let found = row.counts.as_ref().map(pick);
         found.map_or(String::new(), |n| format!("{n:.digits$}"))
     };
