@@ -1,7 +1,11 @@
 //! Access to mapped NVM on behalf of one path: copies out, stores, flushes, fences.
 //!
 //! Invariants: every range is checked before it is touched; every access is counted;
-//! with hooks attached every access goes through `recorded`.
+//! with hooks attached every access goes through `recorded`. Runs of several slices are in `gather`, atomic words in `words`.
+
+mod gather;
+mod recorded;
+mod words;
 
 use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T0, _mm_prefetch};
 use std::sync::Arc;

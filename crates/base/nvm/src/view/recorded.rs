@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use super::{MappedRegion, Split, lines_of};
 use crate::instrumentation::{Event, Hooks, Sink, StoreKind};
-use crate::view::{MappedRegion, Split, lines_of};
 use crate::{LINE_BYTES, isa};
 use shale_sys::mutants;
 

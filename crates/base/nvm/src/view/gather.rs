@@ -4,10 +4,10 @@
 //! checksums what it stores, or into a line of ours of which the rest comes from
 //! elsewhere. Store and checksum see the same bytes whatever the caller's memory does.
 
+use super::{MappedRegion, Split};
 use crate::LINE_BYTES;
 use crate::crc32c;
 use crate::isa::{Isa, LINE_WORDS, stream_words};
-use crate::view::{MappedRegion, Split};
 
 /// What is done with bytes on their way, besides storing them.
 trait Pass {

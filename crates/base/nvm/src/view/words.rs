@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::MappedRegion;
 use crate::counters::Count;
-use crate::view::MappedRegion;
 
 macro_rules! words {
     ($word:ty, $atomic:ty, $at:ident, $load:ident, $store:ident, $swap:ident, $add:ident, $exchange:ident) => {
