@@ -39,8 +39,7 @@ impl Owner {
     pub(super) fn object(self) -> Object {
         match self.ino {
             0 if self.part == Part::Tables => Object::Part("device table"),
-            0 => Object::Part("inode file"),
-            ino => Object::Inode(ino),
+            ino => Object::of(ino),
         }
     }
 }

@@ -1,16 +1,13 @@
 //! Blocks of the inode file and leaves of trees that lie below NVM, as a check reads them: from the devices, each with its
 //! checksum. Devices are opened only where there are such blocks.
 
-use super::Checker;
-use super::inode_table::{Slot, state};
 use super::lower_tiers::zone_entry;
 use super::media::{Block, Media};
-use super::report::Object;
 use shale_block::TierDevice;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, WORDS_PER_BLOCK};
 use shale_format::device_table::{DevicePlace, DeviceTable};
 use shale_format::extent::root_kind;
-use shale_format::limits::{BLOCK_BYTES, INODES_PER_BLOCK};
+use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::RootBlock;
 use shale_format::zone::{ZoneEntry, block_sum};
 use shale_format::{BlockAddr, TierId};
@@ -250,34 +247,5 @@ fn each_run_in_use(media: &Media, place: &DevicePlace, f: &mut dyn FnMut(u64, u6
     }
     if !run.is_empty() {
         f(run.start, run.end - run.start);
-    }
-}
-
-impl Checker<'_> {
-    /// Names the inodes in blocks below NVM that cannot be read.
-    pub(super) fn check_below(&mut self) {
-        let mut block = [0; BLOCK_BYTES];
-        for rank in 0..self.slots.blocks() {
-            let Some((first, at)) = self.slots.block(rank) else {
-                continue;
-            };
-            let addr = BlockAddr::from_raw(at);
-            if addr.tier() == Some(TierId::Nvm) {
-                continue;
-            }
-            if let Err(why) = self.media.read_below(addr, &mut block) {
-                let last = first.0 + INODES_PER_BLOCK - 1;
-                let what = "inodes that cannot be read";
-                let found = format!("{} to {last}, in {addr:?}: {why}", first.0);
-                self.findings
-                    .error(Object::Part("inode file"), None, what, ("", found));
-                self.totals.damaged_inodes += INODES_PER_BLOCK;
-                self.slots_unread = true;
-                for n in 0..INODES_PER_BLOCK {
-                    let slot = Slot((rank * INODES_PER_BLOCK + n) as u32);
-                    self.slots.state[slot.0 as usize] = state::DAMAGED;
-                }
-            }
-        }
     }
 }

@@ -202,6 +202,16 @@ pub(super) enum Object {
     Inode(u64),
 }
 
+impl Object {
+    /// What has this inode number.
+    pub(super) fn of(ino: u64) -> Object {
+        match ino {
+            0 => Object::Part("inode file"),
+            ino => Object::Inode(ino),
+        }
+    }
+}
+
 /// Collects findings up to a limit.
 pub(super) struct Findings {
     most: usize,

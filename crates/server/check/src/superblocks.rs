@@ -2,17 +2,16 @@
 
 use super::media::{Block, Media};
 use super::report::{Findings, Object, Severity};
-use super::{Checker, EXPECT_ONE};
-use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN, TIERS_MAX};
+use shale_format::FormatError;
+use shale_format::limits::{BLOCK_BYTES, NVM_BYTES_MIN};
 use shale_format::superblock::{ROOT_BLOCK, RootBlock, SUPER_BLOCK, Superblock};
 use shale_format::version::{self, Access};
-use shale_format::{FormatError, Ino};
 use shale_pool::volume_file::uuid_text;
 
 const FIRST: Object = Object::Part("first superblock");
 const SECOND: Object = Object::Part("second superblock");
 const NEWEST: Object = Object::Part("superblock");
-const ROOT: Object = Object::Part("root block");
+pub(super) const ROOT: Object = Object::Part("root block");
 
 /// What became of one copy.
 enum Copy {
@@ -173,42 +172,6 @@ pub(super) fn root(media: &Media, findings: &mut Findings) -> Option<RootBlock> 
         Err(e) => {
             findings.undecodable(ROOT, Some(ROOT_BLOCK), &e);
             None
-        }
-    }
-}
-
-impl Checker<'_> {
-    /// Compares the counts of the root block with what was found.
-    pub(super) fn check_counts(&mut self, marked: Option<u64>) {
-        let (root, totals) = (self.root, self.totals);
-        if let Some(marked) = marked {
-            self.findings
-                .equal(ROOT, "count of used blocks", marked, root.used_blocks[0]);
-        }
-        for tier in 1..TIERS_MAX {
-            let seen = self.claims.counts[tier];
-            self.findings.equal(
-                ROOT,
-                "count of used blocks in a tier below",
-                seen,
-                root.used_blocks[tier],
-            );
-        }
-        // Whether a damaged slot counts depends on what was in it.
-        let inodes = totals.inodes..=totals.inodes + totals.damaged_inodes;
-        if !inodes.contains(&root.inodes) && !self.inode_file_broken {
-            let count = (totals.inodes, root.inodes);
-            self.findings.error(ROOT, None, "count of inodes", count);
-        }
-        for (ino, name) in [
-            (Ino::ROOT, "root directory"),
-            (Ino::ORPHANS, "directory of orphans"),
-        ] {
-            let there = self.slots.find(ino).is_some_and(|s| self.slots.is_used(s));
-            if !there {
-                self.findings
-                    .error(Object::Part(name), None, "missing", (EXPECT_ONE, ""));
-            }
         }
     }
 }

@@ -126,7 +126,7 @@ fn read(
     at: &Open,
     block: &mut Block,
 ) -> bool {
-    let object = object_of(tree.owner);
+    let object = Object::of(tree.owner.0);
     let (what, why) = match at.addr.tier() {
         Some(TierId::Nvm) if media.load(at.addr.index(), block) => return true,
         Some(TierId::Nvm) => ("tree node outside of its tier", String::new()),
@@ -155,7 +155,7 @@ fn load(
     at: &Open,
     block: &mut Block,
 ) -> Option<NodeHeader> {
-    let (number, object) = (at.addr.index(), object_of(tree.owner));
+    let (number, object) = (at.addr.index(), Object::of(tree.owner.0));
     if !read(media, findings, tree, at, block) {
         return None;
     }
@@ -209,14 +209,6 @@ fn load(
         return None;
     }
     Some(header)
-}
-
-fn object_of(owner: Ino) -> Object {
-    Owner {
-        ino: owner.0,
-        part: Part::Node,
-    }
-    .object()
 }
 
 /// Puts the children of an inner node on the stack, the first one on top; tells `odd` of

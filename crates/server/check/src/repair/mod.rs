@@ -27,9 +27,11 @@ mod space;
 mod trees;
 mod write;
 
+use super::checker::check_named;
 use super::media::Media;
-use super::report::{Findings, Report, Severity};
-use super::{CheckOptions, LogFile, Progress, check_named, lower_tiers, superblocks};
+use super::options::{CheckOptions, LogFile, Progress};
+use super::report::{Finding, Findings, Report, Severity};
+use super::{lower_tiers, superblocks};
 use serde::Serialize;
 use shale_format::bitmap::{self, BitmapHeader};
 use shale_format::device_table::DeviceTable;
@@ -379,7 +381,7 @@ impl Repair {
     /// Structures that are rewritten in any case.
     fn note_parts(&mut self, before: &Report) {
         for name in ["bitmap", "root block", "journal", "device table"] {
-            let wrong = |f: &&super::Finding| f.object == name && f.severity > Severity::Info;
+            let wrong = |f: &&Finding| f.object == name && f.severity > Severity::Info;
             let rewritten = self.notes.iter().any(|n| n.name.as_deref() == Some(name));
             if before.findings.iter().any(|f| wrong(&f)) && !rewritten {
                 self.note_part(name, "rewritten", false);
@@ -390,7 +392,7 @@ impl Repair {
                 self.note_part(name, "tables rewritten", false);
             }
         }
-        let newer = |f: &&super::Finding| f.what.ends_with("of a batch that never was");
+        let newer = |f: &&Finding| f.what.ends_with("of a batch that never was");
         if before.findings.iter().any(|f| newer(&f)) {
             let what = "number of the last batch set above all others";
             self.note_part("root block", what, false);

@@ -1,10 +1,10 @@
 //! Directories: every entry, and what it says of the inode that it names.
 
 use super::Checker;
-use super::inode::{check_root, kind};
-use super::inode_table::{Slot, Slots, state};
-use super::report::{Findings, Object};
-use super::tree::{self, Leaf, Tree, Walked};
+use crate::inode::{check_root, kind};
+use crate::inode_table::{Slot, Slots, state};
+use crate::report::{Findings, Object};
+use crate::tree::{self, Leaf, Tree, Walked};
 use shale_format::checksum::name_hash;
 use shale_format::dirent::{DirentEntry, check_name};
 use shale_format::extent::root_kind;

@@ -1,10 +1,10 @@
 //! What can be said of an inode once all entries were seen: number of names, parent,
 //! orphans, and whether a way leads there from the root.
 
-use super::inode::kind;
-use super::inode_table::{Slot, state};
-use super::report::{Object, Severity};
 use super::{Checker, EXPECT_ONE};
+use crate::inode::kind;
+use crate::inode_table::{Slot, state};
+use crate::report::{Object, Severity};
 use shale_format::Ino;
 use shale_format::inode::{Inode, flag};
 

@@ -1,8 +1,8 @@
 //! The bitmap against what was seen.
 
 use super::Checker;
-use super::block_refs::for_runs;
-use super::report::{Object, Severity};
+use crate::block_refs::for_runs;
+use crate::report::{Object, Severity};
 use shale_format::BlockAddr;
 use shale_format::bitmap::{self, BITS_PER_BLOCK, BitmapHeader, WORDS_PER_BLOCK};
 use shale_format::limits::BLOCK_BYTES;

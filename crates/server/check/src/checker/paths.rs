@@ -7,8 +7,8 @@
 
 use super::Checker;
 use super::entries::name_in;
-use super::inode_table::Slot;
-use super::tree::{Leaf, entry};
+use crate::inode_table::Slot;
+use crate::tree::{Leaf, entry};
 use shale_format::dirent::DirentEntry;
 use shale_format::extent::root_kind;
 use shale_format::inode::{Inode, slot_of};
