@@ -1,14 +1,13 @@
 //! The table of faults.
 
-use super::stage::Checked;
-use super::{
-    Trial, astray, changes, clients, cuts, decay, devices, full, golden, gone, held, images,
-    killed, left, lower, lower_inodes, media, memory, scarce, zones,
-};
+use crate::limits::{no_space, system_limits};
+use crate::lower_tiers::{device_changes, devices, failures, inodes, missing, zones};
+use crate::media::{golden, memory_errors, segments};
+use crate::metadata::{damaged_images, misdirected_writes, repair_cuts, rot, update_logs};
+use crate::processes::{clients, killed, open_calls};
+use crate::trial::Trial;
+use crate::volume::stage::Checked;
 use shale_bench::Result;
-
-/// Cases of a row in a quick run.
-pub const QUICK_CASES: u64 = 6;
 
 /// One fault.
 pub struct Row {
@@ -38,100 +37,100 @@ pub const ROWS: &[Row] = &[
     row(
         "rot-superblock",
         "fsck tells; the other copy serves; repair writes it again",
-        decay::superblock,
+        rot::superblock,
     ),
     row(
         "superblock-copies",
         "every subset of the copies, old and new mixed: the newest valid one counts; none: refused \
          by name, nothing written",
-        decay::copies,
+        rot::copies,
     ),
-    row("rot-root-block", VOLUME, decay::root),
-    row("rot-log-table", VOLUME, decay::log_table),
-    row("rot-bitmap", VOLUME, decay::bitmap),
-    row("rot-inode", OBJECT, decay::inodes),
-    row("rot-extent-node", OBJECT, decay::extents),
-    row("rot-directory-node", OBJECT, decay::entries),
-    row("rot-attributes", OBJECT, decay::attributes),
-    row("rot-link-target", OBJECT, decay::targets),
+    row("rot-root-block", VOLUME, rot::root),
+    row("rot-log-table", VOLUME, rot::log_table),
+    row("rot-bitmap", VOLUME, rot::bitmap),
+    row("rot-inode", OBJECT, rot::inodes),
+    row("rot-extent-node", OBJECT, rot::extents),
+    row("rot-directory-node", OBJECT, rot::entries),
+    row("rot-attributes", OBJECT, rot::attributes),
+    row("rot-link-target", OBJECT, rot::targets),
     row(
         "repair-cut",
         "power fails before any fence of repair: a second one makes the volume whole, with the same \
          tree as if nothing had happened",
-        cuts::repairs,
+        repair_cuts::repairs,
     ),
     row(
         "damaged-images",
         "several structures at once, behind checksums that fit or not: served or refused, checked, \
          repaired, served again; in 10 s and 96 MiB of private memory each",
-        images::damaged,
+        damaged_images::damaged,
     ),
     row(
         "misdirected-write",
         "as for rot: each structure holds its address or its owner",
-        astray::misdirected,
+        misdirected_writes::misdirected,
     ),
     row(
         "lost-write",
         "an older root block, bitmap block or tree node is found: as for rot",
-        astray::lost,
+        misdirected_writes::lost,
     ),
     row(
         "lost-write-inode",
         "nothing in a slot says that it is old: that file may show its older state; the rest is as \
          before, repair makes the volume whole",
-        astray::lost_inodes,
+        misdirected_writes::lost_inodes,
     ),
     row(
         "rot-journal",
         "a batch that is in its place needs no journal: nothing is lost",
-        astray::journal,
+        misdirected_writes::journal,
     ),
     row(
         "rot-log-header",
         "told; salt and length are in the log table: nothing is lost",
-        left::header,
+        update_logs::header,
     ),
     row(
         "rot-log-record",
         "the log ends before that record's call (as after a crash): what comes before is kept, no \
          call is there in part",
-        left::records,
+        update_logs::records,
     ),
     row(
         "log-file",
         "a log that is missing, cut, or another's is named; what was digested is whole",
-        left::file,
+        update_logs::file,
     ),
     row(
         "memory-error",
         "SIGBUS in daemon and client: EIO on what lies there, both live on; the block is not used \
          again before the next start; what is written meanwhile goes elsewhere and stays",
-        memory::blocks,
+        memory_errors::blocks,
     ),
     row(
         "full-volume",
         "ENOSPC at the call (or a short write), never at digest; what returned is there after \
          unmount; removing always works, and the space comes back",
-        full::volume,
+        no_space::volume,
     ),
     row(
         "full-inodes",
         "as for data: inode numbers end with the blocks",
-        full::inodes,
+        no_space::inodes,
     ),
-    row("full-log", "the writer waits, no call fails", full::log),
+    row("full-log", "the writer waits, no call fails", no_space::log),
     row(
         "segments",
         "a segment missing, of another length, swapped, of another volume, older: the start is refused by \
          name, nothing is written",
-        media::segments,
+        segments::segments,
     ),
     row(
         "versions",
         "unknown compatible bits: served and kept; read-only-compatible: not served, but checked; \
          incompatible or newer: refused, also where one copy has them",
-        media::versions,
+        segments::versions,
     ),
     row(
         "releases",
@@ -172,7 +171,7 @@ pub const ROWS: &[Row] = &[
         "call-goes-on",
         "blocks that others free, and log space, are not given out while a call can see them; then \
          they come back",
-        held::calls,
+        open_calls::calls,
     ),
     row(
         "client-limits",
@@ -184,46 +183,50 @@ pub const ROWS: &[Row] = &[
         "request-refused",
         "the n-th open, map, allocation or thread of the daemon fails, once and for ever after, for \
          every n: refused by name or served; what returned is there",
-        scarce::requests,
+        system_limits::requests,
     ),
     row(
         "limits",
         "few descriptors, little memory: errno, no damage",
-        scarce::limits,
+        system_limits::limits,
     ),
-    row("clock-set-back", "nothing depends on it", scarce::clock),
+    row(
+        "clock-set-back",
+        "nothing depends on it",
+        system_limits::clock,
+    ),
     row(
         "lower-read",
         "EIO on the n-th read of flash or disk, once and for ever after: EIO to who reads that file, named \
          in status, else nothing; what cannot be read does not move; read again it is as before",
-        lower::reads,
+        failures::reads,
     ),
     row(
         "lower-write",
         "the n-th write, flush or discard fails while blocks move: the device is named, what was to move \
          stays, also if all that was not flushed is lost; later it moves",
-        lower::writes,
+        failures::writes,
     ),
     row(
         "lower-full",
         "flash and disk are full: what does not fit stays in NVM; when half is removed there is room",
-        lower::full,
+        failures::full,
     ),
     row(
         "lower-moved",
         "who has read a file reads it where it is now, and not where it was, which others have written",
-        lower::moved,
+        failures::moved,
     ),
     row(
         "lower-held",
         "a zone is not erased while a call can see it; then it is",
-        lower::held,
+        failures::held,
     ),
     row(
         "lower-rot",
         "a block below NVM is not what was written: EIO there, named in status, never wrong data; written \
          again it is whole",
-        lower::rot,
+        failures::rot,
     ),
     row(
         "rot-lower-sums",
@@ -234,7 +237,7 @@ pub const ROWS: &[Row] = &[
         "rot-inodes-below",
         "a block of inodes below NVM: fsck names them, EIO on them only, the block named in status; repair \
          keeps those that are whole",
-        lower_inodes::rot,
+        inodes::rot,
     ),
     row("rot-lower-bitmap", VOLUME, zones::bitmaps),
     row(
@@ -253,17 +256,17 @@ pub const ROWS: &[Row] = &[
         "device-gone",
         "a device below NVM missing, blank, or older, and the volume started without it: EIO for what it holds and for nothing \
          else; nothing is written to it; what is new is right; when it is back all is as before",
-        gone::without,
+        missing::without,
     ),
     row(
         "devices-killed",
         "the daemon is killed between the steps of adding, emptying and removing a device: nothing is lost, the \
          device is the volume's or is not, and doing the rest leaves what was asked for",
-        changes::killed,
+        device_changes::killed,
     ),
     row(
         "first-device-killed",
         "the same while the first device below NVM comes to a volume with NVM alone and files move there",
-        changes::first_killed,
+        device_changes::first_killed,
     ),
 ];

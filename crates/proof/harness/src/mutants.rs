@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use shale_bench::Result;
-use shale_faults::load::Load;
+use shale_faults::volume::load::Load;
 use shale_hostile::campaign as hostile;
-use shale_powercut::campaign::{self, Options, Switched};
-use shale_powercut::explore::Depth;
-use shale_powercut::sequences::Kind;
+use shale_powercut::explore::explorer::Depth;
+use shale_powercut::workloads::campaign::{self, Options, Switched};
+use shale_powercut::workloads::sequences::Kind;
 
 /// A mistake, by the name that the code asks for.
 #[derive(Debug, Clone, Copy)]

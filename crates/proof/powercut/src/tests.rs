@@ -9,15 +9,16 @@ use shale_nvm::counters::Path;
 use shale_nvm::{LINE_BYTES, MapOptions, StoreKind};
 use shale_record::{Action, BlockRules, Choice, MediaRules, Recorded, Recording};
 
-use super::base::{Base, More, Place};
-use super::campaign::{self, Options};
-use super::check;
-use super::explore::{Depth, Explorer, Known};
-use super::images::{ALL_SUBSETS, Caches, Cutter, Image};
-use super::record;
-use super::rot;
-use super::sequences::Kind;
-use super::whole::{self, Set};
+use crate::explore::explorer::{Depth, Explorer, Known};
+use crate::images::{ALL_SUBSETS, Caches, Cutter, Image};
+use crate::recording::record;
+use crate::recovery::check;
+use crate::recovery::rot;
+use crate::volume::base::{Base, More};
+use crate::volume::place::Place;
+use crate::workloads::campaign::{self, Options};
+use crate::workloads::sequences::Kind;
+use crate::workloads::whole::{self, Set};
 use shale_bench::chance::Chance;
 
 fn shm() -> &'static std::path::Path {

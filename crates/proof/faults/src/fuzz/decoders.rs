@@ -16,7 +16,7 @@ use shale_proto::message::{decode, encode};
 use shale_proto::{Reply, Request};
 use zerocopy::{FromBytes, FromZeros};
 
-use super::Input;
+use super::input::Input;
 
 /// Where all structures are taken to be.
 const ADDR: u64 = 7;

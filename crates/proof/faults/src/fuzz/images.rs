@@ -20,11 +20,13 @@ use shale_nvm::Map;
 use shale_volume::{View, Volume};
 use zerocopy::FromBytes;
 
-use super::Input;
+use super::input::Input;
 use super::served::serve;
+use super::users_volume::dir;
 use shale_bench::Result;
-use shale_powercut::base::{Base, More, Place};
-use shale_powercut::rot::structure;
+use shale_powercut::recovery::rot::structure;
+use shale_powercut::volume::base::{Base, More};
+use shale_powercut::volume::place::Place;
 
 /// Changes of one input.
 pub(crate) const CHANGES_MAX: usize = 16;
@@ -46,7 +48,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Result<Stage> {
-        let dir = &super::dir();
+        let dir = &dir();
         let base = Base::make(dir, More::Large)?;
         let place = Place::new(dir, &base)?;
         let (view, _) = View::open(place.segment.clone()).expect("a whole volume");

@@ -16,11 +16,14 @@ use shale_proto::InProcess;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::images::findings;
-use super::{Input, USER, users_volume};
+use super::input::Input;
+use super::users_volume::{USER, dir, users_volume};
 use shale_bench::BenchError;
 use shale_bench::Result;
 use shale_model::Snapshot;
-use shale_powercut::base::{Base, Place, attach, clock, once_free};
+use shale_powercut::volume::base::Base;
+use shale_powercut::volume::place::Place;
+use shale_powercut::volume::sessions::{attach, clock, once_free};
 
 /// Flag of the input: the length is another eight bytes of it.
 const OWN_LENGTH: u8 = 1 << 7;
@@ -46,7 +49,7 @@ struct Left {
 
 impl Left {
     fn new() -> Result<Left> {
-        let dir = &super::dir();
+        let dir = &dir();
         let base = users_volume(dir)?;
         let place = Place::new(dir, &base)?;
         let config = || shale_daemon::Daemon::start(place.config(false, 0), clock());
@@ -116,7 +119,7 @@ impl Left {
             full: false,
         };
         Ok(Stage {
-            place: Place::new(&super::dir(), &base)?,
+            place: Place::new(&dir(), &base)?,
             base,
             head: log[..RING_AT].to_vec(),
             salt: header.salt,

@@ -8,10 +8,13 @@ use shale_daemon::Daemon;
 use shale_proto::Request;
 use shale_proto::message::decode;
 
-use super::{Input, USER, users_volume};
+use super::input::Input;
+use super::users_volume::{USER, dir, users_volume};
 use shale_bench::Result;
-use shale_powercut::base::{Base, Place, clock, once_free};
-use shale_powercut::check::fsck;
+use shale_powercut::recovery::check::fsck;
+use shale_powercut::volume::base::Base;
+use shale_powercut::volume::place::Place;
+use shale_powercut::volume::sessions::{clock, once_free};
 
 /// Messages on one connection.
 const MESSAGES_MAX: usize = 32;
@@ -27,7 +30,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Result<Stage> {
-        let dir = &super::dir();
+        let dir = &dir();
         let base = users_volume(dir)?;
         let place = Place::new(dir, &base)?;
         let daemon = once_free(|| Daemon::start(place.config(false, 0), clock()))?;

@@ -8,8 +8,9 @@ use shale_libfs::OFlags;
 
 use super::images::findings;
 use shale_model::{Act, FileAct, Said, Shale, Side};
-use shale_powercut::base::{Place, attach, clock, once_free, side};
-use shale_powercut::check::use_it;
+use shale_powercut::recovery::check::use_it;
+use shale_powercut::volume::place::Place;
+use shale_powercut::volume::sessions::{attach, clock, once_free, side};
 
 /// Names that are visited: directories may go round in circles.
 const NAMES_MAX: usize = 300;

@@ -90,7 +90,7 @@ fn repair_stands_any_image() {
 /// Structures of a volume and messages, each behind the number of its kind.
 fn structures() -> Vec<(String, Vec<u8>)> {
     use shale_format::limits::BLOCK_BYTES;
-    use shale_powercut::base::{Base, More};
+    use shale_powercut::volume::base::{Base, More};
     use shale_proto::{Reply, Request, message::encode};
     let base = Base::make("/dev/shm".as_ref(), More::Large).unwrap();
     let begins = |magic: &[u8]| {

@@ -10,11 +10,11 @@ use crate::mutants::MUTANTS;
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_bench::Result;
 use shale_model::workload::words::{Step, Workload};
-use shale_powercut::campaign::{self, Options, Summary};
-use shale_powercut::explore::{Depth, Failure};
+use shale_powercut::explore::explorer::{Depth, Failure};
 use shale_powercut::images::{ALL_SUBSETS, Caches};
-use shale_powercut::sequences::Kind;
-use shale_powercut::whole::Set;
+use shale_powercut::workloads::campaign::{self, Options, Summary};
+use shale_powercut::workloads::sequences::Kind;
+use shale_powercut::workloads::whole::Set;
 use shale_record::BlockRules;
 
 const EXAMPLES: &str = "\

@@ -8,9 +8,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use shale_bench::Result;
 use shale_faults::Options;
-use shale_faults::child;
-use shale_faults::load::Load;
+use shale_faults::processes::child;
 use shale_faults::table::ROWS;
+use shale_faults::volume::load::Load;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,7 +106,7 @@ pub struct GoldenArgs {
 
 /// Makes the images that are not there yet.
 pub fn golden(args: &GoldenArgs) -> Result<bool> {
-    shale_faults::golden::make(&args.dir).map(|()| true)
+    shale_faults::media::golden::make(&args.dir).map(|()| true)
 }
 
 /// Is a client for a moment.
@@ -117,7 +117,9 @@ pub fn guest(args: &GuestArgs) -> ExitCode {
 /// Looks at damaged images.
 pub fn images(args: &ImagesArgs) -> ExitCode {
     let seeds = args.from..args.to;
-    ExitCode::from(shale_faults::images::look(&args.nvm, &args.image, seeds) as u8)
+    ExitCode::from(
+        shale_faults::metadata::damaged_images::look(&args.nvm, &args.image, seeds) as u8,
+    )
 }
 
 /// Is a daemon.
@@ -127,7 +129,7 @@ pub fn daemon(args: &DaemonArgs) -> ExitCode {
 
 /// Changes devices.
 pub fn devices(args: &DevicesArgs) -> ExitCode {
-    ExitCode::from(shale_faults::changes::child(&args.place) as u8)
+    ExitCode::from(shale_faults::lower_tiers::device_changes::child(&args.place) as u8)
 }
 
 /// Is a client.

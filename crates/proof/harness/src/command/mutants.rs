@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::mutants::{self, Fate, Mutant};
 use shale_bench::BenchError;
 use shale_bench::Result;
-use shale_powercut::campaign::Options;
-use shale_powercut::explore::Depth;
-use shale_powercut::sequences::Kind;
+use shale_powercut::explore::explorer::Depth;
+use shale_powercut::workloads::campaign::Options;
+use shale_powercut::workloads::sequences::Kind;
 
 /// Arguments of `mutants`.
 #[derive(Debug, clap::Args)]

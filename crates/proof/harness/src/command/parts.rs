@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use shale_bench::Result;
-use shale_powercut::campaign::{self, Options, Summary};
-use shale_powercut::whole::{self, Part, Set};
+use shale_powercut::workloads::campaign::{self, Options, Summary};
+use shale_powercut::workloads::whole::{self, Part, Set};
 
 use super::crash::Args;
 

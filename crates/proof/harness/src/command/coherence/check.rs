@@ -434,12 +434,6 @@ impl Judge<'_> {
     }
 }
 
-impl Call {
-    fn number_given(&self) -> u64 {
-        self.result().parse().unwrap_or(0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::log::read;

@@ -75,6 +75,11 @@ impl Call {
     pub fn returned(&self) -> bool {
         self.end != NEVER
     }
+
+    /// The number that it gave, 0 if it gave none.
+    pub fn number_given(&self) -> u64 {
+        self.result().parse().unwrap_or(0)
+    }
 }
 
 impl std::fmt::Display for Call {

@@ -1,0 +1,4 @@
+//! No space, no memory, no descriptors.
+
+pub mod no_space;
+pub mod system_limits;

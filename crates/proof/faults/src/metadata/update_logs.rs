@@ -1,0 +1,208 @@
+//! Update logs that a crash left, damaged before recovery: what comes before the damage is kept,
+//! nothing comes half.
+
+use std::path::PathBuf;
+
+use crate::trial::Trial;
+use crate::trial::kept;
+use crate::volume::stage::{Checked, Stage, attach_to, both, close_all, side, tree};
+use shale_bench::BenchError;
+use shale_bench::Result;
+use shale_bench::chance::Chance;
+use shale_model::{Memory, Snapshot};
+
+/// Operations whose records are in the log.
+const LOGGED: usize = 60;
+
+/// A volume with a log that was not digested.
+struct Left {
+    stage: Stage,
+    image: Vec<u8>,
+    log: (PathBuf, Vec<u8>),
+    /// The tree after each operation that is in the log only.
+    trees: Vec<Snapshot>,
+}
+
+impl Left {
+    fn make(trial: &Trial<'_>) -> Result<Checked<Left>> {
+        let stage = trial.stage()?;
+        let trees = kept!(crash(&stage, trial));
+        let path = stage.nvm().join(shale_format::log::file_name(0));
+        let log = std::fs::read(&path).map_err(BenchError::file(&path, "read"))?;
+        Ok(Ok(Left {
+            image: stage.image()?,
+            log: (path, log),
+            trees,
+            stage,
+        }))
+    }
+
+    fn put(&self, log: Option<&[u8]>) -> Result<()> {
+        self.stage.put(&self.image)?;
+        let path = &self.log.0;
+        match log {
+            None => Ok(()),
+            Some(log) => std::fs::write(path, log).map_err(BenchError::file(path, "write")),
+        }
+    }
+
+    /// Recovers; gives after how many operations the tree is, and what recovery reported.
+    fn recover(&self) -> Checked<(usize, Vec<String>)> {
+        let daemon = self.stage.start()?;
+        let problems = daemon.recovery().problems.clone();
+        let session = attach_to(&daemon)?;
+        let mut shale = side(&session);
+        let found = tree(&mut shale)?;
+        drop(shale);
+        session.detach().map_err(|e| format!("detach: {e}"))?;
+        daemon.shutdown().map_err(|e| format!("shutdown: {e}"))?;
+        let at = self.trees.iter().rposition(|tree| *tree == found);
+        let report = self.stage.fsck()?;
+        match at {
+            Some(at) if report.clean() => Ok((at, problems)),
+            Some(_) => Err(format!("fsck after recovery:\n{report}")),
+            None => Err("the tree is not that after any number of operations".to_owned()),
+        }
+    }
+}
+
+fn crash(stage: &Stage, trial: &Trial<'_>) -> Checked<Vec<Snapshot>> {
+    let mut model = Memory::new(0o755);
+    let daemon = stage.start()?;
+    let session = attach_to(&daemon)?;
+    let mut shale = side(&session);
+    let mut acts = trial.filled.load.acts(trial.options.seed);
+    for act in acts.by_ref().take(150) {
+        both(&mut model, &mut shale, &act)?;
+    }
+    close_all(&mut shale);
+    close_all(&mut model);
+    session.digest().map_err(|e| format!("digest: {e}"))?;
+    daemon.quiesce();
+    let mut trees = vec![tree(&mut model)?];
+    for act in acts.take(LOGGED) {
+        both(&mut model, &mut shale, &act)?;
+        trees.push(tree(&mut model)?);
+    }
+    daemon.abandon();
+    Ok(trees)
+}
+
+/// Where records lie: the ring begins behind the header.
+fn used(log: &[u8]) -> usize {
+    log.iter().rposition(|&b| b != 0).map_or(0, |at| at + 1)
+}
+
+fn noted(what: &str, wrong: String) -> Result<Checked<()>> {
+    Ok(Err(format!("{what}: {wrong}")))
+}
+
+/// The header of a log that was left.
+pub fn header(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    let left = kept!(Left::make(trial)?);
+    let last = left.trees.len() - 1;
+    while trial.next_case() {
+        let mut log = left.log.1.clone();
+        let byte = trial.chance.below(128) as usize;
+        log[byte] ^= 1 << trial.chance.below(8);
+        left.put(Some(&log))?;
+        let report = kept!(left.stage.fsck());
+        let what = format!("byte {byte} of the log's header");
+        match left.recover() {
+            Err(wrong) => return noted(&what, wrong),
+            Ok(_) if report.clean() => return noted(&what, "fsck finds nothing".to_owned()),
+            Ok((at, problems)) if at < last || problems.is_empty() => {
+                return noted(
+                    &what,
+                    format!("{at} of {last} operations; told: {problems:?}"),
+                );
+            }
+            Ok(_) => {}
+        }
+    }
+    trial.seen = "salt and length are in the log table too: nothing is lost".to_owned();
+    Ok(Ok(()))
+}
+
+/// Records of a log that was left.
+pub fn records(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    let left = kept!(Left::make(trial)?);
+    left.put(None)?;
+    let slot = left.stage.view()?.log_slot(0);
+    // What is before that is in the volume; nobody reads it.
+    let digested = kept!(slot.map_err(|e| e.to_string())).digested as usize;
+    let begin = shale_format::log::RING_AT + digested;
+    let end = used(&left.log.1);
+    if end <= begin {
+        return Ok(Err("the log is empty".to_owned()));
+    }
+    let last = left.trees.len() - 1;
+    let mut kept_operations = 0;
+    while trial.next_case() {
+        let mut log = left.log.1.clone();
+        let byte = begin + trial.chance.below((end - begin) as u64) as usize;
+        let how = spoil(&mut log, byte, &mut trial.chance);
+        left.put(Some(&log))?;
+        kept!(left.stage.fsck());
+        match left.recover() {
+            Err(wrong) => return noted(&format!("byte {byte} of the log {how}"), wrong),
+            Ok((at, _)) => kept_operations += at,
+        }
+    }
+    let cases = trial.cases.max(1) as usize;
+    trial.seen = format!(
+        "{} of {last} operations kept on average",
+        kept_operations / cases
+    );
+    Ok(Ok(()))
+}
+
+fn spoil(log: &mut [u8], byte: usize, chance: &mut Chance) -> &'static str {
+    match chance.below(3) {
+        0 => {
+            log[byte] ^= 1 << chance.below(8);
+            "flipped"
+        }
+        1 => {
+            let line = byte / 64 * 64;
+            log[line..line + 64].fill(0);
+            "a line of zeros"
+        }
+        _ => {
+            let page = byte / 4096 * 4096;
+            let noise = chance.bytes(4096);
+            log[page..page + 4096].copy_from_slice(&noise);
+            "a page of noise"
+        }
+    }
+}
+
+/// The log file itself: missing, cut short, another log's.
+pub fn file(trial: &mut Trial<'_>) -> Result<Checked<()>> {
+    let left = kept!(Left::make(trial)?);
+    let whole = &left.log.1;
+    let mut other = whole.clone();
+    // The salt: a log of another volume, or another one of this.
+    other[24..32].iter_mut().for_each(|b| *b ^= 0x5a);
+    let cases: [(&str, Option<&[u8]>); 5] = [
+        ("missing", None),
+        ("empty", Some(&[])),
+        ("a page", Some(&whole[..4096])),
+        ("cut in the middle", Some(&whole[..whole.len() / 2])),
+        ("of another salt", Some(&other)),
+    ];
+    for (what, log) in cases {
+        left.put(log)?;
+        trial.cases += 1;
+        match left.recover() {
+            Err(wrong) => return noted(what, wrong),
+            Ok((_, problems)) if !problems.iter().any(|p| p.contains("log-000")) => {
+                return noted(what, format!("the log is not named: {problems:?}"));
+            }
+            Ok(_) => {}
+        }
+    }
+    trial.seen =
+        "missing, empty, cut, another's: named, and the digested state is whole".to_owned();
+    Ok(Ok(()))
+}

@@ -1,0 +1,3 @@
+//! Every state that a power cut in a workload could leave.
+
+pub mod explorer;

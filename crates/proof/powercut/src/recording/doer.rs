@@ -1,0 +1,138 @@
+//! Does steps, in Shale and in the model, and compares what they say.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use shale_daemon::Daemon;
+use shale_model::compare::shown;
+use shale_model::workload::alphabet::{OPEN, within};
+use shale_model::workload::words::{Step, Workload};
+use shale_model::{Act, FileAct, Fill, Memory, Outcome, Said, Shale, Side, Snapshot};
+use shale_record::{Recording, set_operation};
+
+use crate::recording::track::{Track, parts};
+use crate::wrong::Checked;
+
+/// What an operation did that met with a full volume: a part of it, or nothing. `None`: it did
+/// not meet with one.
+fn part_done(act: &Act, did: &Outcome) -> Option<Option<Act>> {
+    let less = |fill: &Fill, n: usize| Fill { len: n, ..*fill };
+    let part = |slot: &usize, part| Some(Some(Act::File(*slot, part)));
+    match (act, did) {
+        (Act::Open(slot, ..), Err(Errno::NOSPC)) => part(slot, FileAct::Close),
+        (_, Err(Errno::NOSPC)) => Some(None),
+        (Act::File(slot, FileAct::Write(at, fill)), Ok(Said::Count(n))) if *n < fill.len => {
+            part(slot, FileAct::Write(*at, less(fill, *n)))
+        }
+        (Act::File(slot, FileAct::WriteNext(fill)), Ok(Said::Count(n))) if *n < fill.len => {
+            part(slot, FileAct::WriteNext(less(fill, *n)))
+        }
+        _ => None,
+    }
+}
+
+/// One that does steps, and the model of what it does.
+pub(crate) struct Doer<'w> {
+    pub(crate) workload: &'w Workload,
+    pub(crate) shales: Vec<Shale>,
+    pub(crate) model: Memory,
+    /// In front of all paths.
+    pub(crate) root: &'static [u8],
+    /// The volume has little space.
+    pub(crate) full: bool,
+}
+
+/// How a call of Shale's that panicked begins in [`Wrong`].
+pub(crate) const PANIC: &str = "a panic";
+
+impl Doer<'_> {
+    pub(crate) fn act(&mut self, client: usize, act: &Act) -> Checked<()> {
+        let act = within(self.root, act.clone());
+        self.model.set_client(client);
+        let shale = &mut self.shales[client];
+        let did = catch_unwind(AssertUnwindSafe(|| shale.act(&act)))
+            .map_err(|_| format!("{PANIC} in client {client}, {act:?}"))?;
+        if self.full
+            && let Some(part) = part_done(&act, &did)
+        {
+            // There was no space, or not enough: that much was done.
+            let _ = part.map(|part| self.model.act(&part));
+            return Ok(());
+        }
+        let should = self.model.act(&act);
+        match should == did {
+            true => Ok(()),
+            false => Err(format!(
+                "client {client}, {act:?}: expected {}, found {}",
+                shown(&should),
+                shown(&did)
+            )),
+        }
+    }
+
+    pub(crate) fn open_files(&mut self) -> Checked<()> {
+        for client in 0..self.shales.len() {
+            for (slot, (path, flags)) in OPEN.into_iter().enumerate() {
+                let path = path.as_bytes().to_vec();
+                self.act(client, &Act::Open(slot, path, flags, 0))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn tree(&mut self) -> Arc<Snapshot> {
+        Arc::new(Snapshot::of(&mut self.model).expect("the model's tree can be walked"))
+    }
+
+    /// Does steps one after the other. `client`: which of the shales does a step.
+    pub(crate) fn follow(
+        &mut self,
+        (recording, daemon): (&Recording, &Daemon),
+        steps: &[(usize, Step)],
+        client: impl Fn(usize) -> usize,
+        track: &mut Track,
+    ) -> Checked<()> {
+        for &(number, step) in steps {
+            let before = recording.event_count();
+            set_operation(number as u64 + 1);
+            let done = match step {
+                Step::Item { client: who, item } => {
+                    self.act(client(who), &self.workload.act(item, number))
+                }
+                _ => {
+                    daemon.quiesce();
+                    Ok(())
+                }
+            };
+            set_operation(0);
+            let after = recording.event_count();
+            done.map_err(|wrong| format!("step {number}: {wrong}"))?;
+            let tree = (step != Step::Digest).then(|| self.tree());
+            track.add(before, after, tree);
+        }
+        Ok(())
+    }
+
+    /// What LibFS shows now is what the model shows, as far as `track` goes.
+    pub(crate) fn compare(&mut self, track: &Track) -> Checked<()> {
+        let shale = &mut self.shales[0];
+        let did = catch_unwind(AssertUnwindSafe(|| Snapshot::of(shale)))
+            .map_err(|_| format!("{PANIC} in a walk"))?
+            .map_err(|e| format!("the walk: {e}"))?;
+        let last = track.trees.len() - 1;
+        match track.is_after(last, &parts(&did)) {
+            true => Ok(()),
+            false => Err(format!(
+                "before any cut: {}",
+                track.trees[last].differences(&did).join("; ")
+            )),
+        }
+    }
+}
+
+/// Whether a call of Shale's panicked. What it was at will never be done, and to wait for it, as
+/// closing a file or a session may, would be for ever.
+pub(crate) fn has_panicked<T>(done: &Checked<T>) -> bool {
+    done.as_ref().is_err_and(|wrong| wrong.contains(PANIC))
+}
