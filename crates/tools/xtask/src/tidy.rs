@@ -83,6 +83,7 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
 
     let glossary = glossary::Glossary::parse(&read(&root.join(WORDS))?);
     let mut allowed = functions::Allowed::parse(&read_optional(&root.join(LONG_FUNCTIONS))?);
+    let mut sources = Vec::new();
     for path in files::below(root)? {
         let place = relative(root, &path);
         findings.extend(names::file(&place));
@@ -95,11 +96,13 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
                 findings.extend(glossary.check(&place, &lexed));
                 findings.extend(names::modules(&place, &lexed));
                 findings.extend(functions::check(&place, &lexed, &mut allowed));
+                sources.push(place);
             }
             Some("md") => findings.extend(links::check(root, &path, &read(&path)?)),
             _ => findings.extend(files::is_program(&place, &path)?),
         }
     }
+    findings.extend(folders::full(sources.iter().map(String::as_str)));
     findings.extend(allowed.unused(LONG_FUNCTIONS));
     findings.extend(walks(root)?);
     Ok(findings)
@@ -166,10 +169,6 @@ fn structure(root: &Path) -> Result<Vec<(&'static str, Vec<Finding>)>, Error> {
     Ok(vec![
         ("cycles of files", in_cycles),
         ("impl blocks away from their type", stray),
-        (
-            "folders with many files",
-            folders::full(texts.iter().map(|(place, _)| place.as_str())),
-        ),
     ])
 }
 
