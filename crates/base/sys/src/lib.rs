@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`biased_rwlock`] | a lock that is left without waiting for what was stored before |
 //! | [`clock`] | time as a value handed in, and the calibrated time stamp counter |
+//! | [`heap`] | how much freed memory a process keeps |
 //! | [`reserve_allocator`] | an allocator that keeps some memory for when there is no more |
 //! | [`protect`] | the processor's protection keys |
 //! | [`threads`] | which threads of the process still live, and what its children begin with |
@@ -18,6 +19,7 @@ compile_error!("Shale runs on x86-64 Linux");
 pub mod biased_rwlock;
 pub mod clock;
 pub mod failpoints;
+pub mod heap;
 mod lone;
 pub mod mutants;
 mod peer_credentials;

@@ -34,6 +34,7 @@ const ALONE: Duration = Duration::from_secs(1);
 
 /// Serves until the mount is gone.
 pub fn run() -> Result<()> {
+    shale_sys::heap::keep_little();
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         default(panic);
