@@ -56,7 +56,7 @@ pub enum CacheEffect {
     /// Nothing that matters here.
     Leaves,
     /// The kernel puts what is read there.
-    PageFillTracker {
+    Fills {
         /// First byte.
         offset: u64,
         /// Number of bytes.
@@ -114,7 +114,7 @@ impl CacheEffect {
                 let read: ReadIn = body.take()?;
                 match direct(read.flags) {
                     true => Self::Leaves,
-                    false => Self::PageFillTracker {
+                    false => Self::Fills {
                         offset: read.offset,
                         bytes: read.size.into(),
                     },

@@ -435,7 +435,7 @@ fn pages_are_filled_left_or_passed() {
     };
     let of_read = |flags| pages(opcode::READ, &read(flags));
     let (offset, bytes) = (100, 7);
-    let fills = CacheEffect::PageFillTracker { offset, bytes };
+    let fills = CacheEffect::Fills { offset, bytes };
     assert_eq!(of_read(libc::O_RDWR), fills);
     assert_eq!(of_read(libc::O_DIRECT), CacheEffect::Leaves);
     let of_write = |flags, how| pages(opcode::WRITE, &write(flags, how));

@@ -19,18 +19,16 @@ use crate::backend::node::{
     Attr, DirEntry, EntrySink, Errno, FileKind, FilePosition, Ioctl, NodeFs, Request, Result,
     SetAttr, StatFs, WriteFlags,
 };
-use crate::kernel_cache::kernel_dentries::KernelDentries;
-use crate::kernel_cache::kernel_sizes::Sizes;
-use crate::kernel_cache::recent_openers::Users;
+use crate::kernel_cache::cache::KernelCache;
+use crate::kernel_cache::invalidate;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
+use crate::serving::session::FuseSession;
 use crate::serving::transport;
 
 /// A libfs session, served by FUSE.
 pub struct ShaleFs {
     session: Arc<Session>,
-    dentries: KernelDentries,
-    users: Users,
-    sizes: Sizes,
+    cache: Arc<KernelCache>,
     /// Name of the mount, for who asks one of its files.
     name: String,
     /// To who drops pages that the kernel filled in the wrong place.
@@ -45,16 +43,14 @@ struct Stop {
 }
 
 impl ShaleFs {
-    /// Serves `session`, which must have been attached with `kernel_references`.
-    /// `number`: that of the mount, see [`mounts`]. `continues`: the mount was served by
-    /// another process before.
-    pub fn new(session: Arc<Session>, number: u64, continues: bool) -> Self {
-        session.serve_kernel(continues);
+    /// Serves `session`, which must have been attached with `kernel_references`, on `mount`.
+    /// `number`: that of the mount, see [`mounts`].
+    pub fn new(session: Arc<Session>, number: u64, mount: &FuseSession) -> Self {
+        let cache = mount.kernel_cache();
+        session.serve_kernel(cache.continues());
         Self {
             session,
-            dentries: KernelDentries::new(continues),
-            users: Users::new(continues),
-            sizes: Sizes::new(continues),
+            cache,
             name: mounts::name_of(number),
             misplaced: OnceLock::new(),
             stop: OnceLock::new(),
@@ -99,9 +95,10 @@ impl ShaleFs {
         }
         // The front end has the lease, or nearly: what is not there has no size.
         let size = self.session.getattr(&Caller::default(), ino);
-        self.sizes.leaves(ino, size.map_or(0, |attr| attr.size));
+        self.cache
+            .size_leaves(ino, size.map_or(0, |attr| attr.size));
         let seen = self.session.uses_of(ino);
-        match self.dentries.drop_all(notifier, ino) {
+        match invalidate::inode(&self.cache, notifier, ino) {
             Err(e) if keeps_nothing(&e) => {}
             Err(error) => tracing::error!(ino, %error, "the kernel keeps what it has"),
             Ok(()) => {}
@@ -117,38 +114,38 @@ impl ShaleFs {
 
     /// Whether the kernel may hold back what a program writes to `ino` by a shared mapping.
     pub fn holds_back(&self, ino: u64) -> bool {
-        self.dentries.is_mapped(ino)
+        self.cache.is_mapped_writable(ino)
     }
 
     /// For how long FUSE clients, other than the processes `besides`, should keep
     /// `ino`: they read or wrote it a moment ago, or tried to.
     pub fn used_for(&self, ino: u64, besides: &[i32]) -> Option<Duration> {
-        self.users.besides(ino, besides)
+        self.cache.in_use_besides(ino, besides)
     }
 
     /// How long ago a process other than `pid` asked last for anything about `ino` by way of the
     /// mount; `None`: none that lives.
     pub fn used_by_others(&self, ino: u64, pid: i32) -> Option<Duration> {
-        self.users.others(ino, pid)
+        self.cache.others(ino, pid)
     }
 
     /// Whether processes other than `besides` asked for anything about `ino` through the mount recently,
     /// or append to it.
     pub fn shared_with(&self, ino: u64, besides: &[i32]) -> bool {
-        self.users.shared(ino, besides)
+        self.cache.is_shared(ino, besides)
     }
 
     /// A request is about `ino`; about its contents, through the kernel's pages. Noted before
     /// it is served, so under no lease that is given to a client later.
     fn note(&self, request: &Request, ino: u64, contents: bool) -> bool {
-        self.users.note(ino, request.pid, contents)
+        self.cache.uses(ino, request.pid, contents)
     }
 
     /// Notes who looked a file up. Its number is known only now, so it is asked about again: by
     /// now a client may have it that did not learn of this one.
     fn noted(&self, request: &Request, found: shale_libfs::Attr) -> shale_libfs::Attr {
         let file = FileKind::from_mode(found.mode) == Some(FileKind::Regular);
-        if !file || !self.note(request, found.ino, false) || self.dentries.alone() {
+        if !file || !self.note(request, found.ino, false) || self.cache.is_alone() {
             return found;
         }
         let again = self.session.getattr(&caller(request), found.ino);
@@ -157,7 +154,7 @@ impl ShaleFs {
 
     /// Notes who made a file.
     fn noted_new(&self, request: &Request, new: shale_libfs::Attr) -> shale_libfs::Attr {
-        self.users.made(new.ino);
+        self.cache.is_new(new.ino);
         self.noted(request, new)
     }
 
@@ -168,7 +165,7 @@ impl ShaleFs {
 
     /// So many clients are attached besides this one.
     pub fn set_others(&self, count: usize) {
-        self.dentries.set_others(count);
+        self.cache.set_others(count);
     }
 }
 
@@ -190,17 +187,17 @@ fn drop_pages(notifier: &Notifier, found: &Receiver<u64>) {
 
 impl NodeFs for ShaleFs {
     fn keeps_names(&self, dir: u64) -> bool {
-        self.dentries.keeps_names(dir)
+        self.cache.keeps_names(dir)
     }
 
     fn keeps_changed(&self) -> bool {
-        self.dentries.alone()
+        self.cache.is_alone()
     }
 
     fn lookup(&self, request: &Request, parent: u64, name: &[u8]) -> Result<Attr> {
         // By number, for a file handle: the kernel keeps no name of it.
         if !matches!(name, b"." | b"..") {
-            self.dentries.name(parent, name);
+            self.cache.caches_name(parent, name);
         }
         let found = self.session.lookup(&caller(request), parent, name);
         let found = found.map_err(errno)?;
@@ -213,9 +210,7 @@ impl NodeFs for ShaleFs {
         if !self.session.unrefer(ino, count) {
             return;
         }
-        self.dentries.forget(ino);
-        self.users.forget(ino);
-        self.sizes.forget(ino);
+        self.cache.forget(ino);
         if let Err(error) = self.session.forget(ino) {
             tracing::error!(ino, %error, "an inode without a name could not be freed");
         }
@@ -264,7 +259,7 @@ impl NodeFs for ShaleFs {
         mode: u32,
         rdev: u32,
     ) -> Result<Attr> {
-        self.dentries.name(parent, name);
+        self.cache.caches_name(parent, name);
         self.session
             .mknod(&caller(request), parent, name, mode, rdev.into())
             .map(attr)
@@ -272,7 +267,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn mkdir(&self, request: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr> {
-        self.dentries.name(parent, name);
+        self.cache.caches_name(parent, name);
         self.session
             .mkdir(&caller(request), parent, name, mode)
             .map(attr)
@@ -280,7 +275,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn symlink(&self, request: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.dentries.name(parent, name);
+        self.cache.caches_name(parent, name);
         self.session
             .symlink(&caller(request), parent, name, target)
             .map(attr)
@@ -288,7 +283,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn link(&self, request: &Request, ino: u64, parent: u64, name: &[u8]) -> Result<Attr> {
-        self.dentries.name(parent, name);
+        self.cache.caches_name(parent, name);
         self.session
             .link(&caller(request), ino, parent, name)
             .map(attr)
@@ -315,8 +310,8 @@ impl NodeFs for ShaleFs {
         flags: u32,
     ) -> Result<()> {
         // What the kernel keeps of the one name it keeps of the other from now on.
-        self.dentries.name(from.0, from.1);
-        self.dentries.name(to.0, to.1);
+        self.cache.caches_name(from.0, from.1);
+        self.cache.caches_name(to.0, to.1);
         self.session
             .rename(&caller(request), from, to, flags)
             .map_err(errno)
@@ -330,7 +325,7 @@ impl NodeFs for ShaleFs {
         mode: u32,
         flags: u32,
     ) -> Result<Attr> {
-        self.dentries.name(parent, name);
+        self.cache.caches_name(parent, name);
         self.session
             .create(&caller(request), parent, name, mode, flags)
             .map(|new| attr(self.noted_new(request, new)))
@@ -346,7 +341,7 @@ impl NodeFs for ShaleFs {
 
     fn read(&self, request: &Request, ino: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.note(request, ino, !request.direct);
-        if self.dentries.is_mapped(ino) {
+        if self.cache.is_mapped_writable(ino) {
             // A program may change the pages without a word: nobody else may read meanwhile.
             self.session
                 .lease(ino, LeaseMode::Exclusive)
@@ -367,12 +362,12 @@ impl NodeFs for ShaleFs {
     ) -> Result<usize> {
         self.note(request, ino, !request.direct);
         if flags.from_cache {
-            self.dentries.written_mapped(ino);
+            self.cache.maps_writable(ino);
         }
         let flags = write_flags(flags);
         let append = flags.append;
         if append {
-            self.users.appends(ino, request.pid);
+            self.cache.appends(ino, request.pid);
         }
         let (written, end) = self
             .session
@@ -436,7 +431,7 @@ impl NodeFs for ShaleFs {
         plus: bool,
         sink: &mut EntrySink<'_>,
     ) -> Result<()> {
-        self.dentries.directory(ino);
+        self.cache.lists(ino);
         self.session
             .readdir(
                 &caller(request),
@@ -447,7 +442,7 @@ impl NodeFs for ShaleFs {
                     let kind = FileKind::from_mode(u32::from(entry.kind) << 12)
                         .unwrap_or(FileKind::Regular);
                     if plus {
-                        self.dentries.name(ino, entry.name);
+                        self.cache.caches_name(ino, entry.name);
                     }
                     sink(DirEntry {
                         name: entry.name,
@@ -525,7 +520,7 @@ impl NodeFs for ShaleFs {
             return Ok(self.name.clone().into_bytes());
         }
         if name == mounts::MAPPED.as_bytes() {
-            self.dentries.written_mapped(ino);
+            self.cache.maps_writable(ino);
             self.session
                 .lease(ino, LeaseMode::Exclusive)
                 .map_err(errno)?;
@@ -571,27 +566,15 @@ impl NodeFs for ShaleFs {
     fn drop_all_cached(&self) {
         if let Some(stop) = self.stop.get() {
             let all = self.session.kernel_references();
-            self.dentries.drop_whole(&stop.notifier, &all);
+            invalidate::everything(&stop.notifier, &all);
         }
-    }
-
-    fn size_is_old(&self, ino: u64) -> bool {
-        self.sizes.hold_back(ino)
     }
 
     fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
-        let small = self.sizes.may_be_small(ino, size);
-        let at = size.checked_sub(1).filter(|_| small)?;
+        let at = size.checked_sub(1)?;
         let mut byte = [0];
         let read = self.session.read(&Caller::default(), ino, at, &mut byte);
         (read == Ok(1)).then_some(byte[0])
-    }
-
-    fn size_known(&self, ino: u64, size: Option<u64>) {
-        match size {
-            Some(size) => self.sizes.known(ino, size),
-            None => self.sizes.given_up(ino),
-        }
     }
 
     fn answered(&self, unique: u64) {

@@ -497,24 +497,11 @@ pub trait NodeFs: Send + Sync {
     /// After [`shutdown`](Self::shutdown), when nothing is served any more: has the caller drop what it keeps.
     fn drop_all_cached(&self) {}
 
-    /// Before attributes of `ino` are asked for: whether the kernel may know its size too
-    /// small, so that it has to learn it another way before it gets the answer
-    /// ([`last_byte`](Self::last_byte), then [`size_known`](Self::size_known)).
-    fn size_is_old(&self, ino: u64) -> bool {
-        let _ = ino;
-        false
-    }
-
-    /// The byte at `size` − 1; `None`: the kernel knows the size by now, or a larger one, or
-    /// nothing of the file can be read there.
+    /// The byte at `size` − 1, with which the kernel learns a size that it may know too small; `None`: nothing of the
+    /// file can be read there.
     fn last_byte(&self, ino: u64, size: u64) -> Option<u8> {
         let _ = (ino, size);
         None
-    }
-
-    /// The kernel got a size with the answer; `None`: there was no answer.
-    fn size_known(&self, ino: u64, size: Option<u64>) {
-        let _ = (ino, size);
     }
 
     /// The answer to request `unique` has reached the kernel: it will not be sent again.

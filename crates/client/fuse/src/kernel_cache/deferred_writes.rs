@@ -1,4 +1,4 @@
-//! Changes of files that bypass the kernel's page cache, if there may be pages: see [`crate::kernel_cache::page_cache_fills`].
+//! Changes of files that bypass the kernel's page cache, if there may be pages: see [`super::pages`].
 //!
 //! Dropping pages waits for the requests that fill them. So it is done by threads that take none
 //! from the kernel, and the write and its answer after it.
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::adapter::{Adapter, Answer, IOC_SHUTDOWN, ioctl_of};
 use crate::backend::node::NodeFs;
-use crate::kernel_cache::page_cache_fills::PageFillTracker;
+use crate::kernel_cache::cache::KernelCache;
 use crate::serving::notify::{Inval, Notifier, keeps_nothing};
 use crate::serving::wire::{InHeader, opcode};
 
@@ -66,24 +66,24 @@ impl Write {
     pub(crate) fn serve<F: NodeFs + ?Sized>(
         &self,
         adapter: &Adapter<F>,
-        fills: &PageFillTracker,
+        cache: &KernelCache,
         notifier: &Notifier,
         out: &mut [u8],
     ) -> Answer {
         let ino = self.ino;
         let mut tries = 0;
         let last = loop {
-            let last = fills.last(ino);
+            let last = cache.last_fill(ino);
             self.drop_pages(notifier);
             tries += 1;
-            if fills.hold(ino, last, tries == TRIES) {
+            if cache.bypass(ino, last, tries == TRIES) {
                 break last;
             }
         };
         let answer = adapter.handle(&self.header, &self.message, out);
         // What else changes bypassing the kernel's page cache it asks about by itself.
         let attributes = matches!(self.header.opcode, opcode::SETXATTR | opcode::IOCTL);
-        if fills.let_go(ino, last) || attributes {
+        if cache.end_bypass(ino, last) || attributes {
             self.drop_pages(notifier);
         }
         answer

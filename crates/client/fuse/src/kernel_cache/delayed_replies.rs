@@ -1,4 +1,4 @@
-//! Answers about sizes that the kernel may know too small go out here: see [`crate::kernel_cache::kernel_sizes`].
+//! Answers about sizes that the kernel may know too small go out here: see [`super::size`].
 //!
 //! A notification that has the kernel know a size waits for requests that read or write
 //! the last page. So it comes from a thread that serves none, and the answer after it.
@@ -9,6 +9,7 @@ use zerocopy::FromBytes;
 
 use crate::backend::node::NodeFs;
 use crate::error::FuseError;
+use crate::kernel_cache::cache::KernelCache;
 use crate::serving::notify::{Notifier, keeps_nothing};
 use crate::serving::transport::{Device, LockedBuf};
 use crate::serving::wire::{AttrOut, InHeader, OutHeader};
@@ -52,6 +53,7 @@ impl Queue {
     pub(crate) fn run<F: NodeFs + ?Sized>(
         self,
         fs: &F,
+        cache: &KernelCache,
         device: &Device,
         notifier: &Notifier,
         unique_of: impl Fn(u64) -> u64,
@@ -61,7 +63,7 @@ impl Queue {
         for held in self.0 {
             let attributes = AttrOut::read_from_prefix(&held.payload);
             let size = attributes.ok().map(|(attributes, _)| attributes.attr.size);
-            if let Some(size) = size {
+            if let Some(size) = size.filter(|&size| cache.may_know_less(held.ino, size)) {
                 grow(fs, notifier, held.ino, size);
             }
             let at = size_of::<OutHeader>();
@@ -73,13 +75,16 @@ impl Queue {
                 tracing::error!(%error, ino = held.ino, "attributes refused by the kernel");
             }
             fs.answered(unique_of(held.unique));
-            fs.size_known(held.ino, size);
+            match size {
+                Some(size) => cache.size_answered(held.ino, size),
+                None => cache.size_not_answered(held.ino),
+            }
         }
         Ok(())
     }
 }
 
-/// Has the kernel know that a file is `size` bytes long, if it may not.
+/// Has the kernel know that a file is `size` bytes long.
 fn grow<F: NodeFs + ?Sized>(fs: &F, notifier: &Notifier, ino: u64, size: u64) {
     let Some(last) = fs.last_byte(ino, size) else {
         return;

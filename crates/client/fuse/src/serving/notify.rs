@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use crate::kernel_cache::overtaken::Overtaken;
+use crate::kernel_cache::cache::KernelCache;
 use crate::serving::senders::Senders;
 use crate::serving::wire::{
     InvalEntryOut, InvalInodeOut, OutHeader, RetrieveOut, StoreOut, notification,
@@ -62,7 +62,7 @@ pub enum Inval {
 #[derive(Clone)]
 pub struct Notifier {
     senders: Arc<Senders>,
-    overtaken: Arc<Overtaken>,
+    cache: Arc<KernelCache>,
 }
 
 impl fmt::Debug for Notifier {
@@ -72,8 +72,8 @@ impl fmt::Debug for Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(senders: Arc<Senders>, overtaken: Arc<Overtaken>) -> Self {
-        Self { senders, overtaken }
+    pub(crate) fn new(senders: Arc<Senders>, cache: Arc<KernelCache>) -> Self {
+        Self { senders, cache }
     }
 
     /// Drops attributes, and the given data, of an inode that was changed by
@@ -97,12 +97,12 @@ impl Notifier {
         };
         let pages = off >= 0;
         if pages {
-            self.overtaken.dropping(ino, what == Inval::All);
+            self.cache.dropping(ino, what == Inval::All);
         }
         let body = InvalInodeOut { ino, off, len };
         let done = self.send(notification::INVAL_INODE, body.as_bytes());
         if pages {
-            self.overtaken.dropped(ino);
+            self.cache.dropped(ino);
         }
         done
     }

@@ -33,10 +33,10 @@ use crate::adapter::{Adapter, Answer, CacheEffect, IOC_SHUTDOWN, Validity, ioctl
 use crate::backend::inode_flags;
 use crate::backend::node::{Errno, NodeFs, ROOT_INO};
 use crate::error::FuseError;
+use crate::kernel_cache::cache::KernelCache;
 use crate::kernel_cache::deferred_writes::{LATE_THREADS, Late, Queue};
 use crate::kernel_cache::delayed_replies::DelayedReplies;
-use crate::kernel_cache::overtaken::{DROP_THREADS, Done, Dropper, Overtaken};
-use crate::kernel_cache::page_cache_fills::PageFillTracker;
+use crate::kernel_cache::page_dropper::{DROP_THREADS, Done, Dropper};
 use crate::kernel_cache::peek::Peeks;
 use crate::serving::mount::{MountOptions, mount};
 use crate::serving::negotiate::{MountInfo, Negotiated, negotiate};
@@ -222,7 +222,7 @@ pub struct FuseSession {
     is_down: AtomicBool,
     stop: Arc<StopState>,
     requests: Arc<RequestCounts>,
-    overtaken: Arc<Overtaken>,
+    cache: Arc<KernelCache>,
     peeks: Peeks,
 }
 
@@ -245,7 +245,7 @@ impl FuseSession {
             info: Mutex::new(info),
             stop: Arc::default(),
             requests: Arc::default(),
-            overtaken: Arc::new(Overtaken::new(continues)),
+            cache: Arc::new(KernelCache::new(continues)),
             peeks: Peeks::default(),
         }
     }
@@ -262,12 +262,13 @@ impl FuseSession {
 
     /// Takes over a mount whose server is gone: asks at once for all unanswered
     /// requests. `info` is what the supervisor got last, or
-    /// [`MountInfo::new`] if it never got anything.
+    /// [`MountInfo::new`] if it never got anything. `continues`: a process before this one
+    /// answered requests.
     ///
     /// # Errors
     /// [`FuseError::Resend`] if the kernel cannot, or the mount is gone.
-    pub fn adopt(device: OwnedFd, info: MountInfo) -> Result<Self, FuseError> {
-        let session = Self::new(device, info, true);
+    pub fn adopt(device: OwnedFd, info: MountInfo, continues: bool) -> Result<Self, FuseError> {
+        let session = Self::new(device, info, continues);
         session.notifier().resend().map_err(FuseError::Resend)?;
         Ok(session)
     }
@@ -288,7 +289,12 @@ impl FuseSession {
     /// For telling the kernel what changed.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(Arc::clone(&self.senders), Arc::clone(&self.overtaken))
+        Notifier::new(Arc::clone(&self.senders), self.kernel_cache())
+    }
+
+    /// What the kernel has cached of the mount.
+    pub(crate) fn kernel_cache(&self) -> Arc<KernelCache> {
+        Arc::clone(&self.cache)
     }
 
     /// Requests of the kernel since this process began to serve.
@@ -327,7 +333,6 @@ impl FuseSession {
         for _ in 0..LATE_THREADS + options.threads.max(1) {
             buffers.push(LockedBuf::new(BUFFER_BYTES)?);
         }
-        let fills = &PageFillTracker::default();
         let (delayed_replies, queue) = DelayedReplies::new();
         let (late, writes) = Late::new();
         let (dropper, wishes) = Dropper::new();
@@ -338,11 +343,13 @@ impl FuseSession {
         };
         let ended = thread::scope(|scope| {
             let notifier = self.notifier();
-            let (fs, device) = (adapter.fs(), &*self.device);
+            let (fs, cache, device) = (adapter.fs(), &*self.cache, &*self.device);
             let settling = thread::Builder::new()
                 .name("delayed".to_owned())
                 .spawn_scoped(scope, move || {
-                    queue.run(fs, device, &notifier, |unique| unique & !UNIQUE_RESENT)
+                    queue.run(fs, cache, device, &notifier, |unique| {
+                        unique & !UNIQUE_RESENT
+                    })
                 })
                 .map_err(FuseError::Spawn)?;
             for _ in 0..DROP_THREADS {
@@ -362,7 +369,7 @@ impl FuseSession {
                 };
                 let started = thread::Builder::new()
                     .name(format!("shale-fuse-{number}"))
-                    .spawn_scoped(scope, move || self.work(adapter, on_init, task, fills, buf));
+                    .spawn_scoped(scope, move || self.work(adapter, on_init, task, buf));
                 match started {
                     Ok(worker) => workers.push(worker),
                     Err(error) => {
@@ -399,17 +406,16 @@ impl FuseSession {
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
         task: Task,
-        fills: &PageFillTracker,
         mut buf: LockedBuf,
     ) -> Result<Ended, FuseError> {
         let enlisted = Enlisted::new(&self.stop);
         let result = match task {
             Task::Requests(aside) => {
                 notify::mark_serving();
-                self.serve_until_end(adapter, on_init, (&aside, fills), &enlisted, &mut buf)
+                self.serve_until_end(adapter, on_init, &aside, &enlisted, &mut buf)
             }
             Task::Writes(writes) => {
-                self.write_late(adapter, on_init, &writes, fills, &mut buf);
+                self.write_late(adapter, on_init, &writes, &mut buf);
                 Ok(Ended::Stopped)
             }
         };
@@ -425,7 +431,7 @@ impl FuseSession {
         &self,
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
-        (aside, fills): (&Aside, &PageFillTracker),
+        aside: &Aside,
         enlisted: &Enlisted<'_>,
         buf: &mut LockedBuf,
     ) -> Result<Ended, FuseError> {
@@ -445,7 +451,7 @@ impl FuseSession {
             }
             self.requests.note(header.opcode);
             let old_size =
-                header.opcode == opcode::GETATTR && adapter.fs().size_is_old(header.nodeid);
+                header.opcode == opcode::GETATTR && self.cache.holds_answer(header.nodeid);
             let (message, reply) = buf.split(header.len as usize);
             if header.opcode == opcode::NOTIFY_REPLY {
                 self.peeks.answered(&header, message);
@@ -458,9 +464,8 @@ impl FuseSession {
             let mut held = None;
             let pages = adapter.pages(&header, message);
             match pages {
-                CacheEffect::PageFillTracker { offset, bytes } => {
-                    fills.fill(header.nodeid);
-                    self.overtaken.fills(header.nodeid, offset, bytes);
+                CacheEffect::Fills { offset, bytes } => {
+                    self.cache.fills(header.nodeid, (offset, bytes));
                 }
                 CacheEffect::Passes {
                     ino,
@@ -468,8 +473,10 @@ impl FuseSession {
                     bytes,
                     tells,
                 } => {
-                    let dropped = if tells { None } else { fills.hold_dropped(ino) };
-                    held = dropped.map(|last| (ino, last));
+                    if !tells {
+                        let dropped = self.cache.bypass_if_dropped(ino);
+                        held = dropped.map(|last| (ino, last));
+                    }
                     let what = Inval::Range { offset, bytes };
                     if held.is_none() && aside.late.write(&header, message, ino, what) {
                         continue;
@@ -485,7 +492,7 @@ impl FuseSession {
             };
             if let Some((ino, last)) = held {
                 // A page that was filled all the same is dropped by the kernel after the answer.
-                fills.let_go(ino, last);
+                self.cache.end_bypass(ino, last);
             }
             if let Answer::Reply(mut result) = answer {
                 if let (CacheEffect::Stored { offset, bytes }, Ok(_)) = (pages, result) {
@@ -500,7 +507,7 @@ impl FuseSession {
                         Ok(bytes) if aside.delayed_replies.hold(&header, &payload[..bytes]) => {
                             continue;
                         }
-                        _ => adapter.fs().size_known(header.nodeid, None),
+                        _ => self.cache.size_not_answered(header.nodeid),
                     }
                 }
                 self.reply(reply, &header, result.map_err(|errno| errno.0));
@@ -518,7 +525,7 @@ impl FuseSession {
         (offset, bytes): (u64, u64),
         message: &[u8],
     ) {
-        if !self.overtaken.overtakes(header.nodeid, offset, bytes) {
+        if !self.cache.overtakes(header.nodeid, offset, bytes) {
             return;
         }
         let from = size_of::<InHeader>() + size_of::<WriteIn>();
@@ -567,13 +574,12 @@ impl FuseSession {
         adapter: &Adapter<F>,
         on_init: Option<&OnInit>,
         writes: &Queue,
-        fills: &PageFillTracker,
         buf: &mut LockedBuf,
     ) {
         let notifier = self.notifier();
         while let Some(write) = writes.next() {
             let payload = &mut buf[size_of::<OutHeader>()..];
-            if let Answer::Reply(result) = write.serve(adapter, fills, &notifier, payload) {
+            if let Answer::Reply(result) = write.serve(adapter, &self.cache, &notifier, payload) {
                 if write.is_shutdown() && result.is_ok() {
                     self.go_down(adapter.fs(), on_init);
                 }

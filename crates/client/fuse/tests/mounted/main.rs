@@ -519,7 +519,7 @@ fn stopped_session_is_adopted() {
         let info = m.session.info();
         assert!(info.is_negotiated() && info.can_resend());
         let fd = m.session.fd().try_clone_to_owned().unwrap();
-        m.session = Arc::new(FuseSession::adopt(fd, info).unwrap());
+        m.session = Arc::new(FuseSession::adopt(fd, info, true).unwrap());
         let (serving, served) = (Arc::clone(&m.session), Arc::clone(&m.fs));
         let options = ServeOptions::default();
         m.server = Some(thread::spawn(move || serving.serve(served, &options)));

@@ -107,7 +107,7 @@ impl Mounted {
         };
         let session = Session::attach(channel, clock, Default::default(), own).unwrap();
         let mount = shale_fuse::FuseSession::mount(&at("mnt"), &Default::default()).unwrap();
-        let fs = Arc::new(ShaleFs::new(session, NUMBER, false));
+        let fs = Arc::new(ShaleFs::new(session, NUMBER, &mount));
         daemon.set_lease_hook(Arc::new(KernelCaches {
             fs: fs.clone(),
             notifier: mount.notifier(),

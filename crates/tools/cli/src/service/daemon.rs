@@ -128,8 +128,8 @@ fn serve(start: &Start, fds: Vec<OwnedFd>, supervisor: &Arc<OwnedFd>) -> Result<
     };
     let failed = |e: shale_fuse::FuseError| Failure::new(e.to_string());
     let info = MountInfo::from_bytes(&start.info).map_err(failed)?;
-    let mount = shale_fuse::FuseSession::adopt(mount, info).map_err(failed)?;
-    let fs = Arc::new(ShaleFs::new(session.clone(), start.connection, continues));
+    let mount = shale_fuse::FuseSession::adopt(mount, info, continues).map_err(failed)?;
+    let fs = Arc::new(ShaleFs::new(session.clone(), start.connection, &mount));
     fs.drop_misplaced(mount.notifier())
         .map_err(Failure::because("cannot start a thread"))?;
     // Before anybody else can become a client.
