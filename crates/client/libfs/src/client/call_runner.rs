@@ -50,6 +50,8 @@ impl CallRunner {
 
     /// Runs one call. `f` may be run several times; it changes something only in
     /// the run that succeeds.
+    // Each operation has a copy of its own in any case: so it costs no call.
+    #[inline(always)]
     pub(crate) fn run<T>(
         &self,
         caller: &Caller,
