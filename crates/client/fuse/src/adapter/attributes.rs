@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Call, Validity};
-use crate::backend::node::{Attr, Errno, NodeFs, ROOT_INO, Result, SetAttr, SetTime, Timestamp};
+use crate::backend::node::{Attr, NodeFs, ROOT_INO, Result, SetAttr, SetTime, Timestamp};
 use crate::serving::wire::{
     AttrOut, AttrWire, EntryOut, GetattrIn, SetattrIn, StatfsOut, Statx, StatxOut, SxTime,
 };
@@ -27,7 +27,10 @@ mod valid {
     pub const SETS: u32 = MODE | UID | GID | SIZE | ATIME | MTIME | ATIME_NOW | MTIME_NOW | CTIME;
 }
 
-/// Attributes on the wire.
+/// Preferred size of input and output, in bytes.
+const IO_BYTES: u32 = 4096;
+
+/// Attributes on the wire. Device numbers are kept as the kernel encodes them in 32 bits.
 pub fn attr_wire(attr: &Attr) -> AttrWire {
     AttrWire {
         ino: attr.ino,
@@ -43,8 +46,8 @@ pub fn attr_wire(attr: &Attr) -> AttrWire {
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
-        rdev: attr.rdev,
-        blksize: attr.blksize,
+        rdev: attr.rdev as u32,
+        blksize: IO_BYTES,
         flags: 0,
     }
 }
@@ -55,7 +58,7 @@ pub fn entry_out(attr: &Attr, validity: &Validity) -> EntryOut {
     let attr_valid = attr_validity(attr, validity.attr);
     EntryOut {
         nodeid: attr.ino,
-        generation: if is_root { 0 } else { attr.generation },
+        generation: if is_root { 0 } else { attr.generation.into() },
         entry_valid: validity.entry.as_secs(),
         entry_valid_nsec: validity.entry.subsec_nanos(),
         attr_valid: attr_valid.as_secs(),
@@ -84,7 +87,7 @@ fn set_attr(set: &SetattrIn) -> SetAttr {
     let has = |bit: u32| set.valid & bit != 0;
     let time = |bit: u32, now: u32, sec: i64, nsec: u32| match (has(now), has(bit)) {
         (true, _) => Some(SetTime::Now),
-        (false, true) => Some(SetTime::Set(Timestamp { sec, nsec })),
+        (false, true) => Some(SetTime::At(Timestamp { sec, nsec })),
         (false, false) => None,
     };
     SetAttr {
@@ -147,14 +150,13 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         self.put_attr(&attr, validity)
     }
 
-    /// Asked only for the time of creation; a file system that has none says so once.
+    /// Asked only for the time of creation.
     pub(super) fn statx(&mut self) -> Result<usize> {
         let attr = self.fs.getattr(&self.request, self.ino)?;
-        let btime = attr.btime.ok_or(Errno(libc::ENOSYS))?;
-        let (rdev_major, rdev_minor) = device_numbers(attr.rdev);
+        let (rdev_major, rdev_minor) = device_numbers(attr.rdev as u32);
         let stat = Statx {
             mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
-            blksize: attr.blksize,
+            blksize: IO_BYTES,
             nlink: attr.nlink,
             uid: attr.uid,
             gid: attr.gid,
@@ -163,7 +165,7 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
             size: attr.size,
             blocks: attr.blocks,
             atime: sx_time(attr.atime),
-            btime: sx_time(btime),
+            btime: sx_time(attr.btime),
             ctime: sx_time(attr.ctime),
             mtime: sx_time(attr.mtime),
             rdev_major,
@@ -184,13 +186,13 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         let stat = self.fs.statfs(&self.request)?;
         self.out.put(&StatfsOut {
             blocks: stat.blocks,
-            bfree: stat.bfree,
-            bavail: stat.bavail,
+            bfree: stat.blocks_free,
+            bavail: stat.blocks_free,
             files: stat.files,
-            ffree: stat.ffree,
-            bsize: stat.bsize,
-            namelen: stat.namelen,
-            frsize: stat.frsize,
+            ffree: stat.files_free,
+            bsize: stat.block_bytes,
+            namelen: stat.name_bytes_max,
+            frsize: stat.block_bytes,
             ..StatfsOut::default()
         })?;
         Ok(self.out.used())
@@ -220,10 +222,7 @@ mod tests {
             ..SetattrIn::default()
         });
         assert_eq!(set.atime, Some(SetTime::Now));
-        assert_eq!(
-            set.mtime,
-            Some(SetTime::Set(Timestamp { sec: -3, nsec: 5 }))
-        );
+        assert_eq!(set.mtime, Some(SetTime::At(Timestamp { sec: -3, nsec: 5 })));
         assert_eq!(
             (set.size, set.mode, set.uid, set.kill_suidgid),
             (Some(9), None, None, false)

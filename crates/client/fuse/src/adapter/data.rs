@@ -197,11 +197,12 @@ impl<F: NodeFs + ?Sized> Call<'_, F> {
         let data = self.body.bytes(size as usize)?;
         let open = flags.cast_signed();
         self.request.direct = open & libc::O_DIRECT != 0;
+        let from_cache = write_flags & write_flag::CACHE != 0;
+        self.request.from_cache = from_cache;
         let how = WriteFlags {
             kill_suidgid: write_flags & write_flag::KILL_SUIDGID != 0,
-            append: open & libc::O_APPEND != 0,
+            append: open & libc::O_APPEND != 0 && !from_cache,
             sync: open & (libc::O_SYNC | libc::O_DSYNC) != 0,
-            from_cache: write_flags & write_flag::CACHE != 0,
         };
         let written = self.fs.write(&self.request, self.ino, offset, data, how)?;
         assert!(

@@ -115,6 +115,7 @@ impl<F: NodeFs + ?Sized> Adapter<F> {
                 umask: 0,
                 direct: false,
                 opened: false,
+                from_cache: false,
             },
             ino: header.nodeid,
             body,

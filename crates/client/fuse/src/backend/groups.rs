@@ -120,6 +120,7 @@ mod tests {
             umask: 0,
             direct: false,
             opened: false,
+            from_cache: false,
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use shale_libfs::{AclKind, Caller, LeaseMode, Session};
 use shale_proto::mounts;
 
-use crate::backend::convert::{IO_BYTES, attr, caller, errno, set_attr, write_flags};
+use crate::backend::convert::{caller, errno};
 use crate::backend::groups;
 use crate::backend::inode_flags::Wish;
 use crate::backend::node::{
@@ -143,7 +143,7 @@ impl ShaleFs {
 
     /// Notes who looked a file up. Its number is known only now, so it is asked about again: by
     /// now a client may have it that did not learn of this one.
-    fn noted(&self, request: &Request, found: shale_libfs::Attr) -> shale_libfs::Attr {
+    fn noted(&self, request: &Request, found: Attr) -> Attr {
         let file = FileKind::from_mode(found.mode) == Some(FileKind::Regular);
         if !file || !self.note(request, found.ino, false) || self.cache.is_alone() {
             return found;
@@ -153,7 +153,7 @@ impl ShaleFs {
     }
 
     /// Notes who made a file.
-    fn noted_new(&self, request: &Request, new: shale_libfs::Attr) -> shale_libfs::Attr {
+    fn noted_new(&self, request: &Request, new: Attr) -> Attr {
         self.cache.is_new(new.ino);
         self.noted(request, new)
     }
@@ -201,7 +201,7 @@ impl NodeFs for ShaleFs {
         }
         let found = self.session.lookup(&caller(request), parent, name);
         let found = found.map_err(errno)?;
-        Ok(attr(self.noted(request, found)))
+        Ok(self.noted(request, found))
     }
 
     /// An inode with a name is found again by its number, so only the end of one
@@ -219,10 +219,7 @@ impl NodeFs for ShaleFs {
     fn getattr(&self, request: &Request, ino: u64) -> Result<Attr> {
         // Of an open file: somebody reads beyond the end that the kernel knows.
         self.note(request, ino, request.opened);
-        self.session
-            .getattr(&caller(request), ino)
-            .map(attr)
-            .map_err(errno)
+        self.session.getattr(&caller(request), ino).map_err(errno)
     }
 
     fn setattr(&self, request: &Request, ino: u64, set: &SetAttr) -> Result<Attr> {
@@ -240,11 +237,9 @@ impl NodeFs for ShaleFs {
                 request: 0,
                 ..caller
             };
-            let set = set_attr(&before);
-            self.session.setattr(&caller, ino, &set).map_err(errno)?;
+            self.session.setattr(&caller, ino, &before).map_err(errno)?;
         }
-        let new = self.session.setattr(&caller, ino, &set_attr(&set));
-        new.map(attr).map_err(errno)
+        self.session.setattr(&caller, ino, &set).map_err(errno)
     }
 
     fn readlink(&self, request: &Request, ino: u64) -> Result<Vec<u8>> {
@@ -262,7 +257,6 @@ impl NodeFs for ShaleFs {
         self.cache.caches_name(parent, name);
         self.session
             .mknod(&caller(request), parent, name, mode, rdev.into())
-            .map(attr)
             .map_err(errno)
     }
 
@@ -270,7 +264,6 @@ impl NodeFs for ShaleFs {
         self.cache.caches_name(parent, name);
         self.session
             .mkdir(&caller(request), parent, name, mode)
-            .map(attr)
             .map_err(errno)
     }
 
@@ -278,7 +271,6 @@ impl NodeFs for ShaleFs {
         self.cache.caches_name(parent, name);
         self.session
             .symlink(&caller(request), parent, name, target)
-            .map(attr)
             .map_err(errno)
     }
 
@@ -286,7 +278,6 @@ impl NodeFs for ShaleFs {
         self.cache.caches_name(parent, name);
         self.session
             .link(&caller(request), ino, parent, name)
-            .map(attr)
             .map_err(errno)
     }
 
@@ -328,14 +319,14 @@ impl NodeFs for ShaleFs {
         self.cache.caches_name(parent, name);
         self.session
             .create(&caller(request), parent, name, mode, flags)
-            .map(|new| attr(self.noted_new(request, new)))
+            .map(|new| self.noted_new(request, new))
             .map_err(errno)
     }
 
     fn tmpfile(&self, request: &Request, parent: u64, mode: u32, flags: u32) -> Result<Attr> {
         self.session
             .tmpfile(&caller(request), parent, mode, flags)
-            .map(|new| attr(self.noted_new(request, new)))
+            .map(|new| self.noted_new(request, new))
             .map_err(errno)
     }
 
@@ -361,10 +352,9 @@ impl NodeFs for ShaleFs {
         flags: WriteFlags,
     ) -> Result<usize> {
         self.note(request, ino, !request.direct);
-        if flags.from_cache {
+        if request.from_cache {
             self.cache.maps_writable(ino);
         }
-        let flags = write_flags(flags);
         let append = flags.append;
         if append {
             self.cache.appends(ino, request.pid);
@@ -449,7 +439,7 @@ impl NodeFs for ShaleFs {
                         ino: entry.ino,
                         kind,
                         cookie: entry.cookie,
-                        attr: entry.attr.map(attr),
+                        attr: entry.attr,
                     })
                 },
             )
@@ -475,17 +465,7 @@ impl NodeFs for ShaleFs {
     }
 
     fn statfs(&self, _request: &Request) -> Result<StatFs> {
-        let s = self.session.statfs().map_err(errno)?;
-        Ok(StatFs {
-            blocks: s.blocks,
-            bfree: s.blocks_free,
-            bavail: s.blocks_free,
-            files: s.files,
-            ffree: s.files_free,
-            bsize: IO_BYTES,
-            namelen: s.name_bytes_max,
-            frsize: IO_BYTES,
-        })
+        self.session.statfs().map_err(errno)
     }
 
     fn setxattr(

@@ -20,6 +20,8 @@
 //! Returning `ENOSYS` makes the caller take the whole operation for missing until
 //! the mount ends; it may then stop asking. Any other error concerns one call.
 
+pub use shale_libfs::{Attr, SetAttr, SetTime, StatFs, Timestamp, WriteFlags};
+
 /// Inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
 
@@ -45,7 +47,7 @@ pub struct Request {
     /// Names this request for the life of the mount; the same number returns if
     /// the request has to be sent again after a crash.
     pub unique: u64,
-    /// User id the call is made with. Not valid for [`WriteFlags::from_cache`].
+    /// User id the call is made with. Not valid with [`Self::from_cache`].
     pub uid: u32,
     /// Group id the call is made with.
     pub gid: u32,
@@ -58,98 +60,7 @@ pub struct Request {
     pub direct: bool,
     /// It asks for attributes because an open file is read or written, not for a program.
     pub opened: bool,
-}
-
-/// A point in time since 1970-01-01 UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp {
-    /// Seconds, negative before 1970.
-    pub sec: i64,
-    /// Nanoseconds after `sec`, below 1,000,000,000.
-    pub nsec: u32,
-}
-
-/// Attributes of an inode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attr {
-    /// Inode number, never 0.
-    pub ino: u64,
-    /// Differs between two inodes that had the same number.
-    pub generation: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Space in use, in units of 512 bytes.
-    pub blocks: u64,
-    /// File type and permission bits.
-    pub mode: u32,
-    /// Number of names.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Device number in the kernel's 32-bit encoding (minor bits 0–7, major
-    /// 8–19, the rest of minor 20–31).
-    pub rdev: u32,
-    /// Last access.
-    pub atime: Timestamp,
-    /// Last change of the data.
-    pub mtime: Timestamp,
-    /// Last change of the inode.
-    pub ctime: Timestamp,
-    /// Creation, if the file system knows it.
-    pub btime: Option<Timestamp>,
-    /// Preferred size of input and output, in bytes.
-    pub blksize: u32,
-}
-
-/// A time to set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetTime {
-    /// The file system's current time.
-    Now,
-    /// This time.
-    Set(Timestamp),
-}
-
-/// Attributes to change; `None` leaves one as it is.
-///
-/// All may be `None`, with `kill_suidgid`: Linux sends that before a user without privilege
-/// changes the content of a file that has one of these bits, and goes by the mode in the answer.
-///
-/// A change of `uid` or `gid` clears set-user-ID, and set-group-ID of a group-executable
-/// file, unless `mode` is set too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SetAttr {
-    /// Permission bits, with the file type.
-    pub mode: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Size in bytes. open(2) with `O_TRUNC` arrives as size 0.
-    pub size: Option<u64>,
-    /// Last access.
-    pub atime: Option<SetTime>,
-    /// Last change of the data.
-    pub mtime: Option<SetTime>,
-    /// Last change of the inode.
-    pub ctime: Option<Timestamp>,
-    /// Clear set-user-ID, and set-group-ID of a group-executable file, or if the caller is not in its
-    /// group.
-    pub kill_suidgid: bool,
-}
-
-/// How a write was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WriteFlags {
-    /// Clear set-user-ID, and set-group-ID of a group-executable file.
-    pub kill_suidgid: bool,
-    /// The file is open with `O_APPEND`. The offset is the end the kernel knows of.
-    pub append: bool,
-    /// The file is open with `O_SYNC` or `O_DSYNC`; an `fsync` follows.
-    pub sync: bool,
-    /// Comes from dirty pages of a mapping: the user ids are not the writer's.
+    /// A write of dirty pages of a mapping: the user and group ids are not the writer's, and the pages have their place.
     pub from_cache: bool,
 }
 
@@ -216,27 +127,6 @@ pub struct DirEntry<'a> {
 /// Takes directory entries; `false` says that this one found no space: it was not
 /// taken, its reference was not either, and no more should follow.
 pub type EntrySink<'a> = dyn FnMut(DirEntry<'_>) -> bool + 'a;
-
-/// What statvfs(3) tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StatFs {
-    /// Size, in units of `frsize`.
-    pub blocks: u64,
-    /// Free, in units of `frsize`.
-    pub bfree: u64,
-    /// Free for users without privilege, in units of `frsize`.
-    pub bavail: u64,
-    /// Inodes.
-    pub files: u64,
-    /// Free inodes.
-    pub ffree: u64,
-    /// Preferred size of input and output, in bytes.
-    pub bsize: u32,
-    /// Longest name, in bytes.
-    pub namelen: u32,
-    /// Unit of the block counts, in bytes.
-    pub frsize: u32,
-}
 
 /// An ioctl(2) that only moves bytes the command number tells the size of.
 #[derive(Clone, Copy, Debug)]

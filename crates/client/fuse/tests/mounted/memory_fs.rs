@@ -139,8 +139,7 @@ impl Tree {
             atime: at,
             mtime: at,
             ctime: at,
-            btime: Some(at),
-            blksize: 4096,
+            btime: at,
             ..Attr::default()
         };
         self.nodes.insert(
@@ -277,7 +276,7 @@ impl NodeFs for MemoryFs {
         for (field, time) in [(&mut attr.atime, set.atime), (&mut attr.mtime, set.mtime)] {
             match time {
                 Some(SetTime::Now) => *field = now(),
-                Some(SetTime::Set(at)) => *field = at,
+                Some(SetTime::At(at)) => *field = at,
                 None => {}
             }
         }
@@ -299,6 +298,7 @@ impl NodeFs for MemoryFs {
     ) -> Result<Attr> {
         let mut tree = self.tree.lock();
         let attr = tree.make_named(request, parent, name, mode)?;
+        let rdev = rdev.into();
         tree.node(attr.ino)?.attr.rdev = rdev;
         Ok(Attr { rdev, ..attr })
     }
@@ -543,13 +543,11 @@ impl NodeFs for MemoryFs {
     fn statfs(&self, _: &Request) -> Result<StatFs> {
         Ok(StatFs {
             blocks: 1000,
-            bfree: 600,
-            bavail: 500,
+            blocks_free: 600,
             files: 99,
-            ffree: 88,
-            bsize: 4096,
-            namelen: 255,
-            frsize: 4096,
+            files_free: 88,
+            block_bytes: 4096,
+            name_bytes_max: 255,
         })
     }
 

@@ -40,7 +40,6 @@ fn attr_of(file: &File) -> Result<Attr> {
         atime: time(meta.atime(), meta.atime_nsec()),
         mtime: time(meta.mtime(), meta.mtime_nsec()),
         ctime: time(meta.ctime(), meta.ctime_nsec()),
-        blksize: 4096,
         ..Attr::default()
     })
 }

@@ -32,9 +32,9 @@ pub struct Timestamp {
 }
 
 /// What `stat` tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// Inode number.
+    /// Inode number, never 0.
     pub ino: u64,
     /// Differs between two inodes that had the same number.
     pub generation: u32,
@@ -50,7 +50,7 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number.
+    /// Device number, in the kernel's 32-bit encoding (minor bits 0–7, major 8–19, the rest of minor 20–31).
     pub rdev: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -105,6 +105,12 @@ pub enum SetTime {
 }
 
 /// Attributes to change; `None` leaves one as it is.
+///
+/// All may be `None`, with `kill_suidgid`: Linux sends that before a user without privilege
+/// changes the content of a file that has one of these bits, and goes by the mode in the answer.
+///
+/// A change of `uid` or `gid` clears set-user-ID, and set-group-ID of a group-executable
+/// file, unless `mode` is set too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits; a type in it is ignored.
@@ -113,7 +119,7 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size in bytes.
+    /// Size in bytes. open(2) with `O_TRUNC` arrives as size 0.
     pub size: Option<u64>,
     /// Last access.
     pub atime: Option<SetTime>,

@@ -45,7 +45,6 @@ impl<D: BlockDevice> Exported<D> {
             nlink,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            blksize: BLOCK_BYTES,
             ..Attr::default()
         })
     }
@@ -198,9 +197,8 @@ impl<D: BlockDevice> NodeFs for Exported<D> {
     fn statfs(&self, _: &Request) -> Result<StatFs> {
         Ok(StatFs {
             blocks: self.device.bytes() / u64::from(BLOCK_BYTES),
-            bsize: BLOCK_BYTES,
-            frsize: BLOCK_BYTES,
-            namelen: 255,
+            block_bytes: BLOCK_BYTES,
+            name_bytes_max: 255,
             files: 2,
             ..StatFs::default()
         })
@@ -220,6 +218,7 @@ mod tests {
         umask: 0,
         direct: false,
         opened: false,
+        from_cache: false,
     };
 
     #[test]
