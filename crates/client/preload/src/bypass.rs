@@ -5,8 +5,8 @@
 //! descriptor is ever ours, and exported symbols go on to libc by themselves. What the program starts
 //! gets the library again, also if the program clears its environment.
 
+use crate::hook::outcome::{CLASS, class};
 use crate::hook::raw::nr;
-use crate::hook::trampolines::{CLASS, class};
 use core::sync::atomic::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -62,7 +62,7 @@ pub fn configure() {
     if let Ok(text) = std::env::var("SHALE_LOG_BYTES") {
         match size(&text) {
             Some(bytes) => LOG_BYTES.store(bytes, Ordering::Relaxed),
-            None => crate::failure::warn(&format!(
+            None => crate::warning::warn(&format!(
                 "SHALE_LOG_BYTES={text} is no size; write for example 64M: the volume's is used"
             )),
         }
@@ -89,7 +89,7 @@ fn check_log_bytes(session: &Session) {
     let (asked, has) = (LOG_BYTES.load(Ordering::Relaxed), session.log_bytes());
     if asked != 0 && asked != has && !SAID.swap(true, Ordering::Relaxed) {
         let limit = if asked > has { "most" } else { "least" };
-        crate::failure::warn(&format!(
+        crate::warning::warn(&format!(
             "SHALE_LOG_BYTES={asked}: a log of this volume has at {limit} {has} bytes (log_bytes in its volume file): {has} are used"
         ));
     }
@@ -170,7 +170,7 @@ fn connect(mount: u32) -> Result<Client, Errno> {
     let recent = Default::default();
     let session = Session::attach_mapped(link.clone(), clock, recent, options, &maps)?;
     check_log_bytes(&session);
-    crate::calls::mapping::note_present(place.device);
+    crate::fd::mapped::note_present(place.device);
     crate::report::attached();
     Ok(Client {
         number: NUMBER.fetch_add(1, Ordering::Relaxed),

@@ -12,38 +12,26 @@ use crate::calls::process;
 use crate::client;
 use crate::fd::description;
 use crate::fd::table::{self, Entry};
+use crate::hook::inside::{READY, caught};
+use crate::hook::outcome::{PANICKED, PASS};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::trampolines::{PANICKED, PASS};
 use crate::report;
 use crate::thread::Thread;
-use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::warning;
+use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
-use std::panic::{PanicHookInfo, catch_unwind, set_hook};
+use std::panic::{PanicHookInfo, set_hook};
 
 /// What the first panic said. Threads that wait for the one that panicked may do so, too.
 static SAID: Mutex<Option<String>> = Mutex::new(None);
 static REPORTED: AtomicBool = AtomicBool::new(false);
-/// Device and inode of standard error when the program began: it may be another file by now.
-static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
 /// An append of no more bytes is one piece.
 const PIECE_BYTES: usize = 512 << 10;
 
 /// Once, at the start of the program.
 pub fn configure() {
-    if let Some(file) = stderr() {
-        for (place, value) in STDERR.iter().zip(file) {
-            place.store(value, Ordering::Relaxed);
-        }
-    }
+    warning::configure();
     set_hook(Box::new(note));
-}
-
-fn stderr() -> Option<[u64; 2]> {
-    let file = crate::mounts::statx(2, libc::AT_STATX_DONT_SYNC, libc::STATX_INO)?;
-    let device = libc::makedev(file.stx_dev_major, file.stx_dev_minor);
-    Some([device, file.stx_ino])
 }
 
 /// Notes what a panic says: it is printed when standard error is the kernel's. No other thread goes on from what the
@@ -57,11 +45,6 @@ fn note(panic: &PanicHookInfo<'_>) {
     shale_libfs::stop_appending();
 }
 
-/// The result of `f`; [`PANICKED`]: it panicked.
-pub fn caught(f: impl FnOnce() -> i64) -> i64 {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or(PANICKED)
-}
-
 /// After a panic in a call, which the thread is out of: the result of the call.
 #[cold]
 pub fn go_on_without(thread: &Thread, number: u32, args: &Args) -> i64 {
@@ -73,7 +56,7 @@ pub fn go_on_without(thread: &Thread, number: u32, args: &Args) -> i64 {
     });
     if retired == PANICKED {
         thread.inside.store(0, Ordering::Relaxed);
-        crate::serve::READY.store(false, Ordering::Release);
+        READY.store(false, Ordering::Release);
     }
     caught(|| {
         tell();
@@ -120,19 +103,7 @@ fn tell() {
     }
     let said = SAID.lock().clone().unwrap_or_default();
     report::panicked(&said);
-    warn(&format!(
+    warning::warn(&format!(
         "internal error at {said}; its files are served by the mount from now on"
     ));
-}
-
-/// A line on standard error, if that is the kernel's file that it was when the program began.
-pub fn warn(what: &str) {
-    let before = [0, 1].map(|at| STDERR[at].load(Ordering::Relaxed));
-    if stderr() != Some(before) || table::get(2) != Entry::Kernel {
-        return;
-    }
-    let line = format!("shale: process {}: {what}\n", raw::getpid());
-    let args = [2, line.as_ptr() as u64, line.len() as u64, 0, 0, 0];
-    // SAFETY: a string that lives through the call.
-    unsafe { raw::syscall(nr::WRITE, &args) };
 }

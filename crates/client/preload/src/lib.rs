@@ -37,6 +37,7 @@ pub mod report;
 pub mod serve;
 pub mod short;
 pub mod thread;
+pub mod warning;
 
 /// Memory of this library.
 #[global_allocator]

@@ -22,6 +22,11 @@ static REFUSED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
+/// Call sites of libc that were rewritten.
+static SITES: AtomicU64 = AtomicU64::new(0);
+/// Whether that was all of them.
+static ALL_SITES: AtomicBool = AtomicBool::new(false);
+
 /// A failed `exec` was reported as the end of this program image.
 static GOES_ON: AtomicBool = AtomicBool::new(false);
 
@@ -31,6 +36,12 @@ pub fn configure() {
         *FILE.lock() = Some(file.into());
         ON.store(true, Ordering::Relaxed);
     }
+}
+
+/// So many call sites were rewritten, all of them or not.
+pub fn rewritten(sites: u64, all: bool) {
+    SITES.store(sites, Ordering::Relaxed);
+    ALL_SITES.store(all, Ordering::Relaxed);
 }
 
 /// A call was served here.
@@ -118,13 +129,11 @@ pub fn goes_on() {
     GOES_ON.store(true, Ordering::Relaxed);
 }
 
-/// The process, or its program image, ends: writes the line and counts from 0.
+/// The process, or its program image, ends: writes the line and counts from 0. The thread is inside of the library.
 pub fn at_exit() {
     if !ON.load(Ordering::Relaxed) {
         return;
     }
-    let thread = crate::thread::this();
-    let was_inside = thread.inside.swap(1, Ordering::Relaxed);
     let file = FILE.lock().clone();
     if let Some(file) = file {
         let opened = std::fs::OpenOptions::new()
@@ -135,13 +144,6 @@ pub fn at_exit() {
         let _ = opened.and_then(|mut f| f.write_all(line().as_bytes()));
     }
     begin_again();
-    thread.inside.store(was_inside, Ordering::Relaxed);
-}
-
-/// [`at_exit`], as the dynamic linker calls it.
-pub extern "C" fn at_exit_of_process() {
-    // A panic must not leave the library.
-    let _ = std::panic::catch_unwind(at_exit);
 }
 
 fn line() -> String {
@@ -170,8 +172,8 @@ fn line() -> String {
         "attach_errnos": *REFUSED.lock(),
         "panics": *PANICS.lock(),
         "bypassed": BYPASSED.load(Ordering::Relaxed),
-        "sites": crate::hook::rewrite::SITES.load(Ordering::Relaxed),
-        "all_sites": crate::hook::rewrite::ALL.load(Ordering::Relaxed),
+        "sites": SITES.load(Ordering::Relaxed),
+        "all_sites": ALL_SITES.load(Ordering::Relaxed),
         "fast": fast,
         "kernel": kernel,
     });

@@ -10,18 +10,13 @@ use crate::calls::{
 };
 use crate::failure;
 use crate::fd::table::{self, Entry};
+use crate::hook::inside::{READY, caught, with_signals_blocked, with_signals_blocked_raw};
+use crate::hook::outcome::{CLASS, PANICKED, PASS, class};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::stack;
-use crate::hook::trampolines::{CLASS, PANICKED, PASS, class};
-use crate::protect;
 use crate::short;
 use crate::thread::{self, Thread};
-use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use core::sync::atomic::Ordering;
 use shale_proto::mounts::RangeCall;
-
-/// Set at the end of the constructor; unset when nothing is served any more ([`process::retire`]).
-pub static READY: AtomicBool = AtomicBool::new(false);
 
 /// Serves call `number`; [`PASS`]: go on without us.
 ///
@@ -54,7 +49,7 @@ fn serve(thread: &Thread, number: u32, args: &Args) -> i64 {
     }
     if !thread.vfork.load(Ordering::Relaxed).is_null() && vfork::is_child(thread) {
         return with_signals_blocked_raw(thread, || {
-            failure::caught(|| vfork::call_of_child(thread, number, args))
+            caught(|| vfork::call_of_child(thread, number, args))
         });
     }
     if crate::MEMORY.is_short()
@@ -237,36 +232,6 @@ fn own(number: u32) -> i64 {
         nr::FSTAT | nr::NEWFSTATAT | nr::STATX => PASS,
         _ => raw::fail(libc::EBADF),
     }
-}
-
-/// Runs `f` with the thread marked inside and busy, on a stack of the library's. After a panic:
-/// [`PANICKED`].
-#[inline]
-pub fn with_signals_blocked(thread: &Thread, mut f: impl FnMut() -> i64) -> i64 {
-    with_signals_blocked_raw(thread, || {
-        thread.begin();
-        protect::open();
-        // By reference, as all on this way: what is moved is loaded before it is stored.
-        let f = &mut f;
-        let result = stack::call(thread, || {
-            let result = std::panic::catch_unwind(AssertUnwindSafe(&mut *f));
-            result.unwrap_or(PANICKED)
-        });
-        protect::close();
-        thread.end();
-        result
-    })
-}
-
-/// Runs `f` with the thread marked inside only.
-#[inline]
-pub fn with_signals_blocked_raw(thread: &Thread, f: impl FnOnce() -> i64) -> i64 {
-    thread.inside.store(1, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    let result = f();
-    compiler_fence(Ordering::SeqCst);
-    thread.inside.store(0, Ordering::Relaxed);
-    result
 }
 
 /// Numbers of [`class::DESCRIPTOR`].

@@ -7,10 +7,10 @@
 
 use crate::fd::description::{self, Description};
 use crate::fd::table::{self, Entry};
+use crate::hook::inside::with_signals_blocked_raw;
+use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::trampolines::PASS;
 use crate::report;
-use crate::serve::with_signals_blocked_raw;
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
 

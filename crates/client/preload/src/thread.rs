@@ -8,7 +8,7 @@
 //! child would never see released. What threads may have found before it was taken out of sight
 //! is freed when each was outside since ([`Busy`]). Being busy costs two plain stores and two loads.
 
-use crate::calls::vfork::Inherited;
+use crate::fd::inherited::Inherited;
 use crate::fd::recent::{self, Recent};
 use crate::hook::raw::{self, nr};
 use core::arch::asm;

@@ -2,12 +2,12 @@
 
 use crate::calls::limits;
 use crate::calls::route::{Call, Route};
+use crate::calls::short_way;
 use crate::calls::vectors::{Buffer, buffers};
 use crate::client::{Client, caller};
 use crate::fd::description::Held;
-use crate::fd::recent;
+use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::trampolines::PASS;
 use crate::report;
 use crate::thread::Thread;
 use core::sync::atomic::Ordering;
@@ -291,7 +291,7 @@ fn read_into(call: &Call<'_>, client: &Client, at: u64, buffer: Buffer) -> Resul
     }
     // SAFETY: the program gave the buffer for this call.
     let into = unsafe { buffer.space() };
-    recent::with(call.thread, client, call.ino(), |found| {
+    short_way::with(call.thread, client, call.ino(), |found| {
         client.session.read_found(&caller(), found, at, into)
     })
 }
@@ -376,7 +376,7 @@ fn write(
             &gathered
         }
     };
-    recent::with(call.thread, client, call.ino(), |found| {
+    short_way::with(call.thread, client, call.ino(), |found| {
         let session = &client.session;
         session.write_handle(&caller, found, at, data, flags)
     })

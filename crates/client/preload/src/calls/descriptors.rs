@@ -3,8 +3,8 @@
 use crate::calls::vectors::Buffer;
 use crate::fd::description;
 use crate::fd::table::{self, Entry};
+use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::trampolines::PASS;
 use crate::pays;
 use crate::report;
 use core::sync::atomic::Ordering;

@@ -1,13 +1,13 @@
 //! Files that were opened. The kernel opens; here it is seen whether the file is ours.
 
-use crate::calls::mapping;
 use crate::client;
 use crate::fd::description::{self, mode};
+use crate::fd::mapped;
 use crate::fd::table;
+use crate::hook::inside::READY;
 use crate::hook::raw::{Args, nr};
 use crate::mounts;
 use crate::pays;
-use crate::serve::READY;
 use crate::thread;
 use core::sync::atomic::Ordering;
 
@@ -45,7 +45,7 @@ pub fn opened_quickly(fd: i32, number: u32, args: &Args) -> bool {
     match mounts::place_quickly(fd) {
         Some(Some(place)) if client::is_attached(place.mount) => false,
         Some(Some(place)) => {
-            let mapped = mapping::is_mapped_quickly(place.mount, place.ino);
+            let mapped = mapped::is_mapped_quickly(place.mount, place.ino);
             mapped.is_some_and(|mapped| enter_as(fd, &Opened { place, flags }, mapped) == 0)
         }
         Some(None) => true,
@@ -56,7 +56,7 @@ pub fn opened_quickly(fd: i32, number: u32, args: &Args) -> bool {
 /// Enters a descriptor of ours that the kernel has opened. Gives 0.
 pub fn enter(fd: i32, opened: Opened) -> i64 {
     let place = opened.place;
-    enter_as(fd, &opened, mapping::is_mapped(place.mount, place.ino))
+    enter_as(fd, &opened, mapped::is_mapped(place.mount, place.ino))
 }
 
 /// As [`enter`]; `mapped`: this process has mapped the file.

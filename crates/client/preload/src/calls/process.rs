@@ -6,17 +6,17 @@
 //! * A new program image knows nothing of descriptions: those that it inherits are handed
 //!   over to the kernel for good, for everybody who shares them.
 
-use crate::calls::{direct, mapping, transfer, vfork};
+use crate::calls::{direct, transfer, vfork};
 use crate::client;
 use crate::environment;
-use crate::failure;
 use crate::fd::description;
+use crate::fd::mapped;
 use crate::fd::own;
 use crate::fd::table;
+use crate::hook::inside::{READY, caught, with_signals_blocked};
+use crate::hook::outcome::{ONTO_STACK, PASS};
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::trampolines::{ONTO_STACK, PASS};
 use crate::report;
-use crate::serve::{READY, with_signals_blocked};
 use crate::thread::{self, Thread};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -51,7 +51,7 @@ fn mark() -> &'static AtomicU32 {
 }
 
 /// Finds out that this is a child that came about without our knowing. 0, or
-/// [`PANICKED`](crate::hook::stubs::PANICKED).
+/// [`PANICKED`](crate::hook::outcome::PANICKED).
 #[inline]
 pub fn notice_fork(thread: &Thread) -> i64 {
     match mark().load(Ordering::Relaxed) {
@@ -63,7 +63,7 @@ pub fn notice_fork(thread: &Thread) -> i64 {
 #[cold]
 fn guarded_child(thread: &Thread) -> i64 {
     thread.inside.store(1, Ordering::Relaxed);
-    let result = failure::caught(|| {
+    let result = caught(|| {
         if vfork::forget(thread) {
             table::forget_all();
         }
@@ -82,9 +82,9 @@ fn in_child() {
     shale_libfs::reset_in_child();
     crate::MEMORY.unlock_all();
     client::forget_all();
-    mapping::begin_again();
+    mapped::begin_again();
     direct::begin_again();
-    own::close_all();
+    own::close_all(direct::keeps);
     report::begin_again();
 }
 

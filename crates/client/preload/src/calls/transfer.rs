@@ -2,8 +2,8 @@
 
 use crate::fd::description::{self, mode};
 use crate::fd::table::{self, Entry};
+use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::trampolines::PASS;
 use crate::mounts;
 use crate::report;
 use core::sync::atomic::Ordering;

@@ -3,7 +3,7 @@
 //! The kernel answers a bad pointer with an error; here it would be a crash. What can be detected
 //! cheaply is checked: the first page, addresses that are not the program's, lengths.
 
-use crate::calls::mapping;
+use crate::fd::mapped;
 use crate::hook::raw::{self, Args, nr};
 
 /// Most bytes that one call moves, as on Linux.
@@ -79,7 +79,7 @@ impl Buffer {
     /// Whether touching it may be a call to the daemon.
     #[inline]
     pub fn may_fault(&self) -> bool {
-        mapping::may_fault(self.at, self.len())
+        mapped::may_fault(self.at, self.len())
     }
 
     /// Its first `bytes` bytes.

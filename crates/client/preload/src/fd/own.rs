@@ -60,10 +60,10 @@ fn above_limit(number: i32) -> i64 {
 }
 
 /// Closes them in a child, whose copies would keep its parent's connections alive, but for those
-/// that keep what is mapped.
-pub fn close_all() {
+/// that keep what is mapped, of which `keeps` knows.
+pub fn close_all(keeps: impl Fn(i32) -> bool) {
     table::for_each(0, u32::MAX, |fd, entry| {
-        if entry == table::Entry::Own && !crate::calls::direct::keeps(fd) {
+        if entry == table::Entry::Own && !keeps(fd) {
             table::remove_own(fd);
             raw::close(fd);
         }

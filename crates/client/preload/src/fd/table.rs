@@ -6,8 +6,13 @@
 //! number that the kernel gives out again never finds an old entry.
 
 use crate::fd::description;
-use crate::hook::trampolines::{FD_END, TABLE};
 use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Descriptors from this number on are left to the kernel.
+pub const FD_END: usize = 1 << 16;
+
+/// What each descriptor is: 0: the kernel's; else see the module.
+pub static TABLE: [AtomicU32; FD_END] = [const { AtomicU32::new(0) }; FD_END];
 
 /// For each file: the generation of its description, by which a child finds out whether it is
 /// still the same.

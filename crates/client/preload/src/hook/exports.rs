@@ -4,8 +4,9 @@
 //! Each looks whether its descriptor is in the table and goes on to libc's own function if it is
 //! not, so that a blocking call stays what libc made of it (a cancellation point).
 
+use crate::fd::table::{FD_END, TABLE};
 use crate::hook::raw::nr;
-use crate::hook::trampolines::{FD_END, REAL, SITES_LEAD_HERE, TABLE};
+use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
 use core::arch::naked_asm;
 use core::ffi::c_void;
 
@@ -94,7 +95,7 @@ pub(crate) const NAMES: [(&core::ffi::CStr, u32); 13] = [
 /// As in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: i32) -> ! {
-    crate::report::at_exit_of_process();
+    crate::hook::inside::at_exit_of_process();
     loop {
         // SAFETY: no pointers; does not return.
         unsafe { crate::hook::raw::syscall(nr::EXIT_GROUP, &[status as u64, 0, 0, 0, 0, 0]) };

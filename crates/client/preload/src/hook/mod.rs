@@ -2,6 +2,8 @@
 
 #[cfg(not(test))]
 pub mod exports;
+pub mod inside;
+pub mod outcome;
 pub mod raw;
 pub mod rewrite;
 pub mod signals;

@@ -10,8 +10,8 @@
 //! Faults of the thread itself cannot wait; their handler runs at once, and whatever it
 //! calls passes, since the thread is still inside.
 
+use crate::hook::outcome::PASS;
 use crate::hook::raw::{self, Args, nr};
-use crate::hook::trampolines::PASS;
 use crate::thread::{self, SIGINFO_BYTES, Thread};
 use core::arch::global_asm;
 use core::mem::offset_of;

@@ -6,7 +6,6 @@
 //! what one that has ended leaves behind.
 
 use crate::hook::raw::{self, nr};
-use crate::thread::Thread;
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,10 +47,12 @@ pub fn of_slot(place: &AtomicUsize) -> usize {
     base + bytes
 }
 
-/// Runs `f`, which must not panic, on the thread's stack for served calls.
+/// Runs `f`, which must not panic, on the thread's stack for served calls, whose upper end is `top`; 0: where it is.
+///
+/// # Safety
+/// That stack is the calling thread's, and it is not on it.
 #[inline]
-pub fn call<F: FnMut() -> i64>(thread: &Thread, mut f: F) -> i64 {
-    let top = thread.stack.load(Ordering::Relaxed);
+pub unsafe fn call<F: FnMut() -> i64>(top: usize, mut f: F) -> i64 {
     if top == 0 {
         return f();
     }
@@ -106,16 +107,15 @@ mod tests {
         let place = AtomicUsize::new(0);
         let top = of_slot(&place);
         assert_eq!(of_slot(&place), top, "made once");
-        let thread = crate::thread::this();
-        thread.stack.store(top, Ordering::Relaxed);
         let mut inside = 0;
-        let result = call(thread, || {
+        let work = || {
             let here = 0u8;
             inside = (&raw const here) as usize;
             7
-        });
+        };
+        // SAFETY: made for this test.
+        let result = unsafe { call(top, work) };
         assert_eq!(result, 7);
         assert!((top - STACK_BYTES..top).contains(&inside));
-        thread.stack.store(0, Ordering::Relaxed);
     }
 }

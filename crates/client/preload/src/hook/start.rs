@@ -2,6 +2,7 @@
 
 use crate::fd::description;
 use crate::hook::exports;
+use crate::hook::inside::{READY, at_exit_of_process};
 use crate::hook::rewrite;
 use crate::hook::trampolines::{REAL, SITES_LEAD_HERE};
 use crate::{bypass, calls, client, environment, failure, pays, protect, report, serve, thread};
@@ -14,7 +15,7 @@ static START: extern "C" fn(i32, Variables, Variables) = start;
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = report::at_exit_of_process;
+static END: extern "C" fn() = at_exit_of_process;
 
 /// An array of strings that ends with a null pointer.
 type Variables = *mut *mut c_char;
@@ -58,7 +59,7 @@ fn set_up() {
         }
         if rewrite::rewrite() {
             SITES_LEAD_HERE.store(1, Ordering::Relaxed);
-            serve::READY.store(true, Ordering::Release);
+            READY.store(true, Ordering::Release);
         }
         if bypassed {
             report::bypassed();

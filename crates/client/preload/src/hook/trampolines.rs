@@ -16,51 +16,24 @@
 //! of Rust code: its handler may jump away or unwind the stack, for which the code has
 //! unwind information.
 
+use crate::fd::table::{FD_END, TABLE};
+use crate::hook::outcome::{CLASS, ONTO_STACK, PASS};
 use crate::hook::raw::NR_END;
 use crate::thread::Thread;
 use core::arch::global_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32};
-
-/// Descriptors from this number on are left to the kernel.
-pub const FD_END: usize = 1 << 16;
-
-/// What each descriptor is: 0: the kernel's; else see [`crate::fd::table`].
-pub static TABLE: [AtomicU32; FD_END] = [const { AtomicU32::new(0) }; FD_END];
+use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 static TABLE_AT: &[AtomicU32; FD_END] = &TABLE;
-
-/// What to do with a call, by number.
-pub mod class {
-    /// Not ours.
-    pub const PASS: u8 = 0;
-    /// Ours if the descriptor in rdi is in the table.
-    pub const DESCRIPTOR: u8 = 1;
-    /// Always looked at.
-    pub const ALWAYS: u8 = 2;
-}
-
-/// Classes by number, for sites whose number is known only when they run.
-pub static CLASS: [AtomicU8; NR_END] = [const { AtomicU8::new(class::PASS) }; NR_END];
 
 /// libc's own function behind an exported symbol, by number; the bare system call until it
 /// is known.
 pub static REAL: [AtomicPtr<()>; NR_END] =
     [const { AtomicPtr::new(shale_bare as *mut ()) }; NR_END];
 
-/// Not 0 when libc's sites lead here: exported symbols of [`class::ALWAYS`] then have
+/// Not 0 when libc's sites lead here: exported symbols of [`crate::hook::outcome::class::ALWAYS`] then have
 /// nothing to do.
 pub static SITES_LEAD_HERE: AtomicU32 = AtomicU32::new(0);
-
-/// The result that means: not ours, go on as if nothing had been here.
-pub const PASS: i64 = i64::MIN;
-
-/// The result of a call that made this child: it goes on with 0, and with its stack pointer at
-/// [`Thread::child_stack`].
-pub const ONTO_STACK: i64 = PASS + 1;
-
-/// What a call comes to, inside this library only, in which it panicked ([`crate::failure`]).
-pub const PANICKED: i64 = PASS + 2;
 
 /// What a site's stub hands over.
 #[repr(C)]
@@ -72,9 +45,9 @@ pub struct Site {
 }
 
 unsafe extern "C" {
-    /// Entry for sites of [`class::DESCRIPTOR`].
+    /// Entry for sites of [`crate::hook::outcome::class::DESCRIPTOR`].
     pub safe fn shale_site_descriptor();
-    /// Entry for sites of [`class::ALWAYS`].
+    /// Entry for sites of [`crate::hook::outcome::class::ALWAYS`].
     pub safe fn shale_site_always();
     /// Entry for sites whose number is in eax.
     pub safe fn shale_site_dynamic();

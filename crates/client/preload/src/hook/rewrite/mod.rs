@@ -21,14 +21,8 @@ mod patch;
 mod scan;
 
 use crate::hook::raw::nr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::report;
 use scan::Form;
-
-/// Sites that were rewritten.
-pub static SITES: AtomicU64 = AtomicU64::new(0);
-
-/// Whether that was all of them.
-pub static ALL: AtomicBool = AtomicBool::new(false);
 
 /// Calls that every libc makes, and that make descriptors, share them or close them: those of them that
 /// are looked for have to be found.
@@ -62,7 +56,6 @@ pub fn rewrite() -> bool {
     }
     let mut followed = FOLLOWED.iter().filter(|number| scan::interesting(**number));
     all &= followed.all(|number| numbers.contains(number));
-    SITES.store(total, Ordering::Relaxed);
-    ALL.store(all, Ordering::Relaxed);
+    report::rewritten(total, all);
     all
 }

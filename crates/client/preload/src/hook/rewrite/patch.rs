@@ -6,8 +6,9 @@
 
 use super::library::Library;
 use super::scan::{Form, Site};
+use crate::hook::outcome::{CLASS, class};
 use crate::hook::raw;
-use crate::hook::trampolines::{self, CLASS, class};
+use crate::hook::trampolines;
 use core::sync::atomic::Ordering;
 
 const PAGE: usize = 4096;

@@ -4,7 +4,7 @@
 //! that is damaged, or of which one site is not what the library's bytes say, is rebuilt.
 
 use super::library::Library;
-use crate::hook::trampolines::{CLASS, class};
+use crate::hook::outcome::{CLASS, class};
 use core::sync::atomic::Ordering;
 use shale_format::checksum::crc32c;
 use std::io::Write;
