@@ -1,10 +1,11 @@
 //! The processes that serve a mount.
 //!
-//! * `supervise`: outlives daemons, and starts them;
+//! * `supervise`: outlives daemons, and starts them; `deaths` says when, and when no more;
 //! * `daemon`: owns the volume, and serves clients and the kernel; `kernel_caches` is between the two;
 //! * `log_file`: where both write what happens.
 
 pub mod daemon;
+mod deaths;
 pub mod kernel_caches;
 pub mod log_file;
 pub mod supervise;

@@ -19,6 +19,7 @@ use crate::mounts::mount_options::Given;
 use crate::mounts::mount_table;
 use crate::mounts::state::{State, StateDir};
 use crate::process::{Left, Process, child_ends_within, left_of};
+use crate::service::deaths::Deaths;
 use crate::service::log_file::{LogFile, tracing_to};
 use crate::terminal::note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,16 +35,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A daemon that served less than this has died of what it serves, or of the volume.
-const SHORT: Duration = Duration::from_secs(1);
-/// Restarts without a pause after daemons that died that soon.
-const AT_ONCE: u32 = 3;
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Daemons in a row that did not come to serve, after which the mount is given up:
-/// about 5 s. Programs then see an error instead of waiting for ever.
-const FAILED_STARTS_MAX: u32 = 11;
-/// Daemons in a row that served less than [`SHORT`]: about 3 minutes.
-const SHORT_LIVES_MAX: u32 = 50;
 /// Between two looks at a daemon that has closed its socket and not ended.
 const LINGER_LOOK: Duration = Duration::from_millis(50);
 /// After this time it is reported.
@@ -164,36 +155,6 @@ struct Running {
     socket: OwnedFd,
     started: Instant,
     serving: bool,
-}
-
-/// Daemons that died one soon after the other.
-#[derive(Debug, Default)]
-struct Deaths {
-    /// Without having served.
-    failed_starts: u32,
-    /// Having served less than [`SHORT`], or not at all.
-    short_lives: u32,
-}
-
-impl Deaths {
-    /// Notes one more. Gives the pause before the next start; `None`: enough.
-    fn add(&mut self, daemon: Option<&Running>) -> Option<Duration> {
-        let serving = daemon.filter(|d| d.serving);
-        let long = serving.is_some_and(|d| d.started.elapsed() >= SHORT);
-        self.failed_starts = match serving {
-            Some(_) => 0,
-            None => self.failed_starts + 1,
-        };
-        self.short_lives = if long { 0 } else { self.short_lives + 1 };
-        if self.failed_starts >= FAILED_STARTS_MAX || self.short_lives >= SHORT_LIVES_MAX {
-            return None;
-        }
-        let in_a_row = self.failed_starts.max(self.short_lives);
-        let Some(doublings) = in_a_row.checked_sub(AT_ONCE + 1) else {
-            return Some(Duration::ZERO);
-        };
-        Some((Duration::from_millis(20) * (1 << doublings.min(16))).min(PAUSE_MAX))
-    }
 }
 
 struct Supervisor {
@@ -336,7 +297,8 @@ impl Supervisor {
                 // Somebody checks the volume, or keeps its lock for nothing: programs wait, and lose nothing.
                 self.wait_for_lock(&reason);
             } else {
-                match deaths.add(lived.as_ref()) {
+                let served = lived.as_ref().filter(|daemon| daemon.serving);
+                match deaths.add(served.map(|daemon| daemon.started.elapsed())) {
                     None => return self.give_up(&reason),
                     Some(pause) => {
                         tracing::warn!(?pause, "{reason}; the next one starts");
@@ -594,47 +556,4 @@ pub fn random() -> Result<u64> {
         .map_err(Failure::because(format!("{path}: cannot read it")))?;
     // 0 is the number of no mount.
     Ok(u64::from_le_bytes(bytes).max(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn daemon(serving: bool, lived: Duration) -> Running {
-        Running {
-            socket: packet::pair().unwrap().0,
-            started: Instant::now().checked_sub(lived).unwrap(),
-            serving,
-        }
-    }
-
-    #[test]
-    fn a_daemon_that_cannot_start_is_given_up_after_seconds() {
-        let mut deaths = Deaths::default();
-        let failed = daemon(false, Duration::ZERO);
-        let mut waited = Duration::ZERO;
-        let mut starts = 1;
-        while let Some(pause) = deaths.add(Some(&failed)) {
-            waited += pause;
-            starts += 1;
-        }
-        assert_eq!(starts, FAILED_STARTS_MAX);
-        assert!((2..30).contains(&waited.as_secs()), "{waited:?}");
-    }
-
-    #[test]
-    fn one_that_has_served_is_followed_at_once() {
-        let mut deaths = Deaths::default();
-        let served = daemon(true, SHORT);
-        for _ in 0..1000 {
-            assert_eq!(deaths.add(Some(&served)), Some(Duration::ZERO));
-        }
-        let short = daemon(true, Duration::ZERO);
-        let starts = (0..)
-            .take_while(|_| deaths.add(Some(&short)).is_some())
-            .count();
-        assert_eq!(starts as u32, SHORT_LIVES_MAX - 1);
-        assert_eq!(deaths.add(Some(&served)), Some(Duration::ZERO));
-        assert_eq!((deaths.short_lives, deaths.failed_starts), (0, 0));
-    }
 }
