@@ -2,6 +2,7 @@
 
 use super::attacker::*;
 use super::served::{Place, start};
+use super::steps::{of_root, one, write_after};
 use super::{Case, Scene, harmless, refused};
 use shale_format::limits::LOG_BYTES_MIN;
 use shale_format::record::{attr, flag};
@@ -13,17 +14,6 @@ use shale_proto::shared_pages::client_page;
 use shale_proto::{LeaseMode, Reply, Request};
 use shale_volume::Mapping;
 use std::time::{Duration, Instant};
-
-/// Appends what `make` says, under a lease on what it names, and has it digested.
-fn one(scene: &Scene<'_>, leases: &[u64], raw: Raw) -> (Attacker, Reply) {
-    let mut a = scene.attacker();
-    for &ino in leases {
-        a.take(ino);
-    }
-    a.append(raw);
-    let reply = a.digest();
-    (a, reply)
-}
 
 fn in_dir(scene: &Scene<'_>, dir: u64, mode: u32, ids: (u32, u32)) -> (Attacker, Reply) {
     let mut a = scene.attacker();
@@ -39,24 +29,6 @@ fn in_dir(scene: &Scene<'_>, dir: u64, mode: u32, ids: (u32, u32)) -> (Attacker,
     ));
     let reply = a.digest();
     (a, reply)
-}
-
-/// A world-writable file of root under a name that is the attack's; with its root client.
-fn of_root(scene: &Scene<'_>, name: &str, mode: u32) -> (Attacker, u64) {
-    let mut root = Attacker::new(&scene.stage.daemon, &scene.stage.place, 0);
-    root.take(1);
-    let ino = root.number();
-    root.append(create_as(
-        1,
-        ino,
-        0o100_000 | mode,
-        (0, 0),
-        scene.name(name).as_bytes(),
-        b"",
-    ));
-    root.append(write(ino, 0, b"root's"));
-    assert!(matches!(root.digest(), Reply::Digested { .. }));
-    (root, ino)
 }
 
 fn expired(scene: &Scene<'_>) -> (Attacker, Reply) {
@@ -106,20 +78,12 @@ fn capability_after_write(scene: &Scene<'_>) -> (Attacker, Reply) {
 
 /// A file that the user could write when it was opened; and one opened too late.
 fn after_chmod(scene: &Scene<'_>, opened: bool) -> (Attacker, Reply) {
-    let (mut root, ino) = of_root(scene, "open", 0o666);
-    let mut a = scene.attacker();
-    if opened {
-        a.lease(Ino(ino), LeaseMode::Shared);
-    }
-    root.take(ino);
-    root.append(set_attr(ino, |b| {
+    let (root, ino) = of_root(scene, "open", 0o666);
+    let change = set_attr(ino, |b| {
         b.valid = attr::MODE;
         b.mode = 0o600;
-    }));
-    assert!(matches!(root.digest(), Reply::Digested { .. }));
-    a.take(ino);
-    a.append(write(ino, 0, b"wrote"));
-    let reply = a.digest();
+    });
+    let (a, reply) = write_after(scene, (root, ino), change, opened);
     let expected = if opened { b"wrotes" } else { b"root's" };
     assert_eq!(scene.stage.content(ino).unwrap(), expected);
     (a, reply)

@@ -10,6 +10,7 @@
 //! | [`attacker`] | a client that lies where it can |
 //! | [`stage`] | a volume with things of several users, an honest client, what must hold |
 //! | [`campaign`] | all cases, alone and in pairs, within a time |
+//! | `steps` | what several attacks do |
 //! | [`framing`], [`races`], [`authority`], [`tree`], [`blocks`], [`denial`], [`transport`] | the cases |
 //! | [`left`] | logs that hostile clients left when the daemon was killed |
 //! | [`fuzz`] | logs and messages that are spoiled by seed |
@@ -32,6 +33,7 @@ mod races;
 #[allow(missing_docs, reason = "as in tests")]
 pub mod served;
 mod stage;
+mod steps;
 mod transport;
 mod tree;
 

@@ -1,12 +1,12 @@
 //! Access control lists: what they forbid where the mode would allow it, and lists that their user may not set or that cannot be.
 
 use super::attacker::*;
+use super::steps::{of_root, one, write_after};
 use super::{Case, Scene, harmless, refused};
-use shale_format::Ino;
 use shale_format::limits::ACL_BYTES_MAX;
 use shale_format::record::{Kind, XattrBody, attr};
 use shale_model::acl::{ACCESS, DEFAULT};
-use shale_proto::{LeaseMode, Reply};
+use shale_proto::Reply;
 use zerocopy::IntoBytes;
 
 const LISTS_OF_OTHERS: &str = "set by another user than the owner";
@@ -37,16 +37,6 @@ fn removed(ino: u64, name: &[u8]) -> Raw {
     Raw::new(Kind::RemoveXattr, ino, 0, body.as_bytes(), name).reserve(8192)
 }
 
-fn one(scene: &Scene<'_>, leases: &[u64], raw: Raw) -> (Attacker, Reply) {
-    let mut a = scene.attacker();
-    for &ino in leases {
-        a.take(ino);
-    }
-    a.append(raw);
-    let reply = a.digest();
-    (a, reply)
-}
-
 fn own(scene: &Scene<'_>, name: &[u8], value: &[u8]) -> (Attacker, Reply) {
     let mut a = scene.attacker();
     let ino = a.make(1, &scene.name("f"), b"mine");
@@ -57,23 +47,9 @@ fn own(scene: &Scene<'_>, name: &[u8], value: &[u8]) -> (Attacker, Reply) {
 
 /// Root's file, which Mallory may write; the list that is set then does not let her any more, or does.
 fn after(scene: &Scene<'_>, mallory: u8, opened: bool) -> (Attacker, Reply) {
-    let mut root = Attacker::new(&scene.stage.daemon, &scene.stage.place, 0);
-    root.take(1);
-    let ino = root.number();
-    let name = scene.name("listed");
-    root.append(create_as(1, ino, 0o100_662, (0, 0), name.as_bytes(), b""));
-    root.append(write(ino, 0, b"root's"));
-    assert!(matches!(root.digest(), Reply::Digested { .. }));
-    let mut a = scene.attacker();
-    if opened {
-        a.lease(Ino(ino), LeaseMode::Shared);
-    }
-    root.take(ino);
-    root.append(set_xattr(ino, ACCESS, &list(mallory)));
-    assert!(matches!(root.digest(), Reply::Digested { .. }));
-    a.take(ino);
-    a.append(write(ino, 0, b"wrote"));
-    let reply = a.digest();
+    let (root, ino) = of_root(scene, "listed", 0o662);
+    let change = set_xattr(ino, ACCESS, &list(mallory));
+    let (a, reply) = write_after(scene, (root, ino), change, opened);
     let wrote = matches!(reply, Reply::Digested { .. });
     let expected: &[u8] = if wrote { b"wrotes" } else { b"root's" };
     assert_eq!(scene.stage.content(ino).unwrap(), expected);
