@@ -238,7 +238,7 @@ impl Daemon {
     /// # Errors
     /// There is no such tier.
     pub fn look_at_pins(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        self.services.tiering.look_at_pins(inos, tier)
+        Ok(self.services.tiering.look_at_pins(inos, tier)?)
     }
 
     /// Where the blocks of an inode are from byte `from` on, as far as they are in the volume: the
@@ -290,7 +290,7 @@ impl Daemon {
     /// # Errors
     /// There is no such tier, it has not enough space, or an inode is gone: nothing is pinned then.
     pub fn pin(&self, inos: &[u64], tier: Option<TierId>) -> Result<PinReport> {
-        self.services.tiering.pin(inos, tier)
+        Ok(self.services.tiering.pin(inos, tier)?)
     }
 
     /// The devices of the lower tiers.

@@ -1,7 +1,7 @@
 //! The daemon as a library: the trusted process that owns a volume (DESIGN §3, §6, §9, §12).
 //!
-//! It admits clients, grants leases, decides when logs are digested, moves data between tiers, and recovers what a
-//! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `digest`,
+//! It admits clients, grants leases, decides when logs are digested, has data moved between tiers, and recovers what a
+//! crash left. `cli` starts it for a mount, `bench` and the tests start it in their own process. It calls `digest`, `tiering`,
 //! `pool`, `volume`, `oplog` and the media, and never `libfs`: the two meet in messages (`proto`) and bytes on media.
 //!
 //! | Module | What it owns |
@@ -12,7 +12,7 @@
 //! | `digest_scheduler` | when a log is digested, and what follows from each chunk |
 //! | `space`, `reservations` | space credits: ENOSPC comes at the call, never at digest (DESIGN §16) |
 //! | [`recovery`] | logs, requests and orphans that a crash left |
-//! | [`tiering`] | migration, zones, bad blocks, reads of lower tiers (DESIGN §32) |
+//! | `tiering_host` | what tiering asks of the other services |
 //! | `device_manager`, `placement` | devices that come and go; where a file's blocks are |
 //! | [`scrub`] | verifying the checksums of a mounted volume |
 //! | [`stats`], `rate_sampler` | what `status` shows |
@@ -39,7 +39,11 @@ pub mod scrub;
 mod services;
 mod space;
 pub mod stats;
-pub mod tiering;
+mod tiering_host;
+#[cfg(test)]
+mod tiering_tests;
+
+pub use shale_tiering as tiering;
 
 pub use coherence::lease_table::LeaseHook;
 pub use config::{DaemonConfig, FixedLogs, LogMap};

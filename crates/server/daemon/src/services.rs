@@ -29,6 +29,7 @@ use crate::reservations::SpaceReservations;
 use crate::scrub::Scrubber;
 use crate::space::{LEFT_LOGS, SpaceCredits};
 use crate::tiering::{self, Tiering};
+use crate::tiering_host::NvmSpace;
 use shale_digest::Digester;
 use shale_nvm::Map;
 use shale_sys::Clock;
@@ -143,12 +144,16 @@ impl Base {
                 volume: self.volume.clone(),
                 clock: self.clock.clone(),
                 clients: self.clients.clone(),
-                reclaimer: self.reclaimer.clone(),
+                grace: self.reclaimer.clone(),
                 leases: leases.clone(),
                 digester: self.digester.clone(),
-                credits: self.credits.clone(),
+                space: Arc::new(NvmSpace {
+                    volume: self.volume.clone(),
+                    reclaimer: self.reclaimer.clone(),
+                    credits: self.credits.clone(),
+                    mappings: self.mappings.clone(),
+                }),
                 accounts: self.accounts.clone(),
-                mappings: self.mappings.clone(),
                 logs: digests.clone(),
                 settings: tiering::Settings {
                     migrate_at_percent: config.volume.migrate_at_percent,

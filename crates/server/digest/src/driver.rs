@@ -6,23 +6,9 @@
 //! of the log, and the caller's to judge.
 
 use super::{ChunkDone, DigestError};
-use shale_volume::VolumeError;
 
 /// Times a chunk is tried again that may work later.
 const TRIES: u32 = 8;
-
-impl DigestError {
-    /// Whether the same chunk may work later: freed blocks come back after the next grace period, and
-    /// a plan that a commit of another log overtook is rebuilt.
-    pub fn passes_with_time(&self) -> bool {
-        self.is_short() || matches!(self, DigestError::Moved { .. })
-    }
-
-    /// Whether free blocks are missing, and nothing else.
-    pub fn is_short(&self) -> bool {
-        matches!(self, DigestError::Volume(VolumeError::NoSpace { .. }))
-    }
-}
 
 /// A log that is digested.
 pub trait Chunks {
@@ -75,6 +61,7 @@ mod tests {
     use super::*;
     use crate::DigestStats;
     use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
+    use shale_volume::VolumeError;
     use std::collections::VecDeque;
 
     type Try = Result<LogPos, DigestError>;

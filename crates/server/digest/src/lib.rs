@@ -111,6 +111,19 @@ pub enum DigestError {
     },
 }
 
+impl DigestError {
+    /// Whether the same chunk may work later: freed blocks come back after the next grace period, and
+    /// a plan that a commit of another log overtook is rebuilt.
+    pub fn passes_with_time(&self) -> bool {
+        self.is_short() || matches!(self, DigestError::Moved { .. })
+    }
+
+    /// Whether free blocks are missing, and nothing else.
+    pub fn is_short(&self) -> bool {
+        matches!(self, DigestError::Volume(VolumeError::NoSpace { .. }))
+    }
+}
+
 /// What digesting one chunk did.
 #[derive(Clone, Debug)]
 pub struct ChunkDone {

@@ -363,7 +363,7 @@ impl AttachService {
             self.parts.clients.note_detached(client, halt.to_string());
             return digested;
         }
-        self.parts.tiering.take_report(client);
+        self.parts.tiering.take_report(&**client);
         self.parts.accounts.remove(client);
         self.parts.leases.table().release_all(client.id);
         self.parts.leases.tell_others();

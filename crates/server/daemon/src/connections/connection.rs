@@ -363,10 +363,8 @@ impl Connection {
 
     fn open_lower(&self, addr: u64) -> Result<Answer, Refusal> {
         let addr = BlockAddr::from_raw(addr);
-        let opened = self
-            .services
-            .tiering
-            .open_lower(self.requester.transport, addr);
+        let by_another_process = self.requester.transport == Transport::Socket;
+        let opened = self.services.tiering.open_lower(by_another_process, addr);
         let fd = opened.map_err(|e| failed(&e.into()))?;
         Ok((Reply::Device, fd.into_iter().collect()))
     }
