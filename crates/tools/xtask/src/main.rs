@@ -2,7 +2,7 @@
 //!
 //! * `ci` runs every check in order and prints one closing summary.
 //! * `check` runs those of them that take minutes.
-//! * `tidy` compares the source tree with the rules that no compiler knows; `--warnings` lists what is not a failure yet, too.
+//! * `tidy` compares the source tree with the rules that no compiler knows.
 //! * `spec` writes the byte layouts of `shale-format` into `docs/SPEC.md`.
 //! * `bench-diff` compares the counts of two benchmark results.
 //!
@@ -22,7 +22,7 @@ use error::Error;
 
 const USAGE: &str = "usage: cargo xtask ci
        cargo xtask check
-       cargo xtask tidy [--warnings]
+       cargo xtask tidy
        cargo xtask spec [--check]
        cargo xtask bench-diff OLD.json NEW.json";
 
@@ -33,8 +33,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["ci"] => ci::run(&root, ci::Tier::Whole),
         ["check"] => ci::run(&root, ci::Tier::Fast),
-        ["tidy"] => tidy::run(&root, tidy::Warnings::Counted),
-        ["tidy", "--warnings"] => tidy::run(&root, tidy::Warnings::Listed),
+        ["tidy"] => tidy::run(&root),
         ["spec"] => spec::run(&root, spec::Mode::Write),
         ["spec", "--check"] => spec::run(&root, spec::Mode::Check),
         ["bench-diff", old, new] => bench_diff::run(Path::new(old), Path::new(new)),

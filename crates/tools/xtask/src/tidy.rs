@@ -34,28 +34,11 @@ const WALKS: &str = "docs/INTERNALS.md";
 /// Words that say nothing to an engineer of the field.
 const WORDS: &str = "crates/tools/xtask/words.txt";
 
-/// What is printed of rules whose findings are warnings.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Warnings {
-    /// How many there are of each.
-    Counted,
-    /// Each of them.
-    Listed,
-}
-
-/// Runs every rule on the tree below `root` and prints the findings. Warnings are no failure.
-pub fn run(root: &Path, warnings: Warnings) -> Result<(), Error> {
+/// Runs every rule on the tree below `root` and prints the findings.
+pub fn run(root: &Path) -> Result<(), Error> {
     let findings = all(root)?;
     for finding in &findings {
         println!("{}: {}", finding.place, finding.what);
-    }
-    for (rule, found) in structure(root)? {
-        if warnings == Warnings::Listed {
-            for finding in &found {
-                println!("{}: {}", finding.place, finding.what);
-            }
-        }
-        println!("tidy: warnings of {rule}: {}", found.len());
     }
     match findings.len() {
         0 => {
@@ -96,13 +79,16 @@ fn all(root: &Path) -> Result<Vec<Finding>, Error> {
                 findings.extend(glossary.check(&place, &lexed));
                 findings.extend(names::modules(&place, &lexed));
                 findings.extend(functions::check(&place, &lexed, &mut allowed));
-                sources.push(place);
+                sources.push((place, lexed));
             }
             Some("md") => findings.extend(links::check(root, &path, &read(&path)?)),
             _ => findings.extend(files::is_program(&place, &path)?),
         }
     }
-    findings.extend(folders::full(sources.iter().map(String::as_str)));
+    findings.extend(folders::full(
+        sources.iter().map(|(place, _)| place.as_str()),
+    ));
+    findings.extend(structure(&sources));
     findings.extend(allowed.unused(LONG_FUNCTIONS));
     findings.extend(walks(root)?);
     Ok(findings)
@@ -126,50 +112,35 @@ fn walks(root: &Path) -> Result<Vec<Finding>, Error> {
     Ok(walks::check(WALKS, &text, &files.collect()))
 }
 
-/// Rules that the tree does not keep yet: their findings by rule.
-fn structure(root: &Path) -> Result<Vec<(&'static str, Vec<Finding>)>, Error> {
-    let mut texts = Vec::new();
-    for path in files::below(root)? {
-        let place = relative(root, &path);
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            texts.push((place, lexer::Lexed::new(&read(&path)?)));
-        }
-    }
-    let mut crates: BTreeMap<&str, Vec<(&str, &lexer::Lexed)>> = BTreeMap::new();
-    for (place, lexed) in &texts {
+/// Rules of a crate as a whole: cycles of its files, methods away from their type.
+fn structure(sources: &[(String, lexer::Lexed)]) -> Vec<Finding> {
+    let mut crates: BTreeMap<&str, Vec<(&str, &str, &lexer::Lexed)>> = BTreeMap::new();
+    for (place, lexed) in sources {
         if let Some((name, below)) = place.split_once("/src/") {
-            crates.entry(name).or_default().push((below, lexed));
+            crates.entry(name).or_default().push((place, below, lexed));
         }
     }
-    let (mut in_cycles, mut stray) = (Vec::new(), Vec::new());
-    for (name, files) in &crates {
-        let places: Vec<String> = files
+    let mut findings = Vec::new();
+    for files in crates.values() {
+        let modules: Vec<cycles::SourceFile<'_>> = files
             .iter()
-            .map(|(below, _)| format!("{name}/src/{below}"))
-            .collect();
-        let sources: Vec<cycles::SourceFile<'_>> = (files.iter().zip(&places))
-            .filter_map(|((below, lexed), place)| {
+            .filter_map(|(place, below, lexed)| {
                 Some(cycles::SourceFile {
-                    place: place.clone(),
+                    place: (*place).to_owned(),
                     module: cycles::module_of(below)?,
                     lexed,
                 })
             })
             .collect();
-        in_cycles.extend(
-            cycles::large_cycles(&sources)
-                .iter()
-                .map(|cycle| cycles::finding(cycle)),
-        );
-        let files: Vec<impls::File<'_>> = (files.iter().zip(&places))
-            .map(|((_, lexed), place)| impls::File { place, lexed })
+        let cycles = cycles::large_cycles(&modules);
+        findings.extend(cycles.iter().map(|cycle| cycles::finding(cycle)));
+        let files: Vec<impls::File<'_>> = files
+            .iter()
+            .map(|(place, _, lexed)| impls::File { place, lexed })
             .collect();
-        stray.extend(impls::stray(&files));
+        findings.extend(impls::stray(&files));
     }
-    Ok(vec![
-        ("cycles of files", in_cycles),
-        ("impl blocks away from their type", stray),
-    ])
+    findings
 }
 
 /// A list that may be empty may be absent.
@@ -178,5 +149,41 @@ fn read_optional(path: &Path) -> Result<String, Error> {
         read(path)
     } else {
         Ok(String::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(sources: &[(&str, &str)]) -> Vec<String> {
+        let sources: Vec<(String, lexer::Lexed)> = sources
+            .iter()
+            .map(|(place, text)| ((*place).to_owned(), lexer::Lexed::new(text)))
+            .collect();
+        let findings = structure(&sources).into_iter();
+        findings.map(|finding| finding.place).collect()
+    }
+
+    #[test]
+    fn cycles_and_stray_methods_of_each_crate_are_found() {
+        let cycle = [
+            ("x/src/a.rs", "use crate::b::B;"),
+            ("x/src/b.rs", "use crate::c::C;"),
+            ("x/src/c.rs", "use crate::d::D;"),
+            ("x/src/d.rs", "use crate::a::A;"),
+        ];
+        assert_eq!(places(&cycle), ["x/src/a.rs"]);
+        let in_two_crates = cycle.map(|(place, text)| match place {
+            "x/src/d.rs" => ("y/src/d.rs", text),
+            _ => (place, text),
+        });
+        assert_eq!(places(&in_two_crates), [""; 0]);
+        let methods = [
+            ("x/src/a.rs", "struct A;"),
+            ("x/src/b.rs", "impl crate::a::A {\n}\n"),
+            ("y/src/b.rs", "struct B;\nimpl B {\n}\n"),
+        ];
+        assert_eq!(places(&methods), ["x/src/b.rs:1"]);
     }
 }
