@@ -385,3 +385,9 @@ impl Drop for Volume {
         }
     }
 }
+
+/// The whole name of a test `function` of a module, for a run of that test alone.
+pub fn test_named(module: &str, function: &str) -> String {
+    let (_, path) = module.split_once("::").expect("a module below the crate");
+    format!("{path}::{function}")
+}

@@ -1,6 +1,6 @@
 //! What a mount tells about itself: `df`, `status`; what its clients may write: `limit`.
 
-use crate::volume::{SHALE, Volume, can_mount, library, wait_until};
+use crate::volume::{SHALE, Volume, can_mount, library, test_named, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -170,7 +170,11 @@ impl Writer {
         let child = Command::new(SHALE)
             .args(["run", "--"])
             .arg(this)
-            .args(["--ignored", "--exact", "observe::writer"])
+            .args([
+                "--ignored",
+                "--exact",
+                &test_named(module_path!(), "writer"),
+            ])
             .env("SHALE_PRELOAD", library())
             .env("SHALE_WARM_CALLS", "0")
             .env("SHALE_TEST_WRITER", &file)

@@ -1,6 +1,6 @@
 //! A volume that was made with NVM alone gets tiers below it while it is mounted, and is NVM alone again.
 
-use crate::volume::{SHALE, Volume, can_mount, library, pattern, wait_until};
+use crate::volume::{SHALE, Volume, can_mount, library, pattern, test_named, wait_until};
 use serde_json::Value;
 use shale_format::superblock::Superblock;
 use shale_format::version;
@@ -70,7 +70,11 @@ impl Running {
         let child = Command::new(SHALE)
             .args(["run", "--"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "grow::client"])
+            .args([
+                "--ignored",
+                "--exact",
+                &test_named(module_path!(), "client"),
+            ])
             .env("SHALE_PRELOAD", library())
             .env("SHALE_WARM_CALLS", "0")
             .env("SHALE_TEST_GROWS", file)
