@@ -20,12 +20,10 @@ use crate::client::space::granted_space::GrantedSpace;
 use crate::client::space::grants::{BlockRun, Runs};
 use crate::client::space::reservation::write_bytes;
 use crate::errno::{Errno, Result};
-use crate::inodes::flags::may_write;
 use crate::inodes::node::Node;
-use crate::io::content::wrong_type;
 use crate::io::write::{
-    RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteAccess, WriteFlags, after_write, end_of, log_pieces,
-    missing_blocks,
+    RUNS_MAX, Stolen, WRITE_PIECE_BYTES, WriteAccess, WriteFlags, after_write, end_in_memory,
+    lock_to_write, log_pieces, missing_blocks, node_to_write,
 };
 use crate::namespace::rights::takes_rights;
 use shale_format::FileBlock;
@@ -73,7 +71,7 @@ pub(crate) fn write_whole(
         return Ok(None);
     }
     let guess = match flags.append {
-        true => end_now(calls, ino, known),
+        true => end_in_memory(calls, ino, known).unwrap_or(0),
         false => offset,
     };
     let Some((mut place, log)) = places_for(calls, space, guess, data)? else {
@@ -84,25 +82,9 @@ pub(crate) fn write_whole(
         sync: flags.sync,
     };
     let result = calls.run(caller, need, |op| {
-        let found;
-        // Only the first run trusts it: what stops the call may have replaced it.
-        let node = match known.take() {
-            Some(node) if op.may_change(node) => node,
-            _ => {
-                found = op.node_to_change(ino)?;
-                &*found
-            }
-        };
-        let mut state = op.lock(node)?;
-        if !state.inode.is_file() {
-            return Err(wrong_type(&state).into());
-        }
-        may_write(&state.inode, flags.append)?;
-        let offset = match flags.append {
-            true => state.inode.size,
-            false => offset,
-        };
-        let end = end_of(offset, data.len())?;
+        let mut found = None;
+        let node = node_to_write(op, known.take(), ino, &mut found)?;
+        let (mut state, offset, end) = lock_to_write(op, node, offset, data.len(), flags.append)?;
         takes_rights(op, ino, &mut state, flags.kill_suidgid)?;
         op.may_end_at(node, &state, end)?;
         let new_blocks = missing_blocks(op, node, &state, offset, end)?;
@@ -127,15 +109,6 @@ pub(crate) fn write_whole(
         Ok(end) => Ok(Some(end)),
         Err(Errno::NOSPC | Errno::FBIG) => Ok(None),
         Err(e) => Err(e),
-    }
-}
-
-/// Where the file ends, as far as this client knows without asking.
-fn end_now(calls: &CallRunner, ino: u64, known: Option<&Node>) -> u64 {
-    let size_of = |node: &Node| node.state.read().inode.size;
-    match known {
-        Some(node) => size_of(node),
-        None => calls.in_memory(ino).map_or(0, |node| size_of(&node)),
     }
 }
 

@@ -23,9 +23,11 @@ use shale_format::limits::{BLOCK_BYTES, CHECKSUM_BYTES_MAX, FILE_BYTES_MAX};
 use shale_format::record::{StealBody, flag, record_bytes};
 use shale_format::{BlockAddr, FileBlock, Ino, LogPos};
 use shale_oplog::{Overlay, Part, Source, encode};
+use shale_sys::biased_rwlock::WriteGuard;
 use shale_volume::Mapping;
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What a write works with: it runs calls, takes granted blocks, and is somebody's.
 #[derive(Clone, Copy)]
@@ -193,26 +195,9 @@ fn write_piece(
         sync: flags.sync,
     };
     let result = calls.run(caller, need, |op| {
-        let found;
-        // Only the first run trusts it: what stops the call may have replaced it.
-        let node = match known.take() {
-            Some(node) if op.may_change(node) => node,
-            _ => {
-                found = op.node_to_change(ino)?;
-                &*found
-            }
-        };
-        let mut state = op.lock(node)?;
-        if !state.inode.is_file() {
-            return Err(wrong_type(&state).into());
-        }
-        may_write(&state.inode, flags.append)?;
-        let offset = if flags.append {
-            state.inode.size
-        } else {
-            offset
-        };
-        let end = end_of(offset, data.len())?;
+        let mut found = None;
+        let node = node_to_write(op, known.take(), ino, &mut found)?;
+        let (mut state, offset, end) = lock_to_write(op, node, offset, data.len(), flags.append)?;
         if data.is_empty() {
             return Ok((end, true));
         }
@@ -256,15 +241,53 @@ fn steal_at_end(
     known: Option<&Node>,
     data: &[u8],
 ) -> Result<Option<Stolen>> {
-    let size_of = |node: &Node| node.state.read().inode.size;
-    let size = match known {
-        Some(node) => Some(size_of(node)),
-        None => calls.in_memory(ino).map(|node| size_of(&node)),
-    };
-    match size {
-        Some(size) => steal(space, size, data),
+    match end_in_memory(calls, ino, known) {
+        Some(end) => steal(space, end, data),
         None => Ok(None),
     }
+}
+
+/// Where the file ends, as far as this client knows without asking; `None`: it does not.
+pub(crate) fn end_in_memory(calls: &CallRunner, ino: u64, known: Option<&Node>) -> Option<u64> {
+    let size_of = |node: &Node| node.state.read().inode.size;
+    match known {
+        Some(node) => Some(size_of(node)),
+        None => calls.in_memory(ino).map(|node| size_of(&node)),
+    }
+}
+
+/// The node that a run of a call writes to: the one that the call came with, if it may be changed in this run, or else
+/// the one that is `found`. Only the first run has one to come with: what stops a call may have replaced it.
+#[inline]
+pub(crate) fn node_to_write<'n>(
+    op: &CallContext<'_>,
+    known: Option<&'n Node>,
+    ino: u64,
+    found: &'n mut Option<Arc<Node>>,
+) -> std::result::Result<&'n Node, Stop> {
+    match known {
+        Some(node) if op.may_change(node) => Ok(node),
+        _ => Ok(found.insert(op.node_to_change(ino)?)),
+    }
+}
+
+/// Locks a file for a write of `bytes` bytes at `offset`, or at its end: its state, and where the bytes begin and end.
+#[inline]
+pub(crate) fn lock_to_write<'n>(
+    op: &CallContext<'_>,
+    node: &'n Node,
+    offset: u64,
+    bytes: usize,
+    append: bool,
+) -> std::result::Result<(WriteGuard<'n, NodeState>, u64, u64), Stop> {
+    let state = op.lock(node)?;
+    if !state.inode.is_file() {
+        return Err(wrong_type(&state).into());
+    }
+    may_write(&state.inode, append)?;
+    let offset = if append { state.inode.size } else { offset };
+    let end = end_of(offset, bytes)?;
+    Ok((state, offset, end))
 }
 
 /// Writes the full blocks of `data` into granted blocks, if it has any.
@@ -304,7 +327,7 @@ pub(crate) fn first_piece(at: u64) -> usize {
 
 /// Where `bytes` bytes at `offset` end. Errors: `EFBIG`.
 #[inline]
-pub(crate) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
+fn end_of(offset: u64, bytes: usize) -> Result<u64> {
     let end = offset.checked_add(bytes as u64);
     end.filter(|&e| e <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
 }
