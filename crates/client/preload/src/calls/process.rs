@@ -77,10 +77,11 @@ fn guarded_child(thread: &Thread) -> i64 {
 
 /// Sets everything right in a child with memory of its own.
 fn in_child() {
+    // First: a thread that was not inside, but making its slot, may have held one when all was copied.
+    crate::MEMORY.unlock_all();
     mark().store(1, Ordering::Relaxed);
     thread::only_this_is_left();
     shale_libfs::reset_in_child();
-    crate::MEMORY.unlock_all();
     client::forget_all();
     mapped::begin_again();
     direct::begin_again();
@@ -238,4 +239,58 @@ pub fn exec(thread: &Thread, number: u32, args: &Args) -> i64 {
         }
         result
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    /// Whether a child ends by itself within 10 s, and well.
+    fn ends_well(child: i32) -> bool {
+        let begun = Instant::now();
+        let mut status = 0;
+        // SAFETY: a child of this process, and a place for its status.
+        while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+            if begun.elapsed() > Duration::from_secs(10) {
+                // SAFETY: as above.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        status == 0
+    }
+
+    /// Threads make their slots, which allocates, before they are inside, so a fork does not wait for them.
+    #[test]
+    fn a_child_does_not_wait_for_what_a_thread_held_that_made_its_slot() {
+        assert!(make_mark());
+        thread::register_barriers();
+        let ended = AtomicBool::new(false);
+        let ended = &ended;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let place = AtomicPtr::default();
+                    let made = crate::fd::recent::of_slot(&place);
+                    // SAFETY: it was just made, and nobody else knows it.
+                    drop(unsafe { Box::from_raw(made) });
+                }
+            });
+            for _ in 0..50 {
+                // SAFETY: the child goes on with code that is made for it, and ends.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    in_child();
+                    // SAFETY: ends this process.
+                    unsafe { libc::_exit(0) };
+                }
+                let ends = ends_well(child);
+                ended.store(!ends, Ordering::Relaxed);
+                assert!(ends, "the child hangs");
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+    }
 }
