@@ -6,6 +6,7 @@
 //! 50 to 117 are in use.
 
 use libc::{M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, c_int};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks from this size on are mapped by themselves, and go back to the system when they are freed.
 const MAPPED_BYTES: c_int = 512 << 10;
@@ -25,6 +26,51 @@ pub fn keep_little() {
         // SAFETY: it changes settings of the allocator, under the allocator's own lock.
         let is_set = unsafe { libc::mallopt(what, value) };
         debug_assert_eq!(is_set, 1, "glibc knows setting {what}");
+    }
+}
+
+/// What a process has of the system for its heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapUsage {
+    /// Bytes that are in use.
+    pub used_bytes: u64,
+    /// Bytes that were freed and are kept for what comes next, resident or not.
+    pub free_bytes: u64,
+}
+
+/// The heap of this process now. Walks the lists of what is free: some µs to some ms.
+pub fn usage() -> HeapUsage {
+    // SAFETY: it reads the allocator's counters, under the allocator's own locks.
+    let info = unsafe { libc::mallinfo2() };
+    HeapUsage {
+        used_bytes: (info.uordblks + info.hblkhd) as u64,
+        free_bytes: info.fordblks as u64,
+    }
+}
+
+/// Least time between two looks of a [`Trimmer`].
+const TRIM_EVERY_NS: u64 = 10_000_000_000;
+/// So much freed memory may lie between what is in use.
+const FREE_BYTES_MAX: u64 = 16 << 20;
+
+/// Gives freed memory back that lies between blocks in use, which no threshold of glibc reaches: small blocks of a wave that
+/// stay longer than the others hold the pages of all.
+#[derive(Debug, Default)]
+pub struct Trimmer {
+    next_ns: AtomicU64,
+}
+
+impl Trimmer {
+    /// Looks at the heap if it is time to, and gives back what is free if that is much. `now_ns` is a monotonic time in
+    /// nanoseconds. Says whether it gave something back.
+    pub fn look(&self, now_ns: u64) -> bool {
+        if now_ns < self.next_ns.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.next_ns
+            .store(now_ns + TRIM_EVERY_NS, Ordering::Relaxed);
+        // SAFETY: it gives pages back that hold no block in use, under the allocator's own locks.
+        usage().free_bytes > FREE_BYTES_MAX && unsafe { libc::malloc_trim(0) } == 1
     }
 }
 
@@ -69,5 +115,43 @@ mod tests {
         assert_eq!(stays.len(), 8);
         let kept = resident_kib().saturating_sub(before);
         assert!(kept < 24 << 10, "{kept} KiB are kept");
+    }
+    /// Blocks in use between blocks that were freed keep no pages of these: neither of the main arena nor of another.
+    #[test]
+    fn holes_between_blocks_are_given_back() {
+        const CHILD: &str = "SHALE_SYS_TEST_HOLES";
+        if std::env::var(CHILD).is_err() {
+            let this = "heap::tests::holes_between_blocks_are_given_back";
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args([this, "--exact", "--nocapture"])
+                .env(CHILD, "1")
+                .status();
+            assert!(child.unwrap().success());
+            return;
+        }
+        super::keep_little();
+        let before = resident_kib();
+        let wave = || {
+            let mut blocks: Vec<Vec<u8>> = (0..800).map(|_| vec![1; 100_000]).collect();
+            let mut n = 0;
+            blocks.retain(|_| {
+                n += 1;
+                n % 20 == 0
+            });
+            blocks
+        };
+        let stays = [wave(), std::thread::spawn(wave).join().unwrap()];
+        let holes = resident_kib() - before;
+        assert!(
+            holes > 100 << 10,
+            "there are holes to give back: {holes} KiB"
+        );
+        let trimmer = super::Trimmer::default();
+        assert!(trimmer.look(5), "something is given back");
+        assert!(!trimmer.look(6), "the next look is later");
+        let kept = resident_kib().saturating_sub(before);
+        assert!(kept < 16 << 10, "{kept} KiB are kept");
+        assert!(super::usage().used_bytes > 8_000_000);
+        assert_eq!(stays.map(|s| s.len()), [40, 40]);
     }
 }

@@ -51,6 +51,7 @@ fn housekeeping(services: &Services) {
     services.mappings.look(&services.volume);
     Observer::new(services).note_rates();
     services.kept.forget_old();
+    services.heap.look(services.clock.monotonic_ns());
 }
 
 /// A running daemon. Dropping it without [`Daemon::shutdown`] stops its threads and

@@ -33,6 +33,7 @@ use crate::tiering_host::NvmSpace;
 use shale_digest::Digester;
 use shale_nvm::Map;
 use shale_sys::Clock;
+use shale_sys::heap::Trimmer;
 use shale_volume::Volume;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -58,6 +59,7 @@ pub(crate) struct Services {
     pub(crate) credits: Arc<SpaceCredits>,
     pub(crate) digests: Arc<DigestScheduler>,
     pub(crate) rates: Sampler,
+    pub(crate) heap: Trimmer,
     pub(crate) accounts: Arc<WriteAccounting>,
     pub(crate) limits: Arc<RateLimits>,
     pub(crate) mappings: Arc<Mappings>,
@@ -277,6 +279,7 @@ impl Services {
             trimmer: LeaseTrimmer::default(),
             attach,
             rates: Sampler::default(),
+            heap: Trimmer::default(),
             limits,
             leases,
             tiering,

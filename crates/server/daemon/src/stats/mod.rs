@@ -24,6 +24,7 @@ use shale_nvm::{Path, PathCounts};
 use shale_persist::Domain;
 use shale_pool::host_space::NvmHost;
 use shale_pool::volume_file::uuid_text;
+use shale_sys::heap;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use tiers::{MigrationStatus, TierStatus};
@@ -48,6 +49,10 @@ pub struct Status {
     pub supervisor_pid: Option<u32>,
     /// Seconds since the daemon started.
     pub uptime_s: u64,
+    /// Memory that the daemon's own structures take: caches, plans of digests, leases.
+    pub heap_used_bytes: u64,
+    /// Memory that was freed and is kept for what comes next.
+    pub heap_free_bytes: u64,
     /// It was shut down: it serves nobody until it is unmounted.
     pub shut_down: bool,
     /// The NVM directory.
@@ -293,6 +298,7 @@ impl<'s> Observer<'s> {
         let (client_count, clients) = self.client_statuses();
         let (moves, contended) = self.of.leases.table().moves(CONTENDED_MAX);
         let contended = contended.into_iter();
+        let heap = heap::usage();
         Status {
             name: self.of.name.clone(),
             uuid: uuid_text(&superblock.uuid),
@@ -300,6 +306,8 @@ impl<'s> Observer<'s> {
             daemon_pid: std::process::id(),
             supervisor_pid: self.of.config.supervisor_pid,
             uptime_s: (self.of.clock.monotonic_ns() - self.of.started_ns) / 1_000_000_000,
+            heap_used_bytes: heap.used_bytes,
+            heap_free_bytes: heap.free_bytes,
             nvm_dir: self.of.nvm_dir.display().to_string(),
             persistence: Domain::of(&self.of.map).name(),
             nvm_host: self.nvm_host(),

@@ -140,6 +140,10 @@ fn volume(sheet: &mut Sheet, s: &Status) {
         "Time since the daemon started",
         one(s.uptime_s),
     );
+    let heap = [("used", s.heap_used_bytes), ("free", s.heap_free_bytes)];
+    let help = "Memory of the daemon's own: in use, and freed and kept";
+    let heap = { heap }.map(|(kind, bytes)| (vec![("kind", kind.to_owned())], bytes));
+    sheet.gauge("heap", Some(Unit::Bytes), help, heap.to_vec());
     sheet.gauge("inodes", None, "Inodes in use", one(s.space.inodes));
     let paths = |of: fn(&PathStatus) -> u64| -> Rows {
         let row = |p: &PathStatus| (vec![("path", p.path.to_owned())], of(p));
