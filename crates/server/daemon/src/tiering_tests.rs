@@ -86,6 +86,7 @@ fn volume_file(dir: &Path) -> VolumeFile {
         client_log_bytes: None,
         migrate_at_percent: None,
         trusted_uids: Vec::new(),
+        staged: None,
         nvm: vec![NvmEntry {
             dir: dir.to_path_buf(),
             size_bytes: NVM_BYTES,

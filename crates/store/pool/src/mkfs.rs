@@ -321,6 +321,7 @@ fn make_in(
         client_log_bytes,
         migrate_at_percent: None,
         trusted_uids: options.trusted_uids.clone(),
+        staged: None,
         nvm: vec![NvmEntry {
             dir: dir.to_path_buf(),
             size_bytes: bytes,

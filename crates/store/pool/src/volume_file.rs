@@ -8,7 +8,7 @@ use crate::device_kind::DeviceKind;
 use crate::error::{PoolError, Result};
 use serde::{Deserialize, Serialize};
 use shale_block::{BlockFile, BlockModel, TierDevice, Timed, Unit};
-use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
+use shale_format::limits::{BLOCK_BYTES, LOG_BYTES_MAX, LOG_BYTES_MIN, NVM_BYTES_MIN};
 use shale_format::superblock::Superblock;
 use shale_format::{Durability, TierId};
 use shale_nvm::Pace;
@@ -27,6 +27,9 @@ pub const OVERPROVISION_PERCENT_MAX: u32 = 50;
 /// Everybody may read a volume file, whatever the umask, and nobody but its owner may write it: it says whom the volume trusts.
 const FILE_MODE: u32 = 0o644;
 
+/// Least bytes of a staging area.
+pub const STAGING_BYTES_MIN: u64 = 1 << 20;
+
 /// What the kernel takes for no user.
 const NOBODY: u32 = u32::MAX;
 
@@ -38,6 +41,23 @@ pub struct NvmEntry {
     pub dir: PathBuf,
     /// Bytes of all segments together.
     pub size_bytes: u64,
+}
+
+/// Where a volume without NVM keeps what NVM would hold: in shared memory, and durably in an area of one of its SSDs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagedEntry {
+    /// Directory of the memory tier, in shared memory: `seg-NNNN`, `log-NNN` and the lock, as in an NVM directory. A mount makes
+    /// it from the area, and removes it when it ends.
+    pub memory_dir: PathBuf,
+    /// Bytes of all segments of the memory tier together; a multiple of 4096, at least [`NVM_BYTES_MIN`].
+    pub memory_bytes: u64,
+    /// Which of the `[[ssd]]` has the area: a conventional one, named by the same path.
+    pub device: PathBuf,
+    /// Byte of that device at which the area begins; a multiple of 4096, not before the `size_bytes` that the tier uses.
+    pub at_byte: u64,
+    /// Bytes of the staging area, a ring; a multiple of 4096, at least [`STAGING_BYTES_MIN`].
+    pub staging_bytes: u64,
 }
 
 /// A device of a lower tier.
@@ -106,6 +126,58 @@ impl DeviceFile {
     }
 }
 
+/// Nothing, or the key that is wrong, with the mistake.
+type Checked = std::result::Result<(), (String, String)>;
+
+fn wrong_key(key: &str, why: impl Into<String>) -> Checked {
+    Err((key.to_owned(), why.into()))
+}
+
+impl StagedEntry {
+    /// What is wrong with it; `ssd`: the devices of the flash tier.
+    fn check(&self, ssd: &[DeviceFile]) -> Checked {
+        let sizes = [
+            ("staged.memory_bytes", self.memory_bytes, NVM_BYTES_MIN),
+            ("staged.at_byte", self.at_byte, 0),
+            (
+                "staged.staging_bytes",
+                self.staging_bytes,
+                STAGING_BYTES_MIN,
+            ),
+        ];
+        for (key, bytes, least) in sizes {
+            if !bytes.is_multiple_of(BLOCK_BYTES as u64) {
+                return wrong_key(key, format!("{bytes} is no multiple of {BLOCK_BYTES}"));
+            }
+            if bytes < least {
+                return wrong_key(key, format!("{bytes} is below the least of {least}"));
+            }
+        }
+        let Some(device) = ssd.iter().find(|d| d.path == self.device) else {
+            let why = format!(
+                "{} is none of the [[ssd]]: the path of the one that has the staging area is expected",
+                self.device.display()
+            );
+            return wrong_key("staged.device", why);
+        };
+        if device.kind != DeviceKind::Conventional {
+            let (path, kind) = (self.device.display(), device.kind.name());
+            let why = format!("{path} is {kind}: a staging area lies on a conventional device");
+            return wrong_key("staged.device", why);
+        }
+        if self.at_byte < device.size_bytes {
+            let why = format!(
+                "{} lies within the {} bytes that the tier uses of {}: it begins behind them",
+                self.at_byte,
+                device.size_bytes,
+                self.device.display()
+            );
+            return wrong_key("staged.at_byte", why);
+        }
+        Ok(())
+    }
+}
+
 fn unknown_model(name: &str) -> String {
     let known = BlockModel::NAMES.join(", ");
     format!("model '{name}' is not known; known: {known}")
@@ -121,7 +193,7 @@ pub struct VolumeFile {
     pub name: String,
     /// Identity of the volume: 32 hexadecimal digits, hyphens allowed.
     pub uuid: String,
-    /// `strict` or `buffered`.
+    /// Name of a [`Durability`]: on NVM `strict`; of a volume without NVM any.
     pub durability: String,
     /// Bytes of the update log of the mount, and of each other client unless `client_log_bytes` says
     /// otherwise.
@@ -130,7 +202,7 @@ pub struct VolumeFile {
     /// process may ask for another size, up to the larger of both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_log_bytes: Option<u64>,
-    /// Percentage of the NVM tier at which cold data begins to move below; none: 95.
+    /// Percentage of the NVM or memory tier at which cold data begins to move below; none: 95.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_at_percent: Option<u32>,
     /// Users beside the owner and root whose processes may map the volume (DESIGN §25): they can read every
@@ -138,7 +210,11 @@ pub struct VolumeFile {
     /// from the next mount on; none unless said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trusted_uids: Vec<u32>,
-    /// NVM tier; one directory.
+    /// What a volume without NVM has in its place; none: it has NVM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged: Option<StagedEntry>,
+    /// NVM tier; one directory, or none and `staged`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvm: Vec<NvmEntry>,
     /// Flash tier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -181,16 +257,20 @@ impl VolumeFile {
         }
         let mut file: VolumeFile =
             toml::from_str(&text).map_err(|e| wrong("file", e.to_string().trim().to_owned()))?;
-        file.check().map_err(|(key, why)| wrong(&key, why))?;
         let base = std::path::absolute(path).map_err(|e| PoolError::file(path, "resolve it", e))?;
         if let Some(base) = base.parent() {
             for entry in &mut file.nvm {
                 entry.dir = base.join(&entry.dir);
             }
+            if let Some(staged) = &mut file.staged {
+                staged.memory_dir = base.join(&staged.memory_dir);
+                staged.device = base.join(&staged.device);
+            }
             for device in file.ssd.iter_mut().chain(&mut file.hdd) {
                 device.path = base.join(&device.path);
             }
         }
+        file.check().map_err(|(key, why)| wrong(&key, why))?;
         Ok(file)
     }
 
@@ -272,86 +352,107 @@ impl VolumeFile {
         })
     }
 
-    fn check(&self) -> std::result::Result<(), (String, String)> {
-        let wrong = |key: &str, why: &str| Err((key.to_owned(), why.to_owned()));
+    /// What is wrong: key and mistake. Paths have been made absolute.
+    fn check(&self) -> Checked {
         if self.format == 0 {
-            return wrong("format", "0 is no format; the first one is 1");
+            return wrong_key("format", "0 is no format; the first one is 1");
         }
         if parse_uuid(&self.uuid).is_none() {
-            return wrong("uuid", "expected 32 hexadecimal digits");
+            return wrong_key("uuid", "expected 32 hexadecimal digits");
         }
         match self.durability.parse::<Durability>() {
             Ok(Durability::Strict) => {}
-            Ok(Durability::Buffered) => {
-                let why = "'buffered' is not implemented yet; accepted: \"strict\"";
-                return wrong("durability", why);
+            // What it has in place of NVM is checked below.
+            Ok(_) if self.is_staged() || self.nvm.is_empty() => {}
+            Ok(policy) => {
+                let why = format!(
+                    "'{}' is not implemented yet on NVM; accepted: \"strict\"",
+                    policy.name()
+                );
+                return wrong_key("durability", why);
             }
-            Err(why) => return wrong("durability", &why),
+            Err(why) => return wrong_key("durability", why),
         }
         if self.name.chars().any(char::is_control) {
-            return wrong("name", "it has a control character: names go to terminals");
+            return wrong_key("name", "it has a control character: names go to terminals");
         }
-        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log_bytes) {
-            return wrong(
-                "log_bytes",
-                &format!(
-                    "{} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}",
-                    self.log_bytes
-                ),
-            );
-        }
-        if let Some(bytes) = self.client_log_bytes
-            && !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes)
-        {
-            return wrong(
-                "client_log_bytes",
-                &format!("{bytes} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}"),
-            );
+        let logs = [
+            ("log_bytes", Some(self.log_bytes)),
+            ("client_log_bytes", self.client_log_bytes),
+        ];
+        for (key, bytes) in logs {
+            if let Some(bytes) = bytes.filter(|b| !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(b)) {
+                let why = format!("{bytes} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}");
+                return wrong_key(key, why);
+            }
         }
         if self.trusted_uids.contains(&NOBODY) {
-            return wrong("trusted_uids", &format!("{NOBODY} is no user"));
+            return wrong_key("trusted_uids", format!("{NOBODY} is no user"));
         }
         for (tier, devices) in [("ssd", &self.ssd), ("hdd", &self.hdd)] {
             let models = devices.iter().filter_map(|d| d.model.as_deref());
             if let Some(name) = { models }.find(|name| BlockModel::named(name).is_none()) {
-                return wrong(&format!("{tier}.model"), &unknown_model(name));
+                return wrong_key(&format!("{tier}.model"), unknown_model(name));
             }
             if devices
                 .iter()
                 .any(|d| d.spare() > OVERPROVISION_PERCENT_MAX)
             {
                 let why = format!("expected 0 to {OVERPROVISION_PERCENT_MAX}");
-                return wrong(&format!("{tier}.overprovision_percent"), &why);
+                return wrong_key(&format!("{tier}.overprovision_percent"), why);
             }
         }
-        match self.nvm.as_slice() {
-            [one] if one.size_bytes < NVM_BYTES_MIN => wrong(
-                "nvm.size_bytes",
-                &format!("{} is below the least of {NVM_BYTES_MIN}", one.size_bytes),
-            ),
-            [_] if self
-                .migrate_at_percent
-                .is_some_and(|p| !(1..=100).contains(&p)) =>
-            {
-                wrong("migrate_at_percent", "expected 1 to 100")
+        if self
+            .migrate_at_percent
+            .is_some_and(|p| !(1..=100).contains(&p))
+        {
+            return wrong_key("migrate_at_percent", "expected 1 to 100");
+        }
+        self.check_first_tier()
+    }
+
+    /// Whether there is NVM, or what takes its place.
+    fn check_first_tier(&self) -> Checked {
+        match (self.nvm.as_slice(), &self.staged) {
+            ([one], None) if one.size_bytes < NVM_BYTES_MIN => {
+                let why = format!("{} is below the least of {NVM_BYTES_MIN}", one.size_bytes);
+                wrong_key("nvm.size_bytes", why)
             }
-            [_] => Ok(()),
-            [] => wrong("nvm", "no entry; add one [[nvm]] with dir and size_bytes"),
-            _ => wrong(
+            ([_], None) => Ok(()),
+            ([], Some(staged)) => staged.check(&self.ssd),
+            ([], None) => wrong_key(
+                "nvm",
+                "no entry; add one [[nvm]] with dir and size_bytes, or [staged] as mkfs wrote it",
+            ),
+            (_, Some(_)) => wrong_key(
+                "staged",
+                "a volume has either NVM or a staging area: keep [[nvm]] or [staged], as mkfs wrote it",
+            ),
+            _ => wrong_key(
                 "nvm",
                 "more than one entry; keep the one directory of the volume",
             ),
         }
     }
 
-    /// The NVM directory.
-    pub fn nvm_dir(&self) -> &Path {
-        self.nvm.first().map_or(Path::new(""), |n| &n.dir)
+    /// Whether it is a volume without NVM: with a memory tier, and a staging area on an SSD.
+    pub fn is_staged(&self) -> bool {
+        self.staged.is_some()
     }
 
-    /// Bytes of the NVM tier.
+    /// Directory of the memory tier: the NVM directory, or of a staged volume the directory in shared memory, which is there while
+    /// it is mounted, and after its daemon was killed.
+    pub fn nvm_dir(&self) -> &Path {
+        let nvm = self.nvm.first().map(|n| &n.dir);
+        let memory = self.staged.as_ref().map(|s| &s.memory_dir);
+        nvm.or(memory).map_or(Path::new(""), |dir| dir)
+    }
+
+    /// Bytes of the memory tier: of NVM, or of the segments in shared memory.
     pub fn nvm_bytes(&self) -> u64 {
-        self.nvm.first().map_or(0, |n| n.size_bytes)
+        let nvm = self.nvm.first().map(|n| n.size_bytes);
+        let memory = self.staged.as_ref().map(|s| s.memory_bytes);
+        nvm.or(memory).unwrap_or(0)
     }
 
     /// The identity as bytes; zeros if it is not one ([`Self::load`] refuses that).
@@ -370,10 +471,15 @@ impl VolumeFile {
         Err(PoolError::NvmDir {
             dir: self.nvm_dir().to_path_buf(),
             why: format!(
-                "volume {} lies there, expected {} ('{}'): correct nvm.dir in the volume file",
+                "volume {} lies there, expected {} ('{}'): correct {} in the volume file",
                 uuid_text(&superblock.uuid),
                 self.uuid,
-                self.name
+                self.name,
+                if self.is_staged() {
+                    "staged.memory_dir"
+                } else {
+                    "nvm.dir"
+                }
             ),
         })
     }
@@ -423,12 +529,143 @@ mod tests {
             client_log_bytes: None,
             migrate_at_percent: None,
             trusted_uids: Vec::new(),
+            staged: None,
             nvm: vec![NvmEntry {
                 dir: dir.to_path_buf(),
                 size_bytes: NVM_BYTES_MIN,
             }],
             ssd: vec![],
             hdd: vec![],
+        }
+    }
+
+    fn device(path: &Path, size_bytes: u64) -> DeviceFile {
+        DeviceFile {
+            path: path.to_path_buf(),
+            size_bytes,
+            zone_bytes: None,
+            model: None,
+            kind: DeviceKind::Conventional,
+            overprovision_percent: None,
+        }
+    }
+
+    /// Of a volume without NVM: on the second of its SSDs.
+    fn staged_sample() -> VolumeFile {
+        VolumeFile {
+            durability: "buffered".to_owned(),
+            nvm: vec![],
+            staged: Some(StagedEntry {
+                memory_dir: "/dev/shm/shale-x".into(),
+                memory_bytes: 64 << 20,
+                device: "b.img".into(),
+                at_byte: 1 << 30,
+                staging_bytes: 32 << 20,
+            }),
+            ssd: vec![
+                device(Path::new("a.img"), 2 << 30),
+                device(Path::new("b.img"), 1 << 30),
+            ],
+            ..sample(Path::new("unused"))
+        }
+    }
+
+    #[test]
+    fn a_staged_volume_is_saved_and_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("VOLUME.toml");
+        let file = staged_sample();
+        file.save(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("[staged]") && !text.contains("nvm"), "{text}");
+        let loaded = VolumeFile::load(&path).unwrap();
+        assert!(loaded.is_staged() && !sample(Path::new("n")).is_staged());
+        assert_eq!(loaded.nvm_dir(), Path::new("/dev/shm/shale-x"));
+        assert_eq!(loaded.nvm_bytes(), 64 << 20);
+        assert_eq!(loaded.staged.unwrap().device, dir.path().join("b.img"));
+        for policy in ["strict", "buffered"] {
+            let durability = policy.to_owned();
+            let file = VolumeFile {
+                durability,
+                ..staged_sample()
+            };
+            file.save(&path).unwrap();
+            assert_eq!(VolumeFile::load(&path).unwrap().durability, policy);
+        }
+        // Named by another path that is the same.
+        let whole = dir.path().join("b.img").display().to_string();
+        std::fs::write(
+            &path,
+            text.replacen("\"b.img\"", &format!("\"{whole}\""), 1),
+        )
+        .unwrap();
+        VolumeFile::load(&path).unwrap();
+    }
+
+    #[test]
+    fn every_mistake_of_a_staged_volume_names_file_and_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("V.toml");
+        let good = toml::to_string(&staged_sample()).unwrap();
+        let staged = good.split_once("[staged]").unwrap().1;
+        let staged = format!("[staged]{}", staged.split_once("[[ssd]]").unwrap().0);
+        let nvm = "[[nvm]]\ndir = \"/n\"\nsize_bytes = 33554432\n[[ssd]]";
+        for (from, to, key, word) in [
+            (staged.as_str(), "", "nvm", "no entry"),
+            ("[[ssd]]", nvm, "staged", "either"),
+            ("\"b.img\"", "\"c.img\"", "staged.device", "c.img is none"),
+            (
+                "memory_bytes = 67108864",
+                "memory_bytes = 67108865",
+                "staged.memory_bytes",
+                "4096",
+            ),
+            (
+                "memory_bytes = 67108864",
+                "memory_bytes = 4096",
+                "staged.memory_bytes",
+                "least",
+            ),
+            (
+                "at_byte = 1073741824",
+                "at_byte = 1073741825",
+                "staged.at_byte",
+                "4096",
+            ),
+            (
+                "at_byte = 1073741824",
+                "at_byte = 1073737728",
+                "staged.at_byte",
+                "the tier uses",
+            ),
+            (
+                "staging_bytes = 33554432",
+                "staging_bytes = 33554433",
+                "staged.staging_bytes",
+                "4096",
+            ),
+            (
+                "staging_bytes = 33554432",
+                "staging_bytes = 8192",
+                "staged.staging_bytes",
+                "least",
+            ),
+            ("staging_bytes", "stage_bytes", "file", "stage_bytes"),
+            (
+                "path = \"b.img\"",
+                "path = \"b.img\"\nkind = \"open-channel\"",
+                "staged.device",
+                "open-channel",
+            ),
+            ("\"buffered\"", "\"sloppy\"", "durability", "sloppy"),
+        ] {
+            assert!(good.contains(from), "{from} not in {good}");
+            std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
+            let text = VolumeFile::load(&path).unwrap_err().to_string();
+            assert!(
+                text.contains("V.toml") && text.contains(key) && text.contains(word),
+                "{text}"
+            );
         }
     }
 
@@ -458,14 +695,6 @@ mod tests {
     fn a_path_is_named_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("VOLUME.toml");
-        let device = |path: &Path, size_bytes| DeviceFile {
-            path: path.to_path_buf(),
-            size_bytes,
-            zone_bytes: None,
-            model: None,
-            kind: DeviceKind::Conventional,
-            overprovision_percent: None,
-        };
         let mut file = sample(Path::new("nvm"));
         file.ssd = vec![device(Path::new("a"), 1), device(Path::new("b"), 2)];
         file.save(&path).unwrap();

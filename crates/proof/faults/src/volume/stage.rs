@@ -420,6 +420,7 @@ fn config(nvm: &Path, bytes: u64, uuid: &[u8; 16]) -> DaemonConfig {
         durability: "strict".to_owned(),
         log_bytes: LOG_BYTES_MIN,
         client_log_bytes: None,
+        staged: None,
         nvm: vec![NvmEntry {
             dir: nvm.to_path_buf(),
             size_bytes: bytes,

@@ -109,6 +109,7 @@ impl Place {
             durability: "strict".to_owned(),
             log_bytes: LOG_BYTES_MIN,
             client_log_bytes: None,
+            staged: None,
             nvm: vec![NvmEntry {
                 dir: self.nvm_dir(),
                 size_bytes: NVM_BYTES_MIN,
