@@ -9,6 +9,9 @@ pub enum Durability {
     Strict = 1,
     /// At `fsync`, or within seconds by itself.
     Buffered = 2,
+    /// `fsync` orders and does not wait: calls are made durable strictly in the order in which they were
+    /// made, each at the latest a second after it returned.
+    Ordered = 3,
 }
 
 impl Durability {
@@ -17,6 +20,7 @@ impl Durability {
         match n {
             1 => Some(Self::Strict),
             2 => Some(Self::Buffered),
+            3 => Some(Self::Ordered),
             _ => None,
         }
     }
@@ -25,6 +29,7 @@ impl Durability {
         match self {
             Self::Strict => "strict",
             Self::Buffered => "buffered",
+            Self::Ordered => "ordered",
         }
     }
 }
@@ -35,9 +40,28 @@ impl std::str::FromStr for Durability {
         match s {
             "strict" => Ok(Self::Strict),
             "buffered" => Ok(Self::Buffered),
+            "ordered" => Ok(Self::Ordered),
             _ => Err(format!(
-                "durability '{s}' is neither 'strict' nor 'buffered'"
+                "durability '{s}' is none of 'strict', 'buffered' and 'ordered'"
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_words_lead_back() {
+        for n in 0..=u8::MAX {
+            let Some(policy) = Durability::from_number(n) else {
+                assert!(!(1..=3).contains(&n));
+                continue;
+            };
+            assert_eq!(policy as u8, n);
+            assert_eq!(policy.name().parse(), Ok(policy));
+        }
+        assert!("lazy".parse::<Durability>().is_err());
     }
 }

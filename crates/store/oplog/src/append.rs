@@ -110,9 +110,9 @@ impl Writer {
         Published::at(LogPos(self.ring.published()))
     }
 
-    /// Everything before this position survives a power cut.
+    /// Everything before this position survives a power cut. `None`: the log is staged, and the daemon knows.
     #[inline]
-    pub fn hardened(&self) -> Hardened {
+    pub fn hardened(&self) -> Option<Hardened> {
         self.domain.hardened(self.published())
     }
 

@@ -1,7 +1,9 @@
 //! What it takes until bytes are durable.
 //!
-//! Both domains are NVM: a log lies in it, and a record is published only after the fence that follows
-//! its stores. So everything that is published is hardened, and nobody waits.
+//! Two domains are NVM: a log lies in it, and a record is published only after the fence that follows
+//! its stores. So everything that is published is hardened, and nobody waits. In the staged domain a log
+//! lies in memory that a power cut loses, and is hardened as far as its bytes lie in the staging area of a
+//! device: that is a watermark of its own, behind the published one.
 
 use crate::position::{Hardened, Published};
 use shale_format::Durability;
@@ -15,6 +17,9 @@ pub enum Domain {
     /// NVM that is emulated by tmpfs or a page cache: as [`Self::Dax`], but only every process is
     /// survived, not a power cut.
     Emulated,
+    /// Shared memory whose logs are appended to the staging area of a device: what was staged survives
+    /// a power cut.
+    Staged,
 }
 
 impl Domain {
@@ -31,24 +36,34 @@ impl Domain {
         match self {
             Self::Dax => "dax",
             Self::Emulated => "emulated",
+            Self::Staged => "staged",
         }
     }
 
-    /// How far a log is hardened that is published up to `published`.
+    /// Whether a record is hardened as soon as it is published: then nobody waits, ever.
     #[inline(always)]
-    pub fn hardened(self, published: Published) -> Hardened {
+    pub fn hardens_when_published(self) -> bool {
         match self {
-            Self::Dax | Self::Emulated => Hardened::with(published),
+            Self::Dax | Self::Emulated => true,
+            Self::Staged => false,
         }
+    }
+
+    /// How far a log is hardened that is published up to `published`. `None`: publishing hardens nothing
+    /// here, and who stages the log knows.
+    #[inline(always)]
+    pub fn hardened(self, published: Published) -> Option<Hardened> {
+        self.hardens_when_published()
+            .then(|| Hardened::with(published))
     }
 
     /// Whether the records of a call are hardened when it returns, by this policy: then fsync(2) has
-    /// nothing to do.
+    /// nothing to do. In the staged domain the call waits for it.
     #[inline(always)]
     pub fn hardens_at_return(self, policy: Durability) -> bool {
         match (self, policy) {
-            (Self::Dax | Self::Emulated, Durability::Strict) => true,
-            (Self::Dax | Self::Emulated, Durability::Buffered) => false,
+            (Self::Dax | Self::Emulated | Self::Staged, Durability::Strict) => true,
+            (_, Durability::Buffered | Durability::Ordered) => false,
         }
     }
 }
@@ -63,8 +78,17 @@ mod tests {
     fn what_is_published_in_nvm_is_hardened() {
         let published = Published::at(LogPos(640));
         for domain in [Domain::Dax, Domain::Emulated] {
-            assert_eq!(domain.hardened(published).pos(), published.pos());
+            let hardened = domain.hardened(published);
+            assert_eq!(hardened.map(Hardened::pos), Some(published.pos()));
+            assert!(domain.hardens_when_published());
         }
+    }
+
+    #[test]
+    fn publishing_hardens_nothing_that_is_staged() {
+        let published = Published::at(LogPos(640));
+        assert_eq!(Domain::Staged.hardened(published), None);
+        assert!(!Domain::Staged.hardens_when_published());
     }
 
     #[test]
@@ -75,7 +99,10 @@ mod tests {
 
     #[test]
     fn only_strict_calls_leave_nothing_to_fsync() {
-        assert!(Domain::Dax.hardens_at_return(Durability::Strict));
-        assert!(!Domain::Dax.hardens_at_return(Durability::Buffered));
+        for domain in [Domain::Dax, Domain::Emulated, Domain::Staged] {
+            assert!(domain.hardens_at_return(Durability::Strict));
+            assert!(!domain.hardens_at_return(Durability::Buffered));
+            assert!(!domain.hardens_at_return(Durability::Ordered));
+        }
     }
 }

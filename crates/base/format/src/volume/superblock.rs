@@ -105,7 +105,7 @@ layout! {
         pub bitmap_blocks: u64,
         /// first block that can be allocated
         pub data_block: u64,
-        /// durability policy of the volume: 1 strict, 2 buffered
+        /// durability policy of the volume: 1 strict, 2 buffered, 3 ordered
         pub durability: u8,
         /// number of tiers in use
         pub tier_count: u8,

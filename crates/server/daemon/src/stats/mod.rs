@@ -403,7 +403,9 @@ impl<'s> Observer<'s> {
         let leases = self.of.leases.table().counts();
         let status = |client: &crate::connections::client::Client| {
             let (published, digested) = (client.published(), client.digested());
-            let hardened = Domain::of(&self.of.map).hardened(published).pos().0;
+            let hardened = Domain::of(&self.of.map).hardened(published);
+            // Nothing is digested that is not hardened.
+            let hardened = hardened.map_or(digested, |h| h.pos().0);
             let published = published.pos().0;
             let client_state = client.client_state.lock().clone();
             let granted = client.grants.lock().blocks.blocks();

@@ -94,6 +94,7 @@ fn set_up(
     let persistence = match floor.domain() {
         Domain::Dax => "survives a power cut (DAX)",
         Domain::Emulated => "emulated by memory, survives no power cut",
+        Domain::Staged => "memory, hardened on a device",
     };
     let device = format!("{}, {persistence}, no timing model", floor.instructions());
     targets.push(Box::new(floor));

@@ -196,9 +196,10 @@ pub fn run(args: &Args) -> Result<()> {
 fn durability(word: &str) -> Result<Durability> {
     match word.parse() {
         Ok(Durability::Strict) => Ok(Durability::Strict),
-        Ok(Durability::Buffered) => Err(Failure::usage(
-            "--durability buffered: this version makes strict volumes only",
-        )
+        Ok(other) => Err(Failure::usage(format!(
+            "--durability {}: this version makes strict volumes only",
+            other.name()
+        ))
         .advise("leave it out: strict promises more")),
         Err(why) => Err(Failure::usage(format!("--durability: {why}"))),
     }

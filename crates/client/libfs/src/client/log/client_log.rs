@@ -140,7 +140,7 @@ impl ClientLog {
     pub(crate) fn harden(&self, upto: LogPos) -> Result<()> {
         self.is_whole()?;
         debug_assert!(
-            upto <= self.writer.hardened().pos(),
+            self.writer.hardened().is_none_or(|h| upto <= h.pos()),
             "a call has appended up to {upto:?} and the log is at {:?}",
             self.writer.hardened()
         );
