@@ -33,6 +33,15 @@ pub trait BlockDevice: Send + Sync {
     /// What the medium or the operating system says; part of it may be written.
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), BlockError>;
 
+    /// Writes all of `from`, durable on return. What was written before and not flushed may or may not be.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write`] and [`BlockDevice::flush`].
+    fn write_durable(&self, offset: u64, from: &[u8]) -> Result<(), BlockError> {
+        self.write(offset, from)?;
+        self.flush()
+    }
+
     /// What the range holds is not needed any more.
     ///
     /// # Errors

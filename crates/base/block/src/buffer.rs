@@ -19,7 +19,11 @@ impl Buffer {
         Layout::from_size_align(bytes, IO_BYTES).unwrap_or(Layout::new::<u64>())
     }
 
-    pub(crate) fn new(bytes: usize) -> Buffer {
+    /// `bytes` zeros.
+    ///
+    /// # Panics
+    /// If it is not a positive multiple of [`IO_BYTES`].
+    pub fn new(bytes: usize) -> Buffer {
         assert!(bytes > 0 && bytes.is_multiple_of(IO_BYTES));
         let layout = Self::layout(bytes);
         // SAFETY: the layout has a positive size.

@@ -1,13 +1,14 @@
 //! A file or a block device.
 
 use super::ring::{Direction, RING_BYTES, Ring};
-use super::{BlockCounts, Counters, Did, TierDevice, Unit, check_range};
+use super::{BlockCounts, Buffer, Counters, Did, IO_BYTES, TierDevice, Unit, check_range};
 use crate::BlockDevice;
 use crate::error::BlockError;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fdatasync, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use shale_sys::{failpoints, private};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// Rings that are kept when nobody uses them.
 const RINGS_KEPT: usize = 4;
+/// Most bytes of one durable write: several requests and a flush are faster beyond.
+const DURABLE_BYTES_MAX: usize = 1 << 20;
 /// `BLKDISCARD` of `linux/fs.h`.
 const BLKDISCARD: u32 = 0x1277;
 /// `BLKGETSIZE64` of `linux/fs.h`.
@@ -34,8 +37,10 @@ pub struct BlockFile {
     in_order: bool,
     rings: Mutex<Vec<Ring>>,
     counters: Counters,
-    /// A flush failed: nothing that was written before it can be believed, ever.
+    /// A flush or a durable write failed: nothing that was written before it can be believed, ever.
     poisoned: AtomicBool,
+    /// The kernel has refused a write that is durable on return: such writes are followed by a flush.
+    no_durable_writes: AtomicBool,
     unit: Option<Unit>,
 }
 
@@ -99,6 +104,7 @@ impl BlockFile {
             rings: Mutex::default(),
             counters: Counters::default(),
             poisoned: AtomicBool::new(false),
+            no_durable_writes: AtomicBool::new(false),
             unit: None,
         };
         match Ring::new() {
@@ -185,7 +191,7 @@ impl BlockFile {
 
     /// By plain calls, through memory that direct I/O accepts.
     fn plain(&self, way: Direction, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-        let mut buffer = super::buffer::Buffer::new(bytes.len());
+        let mut buffer = Buffer::new(bytes.len());
         let memory = buffer.bytes();
         match way {
             Direction::Read => {
@@ -217,6 +223,34 @@ impl BlockFile {
             at += part.len() as u64;
         }
         Ok(())
+    }
+
+    /// One write that is durable when the call returns (`RWF_DSYNC`). `None`: it is not for this range, or the
+    /// kernel has none, and nothing was written.
+    fn write_through(&self, at: u64, from: &[u8]) -> Option<Result<(), Errno>> {
+        let fits = self.direct && !self.in_order && (1..=DURABLE_BYTES_MAX).contains(&from.len());
+        if !fits || self.no_durable_writes.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut buffer = None;
+        let memory: &[u8] = match from.as_ptr().addr().is_multiple_of(IO_BYTES) {
+            true => from,
+            false => {
+                let copy = buffer.insert(Buffer::new(from.len())).bytes();
+                copy.copy_from_slice(from);
+                copy
+            }
+        };
+        let done = in_parts(memory.len(), |done| {
+            let rest = [IoSlice::new(&memory[done..])];
+            let at = at + done as u64;
+            rustix::io::pwritev2(&self.fd, &rest, at, ReadWriteFlags::DSYNC)
+        });
+        if let Err(Errno::OPNOTSUPP | Errno::INVAL) = done {
+            self.no_durable_writes.store(true, Ordering::Relaxed);
+            return None;
+        }
+        Some(done)
     }
 
     fn discard_range(&self, at: u64, bytes: u64) -> Result<(), Errno> {
@@ -328,6 +362,23 @@ impl BlockDevice for BlockFile {
         let tried = || format!("write {} bytes at {at}", from.len());
         let done = done.map_err(|e| self.failed(&tried(), e));
         self.counters.note(Did::Wrote(from.len() as u64), done)
+    }
+
+    fn write_durable(&self, at: u64, from: &[u8]) -> Result<(), BlockError> {
+        check_range(at, from.len() as u64, self.bytes);
+        let done = match self.poisoned.load(Ordering::Acquire) {
+            true => Err(Errno::IO),
+            false => self
+                .write_through(at, from)
+                .unwrap_or_else(|| self.write_all(at, from).and_then(|()| fdatasync(&self.fd))),
+        };
+        if done.is_err() {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        let tried = || format!("write {} bytes at {at} durably", from.len());
+        let done = done.map_err(|e| self.failed(&tried(), e));
+        let done = self.counters.note(Did::Wrote(from.len() as u64), done);
+        done.and_then(|()| self.counters.note(Did::Flushed, Ok(())))
     }
 
     fn flush(&self) -> Result<(), BlockError> {

@@ -26,6 +26,34 @@ fn files_and_memory_hold_what_is_written() {
     exercise(&MemoryBlocks::new("memory", 4 << 20));
 }
 
+/// Writes that are durable on return, from memory that direct I/O accepts, from other memory, and of more than one
+/// call writes.
+#[test]
+fn durable_writes_hold_and_count_as_a_write_and_a_flush() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ssd.img");
+    BlockFile::create(&path, 8 << 20).unwrap();
+    let file = BlockFile::open(&path, 8 << 20).unwrap();
+    let memory = MemoryBlocks::new("memory", 8 << 20);
+    let devices: [&dyn TierDevice; 2] = [&file, &memory];
+    for device in devices {
+        let mut aligned = Buffer::new(2 * IO_BYTES);
+        aligned.bytes().fill(1);
+        device.write_durable(4096, aligned.bytes()).unwrap();
+        let data: Vec<u8> = (0..(3 << 20) + 8).map(|n: u32| (n / 512) as u8).collect();
+        device.write_durable(16384, &data[8..][..8192]).unwrap();
+        device.write_durable(1 << 20, &data[8..]).unwrap();
+        let mut found = vec![0; 8 << 20];
+        device.read(0, &mut found).unwrap();
+        assert!(found[4096..12288].iter().all(|&b| b == 1));
+        assert!(found[16384..][..8192] == data[8..][..8192]);
+        assert!(found[1 << 20..][..3 << 20] == data[8..]);
+        let counts = device.counts();
+        assert_eq!(counts.written_bytes, 8192 + 8192 + (3 << 20));
+        assert_eq!((counts.flushes, counts.errors), (3, 0));
+    }
+}
+
 #[test]
 fn a_file_that_is_too_short_or_missing_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -229,6 +229,13 @@ impl<M: BlockDevice> BlockDevice for Timed<M> {
         self.request(offset, bytes, true, || self.medium.write(offset, from))
     }
 
+    fn write_durable(&self, offset: u64, from: &[u8]) -> Result<(), BlockError> {
+        let bytes = from.len() as u64;
+        self.request(offset, bytes, true, || {
+            self.medium.write_durable(offset, from)
+        })
+    }
+
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), BlockError> {
         self.medium.discard(offset, bytes)
     }
@@ -311,6 +318,16 @@ mod tests {
         assert_eq!(found, [1; 4_096]);
         assert_eq!(nvm.delayed_ns(), 64 * 200);
         assert_eq!(nvm.medium().bytes(), nvm.bytes());
+    }
+
+    #[test]
+    fn a_durable_write_is_one_request() {
+        let medium = crate::MemoryBlocks::new("m", 1 << 20);
+        let flash = Timed::new(medium, BlockModel::strata_ssd(), Pace::of_virtual_time());
+        flash.write_durable(4_096, &[3; 4_096]).unwrap();
+        let counts = flash.counts();
+        assert_eq!((counts.written_bytes, counts.flushes), (4_096, 1));
+        assert_eq!(flash.model().unwrap().requests, 1);
     }
 
     #[test]
