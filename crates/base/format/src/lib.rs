@@ -23,6 +23,7 @@ pub mod log;
 pub mod policy;
 pub mod record;
 pub mod spec;
+pub mod staged;
 pub mod version;
 mod volume;
 

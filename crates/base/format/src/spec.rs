@@ -36,5 +36,8 @@ pub fn tables() -> Vec<Table> {
         crate::record::SetAttrBody::TABLE,
         crate::record::XattrBody::TABLE,
         crate::record::FallocateBody::TABLE,
+        crate::staged::AreaHeader::TABLE,
+        crate::staged::BatchHeader::TABLE,
+        crate::staged::PieceEntry::TABLE,
     ]
 }

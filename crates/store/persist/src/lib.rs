@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`domain`] | what it takes until bytes survive a power cut |
 //! | [`position`] | the two watermarks of a log |
+//! | [`staged`] | the area of a device that a volume without NVM survives a power cut by |
 //!
 //! A record is *published* when it is complete and every reader of the log sees it, and *hardened* when it
 //! survives a power cut. `tail ≤ digested ≤ published ≤ reserved`, and `hardened ≤ published`.
@@ -11,6 +12,7 @@
 
 pub mod domain;
 pub mod position;
+pub mod staged;
 
 pub use domain::Domain;
 pub use position::{Hardened, Published};
