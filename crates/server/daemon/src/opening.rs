@@ -52,7 +52,8 @@ impl Opened {
                     path: config.volume_path.as_deref(),
                     degraded: config.degraded,
                 };
-                device_assembly::start(&expected, &map, &superblock, starts)?
+                let started = device_assembly::start(&expected, &map, &superblock, starts)?;
+                (started.volume, started.starts)
             }
         };
         let volume = Arc::new(volume);

@@ -62,8 +62,18 @@ struct Opened {
 /// Which file is to be the device of each place, and files that are none's.
 type Assigned<'f> = (Vec<Option<&'f DeviceFile>>, Vec<PathBuf>);
 
+/// A volume that was started.
+pub struct Started {
+    /// The volume.
+    pub volume: Volume,
+    /// How often it was started, this time included: the count on its labels.
+    pub starts: u64,
+    /// The device that has the area of a volume without NVM, locked.
+    pub area_device: Option<Arc<dyn TierDevice>>,
+}
+
 /// Opens a volume with its devices and counts the start on all labels. `starts`: how often it was started, as
-/// its segments tell. Gives the count.
+/// its segments tell.
 ///
 /// # Errors
 /// As [`Named::open`] and [`Volume::open_with`].
@@ -72,7 +82,7 @@ pub fn start(
     map: &Arc<Map>,
     superblock: &Superblock,
     starts: u64,
-) -> Result<(Volume, u64)> {
+) -> Result<Started> {
     if superblock.can_have_tiers() {
         // The device table may be part of the batch that waits.
         Volume::replay(map.clone())?;
@@ -87,6 +97,9 @@ pub fn start(
         starts,
     };
     let below = named.open(expected.degraded)?;
+    // Before anything is written: without it nothing would be durable.
+    let area = file.staged.as_ref().map(|staged| &staged.device);
+    let area_device = area.map(|path| below.present(path)).transpose()?;
     let volume = below.open_volume(map.clone())?;
     let last = below.newest + 2;
     let segments = map.pieces().len();
@@ -102,7 +115,11 @@ pub fn start(
     }
     below.note_back(&volume)?;
     forget_strangers(expected.path, &below.strangers);
-    Ok((volume, last))
+    Ok(Started {
+        volume,
+        starts: last,
+        area_device,
+    })
 }
 
 /// Checks that NVM is not older than devices below it, which have no part in a copy of its segments. NVM alone is of one time,
@@ -188,16 +205,18 @@ impl Named<'_> {
     }
 }
 
-/// What of a volume is older than the rest, as its start would find it. Devices that are not there are passed over; nothing is
+/// What of a volume is older than the rest, as its start would find it. `content`: how many segments there are, and the volume's last
+/// batch; none: no labels tell of it. Devices that are not there are passed over; nothing is
 /// written.
 pub fn what_is_old(
     file: &VolumeFile,
     sb: &Superblock,
     table: &DeviceTable,
     starts: u64,
-    (segments, txid): (usize, u64),
+    content: Option<(usize, u64)>,
 ) -> Option<PoolError> {
-    if let Err(error) = check_content(file, table, segments, txid) {
+    let older = content.map(|(segments, txid)| check_content(file, table, segments, txid));
+    if let Some(Err(error)) = older {
         return Some(error);
     }
     let mut opened = Opened {
@@ -416,6 +435,19 @@ impl Opened {
             }
         }
         Ok(())
+    }
+
+    /// The device at a path, which is there.
+    fn present(&self, path: &Path) -> Result<Arc<dyn TierDevice>> {
+        let there = |one: &&Placed| one.path == path && one.count.is_some();
+        let found = self.placed.iter().find(there);
+        let missing = || {
+            wrong(
+                path,
+                "it has the staging area, and is not there, or is none of the volume's devices",
+            )
+        };
+        Ok(found.ok_or_else(missing)?.device.clone())
     }
 
     /// Notes one more start on every device that is there, once of the two times.

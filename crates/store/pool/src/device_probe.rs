@@ -21,7 +21,7 @@ pub(crate) const ZONES_MIN: u64 = 4;
 /// Zones that a device has at least, where their size is not given.
 const ZONES_WANTED: u64 = 32;
 /// Bytes of a zone of a device that can be written anywhere, where none are given.
-const ZONE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+pub(crate) const ZONE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
 /// Bytes of which zones are a multiple.
 const ZONE_UNIT: u64 = 64 * BLOCK;

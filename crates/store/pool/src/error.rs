@@ -2,6 +2,7 @@
 
 use shale_block::BlockError;
 use shale_nvm::NvmError;
+use shale_persist::staged::PersistError;
 use shale_sys::PrivateError;
 use shale_volume::VolumeError;
 use std::io;
@@ -81,6 +82,14 @@ pub enum PoolError {
         dir: PathBuf,
         /// What the lock file says about the other daemon.
         holder: String,
+    },
+    /// The area of a volume without NVM.
+    #[error("{}: {source}", device.display())]
+    Area {
+        /// The device that has it.
+        device: PathBuf,
+        /// What is wrong with it.
+        source: PersistError,
     },
     /// NVM.
     #[error(transparent)]

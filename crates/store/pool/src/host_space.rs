@@ -95,11 +95,20 @@ pub fn free_memory() -> Option<u64> {
     machine.into_iter().chain(group).min()
 }
 
+/// Bytes of memory of the machine. `None`: nobody tells.
+pub(crate) fn machine_memory() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    line_of(&meminfo, "MemTotal:")
+}
+
 /// What `/proc/meminfo` says is available, in bytes.
 fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    line_of(meminfo, "MemAvailable:")
+}
+
+/// What a line of `/proc/meminfo` says, in bytes.
+fn line_of(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix(name))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib << 10)
 }
@@ -117,7 +126,7 @@ pub fn shown(bytes: u64) -> String {
     }
 }
 
-/// What the NVM directory of a volume takes in all.
+/// What the directory of a volume's memory tier takes in all: of NVM, or of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NvmNeed {
     /// The volume.
@@ -147,7 +156,7 @@ impl NvmNeed {
     /// In words.
     pub fn text(&self) -> String {
         format!(
-            "{} in all ({} of NVM, {} for the log of the mount, {} for those of programs under shale run)",
+            "{} in all ({} for the volume, {} for the log of the mount, {} for those of programs under shale run)",
             shown(self.bytes()),
             shown(self.volume_bytes),
             shown(self.mount_log_bytes),

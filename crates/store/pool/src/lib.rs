@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`volume_file`] | VOLUME.toml: the media of a volume, by name |
 //! | [`nvm_dir`] | the NVM directory: segment files, the lock |
+//! | [`staged`] | a volume without NVM: its memory tier, and the area from which it is made again |
 //! | [`labels`] | which segment is which, and how often the volume was started |
 //! | [`devices`] | devices below NVM: labels, zones, what is written on a new one |
 //! | [`device_kind`] | kinds of devices below NVM |
@@ -24,11 +25,12 @@ pub mod labels;
 pub mod mkfs;
 pub mod nvm_dir;
 pub mod random;
+pub mod staged;
 pub mod volume_file;
 
 pub use device_kind::DeviceKind;
 pub use devices::{Divided, LowerTiers};
 pub use error::{PoolError, Result};
-pub use mkfs::{Made, MakeOptions, make_volume};
+pub use mkfs::{Made, MakeOptions, StagedSizes, make_volume};
 pub use nvm_dir::{NvmLock, open_nvm};
 pub use volume_file::VolumeFile;

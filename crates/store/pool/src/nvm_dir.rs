@@ -11,6 +11,7 @@ use shale_nvm::{Access, Map, MapOptions};
 use shale_sys::{failpoints, private};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "lock";
@@ -212,6 +213,14 @@ impl NvmLock {
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(|e| PoolError::file(&path, "write it", e))?;
         Ok(NvmLock { file })
+    }
+
+    /// Whether the file that is locked is still the one with this name.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        let names = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let locked = self.file.metadata().map(names);
+        let there = path.symlink_metadata().map(names);
+        matches!((locked, there), (Ok(locked), Ok(there)) if locked == there)
     }
 }
 

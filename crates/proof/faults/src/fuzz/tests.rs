@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::{decoders, images, logs, messages, staged};
+use super::{decoders, images, logs, messages};
 use shale_bench::chance::Chance;
 
 fn corpus(target: &str) -> PathBuf {
@@ -85,11 +85,6 @@ fn recovery_stands_any_log() {
 fn repair_stands_any_image() {
     run_all("images", 60, images::run);
     images::finish();
-}
-
-#[test]
-fn a_staged_area_stands_any_changes() {
-    run_all("staged", 60, staged::run);
 }
 
 /// Structures of a volume and messages, each behind the number of its kind.
@@ -186,7 +181,6 @@ fn write_the_corpus() {
         ("messages", named(messages::seeds())),
         ("logs", logs::seeds()),
         ("images", images::seeds()),
-        ("staged", named(staged::seeds())),
     ] {
         let dir = corpus(target);
         std::fs::create_dir_all(&dir).unwrap();
@@ -207,7 +201,6 @@ fn one_input() {
         "messages" => messages::run(&input),
         "logs" => logs::run(&input),
         "images" => images::run(&input),
-        "staged" => staged::run(&input),
         _ => panic!("{target} is no target"),
     }
 }

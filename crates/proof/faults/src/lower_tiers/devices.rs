@@ -71,8 +71,11 @@ impl Three {
         let options = MakeOptions {
             file: place.join("VOLUME.toml"),
             name: "faults".to_owned(),
-            nvm_dir: place.join("nvm"),
-            nvm_bytes: NVM_BYTES_MIN,
+            nvm: Some(shale_pool::volume_file::NvmEntry {
+                dir: place.join("nvm"),
+                size_bytes: NVM_BYTES_MIN,
+            }),
+            staged: Default::default(),
             lower: lower(&device),
             log_bytes: LOG_BYTES_MIN,
             durability: Durability::Strict,

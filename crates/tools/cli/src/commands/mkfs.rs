@@ -8,16 +8,20 @@ use crate::terminal::{note, say};
 use shale_format::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 use shale_format::{Durability, TierId};
 use shale_persist::Domain;
-use shale_pool::LowerTiers;
-use shale_pool::Made;
-use shale_pool::MakeOptions;
-use shale_pool::make_volume;
-use shale_pool::volume_file::DeviceFile;
+use shale_pool::volume_file::{DeviceFile, NvmEntry};
+use shale_pool::{LowerTiers, Made, MakeOptions, StagedSizes, make_volume};
 use shale_sys::SystemClock;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
+  shale mkfs VOLUME.toml --ssd /dev/nvme0n1p3:200G
+  shale mkfs VOLUME.toml --ssd /srv/ssd.img:20G --hdd /dev/sdb:4T
+
+  What fsync promises, and how much memory a mount takes:
+  shale mkfs VOLUME.toml --ssd /dev/nvme0n1p3:200G --durability strict
+  shale mkfs VOLUME.toml --ssd /dev/nvme0n1p3:200G --memory 2G
+
   NVM on a DAX file system, and emulated by memory:
   shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G
   shale mkfs VOLUME.toml --nvm /dev/shm/shale:1G
@@ -39,6 +43,9 @@ Examples:
   Two users beside the owner whom shale run serves:
   shale mkfs VOLUME.toml --nvm /mnt/pmem/shale:16G --trust ann --trust 1001
 
+Without --nvm the memory tier, where files are written first, lies in shared memory while the volume is mounted. What is to survive a power \
+cut is staged on the first SSD that can be written anywhere, and checkpoints of the memory tier are kept there.
+
 Models: flash answers in 10 µs and reads 2.2, writes 0.9 GB/s; disk seeks for 10 ms where requests do not \
 adjoin, and moves 0.1 GB/s (Strata, Table 1). They are in VOLUME.toml (model = \"disk\"), and can be changed \
 there for the next mount.";
@@ -50,9 +57,17 @@ pub struct Args {
     /// The volume file to write; it says where the media are
     #[arg(value_name = "VOLUME.toml")]
     volume: PathBuf,
-    /// NVM tier: a directory and its size in bytes (K, M, G, T: powers of 1024)
+    /// NVM tier: a directory and its size in bytes (K, M, G, T: powers of 1024) [default: no NVM, and an SSD]
     #[arg(long, value_name = "DIR:SIZE", value_parser = parse_nvm)]
-    nvm: Nvm,
+    nvm: Option<NvmEntry>,
+    /// Without NVM: bytes of shared memory that a mount takes for the memory tier [default: a 32nd of SSDs and disks, at least 64M, at
+    /// most a quarter of the machine's memory and what /dev/shm has free]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "nvm")]
+    memory: Option<u64>,
+    /// Without NVM: bytes of the staging area on the SSD, 32M to 512M (from 4M on an SSD below 1G) [default: 128M, at most an eighth of
+    /// the SSD]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "nvm")]
+    staging: Option<u64>,
     /// Flash tier: a block device or an image file, its size, and the size of its zones where the erase block
     /// is known better than the device tells (a multiple of it); may be given several times: the devices are joined. Kinds: conventional,
     /// host-managed (zoned block devices, SMR or ZNS; found without being said, and so are their zones),
@@ -66,9 +81,10 @@ pub struct Args {
     /// Make the devices of a tier as slow as a model of a medium: ssd or hdd, and flash or disk
     #[arg(long, value_name = "TIER=MODEL", value_parser = parse_model)]
     model: Vec<(TierId, String)>,
-    /// When a write is durable: strict (when the call returns)
-    #[arg(long, value_name = "POLICY", default_value = "strict")]
-    durability: String,
+    /// When a write is durable: strict (when the call returns), buffered (when fsync returns, or seconds later), ordered (within a second, in
+    /// the order of the calls; fsync does not wait). With NVM only strict [default: strict with NVM, buffered without]
+    #[arg(long, value_name = "POLICY")]
+    durability: Option<String>,
     /// Size of each client's update log [default: 256M for the mount, 64M for each process under
     /// shale run or with libshale, less on a small volume]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -90,18 +106,12 @@ pub struct Args {
     json: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Nvm {
-    dir: PathBuf,
-    bytes: u64,
-}
-
-fn parse_nvm(text: &str) -> std::result::Result<Nvm, String> {
+fn parse_nvm(text: &str) -> std::result::Result<NvmEntry, String> {
     // A directory may have a colon in its name, a size has none.
     match text.rsplit_once(':') {
-        Some((dir, bytes)) if !dir.is_empty() => Ok(Nvm {
+        Some((dir, bytes)) if !dir.is_empty() => Ok(NvmEntry {
             dir: dir.into(),
-            bytes: size::parse(bytes)?,
+            size_bytes: size::parse(bytes)?,
         }),
         _ => Err(format!(
             "'{text}' is not DIR:SIZE; write for example /mnt/pmem/shale:16G"
@@ -157,20 +167,29 @@ fn devices(args: &Args, tier: TierId) -> Result<Vec<DeviceFile>> {
 
 /// Makes a volume.
 pub fn run(args: &Args) -> Result<()> {
+    if args.nvm.is_none() && args.ssd.is_empty() {
+        return Err(Failure::usage("a volume needs NVM or an SSD").advise(format!(
+            "without NVM: shale mkfs {0} --ssd /dev/nvme0n1p3:200G; with it: shale mkfs {0} --nvm /mnt/pmem/shale:16G",
+            args.volume.display()
+        )));
+    }
     let options = MakeOptions {
         file: args.volume.clone(),
         name: args.label.clone().unwrap_or_else(|| {
             let stem = args.volume.file_stem().unwrap_or_default();
             stem.to_string_lossy().into_owned()
         }),
-        nvm_dir: args.nvm.dir.clone(),
-        nvm_bytes: args.nvm.bytes,
+        nvm: args.nvm.clone(),
+        staged: StagedSizes {
+            memory_bytes: args.memory,
+            staging_bytes: args.staging,
+        },
         lower: LowerTiers {
             ssd: devices(args, TierId::Ssd)?,
             hdd: devices(args, TierId::Hdd)?,
         },
         log_bytes: log_bytes(args)?,
-        durability: durability(&args.durability)?,
+        durability: durability(args.durability.as_deref(), args.nvm.is_some())?,
         owner_uid: rustix::process::geteuid().as_raw(),
         owner_gid: rustix::process::getegid().as_raw(),
         root_mode: 0o755,
@@ -184,7 +203,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         print(args, &made);
     }
-    if made.domain != Domain::Dax && !made.host.is_memory {
+    if made.domain == Domain::Emulated && !made.host.is_memory {
         let (dir, kind) = (made.file.nvm_dir().display(), &made.host.kind);
         note!(
             "{dir}: it lies on {kind} without DAX, which is no NVM: a power cut loses the volume, or leaves it damaged"
@@ -193,15 +212,41 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn durability(word: &str) -> Result<Durability> {
-    match word.parse() {
-        Ok(Durability::Strict) => Ok(Durability::Strict),
-        Ok(other) => Err(Failure::usage(format!(
-            "--durability {}: this version makes strict volumes only",
-            other.name()
-        ))
-        .advise("leave it out: strict promises more")),
-        Err(why) => Err(Failure::usage(format!("--durability: {why}"))),
+/// The policy; `has_nvm`: of a volume with NVM.
+fn durability(word: Option<&str>, has_nvm: bool) -> Result<Durability> {
+    let default = match has_nvm {
+        true => Durability::Strict,
+        false => Durability::Buffered,
+    };
+    let policy = word.map_or(Ok(default), str::parse);
+    match policy.map_err(|why: String| Failure::usage(format!("--durability: {why}")))? {
+        policy if has_nvm && policy != Durability::Strict => {
+            let text = format!(
+                "--durability {}: on NVM this version makes strict volumes only",
+                policy.name()
+            );
+            Err(Failure::usage(text).advise("leave it out: strict promises more"))
+        }
+        policy => Ok(policy),
+    }
+}
+
+/// What a power cut may take, in one sentence. `domain`: what makes the volume durable.
+fn lost_by_power_cut(domain: Domain, is_memory: bool, policy: Durability) -> &'static str {
+    match (domain, policy) {
+        (Domain::Emulated, _) if is_memory => {
+            "a power cut loses the volume: its NVM is emulated by memory"
+        }
+        (Domain::Emulated, _) => {
+            "a power cut loses the volume, or leaves it damaged: this is no NVM"
+        }
+        (_, Durability::Strict) => "a power cut loses nothing that a call has returned from",
+        (_, Durability::Buffered) => {
+            "a power cut may lose the last seconds of what was not followed by fsync"
+        }
+        (_, Durability::Ordered) => {
+            "a power cut may lose the last second, also of what was followed by fsync: what stays are all calls up to some point"
+        }
     }
 }
 
@@ -230,12 +275,29 @@ pub fn explain(persistence: &str, kind: &str, is_memory: bool) -> String {
     }
 }
 
+fn power_cut(made: &Made) -> &'static str {
+    let policy = made.file.durability.parse().unwrap_or_default();
+    lost_by_power_cut(made.domain, made.host.is_memory, policy)
+}
+
 fn json(args: &Args, made: &Made) -> serde_json::Value {
+    let staged = made.file.staged.as_ref().map(|staged| {
+        serde_json::json!({
+            "memory_dir": staged.memory_dir,
+            "memory_bytes": staged.memory_bytes,
+            "device": staged.device,
+            "at_byte": staged.at_byte,
+            "staging_bytes": staged.staging_bytes,
+            "area_bytes": made.area_bytes,
+        })
+    });
     serde_json::json!({
         "volume": args.volume,
         "name": made.file.name,
         "uuid": made.file.uuid,
         "durability": made.file.durability,
+        "power_cut": power_cut(made),
+        "staged": staged,
         "nvm_dir": made.file.nvm_dir(),
         "nvm_bytes": made.file.nvm_bytes(),
         "segments": made.segments,
@@ -253,6 +315,29 @@ fn json(args: &Args, made: &Made) -> serde_json::Value {
     })
 }
 
+/// The NVM tier, or what a volume without NVM has in its place.
+fn print_first_tier(made: &Made) {
+    let (bytes, dir) = (
+        size::show(made.file.nvm_bytes()),
+        made.file.nvm_dir().display(),
+    );
+    let Some(staged) = &made.file.staged else {
+        say!(
+            "  nvm         {bytes} in {dir} ({} segments)",
+            made.segments
+        );
+        return;
+    };
+    say!("  memory      {bytes} in {dir} while it is mounted");
+    say!(
+        "  area        {} of {} from byte {}: a staging area of {}, and the memory tier twice",
+        size::show(made.area_bytes),
+        staged.device.display(),
+        staged.at_byte,
+        size::show(staged.staging_bytes)
+    );
+}
+
 fn print(args: &Args, made: &Made) {
     say!(
         "{}: volume '{}' made",
@@ -260,13 +345,12 @@ fn print(args: &Args, made: &Made) {
         made.file.name
     );
     say!("  uuid        {}", made.file.uuid);
-    say!("  durability  {}", made.file.durability);
     say!(
-        "  nvm         {} in {} ({} segments)",
-        size::show(made.file.nvm_bytes()),
-        made.file.nvm_dir().display(),
-        made.segments
+        "  durability  {}: {}",
+        made.file.durability,
+        power_cut(made)
     );
+    print_first_tier(made);
     let tiers = [("ssd", &made.file.ssd), ("hdd", &made.file.hdd)];
     for ((tier, devices), how) in tiers.into_iter().zip(&made.divided) {
         for (device, how) in devices.iter().zip(how) {
@@ -281,12 +365,18 @@ fn print(args: &Args, made: &Made) {
             say!("              {}", divided(how));
         }
     }
-    say!("  takes       {}", made.need.text());
-    let (kind, is_memory) = (&made.host.kind, made.host.is_memory);
-    say!(
-        "  nvm is      {}",
-        explain(made.domain.name(), kind, is_memory)
-    );
+    match made.file.is_staged() {
+        true => say!(
+            "  takes       {} of shared memory while it is mounted",
+            made.need.text()
+        ),
+        false => {
+            say!("  takes       {}", made.need.text());
+            let (kind, is_memory) = (&made.host.kind, made.host.is_memory);
+            let is = explain(made.domain.name(), kind, is_memory);
+            say!("  nvm is      {is}");
+        }
+    }
     let (mount, other) = (made.file.log_bytes, made.file.client_log_bytes);
     match other.filter(|&other| other != mount) {
         None => say!("  update log  {} for each client", size::show(mount)),
@@ -310,9 +400,9 @@ mod tests {
         let nvm = parse_nvm("/a:b:64M").unwrap();
         assert_eq!(
             nvm,
-            Nvm {
+            NvmEntry {
                 dir: "/a:b".into(),
-                bytes: 64 << 20
+                size_bytes: 64 << 20
             }
         );
         for text in ["/a", ":1G", "/a:", "/a:x"] {
@@ -345,12 +435,72 @@ mod tests {
 
     #[test]
     fn policies() {
-        assert_eq!(durability("strict").unwrap(), Durability::Strict);
-        let buffered = durability("buffered").unwrap_err();
-        assert!(
-            buffered.to_string().contains("strict volumes only"),
-            "{buffered}"
+        let policy = |word: &str, has_nvm| durability(Some(word), has_nvm);
+        assert_eq!(durability(None, true).unwrap(), Durability::Strict);
+        assert_eq!(durability(None, false).unwrap(), Durability::Buffered);
+        for (word, expected) in [
+            ("strict", Durability::Strict),
+            ("buffered", Durability::Buffered),
+            ("ordered", Durability::Ordered),
+        ] {
+            assert_eq!(policy(word, false).unwrap(), expected);
+            match expected {
+                Durability::Strict => assert_eq!(policy(word, true).unwrap(), expected),
+                _ => {
+                    let refused = policy(word, true).unwrap_err().to_string();
+                    let named = refused.contains(word) && refused.contains("strict volumes only");
+                    assert!(named, "{refused}");
+                }
+            }
+        }
+        for has_nvm in [false, true] {
+            let unknown = policy("lazy", has_nvm).unwrap_err();
+            assert!(unknown.to_string().contains("lazy"));
+        }
+    }
+
+    #[test]
+    fn what_a_power_cut_takes_is_said_as_it_is() {
+        let said = lost_by_power_cut;
+        for (domain, policy, word) in [
+            (Domain::Dax, Durability::Strict, "loses nothing"),
+            (Domain::Staged, Durability::Strict, "loses nothing"),
+            (
+                Domain::Staged,
+                Durability::Buffered,
+                "not followed by fsync",
+            ),
+            (Domain::Staged, Durability::Ordered, "up to some point"),
+            (Domain::Emulated, Durability::Strict, "loses the volume"),
+        ] {
+            for is_memory in [false, true] {
+                let text = said(domain, is_memory, policy);
+                assert!(text.contains(word), "{domain:?} {policy:?}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_volume_needs_is_said_with_an_example() {
+        let args = |words: &[&str]| {
+            #[derive(clap::Parser)]
+            struct Mkfs {
+                #[command(flatten)]
+                args: Args,
+            }
+            let all = ["mkfs", "V.toml"].iter().chain(words);
+            <Mkfs as clap::Parser>::try_parse_from(all).map(|m| m.args)
+        };
+        let refused = run(&args(&[]).unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("--ssd /dev/nvme0n1p3:200G"), "{refused}");
+        let sizes = args(&["--ssd", "/s:1G", "--memory", "64M", "--staging", "32M"]).unwrap();
+        assert_eq!(
+            (sizes.memory, sizes.staging),
+            (Some(64 << 20), Some(32 << 20))
         );
-        assert!(durability("lazy").unwrap_err().to_string().contains("lazy"));
+        for option in ["--memory", "--staging"] {
+            let both = args(&["--nvm", "/n:1G", option, "64M"]).unwrap_err();
+            assert!(both.to_string().contains("cannot be used with"), "{both}");
+        }
     }
 }
