@@ -46,6 +46,8 @@ struct Checker<'a> {
     claims: Claims,
     slots: Slots,
     totals: Totals,
+    /// Logs are made again from a staging area.
+    logs_staged: bool,
     progress: &'a mut dyn FnMut(Progress),
     /// A directory could not be read whole: names may be in it.
     names_missing: bool,
@@ -121,6 +123,7 @@ pub(crate) fn check_named(
                 findings,
                 slots: Slots::default(),
                 totals: Totals::default(),
+                logs_staged: options.logs_staged,
                 progress,
                 names_missing: false,
                 inode_file_broken: false,

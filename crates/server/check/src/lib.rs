@@ -44,7 +44,7 @@ mod tree;
 
 pub use checker::check;
 pub use lower_metadata::Below;
-pub use open_volume::{CheckError, check_volume_dir, repair_volume_dir};
+pub use open_volume::{CheckError, check_copy, check_volume_dir, repair_copy, repair_volume_dir};
 pub use options::{CheckOptions, LogFile, Progress, Stage};
 pub use repair::{Mended, RepairReport, repair};
 pub use report::{Finding, Report, Severity, Totals};

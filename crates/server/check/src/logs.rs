@@ -60,14 +60,16 @@ pub(super) fn mend(
     done
 }
 
-/// Why a log slot cannot be used, so that what waits in its log is lost.
+/// Why a log slot cannot be used, so that what waits in its log is lost. `files`: none where they are made again from a
+/// staging area.
 pub(super) fn unusable(
     number: u32,
     slot: &LogSlot,
     sb: &Superblock,
-    files: &[LogFile],
+    files: Option<&[LogFile]>,
 ) -> Option<String> {
-    let file = files.iter().find(|f| f.slot == number).map(|f| &f.map);
+    let file = files.unwrap_or_default();
+    let file = file.iter().find(|f| f.slot == number).map(|f| &f.map);
     let ring = slot.ring_bytes;
     let legal = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&ring)
         && ring.is_multiple_of(BLOCK_BYTES as u64)
@@ -76,6 +78,7 @@ pub(super) fn unusable(
     let map = match (slot.state, file) {
         (slot_state::FREE, _) => return None,
         (slot_state::LIVE, _) if !legal => return Some("its slot makes no sense".to_owned()),
+        (slot_state::LIVE, None) if files.is_none() => return None,
         (slot_state::LIVE, None) => return Some("the file is missing".to_owned()),
         (slot_state::LIVE, Some(Err(why))) => return Some(why.clone()),
         (slot_state::LIVE, Some(Ok(map))) => map,

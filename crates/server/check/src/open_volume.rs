@@ -14,6 +14,7 @@ use shale_pool::device_assembly;
 use shale_pool::error::PoolError;
 use shale_pool::labels;
 use shale_pool::nvm_dir::{NvmLock, holder_of, segment_name, volume_files};
+use shale_pool::staged::StagedCopy;
 use shale_pool::volume_file::VolumeFile;
 use shale_volume::View;
 use std::fs::File;
@@ -75,23 +76,7 @@ pub fn repair_volume_dir(
     let files = volume_files(nvm_dir)?;
     let map = Arc::new(segments(nvm_dir, &files, Access::ReadWrite)?);
     let logs = logs(nvm_dir, &files, Access::ReadWrite);
-    let found = check(
-        map.clone(),
-        &logs,
-        &CheckOptions {
-            findings_max: 0,
-            ..options.clone()
-        },
-        progress,
-    )
-    .uuid;
-    if found.as_deref() != Some(uuid) {
-        let why = match found {
-            Some(found) => format!("the volume there is {found}, expected {uuid}"),
-            None => "no superblock can be used".to_owned(),
-        };
-        return Err(wrong(nvm_dir, format!("{why}: nothing was changed")));
-    }
+    is_volume(&map, uuid).map_err(|why| wrong(nvm_dir, why))?;
     let mut report = repair(&map, &logs, options, progress)?;
     let wrong = options
         .volume
@@ -114,6 +99,83 @@ pub fn repair_volume_dir(
     Ok(report)
 }
 
+/// Checks the newest image of a volume without NVM, whose memory tier is gone. What was staged since is no part of it, and is
+/// reported.
+pub fn check_copy(
+    copy: &StagedCopy,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Report {
+    let options = CheckOptions {
+        logs_staged: true,
+        ..options.clone()
+    };
+    // Before the check opens devices, and locks them.
+    let old = { options.volume.as_ref() }.and_then(|file| old_devices(file, &copy.map, 0, None));
+    let mut report = check(copy.map.clone(), &[], &options, progress);
+    if let Some(error) = old {
+        report.push(too_old(error.to_string()), options.findings_max);
+    }
+    if copy.batches > 0 {
+        report.push(waiting(copy.batches), options.findings_max);
+    }
+    report
+}
+
+/// Repairs the newest image of a volume without NVM, whose memory tier is gone, and writes a checkpoint of it.
+///
+/// # Errors
+/// Batches wait to be replayed; as [`repair_volume_dir`]; the checkpoint cannot be written. Then the volume is as it was.
+pub fn repair_copy(
+    copy: &StagedCopy,
+    file: &VolumeFile,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RepairReport, CheckError> {
+    let options = CheckOptions {
+        logs_staged: true,
+        ..options.clone()
+    };
+    copy.may_be_repaired(file)?;
+    is_volume(&copy.map, &file.uuid).map_err(|why| wrong(file.nvm_dir(), why))?;
+    let mut report = repair(&copy.map, &[], &options, progress)?;
+    if !report.mended.is_empty() {
+        copy.write_back(file, report.after.txid)?;
+    }
+    if let Some(error) = old_devices(file, &copy.map, 0, None) {
+        let found = too_old(error.to_string());
+        report.after.push(found, options.findings_max);
+    }
+    Ok(report)
+}
+
+/// Batches that the next mount replays are no damage.
+fn waiting(batches: u64) -> Finding {
+    Finding {
+        severity: Severity::Info,
+        object: "staging area".to_owned(),
+        ino: None,
+        block: None,
+        what: "batches wait to be replayed by the next mount".into(),
+        expected: String::new(),
+        found: batches.to_string(),
+    }
+}
+
+/// Whether the volume on `map` is the one with this identity; else why nothing is changed.
+fn is_volume(map: &Arc<Map>, uuid: &str) -> Result<(), String> {
+    let heads_only = CheckOptions {
+        findings_max: 0,
+        ..CheckOptions::default()
+    };
+    let why = match check(map.clone(), &[], &heads_only, &mut |_| ()).uuid {
+        Some(found) if found == uuid => return Ok(()),
+        Some(found) => format!("the volume there is {found}, expected {uuid}"),
+        None => "no superblock can be used".to_owned(),
+    };
+    Err(format!("{why}: nothing was changed"))
+}
+
 /// What a mount would refuse as older than the rest of the volume.
 fn what_is_old(file: &VolumeFile, map: &Arc<Map>) -> Option<PoolError> {
     let dir = file.nvm_dir();
@@ -121,11 +183,22 @@ fn what_is_old(file: &VolumeFile, map: &Arc<Map>) -> Option<PoolError> {
         Ok(starts) => starts,
         Err(error) => return Some(error),
     };
+    old_devices(file, map, starts, Some(map.pieces().len()))
+}
+
+/// The same of devices. `segments`: how many there are, if they have labels.
+fn old_devices(
+    file: &VolumeFile,
+    map: &Arc<Map>,
+    starts: u64,
+    segments: Option<usize>,
+) -> Option<PoolError> {
     // What cannot be read is reported by the check.
     let superblock = *View::open_head(map.clone()).ok()?.0.superblock();
     let view = View::open(map.clone()).ok()?.0;
     let table = view.device_table().ok()?;
-    let content = (map.pieces().len(), view.root().ok()?.txid);
+    let txid = view.root().ok()?.txid;
+    let content = segments.map(|segments| (segments, txid));
     device_assembly::what_is_old(file, &superblock, &table, starts, content)
 }
 

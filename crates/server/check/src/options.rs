@@ -19,6 +19,9 @@ pub struct CheckOptions {
     pub volume: Option<VolumeFile>,
     /// A repair believes that all of the volume was put back from one backup.
     pub restored: bool,
+    /// It is the newest image of a volume without NVM: logs that the log table has are not there, the next mount makes them again from the
+    /// staging area.
+    pub logs_staged: bool,
 }
 
 impl CheckOptions {
@@ -39,6 +42,7 @@ impl Default for CheckOptions {
             below: Below::default(),
             volume: None,
             restored: false,
+            logs_staged: false,
         }
     }
 }

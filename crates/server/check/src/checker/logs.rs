@@ -53,6 +53,11 @@ impl Checker<'_> {
             (slot_state::LIVE, file) => {
                 self.totals.logs += 1;
                 match file.map(|f| &f.map) {
+                    None if self.logs_staged => {
+                        let what = "log that the next mount makes again from the staging area";
+                        self.findings
+                            .note(Severity::Info, object, None, what, ("", ""));
+                    }
                     None => self
                         .findings
                         .error(object, None, "log file is missing", ("", "")),

@@ -203,7 +203,8 @@ pub fn repair(
         );
         return Err(shale_volume::VolumeError::Lower(why).into());
     }
-    let mut repair = Repair::new(media, sb, &devices, logs);
+    let files = (!options.logs_staged).then_some(logs);
+    let mut repair = Repair::new(media, sb, &devices, files);
     repair.note_parts(&before);
     repair.superblocks(map);
     repair.find_slots();
@@ -329,7 +330,7 @@ impl Note {
 }
 
 impl Repair {
-    fn new(media: Media, sb: Superblock, devices: &DeviceTable, logs: &[LogFile]) -> Self {
+    fn new(media: Media, sb: Superblock, devices: &DeviceTable, logs: Option<&[LogFile]>) -> Self {
         let tiers = lower_tiers::tier_blocks(&sb, devices);
         let mut space = Space::new(sb.data_block..sb.second_block(), tiers);
         for (addr, len) in lower_tiers::added_tables(&sb, devices) {
@@ -433,7 +434,7 @@ impl Repair {
     }
 
     /// Slots of the log table that cannot be used: their logs are lost.
-    fn find_logs(&mut self, files: &[LogFile]) {
+    fn find_logs(&mut self, files: Option<&[LogFile]>) {
         for n in 0..shale_format::limits::LOG_SLOTS {
             let mut bytes = [0; shale_format::limits::BLOCK_BYTES];
             let at = n as usize * LogSlot::BYTES;
@@ -444,7 +445,7 @@ impl Repair {
                 false => continue,
             };
             // A slot that names no file any more was free.
-            let file = || files.iter().any(|file| file.slot == n);
+            let file = || files.is_some_and(|files| files.iter().any(|file| file.slot == n));
             let (why, lost) = match slot {
                 Ok(slot) => (super::logs::unusable(n, &slot, &self.sb, files), true),
                 Err(e) => (Some(e.to_string()), file()),

@@ -56,7 +56,7 @@ pub(super) fn write_log(map: &Arc<Map>) {
     }
 }
 
-fn set_slot(map: &Arc<Map>, slot: &LogSlot) {
+pub(super) fn set_slot(map: &Arc<Map>, slot: &LogSlot) {
     let volume = Volume::open(Arc::clone(map)).unwrap();
     let mut txn = volume.begin();
     txn.set_log_slot(SLOT, slot).unwrap();

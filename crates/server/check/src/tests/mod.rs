@@ -9,6 +9,7 @@ mod random;
 mod repair;
 mod sample;
 mod spaces;
+mod staged;
 
 use super::{Report, Severity};
 use sample::Sample;

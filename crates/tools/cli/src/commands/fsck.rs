@@ -5,9 +5,12 @@ use crate::failure::{Code, Failure, Result};
 use crate::mounts::state::StateDir;
 use crate::terminal::{count, note, say};
 use indicatif::ProgressBar;
-use shale_check::{CheckOptions, Progress, Report, check_volume_dir, repair_volume_dir};
-use shale_pool::PoolError;
-use shale_pool::VolumeFile;
+use shale_check::{
+    CheckOptions, Progress, Report, check_copy, check_volume_dir, repair_copy, repair_volume_dir,
+};
+use shale_persist::staged::PersistError;
+use shale_pool::staged::{Found, StagedCopy, examine};
+use shale_pool::{PoolError, VolumeFile};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,8 +24,9 @@ Examples:
 
 Exit code 0: the volume is as it should be, with --repair: now; 3: damage was found, a device is missing, or \
 something could not be repaired. A repair tells by path what it repaired and what is lost. What has lost its \
-name is in /lost+found afterwards. Records that wait in update logs, and a batch that waits in the journal, \
-are no damage: the next mount applies them.";
+name is in /lost+found afterwards. Records that wait in update logs, a batch that waits in the journal, and \
+batches that wait in the staging area of a volume without NVM are no damage: the next mount applies them. While batches wait \
+there such a volume is not repaired: mount it once.";
 
 /// How long the daemon of a mount that has gone is waited for.
 const END_WAIT: Duration = Duration::from_secs(30);
@@ -66,11 +70,16 @@ pub fn run(args: &Args) -> Result<()> {
         options.below = options.below.without_missing();
     }
     wait_for_end(&file)?;
+    let copy = copy_of(&file)?;
     let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
     if args.repair {
-        return repair(args, &file, &options, bar.as_ref());
+        return repair(args, (&file, copy.as_ref()), &options, bar.as_ref());
     }
-    let report = check_volume_dir(file.nvm_dir(), &options, &mut |p| show(bar.as_ref(), p));
+    let progress = &mut |p| show(bar.as_ref(), p);
+    let report = match &copy {
+        Some(copy) => Ok(check_copy(copy, &options, progress)),
+        None => check_volume_dir(file.nvm_dir(), &options, progress),
+    };
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -81,7 +90,7 @@ pub fn run(args: &Args) -> Result<()> {
             "{shown}: the volume that was checked is {uuid}, expected {}",
             file.uuid
         ))
-        .advise("correct nvm.dir in the volume file")),
+        .advise("correct nvm.dir, or staged, in the volume file")),
         _ if report.clean() => Ok(()),
         _ => Err(Failure {
             code: Code::Damaged,
@@ -94,14 +103,29 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
+/// What a volume without NVM keeps on its SSD, in memory of this process; none where its memory tier is still there, and of a volume
+/// with NVM.
+fn copy_of(file: &VolumeFile) -> Result<Option<StagedCopy>> {
+    if !file.is_staged() {
+        return Ok(None);
+    }
+    match examine(file).map_err(|error| refused(file, &error))? {
+        Found::Copy(copy) => Ok(Some(copy)),
+        Found::Memory => Ok(None),
+    }
+}
+
 fn repair(
     args: &Args,
-    file: &VolumeFile,
+    (file, copy): (&VolumeFile, Option<&StagedCopy>),
     options: &CheckOptions,
     bar: Option<&ProgressBar>,
 ) -> Result<()> {
-    let (dir, uuid) = (file.nvm_dir(), &file.uuid);
-    let report = repair_volume_dir(dir, uuid, options, &mut |p| show(bar, p));
+    let progress = &mut |p| show(bar, p);
+    let report = match copy {
+        Some(copy) => repair_copy(copy, file, options, progress),
+        None => repair_volume_dir(file.nvm_dir(), &file.uuid, options, progress),
+    };
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -171,6 +195,18 @@ fn refused(file: &VolumeFile, error: &PoolError) -> Failure {
         (PoolError::InUse { .. }, Some(dir)) => {
             failure.advise(format!("shale umount {}", dir.state.mountpoint.display()))
         }
+        (PoolError::Area { source, .. }, _) if is_damage(source) => Failure {
+            code: Code::Damaged,
+            ..failure
+        },
         _ => failure,
     }
+}
+
+/// Whether an area is there and not as it was written.
+fn is_damage(error: &PersistError) -> bool {
+    matches!(
+        error,
+        PersistError::Damaged { .. } | PersistError::NoArea { .. }
+    )
 }

@@ -100,6 +100,14 @@ pub fn run(args: &Args) -> Result<()> {
 /// The logs in the table, by slot, as last committed.
 fn log_table(file: &VolumeFile) -> Result<Vec<(u32, LogSlot)>> {
     let dir = file.nvm_dir();
+    if file.is_staged() && !dir.exists() {
+        let text = format!(
+            "{}: logs of a volume without NVM lie in memory while it is mounted, and it is not; shale fsck says what waits in its \
+             staging area",
+            dir.display()
+        );
+        return Err(Failure::new(text).advise("shale mount VOLUME.toml MOUNTPOINT"));
+    }
     let sizes = segment_sizes(file.nvm_bytes());
     let paths: Vec<PathBuf> = (0..sizes.len())
         .map(|n| dir.join(segment_name(n)))
@@ -110,7 +118,11 @@ fn log_table(file: &VolumeFile) -> Result<Vec<(u32, LogSlot)>> {
             .len();
         if found != expected {
             let text = format!("{}: {found} bytes, expected {expected}", path.display());
-            return Err(Failure::new(text).advise("is nvm.size_bytes of the volume file right?"));
+            let key = match file.is_staged() {
+                true => "staged.memory_bytes",
+                false => "nvm.size_bytes",
+            };
+            return Err(Failure::new(text).advise(format!("is {key} of the volume file right?")));
         }
     }
     let map = Map::open_files(&paths, Access::ReadOnly).map_err(|e| Failure::new(e.to_string()))?;
