@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(decoders messages logs images)
+[ ${#targets[@]} -gt 0 ] || targets=(decoders messages logs images staged)
 
 toolchain=+nightly
 sanitizer=address

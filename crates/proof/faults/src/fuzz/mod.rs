@@ -7,6 +7,7 @@
 //! | [`messages`] | what a client says to the daemon |
 //! | [`logs`] | the log of a client that lied, found at recovery |
 //! | [`images`] | changes of a whole volume |
+//! | [`staged`] | changes of a staged persistence area |
 //!
 //! Checksums are set after the bytes were taken, where the input wants it: a fuzzer does not
 //! guess them, an attacker computes them.
@@ -17,6 +18,7 @@ pub(crate) mod input;
 pub mod logs;
 pub mod messages;
 mod served;
+pub mod staged;
 mod users_volume;
 
 #[cfg(test)]

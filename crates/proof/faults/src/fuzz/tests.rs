@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::{decoders, images, logs, messages};
+use super::{decoders, images, logs, messages, staged};
 use shale_bench::chance::Chance;
 
 fn corpus(target: &str) -> PathBuf {
@@ -85,6 +85,11 @@ fn recovery_stands_any_log() {
 fn repair_stands_any_image() {
     run_all("images", 60, images::run);
     images::finish();
+}
+
+#[test]
+fn a_staged_area_stands_any_changes() {
+    run_all("staged", 60, staged::run);
 }
 
 /// Structures of a volume and messages, each behind the number of its kind.
@@ -181,6 +186,7 @@ fn write_the_corpus() {
         ("messages", named(messages::seeds())),
         ("logs", logs::seeds()),
         ("images", images::seeds()),
+        ("staged", named(staged::seeds())),
     ] {
         let dir = corpus(target);
         std::fs::create_dir_all(&dir).unwrap();
@@ -201,6 +207,7 @@ fn one_input() {
         "messages" => messages::run(&input),
         "logs" => logs::run(&input),
         "images" => images::run(&input),
+        "staged" => staged::run(&input),
         _ => panic!("{target} is no target"),
     }
 }
