@@ -195,7 +195,7 @@ fn old_devices(
 ) -> Option<PoolError> {
     // What cannot be read is reported by the check.
     let superblock = *View::open_head(map.clone()).ok()?.0.superblock();
-    let view = View::open(map.clone()).ok()?.0;
+    let view = View::open(map.clone()).ok()?.0.of_quiet_volume();
     let table = view.device_table().ok()?;
     let txid = view.root().ok()?.txid;
     let content = segments.map(|segments| (segments, txid));

@@ -10,13 +10,14 @@
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::leaf_cache::LeafCache;
 use crate::media::{Block, NvmRegion};
+use crate::reading::patience::Patience;
 use parking_lot::RwLock;
 use shale_block::TierDevice;
 use shale_format::device_table::{DEVICE_TABLE_COPIES, DevicePlace, DeviceTable};
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::superblock::{LowerTables, Superblock};
 use shale_format::zone::{ZoneEntry, block_sum};
-use shale_format::{BlockAddr, FormatError, TierId};
+use shale_format::{BlockAddr, TierId};
 use shale_sys::mutants;
 use std::sync::Arc;
 
@@ -278,6 +279,8 @@ pub(crate) struct Lower {
     owner: bool,
     layout: RwLock<Arc<Layout>>,
     leaves: LeafCache,
+    /// How long an entry of a zone that changes in place is waited for.
+    patience: Patience,
 }
 
 impl Lower {
@@ -298,6 +301,7 @@ impl Lower {
             owner,
             layout: RwLock::new(Arc::new(layout)),
             leaves: LeafCache::default(),
+            patience: Patience::default(),
         })))
     }
 
@@ -332,21 +336,10 @@ impl Lower {
     pub(crate) fn entry(&self, at: u64, zone: u64) -> Result<ZoneEntry> {
         let mut bytes = [0; ZoneEntry::BYTES];
         let (addr, byte) = split(at);
-        for n in 0..READS_MAX {
+        self.patience.until_whole(|| {
             self.media.load(addr, byte, &mut bytes)?;
-            match ZoneEntry::decode(&bytes, zone) {
-                Ok(entry) => return Ok(entry),
-                // It changes in place: its writer may be between two stores.
-                Err(FormatError::Checksum { .. } | FormatError::Magic { .. }) if n > 50 => {
-                    std::thread::yield_now();
-                }
-                Err(FormatError::Checksum { .. } | FormatError::Magic { .. }) => {
-                    std::hint::spin_loop();
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(ZoneEntry::decode(&bytes, zone)?)
+            Ok(ZoneEntry::decode(&bytes, zone)?)
+        })
     }
 
     fn entry_of(&self, spot: &Spot<'_>) -> Result<ZoneEntry> {

@@ -3,6 +3,7 @@
 use crate::error::{Result, VolumeError};
 use crate::lower_tiers::lower::Lower;
 use crate::media::{Block, NvmRegion, is_in_nvm};
+use crate::reading::patience::Patience;
 use shale_format::limits::BLOCK_BYTES;
 use shale_format::{BlockAddr, TierId};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct BlockReader {
     pub(crate) media: NvmRegion,
     pub(crate) lower: Option<Arc<Lower>>,
     pub(crate) given: Option<Arc<dyn Given>>,
+    /// How long what changes in place is waited for.
+    pub(crate) patience: Arc<Patience>,
 }
 
 impl BlockReader {

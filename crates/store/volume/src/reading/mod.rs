@@ -1,4 +1,5 @@
 //! What reads a volume: blocks, snapshots, lookups, walks.
 
 pub(crate) mod block_reader;
+pub(crate) mod patience;
 pub(crate) mod view;

@@ -37,12 +37,6 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// How often something that changes in place is read again before it counts as damaged.
-/// The writer is between two stores for a few microseconds, unless it was stopped there.
-const READS_MAX: u32 = 2000;
-/// Of these, how many without giving the processor away.
-const SPINS: u32 = 50;
-
 /// What lies at a file block. `len`: blocks from there on with the same answer, at
 /// least 1; the answer may go on behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,23 +94,6 @@ pub struct KeptLeaf(Option<(Ino, u64, Leaf)>);
 pub struct View {
     blocks: BlockReader,
     superblock: Arc<Superblock>,
-}
-
-/// Reads something until its checksum fits.
-pub(crate) fn until_whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
-    for n in 0..READS_MAX {
-        match read() {
-            Err(VolumeError::Format(FormatError::Checksum { .. } | FormatError::Magic { .. })) => {
-                if n < SPINS {
-                    std::hint::spin_loop();
-                } else {
-                    std::thread::yield_now();
-                }
-            }
-            done => return done,
-        }
-    }
-    read()
 }
 
 impl View {
@@ -187,6 +164,7 @@ impl View {
                 media,
                 lower: None,
                 given: None,
+                patience: Arc::default(),
             },
             superblock: Arc::new(superblock),
         };
@@ -261,7 +239,18 @@ impl View {
     /// # Errors
     /// Damaged, or its writer was stopped in the middle.
     pub fn root(&self) -> Result<RootBlock> {
-        until_whole(|| self.root_at_once())
+        self.until_whole(|| self.root_at_once())
+    }
+
+    /// Reads something that changes in place until its checksum fits.
+    fn until_whole<T>(&self, read: impl FnMut() -> Result<T>) -> Result<T> {
+        self.blocks.patience.until_whole(read)
+    }
+
+    /// The same view of a volume that nobody writes to: what does not fit its checksum is damaged, without waiting.
+    pub fn of_quiet_volume(self) -> Self {
+        self.blocks.patience.end();
+        self
     }
 
     /// The root block, which may be met half-way.
@@ -282,7 +271,7 @@ impl View {
     /// # Errors
     /// No such slot, or it is damaged.
     pub fn log_slot(&self, n: u32) -> Result<LogSlot> {
-        until_whole(|| {
+        self.until_whole(|| {
             let mut bytes = [0; LogSlot::BYTES];
             let at = u64::from(n) * LogSlot::BYTES as u64;
             check_log_slot(n)?;

@@ -5,7 +5,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::media::is_in_nvm;
-use crate::reading::view::{Mapping, View, until_whole};
+use crate::reading::view::{Mapping, View};
 use crate::trees::inode::{load_slot, load_slot_anywhere};
 use shale_format::inode::{Inode, slot_of};
 use shale_format::limits::{BLOCK_BYTES, INODE_BYTES, INODES_PER_BLOCK, SYMLINK_BYTES_MAX};
@@ -76,7 +76,7 @@ impl View {
     pub fn inodes_of(&self, fb: FileBlock) -> Result<Vec<Inode>> {
         let inos = || (fb.0 * INODES_PER_BLOCK..(fb.0 + 1) * INODES_PER_BLOCK).map(Ino);
         loop {
-            let (addr, all) = until_whole(|| {
+            let (addr, all) = self.until_whole(|| {
                 let file = self.root_at_once()?.inode_file;
                 let Mapping::Data { addr, .. } = self.map_block(&file, fb)? else {
                     return Ok((BlockAddr::NONE, Vec::new()));
@@ -108,7 +108,7 @@ impl View {
 
     /// Where a block of the inode file lies; `None`: it is a hole.
     fn inode_block(&self, fb: FileBlock) -> Result<Option<BlockAddr>> {
-        let mapped = until_whole(|| self.map_block(&self.root_at_once()?.inode_file, fb))?;
+        let mapped = self.until_whole(|| self.map_block(&self.root_at_once()?.inode_file, fb))?;
         Ok(match mapped {
             Mapping::Data { addr, .. } => Some(addr),
             Mapping::Unwritten { .. } | Mapping::Hole { .. } => None,
@@ -123,7 +123,7 @@ impl View {
         if ino == Ino::NONE || ino > Ino::MAX {
             return Ok(FoundInode::None);
         }
-        until_whole(|| {
+        self.until_whole(|| {
             let file = self.root_at_once()?.inode_file;
             let (addr, len) = match self.map_block(&file, slot_of(ino).0)? {
                 Mapping::Data { addr, len } => (addr, len),
@@ -167,7 +167,7 @@ impl View {
         addr: BlockAddr,
         ino: Ino,
     ) -> Result<std::result::Result<Inode, FormatError>> {
-        match until_whole(|| load_slot_anywhere(self.blocks(), addr, ino)) {
+        match self.until_whole(|| load_slot_anywhere(self.blocks(), addr, ino)) {
             Ok(inode) => Ok(Ok(inode)),
             Err(VolumeError::Format(e)) => Ok(Err(e)),
             Err(e) => Err(e),
