@@ -135,6 +135,9 @@ pub struct NvmNeed {
     pub mount_log_bytes: u64,
     /// Logs of programs under `shale run`: of one, and one that is kept ready. Each more takes half of this.
     pub client_logs_bytes: u64,
+    /// It is shared memory, in the place of NVM.
+    #[serde(skip)]
+    pub is_staged: bool,
 }
 
 impl NvmNeed {
@@ -144,6 +147,16 @@ impl NvmNeed {
             volume_bytes,
             mount_log_bytes: log_file_bytes(log_bytes),
             client_logs_bytes: CLIENT_LOGS * log_file_bytes(client_log_bytes),
+            is_staged: false,
+        }
+    }
+
+    /// The same of a volume without NVM.
+    #[must_use]
+    pub fn staged(self) -> NvmNeed {
+        NvmNeed {
+            is_staged: true,
+            ..self
         }
     }
 
@@ -156,9 +169,14 @@ impl NvmNeed {
     /// In words.
     pub fn text(&self) -> String {
         format!(
-            "{} in all ({} for the volume, {} for the log of the mount, {} for those of programs under shale run)",
+            "{} in all ({} of {}, {} for the log of the mount, {} for those of programs under shale run)",
             shown(self.bytes()),
             shown(self.volume_bytes),
+            if self.is_staged {
+                "the memory tier"
+            } else {
+                "NVM"
+            },
             shown(self.mount_log_bytes),
             shown(self.client_logs_bytes)
         )

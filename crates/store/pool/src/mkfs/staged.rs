@@ -57,7 +57,7 @@ pub(crate) fn make(options: &MakeOptions, clock: &dyn Clock) -> Result<Made> {
     let tables = NewDevices::plan(&plan.lower)?;
     check_tables(memory_bytes, tables, options)?;
     let logs = log_bytes(options, memory_bytes);
-    let need = NvmNeed::new(memory_bytes, logs.0, logs.1.unwrap_or(logs.0));
+    let need = NvmNeed::new(memory_bytes, logs.0, logs.1.unwrap_or(logs.0)).staged();
     let uuid = random()?;
     if !options.force {
         let dir = memory_dir(&uuid);

@@ -6,3 +6,4 @@ mod observe;
 mod options;
 mod run;
 mod watch;
+mod without_nvm;
